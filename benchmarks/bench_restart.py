@@ -6,10 +6,12 @@ a cluster does it. Clients look up a topic of every bundle meanwhile, over 512 c
 broker that is there; those that were answered before the last broker was back ask once more. The yardstick is the same
 when nothing happens: looking up so many topics takes its time too.
 
-With `--batch` 1,000 topics are asked for in one request, over 8 connections. The processor time of the node is shown
-for each bundle: on a busy machine it alone says something.
+With `--batch` 1,000 topics are asked for in one request, over 8 connections; with `--shuffled` in no order of their
+namespaces. The processor time of the node is shown for each bundle, and how often a bundle was written: on a busy
+machine they alone say something.
 
-    python benchmarks/bench_restart.py [--brokers 100] [--namespaces 650] [--at-once] [--batch]
+    python benchmarks/bench_restart.py [--brokers 100] [--namespaces 650] [--at-once] [--batch] [--shuffled]
+                                       [--only-all]
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import math
+import random
 import sys
 import tempfile
 import time
@@ -153,10 +156,10 @@ class World:
         (value,) = [line.rpartition(" ")[2] for line in lines if line.startswith("loadmanager_assignments_total{")]
         return int(float(value))
 
-    async def owners(self) -> list[Registration | None]:
-        """The owner of every bundle, as the records say."""
+    async def records(self) -> list[Ownership]:
+        """The ownership of every bundle, as the records say."""
         states = [await self.cluster.state(str(name)) for name in self.namespaces]
-        return [ownership.owner for state in states for ownership in state.ownerships]
+        return [ownership for state in states for ownership in state.ownerships]
 
 
 async def fill(store: MetadataStore, namespaces: Iterable[NamespaceName], brokers: list[ScriptedBroker]) -> None:
@@ -230,7 +233,7 @@ async def one_after_the_other(world: World) -> float:
 
 
 async def measure(world: World, title: str, restart: Callable[[World], Awaitable[float]]) -> None:
-    before, assigned = await world.owners(), await world.assignments()
+    before, assigned = await world.records(), await world.assignments()
     began_s, before_cpu_s = time.monotonic(), world.cpu_s()
     asking = asyncio.create_task(world.clients.ask_all())
     back_s = await restart(world)
@@ -240,8 +243,11 @@ async def measure(world: World, title: str, restart: Callable[[World], Awaitable
     found_s, found_cpu_s = time.monotonic(), world.cpu_s()
     await world.clients.ask_all()
     again_s, again_cpu_s = time.monotonic() - found_s, world.cpu_s() - found_cpu_s
-    after, moves = await world.owners(), await world.assignments() - assigned
-    assert set(after) <= {Registration(BrokerId(each.broker_id), each.incarnation) for each in world.brokers}
+    after, moves = await world.records(), await world.assignments() - assigned
+    pairs = list(zip(before, after, strict=True))
+    assert {each.owner for each in after} <= {
+        Registration(BrokerId(each.broker_id), each.incarnation) for each in world.brokers
+    }
     show(
         title,
         [
@@ -254,7 +260,8 @@ async def measure(world: World, title: str, restart: Callable[[World], Awaitable
             ),
             Measured("the same when nothing happens", again_cpu_s / len(after) * 1e6, "us"),
             Measured("moves per bundle", moves / len(after), "", 1.0),
-            Measured("owners changed", sum(is_other(*pair) for pair in zip(before, after, strict=True)), ""),
+            Measured("writes per bundle", sum(new.version - old.version for old, new in pairs) / len(pairs), "", 1.0),
+            Measured("owners changed", sum(is_other(old.owner, new.owner) for old, new in pairs), ""),
         ],
     )
 
@@ -270,6 +277,8 @@ async def main() -> None:
     parser.add_argument("--namespaces", type=int, default=650)
     parser.add_argument("--at-once", action="store_true", help="with reassignBundlesOfDeadBrokersAtOnce")
     parser.add_argument("--batch", action="store_true", help="many lookups in one request")
+    parser.add_argument("--shuffled", action="store_true", help="topics of all namespaces in no order")
+    parser.add_argument("--only-all", action="store_true", help="not one broker after the other")
     given = parser.parse_args()
     at_a_time = BATCH if given.batch else 1
     settings = {"reassignBundlesOfDeadBrokersAtOnce": given.at_once}
@@ -277,9 +286,12 @@ async def main() -> None:
         async with a_world(
             zookeeper.connect_string, Path(folder), given.brokers, given.namespaces, settings, at_a_time
         ) as world:
+            if given.shuffled:
+                random.Random(1).shuffle(world.clients.topics)
             size = f"{given.brokers} brokers, {len(world.clients.topics):,} bundles"
             await measure(world, f"All brokers restart at once: {size}", all_at_once)
-            await measure(world, f"Brokers restart one after the other: {size}", one_after_the_other)
+            if not given.only_all:
+                await measure(world, f"Brokers restart one after the other: {size}", one_after_the_other)
 
 
 if __name__ == "__main__":

@@ -189,7 +189,7 @@ def keep_fewest_of_namespace_always(brokers: BoolArray, question: PlacementQuest
 
 def keep_latest_version(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
     """Those that run the latest version among them, if later versions are preferred; none if one is unreadable."""
-    if not question.settings.prefer_later_versions or not brokers.any():
+    if not question.settings.prefer_later_versions or _is_of_one_version(question.snapshot) or not brokers.any():
         return brokers
     ranks = version_ranks(question.snapshot)
     if ranks[brokers].min() == UNREADABLE:
@@ -298,11 +298,14 @@ def apply(
 ) -> tuple[BoolArray, dict[str, Figure]]:
     """The brokers that pass all filters, and how many each one dropped, by its reason, if any."""
     dropped: dict[str, Figure] = {}
+    left: int | None = None
     for reason, keep in filters:
         kept = keep(brokers, question)
-        difference = 0 if kept is brokers else int(np.count_nonzero(brokers)) - int(np.count_nonzero(kept))
-        if difference:
-            dropped[reason.value] = difference
+        if kept is not brokers:
+            before = int(np.count_nonzero(brokers)) if left is None else left
+            left = int(np.count_nonzero(kept))
+            if left != before:
+                dropped[reason.value] = before - left
         brokers = kept
     return brokers, dropped
 
@@ -350,13 +353,18 @@ class Answers:
         self._known: dict[Hashable, tuple[BoolArray, dict[str, Figure]]] = {}
         self._until = 0
         """The number of topics moved from which on nothing is known."""
+        self._questions: dict[tuple[str, int | None, bool, bool], PlacementQuestion] = {}
 
     def question(
         self, namespace: str, excluded: int | None, *, non_persistent: bool = False, is_homeless: bool = False
     ) -> PlacementQuestion:
-        return PlacementQuestion(
-            namespace, non_persistent, self._snapshot, self._projection, self._settings, excluded, is_homeless
-        )
+        key = namespace, excluded, non_persistent, is_homeless
+        question = self._questions.get(key)
+        if question is None:
+            question = self._questions[key] = PlacementQuestion(
+                namespace, non_persistent, self._snapshot, self._projection, self._settings, excluded, is_homeless
+            )
+        return question
 
     def allowed(self, question: PlacementQuestion) -> tuple[BoolArray, Mapping[str, Figure]]:
         """As `allowed_brokers`, of one of these questions; the mask is to be read."""
@@ -471,6 +479,8 @@ def expected_usage(question: PlacementQuestion) -> FloatArray:
     weights = question.settings.resource_weights
     usage = usage_per_broker(snapshot, weights)
     cost = snapshot.derive(("cost of bytes", weights), lambda: _cost_of_bytes(snapshot, usage))
+    if not cost:
+        return usage
     return np.asarray(usage + cost * throughput_of(snapshot.brokers.preallocated + question.projection.load))
 
 
@@ -511,6 +521,12 @@ def failure_domains(snapshot: Snapshot) -> IntArray:
 def version_ranks(snapshot: Snapshot) -> IntArray:
     """A number for the version of each broker (M,), higher for a later one, `UNREADABLE` for what is none."""
     return snapshot.derive("version ranks", lambda: rank_versions(snapshot.brokers.versions))
+
+
+def _is_of_one_version(snapshot: Snapshot) -> bool:
+    """Whether all brokers run the same version, one that can be read."""
+    ranks = snapshot.derive("versions", lambda: set(version_ranks(snapshot).tolist()))
+    return len(ranks) == 1 and UNREADABLE not in ranks
 
 
 def _named_by(snapshot: Snapshot, policy: IsolationPolicy) -> tuple[BoolArray, BoolArray]:

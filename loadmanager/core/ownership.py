@@ -1,8 +1,12 @@
 """Who owns a bundle: the states of one bundle and the table of legal transitions.
 
     Free ──assign──▶ Owned ──release──▶ Releasing ──complete──▶ Owned by the destination, or Free without one
-      ▲                │  ▲                 │
-      └──owner_gone────┘  └────abandon──────┘   (the unload failed: the source stays the owner)
+      ▲              │ ▲ ▲                  │
+      └──owner_gone──┤ │ └─────abandon──────┘   (the unload failed: the source stays the owner)
+                     └─┘ inherit
+
+Once the registration of its owner has ended, nobody serves a bundle. It is inherited by another owner in one step, or
+free if nobody has wanted it for a while.
 
 Bundles also change shape, by `NamespaceState.split` and `merge`; nobody gains or loses anything by it:
 
@@ -154,6 +158,7 @@ class Transition(enum.StrEnum):
     RELEASE = "release"
     COMPLETE = "complete"
     ABANDON = "abandon"
+    INHERIT = "inherit"
     OWNER_GONE = "owner_gone"
 
 
@@ -162,7 +167,8 @@ LEGAL_FROM: dict[Transition, frozenset[OwnershipState]] = {
     Transition.RELEASE: frozenset({OwnershipState.OWNED}),
     Transition.COMPLETE: frozenset({OwnershipState.RELEASING}),
     Transition.ABANDON: frozenset({OwnershipState.RELEASING}),
-    Transition.OWNER_GONE: frozenset({OwnershipState.OWNED, OwnershipState.RELEASING}),
+    Transition.INHERIT: frozenset({OwnershipState.OWNED}),
+    Transition.OWNER_GONE: frozenset({OwnershipState.OWNED}),
 }
 
 
@@ -202,8 +208,13 @@ def abandon(current: Ownership, stamp: Stamp) -> Ownership:
     return _step(current, Transition.ABANDON, OwnershipState.OWNED, current.owner, None, stamp)
 
 
+def inherit(current: Ownership, owner: Registration, stamp: Stamp) -> Ownership:
+    """The owner's registration has ended: `owner` gets the bundle in its place."""
+    return _step(current, Transition.INHERIT, OwnershipState.OWNED, owner, None, stamp)
+
+
 def owner_gone(current: Ownership, stamp: Stamp) -> Ownership:
-    """The owner's registration has ended: the bundle is free."""
+    """The owner's registration has ended, and nobody gets the bundle in its place: it is free."""
     return _step(current, Transition.OWNER_GONE, OwnershipState.FREE, None, None, stamp)
 
 

@@ -296,6 +296,7 @@ class _Placer:
         self._memory = self._strategy if isinstance(self._strategy, RemembersDestinations) else None
         self.rules = rules_of(settings, self._name)
         self._answers = Answers(self.rules, snapshot, self.projection, settings)
+        self._overloaded: list[bool] | None = None
 
     def place(
         self,
@@ -326,8 +327,10 @@ class _Placer:
             placement, figures = self._choose(allowed, question, bundle)
             dropped = {**figures, **dropped}
         self._remember(name, placement)
-        more = {**dropped, **not_kept}
-        return replace(placement, why={**placement.why, **more}) if more else placement
+        if dropped or not_kept:
+            why = {**placement.why, **dropped, **not_kept}
+            return Placement(placement.broker, placement.drawn_from, placement.reason, why, placement.state)
+        return placement
 
     def _choose(
         self, allowed: BoolArray, question: PlacementQuestion, bundle: int | None
@@ -408,8 +411,10 @@ class _Placer:
         )
 
     def _is_overloaded(self, broker: int) -> bool:
-        usage = usage_per_broker(self.snapshot, self.settings.resource_weights)
-        return bool(usage[broker] > self.settings.broker_overloaded_threshold_percentage / 100)
+        if self._overloaded is None:
+            usage = usage_per_broker(self.snapshot, self.settings.resource_weights)
+            self._overloaded = (usage > self.settings.broker_overloaded_threshold_percentage / 100).tolist()
+        return self._overloaded[broker]
 
 
 def find_round_refusal(snapshot: Snapshot, settings: PlannerSettings) -> Verdict | None:

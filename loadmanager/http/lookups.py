@@ -62,8 +62,13 @@ class ManyLookupHandlers:
             return self._respond(answers, started_s)
 
         async def act() -> web.Response:
-            chosen = (self._chosen(request, topic, listener) for topic in topics)
-            return self._respond(await asyncio.gather(*chosen), started_s)
+            asked = [_topic_of(topic) for topic, each in zip(topics, known, strict=True) if each is None]
+            deadline_s = await self._lookups.have_assigned(asked)
+            now = {topic: self._known(request, topic, listener) for topic in dict.fromkeys(topics)}
+            left = [topic for topic, each in now.items() if each is None]
+            chosen = (self._chosen(request, topic, listener, deadline_s) for topic in left)
+            now.update(zip(left, await asyncio.gather(*chosen), strict=True))
+            return self._respond([each for topic in topics if (each := now[topic]) is not None], started_s)
 
         return await self._forwarder.once_it_leads(request, act)
 
@@ -75,10 +80,10 @@ class ManyLookupHandlers:
         except Exception as error:  # noqa: BLE001 - whatever it was, it is said of this topic
             return _failed(problem_of(request, error))
 
-    async def _chosen(self, request: web.Request, topic: str, listener: str | None) -> bytes:
+    async def _chosen(self, request: web.Request, topic: str, listener: str | None, deadline_s: float) -> bytes:
         """The answer, with an owner who is chosen now if there is none."""
         try:
-            return _answer(await self._lookups.lookup(_topic_of(topic)), listener)
+            return _answer(await self._lookups.lookup(_topic_of(topic), deadline_s), listener)
         except (NotLeaderError, NoLeaderError):
             raise
         except Exception as error:  # noqa: BLE001 - as above

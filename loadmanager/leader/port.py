@@ -25,7 +25,7 @@ Nothing here is a part of the leader: only the forms of what it hands out, so th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -173,7 +173,10 @@ class LookupPort(Protocol):
     def find_owner(self, topic: TopicName) -> BrokerPort | None:
         """The owner of a topic's bundle from memory; None when it has none at the moment."""
 
-    async def lookup(self, topic: TopicName) -> BrokerPort:
+    async def have_assigned(self, topics: Iterable[TopicName]) -> float:
+        """Have owners found for all of these together that have none; until when `lookup` has time to say who."""
+
+    async def lookup(self, topic: TopicName, deadline_s: float | None = None) -> BrokerPort:
         """The owner of a topic's bundle, assigned now if it had none; only the leader may."""
 
 

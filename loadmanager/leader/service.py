@@ -96,9 +96,7 @@ class Node(Candidate):
         self.shedding = SheddingLoop(
             self.desk, self.executor, self.election, self.journal, self.view, self.live, tracing=self.caller.tracing
         )
-        self.reconciler = Reconciler(
-            self.view, self.ledger, self.executor, self.journal, self.live, self.assigner.place_soon
-        )
+        self.reconciler = Reconciler(self.view, self.ledger, self.executor, self.assigner, self.journal, self.live)
         self.drains = Drainer(self.view, self.desk, self.executor, self.operators, self.journal, self.live)
         self.plans = PlanKeeper(self.view, self.desk, self.executor, self.live)
         self.showing = Showing(self)

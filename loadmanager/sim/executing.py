@@ -1,4 +1,4 @@
-"""What becomes of a decision: unloads with their turns and pauses, and free bundles that clients look up again."""
+"""What becomes of a decision: unloads with their turns and pauses, and bundles of nobody that clients look up again."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from loadmanager.core.leading.moves import (
     Want,
 )
 from loadmanager.core.leading.moves import Move as UnderWay
+from loadmanager.core.leading.picture import find_gone_owner
 from loadmanager.core.leading.signal import Signal
 from loadmanager.core.leading.writing import Write
 from loadmanager.core.names import namespace_of
@@ -43,7 +44,7 @@ _PAUSE_S = 2.0
 
 
 class Lookups:
-    """Free bundles get an owner when clients come back for them: those that wait at one moment ask at once."""
+    """Bundles without an owner get one when clients come back for them: those that wait at one moment ask at once."""
 
     def __init__(self, scene: Scene, leader: Leader) -> None:
         self._scene = scene
@@ -67,12 +68,16 @@ class Lookups:
     def _come(self) -> None:
         """The clients; they find what has an owner by now without asking, and come again for what gets none."""
         self._is_due = False
-        rows, self._waiting = self._free(self._waiting), {}
+        rows, self._waiting = [*filter(self.waits_for_nobody, self._waiting)], {}
         self._step(*(Ask(self._scene.table.names[row]) for row in rows))
-        self.ask(self._free(rows), _PAUSE_S)
+        self.ask([*filter(self.waits_for_nobody, rows)], _PAUSE_S)
 
-    def _free(self, rows: Iterable[int]) -> list[int]:
-        return [row for row in rows if self._scene.table.ownership(row).state is OwnershipState.FREE]
+    def waits_for_nobody(self, row: int) -> bool:
+        """Whether the bundle has no owner, nor one that has gone and is held off."""
+        ownership = self._scene.table.ownership(row)
+        gone = find_gone_owner(self._scene, ownership)
+        is_free = ownership.state is OwnershipState.FREE
+        return is_free or (gone is not None and gone.broker not in self._scene.holds())
 
     def _step(self, *events: Asked) -> None:
         """Here everything is done as soon as it is said."""

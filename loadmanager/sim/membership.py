@@ -1,8 +1,8 @@
-"""Brokers register, leave, fail and come back; their bundles become free, or wait for them."""
+"""Brokers register, leave, fail and come back; their bundles go to others, wait for them, or become free."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import numpy as np
@@ -41,7 +41,8 @@ class Membership:
         self._incarnations = 0
         self._gone: list[Registration] = []
         """Those that have ended and may own bundles."""
-        self._driver = Driver(scene.agenda, Reconciling(scene, lambda: False), self._do, self._look)
+        machine = Reconciling(scene, lambda: False, self._bundles_of, least_pause_s=0.0)
+        self._driver = Driver(scene.agenda, machine, self._do, self._look)
 
     def add(self, spec: BrokerSpec) -> Broker:
         """A broker that there was not before, registered; it has not reported."""
@@ -91,25 +92,29 @@ class Membership:
         self._look()
 
     def _look(self) -> None:
-        """All is finished as soon as it is found, and then clients come back for what is free."""
-        scene, rows = self._scene, self._rows_of_gone()
+        """All is finished as soon as it is found, and then clients come back for what waits for nobody."""
+        rows = self._rows_of(self._gone)
         self._driver.step(Signal.TIME)
-        self._gone = [ended for ended in self._gone if scene.table.rows_owned_by(ended)]
-        self._lookups.ask(row for row in rows if scene.table.ownership(row).state is OwnershipState.FREE)
+        self._gone = [ended for ended in self._gone if self._scene.table.rows_owned_by(ended)]
+        self._lookups.ask(row for row in rows if self._lookups.waits_for_nobody(row))
 
     def _do(self, instruction: Instruction) -> Event | None:
         match instruction:
             case Look():
-                table = self._scene.table
-                return Looked([(table.names[row], table.ownership(row)) for row in self._rows_of_gone()])
+                return Looked((), self._gone)
             case Write():
                 return self._scene.write(instruction)
             case Place(bundles):
                 self._lookups.place(bundles)
         return None  # the only leader there is sees through what it has begun
 
-    def _rows_of_gone(self) -> list[int]:
-        return [row for ended in self._gone for row in self._scene.table.rows_owned_by(ended)]
+    def _bundles_of(self, owners: Iterable[Registration]) -> list[str]:
+        table = self._scene.table
+        rows = self._rows_of(owners)
+        return [table.names[row] for row in rows if table.ownership(row).state is OwnershipState.OWNED]
+
+    def _rows_of(self, owners: Iterable[Registration]) -> list[int]:
+        return [row for owner in owners for row in self._scene.table.rows_owned_by(owner)]
 
     def _register(self, broker: Broker) -> None:
         self._incarnations += 1

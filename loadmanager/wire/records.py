@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Annotated, Any, NotRequired
 
@@ -19,6 +20,7 @@ from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.validation import MAX_AMOUNT, MAX_COUNT, WireModel, parse_json, parse_model
 
 _HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]{1,8}")
+_BOUNDARIES_KEPT = 1_024
 Natural = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
 
@@ -72,11 +74,17 @@ def encode_namespace(state: NamespaceState) -> bytes:
     """A `NamespaceRecord`, without making one: each transition of a bundle writes the whole record."""
     entries = zip(state.bundles.range_texts(), state.ownerships, strict=True)
     record = {
-        "bundles": BundlesData.of(state.bundles).model_dump(by_alias=True),
+        "bundles": _boundaries_as_json(state.bundles),
         "hashFunction": state.bundles.hash_function,
         "ownership": {text: _entry(ownership) for text, ownership in entries if ownership.version},
     }
     return orjson.dumps(record)
+
+
+@lru_cache(_BOUNDARIES_KEPT)
+def _boundaries_as_json(bundles: NamespaceBundles) -> orjson.Fragment:
+    """Most namespaces are cut alike, and their records are written over and over."""
+    return orjson.Fragment(orjson.dumps(BundlesData.of(bundles).model_dump(by_alias=True)))
 
 
 def _entry(ownership: Ownership) -> dict[str, Any]:

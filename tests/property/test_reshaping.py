@@ -30,6 +30,7 @@ from loadmanager.core.ownership import (
     abandon,
     assign,
     complete,
+    inherit,
     owner_gone,
     release,
 )
@@ -90,7 +91,7 @@ class World:
             self.answer_arrives,
             self.answer_arrives,
         ]
-        seldom = [self.abandon, self.owner_gone, self.split, self.merge]
+        seldom = [self.abandon, self.inherit, self.owner_gone, self.split, self.merge]
         for _ in range(steps):
             rare = [self.broker_registers_again] * (self.chance.random() < 0.1)
             self.chance.choice(often * 2 + seldom + rare)()
@@ -164,6 +165,13 @@ class World:
             return complete(reached, self.stamp())
 
         self.step(has_let_go, end)
+
+    def inherit(self) -> None:
+        heir = self.chance.choice(list(self.brokers.values())).registration
+        self.step(
+            lambda _, o: o.state is OwnershipState.OWNED and not self.is_registered(o.owner),
+            lambda o: inherit(o, heir, self.stamp()),
+        )
 
     def owner_gone(self) -> None:
         self.step(

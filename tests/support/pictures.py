@@ -11,7 +11,7 @@ from loadmanager.core.ownership import FREE, IllegalTransitionError, Ownership, 
 
 A, B = (Registration(BrokerId(f"{letter}:1"), number) for number, letter in enumerate("ab", 1))
 A_BACK = Registration(A.broker, 9)
-STAMP = Stamp(7, 1_000, "owner_gone")
+STAMP = Stamp(7, 1_000, "lookup")
 LOST = RuntimeError("no answer")
 
 

@@ -24,6 +24,7 @@ from loadmanager.core.ownership import (
     abandon,
     assign,
     complete,
+    inherit,
     owner_gone,
     release,
 )
@@ -74,7 +75,11 @@ def moved_on(state: NamespaceState, chance: random.Random) -> NamespaceState:
     }
     if now.state is OwnershipState.OWNED:
         destination = chance.choice([None, *BROKERS])
-        choices[now.state] = [release(now, destination, STAMP), owner_gone(now, STAMP)]
+        choices[now.state] = [
+            release(now, destination, STAMP),
+            inherit(now, chance.choice(BROKERS), STAMP),
+            owner_gone(now, STAMP),
+        ]
     if now.state is OwnershipState.RELEASING:
         choices[now.state] = [complete(now, STAMP), abandon(now, STAMP)]
     return state.with_ownerships({index: chance.choice(choices[now.state])})

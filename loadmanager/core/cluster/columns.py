@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmanager.core.load import DEFAULT_LOAD, METRICS, Float32Array, FloatArray, RowArray
-from loadmanager.core.ownership import OwnershipState
+from loadmanager.core.ownership import Ownership, OwnershipState
+from loadmanager.core.reasons import OwnershipReason
 from loadmanager.core.snapshot import NOBODY
 from loadmanager.core.time_means import SecondsArray, TimeMeans
 
@@ -24,13 +25,20 @@ class RecordedState(enum.IntEnum):
     FREE = 1
     OWNED = 2
     RELEASING = 3
+    FREED = 4
+    """Free since its owner has gone."""
 
 
-RECORDED_STATE = {
+_RECORDED_STATE = {
     OwnershipState.FREE: RecordedState.FREE,
     OwnershipState.OWNED: RecordedState.OWNED,
     OwnershipState.RELEASING: RecordedState.RELEASING,
 }
+
+
+def recorded_state(ownership: Ownership) -> RecordedState:
+    is_freed = ownership.state is OwnershipState.FREE and ownership.reason == OwnershipReason.OWNER_GONE.value
+    return RecordedState.FREED if is_freed else _RECORDED_STATE[ownership.state]
 
 
 @dataclass(slots=True, eq=False)

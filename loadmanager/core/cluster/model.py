@@ -10,7 +10,7 @@ whose place they take: by the share of the hash range when a bundle is split, th
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -131,6 +131,18 @@ class ClusterModel:
     def bundles_of(self, registration: Registration) -> list[str]:
         """The bundles that life of a broker owns by the records, those that it is to release included."""
         return self._owners.names_of(registration)
+
+    def releasing(self) -> list[str]:
+        """The bundles that are on their way, by the records."""
+        return self._owners.releasing()
+
+    def freed(self) -> list[str]:
+        """The bundles that are free since their owner has gone, by the records."""
+        return self._owners.freed()
+
+    def bundles_owned_by(self, registrations: Iterable[Registration]) -> list[str]:
+        """The bundles that any of these lives of brokers owns by the records, without those that it is to release."""
+        return self._owners.owned_by(registrations)
 
     # What is set besides
 

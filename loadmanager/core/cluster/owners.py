@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from loadmanager.core.cluster.columns import RECORDED_STATE, RecordedState, Rows
+from loadmanager.core.cluster.columns import RecordedState, Rows, recorded_state
 from loadmanager.core.cluster.rows import NamedRows
-from loadmanager.core.load import RowArray
+from loadmanager.core.load import BoolArray, RowArray
 from loadmanager.core.ownership import Ownership, Registration
 from loadmanager.core.snapshot import NOBODY
 
@@ -68,7 +68,7 @@ class RecordedOwners:
 
     def write(self, rows: Rows, ownerships: Sequence[Ownership]) -> None:
         columns, row_of = self._rows.columns, self.registrations.of
-        columns.recorded[rows] = [RECORDED_STATE[ownership.state] for ownership in ownerships]
+        columns.recorded[rows] = [*map(recorded_state, ownerships)]
         columns.owner[rows] = [
             NOBODY if ownership.owner is None else row_of(ownership.owner) for ownership in ownerships
         ]
@@ -89,6 +89,27 @@ class RecordedOwners:
     def names_of(self, registration: Registration) -> list[str]:
         """Which those are."""
         return [self._rows.names[row] for row in self._rows_of(registration).tolist()]
+
+    def releasing(self) -> list[str]:
+        """The bundles that are on their way."""
+        return self._named(self._is_recorded(RecordedState.RELEASING))
+
+    def freed(self) -> list[str]:
+        """The bundles that are free since their owner has gone."""
+        return self._named(self._is_recorded(RecordedState.FREED))
+
+    def owned_by(self, registrations: Iterable[Registration]) -> list[str]:
+        """The bundles that any of these owns, without those that it is to release."""
+        wanted, known = np.zeros(self.registrations.size + 1, dtype=bool), self.registrations.by_registration
+        wanted[[known[each] for each in registrations if each in known]] = True
+        is_one = wanted[self._rows.columns.owner[: len(self._rows.names)]]
+        return self._named(is_one & self._is_recorded(RecordedState.OWNED))
+
+    def _is_recorded(self, state: RecordedState) -> BoolArray:
+        return np.asarray(self._rows.columns.recorded[: len(self._rows.names)] == state)
+
+    def _named(self, which: BoolArray) -> list[str]:
+        return [self._rows.names[row] for row in np.flatnonzero(which).tolist()]
 
     def _rows_of(self, registration: Registration) -> Rows:
         row = self.registrations.by_registration.get(registration, self.registrations.size)  # nobody's

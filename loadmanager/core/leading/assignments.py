@@ -1,9 +1,10 @@
 """Assignments: bundles that are to have an owner, asked for by lookups or in the background, and who gets them.
 
 A passive machine, as `loadmanager.core.leading.moves` is. There is one batch at a time, of 1,000 bundles at most: those
-that somebody waits for come first, the others take the places that are left. The next one is decided when each bundle
-of it has its answer, and so by what it has made. All of a batch are decided together, and written together in each
-namespace.
+that somebody waits for come first, the others take the places that are left. With a bundle come those of its namespace
+that are asked for, too: a record is written whole, so many bundles of few namespaces cost less than one of each. The
+next batch is decided when each bundle of it has its answer, and so by what it has made. All of a batch are decided
+together, and written together in each namespace.
 
     a bundle     event                       if                                    then
     --------     -----                       --                                    ----
@@ -28,12 +29,13 @@ An Ask for a bundle that is in the batch gets the answer that the bundle gets. W
 became of a write asks again: the record, read again by then, says whether the bundle has an owner.
 
 A bundle is waited with while its owner has gone and is held off (`Picture.holds`). It is given away only to a broker
-that is registered at the moment of the write, and only if it is free, or as good as that: its owner has gone. Who is
-poison is said by whoever gives `find_poison` (`leading/poison.py`).
+that is registered at the moment of the write, and only if it is free, or inherited: its owner has gone. Who is poison
+is said by whoever gives `find_poison` (`leading/poison.py`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -42,7 +44,7 @@ from typing import NamedTuple
 from loadmanager.core.leading.picture import Picture, find_gone_owner
 from loadmanager.core.leading.signal import Signal
 from loadmanager.core.leading.writing import Transition, Write, WriteEnded, writes_of
-from loadmanager.core.names import BrokerId
+from loadmanager.core.names import BrokerId, namespace_of
 from loadmanager.core.ownership import (
     IllegalTransitionError,
     Ownership,
@@ -50,21 +52,25 @@ from loadmanager.core.ownership import (
     Registration,
     Stamp,
     assign,
+    inherit,
 )
 from loadmanager.core.plan import Assign, Plan, Verdict
 from loadmanager.core.reasons import OwnershipReason, PlacementReason
 
 _BATCH = 1_000
 """A lookup waits for the batch under way and is in the next one."""
+_COMING_BACK_S = 1.0
+"""Since a bundle was inherited: who asks for many has the next ones asked for by then."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The step was made: the bundle is `stored` now."""
+    """The step was made: the bundle is `stored` now. `former`: its owner of before, which has gone, if it had any."""
 
     stored: Ownership
     step: Assign
     because: Verdict
+    former: Registration | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +153,8 @@ class Assignments:
 
     picture: Picture
     find_poison: Callable[[str], Poisoned | None] = lambda _: None
-    _asked: dict[str, bool] = field(default_factory=dict)
-    """Whether for a non-persistent topic."""
+    _asked: dict[str, dict[str, bool]] = field(default_factory=dict)
+    """By namespace and bundle whether for a non-persistent topic."""
     _backlog: dict[str, None] = field(default_factory=dict)
     _batch: set[str] = field(default_factory=set)
     """Those of it that have no answer yet."""
@@ -156,14 +162,22 @@ class Assignments:
     _deciding: Decide | None = None
     _writes: set[Write] = field(default_factory=set)
     _giving: dict[str, tuple[Assign, Verdict]] = field(default_factory=dict)
+    _former: dict[str, Registration] = field(default_factory=dict)
+    """The owners, which have gone, of those that are being given away."""
     _to_do: list[Instruction] = field(default_factory=list)
     _now_s: float = 0.0
+    _inherited_s: float = -math.inf
+    """When a bundle was inherited last."""
 
     @property
     def wake_s(self) -> float | None:
         """At once, when something comes next: what is asked for in one moment is in one batch."""
         is_busy = self._deciding is not None or self._writes
         return None if is_busy or not (self._undecided or self._asked or self._backlog) else self._now_s
+
+    def is_assigning(self, now_s: float) -> bool:
+        """Whether there are bundles that have no answer yet, or clients are coming back for those of a lost owner."""
+        return bool(self._asked or self._backlog or self._batch) or now_s < self._inherited_s + _COMING_BACK_S
 
     def step(self, event: Event, now_s: float) -> list[Instruction]:
         """What there is to do now that this has happened; what nobody waits for any more is passed over."""
@@ -172,8 +186,7 @@ class Assignments:
             case Ask(bundle, non_persistent):
                 self._ask(bundle, non_persistent=non_persistent)
             case PlaceSoon(bundles):
-                others = [bundle for bundle in bundles if bundle not in self._batch and bundle not in self._asked]
-                self._backlog.update(dict.fromkeys(others))
+                self._backlog.update((bundle, None) for bundle in bundles if not self._is_under_way(bundle))
             case Decided(decide, plan) if decide is self._deciding:
                 self._decided(decide.bundles, plan)
             case NotDecided(decide, error) if decide is self._deciding:
@@ -189,14 +202,20 @@ class Assignments:
 
     def forget(self) -> None:
         """The term is over: those who wait are told by the driver."""
-        for kept in (self._asked, self._backlog, self._batch, self._writes, self._giving):
+        for kept in (self._asked, self._backlog, self._batch, self._writes, self._giving, self._former):
             kept.clear()
         self._undecided = self._deciding = None
+        self._inherited_s = -math.inf
 
     def _ask(self, bundle: str, *, non_persistent: bool) -> None:
         if bundle not in self._batch:
             self._backlog.pop(bundle, None)
-            self._asked[bundle] = self._asked.get(bundle, False) or non_persistent
+            asked = self._asked.setdefault(namespace_of(bundle), {})
+            asked[bundle] = asked.get(bundle, False) or non_persistent
+
+    def _is_under_way(self, bundle: str) -> bool:
+        """Whether it is in the batch, or somebody waits for it."""
+        return bundle in self._batch or bundle in self._asked.get(namespace_of(bundle), ())
 
     def _go_on(self) -> None:
         while self.wake_s is not None:
@@ -208,10 +227,8 @@ class Assignments:
 
     def _begin(self) -> None:
         """The next batch: those that somebody waits for, then the others, each in their order."""
-        asked = dict(islice(self._asked.items(), _BATCH))
+        asked = self._take_asked()
         others = list(islice(self._backlog, _BATCH - len(asked)))
-        for bundle in asked:
-            del self._asked[bundle]
         for bundle in others:
             del self._backlog[bundle]
         batch = [*asked, *others]
@@ -219,6 +236,18 @@ class Assignments:
         undecided = self._give_back(self._keep_poison(batch))
         if undecided:
             self._undecided = Decide(undecided, frozenset(bundle for bundle in undecided if asked.get(bundle)))
+
+    def _take_asked(self) -> dict[str, bool]:
+        """All that is asked for of the namespaces that were first, while there are places; the rest waits longer."""
+        taken: dict[str, bool] = {}
+        while self._asked and len(taken) < _BATCH:
+            namespace = next(iter(self._asked))
+            asked = self._asked.pop(namespace)
+            taken.update(islice(asked.items(), _BATCH - len(taken)))
+            left = {bundle: each for bundle, each in asked.items() if bundle not in taken}
+            if left:
+                self._asked[namespace] = left
+        return taken
 
     def _keep_poison(self, batch: list[str]) -> list[str]:
         """What is poison goes to the broker that is there for it, else to nobody; the others are returned."""
@@ -285,9 +314,11 @@ class Assignments:
         def give(current: Ownership, stamp: Stamp) -> Ownership:
             if not self.picture.is_registered(step.destination):
                 raise IllegalTransitionError(f"{step.destination} left while {step.bundle} was being placed on it")
-            if find_gone_owner(self.picture, current) is not None:  # as good as free: given away in one step
-                current = Ownership(version=current.version)
-            return assign(current, step.destination, stamp)
+            former = find_gone_owner(self.picture, current)
+            if former is None:
+                return assign(current, step.destination, stamp)
+            self._former[step.bundle] = former
+            return inherit(current, step.destination, stamp)
 
         return give
 
@@ -295,8 +326,10 @@ class Assignments:
         self._writes.discard(write)
         for bundle in write.transitions:
             outcome = made[bundle]
-            step, why = self._giving.pop(bundle)
-            self._answer(bundle, Given(outcome, step, why) if isinstance(outcome, Ownership) else outcome)
+            (step, why), former = self._giving.pop(bundle), self._former.pop(bundle, None)
+            if former is not None:
+                self._inherited_s = self._now_s
+            self._answer(bundle, Given(outcome, step, why, former) if isinstance(outcome, Ownership) else outcome)
 
     def _answer(self, bundle: str, outcome: Outcome) -> None:
         self._batch.discard(bundle)

@@ -18,8 +18,8 @@ bundle. So many in a row (`Rules.deaths`), of different registrations, each soon
 Who dies has many bundles, and most are innocent. They go to many brokers, of which the next one to die had few. Only
 those that were with each of the last ones in a row stay suspects; where these are many, something else kills brokers.
 
-The *next* owner is seen by the bundle's version: freed and given away adds two at most, and whatever else was done to
-it, such as a move from an owner that lives, more. The parts of a bundle that was split are other bundles.
+The *next* owner is seen by the bundle's version: to be inherited adds one, to be freed and given away two, and whatever
+else was done to it, such as a move from an owner that lives, more. The parts of a bundle that was split are others.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class Suspect(NamedTuple):
 
     def after(self, before: Suspect | None) -> Suspect:
         """With the deaths before, if its first owner is the next after those, and another registration."""
+        if before is not None and self.version == before.version:
+            return before  # it is the same death: nobody has got the bundle since
         if before is None or not 0 < self.version - before.version <= _FREED_AND_GIVEN:
             return self
         known = {death[:2] for death in self.deaths}

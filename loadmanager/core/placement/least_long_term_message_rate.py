@@ -52,7 +52,8 @@ class LeastLongTermMessageRate:
     ) -> Placement:
         if not len(candidates):
             return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
-        planned = projection.load[:, MSG_RATE_IN] + projection.load[:, MSG_RATE_OUT]
+        load = projection.load
+        planned = load[:, MSG_RATE_IN] + load[:, MSG_RATE_OUT]
         scores = (snapshot.derive(self, lambda: self._scores(snapshot)) + planned)[candidates]
         least = np.fmin.reduce(scores, initial=np.inf)
         if least == np.inf:

@@ -59,7 +59,7 @@ class Assigner:
         self.assignments = 0
 
     def request(self, bundle: str, *, non_persistent: bool = False) -> asyncio.Future[Ownership]:
-        """A future of the committed ownership of a bundle that is free now; shared by all who ask meanwhile.
+        """A future of the committed ownership of a bundle that is free now; all who ask meanwhile are told the same.
 
         `non_persistent`: it is wanted for a topic of that kind, which not every broker serves.
         It may fail with `NoBrokerAvailableError`, `NotLeaderError` or a `StoreError`. Raises
@@ -74,6 +74,10 @@ class Assigner:
     def place_soon(self, bundles: Sequence[str]) -> None:
         """Have bundles placed that nobody has asked for, without holding up those that somebody waits for."""
         self._driver.step(PlaceSoon(bundles))
+
+    def is_assigning(self, now_s: float) -> bool:
+        """Whether owners are being found for bundles at this time, by the monotonic clock."""
+        return self._machine.is_assigning(now_s)
 
     async def run(self) -> None:
         """Decide and commit what is requested, for as long as the term lasts."""
@@ -117,10 +121,16 @@ class Assigner:
     def _told(self, bundle: str, outcome: Outcome) -> Ownership | Exception:
         """What those who wait are told; what was decided is noted."""
         match outcome:
-            case Given(stored, step, why):
+            case Given(stored, step, why, former):
                 self.assignments += 1
                 self._journal.moved(
-                    "assign", bundle, step.reason, epoch=stored.epoch, destination=step.destination, because=[why]
+                    "assign",
+                    bundle,
+                    step.reason,
+                    epoch=stored.epoch,
+                    source=former,
+                    destination=step.destination,
+                    because=[why],
                 )
                 return stored
             case Held(broker, left_s):

@@ -67,30 +67,29 @@ class Driver(Generic[_Event, _Instruction]):
 
 
 class Waiting(Generic[_What, _Told]):
-    """Those who wait for something to end: all who wait for the same have one future, and may go away before."""
+    """Those who wait for something to end: each has a future of its own, and may go away before."""
 
     def __init__(self) -> None:
-        self._futures: dict[_What, asyncio.Future[_Told]] = {}
+        self._futures: dict[_What, list[asyncio.Future[_Told]]] = {}
 
     def __contains__(self, what: _What) -> bool:
         return what in self._futures
 
     def future(self, what: _What) -> asyncio.Future[_Told]:
-        """What will be told of it; whoever may go away before shields it."""
-        future = self._futures.get(what)
-        if future is None:
-            future = self._futures[what] = asyncio.get_running_loop().create_future()
-            future.add_done_callback(_retrieve)
+        """What will be told of it."""
+        future: asyncio.Future[_Told] = asyncio.get_running_loop().create_future()
+        self._futures.setdefault(what, []).append(future)
         return future
 
     def tell(self, what: _What, told: _Told | Exception) -> None:
-        future = self._futures.pop(what, None)
-        if future is None or future.done():
-            return
-        if isinstance(told, Exception):
-            future.set_exception(told)
-        else:
-            future.set_result(told)
+        for future in self._futures.pop(what, ()):
+            if future.done():
+                continue
+            if isinstance(told, Exception):
+                future.set_exception(told)
+                future.exception()  # nobody may be waiting any more: that is no reason for a warning
+            else:
+                future.set_result(told)
 
     def tell_all(self, error: Exception) -> None:
         for what in list(self._futures):
@@ -107,9 +106,3 @@ async def write(ledger: Ledger, instruction: Write) -> WriteEnded:
     except (LoadManagerError, IllegalTransitionError) as error:
         made = dict.fromkeys(transitions, error)
     return WriteEnded(instruction, {bundle: made[own] for bundle, own in ranges.items()})
-
-
-def _retrieve(future: asyncio.Future[Any]) -> None:
-    """Nobody may be waiting any more when something fails; that is no reason for a warning."""
-    if not future.cancelled():
-        future.exception()

@@ -403,7 +403,7 @@ class Executor:
 
     def _end_of(self, move: Move) -> asyncio.Future[Ownership]:
         """The ownership at the end of a move, for one of those who wait for it; it may fail as `unload` does."""
-        return asyncio.shield(self._ends.future(move))
+        return self._ends.future(move)
 
     def _began(self, name: BundleName, move: Move, released: Ownership) -> None:
         effect = self._followed_by.began(name, released)

@@ -1,12 +1,8 @@
-"""Carries out what `loadmanager.core.leading.reconciling` says of what the records leave unfinished.
-
-Here are the look at all records, a slice at a time, the writes of the ledger, and what is noted of them.
-"""
+"""Carries out what `loadmanager.core.leading.reconciling` says of what the records leave unfinished."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine
 from typing import Any
 
 import structlog
@@ -17,6 +13,7 @@ from loadmanager.core.leading.reconciling import (
     Instruction,
     Look,
     Looked,
+    NotFreed,
     Place,
     Reconciling,
     SeeThrough,
@@ -24,11 +21,10 @@ from loadmanager.core.leading.reconciling import (
 from loadmanager.core.leading.signal import Signal
 from loadmanager.core.leading.writing import Write
 from loadmanager.core.names import BundleName
-from loadmanager.core.ownership import Ownership
 from loadmanager.core.reasons import OwnershipReason
+from loadmanager.leader.carrying_out.assigning import Assigner
 from loadmanager.leader.carrying_out.driving import Driver, write
 from loadmanager.leader.carrying_out.executor import Executor
-from loadmanager.leader.deciding.desk import SLICE
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.journal import Journal
@@ -38,25 +34,25 @@ log = structlog.get_logger(__name__)
 
 
 class Reconciler:
-    """Finds what the records say is unfinished, and finishes it. `place` has bundles given an owner that nobody has
-    asked for.
-    """
+    """Finds what the records say is unfinished, and finishes it."""
 
     def __init__(
         self,
         view: ClusterView,
         ledger: Ledger,
         executor: Executor,
+        assigner: Assigner,
         journal: Journal,
         live: LiveSettings,
-        place: Callable[[Sequence[str]], None],
     ) -> None:
         self._view = view
         self._ledger = ledger
         self._executor = executor
+        self._assigner = assigner
         self._journal = journal
-        self._place = place
-        self._machine = Reconciling(view, lambda: live.current.reassign_bundles_of_dead_brokers_at_once)
+        self._live = live
+        bundles_of, is_assigning = view.model.bundles_owned_by, assigner.is_assigning
+        self._machine = Reconciling(view, self._places_at_once, bundles_of, is_assigning)
         self._driver = Driver(self._machine, self._do)
 
     def wake(self) -> None:
@@ -68,6 +64,9 @@ class Reconciler:
         self._machine.forget()
         await self._driver.run()
 
+    def _places_at_once(self) -> bool:
+        return self._live.current.reassign_bundles_of_dead_brokers_at_once
+
     def _do(self, instruction: Instruction) -> Coroutine[Any, Any, Event] | None:
         match instruction:
             case Look():
@@ -77,23 +76,17 @@ class Reconciler:
             case SeeThrough(bundle):
                 self._executor.resume(BundleName.parse(bundle))
             case Place(bundles):
-                self._place(bundles)
-            case Freed(bundle, owner, Ownership(epoch=epoch)):
-                self._journal.moved("freed", bundle, OwnershipReason.OWNER_GONE, epoch=epoch, source=owner)
-            case Freed(bundle, _, error):
+                self._assigner.place_soon(bundles)
+            case Freed(bundle, owner, stored):
+                self._journal.moved("freed", bundle, OwnershipReason.OWNER_GONE, epoch=stored.epoch, source=owner)
+            case NotFreed(bundle, error):
                 log.info("bundle_not_freed", bundle=bundle, error=str(error))
         return None
 
     async def _look(self) -> Event:
         """Nothing is found before everything was read again."""
-        found = []
-        named, names = None, list[str]()
-        records = self._view.ownerships() if self._view.is_fresh else ()
-        for looked_at, (entry, index, ownership) in enumerate(records):
-            if looked_at % SLICE == SLICE - 1:
-                await asyncio.sleep(0)
-            if self._machine.is_unfinished(ownership):
-                if entry.state is not named:  # of a broker that has gone there are many in each
-                    named, names = entry.state, entry.state.bundle_names()
-                found.append((names[index], ownership))
-        return Looked(found)
+        if not self._view.is_fresh:
+            return Looked((), ())
+        model, is_registered = self._view.model, self._view.is_registered
+        gone = [owner for owner in model.owners() if not is_registered(owner)]
+        return Looked(model.releasing(), gone, model.freed() if self._places_at_once() else ())

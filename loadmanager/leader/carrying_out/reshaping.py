@@ -13,6 +13,7 @@ import numpy as np
 import structlog
 
 from loadmanager.core.bundles import BoundariesError
+from loadmanager.core.leading.picture import find_gone_owner
 from loadmanager.core.leading.reshaping import (
     AskTopics,
     BundleGoneError,
@@ -130,9 +131,13 @@ class Reshaper:
     async def merge(self, name: BundleName, with_: BundleRange | None, reason: Reason) -> BundleName:
         """Make one bundle of two neighbours of one owner: of this one and `with_`, by default the one above it.
 
-        Raises `BoundariesError` for bundles that are no neighbours, and as `carry_out`.
+        Those of owners that have gone are free first. Raises `BoundariesError` for bundles that are no neighbours, and
+        as `carry_out`.
         """
         other = BundleName(name.namespace, self._neighbour(name, with_))
+        for each in (name, other):
+            if find_gone_owner(self._view, self._view.get_ownership(each)) is not None:
+                await self._executor.unload(each, None, reason)
         merge = Reshaping.merge(name, other, Verdict(str(name), reason, acted=True, why={"with": str(other)}))
         await self.carry_out(merge)
         return merge.made[0]
@@ -219,7 +224,7 @@ class Reshaper:
             if current.state is OwnershipState.RELEASING:
                 await self._executor.outcome_of(it.bundle, current)
             else:
-                await asyncio.shield(self._assigner.request(str(it.bundle)))
+                await self._assigner.request(str(it.bundle))
         except (UnloadFailedError, IllegalTransitionError) as error:
             log.info("owner_looked_for_again", bundle=str(it.bundle), error=str(error))
         return Over(it)

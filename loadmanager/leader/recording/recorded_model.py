@@ -99,16 +99,21 @@ class RecordedModel(ClusterModel):
 
     def set_namespace(self, namespace: str, bundle_names: Sequence[str], ownerships: Sequence[Ownership]) -> None:
         super().set_namespace(namespace, bundle_names, ownerships)
-        before, after = self._records.get(namespace), (self.own_names(bundle_names), ownerships)
-        self._records[namespace] = after
-        self._recorder.put(Event("namespace", namespace, _RecordChange(before, after)))
+        self._put(namespace, (self.own_names(bundle_names), ownerships))
 
     def set_owners(self, ownerships: Mapping[str, Ownership]) -> None:
         """As whole records, of which the history has what has changed."""
+        super().set_owners(ownerships)
         for namespace in dict.fromkeys(map(namespace_of, ownerships)):
             names, before = self._records[namespace]
-            after = [ownerships.get(name, owned) for name, owned in zip(names, before, strict=True)]
-            self.set_namespace(namespace, names, after)
+            self._put(
+                namespace,
+                (names, [ownerships.get(name, owned) for name, owned in zip(names, before, strict=True)]),
+            )
+
+    def _put(self, namespace: str, after: Record) -> None:
+        before, self._records[namespace] = self._records.get(namespace), after
+        self._recorder.put(Event("namespace", namespace, _RecordChange(before, after)))
 
     def remove_namespace(self, namespace: str) -> None:
         super().remove_namespace(namespace)

@@ -98,9 +98,13 @@ class _Draft:
         if index is None:
             raise BundleNotFoundError(f"{bundle_range} is not a current bundle of {self._state.name}")
         current = self._ownerships.get(index, self._state.ownerships[index])
-        if self._is_closed and current.state is OwnershipState.FREE:
-            raise IllegalTransitionError(f"{bundle_range} is given to nobody: {self._state.name} is being deleted")
         following = transition(current, stamp)
+        if (
+            self._is_closed
+            and current.state is not OwnershipState.RELEASING
+            and following.owner not in (None, current.owner)
+        ):
+            raise IllegalTransitionError(f"{bundle_range} is given to nobody: {self._state.name} is being deleted")
         _must_hold(transition_violations(current, following, self._is_registered), bundle_range, current, following)
         self._ownerships[index] = following
         self.steps.append((bundle_range, current, following))
@@ -393,7 +397,7 @@ class Ledger:
             for change, made in write.changes:
                 self.transitions_committed += _transitions_in(made)
                 if self._has_orphan(made):
-                    self._view.unsettled += 1  # whoever frees such bundles may have looked before this write
+                    self._view.unsettled += 1  # whoever places such bundles may have looked before this write
                 if not change.done.done():
                     change.done.set_result(made)
 

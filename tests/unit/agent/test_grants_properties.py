@@ -102,7 +102,7 @@ class World:
             self.broker_answers_with_statistics,
             self.statistics_arrive,
         ]
-        seldom = [self.owner_gone, self.split, self.merge]
+        seldom = [self.inherit, self.owner_gone, self.split, self.merge]
         for _ in range(steps):
             often = moves * 3 + topics * topics_come_and_go
             action = self.chance.choice(often + seldom + [self.new_registration] * (self.chance.random() < 0.2))
@@ -143,6 +143,11 @@ class World:
 
     def is_acknowledged(self, entry: Truth) -> bool:
         return (self.incarnation, entry.bundle, entry.version) in self.acknowledged
+
+    def inherit(self) -> None:
+        gone = [e for e in self.history[-1] if e.owner not in (None, self.me, OTHER)]
+        for entry in self.pick([e for e in gone if e.state is OwnershipState.OWNED]):
+            self.step(entry, OwnershipState.OWNED, self.chance.choice([self.me, OTHER]))
 
     def owner_gone(self) -> None:
         for entry in self.pick([e for e in self.history[-1] if e.owner not in (None, self.me, OTHER)]):

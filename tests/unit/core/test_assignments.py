@@ -148,13 +148,14 @@ def test_poison_goes_to_the_broker_that_is_there_for_it(leader: Leader) -> None:
 
 
 def test_a_bundle_that_is_asked_for_is_decided_written_and_answered(leader: Leader) -> None:
-    assert leader.machine.wake_s is None
+    assert (leader.machine.wake_s, leader.machine.is_assigning(100.0)) == (None, False)
     assert leader.step(Ask(BUNDLE)) == []
-    assert leader.machine.wake_s == 100.0, "at once"
+    assert (leader.machine.wake_s, leader.machine.is_assigning(100.0)) == (100.0, True), "at once"
     leader.step(Signal.TIME)
-    assert leader.machine.wake_s is None, "until the answer comes"
+    assert (leader.machine.wake_s, leader.machine.is_assigning(100.0)) == (None, True), "until the answer comes"
     leader.decide({BUNDLE: A})
     leader.do_write()
+    assert not leader.machine.is_assigning(100.0)
     outcome = leader.answer()
     assert isinstance(outcome, Given)
     assert (outcome.stored, outcome.stored.owner) == (leader.records[BUNDLE], A)
@@ -212,6 +213,27 @@ def test_lookups_come_first_and_what_nobody_waits_for_takes_the_places_that_are_
     assert batches == [["t/ns/3", "t/ns/4", "t/ns/1"], ["t/ns/2"]]
 
 
+def test_where_many_wait_those_of_one_namespace_are_in_one_batch_and_no_namespace_is_passed_over(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assignments, "_BATCH", 3)
+    leader.step(*(Ask(f"t/{namespace}/{bundle}") for bundle in "abcd" for namespace in (1, 2)), Signal.TIME)
+    batches = []
+    for _ in range(4):
+        decide = leader.to_do[0]
+        assert isinstance(decide, Decide)
+        batches.append(decide.bundles)
+        leader.decide({})
+        leader.to_do.clear()
+        leader.step(*[Ask(each) for each in decide.bundles if each.startswith("t/1")], Signal.TIME)
+    assert batches == [
+        ["t/1/a", "t/1/b", "t/1/c"],
+        ["t/2/a", "t/2/b", "t/2/c"],
+        ["t/1/d", "t/1/a", "t/1/b"],
+        ["t/2/d", "t/1/c", "t/1/d"],
+    ]
+
+
 def test_who_may_have_no_broker_is_told_why(leader: Leader) -> None:
     asked(leader)
     leader.decide({})
@@ -264,7 +286,9 @@ def test_a_bundle_whose_owner_has_gone_is_given_away_in_one_step_and_no_other(le
     leader.do_write()
     given, refused = (each.outcome for each in leader.to_do if isinstance(each, Answer))
     assert isinstance(given, Given)
-    assert (given.stored.owner, given.stored.version) == (B, 2)
+    assert (given.stored.owner, given.stored.version, given.former) == (B, 2, A)
+    assert leader.machine.is_assigning(100.9), "clients are coming back for more"
+    assert not leader.machine.is_assigning(101.0)
     assert isinstance(refused, IllegalTransitionError)
     assert leader.records["t/ns/2"].version == 1
 

@@ -9,7 +9,8 @@ from support.builders import averages, broker, bundle, owned, releasing, report
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.load import DEFAULT_LOAD
 from loadmanager.core.names import namespace_of
-from loadmanager.core.ownership import FREE
+from loadmanager.core.ownership import FREE, Stamp, owner_gone
+from loadmanager.core.reasons import OwnershipReason
 from loadmanager.core.snapshot import LONG_TERM, Snapshot
 
 A, B, C = broker("a"), broker("b"), broker("c")
@@ -384,3 +385,22 @@ def test_an_order_that_is_kept_up_to_date_is_that_of_a_model_that_sorts_for_the_
         assert one.names == tuple(sorted(set(one.names)))
         for name in one.names:
             assert kept._rows.names[kept._rows.order().rows[one.names.index(name)]] == name
+
+
+def test_who_owns_what_by_the_records_and_what_is_on_its_way() -> None:
+    model, former = ClusterModel(), broker("a", incarnation=9)
+    assert (model.owners(), model.releasing(), model.bundles_owned_by([A])) == (set(), [], [])
+    model.set_namespace(NS, [X, Y, Z, bundle(4)], [owned(A), releasing(B, C), owned(former), FREE])
+    assert model.owners() == {A, B, former}
+    assert model.releasing() == [Y]
+    assert model.bundles_owned_by([A, B, C]) == [X]
+    assert model.bundles_owned_by([former, A]) == [X, Z]
+    model.set_owners({X: owned(former)})
+    assert (model.owners(), model.bundles_owned_by([A])) == ({B, former}, [])
+    freed = owner_gone(owned(former), Stamp(1, 1000, OwnershipReason.OWNER_GONE.value))
+    model.set_owners({Z: freed})
+    assert (model.freed(), model.bundles_owned_by([former])) == ([Z], [X]), "and not what never had an owner"
+    model.set_owners({Z: owned(A)})
+    assert model.freed() == []
+    model.remove_namespace(NS)
+    assert (model.owners(), model.releasing(), model.bundles_owned_by([former])) == (set(), [], [])

@@ -21,6 +21,7 @@ from loadmanager.core.ownership import (
     OwnershipState,
     Registration,
     Stamp,
+    inherit,
     owner_gone,
     release,
 )
@@ -146,6 +147,7 @@ def test_a_legal_transition_violates_nothing() -> None:
     assert transition_violations(OWNED, released, registered) == []
     assert transition_violations(released, Ownership(OwnershipState.OWNED, B, None, 6), registered) == []
     of_one_that_is_gone = Ownership(OwnershipState.OWNED, GONE, None, 4)
+    assert transition_violations(of_one_that_is_gone, inherit(of_one_that_is_gone, B, STAMP), registered) == []
     assert transition_violations(of_one_that_is_gone, owner_gone(of_one_that_is_gone, STAMP), registered) == []
 
 

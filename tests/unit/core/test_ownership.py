@@ -20,6 +20,7 @@ from loadmanager.core.ownership import (
     abandon,
     assign,
     complete,
+    inherit,
     owner_gone,
     release,
     retarget,
@@ -62,10 +63,13 @@ def test_an_abandoned_release_leaves_the_source_as_owner_at_a_higher_version() -
     assert (kept.state, kept.owner, kept.destination, kept.version) == (OwnershipState.OWNED, A, None, 3)
 
 
-@pytest.mark.parametrize("current", [owned(A), releasing(A, B)])
-def test_a_bundle_whose_owner_is_gone_is_free(current: Ownership) -> None:
-    gone = owner_gone(current, STAMP)
-    assert (gone.state, gone.owner, gone.version) == (OwnershipState.FREE, None, current.version + 1)
+def test_a_bundle_whose_owner_is_gone_is_inherited_in_one_step() -> None:
+    inherited = inherit(owned(A, version=4), B, STAMP)
+    assert inherited == Ownership(OwnershipState.OWNED, B, None, 5, 7, 1000, "test")
+
+
+def test_or_it_is_free() -> None:
+    assert owner_gone(owned(A, version=4), STAMP) == Ownership(OwnershipState.FREE, None, None, 5, 7, 1000, "test")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +81,10 @@ def test_a_bundle_whose_owner_is_gone_is_free(current: Ownership) -> None:
         lambda: release(releasing(A), B, STAMP),
         lambda: complete(owned(A), STAMP),
         lambda: abandon(owned(A), STAMP),
+        lambda: inherit(FREE, B, STAMP),
+        lambda: inherit(releasing(A, B), B, STAMP),
         lambda: owner_gone(FREE, STAMP),
+        lambda: owner_gone(releasing(A, B), STAMP),
     ],
 )
 def test_an_illegal_transition_raises_with_the_bundles_story(step: Callable[[], Ownership]) -> None:

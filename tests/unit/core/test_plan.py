@@ -34,7 +34,7 @@ def test_a_number_that_rounding_would_make_look_like_the_setting_has_more_digits
 
 
 def test_a_reason_without_a_sentence_is_said_in_its_own_words() -> None:
-    assert Verdict("b", OwnershipReason.OWNER_GONE, acted=True).sentence() == "Owner gone"
+    assert Verdict("b", OwnershipReason.DRAIN, acted=True).sentence() == "Drain"
     why = {"after_s": 1.5, "attempts": 3}
     assert (
         Verdict("b", OwnershipReason.UNLOAD_FAILED, acted=False, why=why).sentence()

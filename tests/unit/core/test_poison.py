@@ -21,7 +21,17 @@ from loadmanager.core.leading.poison import (
     Rules,
     Spared,
 )
-from loadmanager.core.ownership import FREE, Ownership, OwnershipState, Registration, Stamp, assign, owner_gone, release
+from loadmanager.core.ownership import (
+    FREE,
+    Ownership,
+    OwnershipState,
+    Registration,
+    Stamp,
+    assign,
+    inherit,
+    owner_gone,
+    release,
+)
 
 BUNDLE, OTHER = "t/ns/b", "t/ns/c"
 RULES = Rules(deaths=3, soon_s=120.0, most=2)
@@ -41,13 +51,12 @@ class Fleet(APicture):
         self.records = dict.fromkeys([BUNDLE, OTHER], FREE)
 
     def gives(self, owner: Registration, *bundles: str) -> None:
-        """These get an owner, in place of one that has died: freed first, or in one step."""
+        """These get an owner, in place of one that has died if there was any."""
         stamp = Stamp(1, round(self.now_s * 1000), "lookup")
         for bundle in bundles or (BUNDLE,):
             current = self.records[bundle]
-            if current.owner is not None:
-                current = owner_gone(current, stamp)
-            self.records[bundle] = assign(current, owner, stamp)
+            give = assign if current.owner is None else inherit
+            self.records[bundle] = give(current, owner, stamp)
 
     def dies(self, owner: Registration, after_s: float = 5.0) -> list[Instruction]:
         self.now_s += after_s
@@ -185,6 +194,21 @@ def test_of_very_many_suspects_those_are_kept_of_which_most_owners_died(fleet: F
     fleet.dies(BROKERS[4])
     assert len(fleet.machine.memory.suspects) == 1_000
     assert fleet.deaths == 2
+
+
+def test_the_next_one_may_have_got_it_after_it_was_free(fleet: Fleet) -> None:
+    fleet.kills(BROKERS[0])
+    fleet.records[BUNDLE] = owner_gone(fleet.records[BUNDLE], Stamp(1, 1000, "owner_gone"))
+    fleet.kills(BROKERS[1])
+    assert fleet.deaths == 2
+
+
+def test_a_death_that_two_leaders_have_seen_counts_once_and_those_before_are_remembered(fleet: Fleet) -> None:
+    fleet.kills(*BROKERS[:2])
+    stored, fleet.machine.memory = fleet.machine.memory, Memory()
+    fleet.dies(BROKERS[1])
+    assert fleet.deaths == 1
+    assert stored.joined(fleet.machine.memory) == stored
 
 
 def test_what_two_leaders_have_seen_is_put_together(fleet: Fleet) -> None:

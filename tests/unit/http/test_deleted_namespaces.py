@@ -10,7 +10,8 @@ from support.nodes import Cluster, FakeAgent, RunningNode, topics_by_bundle
 from support.registrations import a_record, load_of
 from support.waiting import eventually
 
-from loadmanager.core.ownership import OwnershipState
+from loadmanager.core.names import BundleName
+from loadmanager.core.ownership import IllegalTransitionError, OwnershipState, inherit, owner_gone
 from loadmanager.store import paths
 from loadmanager.store.base import Op, Put
 from loadmanager.wire.http import BUNDLE_VERSION_HEADER
@@ -102,6 +103,23 @@ async def test_nothing_of_it_is_given_to_anybody_meanwhile(cluster: Cluster) -> 
     agent.may_answer.set()
     assert (await deletion).status == 204
     assert (await lookup).status in {404, 503}
+
+
+async def test_nor_is_what_an_owner_that_is_gone_had(cluster: Cluster) -> None:
+    """A lookup that was decided before, and is written while the namespace is being deleted."""
+    node, agent, (bundle, _) = await an_owned_namespace(cluster)
+    other = await cluster.a_broker("b2:8080")
+    await agent.leave()
+    await eventually(lambda: agent.broker_id not in node.node.view.registrations)
+    with node.node.ledger.closed("t/ns"):
+        own = BundleName.parse(bundle).range
+        with pytest.raises(IllegalTransitionError, match="is given to nobody: t/ns is being deleted"):
+            await node.node.ledger.apply(
+                "t/ns", own, lambda current, stamp: inherit(current, other.registration, stamp), "lookup"
+            )
+        assert node.ownership(bundle).owner == agent.registration
+        await node.node.ledger.apply("t/ns", own, owner_gone, "owner_gone")
+    assert node.ownership(bundle).state is OwnershipState.FREE
 
 
 @pytest.mark.parametrize("is_held_off", [False, True])

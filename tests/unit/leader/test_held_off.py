@@ -10,7 +10,7 @@ from support.nodes import Cluster, RunningNode, a_leader, topics_by_bundle
 from support.waiting import eventually
 
 from loadmanager.core.names import BrokerId, BundleName, TopicName
-from loadmanager.core.ownership import OwnershipState, Registration
+from loadmanager.core.ownership import Registration
 from loadmanager.core.reasons import OwnershipReason, PlacementReason
 from loadmanager.errors import HeldForOwnerError
 
@@ -99,8 +99,9 @@ async def test_afterwards_its_bundles_are_free_as_ever(how: str) -> None:
         await goes_away(cluster, leader)
         if how == "the operator lets go":
             assert (await leader.ask("DELETE", "/loadbalance/v1/brokers/b1:8080/hold-off")).status == 204
-        await eventually(lambda: {leader.ownership(b).state for b in bundles} == {OwnershipState.FREE})
+        await eventually(lambda: not leader.node.view.holds())
         assert (await leader.lookup(TOPIC)).json()["brokerId"] == "b2:8080"
+        assert {leader.ownership(bundle).version for bundle in bundles} == {1, 2}, "nobody has asked for the others"
 
 
 async def test_bundles_of_other_brokers_do_not_wait() -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterator, Mapping
 
 import pytest
 from support.nodes import Cluster, RunningNode, a_leader
 from support.registrations import a_record, register
 from support.waiting import eventually
 
+from loadmanager.core.cluster import ClusterModel
+from loadmanager.core.leading import reconciling
 from loadmanager.core.leading.writing import Transition
-from loadmanager.core.names import BundleName, BundleRange, TopicName
+from loadmanager.core.names import BrokerId, BundleName, TopicName
 from loadmanager.core.ownership import (
     IllegalTransitionError,
     Ownership,
@@ -22,8 +23,7 @@ from loadmanager.core.ownership import (
     release,
 )
 from loadmanager.core.reasons import OwnershipReason
-from loadmanager.leader.picture.view import ClusterView, NamespaceEntry
-from loadmanager.leader.term.ledger import Outcomes
+from loadmanager.leader.carrying_out.assigning import Assigner
 from loadmanager.store import paths
 from loadmanager.store.base import Delete
 from loadmanager.wire.http import BUNDLE_VERSION_HEADER
@@ -38,15 +38,39 @@ async def _owned(cluster: Cluster, leader: RunningNode) -> str:
     return leader.bundle_of(str(TOPIC))
 
 
-async def test_the_bundles_of_a_broker_that_left_become_free() -> None:
+async def test_the_bundles_of_a_broker_that_left_go_to_others_in_one_step_when_they_are_asked_for() -> None:
     async with a_leader() as (cluster, leader):
         bundle = await _owned(cluster, leader)
-        await cluster.brokers["b1:8080"].leave()
-        await eventually(lambda: leader.ownership(bundle).state is OwnershipState.FREE)
-        assert leader.ownership(bundle).reason == "owner_gone"
-        await eventually(lambda: "freed" in [entry["kind"] for entry in leader.node.journal.recent(9)])
-        (newest, *_) = leader.node.journal.recent(1)
-        assert (newest["kind"], newest["source"]) == ("freed", "b1:8080")
+        other = await cluster.a_broker("b2:8080")
+        await _all_leave(cluster, leader, "b1:8080")
+        assert leader.ownership(bundle).version == 1, "nobody has asked"
+        assert (await leader.node.lookups.lookup(TOPIC)).registration == other.registration
+        assert leader.ownership(bundle).version == 2
+        (newest,) = leader.node.journal.recent(1)
+        assert (newest["kind"], newest["source"], newest["destination"]) == ("assign", "b1:8080", "b2:8080")
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_when_everything_restarts_each_bundle_is_written_once(at_once: bool) -> None:  # noqa: FBT001 - a case
+    async with a_leader(reassign_bundles_of_dead_brokers_at_once=at_once) as (cluster, leader):
+        brokers = [f"b{number}:8080" for number in range(3)]
+        for broker in brokers:
+            await cluster.a_broker(broker)
+        topics = []
+        for name in ("t/ns1", "t/ns2"):
+            await cluster.a_namespace(name, bundles={"numBundles": 8})
+            topics += [TopicName.parse(f"persistent://{name}/{number}") for number in range(80)]
+        await asyncio.gather(*map(leader.node.lookups.lookup, topics))
+        ledger, view = leader.node.ledger, leader.node.view
+        versions, committed = [each.version for _, _, each in view.ownerships()], ledger.transitions_committed
+        assert versions == [1] * 16
+        await _all_leave(cluster, leader, *brokers)
+        back = {(await cluster.a_broker(broker)).registration for broker in brokers}
+        await asyncio.gather(*map(leader.node.lookups.lookup, topics))
+        after = [ownership for _, _, ownership in view.ownerships()]
+        assert {each.owner for each in after} <= back
+        assert [each.version for each in after] == [2] * 16
+        assert ledger.transitions_committed - committed == 16
 
 
 async def test_they_are_placed_at_once_where_that_is_asked_for() -> None:
@@ -57,13 +81,62 @@ async def test_they_are_placed_at_once_where_that_is_asked_for() -> None:
         await eventually(lambda: leader.ownership(bundle).owner == other.registration)
 
 
-async def test_bundles_that_were_freed_while_no_broker_was_there_are_placed_when_one_registers() -> None:
+async def test_while_no_broker_is_there_they_wait_and_are_placed_when_one_registers() -> None:
+    async with a_leader(reassign_bundles_of_dead_brokers_at_once=True) as (cluster, leader):
+        bundle = await _owned(cluster, leader)
+        await _all_leave(cluster, leader, "b1:8080")
+        other = await cluster.a_broker("b2:8080")
+        await eventually(lambda: leader.ownership(bundle).owner == other.registration)
+
+
+async def test_what_nobody_asks_for_names_no_owner_that_has_gone_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconciling, "FREED_AFTER_S", 0.0)
+    async with a_leader() as (cluster, leader):
+        await cluster.a_broker("b1:8080")
+        await cluster.a_namespace("t/ns", bundles={"numBundles": 8})
+        topics = [TopicName.parse(f"persistent://t/ns/{number}") for number in range(80)]
+        await asyncio.gather(*map(leader.node.lookups.lookup, topics))
+        entry = leader.node.view.namespaces["t/ns"]
+        await cluster.brokers["b1:8080"].leave()
+        await eventually(lambda: not leader.node.view.model.owners(), what="no record names an owner")
+        after = [ownership for _, _, ownership in leader.node.view.ownerships()]
+        assert {(each.state, each.reason, each.version) for each in after} == {(OwnershipState.FREE, "owner_gone", 2)}
+        assert leader.node.view.namespaces["t/ns"].version == entry.version + 1, "one write"
+        freed = [each for each in leader.node.journal.recent(20) if each["kind"] == "freed"]
+        assert len(freed) == 8
+        assert {each["source"] for each in freed} == {"b1:8080"}
+
+
+async def test_what_was_freed_while_no_broker_was_there_is_placed_when_one_registers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reconciling, "FREED_AFTER_S", 0.0)
     async with a_leader(reassign_bundles_of_dead_brokers_at_once=True) as (cluster, leader):
         bundle = await _owned(cluster, leader)
         await cluster.brokers["b1:8080"].leave()
         await eventually(lambda: leader.ownership(bundle).state is OwnershipState.FREE)
         other = await cluster.a_broker("b2:8080")
         await eventually(lambda: leader.ownership(bundle).owner == other.registration)
+
+
+async def test_nothing_is_freed_while_owners_are_found_for_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, is_assigning = list[bool](), True
+
+    def told(_: Assigner, __: float) -> bool:
+        looks.append(is_assigning)
+        return is_assigning
+
+    monkeypatch.setattr(reconciling, "FREED_AFTER_S", 0.0)
+    monkeypatch.setattr(Assigner, "is_assigning", told)
+    async with a_leader() as (cluster, leader):
+        bundle = await _owned(cluster, leader)
+        await _all_leave(cluster, leader, "b1:8080")
+        looks.clear()
+        leader.node.reconciler.wake()
+        await eventually(lambda: looks)
+        assert leader.ownership(bundle).state is OwnershipState.OWNED
+        is_assigning = False
+        await eventually(lambda: leader.ownership(bundle).state is OwnershipState.FREE)
 
 
 async def test_a_bundle_that_nobody_ever_owned_or_that_an_operator_unloaded_waits_for_its_lookup_all_the_same() -> None:
@@ -83,9 +156,13 @@ async def test_a_broker_that_registers_again_has_lost_its_bundles() -> None:
         bundle = await _owned(cluster, leader)
         store = cluster.brokers["b1:8080"].store
         assert store is not None
+        former = leader.ownership(bundle).owner
         await store.commit([Delete(paths.broker("b1:8080"))])
         await register(store, "b1:8080", a_record())
-        await eventually(lambda: leader.ownership(bundle).state is OwnershipState.FREE)
+        await eventually(lambda: leader.node.view.registrations.get(BrokerId("b1:8080")) not in (None, former))
+        assert leader.node.lookups.find_owner(TOPIC) is None
+        again = (await leader.node.lookups.lookup(TOPIC)).registration
+        assert (again.broker, again != former) == ("b1:8080", True)
 
 
 @pytest.mark.parametrize("owner_lives", [True, False])
@@ -112,57 +189,24 @@ async def test_a_release_that_a_former_leader_began_is_finished(owner_lives: boo
         assert second.ownership(bundle).epoch == 2
 
 
-async def test_a_bundle_of_a_dead_broker_that_was_given_to_another_meanwhile_is_not_taken_from_it() -> None:
-    async with a_leader() as (cluster, leader):
-        bundle = await _owned(cluster, leader)
-        other = await cluster.a_broker("b2:8080")
-        freed = _meanwhile(leader, leader.node.lookups.lookup(TOPIC))
-        await cluster.brokers["b1:8080"].leave()
-        assert isinstance(await freed, IllegalTransitionError)
-        kept = leader.ownership(bundle)
-        assert (kept.state, kept.owner, kept.version) == (OwnershipState.OWNED, other.registration, 2)
-
-
 async def test_a_bundle_of_a_dead_broker_that_is_on_its_way_to_another_arrives_there() -> None:
     async with a_leader() as (cluster, leader):
         bundle = await _owned(cluster, leader)
         other = await cluster.a_broker("b2:8080")
-        release = leader.node.ledger.apply(
-            "t/ns",
-            BundleName.parse(bundle).range,
-            _releasing_to(other.registration),
-            OwnershipReason.ADMIN_UNLOAD.value,
+        await _all_leave(cluster, leader, "b1:8080")
+        begun = _releasing_to(other.registration)
+        await leader.node.ledger.apply(
+            "t/ns", BundleName.parse(bundle).range, begun, OwnershipReason.ADMIN_UNLOAD.value
         )
-        freed = _meanwhile(leader, release)
-        await cluster.brokers["b1:8080"].leave()
-        assert isinstance(await freed, IllegalTransitionError)
-        assert leader.ownership(bundle).state is OwnershipState.RELEASING
         leader.node.reconciler.wake()
         await eventually(lambda: leader.ownership(bundle).owner == other.registration)
 
 
-def _meanwhile(leader: RunningNode, what: Awaitable[object]) -> asyncio.Future[object]:
-    """Have something happen after the reconciler has found what is to be freed, and before that is written.
-
-    What came of the freeing of the only bundle.
-    """
-    outcome: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-    apply_all = leader.node.ledger.apply_all
-
-    async def apply_later(namespace: str, transitions: Mapping[BundleRange, Transition], reason: str) -> Outcomes:
-        if reason != OwnershipReason.OWNER_GONE.value or outcome.done():
-            return await apply_all(namespace, transitions, reason)
-        await what
-        try:
-            made = await apply_all(namespace, transitions, reason)
-        except IllegalTransitionError as error:
-            outcome.set_result(error)
-            raise
-        outcome.set_result(made)
-        return made
-
-    leader.node.ledger.apply_all = apply_later  # type: ignore[method-assign]  # the same, later
-    return outcome
+async def _all_leave(cluster: Cluster, leader: RunningNode, *brokers: str) -> None:
+    """These brokers leave, and the leader knows."""
+    for broker in brokers:
+        await cluster.brokers[broker].leave()
+    await eventually(lambda: not leader.node.view.registrations.keys() & set(brokers))
 
 
 async def test_a_release_that_ended_while_the_reconciler_looked_is_not_begun_again() -> None:
@@ -171,9 +215,8 @@ async def test_a_release_that_ended_while_the_reconciler_looked_is_not_begun_aga
         name, ledger, broker = BundleName.parse(bundle), leader.node.ledger, cluster.brokers["b1:8080"]
         other = await cluster.a_broker("b2:8080")
         await ledger.apply("t/ns", name.range, _releasing_to(other.registration), OwnershipReason.ADMIN_UNLOAD.value)
-        former = list(leader.node.view.ownerships())
         await ledger.apply("t/ns", name.range, complete, OwnershipReason.ADMIN_UNLOAD.value)
-        await _swept(leader, former)
+        await _swept(leader, bundle)
         assert broker.unloads == []
 
 
@@ -183,26 +226,25 @@ async def test_a_release_of_a_bundle_that_is_no_more_is_passed_over() -> None:
         name, ledger = BundleName.parse(bundle), leader.node.ledger
         other = await cluster.a_broker("b2:8080")
         await ledger.apply("t/ns", name.range, _releasing_to(other.registration), OwnershipReason.ADMIN_UNLOAD.value)
-        former = list(leader.node.view.ownerships())
         await ledger.apply("t/ns", name.range, complete, OwnershipReason.ADMIN_UNLOAD.value)
         await leader.node.bundles.split(name, algorithm="range_equally_divide", positions=[], unload=False)
-        await _swept(leader, former)
+        await _swept(leader, bundle)
         assert not leader.node.failure.done()
         assert leader.leads
 
 
-async def _swept(leader: RunningNode, picture: list[tuple[NamespaceEntry, int, Ownership]]) -> None:
-    """Have the reconciler look at a former picture of all bundles, and finish that."""
+async def _swept(leader: RunningNode, releasing: str) -> None:
+    """Have the reconciler look at a former picture, in which this bundle is on its way, and finish that."""
     looks: list[int] = []
 
-    def look() -> Iterator[tuple[NamespaceEntry, int, Ownership]]:
+    def look() -> list[str]:
         looks.append(len(looks))
         if len(looks) == 1:
             leader.node.reconciler.wake()
-        return iter(picture)
+        return [releasing]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ClusterView, "ownerships", lambda _: look())
+        patch.setattr(ClusterModel, "releasing", lambda _: look())
         leader.node.reconciler.wake()
         await eventually(lambda: len(looks) > 1, what="the reconciler has looked a second time")
 

@@ -339,6 +339,18 @@ async def test_two_bundles_that_nobody_owns_become_one_of_nobody(cluster: Cluste
     assert bundles(leader) == ["0x00000000_0xffffffff"]
 
 
+async def test_so_do_two_whose_owners_have_gone(cluster: Cluster, leader: RunningNode) -> None:
+    await cluster.a_namespace("t/ns", bundles={"numBundles": 2})
+    for number, bundle in enumerate((LOW, HIGH)):
+        agent = await cluster.a_broker(f"b{number}:8080")
+        await leader.node.assigner.request(str(bundle))
+        await agent.leave()
+        await eventually(lambda: not leader.node.view.registrations)
+    await leader.node.reshaper.merge(LOW, HIGH.range, MergeReason.ADMIN_MERGE)
+    assert {(state, owner) for state, owner, _ in states(leader)} == {(OwnershipState.FREE, None)}
+    assert bundles(leader) == ["0x00000000_0xffffffff"]
+
+
 async def test_the_largest_and_the_hottest_bundle_are_found_by_what_is_reported(
     cluster: Cluster, leader: RunningNode
 ) -> None:

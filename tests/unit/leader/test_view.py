@@ -1,9 +1,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
-from support.builders import broker, owned, releasing
+from support.builders import broker, owned, releasing, report
 from support.registrations import a_record
 
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
@@ -112,3 +113,22 @@ def test_commands_go_to_the_agent_and_without_one_to_nobody() -> None:
     assert view.brokers[BrokerId("b1:8080")].command_url is None
     view.put_broker(B1, 1, a_record("b1:8080", agent_url="http://agent:9090"))
     assert view.brokers[BrokerId("b1:8080")].command_url == "http://agent:9090"
+
+
+def test_what_is_committed_changes_the_model_as_reading_all_of_it_would() -> None:
+    view, entry = a_view(), a_view().namespaces["t/ns"]
+    view.put_namespace(entry)
+    for ownerships in ({0: owned(B1)}, {0: releasing(B1, B1), 1: owned(B1)}, {1: owned(broker("b2"))}, {}):
+        entry = view.namespaces["t/ns"]
+        view.commit_namespace(replace(entry, state=entry.state.with_ownerships(ownerships), version=entry.version + 1))
+        whole = a_view()
+        whole.model.set_namespace(
+            "t/ns", view.namespaces["t/ns"].state.bundle_names(), view.namespaces["t/ns"].state.ownerships
+        )
+        for of in (view, whole):
+            of.model.apply_report(B1, report())
+        seen, wanted = view.model.snapshot(0.0, 0.0).bundles, whole.model.snapshot(0.0, 0.0).bundles
+        assert seen.names == wanted.names
+        assert (seen.assigned == wanted.assigned).all()
+        assert (seen.free == wanted.free).all()
+        assert view.model.releasing() == whole.model.releasing()

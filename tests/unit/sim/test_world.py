@@ -395,7 +395,13 @@ def test_without_any_broker_nobody_is_served_and_placement_is_tried_again() -> N
         BrokerStops(50.0, _broker(0), drain=False),
         BrokerJoins(100.0, BrokerSpec(BrokerId("new:8080"))),
     ]
-    result = world([1.0] * 3, brokers=1, events=events).run(200.0, 10.0)
+    made, reasons = world([1.0] * 3, brokers=1, events=events), list[set[str]]()
+
+    def look(_: Progress) -> None:
+        reasons.append({each.reason for state in made._scene.table.states().values() for each in state.ownerships})
+
+    result = made.run(200.0, 10.0, look)
+    assert reasons[7] == {OwnershipReason.OWNER_GONE.value}, "nobody has got them, so they are free"
     assert np.isnan(result.series.imbalance[5:10]).all()
     assert result.verdicts["assign", PlacementReason.NO_BROKER_AVAILABLE, False] > 3
     assert result.series.unowned[-1] == 0
