@@ -77,10 +77,10 @@ class Chronicle:
                         last[of] = at_ms // grid.step_ms
                         await self.look(of, at_ms)
                 left_ms = min(grid.step_ms - at_ms % grid.step_ms for grid in self._grids.values())
-                await asyncio.wait({self._leader_changed()}, timeout=left_ms / 1000)
                 leader = self._view.leader
                 if leader is not None:
                     self._moments.leads(leader.node_id, self._view.epoch, now_ms())
+                await asyncio.wait({self._leader_changed()}, timeout=left_ms / 1000)
 
     async def draw(self, of: Literal["brokers", "bundles"], window: Window) -> dict[str, Any]:
         """A `wire.timeline.Timeline`; `TooManyPreviewsError`."""

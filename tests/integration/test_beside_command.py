@@ -290,8 +290,11 @@ async def test_a_process_killed_in_the_middle_of_a_move_is_followed_by_one_that_
             return await is_empty(first.broker_id)
 
         await eventually(is_drained, timeout_s=WITHIN_S)
-        healed = {each["subject"] for each in await other.decisions("heal")}
-        assert healed == cut_short
+
+        async def is_healed() -> bool:
+            return {each["subject"] for each in await other.decisions("heal")} == cut_short
+
+        await eventually(is_healed, timeout_s=WITHIN_S)
         await has_settled(pulsar, under_way)
 
         await no_zookeeper_no_act(pulsar, own, other, second.broker_id)

@@ -27,7 +27,6 @@ TRAFFIC = sorted(TRACES.glob("tweets_*.csv"))
 NOT_HELD = {
     "idle-new-broker": {"filled"},
     "low-but-uneven": {"movesAtLeast", "levelled"},
-    "domain-lost": {"movedAgainAtMost"},
     "in-and-out": {"filled", "movedShareAtMost"},
     "slow-broker": {"levelled"},
     "unequal-capacities": {"levelled"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.builders import broker, bundle, owned, releasing
 
@@ -147,6 +147,7 @@ def test_the_hottest_bundles_have_a_row_each_and_the_cold_ones_between_them_shar
 
 
 @given(st.lists(st.integers(0, MOST), min_size=1, max_size=40), st.integers(1, 45))
+@example([0] * 30 + [MOST] * 5 + [0] * 5, 10)  # the hottest lie together: what is between them is halved
 def test_all_rows_are_used_and_each_name_has_a_place_in_one(figures: list[int], rows: int) -> None:
     grid = Grid(SPAN_MS, STEP_MS, 10_000)
     grid.put([f"t/ns/{number:02}" for number in range(len(figures))], figures, 1_000)

@@ -113,6 +113,11 @@ async def test_a_window_has_what_happened_in_it(tmp_path: Path) -> None:
 async def test_a_node_that_starts_has_of_before_what_was_recorded(tmp_path: Path) -> None:
     async with a_recorded_leader(tmp_path) as recorded:
         await has_lived(recorded)
+
+        async def has_leader() -> bool:
+            return bool((await timeline(recorded.leader, "of=brokers"))[0]["leaders"])
+
+        await eventually(has_leader)
         seen, seen_cells = await timeline(recorded.leader, "of=brokers")
     started = a_chronicle(recorded.leader.node.settings)
     running = asyncio.create_task(started.run())
