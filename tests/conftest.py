@@ -131,8 +131,6 @@ _STATE = TemporaryDirectory(prefix="loadmanager-tests-")
 
 def pytest_configure() -> None:
     _log_plainly()
-    if _computes(os.environ.get("PYTEST_XDIST_WORKER", "gw0")):
-        os.nice(10)
     os.environ["XDG_STATE_HOME"] = _STATE.name
     os.environ.pop("STATE_DIRECTORY", None)
 

@@ -119,6 +119,15 @@ async def ready_without_fault(node: RunningNode, url: str) -> bool:
         return answer.status == 200 and (await answer.json())["faults"] == {}
 
 
+async def everybody_names(new: RunningNode, urls: tuple[str, ...], owner: str) -> None:
+    """Return once all of these nodes, which hear of it one after the other, name that owner."""
+
+    async def do_all() -> bool:
+        return all([await owner_by(new, url) == owner for url in urls])
+
+    await eventually(do_all, what=f"all nodes name {owner}")
+
+
 async def test_an_upgrade_and_the_way_back(
     before: Path, zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
 ) -> None:
@@ -142,7 +151,7 @@ async def test_an_upgrade_and_the_way_back(
             of_old.open(TOPIC)
             for owner in (OLD, NEW):
                 await hand_over(new, new_url, owner)
-                assert [await owner_by(new, url) for url in (old_url, new_url)] == [owner] * 2
+                await everybody_names(new, (old_url, new_url), owner)
             assert of_old.unloads
             assert await ready_without_fault(new, new_url)
 
@@ -154,5 +163,5 @@ async def test_an_upgrade_and_the_way_back(
             assert new.leads
             for owner in (OLD, NEW):
                 await hand_over(new, old_url, owner)
-                assert [await owner_by(new, url) for url in (old_url, new_url)] == [owner] * 2
+                await everybody_names(new, (old_url, new_url), owner)
             assert await ready_without_fault(new, old_url)
