@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import AsyncIterator
 
 import pytest
 from support.nodes import Cluster, RunningNode
@@ -14,13 +13,6 @@ from loadmanager.core.ownership import OwnershipState
 NAMESPACE = "/admin/v2/namespaces/t/ns"
 TOPIC = "persistent://t/ns/x"
 QUARTERS = ["0x00000000", "0x40000000", "0x80000000", "0xc0000000", "0xffffffff"]
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with Cluster() as cluster:
-        await cluster.start_leader()
-        yield cluster
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 from support.nodes import Cluster, RunningNode
@@ -18,13 +17,6 @@ from loadmanager.wire.broker_data import decode_local_broker_data
 OWNED = "/admin/v2/brokers/standalone/{}/ownedNamespaces"
 STATS = "/admin/v2/broker-stats"
 TOPIC = "persistent://t/ns/x"
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with Cluster() as cluster:
-        await cluster.start_leader()
-        yield cluster
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -23,13 +22,6 @@ LOWEST, SECOND, THIRD, HIGHEST = (
         "0xc0000000_0xffffffff",
     )
 )
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with Cluster() as cluster:
-        await cluster.start_leader()
-        yield cluster
 
 
 @pytest.fixture

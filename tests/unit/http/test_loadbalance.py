@@ -21,13 +21,6 @@ async def cluster() -> AsyncIterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture
-async def node(cluster: Cluster) -> RunningNode:
-    await cluster.a_broker()
-    await cluster.a_namespace()
-    return cluster.nodes[0]
-
-
 async def test_decisions_come_newest_first_with_their_reasons(node: RunningNode) -> None:
     await node.lookup(TOPIC)
     await node.put(f"/admin/v2/namespaces/{node.bundle_of(TOPIC)}/unload")

@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 from support.nodes import Cluster, RunningNode
 
 LOOKUP = "/lookup/v2/topic"
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with Cluster() as cluster:
-        await cluster.start_leader()
-        yield cluster
-
-
-@pytest.fixture
-async def node(cluster: Cluster) -> RunningNode:
-    await cluster.a_broker()
-    await cluster.a_namespace()
-    return cluster.nodes[0]
 
 
 async def test_a_lookup_answers_in_pulsars_form(node: RunningNode) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 from support.nodes import Cluster, RunningNode
@@ -16,20 +15,6 @@ from loadmanager.store.memory import MemoryStore
 
 TOPIC = "persistent://t/ns/x"
 OWNERSHIP = "/loadbalance/v1/ownership/persistent/t/ns/x"
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[Cluster]:
-    async with Cluster() as cluster:
-        await cluster.start_leader()
-        yield cluster
-
-
-@pytest.fixture
-async def node(cluster: Cluster) -> RunningNode:
-    await cluster.a_broker()
-    await cluster.a_namespace()
-    return cluster.nodes[0]
 
 
 async def test_the_ownership_of_a_free_bundle_is_told_and_stays_as_it_is(node: RunningNode) -> None:
