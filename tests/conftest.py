@@ -1,5 +1,6 @@
 """Fixtures for every test: see `support/` for the builders and the real servers."""
 
+import gc
 import logging
 import os
 import sys
@@ -130,9 +131,16 @@ _STATE = TemporaryDirectory(prefix="loadmanager-tests-")
 
 
 def pytest_configure() -> None:
+    gc.disable()
     _log_plainly()
     os.environ["XDG_STATE_HOME"] = _STATE.name
     os.environ.pop("STATE_DIRECTORY", None)
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: who looks for garbage does not look through thousands of tests each time."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:
