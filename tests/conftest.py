@@ -18,7 +18,7 @@ from xdist.workermanage import WorkerController
 # The cluster beside which tests run is that of the examples; behind everything else, so that it hides no other package.
 sys.path.append(str(Path(__file__).parents[1]))
 
-pytest_plugins = ["support.browser", "support.children", "support.zookeeper"]
+pytest_plugins = ["support.browser", "support.children", "support.processes", "support.zookeeper"]
 
 # How long an example takes says more about what else the machine does than about the code.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
