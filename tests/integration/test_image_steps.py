@@ -1,4 +1,8 @@
-"""What a build of the image does, done in a clean folder: installed from what reaches the build, and started."""
+"""What a build of the image does, done in a clean folder: installed from what reaches the build, and started.
+
+What each image holds is installed on top of what a smaller one holds, and the tests of the smallest come first: each
+package is fetched and compiled once.
+"""
 
 from __future__ import annotations
 
@@ -30,29 +34,31 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return source
 
 
-def install(source: Path, *extras: str) -> Path:
-    target = source.parent / "-".join(("installed", *extras))
+def install(source: Path, extras: str) -> Path:
+    target = source.parent / "installed"
     script = str(source / "docker" / "install.sh")
-    subprocess.run(["/bin/sh", script, str(source), str(target), *extras], check=True, timeout=900, capture_output=True)
+    subprocess.run(["/bin/sh", script, str(source), str(target), extras], check=True, timeout=900, capture_output=True)
     return target
-
-
-@pytest.fixture(scope="module")
-def installed(source: Path) -> Path:
-    """The virtual environment that the image holds."""
-    return install(source, "fast,node")
-
-
-@pytest.fixture(scope="module")
-def installed_for_agents(source: Path) -> Path:
-    """The one of the image for agents."""
-    return install(source, "agent")
 
 
 @pytest.fixture(scope="module")
 def installed_for_brokers(source: Path) -> Path:
     """What somebody installs who writes a broker."""
     return install(source, "broker")
+
+
+@pytest.fixture(scope="module")
+def installed_for_agents(source: Path, installed_for_brokers: Path) -> Path:
+    """The virtual environment that the image for agents holds."""
+    del installed_for_brokers
+    return install(source, "agent")
+
+
+@pytest.fixture(scope="module")
+def installed(source: Path, installed_for_agents: Path) -> Path:
+    """The one of the image."""
+    del installed_for_agents
+    return install(source, "fast,node")
 
 
 def run(installed: Path, *command: str) -> str:
@@ -64,18 +70,21 @@ def run(installed: Path, *command: str) -> str:
     return done.stdout
 
 
-def test_the_image_runs_every_command_from_what_its_build_copies(installed: Path) -> None:
-    assert "serve" in run(installed, "loadmanager", "--help")
-    configuration = yaml.safe_load(run(installed, "loadmanager", "config", "serve"))
-    assert configuration["webServicePort"] == 8080
-    assert "--agent-file" in run(installed, "python", "-m", "loadmanager.demo.broker", "--help")
+def test_the_kit_for_brokers_needs_aiohttp_and_what_that_brings(installed_for_brokers: Path) -> None:
+    kit = "from loadmanager.broker import Hosting; Hosting('http://127.0.0.1:9091')"
+    run(installed_for_brokers, "python", "-W", "error", "-c", kit)
+    frozen = run(installed_for_brokers, "python", "-m", "pip", "list", "--format", "freeze").splitlines()
+    brought = {"aiohappyeyeballs", "aiosignal", "attrs", "frozenlist", "idna", "multidict", "propcache", "yarl"}
+    found = {line.split("==")[0] for line in frozen} - {"loadmanager", "pip", "setuptools", "typing_extensions"}
+    assert found == {"aiohttp", *brought}
 
 
-def test_the_image_holds_the_versions_that_the_tests_ran_with(installed: Path) -> None:
-    pinned = set((TOP / "constraints.txt").read_text(encoding="utf-8").splitlines())
-    frozen = run(installed, "python", "-m", "pip", "list", "--format", "freeze").splitlines()
-    others = {line.split("==")[0] for line in frozen if line not in pinned}
-    assert others <= {"loadmanager", "pip", "setuptools"}
+def test_commands_where_there_is_only_a_kit_name_what_they_need(installed_for_brokers: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        run(installed_for_brokers, "loadmanager", "--help")
+    said = refused.value.stderr
+    assert said.startswith("loadmanager: not installed: typer; install what commands need with: pip install 'PyJWT")
+    assert "aiohttp" not in said, "that is there"
 
 
 def test_the_image_for_agents_holds_what_they_need_and_nothing_of_what_nodes_need(installed_for_agents: Path) -> None:
@@ -95,18 +104,15 @@ def test_what_nodes_need_is_named_with_the_fix(installed_for_agents: Path, comma
     assert refused.value.stderr == f"loadmanager: not installed: numpy; {fix}\n"
 
 
-def test_the_kit_for_brokers_needs_aiohttp_and_what_that_brings(installed_for_brokers: Path) -> None:
-    kit = "from loadmanager.broker import Hosting; Hosting('http://127.0.0.1:9091')"
-    run(installed_for_brokers, "python", "-W", "error", "-c", kit)
-    frozen = run(installed_for_brokers, "python", "-m", "pip", "list", "--format", "freeze").splitlines()
-    brought = {"aiohappyeyeballs", "aiosignal", "attrs", "frozenlist", "idna", "multidict", "propcache", "yarl"}
-    found = {line.split("==")[0] for line in frozen} - {"loadmanager", "pip", "setuptools", "typing_extensions"}
-    assert found == {"aiohttp", *brought}
+def test_the_image_runs_every_command_from_what_its_build_copies(installed: Path) -> None:
+    assert "serve" in run(installed, "loadmanager", "--help")
+    configuration = yaml.safe_load(run(installed, "loadmanager", "config", "serve"))
+    assert configuration["webServicePort"] == 8080
+    assert "--agent-file" in run(installed, "python", "-m", "loadmanager.demo.broker", "--help")
 
 
-def test_commands_where_there_is_only_a_kit_name_what_they_need(installed_for_brokers: Path) -> None:
-    with pytest.raises(subprocess.CalledProcessError) as refused:
-        run(installed_for_brokers, "loadmanager", "--help")
-    said = refused.value.stderr
-    assert said.startswith("loadmanager: not installed: typer; install what commands need with: pip install 'PyJWT")
-    assert "aiohttp" not in said, "that is there"
+def test_the_image_holds_the_versions_that_the_tests_ran_with(installed: Path) -> None:
+    pinned = set((TOP / "constraints.txt").read_text(encoding="utf-8").splitlines())
+    frozen = run(installed, "python", "-m", "pip", "list", "--format", "freeze").splitlines()
+    others = {line.split("==")[0] for line in frozen if line not in pinned}
+    assert others <= {"loadmanager", "pip", "setuptools"}
