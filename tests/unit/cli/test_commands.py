@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from support.nodes import settings
 from support.servers import closed_port
 
 from loadmanager import __version__
-from loadmanager.cli import COMMANDS
+from loadmanager.cli import COMMANDS, main
 from loadmanager.cli.running import warn_if_open, write_ready_file
 
 ROOT = Path(__file__).parents[3]
@@ -55,6 +56,15 @@ def test_help_lists_every_command() -> None:
 
 def test_the_version_is_shown() -> None:
     assert run("--version").stdout == f"loadmanager {__version__}\n"
+
+
+def test_who_looks_for_garbage_passes_over_what_a_command_has_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["loadmanager", "--version"])
+    frozen = gc.get_freeze_count()
+    with pytest.raises(SystemExit):
+        main()
+    assert gc.get_freeze_count() > frozen
+    assert gc.isenabled()
 
 
 def test_shells_complete() -> None:
