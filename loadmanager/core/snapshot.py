@@ -303,6 +303,11 @@ class Snapshot:
             found = self._derived.setdefault(key, compute())
         return found
 
+    def afresh(self) -> Snapshot:
+        """The same, of which nothing is worked out yet: what is goes with it, columns of all bundles among it."""
+        bundles = replace(self.bundles, _present=[])
+        return replace(self, bundles=bundles, brokers=replace(self.brokers, bundles=bundles), _derived={})
+
     def averaged_by_time(self) -> Snapshot:
         """The same with what bundles carry at present for both of their averages."""
         bundles = replace(self.bundles, short=self.bundles.present, long=self.bundles.present)

@@ -150,7 +150,7 @@ class Desk:
                 self.state, self.churn.state = merged(before, done.state, self.state), done.churn_state
                 self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, self.state, rng, underWay=under_way)
                 self.recorder.remembered({**self.state, **self.churn.state})
-            self.last_round = DecidedRound(snapshot, settings, done.plan.steps)
+            self.last_round = DecidedRound(snapshot.afresh(), settings, done.plan.steps)
             return done.plan
 
     async def preview_shed(self) -> tuple[Plan, Snapshot]:
@@ -159,7 +159,7 @@ class Desk:
         This and the other previews raise `TooManyPreviewsError`.
         """
         async with self.previews.turn() as worker:
-            snapshot, settings, rng = self._new_snapshot(), self._live.planner, copy.deepcopy(self._round_rng)
+            snapshot, settings, rng = self._shown_snapshot(), self._live.planner, copy.deepcopy(self._round_rng)
             asked = self.recorder.begin("preview_shed")
             proposal = await worker.run(shedding.propose, snapshot, settings, self.state, rng)
             under_way = self.churn.share_under_way
@@ -177,14 +177,14 @@ class Desk:
     async def standing(self) -> tuple[DecidedRound, DecidedRound | None]:
         """The cluster as it is now, as if a round had moved nothing, and the last round; their figures are there."""
         async with self.previews.turn() as worker:
-            now, last = DecidedRound(self._new_snapshot(), self._live.planner, ()), self.last_round
+            now, last = DecidedRound(self._shown_snapshot(), self._live.planner, ()), self.last_round
             for work_out in (now.certified, now.reserve, *(() if last is None else (last.certified,))):
                 await worker.run(work_out)
             return now, last
 
     def look(self) -> Situation:
         """All that would be decided on now, to be explained: a copy, so that nothing done to it changes a decision."""
-        snapshot, settings = self._new_snapshot(), self._live.planner
+        snapshot, settings = self._shown_snapshot(), self._live.planner
         state = {**recency.before_round(self.state, snapshot, settings), **self.churn.state}
         return Situation(snapshot, settings, state, copy.deepcopy(self._rng))
 
@@ -204,7 +204,7 @@ class Desk:
     async def preview_drain(self, broker: BrokerId) -> tuple[Plan, Snapshot]:
         """Where all bundles of the broker would go now, and on which snapshot. Nothing is remembered of it."""
         async with self.previews.turn() as worker:
-            snapshot, rng = self._new_snapshot(), copy.deepcopy(self._round_rng)
+            snapshot, rng = self._shown_snapshot(), copy.deepcopy(self._round_rng)
             asked = self.recorder.begin("preview_drain")
             plan, _ = await worker.run(planner.plan_drain, snapshot, [broker], self._live.planner, self.state, rng)
             self.recorder.decided(asked, plan.steps, plan.verdicts, brokers=[broker], most=None, leave=[])
@@ -286,6 +286,10 @@ class Desk:
         self._view.model.set_doubts(doubts.with_poison(self.poison.verdicts()))
         self._snapshot = None
         return self.snapshot()
+
+    def _shown_snapshot(self) -> Snapshot:
+        """Of this very moment, for what is only shown: what is worked out of it is not kept with the last snapshot."""
+        return self._new_snapshot().afresh()
 
     def _recent_snapshot(self) -> Snapshot:
         """The last one that was taken, or a new one if there is none."""
