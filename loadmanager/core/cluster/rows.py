@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import compress
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from loadmanager.core.cluster.columns import BundleColumns, RecordedState, Rows
 from loadmanager.core.learned import NOTHING_LEARNED, Learned
 from loadmanager.core.load import METRICS, RowArray
 from loadmanager.core.names import namespace_of
-from loadmanager.core.snapshot import NOBODY, find_row
+from loadmanager.core.snapshot import NOBODY
 
 _GROWTH = 64
 """Columns grow by one part in so many: little slack, and a copy of 64 rows for each row added."""
@@ -132,17 +131,8 @@ class NamedRows:
     def order(self) -> NameOrder:
         """The order, with the names that have come or gone since it was used last."""
         if self._renamed:
-            former, renamed = self._order, sorted(self._renamed)
-            stays = np.ones(len(former.names), dtype=bool)
-            stays[[row for row in (find_row(former.names, name) for name in renamed) if row is not None]] = False
-            kept = list(compress(former.names, stays.tolist()))
-            new = [name for name in renamed if name in self.by_name]
-            places = np.array([bisect_left(kept, name) for name in new], dtype=np.intp)
-            new_rows = np.array([self.by_name[name] for name in new], dtype=np.int32)
             namespaces = sorted(self._namespaces, key=lambda name: f"{name}/")  # as their bundles' names are sorted
-            # Two sorted runs, which `sorted` merges in one pass; the rows go where the new names come to stand.
-            rows = np.insert(former.rows[stays], places, new_rows)
-            self._order = NameOrder(tuple(sorted(kept + new)), rows, tuple(namespaces))
+            self._order = NameOrder(*self._mended(self._order), tuple(namespaces))
             self._renamed.clear()
         return self._order
 
@@ -162,6 +152,25 @@ class NamedRows:
 
     def nbytes(self) -> int:
         return self.columns.nbytes() + self._order.rows.nbytes
+
+    def _mended(self, former: NameOrder) -> tuple[tuple[str, ...], RowArray]:
+        """The names and their rows. What lies between names that have come or gone is copied, and not compared."""
+        names: list[str] = []
+        stays, places, new = np.ones(len(former.names), dtype=bool), list[int](), list[int]()
+        copied = gone = 0
+        for name in sorted(self._renamed):
+            place = bisect_left(former.names, name, copied)
+            names += former.names[copied:place]
+            if name in self.by_name:
+                names.append(name)
+                places.append(place - gone)
+                new.append(self.by_name[name])
+            is_former = former.names[place : place + 1] == (name,)
+            stays[place : place + is_former] = False
+            gone += is_former
+            copied = place + is_former
+        names += former.names[copied:]
+        return tuple(names), np.insert(former.rows[stays], places, np.array(new, dtype=np.int32))
 
     def _add(self, names: Sequence[str]) -> None:
         self._renamed.update(names)
