@@ -22,6 +22,7 @@ from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Assign, Plan, Unload, Verdict
 from loadmanager.core.shedding import round as shedding
+from loadmanager.core.shedding.round import Proposal, Round
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.core.splitting.round import SPLIT_STRATEGY
 from loadmanager.core.state import merged
@@ -40,6 +41,9 @@ log = structlog.get_logger(__name__)
 
 MINUTE_S = 60.0
 _Decided = TypeVar("_Decided")
+
+_TRIES = 2
+"""After so many a round is brought within the limits while nothing else happens: moves end too quickly."""
 
 SLICE = 200
 """Bundles looked at before others get their turn on the event loop."""
@@ -144,14 +148,26 @@ class Desk:
                     self.recorder.failed(asked, error, rng)
                 raise
             async with self._small:
-                under_way = self.churn.share_under_way
-                done = proposal.within_limits(self.churn.state, under_way)
+                done, under_way = await self._within_limits(proposal, self._worker)
                 self._round_rng = rng
                 self.state, self.churn.state = merged(before, done.state, self.state), done.churn_state
                 self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, self.state, rng, underWay=under_way)
                 self.recorder.remembered({**self.state, **self.churn.state})
             self.last_round = DecidedRound(snapshot.afresh(), settings, done.plan.steps)
             return done.plan
+
+    async def _within_limits(self, proposal: Proposal, worker: Worker) -> tuple[Round, float]:
+        """What may be made of it, and the share under way that this goes by: looked at step by step, in a thread.
+
+        If moves have ended meanwhile, it is done again: they count, and are not to be forgotten.
+        """
+        for _ in range(_TRIES):
+            noted, under_way = self.churn.state, self.churn.share_under_way
+            done = await worker.run(proposal.within_limits, noted, under_way)
+            if noted is self.churn.state and under_way == self.churn.share_under_way:
+                return done, under_way
+        under_way = self.churn.share_under_way
+        return proposal.within_limits(self.churn.state, under_way), under_way
 
     async def preview_shed(self) -> tuple[Plan, Snapshot]:
         """What `shed` would decide now, and on which snapshot. Nothing is remembered of it.
@@ -162,10 +178,9 @@ class Desk:
             snapshot, settings, rng = self._shown_snapshot(), self._live.planner, copy.deepcopy(self._round_rng)
             asked = self.recorder.begin("preview_shed")
             proposal = await worker.run(shedding.propose, snapshot, settings, self.state, rng)
-            under_way = self.churn.share_under_way
-            plan = proposal.within_limits(self.churn.state, under_way).plan
-            self.recorder.decided(asked, plan.steps, plan.verdicts, underWay=under_way)
-            return plan, snapshot
+            done, under_way = await self._within_limits(proposal, worker)
+            self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, underWay=under_way)
+            return done.plan, snapshot
 
     async def certify(
         self, snapshot: Snapshot, steps: Sequence[Assign | Unload], emptied: Collection[BrokerId] = ()
