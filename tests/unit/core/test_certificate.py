@@ -215,7 +215,7 @@ def test_what_a_round_came_to_is_worked_out_once() -> None:
 
 
 def test_of_what_a_round_came_to_only_the_figures_are_kept() -> None:
-    given_large = cluster(**{name: carrying(name, [1.0] * 500) for name in "abcd"})
+    given_large = cluster(**{name: carrying(name, [1.0] * 100) for name in "abcd"})
     given_round = DecidedRound(given_large, SETTINGS, [])
     with held_arrays() as held:
         given_round.certified()
