@@ -56,7 +56,7 @@ _NO_BROKER = BrokerId("")
 _Derived = TypeVar("_Derived")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Bundles:
     """All bundles, sorted by name, so that those of one namespace are neighbours.
 

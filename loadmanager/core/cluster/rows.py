@@ -44,7 +44,8 @@ class NameOrder:
 
 
 class NamedRows:
-    """All bundles that a record or a report names; `revision` is the model's.
+    """All bundles that a record or a report names; `revision` is the model's. `loads_written` grows whenever something
+    is written into the columns of what bundles carry.
 
     A new one is taken to carry what was `learned` of its namespace. `divided_by_range` are those that inherited by
     their share of the hash range, for want of anything better.
@@ -52,6 +53,7 @@ class NamedRows:
 
     def __init__(self) -> None:
         self.revision = 0
+        self.loads_written = 0
         self.columns = BundleColumns.empty()
         self.by_name: dict[str, int] = {}
         self.names: list[str] = []
@@ -105,11 +107,13 @@ class NamedRows:
     def learn(self, learned: Learned) -> None:
         """Take bundles without any history to carry this from now on."""
         self.learned = learned
+        self.loads_written += 1
         rows = np.fromiter(self.by_name.values(), dtype=np.intp, count=len(self.by_name))
         self._expect(rows[self.columns.long_samples[rows] == 0])
 
     def note_changed(self, rows: Rows) -> None:
         """The averages of these bundles are others than before."""
+        self.loads_written += 1
         for namespace in set(self.columns.namespace[rows].tolist()):
             self._namespace_at[namespace].changed_at = self.revision
 
