@@ -17,7 +17,7 @@ from pyspark.sql import types as t
 from loadmanager.pipeline.capacity import Aim
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.enough import not_enough_history
-from loadmanager.pipeline.forecast import hours_known
+from loadmanager.pipeline.hours import hours_known
 from loadmanager.pipeline.reading import BadFiles, HistoryTables
 from loadmanager.pipeline.recorded import Recorded, find_recorded
 from loadmanager.pipeline.schemas import frame_of
