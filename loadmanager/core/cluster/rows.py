@@ -20,7 +20,7 @@ from loadmanager.core.names import namespace_of
 from loadmanager.core.snapshot import NOBODY
 
 _GROWTH = 64
-"""Columns grow by one part in so many: little slack, and a copy of 64 rows for each row added."""
+"""Columns grow by one part in so many: little slack, and small ones are copied each time."""
 _FEWEST_ROWS = 64
 
 
