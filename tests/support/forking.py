@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from importlib import import_module
 from typing import Any
 
@@ -78,7 +79,7 @@ class ForkingGuardian(Guardian):
     def handle(self, request: dict[str, Any]) -> dict[str, Any]:
         if request["do"] != "fork":
             return super().handle(request)
-        if pid := os.fork():
+        if pid := _fork():
             self._servers[request["name"]] = _Child(pid)  # type: ignore[assignment]  # as good as one
             return {"pid": pid}
         self._servers.clear()  # they are the parent's
@@ -86,6 +87,13 @@ class ForkingGuardian(Guardian):
             self._arm()
         _become(request["environ"], request["files"], request["cwd"])
         raise Forked(request["words"])
+
+
+def _fork() -> int:
+    """Newer Pythons warn of threads: there are some of OpenBLAS and jemalloc, which both know what to do at a fork."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()
 
 
 def _become(environ: dict[str, str], files: list[str], cwd: str) -> None:
