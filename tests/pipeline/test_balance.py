@@ -264,8 +264,8 @@ def test_a_move_is_compared_with_what_the_leader_measured_or_the_windows_show(da
 
 
 def test_a_broker_whose_bundles_do_not_add_up_to_what_it_says_is_named(days: Days) -> None:
-    reports = [of(INCONSISTENT_DAY, each) for each in (days.broker_reports, days.bundle_reports)]
-    worst, other = rows_of(inconsistent_brokers(*reports), "broker")
+    brokers, bundles = (of(INCONSISTENT_DAY, each) for each in (days.broker_reports, days.bundle_reports))
+    worst, other = rows_of(inconsistent_brokers(brokers, bundles), "broker")
     assert worst == {
         "broker": "b:8080", "what": "msg_throughput_out", "reports": 2, "inconsistent": 1, "worst_difference": 0.5,
         "at_ms": start_of(INCONSISTENT_DAY) + 1, "reported": 4000.0, "summed": 2000.0,
