@@ -1,7 +1,13 @@
-"""Files where Spark has them: those of this machine directly, all others through Hadoop's filesystems in its JVM."""
+"""Files where Spark has them: those of this machine directly, all others through Hadoop's filesystems in its JVM.
+
+Arrow's own `HadoopFileSystem`, and fsspec's, which stands on it, take libhdfs, which comes neither with Spark nor with
+Arrow, and start a JVM of their own with a classpath and credentials to be set up again. Asked through py4j, Spark's JVM
+has all of that: what Spark can read is read here too, in any filesystem.
+"""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +41,23 @@ def directory_at(spark: SparkSession, url: str) -> Directory:
 def url_for_spark(directory: Directory, path: str) -> str:
     """How Spark is told of a file or folder in the directory."""
     return f"file:{path}" if isinstance(directory.filesystem, fs.LocalFileSystem) else path
+
+
+def put(directory: Directory, path: str, data: bytes) -> None:
+    """Make `data` the file at `path`, in place of the one that may be there."""
+    with suppress(FileNotFoundError):
+        if not isinstance(directory.filesystem, fs.LocalFileSystem):  # others do not rename over a file
+            directory.filesystem.delete_file(f"{directory.root}/{path}")
+    directory.write(path, pa.py_buffer(data))
+
+
+def find_text(directory: Directory, path: str) -> str | None:
+    """What the file at `path` says; None where there is none that can be read."""
+    try:
+        with directory.open(f"{directory.root}/{path}") as file:
+            return bytes(file.read()).decode()
+    except OSError:
+        return None
 
 
 class _Hadoop(fs.FileSystemHandler):  # type: ignore[misc]  # Arrow comes without types
