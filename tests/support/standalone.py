@@ -23,6 +23,8 @@ SOON_WARM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 _DEPLOY = "org.apache.spark.deploy"
 _HOME = Path(pyspark.__file__).parent
+_SCALA = next(_HOME.glob("jars/spark-core_*.jar")).name.removeprefix("spark-core_").partition("-")[0]
+"""Which Spark's own scripts would tell its processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,12 @@ def _start(servers: ServerProcesses, name: str, folder: Path, log: Path, *argume
     java = spark_java_home(get_java())
     kind = name.partition("-")[0]
     main = f"{_DEPLOY}.{kind}.{kind.title()}"
-    environment = [f"JAVA_HOME={java}", f"SPARK_HOME={_HOME}", "SPARK_LOCAL_IP=127.0.0.1"]
+    environment = [
+        f"JAVA_HOME={java}",
+        f"SPARK_HOME={_HOME}",
+        "SPARK_LOCAL_IP=127.0.0.1",
+        f"SPARK_SCALA_VERSION={_SCALA}",
+    ]
     command = ["env", *environment, f"{java}/bin/java", *SOON_WARM.split(), "-Xmx256m"]
     command += ["-cp", f"{_HOME}/jars/*", main, "--host", "127.0.0.1", *arguments]
     return servers.start(name, command, cwd=folder, log=log)
