@@ -19,7 +19,7 @@ from loadmanager.pipeline.steps import STEPS
 from loadmanager.pipeline.steps.whatif import RECOMMENDED
 from loadmanager.pipeline.writing import Tables
 
-_TIMEOUT_S = 600
+_TIMEOUT_S = 1200
 """Nothing takes that long by itself: the first test also starts the JVM, and the machine may be busy."""
 
 _JVM_ENDS_WITHIN_S = 60

@@ -20,6 +20,8 @@ from loadmanager.pipeline.datasets import DATASETS
 from loadmanager.pipeline.steps import STEPS
 from loadmanager.pipeline.writing import Tables
 
+pytestmark = pytest.mark.timeout(4 * PATIENCE_S)
+
 LOOKS_EVERY_S = 0.1
 
 SETTINGS = {
@@ -29,6 +31,7 @@ SETTINGS = {
     "spark.executor.extraJavaOptions": SOON_WARM,
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    "spark.network.timeout": f"{PATIENCE_S:.0f}s",
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",

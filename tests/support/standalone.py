@@ -16,7 +16,9 @@ from support.waiting import eventually_sync
 from loadmanager.embedded.jvm import get_java, spark_java_home
 from loadmanager.embedded.processes import ServerProcesses
 
-PATIENCE_S = 300.0
+PATIENCE_S = 900.0
+"""Nothing takes that long by itself. Who is lost is known by a connection that ends, not by a silence."""
+
 SOON_WARM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto"
 """For JVMs that live for a minute."""
 
@@ -89,6 +91,7 @@ def _start(servers: ServerProcesses, name: str, folder: Path, log: Path, *argume
         f"SPARK_SCALA_VERSION={_SCALA}",
     ]
     command = ["env", *environment, f"{java}/bin/java", *SOON_WARM.split(), "-Xmx256m"]
+    command += [f"-Dspark.{kind}.timeout={PATIENCE_S:.0f}" for kind in ("worker", "network")]
     command += ["-cp", f"{_HOME}/jars/*", main, "--host", "127.0.0.1", *arguments]
     return servers.start(name, command, cwd=folder, log=log)
 
