@@ -72,7 +72,7 @@ soak: $(VENV)/.for-development ## The leader's tests in memory, over and over, w
 	done; test -z "$$failed" || { echo "failed with --store-seeds:$$failed" >&2; exit 1; }
 
 # Which of them: `spark_long` are those that `make test` leaves out.
-MARKED ?= spark
+MARKED ?= spark or spark_long
 
 test-pipeline: $(VENV)/.for-development ## All tests on Spark, the longest too, in one process
 	$(BIN)/python -m pytest -m '$(MARKED)' tests/pipeline tests/integration/test_pipeline_end_to_end.py $(ARGS)
