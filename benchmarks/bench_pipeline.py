@@ -160,21 +160,21 @@ def _measured(work: Callable[[], None]) -> tuple[float, float, float]:
     """
     for _ in range(WARMING_UP):
         work()
-    seconds, processor_s, highest = [], [], 0.0
+    seconds, of_processor, highest = [], [], 0.0
     for _ in range(ROUNDS):
-        begun, used = time.perf_counter(), _processor_s()
+        begun, used = time.perf_counter(), processor_s()
         work()
         seconds.append(time.perf_counter() - begun)
-        processor_s.append(_processor_s() - used)
+        of_processor.append(processor_s() - used)
         highest = max(highest, sum(each.memory_info().rss for each in _started()))
-    return min(seconds), min(processor_s), highest / 2**30
+    return min(seconds), min(of_processor), highest / 2**30
 
 
 def _started() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
 
-def _processor_s() -> float:
+def processor_s() -> float:
     times = [each.cpu_times() for each in (psutil.Process(), *_started())]
     return float(sum(each.user + each.system for each in times))
 

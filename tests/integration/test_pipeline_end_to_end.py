@@ -12,7 +12,7 @@ import pytest
 from support.browser import find_browser, shown
 from support.nodes import RunningNode, a_leader
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.spark_long, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 LEARNED = "/loadbalance/v1/learned"
 SECTIONS = 10

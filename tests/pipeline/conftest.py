@@ -8,12 +8,18 @@ from pathlib import Path
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+from support.recorded_fleet import record_fleet
+from support.whole_run import Done, Seen, whatif
 
 from loadmanager.pipeline import session as session_module
+from loadmanager.pipeline.job import Job
+from loadmanager.pipeline.runner import run
 from loadmanager.pipeline.session import spark_session
+from loadmanager.pipeline.steps import STEPS
+from loadmanager.pipeline.steps.whatif import RECOMMENDED
 from loadmanager.pipeline.writing import Tables
 
-_TIMEOUT_S = 600
+_TIMEOUT_S = 1200
 """Nothing takes that long by itself: the first test also starts the JVM, and the machine may be busy."""
 
 _JVM_ENDS_WITHIN_S = 60
@@ -24,7 +30,7 @@ _FOLDER = Path(__file__).parent
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.is_relative_to(_FOLDER):
+        if item.path.is_relative_to(_FOLDER) and "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(_TIMEOUT_S))
@@ -48,6 +54,22 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = spark_session("local[2]", "tests", settings, for_few=True)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An hour of a small fleet, from noon on. Not to be changed."""
+    root = tmp_path_factory.mktemp("history")
+    record_fleet(root)
+    return root
+
+
+@pytest.fixture(scope="session")
+def done(spark: SparkSession, history: Path, tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """A whole run over it. Its tables are not to be changed."""
+    out, seen = str(tmp_path_factory.mktemp("out")), Seen()
+    (Path(out) / RECOMMENDED).write_text("# of an earlier run")
+    return run(spark, Job(str(history), out, whatif=whatif()), list(STEPS), seen), seen, Tables(spark, out)
 
 
 @pytest.fixture

@@ -5,24 +5,26 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from support.averaged import averaged
+from support.averaged import averaged, clean_bundles
 from support.builders import Load, bundle, owned
-from support.frames import HOUR_MS, MINUTE_MS, START_MS, Timed, history_of, reported, rows_of
+from support.frames import DAY_MS, HOUR_MS, MINUTE_MS, START_MS, Timed, histories_of, history_of, reported, rows_of
 from support.plain_windows import Bundle, PlainWindow, PlainWindows, Reported, plain_windows
 
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.load import LONG_WINDOW
 from loadmanager.history.rows import Report
 from loadmanager.pipeline.averages import running_means
+from loadmanager.pipeline.reading import HistoryTables
 from loadmanager.pipeline.schemas import METRICS
 
-WINDOWS_MS = {300: 300_000, 3600: HOUR_MS, 86400: 24 * HOUR_MS}
+WINDOWS_MS = {300: 300_000, 3600: HOUR_MS, 86400: DAY_MS}
 
 
 def some_reports(minutes: Sequence[int], seed: int = 0) -> list[Timed]:
@@ -39,9 +41,51 @@ def some_reports(minutes: Sequence[int], seed: int = 0) -> list[Timed]:
     return entries
 
 
-def plain(entries: Sequence[Timed]) -> PlainWindows:
+STEADY: Load = (10.0, 10.0, 100.0, 100.0)
+COMES_LATER: list[Timed] = [
+    (minute * MINUTE_MS, reported("a", {bundle(1): STEADY} if minute < 7 else {bundle(1): STEADY, bundle(2): STEADY}))
+    for minute in range(11)
+]
+"""A second bundle is there from minute 7 on."""
+
+HISTORIES = [some_reports(range(90)), some_reports([0, 1, 7, 30, 31, 58, 100, 101]), COMES_LATER]
+EACH_MINUTE_DAY, SPARSE_DAY, COMES_LATER_DAY = range(len(HISTORIES))
+
+Found = dict[tuple[int, int, str], dict[str, Any]]
+"""Windows by their length, start and subject."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Those of all of `HISTORIES`, each on a day of its own."""
+
+    bundles: Found
+    brokers: Found
+    namespaces: Found
+
+
+@pytest.fixture(scope="module")
+def windows(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Windows:
+    """Until each history's last report."""
+    ended = [(entries, max(at for at, _ in entries) + 1) for entries in HISTORIES]
+    made = averaged(spark, histories_of(tmp_path_factory.mktemp("days"), ended), START_MS + len(HISTORIES) * DAY_MS)
+    frames = made.bundle_windows(), made.broker_windows(), made.namespace_windows()
+    return Windows(*map(by, frames, ("bundle", "broker", "namespace")))
+
+
+def of(day: int, windows: Found) -> Found:
+    """Those of a day, which begin as those of the first one."""
+    at_ms = day * DAY_MS
+    return {
+        (length, start - at_ms, name): row
+        for (length, start, name), row in windows.items()
+        if START_MS <= start - at_ms < START_MS + DAY_MS
+    }
+
+
+def plain(day: int) -> PlainWindows:
     """The windows of 5 minutes worked out moment by moment, until the last report."""
-    reports = []
+    entries, reports = HISTORIES[day], []
     for sequence, (at, entry) in enumerate(entries):
         assert isinstance(entry, Report)
         content = entry.report
@@ -79,17 +123,13 @@ def longer(windows: Mapping[tuple[Any, int], PlainWindow]) -> dict[tuple[int, in
     return found
 
 
-def by(frame: DataFrame, subject: str) -> dict[tuple[int, int, str], dict[str, Any]]:
+def by(frame: DataFrame, subject: str) -> Found:
     return {(row["window_s"], row["start_ms"], row[subject]): row for row in rows_of(frame)}
 
 
-@pytest.mark.parametrize("minutes", [range(90), [0, 1, 7, 30, 31, 58, 100, 101]], ids=["each minute", "sparse"])
-def test_windows_of_bundles_are_what_plain_python_makes_of_the_reports(
-    spark: SparkSession, tmp_path: Path, minutes: Sequence[int]
-) -> None:
-    entries = some_reports(minutes)
-    found = by(averaged(spark, history_of(tmp_path, entries)).bundle_windows(), "bundle")
-    expected = longer(plain(entries).bundles)
+@pytest.mark.parametrize("day", [EACH_MINUTE_DAY, SPARSE_DAY], ids=["each minute", "sparse"])
+def test_windows_of_bundles_are_what_plain_python_makes_of_the_reports(windows: Windows, day: int) -> None:
+    found, expected = of(day, windows.bundles), longer(plain(day).bundles)
     assert {(length, start, key_of(name)) for length, start, name in found} == expected.keys()
     for (length, start, name), row in found.items():
         wanted = expected[length, start, key_of(name)]
@@ -98,10 +138,8 @@ def test_windows_of_bundles_are_what_plain_python_makes_of_the_reports(
         assert row["topics"] == 1
 
 
-def test_windows_of_brokers_are_what_plain_python_makes_of_the_reports(spark: SparkSession, tmp_path: Path) -> None:
-    entries = some_reports(range(70))
-    found = by(averaged(spark, history_of(tmp_path, entries)).broker_windows(), "broker")
-    short = plain(entries).brokers
+def test_windows_of_brokers_are_what_plain_python_makes_of_the_reports(windows: Windows) -> None:
+    found, short = of(EACH_MINUTE_DAY, windows.brokers), plain(EACH_MINUTE_DAY).brokers
     expected = longer(short)
     assert found.keys() == expected.keys()
     for key, wanted in expected.items():
@@ -118,19 +156,12 @@ def test_windows_of_brokers_are_what_plain_python_makes_of_the_reports(spark: Sp
     assert hour["max_usage"] == max(row["max_usage"] for row in shorts)
 
 
-def test_a_namespace_carries_what_its_bundles_add_up_to_while_they_were_there(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    steady: Load = (10.0, 10.0, 100.0, 100.0)
-    one, both = {bundle(1): steady}, {bundle(1): steady, bundle(2): steady}
-    entries: list[Timed] = [(minute * MINUTE_MS, reported("a", one)) for minute in range(5)]
-    entries += [(minute * MINUTE_MS, reported("a", one)) for minute in (5, 6)]
-    entries += [(minute * MINUTE_MS, reported("a", both)) for minute in (7, 8, 9, 10)]
-    windows = by(averaged(spark, history_of(tmp_path, entries)).namespace_windows(), "namespace")
-    first, second = (windows[300, START_MS + start, "tenant/ns"] for start in (0, 300_000))
+def test_a_namespace_carries_what_its_bundles_add_up_to_while_they_were_there(windows: Windows) -> None:
+    found = of(COMES_LATER_DAY, windows.namespaces)
+    first, second = (found[300, START_MS + start, "tenant/ns"] for start in (0, 300_000))
     assert (first["mean_msg_rate_in"], first["bundles"], first["covered_s"]) == (10.0, 1, 300.0)
     assert second["mean_msg_rate_in"] == pytest.approx(10 + 10 * 3 / 5)
-    hour = windows[3600, START_MS, "tenant/ns"]
+    hour = found[3600, START_MS, "tenant/ns"]
     assert (hour["bundles"], hour["max_msg_rate_in"]) == (2, 20.0)
     assert hour["topics"] == pytest.approx(hour["mean_msg_rate_in"] / 10)
 
@@ -179,14 +210,16 @@ def fractions(count: int, seed: int = 1) -> list[Timed]:
 
 def test_the_leaders_running_means_come_out_to_the_last_bit(spark: SparkSession, tmp_path: Path) -> None:
     entries = fractions(LONG_WINDOW + 50)
-    bundles = averaged(spark, history_of(tmp_path, entries)).bundle_reports
+    bundles = clean_bundles(HistoryTables(spark, history_of(tmp_path, entries)))
     assert_equal_to_the_leaders(running_means(bundles), entries)
 
 
 def test_running_means_go_on_from_earlier_ones_and_count_nothing_twice(spark: SparkSession, tmp_path: Path) -> None:
     entries = fractions(30)
-    early = averaged(spark, history_of(tmp_path / "early", entries[:14])).bundle_reports
-    whole = averaged(spark, history_of(tmp_path / "whole", entries)).bundle_reports
+    histories = {"early": entries[:14], "whole": entries}
+    early, whole = (
+        clean_bundles(HistoryTables(spark, history_of(tmp_path / name, part))) for name, part in histories.items()
+    )
     before = running_means(early).localCheckpoint()
     assert_equal_to_the_leaders(running_means(whole, before), entries)
     assert rows_of(running_means(early, before), "bundle") == rows_of(before, "bundle")

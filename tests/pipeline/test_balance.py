@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 from support.averaged import averaged
 from support.builders import Load, broker, bundle
-from support.frames import MINUTE_MS, START_MS, Timed, history_of, reported, rows_of
+from support.frames import DAY_MS, MINUTE_MS, START_MS, Timed, histories_of, history_of, reported, rows_of
 
 from loadmanager.core import churn
 from loadmanager.core.settings import PlannerSettings
@@ -41,9 +43,100 @@ UNEVEN: list[Timed] = [
 ]
 
 
-def test_the_imbalance_is_that_of_the_busiest_broker_over_the_mean(spark: SparkSession, tmp_path: Path) -> None:
-    windows = averaged(spark, history_of(tmp_path, UNEVEN), START_MS + 10 * MINUTE_MS).broker_windows()
-    first, second, *_ = rows_of(imbalance(windows, threshold=1.9), "start_ms")
+CRASHED: list[Timed] = [
+    (0, reported("a", {bundle(1): mib(3)})),
+    (0, reported("b", {bundle(2): mib(3)})),
+    (MINUTE_MS, Event("broker_gone", "a:8080")),
+    (MINUTE_MS, reported("b", {bundle(1): mib(3), bundle(2): mib(3)})),
+]
+"""From one minute on the other one carries everything; the range ends a minute later."""
+
+HOT = {bundle(1): mib(6), bundle(2): mib(3), bundle(3): mib(1), bundle(4): mib(0)}
+SKEWED = {bundle(1): mib(6), bundle(2): mib(3), bundle(3): mib(0), bundle(4, "t/other"): mib(1)}
+TWO = {bundle(2): mib(1), bundle(3): mib(1)}
+INCONSISTENT: list[Timed] = [
+    (0, reported("a", {bundle(1): mib(1)})),
+    (1, reported("b", TWO, load=(20, 20, 2000, 4000))),
+    (2, reported("b", TWO, load=(20, 20, 2000, 2010))),
+    (3, reported("c", {}, load=(0, 0, 500, 0))),
+]
+
+
+def some_moves(start_ms: int) -> list[Timed]:
+    """Three of them, of which the leader has measured the first; the last one failed long afterwards."""
+
+    def began(number: int) -> MoveRow:
+        return MoveRow(
+            "began", bundle(number), "a:8080", None, "broker_overloaded", load=mib(3), imbalance_before=2.0,
+            imbalance_after=1.5, started_ms=start_ms + 310_000,
+        )  # fmt: skip
+
+    entries: list[Timed] = [*UNEVEN[:3], (310_000, began(2)), (310_001, began(3)), (310_002, began(4))]
+    first = len(UNEVEN[:3])
+
+    def later(kind: str, number: int, move: int, **more: Any) -> MoveRow:  # noqa: ANN401 - the other fields
+        return MoveRow(kind, bundle(number), "a:8080", "b:8080", "broker_overloaded", move=first + move, **more)
+
+    entries += [
+        (311_000, later("done", 2, 0, ended_ms=start_ms + 311_000, outcome="Owned")),
+        (311_000, later("done", 3, 1, ended_ms=start_ms + 311_000, outcome="Owned")),
+        (311_000, later("kept", 4, 2, ended_ms=start_ms + 10**8, outcome="failed")),
+        (320_000, later("measured", 2, 0, imbalance_before=2.1, imbalance_after=1.7)),
+    ]
+    entries += [(11 * MINUTE_MS + at, entry) for at, (_, entry) in enumerate(UNEVEN[3:])]
+    return [*entries, (10**6, Event("nothing"))]
+
+
+UNEVEN_DAY, IDLE_DAY, CRASHED_DAY, HOT_DAY, SKEWED_DAY, INCONSISTENT_DAY, MOVES_DAY = range(7)
+
+
+@dataclass(frozen=True)
+class Days:
+    """What was made of a history with a day for each of the above."""
+
+    broker_windows: DataFrame
+    bundle_windows: DataFrame
+    broker_reports: DataFrame
+    bundle_reports: DataFrame
+    moves: DataFrame
+
+
+def start_of(day: int) -> int:
+    return START_MS + day * DAY_MS
+
+
+def of(day: int, frame: DataFrame) -> DataFrame:
+    at = f.col("start_ms" if "start_ms" in frame.columns else "at_ms")
+    return frame.where(at.between(start_of(day), start_of(day + 1) - 1))
+
+
+@pytest.fixture(scope="module")
+def days(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Days:
+    url = histories_of(
+        tmp_path_factory.mktemp("days"),
+        [
+            (UNEVEN, 10 * MINUTE_MS),
+            ([(0, reported("a", {}))], 1),
+            (CRASHED, 2 * MINUTE_MS),
+            ([(0, reported("a", HOT))], 1),
+            ([(0, reported("a", SKEWED))], 1),
+            (INCONSISTENT, 4),
+            (some_moves(start_of(MOVES_DAY)), 20 * MINUTE_MS),
+        ],
+    )
+    made = averaged(spark, url, start_of(MOVES_DAY + 1))
+    return Days(
+        made.broker_windows().localCheckpoint(),
+        made.bundle_windows().localCheckpoint(),
+        made.broker_reports,
+        made.bundle_reports,
+        HistoryTables(spark, url).frame(MOVES),
+    )
+
+
+def test_the_imbalance_is_that_of_the_busiest_broker_over_the_mean(days: Days) -> None:
+    windows = of(UNEVEN_DAY, days.broker_windows)
+    first, second = rows_of(imbalance(windows, threshold=1.9), "start_ms")
     assert (first["start_ms"], first["brokers"], first["covered_s"]) == (START_MS, 3, 300.0)
     assert first["load"] == pytest.approx(18_000, rel=1e-4)
     assert first["max_over_mean"] == pytest.approx(12 / 6, rel=1e-4)
@@ -54,22 +147,13 @@ def test_the_imbalance_is_that_of_the_busiest_broker_over_the_mean(spark: SparkS
     assert (second["worst_broker"], second["above_threshold"]) == ("b:8080", False)
 
 
-def test_an_idle_cluster_is_even(spark: SparkSession, tmp_path: Path) -> None:
-    (row,) = rows_of(
-        imbalance(averaged(spark, history_of(tmp_path, [(0, reported("a", {}))])).broker_windows()).limit(1)
-    )
+def test_an_idle_cluster_is_even(days: Days) -> None:
+    (row,) = rows_of(imbalance(of(IDLE_DAY, days.broker_windows)))
     assert (row["max_over_mean"], row["cv"], row["above_threshold"]) == (1.0, 0.0, False)
 
 
-def test_a_broker_that_crashed_counts_for_the_time_that_it_was_there(spark: SparkSession, tmp_path: Path) -> None:
-    """From one minute on the other one carries everything; the range ends a minute later."""
-    entries: list[Timed] = [
-        (0, reported("a", {bundle(1): mib(3)})),
-        (0, reported("b", {bundle(2): mib(3)})),
-        (MINUTE_MS, Event("broker_gone", "a:8080")),
-        (MINUTE_MS, reported("b", {bundle(1): mib(3), bundle(2): mib(3)})),
-    ]
-    windows = averaged(spark, history_of(tmp_path, entries), START_MS + 2 * MINUTE_MS).broker_windows()
+def test_a_broker_that_crashed_counts_for_the_time_that_it_was_there(days: Days) -> None:
+    windows = of(CRASHED_DAY, days.broker_windows)
     even = imbalance(windows)
     (row,) = rows_of(even)
     assert (row["covered_s"], row["load"], row["brokers"]) == (120.0, 12_000.0, 2)
@@ -79,8 +163,8 @@ def test_a_broker_that_crashed_counts_for_the_time_that_it_was_there(spark: Spar
     assert observed == {"cluster": 120.0, "a:8080": 60.0, "b:8080": 120.0}
 
 
-def test_time_above_is_that_of_windows_of_the_time_observed(spark: SparkSession, tmp_path: Path) -> None:
-    windows = averaged(spark, history_of(tmp_path, UNEVEN), START_MS + 10 * MINUTE_MS).broker_windows()
+def test_time_above_is_that_of_windows_of_the_time_observed(days: Days) -> None:
+    windows = of(UNEVEN_DAY, days.broker_windows)
     found = {row["subject"]: row for row in rows_of(time_above(imbalance(windows), windows, threshold=1.9))}
     assert found["cluster"] | {"above_s": 300.0, "threshold": 1.9, "what": "imbalance"} == found["cluster"]
     assert found["a:8080"]["above_s"] == 300.0
@@ -88,9 +172,8 @@ def test_time_above_is_that_of_windows_of_the_time_observed(spark: SparkSession,
     assert (found["b:8080"]["above_s"], found["b:8080"]["what"]) == (0.0, "usage")
 
 
-def test_hot_bundles_are_ranked_by_their_load_of_the_day(spark: SparkSession, tmp_path: Path) -> None:
-    loads = {bundle(1): mib(6), bundle(2): mib(3), bundle(3): mib(1), bundle(4): mib(0)}
-    windows = averaged(spark, history_of(tmp_path, [(0, reported("a", loads))])).bundle_windows()
+def test_hot_bundles_are_ranked_by_their_load_of_the_day(days: Days) -> None:
+    windows = of(HOT_DAY, days.bundle_windows)
     found = rows_of(hot_bundles(windows, most=2), "rank")
     assert [(row["bundle"], row["rank"], row["load"]) for row in found] == [
         (bundle(1), 1, 12_000),
@@ -102,10 +185,8 @@ def test_hot_bundles_are_ranked_by_their_load_of_the_day(spark: SparkSession, tm
     assert [row["rank"] for row in rows_of(hot_bundles(windows), "rank")] == [1, 2, 3]
 
 
-def test_the_skew_of_a_namespace_is_that_of_its_bundles(spark: SparkSession, tmp_path: Path) -> None:
-    loads = {bundle(1): mib(6), bundle(2): mib(3), bundle(3): mib(0), bundle(4, "t/other"): mib(1)}
-    windows = averaged(spark, history_of(tmp_path, [(0, reported("a", loads))])).bundle_windows()
-    even, skewed = rows_of(namespace_skew(windows), "bundles")
+def test_the_skew_of_a_namespace_is_that_of_its_bundles(days: Days) -> None:
+    even, skewed = rows_of(namespace_skew(of(SKEWED_DAY, days.bundle_windows)), "bundles")
     assert (skewed["namespace"], skewed["bundles"], skewed["hottest_bundle"]) == ("tenant/ns", 3, bundle(1))
     assert (skewed["max_over_mean"], skewed["hottest_share"]) == pytest.approx((2, 2 / 3))
     assert (even["max_over_mean"], even["cv"], even["hottest_share"]) == (1, 0, 1)
@@ -168,55 +249,25 @@ def test_a_broker_that_has_restarted_is_another_one(spark: SparkSession, tmp_pat
     assert (row["moves"], row["returns"], row["thrash"]) == (2, 0, 0.0)
 
 
-def test_a_move_is_compared_with_what_the_leader_measured_or_the_windows_show(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    def began(number: int) -> MoveRow:
-        return MoveRow(
-            "began", bundle(number), "a:8080", None, "broker_overloaded", load=mib(3), imbalance_before=2.0,
-            imbalance_after=1.5, started_ms=START_MS + 310_000,
-        )  # fmt: skip
-
-    entries: list[Timed] = [*UNEVEN[:3], (310_000, began(2)), (310_001, began(3)), (310_002, began(4))]
-    first = len(UNEVEN[:3])
-
-    def later(kind: str, number: int, move: int, **more: Any) -> MoveRow:  # noqa: ANN401 - the other fields
-        return MoveRow(kind, bundle(number), "a:8080", "b:8080", "broker_overloaded", move=first + move, **more)
-
-    entries += [
-        (311_000, later("done", 2, 0, ended_ms=START_MS + 311_000, outcome="Owned")),
-        (311_000, later("done", 3, 1, ended_ms=START_MS + 311_000, outcome="Owned")),
-        (311_000, later("kept", 4, 2, ended_ms=START_MS + 10**8, outcome="failed")),
-        (320_000, later("measured", 2, 0, imbalance_before=2.1, imbalance_after=1.7)),
-    ]
-    entries += [(11 * MINUTE_MS + at, entry) for at, (_, entry) in enumerate(UNEVEN[3:])]
-    history = HistoryTables(spark, history_of(tmp_path, [*entries, (10**6, Event("nothing"))]))
-    windows = averaged(spark, str(tmp_path), START_MS + 20 * MINUTE_MS).broker_windows()
-    imbalances = imbalance(windows)
-    by_leader, by_windows, kept = rows_of(move_effects(history.frame(MOVES), imbalances), "sequence")
+def test_a_move_is_compared_with_what_the_leader_measured_or_the_windows_show(days: Days) -> None:
+    start_ms, imbalances = start_of(MOVES_DAY), imbalance(of(MOVES_DAY, days.broker_windows))
+    by_leader, by_windows, kept = rows_of(move_effects(days.moves, imbalances), "sequence")
     assert (by_leader["destination"], by_leader["outcome"], by_leader["load"]) == ("b:8080", "Owned", 6000)
     assert (by_leader["measured_before"], by_leader["measured_after"], by_leader["measured_by"]) == (2.1, 1.7, "leader")
     assert by_leader["error"] == pytest.approx(0.2)
     seen = {row["start_ms"]: row["max_over_mean"] for row in rows_of(imbalances)}
     assert by_windows["measured_by"] == "windows"
-    assert by_windows["measured_before"] == seen[START_MS]
-    assert by_windows["measured_after"] == seen[START_MS + 3 * 300_000]
-    assert by_windows["error"] == pytest.approx(seen[START_MS + 3 * 300_000] - 1.5)
+    assert by_windows["measured_before"] == seen[start_ms]
+    assert by_windows["measured_after"] == seen[start_ms + 3 * 300_000]
+    assert by_windows["error"] == pytest.approx(seen[start_ms + 3 * 300_000] - 1.5)
     assert (kept["outcome"], kept["measured_by"], kept["measured_after"], kept["error"]) == ("failed", None, None, None)
 
 
-def test_a_broker_whose_bundles_do_not_add_up_to_what_it_says_is_named(spark: SparkSession, tmp_path: Path) -> None:
-    honest, wrong = {bundle(1): mib(1)}, {bundle(2): mib(1), bundle(3): mib(1)}
-    entries: list[Timed] = [
-        (0, reported("a", honest)),
-        (1, reported("b", wrong, load=(20, 20, 2000, 4000))),
-        (2, reported("b", wrong, load=(20, 20, 2000, 2010))),
-        (3, reported("c", {}, load=(0, 0, 500, 0))),
-    ]
-    made = averaged(spark, history_of(tmp_path, entries))
-    worst, other = rows_of(inconsistent_brokers(made.broker_reports, made.bundle_reports), "broker")
+def test_a_broker_whose_bundles_do_not_add_up_to_what_it_says_is_named(days: Days) -> None:
+    brokers, bundles = (of(INCONSISTENT_DAY, each) for each in (days.broker_reports, days.bundle_reports))
+    worst, other = rows_of(inconsistent_brokers(brokers, bundles), "broker")
     assert worst == {
         "broker": "b:8080", "what": "msg_throughput_out", "reports": 2, "inconsistent": 1, "worst_difference": 0.5,
-        "at_ms": START_MS + 1, "reported": 4000.0, "summed": 2000.0,
+        "at_ms": start_of(INCONSISTENT_DAY) + 1, "reported": 4000.0, "summed": 2000.0,
     }  # fmt: skip
     assert (other["broker"], other["what"], other["summed"]) == ("c:8080", "msg_throughput_in", 0.0)

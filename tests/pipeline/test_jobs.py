@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from support.frames import files_of, rows_of
 from support.recorded import NOON_MS
 from support.recorded_fleet import BROKERS, BUNDLES, MINUTE_MS, NAMESPACES, record_fleet
+from support.whole_run import Done, Seen, whatif
 
 from loadmanager.config import Settings, load_settings
 from loadmanager.errors import PipelineError
@@ -28,55 +29,12 @@ from loadmanager.pipeline.runner import StepError, run
 from loadmanager.pipeline.steps import STEPS
 from loadmanager.pipeline.steps.report import make_report_again
 from loadmanager.pipeline.steps.whatif import RECOMMENDED, default_whatif, put_recommended
-from loadmanager.pipeline.summary import SUMMARY, Summary, get_summary
-from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
+from loadmanager.pipeline.summary import SUMMARY, get_summary
 from loadmanager.pipeline.writing import Tables
 
 HOUR_MS = 60 * MINUTE_MS
 DAY_MS = 24 * HOUR_MS
 REPORTS = 60 * BROKERS
-
-
-class Seen:
-    """What a run has told."""
-
-    def __init__(self) -> None:
-        self.steps: list[str] = []
-        self.rows: dict[str, int] = {}
-
-    def began(self, step: str) -> None:
-        self.steps.append(step)
-
-    def wrote(self, step: str, table: str, rows: int) -> None:
-        assert step == self.steps[-1]
-        self.rows[table] = rows
-
-    def ended(self, step: str, seconds: float) -> None:
-        assert seconds > 0
-        self.steps.append(f"{step} done")
-
-
-def whatif(**given: object) -> WhatIf:
-    return parse_whatif({"name": "two", "strategies": ["ThresholdShedder", "TransferShedder"], **given}, "what-if.yaml")
-
-
-@pytest.fixture(scope="module")
-def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An hour, from noon on. Not to be changed."""
-    root = tmp_path_factory.mktemp("history")
-    record_fleet(root)
-    return root
-
-
-@pytest.fixture(scope="module")
-def done(spark: SparkSession, history: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Summary, Seen, Tables]:
-    """A whole run."""
-    out, seen = str(tmp_path_factory.mktemp("out")), Seen()
-    (Path(out) / RECOMMENDED).write_text("# of an earlier run")
-    return run(spark, Job(str(history), out, whatif=whatif()), list(STEPS), seen), seen, Tables(spark, out)
-
-
-Done = tuple[Summary, Seen, Tables]
 
 
 def test_all_steps_are_run_in_their_order_and_tell_what_they_write(done: Done) -> None:

@@ -22,6 +22,8 @@ from loadmanager.cli import main
 from loadmanager.history.schemas import BUNDLE_REPORTS
 from loadmanager.pipeline.writing import Tables
 
+pytestmark = pytest.mark.spark_long
+
 PATIENCE_S = 120
 Stream = Callable[..., tuple[int, list[str]]]
 

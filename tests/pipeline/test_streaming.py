@@ -19,6 +19,8 @@ from loadmanager.pipeline import streaming
 from loadmanager.pipeline.streaming import BatchDone, HistoryStream
 from loadmanager.pipeline.writing import Tables
 
+pytestmark = pytest.mark.spark_long
+
 
 def test_a_stream_that_is_stopped_and_started_again_counts_everything_once(
     spark: SparkSession, tmp_path: Path, tables: Tables

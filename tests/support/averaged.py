@@ -33,10 +33,15 @@ class Averaged:
         return namespace_windows(self.pieces, windows)
 
 
+def clean_bundles(history: HistoryTables) -> DataFrame:
+    """The table `clean_bundle_reports`."""
+    return clean_bundle_reports(history.frame(BUNDLE_REPORTS, may_be_empty=True, with_file=True)).clean
+
+
 def averaged(spark: SparkSession, url: str, end_ms: int | None = None) -> Averaged:
     """Of a history, until `end_ms` or its last report; worked out once."""
     history = HistoryTables(spark, url, to_ms=end_ms)
-    bundles = clean_bundle_reports(history.frame(BUNDLE_REPORTS, may_be_empty=True, with_file=True)).clean
-    brokers = clean_broker_reports(history.frame(BROKER_REPORTS, with_file=True)).clean
+    bundles = clean_bundles(history).localCheckpoint()
+    brokers = clean_broker_reports(history.frame(BROKER_REPORTS, with_file=True)).clean.localCheckpoint()
     reports = standing(brokers, history.frame(EVENTS), end_ms or history.range[1]).localCheckpoint()
     return Averaged(bundles, brokers, reports, carried(bundles, reports).localCheckpoint())

@@ -12,13 +12,14 @@ from support.builders import Load, broker, report
 from loadmanager.core.recordable import recordable
 from loadmanager.history.files import Directory
 from loadmanager.history.packing import pack_entries
-from loadmanager.history.rows import Entry, Placed, Report
+from loadmanager.history.rows import Entry, Event, Placed, Report
 
 START_MS = 1_790_000_000_000 // 86_400_000 * 86_400_000
 """A midnight, UTC."""
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
 
 Timed = tuple[int, Entry]
 """An entry and its time, in ms after `START_MS`."""
@@ -43,6 +44,16 @@ def history_of(folder: Path, entries: Sequence[Timed], *, epoch: int = 1, first:
     placed = [Placed(START_MS + at, epoch, first + number, entry) for number, (at, entry) in enumerate(entries)]
     for file in pack_entries(placed, node, _refused):
         directory.write(file.path, file.data)
+    return str(folder)
+
+
+def histories_of(folder: Path, histories: Sequence[tuple[Sequence[Timed], int]]) -> str:
+    """Each of these on a day of its own, so that what takes long to make of a history is made of all of them at once;
+    with how many ms after its begin the leader's term ends, and nothing stands any more.
+    """
+    for day, (entries, until) in enumerate(histories):
+        ended: Timed = (until, Event("term_ended"))
+        history_of(folder, [(day * DAY_MS + at, entry) for at, entry in [*entries, ended]], epoch=day + 1)
     return str(folder)
 
 

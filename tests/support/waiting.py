@@ -28,10 +28,12 @@ async def eventually(
         await asyncio.sleep(_POLL_S)
 
 
-def eventually_sync(predicate: Callable[[], object], timeout_s: float = _PATIENCE_S, what: str = "") -> None:
+def eventually_sync(
+    predicate: Callable[[], object], timeout_s: float = _PATIENCE_S, what: str = "", poll_s: float = _POLL_S
+) -> None:
     """`eventually` for tests without an event loop."""
     deadline_s = time.monotonic() + timeout_s
     while not predicate():
         if time.monotonic() > deadline_s:
             raise AssertionError(f"not within {timeout_s} s: {what or inspect.getsource(predicate).strip()}")
-        time.sleep(_POLL_S)
+        time.sleep(poll_s)

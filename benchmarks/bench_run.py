@@ -1,0 +1,168 @@
+"""How long a whole run of the pipeline takes, on two cores: over a small history, and step by step over many rows.
+
+`bench_run.py [million rows]`: 2 by default, of the fleet of `bench_pipeline.py`; 0 for the small history alone. Beside
+the steps that read all rows DuckDB works on the same files: it cleans reports and writes them, and makes windows of 5
+minutes of bundles. What-if runs simulate, which `bench_whatif.py` measures: of many rows they are left out.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+
+import duckdb
+from bench_pipeline import BUNDLES, CORES, HEAP, MILLION, Fleet, in_duckdb, processor_s
+from measure import Measured, show
+
+from loadmanager.history.files import Directory
+from loadmanager.history.schemas import BUNDLE_REPORTS
+from loadmanager.pipeline.job import Job
+from loadmanager.pipeline.runner import run
+from loadmanager.pipeline.session import spark_session
+from loadmanager.pipeline.steps import STEPS
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+
+from support.recorded_fleet import BROKERS, record_fleet
+
+SMALL_MINUTES = 90
+TARGET_SMALL_S = 30.0
+TARGETS = {"ingest": 2.0, "averages": 2.5}
+"""Million rows a second."""
+TARGET_TIMES_DUCKDB = 2.5
+SIMULATING = "whatif"
+
+
+@dataclass
+class Costs:
+    """Of each step the seconds and the processor time, in seconds; who is told how far the run is."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    processor_s: dict[str, float] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+
+    def began(self, step: str) -> None:
+        self.processor_s[step] = processor_s()
+
+    def wrote(self, step: str, table: str, rows: int) -> None:  # noqa: ARG002 - as runs tell it
+        self.rows[table] = rows
+
+    def ended(self, step: str, seconds: float) -> None:
+        self.seconds[step] = seconds
+        self.processor_s[step] = processor_s() - self.processor_s[step]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run with its session, from the start of Spark to its last step."""
+
+    costs: Costs
+    seconds: float
+    processor_s: float
+    jobs: int
+
+
+def ran(url: str, out: str, steps: Sequence[str], *, for_few: bool = False) -> Ran:
+    begun, used = time.perf_counter(), processor_s()
+    spark = spark_session(f"local[{CORES}]", "benchmark", {"spark.driver.memory": HEAP}, for_few=for_few)
+    costs = Costs()
+    run(spark, Job(url, out), steps, costs)
+    jobs = spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs()  # noqa: SLF001 - said nowhere else
+    return Ran(costs, time.perf_counter() - begun, processor_s() - used, jobs)
+
+
+def apart(url: str, out: str, steps: Sequence[str], *, for_few: bool = False) -> Ran:
+    """In a process, and a JVM, of its own."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(ran, url, out, steps, for_few=for_few).result()
+
+
+def small(folder: Path) -> None:
+    record_fleet(folder / "small", minutes=SMALL_MINUTES)
+    found = apart(str(folder / "small"), str(folder / "small-out"), list(STEPS), for_few=True)
+    rows = found.costs.rows["clean_bundle_reports"] + SMALL_MINUTES * BROKERS
+    slowest = sorted(found.costs.seconds.items(), key=lambda each: -each[1])[:3]
+    show(
+        f"a whole run over {rows:,} rows, local[{CORES}]",
+        [
+            Measured("from the start of Spark to the report", found.seconds, "s", TARGET_SMALL_S),
+            Measured("processor time", found.processor_s, "s"),
+            Measured("Spark jobs", found.jobs, ""),
+            *(Measured(f"step {step}", seconds, "s") for step, seconds in slowest),
+        ],
+    )
+
+
+def large(folder: Path, millions: int) -> None:
+    url, fleet = str(folder / "large"), Fleet()
+    for minute in range(millions * MILLION // BUNDLES):
+        fleet.write_minute(Directory.of(url), minute)
+    steps = [step for step in STEPS if step != SIMULATING]
+    costs = apart(url, str(folder / "large-out"), steps).costs
+    beside = {
+        "ingest": measured(lambda: ingest_in_duckdb(url, folder / "clean.parquet")),
+        "averages": measured(lambda: in_duckdb(url, end_ms_of(url))),
+    }
+    rows = [row for step in steps for row in rows_of(step, millions, costs, beside)]
+    show(f"a run over {millions} M rows, local[{CORES}], heap {HEAP}; DuckDB on the same files", rows)
+
+
+def rows_of(step: str, millions: int, costs: Costs, beside: Mapping[str, tuple[float, float]]) -> list[Measured]:
+    if step not in beside:
+        return [Measured(step, costs.seconds[step], "s")]
+    (seconds, used), own = beside[step], costs.processor_s[step]
+    return [
+        Measured(step, millions / costs.seconds[step], "M rows/s", TARGETS[step], at_least=True),
+        Measured(f"{step}, processor time a row", own / millions, "µs"),
+        Measured(f"{step} in DuckDB", millions / seconds, "M rows/s"),
+        Measured(f"{step} in DuckDB, processor time a row", used / millions, "µs"),
+        Measured(f"{step}, processor time / DuckDB's", own / used, "", TARGET_TIMES_DUCKDB),
+    ]
+
+
+def measured(work: Callable[[], None]) -> tuple[float, float]:
+    """Seconds, and processor time in seconds."""
+    begun, used = time.perf_counter(), processor_s()
+    work()
+    return time.perf_counter() - begun, processor_s() - used
+
+
+def ingest_in_duckdb(url: str, out: Path) -> None:
+    """Rows that can be, in a file, with rates as doubles."""
+    connection = duckdb.connect()
+    connection.execute(f"set threads = {CORES}")
+    connection.execute(f"""
+        copy (
+            select * replace (msg_rate_in::double as msg_rate_in, msg_rate_out::double as msg_rate_out)
+            from read_parquet('{url}/{BUNDLE_REPORTS}/*/*/*.parquet', hive_partitioning = false)
+            where at_ms >= 0 and range_lower < range_upper and namespace is not null and topics >= 0
+                and msg_rate_in between 0 and 1e12 and msg_rate_out between 0 and 1e12
+                and msg_throughput_in between 0 and 1e18 and msg_throughput_out between 0 and 1e18
+        ) to '{out}' (format parquet, compression zstd)
+    """)
+    connection.close()
+
+
+def end_ms_of(url: str) -> int:
+    """After the last report."""
+    with duckdb.connect() as connection:
+        connection.execute(f"select max(at_ms) from read_parquet('{url}/{BUNDLE_REPORTS}/*/*/*.parquet')")
+        (last,) = connection.fetchall()
+    return int(last[0]) + 1
+
+
+def main(millions: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="loadmanager-bench-") as folder:
+        small(Path(folder))
+        if millions:
+            large(Path(folder), millions)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 2)

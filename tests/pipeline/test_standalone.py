@@ -1,0 +1,94 @@
+"""The command on a standalone cluster of real processes, one of whose workers is killed in the middle."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pyspark.sql import SparkSession
+from support.frames import rows_of
+from support.standalone import PATIENCE_S, SOON_WARM, Standalone, a_standalone_cluster
+from support.waiting import eventually_sync
+from support.whole_run import TRIED, Done
+
+from loadmanager.pipeline.datasets import DATASETS
+from loadmanager.pipeline.steps import STEPS
+from loadmanager.pipeline.writing import Tables
+
+pytestmark = pytest.mark.timeout(4 * PATIENCE_S)
+
+LOOKS_EVERY_S = 0.1
+
+SETTINGS = {
+    "spark.driver.memory": "1g",
+    "spark.executor.memory": "512m",
+    "spark.driver.extraJavaOptions": SOON_WARM,
+    "spark.executor.extraJavaOptions": SOON_WARM,
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.network.timeout": f"{PATIENCE_S:.0f}s",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Standalone]:
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    with a_standalone_cluster(folder) as running:
+        yield running
+
+
+def test_a_run_that_loses_a_worker_in_the_middle_ends_with_the_tables_of_a_run_here(
+    spark: SparkSession, done: Done, history: Path, cluster: Standalone, tmp_path: Path
+) -> None:
+    out, scenarios = tmp_path / "out", tmp_path / "two.yaml"
+    scenarios.write_text(yaml.safe_dump(TRIED))
+    tables, lost = Tables(spark, str(out)), cluster.workers[0]
+    command = ["pipeline", "run", history, "--out", out, "--scenarios", scenarios, "--master", cluster.master]
+    given = [word for key, value in SETTINGS.items() for word in ("--conf", f"{key}={value}")]
+    with subprocess.Popen(
+        [sys.executable, "-m", "loadmanager", *map(str, command), "--master-timeout", f"{PATIENCE_S:g}", *given],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as running:  # fmt: skip
+
+        def eventually(condition: Callable[[], bool], what: str) -> None:
+            eventually_sync(lambda: condition() or running.poll() is not None, PATIENCE_S, what, LOOKS_EVERY_S)
+
+        try:
+            eventually(lambda: tables.has("clean_bundle_reports"), "it takes in what was reported")
+            begun = lost.tasks_begun()
+            eventually(lambda: lost.tasks_begun() > begun, "the worker works on what comes next")
+            lost.lose()
+            assert not tables.has("imbalance"), "a table of the steps to come"
+            printed, said = running.communicate(timeout=PATIENCE_S)
+        finally:
+            running.kill()
+    assert running.returncode == 0, said
+    assert Path(printed.strip()) == out / "report" / "index.html"
+    steps = [line.partition(":")[0] for line in said.splitlines()]
+    assert [each for each in dict.fromkeys(steps) if each in STEPS] == list(STEPS)
+    _, _, expected = done
+    for name in (each for each in DATASETS if expected.has(each)):
+        found, wanted = (in_order(rows_of(each.read(name))) for each in (tables, expected))
+        assert len(found) == len(wanted), name
+        for row, other in zip(found, wanted, strict=True):
+            assert row == pytest.approx(other, nan_ok=True), name
+
+
+def in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """By what is no fraction: sums of these depend on the order of what is added."""
+
+    def key(row: Mapping[str, Any]) -> str:
+        return repr({name: value for name, value in row.items() if not isinstance(value, float)})
+
+    return sorted(rows, key=key)

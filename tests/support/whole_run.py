@@ -1,0 +1,35 @@
+"""What a whole run of the pipeline over an hour of a small fleet has told and left."""
+
+from __future__ import annotations
+
+from loadmanager.pipeline.summary import Summary
+from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
+from loadmanager.pipeline.writing import Tables
+
+TRIED = {"name": "two", "strategies": ["ThresholdShedder", "TransferShedder"]}
+
+
+def whatif(**given: object) -> WhatIf:
+    return parse_whatif({**TRIED, **given}, "what-if.yaml")
+
+
+class Seen:
+    """What a run has told."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+        self.rows: dict[str, int] = {}
+
+    def began(self, step: str) -> None:
+        self.steps.append(step)
+
+    def wrote(self, step: str, table: str, rows: int) -> None:
+        assert step == self.steps[-1]
+        self.rows[table] = rows
+
+    def ended(self, step: str, seconds: float) -> None:
+        assert seconds > 0
+        self.steps.append(f"{step} done")
+
+
+Done = tuple[Summary, Seen, Tables]
