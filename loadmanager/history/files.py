@@ -37,7 +37,10 @@ _UNUSABLE_IN_NAMES = re.compile(r"[^-.\w]", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class HistoryFile:
-    """What a file's place and name say of it; it holds rows of one epoch, and of the hour that begins at `hour_ms`."""
+    """What a file's place and name say of it; it holds rows of one epoch, and of the hour that begins at `hour_ms`.
+
+    `mtime_ns` is when it was written, 0 where that is not known.
+    """
 
     table: str
     path: str
@@ -46,6 +49,7 @@ class HistoryFile:
     first: int
     last: int
     size_bytes: int
+    mtime_ns: int = 0
 
     @property
     def order(self) -> tuple[int, int, int]:
@@ -155,7 +159,8 @@ class Directory:
             return None
         epoch, first, last, _ = parts.groups()
         hour_ms = round(hour.timestamp()) * 1000
-        return HistoryFile(table, info.path, hour_ms, int(epoch), int(first), int(last), info.size or 0)
+        sequences = int(first), int(last)
+        return HistoryFile(table, info.path, hour_ms, int(epoch), *sequences, info.size or 0, info.mtime_ns or 0)
 
     def write(self, path: str, data: pa.Buffer) -> None:
         """Make `data` the file at `path`, from the root on: whole, or not at all. Raises `OSError`."""
@@ -177,6 +182,15 @@ class Directory:
                 self.filesystem.delete_file(temporary)
             raise
         self._sync(folder)
+
+    def write_over(self, path: str, data: pa.Buffer) -> None:
+        """As above, in place of the file that may be there."""
+        with suppress(FileNotFoundError):
+            if (
+                not self._is_local and self.filesystem.type_name not in _OBJECT_STORES
+            ):  # Hadoop's do not rename over one
+                self.filesystem.delete_file(f"{self.root}/{path}")
+        self.write(path, data)
 
     def _sync(self, path: str) -> None:
         """Have a file, or the names in a folder, outlive a crash of the machine."""

@@ -32,14 +32,6 @@ from loadmanager.errors import LoadManagerError, PipelineError
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
 from loadmanager.pipeline.advice import ADVICE, AdviceTables, advice
-from loadmanager.pipeline.averages import (
-    carried,
-    running_means,
-    short_broker_windows,
-    short_bundle_windows,
-    short_namespace_windows,
-    with_longer,
-)
 from loadmanager.pipeline.balance import (
     flapping,
     hot_bundles,
@@ -54,7 +46,9 @@ from loadmanager.pipeline.costs import COST_MODELS, cost_models, fleet_cost
 from loadmanager.pipeline.enough import not_enough_history
 from loadmanager.pipeline.filesystems import directory_at
 from loadmanager.pipeline.forecast import BACKTEST, FORECASTS, backtest, forecast_runs, forecasts, hours_known
-from loadmanager.pipeline.ingest import clean_broker_reports, clean_bundle_reports, rejected_rows
+from loadmanager.pipeline.ingest import clean_broker_reports
+from loadmanager.pipeline.keeping_up import CLEAN_TABLES, MEANS, WINDOW_TABLES, KeepingUp
+from loadmanager.pipeline.known_files import KnownFiles
 from loadmanager.pipeline.league import (
     FEWEST_DAYS,
     FEWEST_SEEDS,
@@ -71,7 +65,6 @@ from loadmanager.pipeline.reading import (
     HistoryTables,
     cause_of,
     naming_bad_files,
-    read_leaving_out,
     said_range,
 )
 from loadmanager.pipeline.recorded import Recorded, find_recorded
@@ -79,7 +72,7 @@ from loadmanager.pipeline.reporting.about import About
 from loadmanager.pipeline.reporting.contents import collect
 from loadmanager.pipeline.reporting.page import PAGE, make_report
 from loadmanager.pipeline.schemas import TABLES, frame_of
-from loadmanager.pipeline.standing import registered, standing
+from loadmanager.pipeline.standing import registered
 from loadmanager.pipeline.whatif import OUTCOMES, configurations, plan, play
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
 from loadmanager.pipeline.writing import Format, Tables
@@ -159,6 +152,7 @@ class Job:
     whatif: WhatIf | None = None
     partitions: int | None = None
     table_format: Format | None = None
+    anew: bool = False
 
 
 @dataclass(slots=True)
@@ -217,7 +211,12 @@ class JobRun:
     @cached_property
     def history(self) -> HistoryTables:
         job = self.job
-        return HistoryTables(self.spark, job.history, job.from_ms, job.to_ms, job.bad_files)
+        known = KnownFiles(directory_at(self.spark, job.out))
+        return HistoryTables(self.spark, job.history, job.from_ms, job.to_ms, job.bad_files, known)
+
+    @cached_property
+    def keeping_up(self) -> KeepingUp:
+        return KeepingUp(self.spark, self.tables, self.job.history, anew=self.job.anew)
 
     @cached_property
     def recorded(self) -> Recorded:
@@ -229,7 +228,13 @@ class JobRun:
         return self.summary.to_ms or self.history.range[1]
 
     def write(self, table: str, frame: DataFrame) -> None:
-        rows = self.tables.write(table, frame).rows
+        self._tell(table, self.tables.write(table, frame).rows)
+
+    def tell(self, table: str) -> None:
+        """How many rows a table has that was written by parts."""
+        self._tell(table, self.tables.rows(table))
+
+    def _tell(self, table: str, rows: int) -> None:
         self._done.rows[table] = rows
         self._watch.wrote(self._done.step, table, rows)
 
@@ -322,40 +327,20 @@ def get_summary(spark: SparkSession, out: str) -> Summary:
 
 def ingest(run: JobRun) -> None:
     """Typed, cleaned, de-duplicated reports; what was rejected is kept with its reason."""
-    read_leaving_out(run.history, lambda: _ingest(run))
+    run.history.require_reports()
+    run.keeping_up.ingest(run.history)
+    run.summary.from_ms, run.summary.to_ms = run.history.range
+    for table in CLEAN_TABLES:
+        run.tell(table)
     for fault in run.history.faults:
         run.note(f"left out: {fault.path}: {fault.why}")
 
 
-def _ingest(run: JobRun) -> None:
-    run.summary.from_ms, run.summary.to_ms = run.history.range
-    rejected = {}
-    for name, clean in (("broker_reports", clean_broker_reports), ("bundle_reports", clean_bundle_reports)):
-        cleaned = clean(*run.history.to_clean(name))
-        run.write(f"clean_{name}", cleaned.clean)
-        run.write(f"rejected_{name}", cleaned.find_rejected())
-        rejected[name] = run.tables.read(f"rejected_{name}")
-    run.write("rejected_rows", rejected_rows(rejected, run.history.faults))
-
-
 def averages(run: JobRun) -> None:
     """Who carried what, windows per bundle, broker and namespace of it, and the running means of the leader."""
-    read = run.tables.read
-    bundles, brokers = read("clean_bundle_reports"), read("clean_broker_reports")
-    reports = standing(brokers, run.history.frame("events"), run.end_ms)
-    run.write("carried", carried(bundles, reports))
-    pieces = read("carried")
-    for name, short in (
-        ("bundle_windows", short_bundle_windows(pieces)),
-        ("broker_windows", short_broker_windows(brokers, reports, pieces)),
-        ("namespace_windows", short_namespace_windows(pieces)),
-    ):
-        kept = short.persist()  # each length is made of it
-        try:
-            run.write(name, with_longer(name, kept))
-        finally:
-            kept.unpersist()
-    run.write("running_means", running_means(bundles))
+    run.keeping_up.average(run.end_ms)
+    for table in (*WINDOW_TABLES, MEANS):
+        run.tell(table)
 
 
 def balance(run: JobRun) -> None:

@@ -71,6 +71,7 @@ TABLES: dict[str, t.StructType] = {
     "rejected_broker_reports": _with(raw(BROKER_REPORTS), _REJECTED),
     "rejected_bundle_reports": _with(raw(BUNDLE_REPORTS), _REJECTED),
     "rejected_rows": _struct(**_of(_STRING, "table", "reason", "file"), count=_LONG, example=_STRING),
+    "fleet_events": _struct(**_of(_LONG, "at_ms", "epoch", "sequence"), **_of(_STRING, "kind", "subject")),
     "carried": _struct(
         start_ms=_LONG,
         **_of(_STRING, "bundle", "namespace", "broker"),

@@ -73,17 +73,20 @@ class Tables:
         key: str | None = None,
         keys: Sequence[str] | None = None,
         batch: StreamBatch | None = None,
+        gather: bool = True,
     ) -> Written:
         """Make the frame the table, or those parts of it that the frame's string column `key` names.
 
-        `keys` are the parts that are replaced, also where the frame has no rows of them; by default those it has.
+        `keys` are the parts that are replaced, also where the frame has no rows of them; by default those it has. The
+        rows of a part are gathered in one file, unless what makes them is to write them as they are.
         """
         account = self._account(name)
         if batch is not None and account.last_batch(name, batch.stream) >= batch.number:
             return Written(0, skipped=True)
         marked = require(frame if key is None else frame.drop(key), name)
         if key is not None:
-            marked = frame.select(*marked.columns, f.col(key).alias(PART)).repartition(PART)
+            marked = frame.select(*marked.columns, f.col(key).alias(PART))
+            marked = marked.repartition(PART) if gather else marked
         try:
             parts = self._write_parts(name, marked if key is not None else marked.withColumn(PART, f.lit(WHOLE)), keys)
             replaced = None if key is None else list(parts) if keys is None else keys

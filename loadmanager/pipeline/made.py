@@ -1,0 +1,76 @@
+"""What of the tables was made of which files: `<out>/_made.json`.
+
+A unit's entry is taken out before its parts are written and put in when all of them count. So a unit whose parts may be
+anything, because a run was killed, has none, and is made anew.
+
+    clean       by unit, what its clean rows were made of
+    windows     by unit, what its windows were made of
+    means       by unit, the clean rows that the running means have
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+
+import orjson
+import pyarrow as pa
+
+from loadmanager.history.files import Directory
+from loadmanager.pipeline.units import Grain
+
+MADE = "_made.json"
+
+RULES = 1
+"""Of how tables are made. Whoever has rows come out otherwise raises it, and all is made anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clean:
+    """What the clean rows of a unit were made of: digests of its `files`, of the `last_files`, which have rows that may
+    stand into the next unit, and of the files of bundles by hour (`hours`); from when to when rows counted. `newest` is
+    the epoch and sequence of the newest report of bundles.
+    """
+
+    files: str
+    last_files: str
+    hours: dict[str, str]
+    from_ms: int
+    to_ms: int
+    size_bytes: int
+    epochs: list[int]
+    newest: list[int]
+
+
+@dataclass(slots=True)
+class Made:
+    """`history` is its URL, `grain` of which length units are."""
+
+    history: str
+    grain: Grain
+    rules: int = RULES
+    clean: dict[str, Clean] = field(default_factory=dict)
+    windows: dict[str, str] = field(default_factory=dict)
+    means: dict[str, str] = field(default_factory=dict)
+
+    def save(self, directory: Directory) -> None:
+        """Raises `OSError`."""
+        directory.write_over(MADE, pa.py_buffer(orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2)))
+
+
+def load_made(directory: Directory, history: str, grain: Grain | None) -> Made:
+    """What there is of this history by these rules; nothing of any other, and where it cannot be read. A directory
+    keeps the grain that it began with unless another one is wanted.
+    """
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        with directory.open(f"{directory.root}/{MADE}") as file:
+            said = orjson.loads(file.read())
+        made = Made(**{**said, "clean": {key: Clean(**each) for key, each in said["clean"].items()}})
+        if (made.history, made.rules) == (history, RULES) and grain in (None, made.grain):
+            return made
+    return Made(history, grain or "day")
+
+
+def digest_of(*parts: object) -> str:
+    return blake2b(orjson.dumps(parts), digest_size=12).hexdigest()
