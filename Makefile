@@ -48,7 +48,11 @@ pipeline-demo: $(VENV)/.for-pipeline ## Record a demo cluster (or take HISTORY=u
 	report=$$($(BIN)/loadmanager pipeline run "$$history" --out '$(OUT)' $(ARGS)); \
 	echo "the report: $$report"
 
-test: $(VENV)/.for-development ## All tests but those on Spark or Pulsar, and every branch of what decides covered
+# Pytest compiles each module of tests once, and keeps it: all are made here, or each worker would do it for itself.
+tests/__pycache__: | $(VENV)/.for-development
+	@ls -d tests/*/ | xargs -n 6 -P "$$(nproc)" $(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1; true
+
+test: $(VENV)/.for-development tests/__pycache__ ## All tests but those on Spark or Pulsar, and every branch of what decides covered
 	$(BIN)/python -m pytest -m 'not spark and not pulsar' -n $(WORKERS) \
 		--cov --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100 $(ARGS)
 

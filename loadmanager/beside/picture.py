@@ -38,11 +38,12 @@ from loadmanager.core.extensible import ReportRules
 from loadmanager.core.judging import Sighted
 from loadmanager.core.names import BrokerId, BundleName, InvalidNameError
 from loadmanager.core.ownership import Registration
+from loadmanager.core.parts import in_parts
 from loadmanager.errors import InvalidRecordError
 from loadmanager.leader.picture.broker_records import BrokerRecords
 from loadmanager.leader.picture.faults import Faults
 from loadmanager.leader.picture.live_settings import LiveSettings
-from loadmanager.leader.picture.rereading import Rereading, in_parts
+from loadmanager.leader.picture.rereading import Rereading
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.store import paths, pulsars_paths
 from loadmanager.store.base import SessionState, Znode

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from loadmanager.beside.reading import ReadOnlyStore
 from loadmanager.beside.znodes import path_of, record_at
+from loadmanager.core.parts import in_parts
 from loadmanager.decide.collecting import walk
 from loadmanager.decide.pulsar import names_in_clusters, names_of_bundles
-from loadmanager.leader.picture.rereading import in_parts
 from loadmanager.store import paths
 from loadmanager.store.base import Znode
 from loadmanager.store.pulsars_paths import CLUSTERS, DYNAMIC_CONFIGURATION, FLAGS, LOCAL_POLICIES, OWNERSHIP, READ_ONLY

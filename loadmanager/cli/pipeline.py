@@ -27,8 +27,10 @@ from loadmanager.cli.running import write_lines
 from loadmanager.errors import ConfigurationError, LoadManagerError, ScenarioError
 
 if TYPE_CHECKING:
-    from loadmanager.pipeline.jobs import Job, Spark, Summary
+    from loadmanager.pipeline.job import Job
+    from loadmanager.pipeline.runner import Spark
     from loadmanager.pipeline.streaming import BatchDone, Query
+    from loadmanager.pipeline.summary import Summary
     from loadmanager.pipeline.whatif_file import WhatIf
 
 EXIT_INTERRUPTED = 130
@@ -79,7 +81,7 @@ def run(
     with _failing_well():
         _require_pipeline()
         from loadmanager.pipeline.capacity import Aim  # noqa: PLC0415 - PySpark may not be installed, see above
-        from loadmanager.pipeline.jobs import Job  # noqa: PLC0415 - as above
+        from loadmanager.pipeline.job import Job  # noqa: PLC0415 - as above
 
         wanted = _known_steps(steps)
         job = Job(
@@ -115,7 +117,7 @@ def whatif(
     """Replay a range with other strategies, settings or brokers; the league, and the configuration recommended."""
     with _failing_well():
         _require_pipeline()
-        from loadmanager.pipeline.jobs import Job  # noqa: PLC0415 - PySpark may not be installed, see above
+        from loadmanager.pipeline.job import Job  # noqa: PLC0415 - PySpark may not be installed, see above
 
         job = Job(
             located(history, master),
@@ -140,7 +142,7 @@ def report(out: _Out, master: _Master = None, master_timeout: _Patience = 60.0, 
     """Make the report again from the tables that are there."""
     with _failing_well():
         _require_pipeline()
-        from loadmanager.pipeline.jobs import make_report_again  # noqa: PLC0415 - see above
+        from loadmanager.pipeline.steps.report import make_report_again  # noqa: PLC0415 - see above
 
         require_run(out, master)
         with _session(master, conf, master_timeout) as spark:
@@ -190,8 +192,8 @@ def publish(out: _Out, master: _Master = None, master_timeout: _Patience = 60.0,
     """Have the leader take bundles that it has never seen to carry what was learned of their namespace."""
     with _failing_well():
         _require_pipeline()
-        from loadmanager.pipeline.jobs import get_summary  # noqa: PLC0415 - PySpark may not be installed, see above
-        from loadmanager.pipeline.publish import learned_from  # noqa: PLC0415 - as above
+        from loadmanager.pipeline.publish import learned_from  # noqa: PLC0415 - PySpark may not be installed, see above
+        from loadmanager.pipeline.summary import get_summary  # noqa: PLC0415 - as above
         from loadmanager.pipeline.writing import Tables  # noqa: PLC0415 - as above
 
         require_run(out, master)
@@ -259,7 +261,7 @@ def _whatif_in(path: Path) -> WhatIf:
 
 
 def _known_steps(steps: Sequence[str] | None) -> list[str]:
-    from loadmanager.pipeline.jobs import STEPS  # noqa: PLC0415 - PySpark may not be installed
+    from loadmanager.pipeline.steps import STEPS  # noqa: PLC0415 - PySpark may not be installed
 
     for name in steps or ():
         if name not in STEPS:
@@ -268,13 +270,14 @@ def _known_steps(steps: Sequence[str] | None) -> list[str]:
 
 
 def _carry_out(spark: Spark, job: Job, steps: Sequence[str]) -> Summary:
-    from loadmanager.pipeline import jobs  # noqa: PLC0415 - PySpark may not be installed
+    from loadmanager.pipeline import runner  # noqa: PLC0415 - PySpark may not be installed
+    from loadmanager.pipeline.summary import get_summary  # noqa: PLC0415 - as above
 
     earlier = dict[str, float]()
     with suppress(LoadManagerError):  # the first run into it
-        earlier = {done.step: done.seconds for done in jobs.get_summary(spark, job.out).steps if done.fault is None}
+        earlier = {done.step: done.seconds for done in get_summary(spark, job.out).steps if done.fault is None}
     with ProgressView(steps, earlier) as view:
-        return jobs.run(spark, job, steps, view)
+        return runner.run(spark, job, steps, view)
 
 
 def _league_lines(spark: Spark, out: str) -> list[str]:

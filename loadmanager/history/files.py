@@ -183,15 +183,6 @@ class Directory:
             raise
         self._sync(folder)
 
-    def write_over(self, path: str, data: pa.Buffer) -> None:
-        """As above, in place of the file that may be there."""
-        with suppress(FileNotFoundError):
-            if (
-                not self._is_local and self.filesystem.type_name not in _OBJECT_STORES
-            ):  # Hadoop's do not rename over one
-                self.filesystem.delete_file(f"{self.root}/{path}")
-        self.write(path, data)
-
     def _sync(self, path: str) -> None:
         """Have a file, or the names in a folder, outlive a crash of the machine."""
         if not self._is_local:

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import islice
 
 from aiohttp import web
 
 from loadmanager.auth.roles import Role
 from loadmanager.core.bundles import NamespaceBundles
 from loadmanager.core.names import NamespaceName
+from loadmanager.core.parts import in_parts
 from loadmanager.errors import BadRequestError, InvalidRecordError, NamespaceExistsError
 from loadmanager.http.auditing import note_change
 from loadmanager.http.bodies import truth_of
@@ -92,9 +92,9 @@ class LaidDownHandlers:
         )
 
     async def _create(self, wanted: Mapping[str, NamespaceBundles]) -> None:
-        missing = iter([name for name in wanted if name not in self._view.namespaces])
-        while some := list(islice(missing, _CREATED_AT_A_TIME)):
-            await asyncio.gather(*(self._create_one(name, wanted[name]) for name in some))
+        missing = [name for name in wanted if name not in self._view.namespaces]
+        for part in in_parts(missing, _CREATED_AT_A_TIME):
+            await asyncio.gather(*(self._create_one(name, wanted[name]) for name in part))
 
     async def _create_one(self, name: str, bundles: NamespaceBundles) -> None:
         with contextlib.suppress(NamespaceExistsError):

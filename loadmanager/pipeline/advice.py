@@ -19,7 +19,6 @@ import orjson
 import pandas as pd
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
-from pyspark.sql import types as t
 
 from loadmanager.core.load import METRICS, RESOURCES, BrokerReport
 from loadmanager.core.merging import MergeCandidate, find_merges
@@ -42,18 +41,11 @@ from loadmanager.core.splitting import SPLIT_ALGORITHMS
 from loadmanager.core.splitting.base import MIB
 from loadmanager.core.splitting.finder import LIMIT_KEYS, Split, SplitCandidate, find_for_modular, find_reason
 from loadmanager.history.schemas import RESOURCE_COLUMNS
+from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.forecast import hourly
-from loadmanager.pipeline.schemas import TABLES, bundle_name, packed_bounds
+from loadmanager.pipeline.schemas import bundle_name, packed_bounds
 
-ADVICE = t.StructType(
-    [
-        t.StructField("kind", t.StringType(), nullable=False),
-        t.StructField("subject", t.StringType(), nullable=False),
-        t.StructField("text", t.StringType(), nullable=False),
-        t.StructField("evidence", t.StringType(), nullable=False),
-    ]
-)
-TABLES["advice"] = ADVICE
+ADVICE = schema_of("advice")
 
 SPLIT, SPLIT_BLOCKED, UNSPLITTABLE, MERGE, BUNDLES = "split", "split_blocked", "unsplittable", "merge", "bundles"
 NEVER, ALWAYS = "threshold_never", "threshold_always"

@@ -21,7 +21,8 @@ from pyspark.sql import functions as f
 
 from loadmanager.core.load import LONG_WINDOW, SHORT_WINDOW, BoolArray, FloatArray, IntArray, next_average
 from loadmanager.history.schemas import ORDER
-from loadmanager.pipeline.schemas import METRICS, RESOURCES, TABLES, bundle_name, packed_bounds, require
+from loadmanager.pipeline.datasets import require, schema_of
+from loadmanager.pipeline.schemas import METRICS, RESOURCES, bundle_name, packed_bounds
 from loadmanager.pipeline.standing import bundles_standing
 
 SHORTEST_S = 300
@@ -137,11 +138,11 @@ def running_means(bundle_reports: DataFrame, before: DataFrame | None = None) ->
         bundle_name(packed_bounds()).alias("bundle"), "namespace", *METRICS, "topics", "at_ms", *ORDER
     )
     if before is None:
-        before = bundle_reports.sparkSession.createDataFrame([], TABLES["running_means"])
+        before = bundle_reports.sparkSession.createDataFrame([], schema_of("running_means"))
     buckets = int(str(bundle_reports.sparkSession.conf.get("spark.sql.shuffle.partitions")))
     bucket = f.pmod(f.xxhash64("bundle"), f.lit(buckets))
     known, new = (each.withColumn("bucket", bucket).groupBy("bucket") for each in (before, samples))
-    return require(known.cogroup(new).applyInPandas(_rebuilt, TABLES["running_means"]), "running_means")
+    return require(known.cogroup(new).applyInPandas(_rebuilt, schema_of("running_means")), "running_means")
 
 
 def _by_window(rows: DataFrame) -> DataFrame:
@@ -212,7 +213,7 @@ def _short(grouped: DataFrame) -> DataFrame:
 
 
 def _table(frame: DataFrame, name: str) -> DataFrame:
-    return require(frame.select(*TABLES[name].fieldNames()), name)
+    return require(frame.select(*schema_of(name).fieldNames()), name)
 
 
 def _name_of_mean(name: str) -> str:

@@ -20,7 +20,8 @@ from loadmanager.core.repeats import is_again, is_back
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.history.schemas import ORDER
 from loadmanager.pipeline.averages import SHORTEST_S
-from loadmanager.pipeline.schemas import METRICS, TABLES, require
+from loadmanager.pipeline.datasets import require, schema_of
+from loadmanager.pipeline.schemas import METRICS
 
 IMBALANCE_THRESHOLD = 1.2
 OVERLOADED = 0.85
@@ -145,7 +146,7 @@ def flapping(moves: DataFrame, settings: PlannerSettings | None = None) -> DataF
     def counted(of_bundle: pd.DataFrame) -> pd.DataFrame:
         return pd.DataFrame([_counted(of_bundle.sort_values(list(ORDER)), rules)])
 
-    return require(done.groupBy("bundle").applyInPandas(counted, TABLES["flapping"]), "flapping")
+    return require(done.groupBy("bundle").applyInPandas(counted, schema_of("flapping")), "flapping")
 
 
 def move_effects(moves: DataFrame, imbalances: DataFrame) -> DataFrame:

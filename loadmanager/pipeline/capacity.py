@@ -21,15 +21,15 @@ import numpy as np
 import pandas as pd
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql import types as t
 from scipy.stats import theilslopes
 
 from loadmanager.core.load import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, DIRECT_MEMORY, FloatArray, IntArray
 from loadmanager.core.policies import DEFAULT_DOMAIN
 from loadmanager.errors import PipelineError
-from loadmanager.pipeline.enough import KNOWN_HOUR_S, not_enough_history, whole_days
+from loadmanager.pipeline.datasets import schema_of
+from loadmanager.pipeline.enough import KNOWN_HOUR_S, whole_days
 from loadmanager.pipeline.forecast import HOUR_MS, QUANTILES, drawn_towards, hourly, quantiles_of
-from loadmanager.pipeline.schemas import METRICS, TABLES
+from loadmanager.pipeline.schemas import METRICS
 from loadmanager.sim.cost import CostModel
 
 RATED = {
@@ -48,34 +48,7 @@ _MEDIAN = 1
 _ROUNDING = 1e-9
 """So much of a broker more than a whole number of brokers is none."""
 
-CAPACITY = t.StructType(
-    [
-        t.StructField("day", t.StringType(), nullable=False),
-        t.StructField("start_ms", t.LongType(), nullable=False),
-        t.StructField("quantile", t.DoubleType(), nullable=False),
-        t.StructField("needed", t.LongType()),
-        t.StructField("needed_n1", t.LongType()),
-        t.StructField("needed_domain", t.LongType()),
-        t.StructField("have", t.LongType(), nullable=False),
-        t.StructField("resource_first", t.StringType(), nullable=False),
-        t.StructField("used", t.DoubleType()),
-        t.StructField("fits", t.BooleanType(), nullable=False),
-        t.StructField("fits_n1", t.BooleanType(), nullable=False),
-        t.StructField("fits_domain", t.BooleanType()),
-        t.StructField("exhausted_on", t.StringType()),
-        t.StructField("exhausted_on_n1", t.StringType()),
-        t.StructField("exhausted_on_domain", t.StringType()),
-        t.StructField("headroom", t.DoubleType(), nullable=False),
-        t.StructField("basis", t.StringType(), nullable=False),
-    ]
-)
-"""A row per day and quantile of the forecast. `used` is the part of what the brokers may use that is used, of the
-resource that is closest to its end, null where they may use nothing of it; `needed` is null where no number of brokers
-would do, `..._n1` when any one may be lost, `..._domain` when any one failure domain may be (null with fewer than two);
-`exhausted_on` is the first day on which those that are there are too few, null for none of these days.
-"""
-
-TABLES["capacity"] = CAPACITY
+CAPACITY = schema_of("capacity")
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,11 +273,10 @@ def _limit(name: str) -> Column:
 def plan(
     by_hour: pd.DataFrame, brokers: pd.DataFrame, aim: Aim, cost: CostModel | None, domains: Mapping[str, str]
 ) -> Planned:
-    """From the rows of `by_hour_of`, by time, and of the brokers that are there with their limits."""
+    """From the rows of `by_hour_of`, by time, of a history that is long enough, and of the brokers that are there with
+    their limits.
+    """
     hours = (by_hour["start_ms"].to_numpy(dtype=np.int64) // HOUR_MS).astype(np.int64)
-    short = not_enough_history(hours)
-    if short is not None:
-        return Planned.nothing(short)
     if brokers.empty:
         return Planned.nothing("no broker was registered at the end of the range")
     limits = brokers[[f"{name}_limit" for name in RATED]].to_numpy(dtype=np.float64)

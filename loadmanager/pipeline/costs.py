@@ -18,34 +18,18 @@ import numpy as np
 import pandas as pd
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as f
-from pyspark.sql import types as t
 from scipy.optimize import nnls
 
 from loadmanager.core.load import RESOURCES, BoolArray, FloatArray
 from loadmanager.history.schemas import LOAD_COLUMNS, RESOURCE_COLUMNS
+from loadmanager.pipeline.datasets import schema_of
 from loadmanager.sim.cost import CostModel
 
 RESOURCE_NAMES = ("cpu", "memory", "direct_memory", "bandwidth_in", "bandwidth_out")
 PREDICTORS = (*LOAD_COLUMNS, "topics")
 USAGES, LIMITS = RESOURCE_COLUMNS[0::2], RESOURCE_COLUMNS[1::2]
 
-COST_MODELS = t.StructType(
-    [
-        t.StructField("broker_class", t.StringType(), nullable=False),
-        t.StructField("resource", t.StringType(), nullable=False),
-        t.StructField("base", t.DoubleType(), nullable=False),
-        *(t.StructField(name, t.DoubleType(), nullable=False) for name in PREDICTORS),
-        t.StructField("reports", t.LongType(), nullable=False),
-        t.StructField("held_out", t.LongType(), nullable=False),
-        t.StructField("r2", t.DoubleType()),
-        t.StructField("mape", t.DoubleType()),
-        t.StructField("given_r2", t.DoubleType()),
-        t.StructField("given_mape", t.DoubleType()),
-        t.StructField("fitted", t.BooleanType(), nullable=False),
-        t.StructField("why", t.StringType(), nullable=False),
-    ]
-)
-"""A row per class and resource; the errors are of the fit and of the model given, on the reports held out."""
+COST_MODELS = schema_of("cost_models")
 
 FEWEST_REPORTS = 50
 MOST_REPORTS = 500_000
@@ -150,6 +134,12 @@ def fleet_cost(models: Iterable[Row]) -> FleetCost:
         tuple(tuple(float(row[name]) for name in PREDICTORS) for row in rows),
     )
     return FleetCost(broker_class, cost)
+
+
+def known_cost(models: DataFrame) -> CostModel | None:
+    """The cost model of most brokers, of the table `cost_models`; None when there is none."""
+    rows: list[Row] = models.collect()
+    return fleet_cost(rows).cost if rows else None
 
 
 def _fit_resource(reports: Reports, resource: int, given: CostModel) -> ResourceFit:

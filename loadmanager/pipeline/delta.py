@@ -23,7 +23,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from loadmanager.errors import PipelineError
 from loadmanager.pipeline.contents import PART, Contents, RowFile, StreamBatch
-from loadmanager.pipeline.schemas import TABLES
+from loadmanager.pipeline.datasets import schema_of
 
 LOG = "_delta_log"
 _KEPT_H = 24
@@ -84,7 +84,7 @@ class DeltaAccount:
         batch: StreamBatch | None,
     ) -> None:
         """On top of the version that was read: where there is a newer one by now, it fails."""
-        schema = Schema.from_arrow(to_arrow_schema(TABLES[name]).append(pa.field(PART, pa.string())))
+        schema = Schema.from_arrow(to_arrow_schema(schema_of(name)).append(pa.field(PART, pa.string())))
         said = [] if batch is None else [Transaction(batch.stream, batch.number)]
         properties = CommitProperties(max_commit_retries=0, app_transactions=said)
         if table is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,23 @@ def directory_at(spark: SparkSession, url: str) -> Directory:
 def url_for_spark(directory: Directory, path: str) -> str:
     """How Spark is told of a file or folder in the directory."""
     return f"file:{path}" if isinstance(directory.filesystem, fs.LocalFileSystem) else path
+
+
+def put(directory: Directory, path: str, data: bytes) -> None:
+    """Make `data` the file at `path`, in place of the one that may be there."""
+    with suppress(FileNotFoundError):
+        if not isinstance(directory.filesystem, fs.LocalFileSystem):  # others do not rename over a file
+            directory.filesystem.delete_file(f"{directory.root}/{path}")
+    directory.write(path, pa.py_buffer(data))
+
+
+def find_text(directory: Directory, path: str) -> str | None:
+    """What the file at `path` says; None where there is none that can be read."""
+    try:
+        with directory.open(f"{directory.root}/{path}") as file:
+            return bytes(file.read()).decode()
+    except OSError:
+        return None
 
 
 class _Hadoop(fs.FileSystemHandler):  # type: ignore[misc]  # Arrow comes without types

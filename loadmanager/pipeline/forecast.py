@@ -33,10 +33,11 @@ from pyspark.sql import types as t
 
 from loadmanager.core.evidence import Shown
 from loadmanager.core.load import BoolArray, FloatArray, IntArray
+from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.enough import KNOWN_HOUR_S
 from loadmanager.pipeline.intervals import Calibration, calibrated_in_turn, covered
 from loadmanager.pipeline.paired import interval
-from loadmanager.pipeline.schemas import METRICS, TABLES
+from loadmanager.pipeline.schemas import METRICS
 
 QUANTILES = (0.1, 0.5, 0.9)
 SEASONAL = "seasonal"
@@ -73,50 +74,15 @@ _LEVELS = np.array(QUANTILES)
 _Hours = TypeVar("_Hours", int, IntArray)
 _MEDIAN = 1
 
+BACKTEST, FORECASTS = schema_of("backtest"), schema_of("forecasts")
 FORECAST_RUNS = t.StructType(
     [
-        t.StructField("kind", t.StringType(), nullable=False),
-        t.StructField("key", t.StringType(), nullable=False),
-        t.StructField("metric", t.StringType(), nullable=False),
-        t.StructField("horizon_h", t.IntegerType(), nullable=False),
-        t.StructField("model", t.StringType(), nullable=False),
-        t.StructField("points", t.LongType(), nullable=False),
-        t.StructField("pinball", t.DoubleType()),
-        t.StructField("mae", t.DoubleType()),
-        t.StructField("baseline", t.StringType()),
-        t.StructField("baseline_pinball", t.DoubleType()),
-        t.StructField("baseline_mae", t.DoubleType()),
-        t.StructField("coverage", t.DoubleType()),
-        t.StructField("baseline_coverage", t.DoubleType()),
-        t.StructField("shown", t.StringType(), nullable=False),
-        t.StructField("used", t.BooleanType(), nullable=False),
-        t.StructField("why", t.StringType(), nullable=False),
+        *BACKTEST.fields,
         t.StructField("first_ms", t.LongType(), nullable=False),
         *(t.StructField(name, t.ArrayType(t.DoubleType())) for name in ("q10", "q50", "q90")),
     ]
 )
 """What came of one horizon of one series: the row of its back-test, and the quantiles of its hours from `first_ms`."""
-
-BACKTEST = t.StructType(FORECAST_RUNS.fields[:16])
-"""`model` is the one that was tried against the baseline; both are null-scored where there was too little to try. The
-coverage is the part of the points that were within the 80 % interval; `shown` is what the pinball losses of the days
-show of the model beside the baseline (see `core.evidence`).
-"""
-
-FORECASTS = t.StructType(
-    [
-        t.StructField("kind", t.StringType(), nullable=False),
-        t.StructField("key", t.StringType(), nullable=False),
-        t.StructField("metric", t.StringType(), nullable=False),
-        t.StructField("start_ms", t.LongType(), nullable=False),
-        t.StructField("hours_ahead", t.IntegerType(), nullable=False),
-        *(t.StructField(name, t.DoubleType(), nullable=False) for name in ("q10", "q50", "q90")),
-        t.StructField("model", t.StringType(), nullable=False),
-    ]
-)
-
-
-TABLES.update(backtest=BACKTEST, forecasts=FORECASTS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

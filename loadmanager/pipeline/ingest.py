@@ -33,9 +33,9 @@ from loadmanager.core.recordable import MAX_RATE
 from loadmanager.errors import PipelineError
 from loadmanager.history.files import HOUR_MS
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, ORDER, RESOURCE_COLUMNS, TABLES
+from loadmanager.pipeline.datasets import require, schema_of
 from loadmanager.pipeline.reading import IS_STRAY, FileFault
-from loadmanager.pipeline.schemas import BUNDLE_KEY, METRICS, frame_of, raw, require
-from loadmanager.pipeline.schemas import TABLES as TABLES_OUT
+from loadmanager.pipeline.schemas import BUNDLE_KEY, METRICS, frame_of, raw
 from loadmanager.wire.validation import MAX_AMOUNT
 
 BAD_FILE = "bad_file"
@@ -84,7 +84,7 @@ def rejected_rows(rejected: Mapping[str, DataFrame], faults: Sequence[FileFault]
     """
     spark = next(iter(rejected.values())).sparkSession
     files = [(each.table, BAD_FILE, each.path, 0, each.why) for each in faults]
-    counted = [frame_of(spark, TABLES_OUT["rejected_rows"], files)]
+    counted = [frame_of(spark, schema_of("rejected_rows"), files)]
     for table, frame in rejected.items():
         row = f.to_json(f.struct(*raw(table).fieldNames()))
         counts = frame.groupBy("reason", "file").agg(f.count(f.lit(1)).alias("count"), f.min(row).alias("example"))

@@ -35,11 +35,13 @@ from loadmanager.pipeline.averages import (
     short_namespace_windows,
     with_longer,
 )
+from loadmanager.pipeline.balance import OVERLOADED, imbalance
+from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.filesystems import directory_at
 from loadmanager.pipeline.ingest import Cleaned, clean_broker_reports, clean_bundle_reports, rejected_rows
 from loadmanager.pipeline.made import Clean, Made, digest_of, load_made
 from loadmanager.pipeline.reading import IS_STRAY, FileFault, HistoryTables, Usable, read_leaving_out
-from loadmanager.pipeline.schemas import TABLES, frame_of
+from loadmanager.pipeline.schemas import frame_of
 from loadmanager.pipeline.standing import FLEET_EVENTS, STANDS_MS, standing, terms
 from loadmanager.pipeline.units import Grain, Unit, key_at, report_key_at, unit_at, unit_of, window_key_at
 from loadmanager.pipeline.writing import Tables
@@ -52,7 +54,7 @@ CLEAN_TABLES = (
     "fleet_events",
     "rejected_rows",
 )
-WINDOW_TABLES = ("carried", "bundle_windows", "broker_windows", "namespace_windows")
+WINDOW_TABLES = ("carried", "bundle_windows", "broker_windows", "namespace_windows", "imbalance")
 MEANS = "running_means"
 
 ELSEWHERE = "elsewhere"
@@ -104,9 +106,9 @@ class KeepingUp:
             history.keep_known()
         return changed
 
-    def average(self, end_ms: int) -> list[Unit]:
+    def average(self, end_ms: int, overloaded: float = OVERLOADED) -> list[Unit]:
         """Make the windows anew of all units of which the clean rows have changed; which these were. The range ends
-        before `end_ms`.
+        before `end_ms`; a broker that is used above `overloaded` counts as overloaded.
         """
         self._forget(*(name for name in (*WINDOW_TABLES, MEANS) if not self._tables.has(name)))
         if not self._made.clean:
@@ -114,7 +116,7 @@ class KeepingUp:
                 f"{self._tables}: there are no clean tables by the rules of now yet; run the step ingest"
             )
         made, events = self._made.windows, self._tables.read("fleet_events")
-        wanted = self._wanted_windows(events, end_ms)
+        wanted = self._wanted_windows(events, end_ms, overloaded)
         changed = sorted(
             unit for unit in {*wanted, *self._units(made)} if unit not in wanted or wanted[unit] != made.get(unit.key)
         )
@@ -122,7 +124,7 @@ class KeepingUp:
         sizes = {unit: self._made.clean[unit.key].size_bytes for unit in changed if unit.key in self._made.clean}
         for units in _together(changed, sizes):
             self._begin(made, units)
-            self._average(units, events, end_ms)
+            self._average(units, events, end_ms, overloaded)
             self._end(made, units, {unit: wanted[unit] for unit in units if unit in wanted})
         self._go_on_with_means()
         return changed
@@ -140,13 +142,13 @@ class KeepingUp:
             rejected[table] = self._tables.read(f"rejected_{table}", keys)
         events = history.frame(EVENTS, with_file=True, hours=hours)
         is_one = f.col("kind").isin(*FLEET_EVENTS) & f.col("at_ms").isNotNull() & ~f.col(IS_STRAY)
-        of_fleet = events.where(is_one).select(*TABLES["fleet_events"].fieldNames())
+        of_fleet = events.where(is_one).select(*schema_of("fleet_events").fieldNames())
         self._write("fleet_events", of_fleet, key_at("at_ms", grain), keys, units)
         faults = [each for each in _faults(history) if _hour_of(each.path) in {None, *hours}]
         counted = rejected_rows(rejected, faults)
         self._write("rejected_rows", counted, _key_of_file(grain), [*keys, ELSEWHERE], units)
 
-    def _average(self, units: Sequence[Unit], events: DataFrame, end_ms: int) -> None:
+    def _average(self, units: Sequence[Unit], events: DataFrame, end_ms: int, overloaded: float) -> None:
         grain = self._made.grain
         keys = [unit.key for unit in units]
         days = sorted({unit.day for unit in units})
@@ -169,6 +171,8 @@ class KeepingUp:
                 self._write(name, frame, window_key_at("start_ms", "window_s", grain), of_days, units)
             finally:
                 kept.unpersist()
+        even = imbalance(self._tables.read("broker_windows", keys), overloaded=overloaded)
+        self._write("imbalance", even, key_at("start_ms", grain), keys, units)
 
     def _with_longer(self, name: str, short: DataFrame, others: Sequence[str]) -> DataFrame:
         """Of these windows and, for those that are longer than a unit, of the `others` of their days."""
@@ -180,7 +184,7 @@ class KeepingUp:
         whole = short.unionByName(rest.where(f.col("window_s") == SHORTEST_S))
         return with_longer(name, short, of_unit).unionByName(with_longer(name, whole, longer))
 
-    def _wanted_windows(self, events: DataFrame, end_ms: int) -> dict[Unit, str]:
+    def _wanted_windows(self, events: DataFrame, end_ms: int, overloaded: float) -> dict[Unit, str]:
         """What the windows of each unit are made of, as a digest. Reports stand into the unit after their own."""
         clean = self._made.clean
         units = self._units(clean)
@@ -191,7 +195,7 @@ class KeepingUp:
             epochs = sorted({epoch for each in (own, before) if each is not None for epoch in each.epochs})
             of_terms = [(epoch, ends[epoch]) for epoch in epochs if ends.get(epoch, unit.to_ms) < unit.to_ms]
             files = own and own.files, before and before.last_files
-            found[unit] = digest_of(files, of_terms, min(end_ms, unit.to_ms))
+            found[unit] = digest_of(files, of_terms, min(end_ms, unit.to_ms), overloaded)
         return found
 
     def _ends_of_terms(self, events: DataFrame) -> dict[int, int]:

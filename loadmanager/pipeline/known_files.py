@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from loadmanager.history.files import HOUR_MS, Directory, HistoryFile
+from loadmanager.pipeline.filesystems import put
 
 KNOWN_FILES = "_known_files.parquet"
 _COLUMNS = ("path", "size_bytes", "mtime_ns", "first_ms", "last_ms", "otherwise", "damage")
@@ -81,7 +82,7 @@ class KnownFiles:
         columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), _SCHEMA, strict=True)]
         sink = pa.BufferOutputStream()
         pq.write_table(pa.table(columns, _SCHEMA), sink)
-        self._directory.write_over(KNOWN_FILES, sink.getvalue())
+        put(self._directory, KNOWN_FILES, sink.getvalue().to_pybytes())
         self._is_kept = True
 
     def _load(self, directory: Directory) -> None:

@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 
 import orjson
-import pyarrow as pa
 
 from loadmanager.history.files import Directory
+from loadmanager.pipeline.filesystems import put
 from loadmanager.pipeline.units import Grain
 
 MADE = "_made.json"
@@ -56,7 +56,7 @@ class Made:
 
     def save(self, directory: Directory) -> None:
         """Raises `OSError`."""
-        directory.write_over(MADE, pa.py_buffer(orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2)))
+        put(directory, MADE, orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2))
 
 
 def load_made(directory: Directory, history: str, grain: Grain | None) -> Made:

@@ -23,8 +23,8 @@ from loadmanager.core.evidence import Shown
 from loadmanager.core.learned import PROFILE_HOURS
 from loadmanager.errors import PipelineError
 from loadmanager.pipeline.forecast import HOUR_MS
-from loadmanager.pipeline.jobs import Summary
 from loadmanager.pipeline.schemas import METRICS
+from loadmanager.pipeline.summary import Summary
 from loadmanager.pipeline.writing import Tables
 from loadmanager.wire.learned import LearnedData, NamespaceLearned
 

@@ -22,7 +22,6 @@ from functools import partial
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql import types as t
 from pyspark.sql.streaming.query import StreamingQuery
 
 from loadmanager.errors import LoadManagerError, PipelineError
@@ -39,20 +38,13 @@ from loadmanager.pipeline.averages import (
 )
 from loadmanager.pipeline.balance import imbalance
 from loadmanager.pipeline.contents import StreamBatch
+from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.filesystems import directory_at, url_for_spark
 from loadmanager.pipeline.ingest import Cleaned, clean_broker_reports, clean_bundle_reports, rejected_rows
 from loadmanager.pipeline.reading import BadFiles, HistoryTables, cause_of, read_leaving_out
-from loadmanager.pipeline.schemas import TABLES, frame_of
+from loadmanager.pipeline.schemas import frame_of
 from loadmanager.pipeline.standing import STANDS_MS, standing
 from loadmanager.pipeline.writing import Format, Tables, Written
-
-TABLES["late_files"] = t.StructType(
-    [
-        t.StructField("file", t.StringType()),
-        t.StructField("hour_ms", t.LongType()),
-        t.StructField("watermark_ms", t.LongType()),
-    ]
-)
 
 Query = StreamingQuery
 """A stream under way, for those who do not import PySpark."""
@@ -185,7 +177,7 @@ class HistoryStream:
     def _write_late(self, late: dict[str, int], watermark_ms: int, batch: StreamBatch) -> None:
         rows = [(path, hour * HOUR_MS, watermark_ms) for path, hour in late.items()]
         part = f"{batch.stream}-{batch.number}"
-        frame = frame_of(self._spark, TABLES["late_files"], rows).withColumn("batch", f.lit(part))
+        frame = frame_of(self._spark, schema_of("late_files"), rows).withColumn("batch", f.lit(part))
         self._tables.write("late_files", frame, key="batch", batch=batch)
 
     def _ingest(self, hours: Sequence[int], batch: StreamBatch) -> None:

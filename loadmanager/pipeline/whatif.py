@@ -23,6 +23,7 @@ from loadmanager.config import settings_of
 from loadmanager.core.names import BrokerId
 from loadmanager.errors import PipelineError, ScenarioError
 from loadmanager.history.reader import History, OnFault
+from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.stretches import find_stretches, when
 from loadmanager.pipeline.whatif_file import FleetChanges, Variant, WhatIf
 from loadmanager.sim.composing import broker_spec, cost_model, world_rules
@@ -37,40 +38,9 @@ from loadmanager.whatif.ranges import Stretch, read_range
 
 MOST_TRIALS = 10_000
 
-_CELLS = t.StructType(
-    [
-        t.StructField("scenario", t.LongType(), nullable=False),
-        t.StructField("fleet", t.StringType(), nullable=False),
-        t.StructField("configuration", t.StringType(), nullable=False),
-        t.StructField("stretch", t.LongType(), nullable=False),
-        t.StructField("seed", t.LongType(), nullable=False),
-        t.StructField("from_ms", t.LongType(), nullable=False),
-    ]
-)
-
-OUTCOMES = t.StructType(
-    [
-        *_CELLS.fields,
-        t.StructField("duration_s", t.DoubleType(), nullable=False),
-        t.StructField("time_full_s", t.DoubleType(), nullable=False),
-        t.StructField("time_hot_s", t.DoubleType(), nullable=False),
-        t.StructField("time_above_s", t.DoubleType(), nullable=False),
-        t.StructField("worst_usage", t.DoubleType(), nullable=False),
-        t.StructField("mean_imbalance", t.DoubleType(), nullable=False),
-        t.StructField("regret", t.DoubleType(), nullable=False),
-        t.StructField("moved_share", t.DoubleType(), nullable=False),
-        t.StructField("moved_again", t.DoubleType(), nullable=False),
-        t.StructField("load_moved", t.DoubleType(), nullable=False),
-        t.StructField("moves", t.LongType(), nullable=False),
-        t.StructField("returns", t.LongType(), nullable=False),
-        t.StructField("thrash", t.DoubleType(), nullable=False),
-        t.StructField("clients_disturbed", t.LongType(), nullable=False),
-        t.StructField("splits", t.LongType(), nullable=False),
-        t.StructField("unowned_bundle_s", t.DoubleType(), nullable=False),
-        t.StructField("digest", t.StringType(), nullable=False),
-    ]
-)
-"""The table `scenarios`: a row per trial; see `sim.trial.figures`."""
+OUTCOMES = schema_of("scenarios")
+_CELLS = t.StructType(OUTCOMES.fields[:6])
+"""What a trial is; what came of it follows."""
 
 
 @dataclass(frozen=True, slots=True)

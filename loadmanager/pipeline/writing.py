@@ -26,11 +26,12 @@ from pyspark.sql import functions as f
 
 from loadmanager.errors import PipelineError
 from loadmanager.pipeline.contents import PART, WHOLE, Account, Contents, RowFile, StreamBatch
+from loadmanager.pipeline.datasets import require, schema_of
 from loadmanager.pipeline.delta import LOG, DeltaAccount
 from loadmanager.pipeline.filesystems import directory_at, url_for_spark
 from loadmanager.pipeline.manifests import MANIFESTS, ManifestAccount
 from loadmanager.pipeline.reading import cause_of, naming_bad_files
-from loadmanager.pipeline.schemas import METRICS, TABLES, frame_of, require
+from loadmanager.pipeline.schemas import METRICS, frame_of
 
 Format = Literal["delta", "parquet"]
 
@@ -98,7 +99,7 @@ class Tables:
 
     def read(self, name: str, keys: Sequence[str] | None = None) -> DataFrame:
         """The table, or these of its parts as far as there are any; `PipelineError` when it was never written."""
-        contents = self.contents(name)
+        schema, contents = schema_of(name), self.contents(name)
         if not contents.number:
             raise PipelineError(f"{self}/{name}: there is no such table yet; run the step that writes it")
         paths = [
@@ -108,8 +109,8 @@ class Tables:
             if file.rows and (keys is None or key in keys)
         ]
         if not paths:
-            return frame_of(self._spark, TABLES[name])
-        return self._spark.read.schema(TABLES[name]).parquet(*paths)
+            return frame_of(self._spark, schema)
+        return self._spark.read.schema(schema).parquet(*paths)
 
     def has(self, name: str) -> bool:
         return self.contents(name).number > 0

@@ -24,7 +24,7 @@ from loadmanager.pipeline.advice import (
     advise_on_limits_of_brokers,
     current,
 )
-from loadmanager.pipeline.schemas import require
+from loadmanager.pipeline.datasets import require
 
 SETTINGS = PlannerSettings()
 DAY_MS = 24 * HOUR_MS

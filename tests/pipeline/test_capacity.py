@@ -165,6 +165,11 @@ def test_what_three_whole_days_do_not_say_is_not_said(hours: list[int]) -> None:
     assert why is None or why.startswith(f"not enough history: {len(set(hours))} known hour")
 
 
+@pytest.mark.parametrize(("hours", "said"), [(65, "65 known hours, 2 whole days"), (0, "0 known hours")])
+def test_of_a_history_that_is_too_short_it_is_said_what_is_known(hours: int, said: str) -> None:
+    assert f"not enough history: {said}" in str(not_enough_history(np.arange(hours)))
+
+
 def test_a_trend_goes_on() -> None:
     days = np.arange(100, 128)
 
@@ -313,10 +318,8 @@ def test_a_broker_that_does_not_say_what_it_uses_is_taken_to_use_as_much_as_the_
 @pytest.mark.parametrize(
     ("hours", "fleet", "why"),
     [
-        (65, fleet_of(2, cpu=100.0), "not enough history: 65 known hours, 2 whole days"),
         (72, fleet_of(2), "no limit is known"),
         (72, fleet_of(0), "no broker was registered at the end of the range"),
-        (0, fleet_of(0), "not enough history: 0 known hours"),
     ],
 )
 def test_where_nothing_can_be_said_it_is_said_why(hours: int, fleet: pd.DataFrame, why: str) -> None:

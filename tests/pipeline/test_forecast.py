@@ -13,6 +13,7 @@ from support.window_frames import HOUR_MS, frame_of
 
 from loadmanager.core.load import FloatArray
 from loadmanager.history.series import read_series
+from loadmanager.pipeline.datasets import require
 from loadmanager.pipeline.forecast import (
     HORIZONS,
     SEASONAL,
@@ -32,7 +33,7 @@ from loadmanager.pipeline.forecast import (
     seasonal_quantiles,
 )
 from loadmanager.pipeline.intervals import covered
-from loadmanager.pipeline.schemas import METRICS, require
+from loadmanager.pipeline.schemas import METRICS
 
 TRACES = Path(os.environ.get("LOADMANAGER_SHARED", Path(__file__).parents[3] / "shared")) / "traces"
 NAN = float("nan")

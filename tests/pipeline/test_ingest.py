@@ -16,9 +16,10 @@ from support.frames import START_MS, files_of, history_of, reported, rows_of
 
 from loadmanager.errors import PipelineError
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, TABLES
+from loadmanager.pipeline.datasets import require
 from loadmanager.pipeline.ingest import clean_broker_reports, clean_bundle_reports, rejected_rows
 from loadmanager.pipeline.reading import FileFault, HistoryTables
-from loadmanager.pipeline.schemas import raw, require
+from loadmanager.pipeline.schemas import raw
 from loadmanager.pipeline.writing import Tables
 
 GOOD = {

@@ -20,22 +20,15 @@ from support.recorded_fleet import BROKERS, BUNDLES, MINUTE_MS, NAMESPACES, reco
 from loadmanager.config import Settings, load_settings
 from loadmanager.errors import PipelineError
 from loadmanager.history.files import Directory
-from loadmanager.pipeline.jobs import (
-    RECOMMENDED,
-    STEPS,
-    SUMMARY,
-    Job,
-    StepError,
-    Summary,
-    default_whatif,
-    get_summary,
-    make_report_again,
-    put_recommended,
-    run,
-)
+from loadmanager.pipeline.datasets import DATASETS
+from loadmanager.pipeline.job import Job
 from loadmanager.pipeline.league import Recommendation
 from loadmanager.pipeline.publish import learned_from
-from loadmanager.pipeline.schemas import TABLES
+from loadmanager.pipeline.runner import StepError, run
+from loadmanager.pipeline.steps import STEPS
+from loadmanager.pipeline.steps.report import make_report_again
+from loadmanager.pipeline.steps.whatif import RECOMMENDED, default_whatif, put_recommended
+from loadmanager.pipeline.summary import SUMMARY, Summary, get_summary
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
 from loadmanager.pipeline.writing import Tables
 
@@ -90,7 +83,7 @@ def test_all_steps_are_run_in_their_order_and_tell_what_they_write(done: Done) -
     summary, seen, tables = done
     assert seen.steps == [each for step in STEPS for each in (step, f"{step} done")]
     assert seen.rows == {table: rows for each in summary.steps for table, rows in each.rows.items()}
-    assert seen.rows.keys() <= TABLES.keys()
+    assert seen.rows.keys() <= DATASETS.keys()
     assert all(tables.rows(table) == rows for table, rows in seen.rows.items())
 
 
@@ -195,7 +188,7 @@ def test_some_steps_can_be_run_again_alone_and_the_others_stay_as_they_were(
 
 
 def rows_by_table(tables: Tables) -> dict[str, int]:
-    return {name: tables.rows(name) for name in TABLES if tables.has(name)}
+    return {name: tables.rows(name) for name in DATASETS if tables.has(name)}
 
 
 @pytest.fixture

@@ -136,13 +136,15 @@ def test_killed_between_any_two_writes_the_next_one_leaves_what_one_batch_would(
             return whole(self, table, *arguments, **options)
 
         kept.add(next(rounds))
-        with monkeypatch.context() as patch, pytest.raises(KilledError):
+        with monkeypatch.context() as patch:
             patch.setattr(Tables, "write", write)
-            kept.take_in()
+            with pytest.raises(KilledError):
+                kept.take_in()
     kept.add(next(rounds))
-    with monkeypatch.context() as patch, pytest.raises(KilledError):
+    with monkeypatch.context() as patch:
         patch.setattr(KeepingUp, "_go_on_with_means", killed_after(KeepingUp._go_on_with_means))
-        kept.take_in()
+        with pytest.raises(KilledError):
+            kept.take_in()
     kept.take_in()
     kept.assert_as_in_one_batch()
 

@@ -10,10 +10,11 @@ from pyspark.sql import SparkSession
 
 from loadmanager.core.evidence import Shown
 from loadmanager.errors import PipelineError
+from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.forecast import BACKTEST, FORECASTS, HOUR_MS
-from loadmanager.pipeline.jobs import Done, Summary
 from loadmanager.pipeline.publish import learned_from, loads_of_namespaces, profiles_of, proved_namespaces, weekly_hours
-from loadmanager.pipeline.schemas import METRICS, TABLES
+from loadmanager.pipeline.schemas import METRICS
+from loadmanager.pipeline.summary import Done, Summary
 from loadmanager.pipeline.writing import Tables
 from loadmanager.wire.learned import LEARNED_DATA
 
@@ -26,7 +27,7 @@ def window(
 ) -> dict[str, Any]:
     means = {f"mean_{metric}": load * (number + 1) for number, metric in enumerate(METRICS)}
     named = {"window_s": window_s, "start_ms": 0, "namespace": namespace, "bundles": bundles, "covered_s": covered_s}
-    rest = {name: 0.0 for name in TABLES["namespace_windows"].names if name not in {**named, **means}}
+    rest = {name: 0.0 for name in schema_of("namespace_windows").names if name not in {**named, **means}}
     return {**named, **means, **rest}
 
 
@@ -39,7 +40,7 @@ def test_a_bundle_carries_what_its_namespace_did_divided_among_its_bundles_by_ti
         window("t/busy", 1, 5e9, window_s=300),
         window("t/c1/old", 1, 1e7),
     ]
-    found = loads_of_namespaces(spark.createDataFrame(rows, TABLES["namespace_windows"])).collect()
+    found = loads_of_namespaces(spark.createDataFrame(rows, schema_of("namespace_windows"))).collect()
     assert [row.namespace for row in found] == ["t/busy", "t/even"]
     even = (8.0 / 4 * 3600 + 8.0 / 2 * 1800) / 5400
     assert [found[1][metric] for metric in METRICS] == pytest.approx([even, 2 * even, 3 * even, 4 * even])
@@ -81,7 +82,7 @@ def test_a_profile_begins_on_monday_wherever_the_forecast_does_and_its_mean_is_o
 def test_what_is_published_says_where_it_comes_from_and_is_what_a_leader_takes(
     spark: SparkSession, tables: Tables
 ) -> None:
-    tables.write("namespace_windows", spark.createDataFrame([window("t/ns", 2, 8.0)], TABLES["namespace_windows"]))
+    tables.write("namespace_windows", spark.createDataFrame([window("t/ns", 2, 8.0)], schema_of("namespace_windows")))
     steps = [Done("averages", "run-1"), Done("report", "run-2")]
     learned = learned_from(tables, Summary("run-2", "/history", "/out", 5, 6, steps))
     assert {key: learned[key] for key in ("run", "history", "rangeFrom", "rangeTo")} == {
@@ -95,7 +96,7 @@ def test_what_is_published_says_where_it_comes_from_and_is_what_a_leader_takes(
 
 
 def test_a_profile_is_published_with_the_load(spark: SparkSession, tables: Tables) -> None:
-    tables.write("namespace_windows", spark.createDataFrame([window("t/ns", 2, 8.0)], TABLES["namespace_windows"]))
+    tables.write("namespace_windows", spark.createDataFrame([window("t/ns", 2, 8.0)], schema_of("namespace_windows")))
     rows = [
         ("namespace", "t/ns", metric, MONDAY_MS + hour * HOUR_MS, hour + 1, 0.0, 3.0, 9.0, "seasonal")
         for metric in METRICS
@@ -129,6 +130,6 @@ def test_a_profile_has_proved_itself_where_the_back_test_shows_it_better_a_day_a
 def test_nothing_is_published_where_nothing_was_carried(spark: SparkSession, tables: Tables) -> None:
     with pytest.raises(PipelineError, match="namespace_windows: there is no such table yet"):
         learned_from(tables, Summary("run-1", "/history", "/out"))
-    tables.write("namespace_windows", spark.createDataFrame([window("t/ns", 2, 0.0)], TABLES["namespace_windows"]))
+    tables.write("namespace_windows", spark.createDataFrame([window("t/ns", 2, 0.0)], schema_of("namespace_windows")))
     with pytest.raises(PipelineError, match="nothing to publish"):
         learned_from(tables, Summary("run-1", "/history", "/out"))

@@ -15,8 +15,9 @@ from support.frames import rows_of
 
 from loadmanager.errors import PipelineError
 from loadmanager.pipeline.contents import RowFile, StreamBatch
+from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.delta import DeltaAccount
-from loadmanager.pipeline.schemas import TABLES, frame_of
+from loadmanager.pipeline.schemas import frame_of
 from loadmanager.pipeline.writing import Format, Tables
 
 NAME = "time_above"
@@ -35,7 +36,7 @@ def manifests(spark: SparkSession, tmp_path: Path) -> Tables:
 def rows(spark: SparkSession, **shares: float) -> DataFrame:
     """One for each subject."""
     given = [("usage", subject, 0.8, 1.0, 1.0, float(share)) for subject, share in shares.items()]
-    return frame_of(spark, TABLES[NAME], given)
+    return frame_of(spark, schema_of(NAME), given)
 
 
 def by_subject(frame: DataFrame) -> DataFrame:
@@ -160,7 +161,7 @@ def test_a_table_stays_in_the_format_that_it_began_in(spark: SparkSession, tmp_p
     root = str(tmp_path)
     begun: dict[str, Format] = {"time_above": "parquet", "rejected_rows": "delta"}
     for name, table_format in begun.items():
-        Tables(spark, root, table_format).write(name, frame_of(spark, TABLES[name]))
+        Tables(spark, root, table_format).write(name, frame_of(spark, schema_of(name)))
     either = Tables(spark, root)
     either.write(NAME, rows(spark, a=1))
     assert (shares(either), either.has("rejected_rows")) == ({"a": 1}, True)

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from loadmanager.pipeline.schemas import TABLES
+from loadmanager.pipeline.datasets import schema_of
 
 HOUR_MS = 3_600_000
 
@@ -18,7 +18,7 @@ _ZEROS: dict[type[t.DataType], object] = {t.DoubleType: 0.0, t.StringType: "", t
 
 def frame_of(spark: SparkSession, table: str, rows: Sequence[Mapping[str, object]]) -> DataFrame:
     """Rows of a table; a window is one of an hour."""
-    schema = TABLES[table]
+    schema = schema_of(table)
     empty = {each.name: _ZEROS.get(type(each.dataType), 0) for each in schema} | {"window_s": 3600}
     columns = {name: [row.get(name, empty[name]) for row in rows] for name in schema.names}
     return spark.createDataFrame(pa.table(columns, schema=to_arrow_schema(schema)), schema)

@@ -19,11 +19,12 @@ import structlog
 from loadmanager.core.extensible import ReportRules
 from loadmanager.core.leadership import Sighting
 from loadmanager.core.names import BrokerId, NamespaceName
+from loadmanager.core.parts import in_parts
 from loadmanager.errors import InvalidRecordError, StoreError
 from loadmanager.leader.picture.broker_records import BrokerRecords
 from loadmanager.leader.picture.faults import Faults
 from loadmanager.leader.picture.live_settings import LiveSettings
-from loadmanager.leader.picture.rereading import Rereading, in_parts
+from loadmanager.leader.picture.rereading import Rereading
 from loadmanager.leader.picture.view import ClusterView, NamespaceEntry
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, SessionState, Znode

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from itertools import islice
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -20,15 +18,6 @@ log = structlog.get_logger(__name__)
 
 _RETRY_S = 0.2
 _DEBOUNCE_S = 0.002
-
-_Item = TypeVar("_Item")
-
-
-def in_parts(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
-    """The items, so many of them at a time."""
-    remaining = iter(items)
-    while part := list(islice(remaining, size)):
-        yield part
 
 
 class Rereading:

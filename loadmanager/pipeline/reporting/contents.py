@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import pandas as pd
 from pyspark.sql import Column, DataFrame
@@ -13,7 +14,6 @@ from loadmanager.pipeline.forecast import HOUR_MS
 from loadmanager.pipeline.reporting.about import Contents
 from loadmanager.pipeline.reporting.binning import bin_length_ms
 from loadmanager.pipeline.reporting.held_out import hold_out
-from loadmanager.pipeline.writing import Tables
 
 _MOST_BROKERS = 60
 _MOST_BUNDLES = 30
@@ -43,7 +43,18 @@ _READERS: dict[str, Callable[[DataFrame], DataFrame]] = {
 }
 
 
-def collect(tables: Tables) -> Contents:
+TABLES_READ = (*_READERS, "broker_windows", "bundle_windows", "namespace_windows")
+
+
+class Readable(Protocol):
+    """Tables that can be read."""
+
+    def has(self, name: str, /) -> bool: ...
+
+    def read(self, name: str, /) -> DataFrame: ...
+
+
+def collect(tables: Readable) -> Contents:
     """What the page is made of; a table that was never written is absent."""
     read = {
         name: narrowed(tables.read(name)).limit(_MOST_CSV_ROWS).toPandas()

@@ -1,0 +1,358 @@
+"""Every table that the pipeline writes: its name, what a row of it is, and its columns.
+
+What is not declared here is neither read nor written. The steps that make these tables are in `pipeline.steps`; the
+list in docs/pipeline.md is that of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from pyspark.sql import DataFrame
+from pyspark.sql import types as t
+
+from loadmanager.errors import PipelineError
+from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS
+from loadmanager.pipeline.schemas import METRICS, RESOURCES, raw
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A table: `about` says what a row of it is."""
+
+    name: str
+    about: str
+    schema: t.StructType
+
+
+_LONG, _DOUBLE, _STRING = t.LongType(), t.DoubleType(), t.StringType()
+_INT, _BOOLEAN = t.IntegerType(), t.BooleanType()
+
+
+def _of(kind: t.DataType, *names: str) -> dict[str, t.DataType]:
+    return dict.fromkeys(names, kind)
+
+
+def _struct(**columns: t.DataType) -> t.StructType:
+    return t.StructType([t.StructField(name, kind) for name, kind in columns.items()])
+
+
+def _never_null(**columns: t.DataType) -> t.StructType:
+    return t.StructType([t.StructField(name, kind, nullable=False) for name, kind in columns.items()])
+
+
+def _joined(*parts: t.StructType) -> t.StructType:
+    return t.StructType([column for part in parts for column in part.fields])
+
+
+def _statistics(*statistics: str) -> dict[str, t.DataType]:
+    return _of(_DOUBLE, *(f"{statistic}_{metric}" for metric in METRICS for statistic in statistics))
+
+
+_WINDOW = {"window_s": _INT, "start_ms": _LONG}
+_CARRIED = {**_statistics("mean", "max", "p95"), **_of(_DOUBLE, "topics", "sessions")}
+_REJECTED = _struct(file=_STRING, reason=_STRING)
+_QUANTILES = ("q10", "q50", "q90")
+
+_REPORTS = (
+    Dataset("clean_broker_reports", "a report of a broker that can be used", raw(BROKER_REPORTS)),
+    Dataset("clean_bundle_reports", "a bundle of such a report", raw(BUNDLE_REPORTS)),
+    Dataset(
+        "rejected_broker_reports",
+        "a report of a broker that cannot be used, as it was, with its file and the reason",
+        _joined(raw(BROKER_REPORTS), _REJECTED),
+    ),
+    Dataset("rejected_bundle_reports", "a bundle likewise", _joined(raw(BUNDLE_REPORTS), _REJECTED)),
+    Dataset(
+        "rejected_rows",
+        "how many rows of a file were rejected for a reason, with an example",
+        _struct(**_of(_STRING, "table", "reason", "file"), count=_LONG, example=_STRING),
+    ),
+    Dataset(
+        "fleet_events",
+        "an event that says for how long reports stand, or who is there",
+        _struct(**_of(_LONG, "at_ms", "epoch", "sequence"), **_of(_STRING, "kind", "subject")),
+    ),
+    Dataset(
+        "late_files",
+        "a file that came too late for a stream",
+        _struct(file=_STRING, hour_ms=_LONG, watermark_ms=_LONG),
+    ),
+)
+
+_AVERAGES = (
+    Dataset(
+        "carried",
+        "a broker that carried a bundle in 5 minutes, since when, for how long, and how much",
+        _struct(
+            start_ms=_LONG,
+            **_of(_STRING, "bundle", "namespace", "broker"),
+            **_of(_LONG, "from_ms", "covered_ms", "n"),
+            **_statistics("mean", "max"),
+            **_of(_DOUBLE, "topics", "sessions"),
+        ),
+    ),
+    Dataset(
+        "bundle_windows",
+        "a bundle in 5 minutes, an hour or a day",
+        _struct(**_WINDOW, **_of(_STRING, "bundle", "namespace"), n=_LONG, covered_s=_DOUBLE, **_CARRIED),
+    ),
+    Dataset(
+        "broker_windows",
+        "a broker likewise, with what it used of its resources",
+        _struct(
+            **_WINDOW,
+            broker=_STRING,
+            n=_LONG,
+            covered_s=_DOUBLE,
+            **_statistics("mean", "max", "p95"),
+            **_of(_DOUBLE, *(f"{statistic}_{name}" for name in RESOURCES for statistic in ("mean", "max"))),
+            **_of(_DOUBLE, "mean_usage", "max_usage", "topics", "bundles", "sessions"),
+        ),
+    ),
+    Dataset(
+        "namespace_windows",
+        "a namespace likewise",
+        _struct(**_WINDOW, namespace=_STRING, bundles=_LONG, covered_s=_DOUBLE, **_CARRIED),
+    ),
+    Dataset(
+        "running_means",
+        "the leader's short and long means of a bundle",
+        _struct(
+            **_of(_STRING, "bundle", "namespace"),
+            **_of(_DOUBLE, *(f"short_{metric}" for metric in METRICS), *(f"long_{metric}" for metric in METRICS)),
+            **_of(_INT, "short_samples", "long_samples"),
+            **_of(_LONG, "topics", "at_ms", "epoch", "sequence"),
+        ),
+    ),
+)
+
+_BALANCE = (
+    Dataset(
+        "imbalance",
+        "how even the load was in 5 minutes",
+        _struct(
+            **_of(_LONG, "start_ms", "brokers"),
+            **_of(_DOUBLE, "covered_s", "load", "max_over_mean", "cv"),
+            worst_broker=_STRING,
+            worst_usage=_DOUBLE,
+            worst_used_broker=_STRING,
+            overloaded_brokers=_LONG,
+            above_threshold=_BOOLEAN,
+        ),
+    ),
+    Dataset(
+        "time_above",
+        "for how long the cluster was uneven, or a broker too busy",
+        _struct(**_of(_STRING, "what", "subject"), **_of(_DOUBLE, "threshold", "above_s", "observed_s", "share")),
+    ),
+    Dataset(
+        "hot_bundles",
+        "one of the bundles with the most load on a day",
+        _struct(
+            start_ms=_LONG,
+            **_of(_STRING, "bundle", "namespace"),
+            **_of(_DOUBLE, "load", "share", "msg_rate"),
+            rank=_INT,
+            times_mean=_DOUBLE,
+        ),
+    ),
+    Dataset(
+        "namespace_skew",
+        "how unevenly a namespace's load was spread over its bundles on a day",
+        _struct(
+            start_ms=_LONG,
+            namespace=_STRING,
+            bundles=_LONG,
+            **_of(_DOUBLE, "load", "max_over_mean", "cv"),
+            hottest_bundle=_STRING,
+            hottest_share=_DOUBLE,
+        ),
+    ),
+    Dataset(
+        "flapping",
+        "a bundle that moved, and how often it came back",
+        _struct(
+            bundle=_STRING,
+            **_of(_LONG, "moves", "own_moves", "returns"),
+            **_of(_DOUBLE, "thrash", "moved_again", "moved_share"),
+            **_of(_LONG, "first_ms", "last_ms"),
+        ),
+    ),
+    Dataset(
+        "move_effects",
+        "a move, what was predicted of it, and what was measured",
+        _struct(
+            **_of(_LONG, "epoch", "sequence"),
+            **_of(_STRING, "bundle", "source", "destination", "reason", "outcome"),
+            at_ms=_LONG,
+            **_of(_DOUBLE, "load", "predicted_before", "predicted_after", "measured_before", "measured_after"),
+            measured_by=_STRING,
+            error=_DOUBLE,
+        ),
+    ),
+    Dataset(
+        "inconsistent_brokers",
+        "a broker whose totals are not what its bundles add up to",
+        _struct(
+            **_of(_STRING, "broker", "what"),
+            **_of(_LONG, "reports", "inconsistent"),
+            worst_difference=_DOUBLE,
+            at_ms=_LONG,
+            **_of(_DOUBLE, "reported", "summed"),
+        ),
+    ),
+)
+
+_FORECAST = (
+    # `model` is the one that was tried against the baseline; both are null-scored where there was too little to try.
+    # The coverage is the part of the points that were within the 80 % interval; `shown` is what the pinball losses of
+    # the days show of the model beside the baseline (`core.evidence`).
+    Dataset(
+        "backtest",
+        "how wrong forecasts of a series were so many hours ahead, and which model is used",
+        _joined(
+            _never_null(**_of(_STRING, "kind", "key", "metric"), horizon_h=_INT, model=_STRING, points=_LONG),
+            _struct(**_of(_DOUBLE, "pinball", "mae"), baseline=_STRING),
+            _struct(**_of(_DOUBLE, "baseline_pinball", "baseline_mae", "coverage", "baseline_coverage")),
+            _never_null(shown=_STRING, used=_BOOLEAN, why=_STRING),
+        ),
+    ),
+    Dataset(
+        "forecasts",
+        "an hour to come of a series",
+        _never_null(
+            **_of(_STRING, "kind", "key", "metric"),
+            start_ms=_LONG,
+            hours_ahead=_INT,
+            **_of(_DOUBLE, *_QUANTILES),
+            model=_STRING,
+        ),
+    ),
+)
+
+_CAPACITY = (
+    # The errors are of the fit and of the model given, on the reports held out.
+    Dataset(
+        "cost_models",
+        "what load costs brokers of a class of a resource",
+        _joined(
+            _never_null(
+                **_of(_STRING, "broker_class", "resource"),
+                **_of(_DOUBLE, "base", *METRICS, "topics"),
+                **_of(_LONG, "reports", "held_out"),
+            ),
+            _struct(**_of(_DOUBLE, "r2", "mape", "given_r2", "given_mape")),
+            _never_null(fitted=_BOOLEAN, why=_STRING),
+        ),
+    ),
+    # `used` is the part of what the brokers may use that is used, of the resource that is closest to its end, null
+    # where they may use nothing of it; `needed` is null where no number of brokers would do, `..._n1` when any one may
+    # be lost, `..._domain` when any one failure domain may be (null with fewer than two); `exhausted_on` is the first
+    # day on which those that are there are too few, null for none of these days.
+    Dataset(
+        "capacity",
+        "how many brokers a day to come needs, by a quantile of its forecast",
+        _joined(
+            _never_null(day=_STRING, start_ms=_LONG, quantile=_DOUBLE),
+            _struct(**_of(_LONG, "needed", "needed_n1", "needed_domain")),
+            _never_null(have=_LONG, resource_first=_STRING),
+            _struct(used=_DOUBLE),
+            _never_null(**_of(_BOOLEAN, "fits", "fits_n1")),
+            _struct(fits_domain=_BOOLEAN, **_of(_STRING, "exhausted_on", "exhausted_on_n1", "exhausted_on_domain")),
+            _never_null(headroom=_DOUBLE, basis=_STRING),
+        ),
+    ),
+)
+
+_ADVICE = (
+    Dataset(
+        "advice",
+        "a piece of advice with its numbers",
+        _never_null(**_of(_STRING, "kind", "subject", "text", "evidence")),
+    ),
+)
+
+_WHATIF = (
+    # The figures are those of `sim.trial.figures`.
+    Dataset(
+        "scenarios",
+        "a trial and what came of it",
+        _never_null(
+            scenario=_LONG,
+            **_of(_STRING, "fleet", "configuration"),
+            **_of(_LONG, "stretch", "seed", "from_ms"),
+            **_of(_DOUBLE, "duration_s", "time_full_s", "time_hot_s", "time_above_s", "worst_usage"),
+            **_of(_DOUBLE, "mean_imbalance", "regret", "moved_share", "moved_again", "load_moved"),
+            **_of(_LONG, "moves", "returns"),
+            thrash=_DOUBLE,
+            **_of(_LONG, "clients_disturbed", "splits"),
+            unowned_bundle_s=_DOUBLE,
+            digest=_STRING,
+        ),
+    ),
+    Dataset(
+        "league",
+        "a configuration with a fleet: its place, and its figures",
+        _struct(
+            fleet=_STRING,
+            place=_LONG,
+            configuration=_STRING,
+            scenarios=_LONG,
+            hours=_DOUBLE,
+            **_of(_DOUBLE, "time_full", "time_hot", "regret", "time_above", "worst_usage", "moved_share", "moves"),
+            **_of(_DOUBLE, "moved_again", "returns", "clients_disturbed"),
+            recommended=_BOOLEAN,
+        ),
+    ),
+    Dataset(
+        "paired_differences",
+        "two configurations compared by a figure",
+        _struct(
+            **_of(_STRING, "fleet", "metric", "configuration", "other"),
+            **_of(_DOUBLE, "difference", "low", "high"),
+            pairs=_LONG,
+            **_of(_STRING, "paired_over", "shown"),
+        ),
+    ),
+    Dataset(
+        "recommendation",
+        "the configuration to use with a fleet, or why there is none",
+        _struct(
+            **_of(_STRING, "fleet", "configuration"),
+            **_of(_LONG, "days", "seeds"),
+            rank_correlation=_DOUBLE,
+            why=_STRING,
+        ),
+    ),
+)
+
+DATASETS: Mapping[str, Dataset] = MappingProxyType(
+    {each.name: each for each in (*_REPORTS, *_AVERAGES, *_BALANCE, *_FORECAST, *_CAPACITY, *_ADVICE, *_WHATIF)}
+)
+"""By name."""
+
+
+def schema_of(table: str) -> t.StructType:
+    """The columns of a table. Raises `PipelineError` for one that is not declared."""
+    if table not in DATASETS:
+        raise PipelineError(f"table {table}: unknown; there are {', '.join(DATASETS)}")
+    return DATASETS[table].schema
+
+
+def require(frame: DataFrame, table: str) -> DataFrame:
+    """The frame with its columns in the order of the table; `PipelineError` names a column that is wrong."""
+    schema = schema_of(table)
+    types = {each.name: each.dataType for each in frame.schema}
+    for wanted in schema:
+        found = types.pop(wanted.name, None)
+        if found is None:
+            raise PipelineError(f"table {table}: has no column {wanted.name}; it has {', '.join(frame.columns)}")
+        if found != wanted.dataType:
+            kinds = f"{found.simpleString()}, expected {wanted.dataType.simpleString()}"
+            raise PipelineError(f"table {table}: column {wanted.name} is {kinds}")
+    if types:
+        raise PipelineError(f"table {table}: columns {', '.join(types)}: not in it")
+    return frame.select(*schema.fieldNames())

@@ -1,0 +1,139 @@
+"""What a run of the pipeline is to do, and the run under way as its steps see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol
+
+import pandas as pd
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as t
+
+from loadmanager.pipeline.capacity import Aim
+from loadmanager.pipeline.datasets import schema_of
+from loadmanager.pipeline.enough import not_enough_history
+from loadmanager.pipeline.filesystems import directory_at
+from loadmanager.pipeline.forecast import hours_known
+from loadmanager.pipeline.keeping_up import KeepingUp
+from loadmanager.pipeline.known_files import KnownFiles
+from loadmanager.pipeline.reading import BadFiles, HistoryTables
+from loadmanager.pipeline.recorded import Recorded, find_recorded
+from loadmanager.pipeline.schemas import frame_of
+from loadmanager.pipeline.step import NothingToSay, Step
+from loadmanager.pipeline.summary import Done, Summary
+from loadmanager.pipeline.whatif_file import WhatIf
+from loadmanager.pipeline.writing import Format, Tables
+
+CANNOT_GO_ON = (PySparkException, Py4JError, OSError, pa.ArrowException)
+"""What Spark, its filesystems and Arrow fail with."""
+
+
+class Watch(Protocol):
+    """Who is told how far a run is."""
+
+    def began(self, step: str) -> None: ...
+
+    def wrote(self, step: str, table: str, rows: int) -> None: ...
+
+    def ended(self, step: str, seconds: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to be worked on. `whatif` is what to try; None: a few strategies, with and without one broker. The
+    `table_format` is that of new tables. `anew`: also what has not changed since the last run.
+    """
+
+    history: str
+    out: str
+    from_ms: int | None = None
+    to_ms: int | None = None
+    bad_files: BadFiles = "fail"
+    aim: Aim = field(default_factory=Aim)
+    whatif: WhatIf | None = None
+    partitions: int | None = None
+    table_format: Format | None = None
+    anew: bool = False
+
+
+class JobRun:
+    """One run under way: its steps, of which one is at work, read and write through it."""
+
+    def __init__(self, spark: SparkSession, job: Job, summary: Summary, watch: Watch) -> None:
+        self.spark = spark
+        self.job = job
+        self.summary = summary
+        self._tables = Tables(spark, job.out, job.table_format)
+        self.watch = watch
+
+    def begin(self, step: Step) -> Done:
+        """This step is at work from now on."""
+        self._step, self._done = step, self.summary.begin(step.name)
+        return self._done
+
+    @cached_property
+    def history(self) -> HistoryTables:
+        job = self.job
+        known = KnownFiles(directory_at(self.spark, job.out))
+        return HistoryTables(self.spark, job.history, job.from_ms, job.to_ms, job.bad_files, known)
+
+    @cached_property
+    def keeping_up(self) -> KeepingUp:
+        return KeepingUp(self.spark, self._tables, self.job.history, anew=self.job.anew)
+
+    @cached_property
+    def recorded(self) -> Recorded:
+        return find_recorded(self.history.frame("events"))
+
+    @property
+    def end_ms(self) -> int:
+        """After what was ingested."""
+        return self.summary.to_ms or self.history.range[1]
+
+    def read(self, table: str, keys: Sequence[str] | None = None) -> DataFrame:
+        self._step.require_reads(table)
+        return self._tables.read(table, keys)
+
+    def has(self, table: str) -> bool:
+        """Whether it was ever written; of any table."""
+        return self._tables.has(table)
+
+    def write(self, table: str, frame: DataFrame, *, key: str | None = None, keys: Sequence[str] | None = None) -> None:
+        """As `Tables.write`; whoever watches is told."""
+        self._step.require_writes(table)
+        self._tell(table, self._tables.write(table, frame, key=key, keys=keys).rows)
+
+    def kept(self, *tables: str) -> None:
+        """These are kept up with the history, which whoever watches is told, with all rows that they have."""
+        for table in tables:
+            self._step.require_writes(table)
+            self._tell(table, self._tables.rows(table))
+
+    def _tell(self, table: str, rows: int) -> None:
+        self._done.rows[table] = rows
+        self.watch.wrote(self._step.name, table, rows)
+
+    def write_pandas(self, table: str, frame: pd.DataFrame) -> None:
+        """As `write`, of few rows that are known here; what is not a number is null."""
+        rows = [tuple(row) for row in frame.astype(object).where(frame.notna(), None).itertuples(index=False)]
+        schema = t.StructType([schema_of(table)[name] for name in frame.columns])
+        self.write(table, frame_of(self.spark, schema, rows))
+
+    def note(self, text: str) -> None:
+        """Say what was left out, in a sentence."""
+        self._done.note(text)
+
+    def require_days(self) -> None:
+        """Raises `NothingToSay` where too little is known to speak of days to come."""
+        if self._why_not is not None:
+            raise NothingToSay(self._why_not)
+
+    @cached_property
+    def _why_not(self) -> str | None:
+        """Found once: no step after the first that asks makes windows."""
+        return not_enough_history(hours_known(self.read("broker_windows")))

@@ -1,0 +1,24 @@
+"""The step `advice`: what the history suggests to change."""
+
+from __future__ import annotations
+
+from loadmanager.pipeline.advice import AdviceTables, advice
+from loadmanager.pipeline.job import JobRun
+from loadmanager.pipeline.step import Step
+
+
+def advise(run: JobRun) -> None:
+    run.require_days()
+    read = run.read
+    tables = AdviceTables(
+        read("bundle_windows"), read("broker_windows"), read("clean_bundle_reports"), read("clean_broker_reports")
+    )
+    run.write("advice", advice(tables, run.recorded.settings.planner_settings()))
+
+
+STEP = Step(
+    "advice",
+    advise,
+    reads=("broker_windows", "bundle_windows", "clean_broker_reports", "clean_bundle_reports"),
+    writes=("advice",),
+)

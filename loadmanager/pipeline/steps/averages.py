@@ -1,0 +1,23 @@
+"""The step `averages`: who carried what, windows per bundle, broker and namespace of it, how even they were, and the
+leader's running means.
+"""
+
+from __future__ import annotations
+
+from loadmanager.pipeline.job import JobRun
+from loadmanager.pipeline.keeping_up import MEANS, WINDOW_TABLES
+from loadmanager.pipeline.step import Step
+
+
+def averages(run: JobRun) -> None:
+    planner = run.recorded.settings.planner_settings()
+    run.keeping_up.average(run.end_ms, planner.broker_overloaded_threshold_percentage / 100)
+    run.kept(*WINDOW_TABLES, MEANS)
+
+
+STEP = Step(
+    "averages",
+    averages,
+    reads=("clean_bundle_reports", "clean_broker_reports", "fleet_events"),
+    writes=(*WINDOW_TABLES, MEANS),
+)

@@ -1,0 +1,43 @@
+"""The step `balance`: how even the load was, and what moving bundles did."""
+
+from __future__ import annotations
+
+from loadmanager.pipeline.balance import (
+    flapping,
+    hot_bundles,
+    inconsistent_brokers,
+    move_effects,
+    namespace_skew,
+    time_above,
+)
+from loadmanager.pipeline.job import JobRun
+from loadmanager.pipeline.step import Step
+
+
+def balance(run: JobRun) -> None:
+    read, write = run.read, run.write
+    planner = run.recorded.settings.planner_settings()
+    overloaded = planner.broker_overloaded_threshold_percentage / 100
+    moves, windows = run.history.frame("moves"), read("broker_windows")
+    even = read("imbalance")
+    write("time_above", time_above(even, windows, overloaded=overloaded))
+    write("hot_bundles", hot_bundles(read("bundle_windows")))
+    write("namespace_skew", namespace_skew(read("bundle_windows")))
+    write("flapping", flapping(moves, planner))
+    write("move_effects", move_effects(moves, even))
+    write("inconsistent_brokers", inconsistent_brokers(read("clean_broker_reports"), read("clean_bundle_reports")))
+
+
+STEP = Step(
+    "balance",
+    balance,
+    reads=("broker_windows", "imbalance", "bundle_windows", "clean_broker_reports", "clean_bundle_reports"),
+    writes=(
+        "time_above",
+        "hot_bundles",
+        "namespace_skew",
+        "flapping",
+        "move_effects",
+        "inconsistent_brokers",
+    ),
+)

@@ -1,0 +1,45 @@
+"""The step `report`: one HTML file with all of it, and tables as CSV beside it."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from loadmanager.errors import PipelineError
+from loadmanager.pipeline.filesystems import directory_at, find_text, put
+from loadmanager.pipeline.job import CANNOT_GO_ON, JobRun
+from loadmanager.pipeline.reading import cause_of
+from loadmanager.pipeline.reporting.about import About
+from loadmanager.pipeline.reporting.contents import TABLES_READ, Readable, collect
+from loadmanager.pipeline.reporting.page import PAGE, make_report
+from loadmanager.pipeline.step import Step
+from loadmanager.pipeline.steps.whatif import RECOMMENDED
+from loadmanager.pipeline.summary import Summary, get_summary
+from loadmanager.pipeline.writing import Tables
+
+REPORT = "report"
+
+
+def report(run: JobRun) -> None:
+    _write_report(run.spark, run, run.summary)
+
+
+def make_report_again(spark: SparkSession, out: str) -> str:
+    """The report of the last run from the tables that are there now; where it is. Raises `PipelineError`."""
+    return _write_report(spark, Tables(spark, out), get_summary(spark, out))
+
+
+def _write_report(spark: SparkSession, tables: Readable, said: Summary) -> str:
+    directory = directory_at(spark, said.out)
+    try:
+        contents = collect(tables)
+        recommended = find_text(directory, RECOMMENDED)
+        notes = {done.step: done.notes for done in said.steps}
+        about = About(said.run, said.history, said.out, said.from_ms, said.to_ms, notes, recommended)
+        for name, data in make_report(contents, about).items():
+            put(directory, f"{REPORT}/{name}", data)
+    except CANNOT_GO_ON as error:
+        raise PipelineError(f"{directory}/{REPORT}: cannot be written: {cause_of(str(error))}") from error
+    return f"{directory}/{REPORT}/{PAGE}"
+
+
+STEP = Step("report", report, reads_if_there=TABLES_READ)

@@ -1,0 +1,138 @@
+"""The step `whatif`: what the range would have looked like with other strategies, settings or brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import pandas as pd
+
+from loadmanager.errors import LoadManagerError
+from loadmanager.history.files import Directory
+from loadmanager.history.reader import History
+from loadmanager.pipeline.costs import cost_models, known_cost
+from loadmanager.pipeline.filesystems import directory_at, put
+from loadmanager.pipeline.ingest import clean_broker_reports
+from loadmanager.pipeline.job import CANNOT_GO_ON, JobRun
+from loadmanager.pipeline.league import (
+    FEWEST_DAYS,
+    FEWEST_SEEDS,
+    Recommendation,
+    league_table,
+    paired_differences,
+    recommend,
+    recommendation_table,
+    recommended_yaml,
+)
+from loadmanager.pipeline.reading import said_range
+from loadmanager.pipeline.step import Step
+from loadmanager.pipeline.whatif import WhatIfPlan, configurations, plan, play
+from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
+
+RECOMMENDED = "recommended.yaml"
+
+_DAY_MS = 86_400_000
+_TRIED = ("ThresholdShedder", "UniformLoadShedder", "AvgShedder", "TransferShedder")
+_STEPS_OF_A_TRIAL = 120
+_LONGEST_STEP_S = 60.0
+_FIRST_ROUND_S, _FIRST_ROUND_STEPS = 30.0, 10
+
+
+def try_out(run: JobRun) -> None:
+    whatif = _whatif(run)
+    planned = _plan(run, whatif)
+    run.write("scenarios", play(run.spark, planned, run.job.partitions))
+    outcomes: pd.DataFrame = run.read("scenarios").orderBy("scenario").toPandas()
+    run.write_pandas("league", league_table(outcomes))
+    run.write_pandas("paired_differences", paired_differences(outcomes))
+    run.write_pandas("recommendation", recommendation_table(outcomes))
+    best = recommend(outcomes, planned.recommend_for)
+    source = [
+        f"Learnt from {run.job.history}, {said_range(*run.history.range)}, run {run.summary.run}.",
+        f"What was tried: {whatif.name}, {len(planned.cells)} scenarios.",
+    ]
+    put_recommended(directory_at(run.spark, run.job.out), best, planned.configurations, source)
+    if best.configuration is None:
+        run.note(f"what-if: {best.why[0]}")
+
+
+def _plan(run: JobRun, whatif: WhatIf) -> WhatIfPlan:
+    """By the costs that are known, or those of the range."""
+    if not run.has("cost_models"):
+        cleaned = clean_broker_reports(run.history.frame("broker_reports", with_file=True))
+        run.write("cost_models", cost_models(cleaned.clean))
+    history = History(directory_at(run.spark, run.job.history))
+    on_fault = (lambda fault: run.note(f"left out: {fault}")) if run.history.leaves_out else None
+    cost = known_cost(run.read("cost_models"))
+    planned = plan(whatif, history, base=run.recorded.values(), cost=cost, on_fault=on_fault)
+    for each in planned.left_out:
+        run.note(f"what-if: left out: {each}")
+    return planned
+
+
+def put_recommended(
+    directory: Directory, best: Recommendation, configurations: Mapping[str, Mapping[str, Any]], source: Iterable[str]
+) -> None:
+    """The configuration recommended, in place of an earlier one; where none is, there is no file."""
+    if best.configuration is not None:
+        put(directory, RECOMMENDED, recommended_yaml(best, configurations[best.configuration], source).encode())
+        return
+    with suppress(FileNotFoundError):
+        directory.filesystem.delete_file(f"{directory.root}/{RECOMMENDED}")
+
+
+def _whatif(run: JobRun) -> WhatIf:
+    """What to try, in the range of the run where it does not say its own; by default the last days."""
+    if run.job.whatif is None:
+        return default_whatif(*run.history.range)
+    asked = {"begin": run.job.from_ms, "end": run.job.to_ms}
+    missing = {
+        key: _moment(at_ms)
+        for key, at_ms in asked.items()
+        if at_ms is not None and getattr(run.job.whatif, key) is None
+    }
+    return run.job.whatif.model_copy(update=missing)
+
+
+def default_whatif(from_ms: int, to_ms: int) -> WhatIf:
+    """A few strategies, with all brokers and without one of them; on as many days and with as many seeds as it takes to
+    recommend one, or where there are fewer days on the last one.
+    """
+    is_enough = to_ms - from_ms >= FEWEST_DAYS * _DAY_MS
+    from_ms = max(from_ms, to_ms - (FEWEST_DAYS if is_enough else 1) * _DAY_MS)
+    step_s = min(_LONGEST_STEP_S, max(1.0, (to_ms - from_ms) / 1000 / _STEPS_OF_A_TRIAL))
+    content = {
+        "name": "strategies",
+        "from": _moment(from_ms),
+        "to": _moment(to_ms),
+        "stepS": step_s,
+        "seeds": list(range(FEWEST_SEEDS if is_enough else 1)),
+        "strategies": _TRIED,
+        "rules": {"statsIntervalS": step_s, "firstRoundS": min(_FIRST_ROUND_S, step_s * _FIRST_ROUND_STEPS)},
+        "fleets": [{"name": "as-recorded"}, {"name": "one-less", "removedCount": 1}],
+    }
+    return parse_whatif(content, "what is tried by default")
+
+
+def _moment(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
+def require_known(run: JobRun) -> None:
+    """Refuse strategies and settings that cannot be tried. Raises `LoadManagerError`."""
+    if run.job.whatif is None:
+        return
+    base = {}
+    with suppress(LoadManagerError, *CANNOT_GO_ON):  # the step that reads it says what is wrong with the history
+        base = run.recorded.values()
+    configurations(run.job.whatif, base)
+
+
+STEP = Step(
+    "whatif",
+    try_out,
+    writes=("cost_models", "scenarios", "league", "paired_differences", "recommendation"),
+    check=require_known,
+)

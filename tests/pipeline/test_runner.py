@@ -1,0 +1,149 @@
+"""What the runner sees to for every step, tried with steps that do little."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from loadmanager.errors import PipelineError
+from loadmanager.pipeline.datasets import schema_of
+from loadmanager.pipeline.job import Job, JobRun
+from loadmanager.pipeline.runner import StepError, carry_out
+from loadmanager.pipeline.schemas import frame_of
+from loadmanager.pipeline.step import NothingToSay, Step
+from loadmanager.pipeline.summary import Summary, get_summary
+from loadmanager.pipeline.writing import Tables
+
+ROWS: dict[str, list[tuple[object, ...]]] = {
+    "late_files": [("a.parquet", 1, 2)],
+    "recommendation": [("as-recorded", None, 1, 1, None, "no")],
+}
+
+
+class Seen:
+    """What a run has told."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def began(self, step: str) -> None:
+        self.told.append(step)
+
+    def wrote(self, step: str, table: str, rows: int) -> None:
+        self.told.append((step, table, rows))
+
+    def ended(self, step: str, seconds: float) -> None:
+        assert seconds > 0
+        self.told.append(f"{step} done")
+
+
+class World:
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.job = spark, Job(f"{folder}/history", f"{folder}/out")
+        self.tables, self.seen = Tables(spark, self.job.out), Seen()
+
+    def run(self, *steps: Step) -> Summary:
+        return carry_out(self.spark, self.job, steps, self.seen)
+
+    def fails(self, *steps: Step) -> str:
+        """What the run ends in, which the summary says too."""
+        with pytest.raises(StepError) as raised:
+            self.run(*steps)
+        said = get_summary(self.spark, self.job.out).steps[-1]
+        assert str(raised.value) == f"step {said.step}: {said.fault}"
+        return str(raised.value)
+
+
+@pytest.fixture
+def world(spark: SparkSession, tmp_path: Path) -> World:
+    return World(spark, tmp_path)
+
+
+def writes(run: JobRun, *tables: str) -> None:
+    for table in tables:
+        run.write(table, frame_of(run.spark, schema_of(table), ROWS[table]))
+
+
+def test_a_step_may_read_what_it_has_declared_or_written_and_nothing_else(world: World) -> None:
+    def step(run: JobRun) -> None:
+        writes(run, "late_files")
+        assert run.read("late_files").count() == 1
+        run.read("imbalance")
+
+    text = world.fails(Step("one", step, writes=("late_files",)))
+    assert text == "step one: table imbalance: not declared as read"
+
+
+def test_a_step_may_not_write_what_it_has_not_declared(world: World) -> None:
+    made = Step("one", lambda run: writes(run, "late_files", "recommendation"), writes=("late_files",))
+    assert world.fails(made) == "step one: table recommendation: not declared as written"
+    assert world.tables.rows("late_files") == 1
+    assert not world.tables.has("recommendation")
+
+
+def test_a_step_that_reads_may_not_write_what_it_reads(world: World) -> None:
+    one = Step("one", lambda run: writes(run, "late_files"), writes=("late_files",))
+    two = Step("two", lambda run: writes(run, "late_files"), reads=("late_files",))
+    assert world.fails(one, two) == "step two: table late_files: not declared as written"
+
+
+def test_a_table_that_nobody_has_made_is_refused_before_the_first_step_with_the_step_that_makes_it(
+    world: World,
+) -> None:
+    one = Step("one", lambda run: writes(run, "late_files"), writes=("late_files",))
+    two = Step("two", lambda run: writes(run, "late_files"), reads=("late_files", "broker_windows"))
+    text = world.fails(one, two)
+    assert text == (
+        f"step two: {world.job.out}/broker_windows: there is no such table yet;"
+        " it is made by the step averages (--step averages)"
+    )
+    assert world.seen.told == []
+    assert not world.tables.has("late_files")
+
+
+def test_a_table_that_is_made_by_a_step_before_or_was_by_another_run_may_be_read(world: World) -> None:
+    one = Step("one", lambda run: writes(run, "late_files"), writes=("late_files",))
+    two = Step("two", lambda run: run.note(f"{run.read('late_files').count()} row"), reads=("late_files",))
+    assert world.run(one, two).notes == ["1 row"]
+    assert world.run(two).notes == ["1 row"]
+
+
+def test_what_a_step_reads_if_it_is_there_may_be_missing(world: World) -> None:
+    step = Step("one", lambda run: run.note(f"{run.has('late_files')}"), reads_if_there=("late_files",))
+    assert world.run(step).notes == ["False"]
+
+
+def test_a_step_is_asked_before_any_step_begins_whether_it_can_be_done(world: World) -> None:
+    def refuse(_: JobRun) -> None:
+        raise PipelineError("cannot be done")
+
+    one = Step("one", lambda run: writes(run, "late_files"), writes=("late_files",))
+    assert world.fails(one, Step("two", lambda _: None, check=refuse)) == "step two: cannot be done"
+    assert world.seen.told == []
+
+
+def test_of_a_step_without_anything_to_say_the_tables_are_empty_and_the_reason_is_a_note(world: World) -> None:
+    def step(run: JobRun) -> None:
+        writes(run, "late_files")
+        raise NothingToSay("nothing is known")
+
+    summary = world.run(Step("one", step, writes=("late_files", "recommendation")))
+    assert summary.notes == ["one: nothing is known"]
+    assert summary.steps[0].rows == {"late_files": 1, "recommendation": 0}
+    assert world.tables.read("recommendation").collect() == []
+    assert world.seen.told == ["one", ("one", "late_files", 1), ("one", "recommendation", 0), "one done"]
+
+
+def test_a_step_cannot_declare_a_table_that_is_none() -> None:
+    with pytest.raises(PipelineError, match=r"table broker_window: unknown; there are .*broker_windows"):
+        Step("one", lambda _: None, reads=("broker_window",))
+
+
+def test_a_table_that_is_not_declared_can_neither_be_read_nor_written(world: World) -> None:
+    frame = frame_of(world.spark, schema_of("late_files"))
+    with pytest.raises(PipelineError, match="table late_file: unknown"):
+        world.tables.write("late_file", frame)
+    with pytest.raises(PipelineError, match="table late_file: unknown"):
+        world.tables.read("late_file")

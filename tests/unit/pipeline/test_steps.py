@@ -1,0 +1,47 @@
+"""The steps and the tables fit each other, and the documentation lists them."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+from pathlib import Path
+
+from loadmanager.pipeline.datasets import DATASETS
+from loadmanager.pipeline.steps import STEPS
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "pipeline.md"
+OF_STREAMS = "late_files"
+
+
+def test_what_a_step_reads_is_made_by_one_before_it() -> None:
+    made = set[str]()
+    for step in STEPS.values():
+        assert set(step.reads) <= made, step.name
+        made |= set(step.writes)
+        assert set(step.reads_if_there) <= made, step.name
+
+
+def test_each_table_is_made_by_a_step() -> None:
+    made = [table for step in STEPS.values() for table in step.writes]
+    assert set(made) == DATASETS.keys() - {OF_STREAMS}
+
+
+def table_list() -> list[str]:
+    """As docs/pipeline.md has it."""
+    rows = ["| table | made by | a row is |", "|---|---|---|"]
+    for name, dataset in DATASETS.items():
+        makers = ", ".join(f"`{step.name}`" for step in STEPS.values() if name in step.writes)
+        rows.append(f"| `{name}` | {makers or 'a stream'} | {dataset.about} |")
+    return rows
+
+
+def test_the_documentation_lists_the_tables_as_they_are_declared() -> None:
+    lines = DOCUMENT.read_text(encoding="utf-8").splitlines()
+    expected = table_list()
+    start = lines.index(expected[0])
+    there = list(takewhile(lambda line: line.startswith("|"), lines[start:]))
+    assert there == expected, "\n".join(expected)
+
+
+def test_the_documentation_explains_each_table_beside_that() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    assert [name for name in DATASETS if text.count(f"`{name}`") < 2] == []
