@@ -46,6 +46,9 @@ from loadmanager.pipeline.standing import FLEET_EVENTS, STANDS_MS, standing, ter
 from loadmanager.pipeline.units import Grain, Unit, key_at, report_key_at, unit_at, unit_of, window_key_at
 from loadmanager.pipeline.writing import Tables
 
+CLEANED_FROM = (BROKER_REPORTS, BUNDLE_REPORTS, EVENTS)
+"""The tables of the history of which clean ones are made."""
+
 CLEAN_TABLES = (
     "clean_broker_reports",
     "rejected_broker_reports",
@@ -63,7 +66,6 @@ ELSEWHERE = "elsewhere"
 TOGETHER_BYTES = 256 << 20
 """Units with files of so many bytes are made together: each by itself would cost a small fleet more than its rows."""
 
-_READ = (BROKER_REPORTS, BUNDLE_REPORTS, EVENTS)
 _CLEANERS: dict[str, Callable[[DataFrame, DataFrame], Cleaned]] = {
     BROKER_REPORTS: clean_broker_reports,
     BUNDLE_REPORTS: clean_bundle_reports,
@@ -78,30 +80,49 @@ class KeepingUp:
     """Of the tables under `out` with one history. One at a time writes there."""
 
     def __init__(
-        self, spark: SparkSession, tables: Tables, url: str, *, grain: Grain | None = None, anew: bool = False
+        self, spark: SparkSession, tables: Tables, url: str, *, new_grain: Grain = "day", anew: bool = False
     ) -> None:
+        """Tables keep the grain that they began in."""
         self._spark, self._tables = spark, tables
         self._directory = directory_at(spark, str(tables))
-        self._made = load_made(self._directory, url, grain)
+        self._made = load_made(self._directory, url, new_grain)
         if anew:
             self._forget(*WINDOW_TABLES, *CLEAN_TABLES, MEANS)
         self._parts: set[str] = set()
 
-    def ingest(self, history: HistoryTables) -> list[Unit]:
-        """Make the clean rows anew of all units whose files have changed; which these were."""
+    @property
+    def grain(self) -> Grain:
+        return self._made.grain
+
+    @property
+    def newest_ms(self) -> int:
+        """When the newest unit begins of which there are clean rows; 0 without any."""
+        return max((unit.from_ms for unit in self._units(self._made.clean)), default=0)
+
+    @property
+    def batches(self) -> int:
+        """How many batches of streams there were."""
+        return self._made.batches
+
+    def count_batch(self) -> None:
+        self._made.batches += 1
+        self._made.save(self._directory)
+
+    def ingest(self, history: HistoryTables, from_ms: int = 0) -> list[Unit]:
+        """Make the clean rows anew of all units whose files have changed; which these were. Units that begin before
+        `from_ms` stay as they are.
+        """
         self._forget(*(name for name in CLEAN_TABLES if not self._tables.has(name)))
         grain, made = self._made.grain, self._made.clean
         found = _found(history, grain)
-        changed = sorted(
-            unit for unit in {*found, *self._units(made)} if unit not in found or found[unit] != made.get(unit.key)
-        )
-        self._parts = _parts_of(found)
-        self._forget_means_if_late(history, found)
+        changed = _changed(found, made, grain, from_ms)
+        self._parts = _parts_of({*found, *self._units(made)})
+        self._forget_means_if_late(history, {unit: found[unit] for unit in changed if unit in found})
         for units in _together(changed, {unit: clean.size_bytes for unit, clean in found.items()}):
             self._begin(made, units)
             read_leaving_out(history, partial(self._clean, history, units))
             found = _found(history, grain)  # without files that turned out damaged
-            self._end(made, units, {unit: found[unit] for unit in units if unit in found})
+            self._end(made, units, found)
         with suppress(OSError):
             history.keep_known()
         return changed
@@ -117,15 +138,13 @@ class KeepingUp:
             )
         made, events = self._made.windows, self._tables.read("fleet_events")
         wanted = self._wanted_windows(events, end_ms, overloaded)
-        changed = sorted(
-            unit for unit in {*wanted, *self._units(made)} if unit not in wanted or wanted[unit] != made.get(unit.key)
-        )
-        self._parts = _parts_of(wanted)
+        changed = _changed(wanted, made, self._made.grain)
+        self._parts = _parts_of({*wanted, *self._units(made)})
         sizes = {unit: self._made.clean[unit.key].size_bytes for unit in changed if unit.key in self._made.clean}
         for units in _together(changed, sizes):
             self._begin(made, units)
             self._average(units, events, end_ms, overloaded)
-            self._end(made, units, {unit: wanted[unit] for unit in units if unit in wanted})
+            self._end(made, units, wanted)
         self._go_on_with_means()
         return changed
 
@@ -203,15 +222,18 @@ class KeepingUp:
         rows = terms(frame_of(self._spark, _EPOCHS, [(epoch,) for epoch in epochs]), events).collect()
         return {row["epoch"]: row["term_ms"] for row in rows if row["term_ms"] is not None}
 
-    def _forget_means_if_late(self, history: HistoryTables, found: Mapping[Unit, Clean]) -> None:
+    def _forget_means_if_late(self, history: HistoryTables, changed: Mapping[Unit, Clean]) -> None:
         """Means go on from report to report: where an earlier one came late, or is gone, they begin anew."""
         made = self._made
         newest = max((each.newest for each in made.clean.values()), default=[-1, -1])
         known = {hour: digest for clean in made.clean.values() for hour, digest in clean.hours.items()}
         files = [file for file, _ in history.files(BUNDLE_REPORTS) if [file.epoch, file.first] <= newest]
-        is_late = any(known.get(hour) != digest for hour, digest in _by_hour(files).items())
-        is_shorter = newest > max((each.newest for each in found.values()), default=[-1, -1])
-        if is_late or is_shorter or any(_ends_otherwise(unit, clean, made) for unit, clean in found.items()):
+        hours = {hour for clean in changed.values() for hour in clean.hours}
+        is_late = any(known.get(hour) != digest for hour, digest in _by_hour(files).items() if hour in hours)
+        is_shorter = newest > max(
+            ([file.epoch, file.last] for file, _ in history.files(BUNDLE_REPORTS)), default=[-1, -1]
+        )
+        if is_late or is_shorter or any(_ends_otherwise(unit, clean, made) for unit, clean in changed.items()):
             made.means.clear()
 
     def _go_on_with_means(self) -> None:
@@ -257,7 +279,7 @@ def _found(history: HistoryTables, grain: Grain) -> dict[Unit, Clean]:
     """What there is to be cleaned, by units."""
     usable: dict[Unit, list[Usable]] = defaultdict(list)
     faults: dict[Unit, list[FileFault]] = defaultdict(list)
-    for each in (each for table in _READ for each in history.files(table)):
+    for each in (each for table in CLEANED_FROM for each in history.files(table)):
         usable[unit_at(each.file.hour_ms, grain)].append(each)
     for fault in _faults(history):
         hour_ms = _hour_of(fault.path)
@@ -302,6 +324,12 @@ def _ends_otherwise(unit: Unit, clean: Clean, made: Made) -> bool:
     return clean.from_ms < before.from_ms or clean.to_ms != before.to_ms
 
 
+def _changed(found: Mapping[Unit, object], made: Mapping[str, object], grain: Grain, from_ms: int = 0) -> list[Unit]:
+    """Units that were made of something else, or of something that is not there any more."""
+    units = {*found, *(unit_of(key, grain) for key in made)}
+    return sorted(unit for unit in units if unit.from_ms >= from_ms and found.get(unit) != made.get(unit.key))
+
+
 def _parts_of(units: Iterable[Unit]) -> set[str]:
     """The parts of tables that belong to any of these."""
     return {ELSEWHERE, *(key for unit in units for key in (unit.key, unit.end_key, unit.day.key))}
@@ -323,7 +351,7 @@ def _together(units: Iterable[Unit], sizes: Mapping[Unit, int]) -> Iterator[list
 
 
 def _faults(history: HistoryTables) -> list[FileFault]:
-    return [fault for fault in history.faults if fault.table in _READ]
+    return [fault for fault in history.faults if fault.table in CLEANED_FROM]
 
 
 def _hour_of(path: str) -> int | None:

@@ -45,7 +45,7 @@ class Clean:
 
 @dataclass(slots=True)
 class Made:
-    """`history` is its URL, `grain` of which length units are."""
+    """`history` is its URL, `grain` of which length units are; `batches` is how many a stream has taken in."""
 
     history: str
     grain: Grain
@@ -53,23 +53,22 @@ class Made:
     clean: dict[str, Clean] = field(default_factory=dict)
     windows: dict[str, str] = field(default_factory=dict)
     means: dict[str, str] = field(default_factory=dict)
+    batches: int = 0
 
     def save(self, directory: Directory) -> None:
         """Raises `OSError`."""
         put(directory, MADE, orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2))
 
 
-def load_made(directory: Directory, history: str, grain: Grain | None) -> Made:
-    """What there is of this history by these rules; nothing of any other, and where it cannot be read. A directory
-    keeps the grain that it began with unless another one is wanted.
-    """
+def load_made(directory: Directory, history: str, new_grain: Grain) -> Made:
+    """What there is of this history by these rules; nothing of any other, and where it cannot be read."""
     with suppress(OSError, ValueError, TypeError, KeyError):
         with directory.open(f"{directory.root}/{MADE}") as file:
             said = orjson.loads(file.read())
         made = Made(**{**said, "clean": {key: Clean(**each) for key, each in said["clean"].items()}})
-        if (made.history, made.rules) == (history, RULES) and grain in (None, made.grain):
+        if (made.history, made.rules) == (history, RULES):
             return made
-    return Made(history, grain or "day")
+    return Made(history, new_grain)
 
 
 def digest_of(*parts: object) -> str:

@@ -102,6 +102,7 @@ class HistoryTables:
         self._bad_files = bad_files
         self._known = known or KnownFiles()
         self._found: dict[str, list[Usable]] = {}
+        self._new: list[HistoryFile] = []
         self.faults: list[FileFault] = []
         if not self._directory.exists():
             raise PipelineError(f"{url}: there is no history: no such directory")
@@ -216,12 +217,18 @@ class HistoryTables:
             self._found[table] = [each for each in looked_at if isinstance(each, Usable) and self._is_in_range(each)]
         return self._found[table]
 
+    def new_files(self, table: str) -> list[HistoryFile]:
+        """Those that were not known before."""
+        self.files(table)
+        return [file for file in self._new if file.table == table]
+
     def _look(self, file: HistoryFile) -> Usable | HistoryFileError | None:
         known = self._known.find(file)
         if known is not None and known.damage is None:
             return Usable(file, known)
         if known is not None and self.leaves_out:
             return HistoryFileError(f"{file.path}: {known.damage}")
+        self._new.append(file)
         try:
             with self._history.open(file) as parquet:
                 version = version_of(parquet.schema_arrow.metadata, file.table, file.path)

@@ -84,7 +84,7 @@ class Kept:
         """Which units were cleaned, and which were averaged."""
         known = KnownFiles(Directory.of(self.out))
         history = HistoryTables(self.spark, self.url, to_ms=to_ms, known=known)
-        keeping = KeepingUp(self.spark, self.tables, self.url, grain=self.grain, anew=anew)
+        keeping = KeepingUp(self.spark, self.tables, self.url, new_grain=self.grain, anew=anew)
         return keeping.ingest(history), keeping.average(history.range[1])
 
     def assert_as_in_one_batch(self, end_ms: int | None = None) -> None:
