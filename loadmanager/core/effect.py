@@ -26,6 +26,9 @@ from loadmanager.core.snapshot import Snapshot
 
 Rows = npt.NDArray[np.integer]
 
+UNEVEN = 1.2
+"""With a higher imbalance load counts as uneven, where nobody has asked for another measure."""
+
 
 @dataclass(frozen=True, slots=True)
 class Effect:

@@ -13,6 +13,11 @@ from typing import NamedTuple
 
 from loadmanager.core.declaring import weight
 
+HOT = 0.85
+"""A broker that uses more than this part of what it has is hot: little room is left. Pulsar's default for a broker that
+is overloaded is the same.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class ResourceWeights:

@@ -14,17 +14,17 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
 from loadmanager.core.churn import AT_AN_OPERATORS_WORD, Memory, noted
+from loadmanager.core.effect import UNEVEN
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.core.repeats import is_again, is_back
+from loadmanager.core.resources import HOT
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.history.schemas import ORDER
 from loadmanager.pipeline.averages import SHORTEST_S
 from loadmanager.pipeline.datasets import require, schema_of
 from loadmanager.pipeline.schemas import METRICS
 
-IMBALANCE_THRESHOLD = 1.2
-OVERLOADED = 0.85
 TOLERANCE = 0.01
 """What a broker says may differ by this part from what its bundles add up to."""
 
@@ -35,9 +35,7 @@ _SETTLED_AFTER = 2
 """Windows from the end of a move to the one in which brokers' reports have followed it."""
 
 
-def imbalance(
-    broker_windows: DataFrame, threshold: float = IMBALANCE_THRESHOLD, overloaded: float = OVERLOADED
-) -> DataFrame:
+def imbalance(broker_windows: DataFrame, threshold: float = UNEVEN, overloaded: float = HOT) -> DataFrame:
     """One row for each 5 minutes in which a broker was there, for the time that the one there longest was."""
     of_window = Window.partitionBy("start_ms")
     there = f.col("covered_s")
@@ -80,8 +78,8 @@ def imbalance(
 def time_above(
     imbalances: DataFrame,
     broker_windows: DataFrame,
-    threshold: float = IMBALANCE_THRESHOLD,
-    overloaded: float = OVERLOADED,
+    threshold: float = UNEVEN,
+    overloaded: float = HOT,
 ) -> DataFrame:
     """For how long the cluster was uneven, and each broker too busy, of the time that was observed."""
     of_cluster = _time_above(imbalances, "imbalance", f.lit("cluster"), f.col("max_over_mean"), threshold)

@@ -26,9 +26,11 @@ from scipy.stats import theilslopes
 from loadmanager.core.load import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, DIRECT_MEMORY, FloatArray, IntArray
 from loadmanager.core.policies import DEFAULT_DOMAIN
 from loadmanager.errors import PipelineError
+from loadmanager.history.files import HOUR_MS
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.enough import KNOWN_HOUR_S, whole_days
-from loadmanager.pipeline.forecast import HOUR_MS, QUANTILES, drawn_towards, hourly, quantiles_of
+from loadmanager.pipeline.forecast.series import QUANTILES, drawn_towards, quantiles_of
+from loadmanager.pipeline.hours import hourly
 from loadmanager.pipeline.schemas import METRICS
 from loadmanager.sim.cost import CostModel
 

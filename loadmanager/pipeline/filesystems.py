@@ -1,4 +1,9 @@
-"""Files where Spark has them: those of this machine directly, all others through Hadoop's filesystems in its JVM."""
+"""Files where Spark has them: those of this machine directly, all others through Hadoop's filesystems in its JVM.
+
+Arrow's own `HadoopFileSystem`, and fsspec's, which stands on it, take libhdfs, which comes neither with Spark nor with
+Arrow, and start a JVM of their own with a classpath and credentials to be set up again. Asked through py4j, Spark's JVM
+has all of that: what Spark can read is read here too, in any filesystem.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from loadmanager.pipeline.capacity import Aim
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.enough import not_enough_history
 from loadmanager.pipeline.filesystems import directory_at
-from loadmanager.pipeline.forecast import hours_known
+from loadmanager.pipeline.hours import hours_known
 from loadmanager.pipeline.keeping_up import KeepingUp
 from loadmanager.pipeline.known_files import KnownFiles
 from loadmanager.pipeline.reading import BadFiles, HistoryTables

@@ -22,6 +22,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from loadmanager.core.resources import HOT
 from loadmanager.errors import PipelineError
 from loadmanager.history.files import HOUR_MS, HistoryFile
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
@@ -35,7 +36,7 @@ from loadmanager.pipeline.averages import (
     short_namespace_windows,
     with_longer,
 )
-from loadmanager.pipeline.balance import OVERLOADED, imbalance
+from loadmanager.pipeline.balance import imbalance
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.filesystems import directory_at
 from loadmanager.pipeline.ingest import Cleaned, clean_broker_reports, clean_bundle_reports, rejected_rows
@@ -127,7 +128,7 @@ class KeepingUp:
             history.keep_known()
         return changed
 
-    def average(self, end_ms: int, overloaded: float = OVERLOADED) -> list[Unit]:
+    def average(self, end_ms: int, overloaded: float = HOT) -> list[Unit]:
         """Make the windows anew of all units of which the clean rows have changed; which these were. The range ends
         before `end_ms`; a broker that is used above `overloaded` counts as overloaded.
         """

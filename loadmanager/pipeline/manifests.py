@@ -5,6 +5,9 @@
 
 A write puts its rows into a folder of its own and then adds a manifest, which is what makes them count. What it
 replaced is deleted at once.
+
+Delta's log does better where it can be kept. This stays for filesystems that delta-rs does not know, for programs that
+read Parquet and nothing else, and since tables that began with it go on with it.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from pyspark.sql import functions as f
 from loadmanager.core.evidence import Shown
 from loadmanager.core.learned import PROFILE_HOURS
 from loadmanager.errors import PipelineError
-from loadmanager.pipeline.forecast import HOUR_MS
+from loadmanager.history.files import HOUR_MS
 from loadmanager.pipeline.schemas import METRICS
 from loadmanager.pipeline.summary import Summary
 from loadmanager.pipeline.writing import Tables

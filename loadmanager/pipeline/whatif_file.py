@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from loadmanager.core.effect import UNEVEN
 from loadmanager.sim.scenario import (
     Broker,
     Costs,
@@ -59,7 +60,7 @@ class WhatIf(Part):
     end: datetime | None = Field(None, alias="to", description="Where the range ends; without it, the history.")
     stretch_s: Duration = Field(86_400, description="The range is cut into stretches of so many seconds.")
     step_s: Duration = Field(60, description="Loads change, and brokers measure, only so often.")
-    band: float = Field(1.2, ge=1, le=1000, allow_inf_nan=False, description="Imbalance above which time counts.")
+    band: float = Field(UNEVEN, ge=1, le=1000, allow_inf_nan=False, description="Imbalance above which time counts.")
     seeds: tuple[Count, ...] = Field((0,), min_length=1, max_length=1_000, description="Where chance begins.")
     strategies: tuple[str, ...] = Field(
         (), description="Shedding, placement, or both as A+B; without any, by settings."

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadmanager.core.load import FloatArray
+from loadmanager.core.resources import HOT
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.sim.cost import CostModel
 from loadmanager.sim.recorded import FleetChange, RecordedRange, recorded_world
@@ -15,8 +16,8 @@ from loadmanager.sim.result import Result
 from loadmanager.sim.rules import WorldRules
 from loadmanager.sim.world import Progress
 
-FULL, HOT = 1.0, 0.85
-"""Usages of a broker, fractions: above the one it has not what is asked of it, above the other little room is left."""
+FULL = 1.0
+"""The usage of a broker, a fraction, above which it has not what is asked of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,18 +12,11 @@ from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.splitting.base import MIB
-from loadmanager.pipeline.advice import (
-    Advice,
-    AdviceTables,
-    BusyBundle,
-    Extent,
-    advice,
-    advise_namespace,
-    advise_on_brokers,
-    advise_on_bundle_limits,
-    advise_on_limits_of_brokers,
-    current,
-)
+from loadmanager.pipeline.advice.frames import AdviceTables, advice
+from loadmanager.pipeline.advice.pieces import Advice
+from loadmanager.pipeline.advice.reports import advise_on_limits_of_brokers
+from loadmanager.pipeline.advice.shapes import BusyBundle, advise_namespace, current
+from loadmanager.pipeline.advice.thresholds import Extent, advise_on_brokers, advise_on_bundle_limits
 from loadmanager.pipeline.datasets import require
 
 SETTINGS = PlannerSettings()

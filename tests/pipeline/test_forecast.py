@@ -14,24 +14,12 @@ from support.window_frames import HOUR_MS, frame_of
 from loadmanager.core.load import FloatArray
 from loadmanager.history.series import read_series
 from loadmanager.pipeline.datasets import require
-from loadmanager.pipeline.forecast import (
-    HORIZONS,
-    SEASONAL,
-    Baseline,
-    ForecastHours,
-    Panel,
-    Season,
-    backtest,
-    first_ahead,
-    forecast,
-    forecast_runs,
-    forecasts,
-    hours_known,
-    judge,
-    losses_of,
-    quantiles_of,
-    seasonal_quantiles,
-)
+from loadmanager.pipeline.forecast.ahead import forecast
+from loadmanager.pipeline.forecast.backtest import HORIZONS, first_ahead, judge, losses_of
+from loadmanager.pipeline.forecast.frames import backtest, forecast_runs, forecasts
+from loadmanager.pipeline.forecast.models import SEASONAL, Baseline, ForecastHours, Season, seasonal_quantiles
+from loadmanager.pipeline.forecast.series import Panel, quantiles_of
+from loadmanager.pipeline.hours import hours_known
 from loadmanager.pipeline.intervals import covered
 from loadmanager.pipeline.schemas import METRICS
 

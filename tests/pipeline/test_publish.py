@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from loadmanager.core.evidence import Shown
 from loadmanager.errors import PipelineError
+from loadmanager.history.files import HOUR_MS
 from loadmanager.pipeline.datasets import schema_of
-from loadmanager.pipeline.forecast import BACKTEST, FORECASTS, HOUR_MS
 from loadmanager.pipeline.publish import learned_from, loads_of_namespaces, profiles_of, proved_namespaces, weekly_hours
 from loadmanager.pipeline.schemas import METRICS
 from loadmanager.pipeline.summary import Done, Summary
@@ -58,7 +58,7 @@ def test_hours_are_the_medians_of_both_directions_where_both_are_forecast(spark:
         row("bundle", "msg_throughput_in", 1, 100.0),
         row("namespace", "msg_throughput_in", 2, 2.0),
     ]
-    found = weekly_hours(spark.createDataFrame(rows, FORECASTS)).collect()
+    found = weekly_hours(spark.createDataFrame(rows, schema_of("forecasts"))).collect()
     assert [tuple(each) for each in found] == [("t/ns", HOUR_MS, 5.0)]
 
 
@@ -102,8 +102,8 @@ def test_a_profile_is_published_with_the_load(spark: SparkSession, tables: Table
         for metric in METRICS
         for hour in range(168)
     ]
-    tables.write("forecasts", spark.createDataFrame(rows, FORECASTS))
-    tables.write("backtest", spark.createDataFrame([], BACKTEST))
+    tables.write("forecasts", spark.createDataFrame(rows, schema_of("forecasts")))
+    tables.write("backtest", spark.createDataFrame([], schema_of("backtest")))
     learned = learned_from(tables, Summary("run-1", "/history", "/out"))
     assert learned["namespaces"]["t/ns"]["profile"] == [1.0] * 168
     assert not learned["namespaces"]["t/ns"]["proved"]
@@ -123,7 +123,7 @@ def test_a_profile_has_proved_itself_where_the_back_test_shows_it_better_a_day_a
     rows += [judged("t/hour", metric, 1, used=True) for metric in METRICS]
     rows += [judged("t/bundle", metric, 24, used=True, kind="bundle") for metric in METRICS]
     rows += [judged("t/chance", metric, 24, used=True, shown=Shown.NOTHING) for metric in METRICS]
-    backtest = spark.createDataFrame(rows, BACKTEST)
+    backtest = spark.createDataFrame(rows, schema_of("backtest"))
     assert [row.key for row in proved_namespaces(backtest).collect()] == ["t/ns"]
 
 

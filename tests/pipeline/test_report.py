@@ -7,7 +7,7 @@ import pandas as pd
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from loadmanager.pipeline.forecast import HOUR_MS
+from loadmanager.history.files import HOUR_MS
 from loadmanager.pipeline.reporting.contents import _bundle_times, over_time
 from loadmanager.pipeline.reporting.held_out import hold_out
 

@@ -9,12 +9,12 @@ from rich.cells import cell_len
 from loadmanager.cli.admin.figures import clock, count, lasting, relative, rounded, size
 from loadmanager.cli.admin.following import Json
 from loadmanager.cli.admin.tables import pairs, styled, wrapped
+from loadmanager.core.resources import HOT
 
 _LEAST_BAR, _LONGEST_BAR = 10, 40
 _LEAST_BROKERS = 3
 _SHOWN_FAULTS = 3
 _FULL = 100.0
-_HOT = 85.0
 _RESOURCES = {
     "cpu": "cpu",
     "memory": "memory",
@@ -98,7 +98,7 @@ def _brokers(seen: Json, width: int, room: int) -> list[str]:
     for row, each in zip(shown, cells, strict=True):
         highest = columns["highest"][row]
         padded = [f"{each[name]}{' ' * (widths[name] - cell_len(each[name]))}" for name in each if widths[name]]
-        drawn = styled(_bar(highest, seen["mean"], bar), "red" if highest >= _HOT else "")
+        drawn = styled(_bar(highest, seen["mean"], bar), "red" if highest > _FULL * HOT else "")
         lines.append("  ".join([padded[0], drawn, *padded[1:]]).rstrip())
     lines += [f"and {len(order) - len(shown)} more, used less"] if len(shown) < len(order) else []
     return [*lines, *_sum_up(seen, width)]

@@ -23,14 +23,14 @@ export function contextOf(canvas, width, height) {
 
 const scaleOf = (rows) => Math.max(108, ...rows.map((row) => Math.min(row.highest ?? 0, 400)));
 
-function draw(canvas, width, rows, { mean, lowerBound, capacity }) {
+function draw(canvas, width, rows, { mean, lowerBound, capacity, hot: hotFrom }) {
   const context = contextOf(canvas, width, HEIGHT);
   const { bar, hot, over, resting, ink, good } = colours(canvas);
   const top = scaleOf(rows);
   const y = (value) => HEIGHT - FOOT - ((HEIGHT - FOOT - 10) * value) / top;
   const step = Math.min(width / rows.length, WIDEST);
   rows.forEach((row, n) => {
-    context.fillStyle = row.state !== "active" ? resting : row.highest > capacity ? over : row.highest > 85 ? hot : bar;
+    context.fillStyle = row.state !== "active" ? resting : row.highest > capacity ? over : row.highest > hotFrom ? hot : bar;
     const gap = step > 4 ? Math.min(3, step / 5) : 0;
     const height = Math.max(1, HEIGHT - FOOT - y(row.highest ?? 0));
     context.fillRect(n * step, HEIGHT - FOOT - height, Math.max(step - gap, 0.7), height);

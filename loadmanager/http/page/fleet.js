@@ -90,7 +90,7 @@ export const hottestOf = ({ brokers }) => brokers.highest.reduce((most, value) =
 // The mean, and what the last round could not have beaten; null once the load has fallen below that.
 export function linesOf(now) {
   const isBound = now.lowerBound !== null && now.lowerBound !== undefined && now.lowerBound <= hottestOf(now);
-  return { mean: now.mean ?? null, lowerBound: isBound ? now.lowerBound : null, capacity: CAPACITY };
+  return { mean: now.mean ?? null, lowerBound: isBound ? now.lowerBound : null, capacity: CAPACITY, hot: HOT };
 }
 
 function Summary({ now }) {

@@ -9,8 +9,8 @@ import pandas as pd
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
+from loadmanager.history.files import HOUR_MS
 from loadmanager.pipeline.averages import SHORTEST_S
-from loadmanager.pipeline.forecast import HOUR_MS
 from loadmanager.pipeline.reporting.about import Contents
 from loadmanager.pipeline.reporting.binning import bin_length_ms
 from loadmanager.pipeline.reporting.held_out import hold_out

@@ -19,6 +19,8 @@ from typing import Literal
 
 import pandas as pd
 
+from loadmanager.core.effect import UNEVEN
+from loadmanager.core.resources import HOT
 from loadmanager.pipeline.reporting.about import Contents, table
 from loadmanager.pipeline.reporting.units import number, share, span, times
 
@@ -31,7 +33,7 @@ _DAY_MS = 86_400_000
 OFTEN_OVERLOADED, OFTEN_UNEVEN = 0.05, 0.25
 _AS_BEFORE = 0.05
 """Differences of less than this part are none."""
-_THRESHOLDS = {"usage": 0.85, "imbalance": 1.2}
+_THRESHOLDS = {"usage": HOT, "imbalance": UNEVEN}
 """Where no table says which one held."""
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from loadmanager.pipeline.forecast import HOUR_MS, Panel, judge
-from loadmanager.pipeline.forecast import forecast as forecast_panel
+from loadmanager.history.files import HOUR_MS
+from loadmanager.pipeline.forecast.ahead import forecast
+from loadmanager.pipeline.forecast.backtest import judge
+from loadmanager.pipeline.forecast.series import Panel
 
 HELD_OUT_H = 24
 
@@ -26,7 +28,7 @@ def hold_out(rows: pd.DataFrame) -> pd.DataFrame | str:
     )
     known = Panel(load[:, :-HELD_OUT_H], first_ms // HOUR_MS)
     tested = judge(known)
-    (made,) = forecast_panel(known, tested)
+    (made,) = forecast(known, tested)
     parts = [values for horizon, values in sorted(made.items()) if horizon <= HELD_OUT_H]
     if not parts:
         return next(each.why for each in tested.judgements[0].values())

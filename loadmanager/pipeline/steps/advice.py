@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadmanager.pipeline.advice import AdviceTables, advice
+from loadmanager.pipeline.advice.frames import AdviceTables, advice
 from loadmanager.pipeline.job import JobRun
 from loadmanager.pipeline.step import Step
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadmanager.pipeline.forecast import backtest, forecast_runs, forecasts
+from loadmanager.pipeline.forecast.frames import backtest, forecast_runs, forecasts
 from loadmanager.pipeline.job import JobRun
 from loadmanager.pipeline.step import Step
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import AsyncIterator
 from importlib.resources import files
 
 import aiohttp
 import pytest
 from support.nodes import RunningNode, a_leader
+
+from loadmanager.core.resources import HOT
+from loadmanager.core.settings import PlannerSettings
 
 FOLDER = files("loadmanager.http") / "page"
 PLAIN = {"Accept-Encoding": "identity"}
@@ -51,6 +55,12 @@ async def test_who_has_it_is_told_so_and_who_can_gets_it_compressed(node: Runnin
         compressed = await answer.read()
     assert answer.headers["Content-Encoding"] == "gzip"
     assert gzip.decompress(compressed) == first.body
+
+
+def test_a_broker_is_hot_on_the_page_from_where_it_is_hot_elsewhere() -> None:
+    said = re.search(r"^const HOT = (\d+);$", (FOLDER / "fleet.js").read_text(encoding="utf-8"), re.MULTILINE)
+    assert said is not None
+    assert float(said[1]) == 100 * HOT == PlannerSettings().broker_overloaded_threshold_percentage
 
 
 @pytest.mark.parametrize("name", ["nothing.js", "../page.py", "%2e%2e/page.py", "vendor", "/etc/passwd", ""])

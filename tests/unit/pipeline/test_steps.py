@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import takewhile
 from pathlib import Path
 
@@ -40,6 +41,13 @@ def test_the_documentation_lists_the_tables_as_they_are_declared() -> None:
     start = lines.index(expected[0])
     there = list(takewhile(lambda line: line.startswith("|"), lines[start:]))
     assert there == expected, "\n".join(expected)
+
+
+def test_the_documentation_speaks_of_no_table_that_is_not_declared() -> None:
+    headings = [line for line in DOCUMENT.read_text(encoding="utf-8").splitlines() if line.startswith("### ")]
+    named = {name for line in headings for name in re.findall(r"`(\w+)`", line)}
+    assert named
+    assert named <= DATASETS.keys()
 
 
 def test_the_documentation_explains_each_table_beside_that() -> None:
