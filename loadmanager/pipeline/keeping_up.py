@@ -40,7 +40,7 @@ from loadmanager.pipeline.balance import imbalance
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.filesystems import directory_at
 from loadmanager.pipeline.ingest import Cleaned, clean_broker_reports, clean_bundle_reports, rejected_rows
-from loadmanager.pipeline.made import Clean, Made, digest_of, load_made
+from loadmanager.pipeline.made import ANYTHING, Clean, Made, digest_of, load_made
 from loadmanager.pipeline.reading import IS_STRAY, FileFault, HistoryTables, Usable, read_leaving_out
 from loadmanager.pipeline.schemas import frame_of
 from loadmanager.pipeline.standing import FLEET_EVENTS, STANDS_MS, standing, terms
@@ -120,7 +120,7 @@ class KeepingUp:
         self._parts = _parts_of({*found, *self._units(made)})
         self._forget_means_if_late(history, {unit: found[unit] for unit in changed if unit in found})
         for units in _together(changed, {unit: clean.size_bytes for unit, clean in found.items()}):
-            self._begin(made, units)
+            self._begin(made, units, ANYTHING)
             read_leaving_out(history, partial(self._clean, history, units))
             found = _found(history, grain)  # without files that turned out damaged
             self._end(made, units, found)
@@ -143,7 +143,7 @@ class KeepingUp:
         self._parts = _parts_of({*wanted, *self._units(made)})
         sizes = {unit: self._made.clean[unit.key].size_bytes for unit in changed if unit.key in self._made.clean}
         for units in _together(changed, sizes):
-            self._begin(made, units)
+            self._begin(made, units, "")
             self._average(units, events, end_ms, overloaded)
             self._end(made, units, wanted)
         self._go_on_with_means()
@@ -254,13 +254,15 @@ class KeepingUp:
         replaced = [*keys, *(part for part in others if part not in keys)]
         self._tables.write(name, frame.withColumn("part", key), key="part", keys=replaced, gather=len(units) > 1)
 
-    def _begin(self, made: dict[str, Any], units: Iterable[Unit]) -> None:
-        for unit in units:
-            made.pop(unit.key, None)
+    def _begin(self, made: dict[str, Any], units: Iterable[Unit], anything: object) -> None:
+        made.update({unit.key: anything for unit in units})
         self._made.save(self._directory)
 
-    def _end(self, made: dict[str, Any], units: Iterable[Unit], of: Mapping[Unit, Any]) -> None:
-        made.update({unit.key: of[unit] for unit in units if unit in of})
+    def _end(self, made: dict[str, Any], units: Iterable[Unit], found: Mapping[Unit, Any]) -> None:
+        for unit in units:
+            del made[unit.key]
+            if unit in found:
+                made[unit.key] = found[unit]
         self._made.save(self._directory)
 
     def _forget(self, *names: str) -> None:

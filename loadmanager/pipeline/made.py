@@ -1,7 +1,7 @@
 """What of the tables was made of which files: `<out>/_made.json`.
 
-A unit's entry is taken out before its parts are written and put in when all of them count. So a unit whose parts may be
-anything, because a run was killed, has none, and is made anew.
+A unit's entry says that its parts may be anything before they are written, and what they are when all of them count. So
+what a run was making when it was killed is made anew by the next one.
 
     clean       by unit, what its clean rows were made of
     windows     by unit, what its windows were made of
@@ -41,6 +41,10 @@ class Clean:
     size_bytes: int
     epochs: list[int]
     newest: list[int]
+
+
+ANYTHING = Clean("", "", {}, 0, 0, 0, [], [-1, -1])
+"""What the clean rows of a unit may be that was being made when a run was killed; of windows it is an empty string."""
 
 
 @dataclass(slots=True)
