@@ -24,7 +24,7 @@ from functools import reduce
 from operator import or_
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, Observation, Window
+from pyspark.sql import Column, DataFrame, Observation, SparkSession, Window
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
@@ -78,11 +78,12 @@ def clean_broker_reports(rows: DataFrame, apart: DataFrame | None = None) -> Cle
     return _cleaned(rows, apart, BROKER_REPORTS, [])
 
 
-def rejected_rows(rejected: Mapping[str, DataFrame], faults: Sequence[FileFault] = ()) -> DataFrame:
+def rejected_rows(
+    spark: SparkSession, rejected: Mapping[str, DataFrame], faults: Sequence[FileFault] = ()
+) -> DataFrame:
     """How many rows of each table were rejected, by reason and file, each with an example; and files left out whole,
     whose rows nobody can count.
     """
-    spark = next(iter(rejected.values())).sparkSession
     files = [(each.table, BAD_FILE, each.path, 0, each.why) for each in faults]
     counted = [frame_of(spark, schema_of("rejected_rows"), files)]
     for table, frame in rejected.items():

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -72,8 +72,6 @@ _CLEANERS: dict[str, Callable[[DataFrame, DataFrame], Cleaned]] = {
     BUNDLE_REPORTS: clean_bundle_reports,
 }
 _FOLDERS = r"/date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/[^/]+$"
-
-
 _EPOCHS = t.StructType([t.StructField("epoch", t.LongType())])
 
 
@@ -132,11 +130,9 @@ class KeepingUp:
         """Make the windows anew of all units of which the clean rows have changed; which these were. The range ends
         before `end_ms`; a broker that is used above `overloaded` counts as overloaded.
         """
-        self._forget(*(name for name in (*WINDOW_TABLES, MEANS) if not self._tables.has(name)))
+        self._forget(*(name for name in WINDOW_TABLES if not self._tables.has(name)))
         if not self._made.clean:
-            raise PipelineError(
-                f"{self._tables}: there are no clean tables by the rules of now yet; run the step ingest"
-            )
+            raise PipelineError(f"{self._tables}: has no clean tables by the rules of now; run the step ingest")
         made, events = self._made.windows, self._tables.read("fleet_events")
         wanted = self._wanted_windows(events, end_ms, overloaded)
         changed = _changed(wanted, made, self._made.grain)
@@ -146,7 +142,6 @@ class KeepingUp:
             self._begin(made, units, "")
             self._average(units, events, end_ms, overloaded)
             self._end(made, units, wanted)
-        self._go_on_with_means()
         return changed
 
     def _clean(self, history: HistoryTables, units: Sequence[Unit]) -> None:
@@ -158,15 +153,25 @@ class KeepingUp:
             cleaned = clean(*history.to_clean(table, may_be_empty=True, hours=hours))
             with_ends = [*keys, *(unit.end_key for unit in units)]
             self._write(f"clean_{table}", cleaned.clean, report_key_at("at_ms", grain), with_ends, units)
-            self._write(f"rejected_{table}", cleaned.find_rejected(), _key_of_file(grain), keys, units)
-            rejected[table] = self._tables.read(f"rejected_{table}", keys)
+            bad = cleaned.find_rejected()
+            is_empty = not cleaned.seen.get["files"]
+            self._write(f"rejected_{table}", bad, _key_of_file(grain), keys, units, is_empty=is_empty)
+            if not is_empty:
+                rejected[table] = self._tables.read(f"rejected_{table}", keys)
+        self._write_events(history, hours, keys, units)
+        faults = [each for each in _faults(history) if _hour_of(each.path) in {None, *hours}]
+        counted, parts = rejected_rows(self._spark, rejected, faults), [*keys, ELSEWHERE]
+        is_empty = not rejected and not faults
+        self._write("rejected_rows", counted, _key_of_file(grain), parts, units, is_empty=is_empty)
+
+    def _write_events(
+        self, history: HistoryTables, hours: Collection[int], keys: Sequence[str], units: Sequence[Unit]
+    ) -> None:
         events = history.frame(EVENTS, with_file=True, hours=hours)
         is_one = f.col("kind").isin(*FLEET_EVENTS) & f.col("at_ms").isNotNull() & ~f.col(IS_STRAY)
         of_fleet = events.where(is_one).select(*schema_of("fleet_events").fieldNames())
-        self._write("fleet_events", of_fleet, key_at("at_ms", grain), keys, units)
-        faults = [each for each in _faults(history) if _hour_of(each.path) in {None, *hours}]
-        counted = rejected_rows(rejected, faults)
-        self._write("rejected_rows", counted, _key_of_file(grain), [*keys, ELSEWHERE], units)
+        is_empty = not any(file.hour_ms in hours for file, _ in history.files(EVENTS))
+        self._write("fleet_events", of_fleet, key_at("at_ms", self._made.grain), keys, units, is_empty=is_empty)
 
     def _average(self, units: Sequence[Unit], events: DataFrame, end_ms: int, overloaded: float) -> None:
         grain = self._made.grain
@@ -228,17 +233,19 @@ class KeepingUp:
         made = self._made
         newest = max((each.newest for each in made.clean.values()), default=[-1, -1])
         known = {hour: digest for clean in made.clean.values() for hour, digest in clean.hours.items()}
-        files = [file for file, _ in history.files(BUNDLE_REPORTS) if [file.epoch, file.first] <= newest]
+        files = [file for file, _ in history.files(BUNDLE_REPORTS)]
+        earlier = _by_hour(file for file in files if [file.epoch, file.first] <= newest)
         hours = {hour for clean in changed.values() for hour in clean.hours}
-        is_late = any(known.get(hour) != digest for hour, digest in _by_hour(files).items() if hour in hours)
-        is_shorter = newest > max(
-            ([file.epoch, file.last] for file, _ in history.files(BUNDLE_REPORTS)), default=[-1, -1]
-        )
+        is_late = any(known.get(hour) != digest for hour, digest in earlier.items() if hour in hours)
+        is_shorter = newest > max(([file.epoch, file.last] for file in files), default=[-1, -1])
         if is_late or is_shorter or any(_ends_otherwise(unit, clean, made) for unit, clean in changed.items()):
             made.means.clear()
 
-    def _go_on_with_means(self) -> None:
+    def go_on_with_means(self) -> None:
+        """Have the running means of all clean rows."""
         made = self._made
+        if not self._tables.has(MEANS):
+            self._forget(MEANS)
         now = {key: clean.files for key, clean in made.clean.items()}
         new = [unit for unit in self._units(now) if made.means.get(unit.key) != now[unit.key]]
         if new:
@@ -248,11 +255,24 @@ class KeepingUp:
         made.means = now
         made.save(self._directory)
 
-    def _write(self, name: str, frame: DataFrame, key: Column, keys: Sequence[str], units: Sequence[Unit]) -> None:
-        """In place of these parts, and of those that are of no unit any more."""
-        others = [part for part in self._tables.contents(name).parts if part not in self._parts]
-        replaced = [*keys, *(part for part in others if part not in keys)]
-        self._tables.write(name, frame.withColumn("part", key), key="part", keys=replaced, gather=len(units) > 1)
+    def _write(
+        self,
+        name: str,
+        frame: DataFrame,
+        key: Column,
+        keys: Sequence[str],
+        units: Sequence[Unit],
+        *,
+        is_empty: bool = False,
+    ) -> None:
+        """In place of these parts, and of those that are of no unit any more. Nothing in place of nothing is not worth
+        a write.
+        """
+        there = self._tables.contents(name)
+        others = [part for part in there.parts if part not in self._parts and part not in keys]
+        if not (is_empty and there.number and not others and there.parts.keys().isdisjoint(keys)):
+            of_parts, gather = frame.withColumn("part", key), len(units) > 1
+            self._tables.write(name, of_parts, key="part", keys=[*keys, *others], gather=gather)
 
     def _begin(self, made: dict[str, Any], units: Iterable[Unit], anything: object) -> None:
         made.update({unit.key: anything for unit in units})

@@ -98,7 +98,7 @@ def test_a_file_that_is_there_twice_counts_once(spark: SparkSession, tmp_path: P
     bundles = clean_bundle_reports(*history.to_clean(BUNDLE_REPORTS))
     brokers = clean_broker_reports(*history.to_clean(BROKER_REPORTS))
     assert (bundles.clean.count(), brokers.clean.count()) == (2, 2)
-    rejected = rejected_rows({BUNDLE_REPORTS: bundles.rejected, BROKER_REPORTS: brokers.rejected})
+    rejected = rejected_rows(spark, {BUNDLE_REPORTS: bundles.rejected, BROKER_REPORTS: brokers.rejected})
     tables.write("rejected_rows", rejected)
     written = rows_of(tables.read("rejected_rows"), "table")
     assert [(row["table"], row["reason"], row["count"], row["file"][-14:]) for row in written] == [
@@ -173,7 +173,7 @@ def test_a_bandwidth_that_a_broker_of_pulsars_does_not_know_is_none(spark: Spark
 
 def test_files_that_were_left_out_are_told_with_the_rejected_rows(spark: SparkSession) -> None:
     none = clean_bundle_reports(bundle_rows(spark, {})).rejected
-    (row,) = rows_of(rejected_rows({BUNDLE_REPORTS: none}, [FileFault(BUNDLE_REPORTS, "/x.parquet", "damaged")]))
+    (row,) = rows_of(rejected_rows(spark, {BUNDLE_REPORTS: none}, [FileFault(BUNDLE_REPORTS, "/x.parquet", "damaged")]))
     assert row == {
         "table": BUNDLE_REPORTS,
         "reason": "bad_file",

@@ -85,7 +85,9 @@ class Kept:
         known = KnownFiles(Directory.of(self.out))
         history = HistoryTables(self.spark, self.url, to_ms=to_ms, known=known)
         keeping = KeepingUp(self.spark, self.tables, self.url, new_grain=self.grain, anew=anew)
-        return keeping.ingest(history), keeping.average(history.range[1])
+        made_anew = keeping.ingest(history), keeping.average(history.range[1])
+        keeping.go_on_with_means()
+        return made_anew
 
     def assert_as_in_one_batch(self, end_ms: int | None = None) -> None:
         assert_as_in_one_batch(self.spark, self.tables, self.url, end_ms)
@@ -142,7 +144,7 @@ def test_killed_between_two_writes_the_next_one_leaves_what_one_batch_would(
                 kept.take_in()
     kept.add(next(rounds))
     with monkeypatch.context() as patch:
-        patch.setattr(KeepingUp, "_go_on_with_means", killed_after(KeepingUp._go_on_with_means))
+        patch.setattr(KeepingUp, "go_on_with_means", killed_after(KeepingUp.go_on_with_means))
         with pytest.raises(KilledError):
             kept.take_in()
     kept.take_in()

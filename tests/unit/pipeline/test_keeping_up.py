@@ -152,9 +152,6 @@ class Patched(KeepingUp):
         assert events is None
         return {} if self._world.ended_ms is None else {1: self._world.ended_ms}
 
-    def _go_on_with_means(self) -> None:
-        self._world.write()
-
 
 @pytest.fixture(autouse=True)
 def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
