@@ -82,6 +82,11 @@ class JobRun:
         known = KnownFiles(directory_at(self.spark, job.out))
         return HistoryTables(self.spark, job.history, job.from_ms, job.to_ms, job.bad_files, known)
 
+    def keep_known(self) -> None:
+        """What was found out about the history's files is there for the next run."""
+        if "history" in self.__dict__:
+            self.history.keep_known()
+
     @cached_property
     def keeping_up(self) -> KeepingUp:
         return KeepingUp(self.spark, self._tables, self.job.history, anew=self.job.anew)

@@ -55,6 +55,7 @@ def carry_out(spark: SparkSession, job: Job, steps: Sequence[Step], watch: Watch
             _carry_out(under_way, step)
     finally:
         with suppress(*CANNOT_GO_ON):
+            under_way.keep_known()
             put(directory_at(spark, job.out), SUMMARY, under_way.summary.encode())
     return under_way.summary
 

@@ -22,7 +22,8 @@ from loadmanager.history.files import HistoryFile
 from loadmanager.history.schemas import BROKER_REPORTS, EVENTS
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.filesystems import directory_at
-from loadmanager.pipeline.keeping_up import CLEANED_FROM, KeepingUp
+from loadmanager.pipeline.found import CLEANED_FROM
+from loadmanager.pipeline.keeping_up import KeepingUp
 from loadmanager.pipeline.known_files import KnownFiles
 from loadmanager.pipeline.reading import BadFiles, HistoryTables, cause_of
 from loadmanager.pipeline.recorded import find_recorded
