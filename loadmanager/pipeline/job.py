@@ -22,7 +22,7 @@ from loadmanager.pipeline.hours import hours_known
 from loadmanager.pipeline.keeping_up import KeepingUp
 from loadmanager.pipeline.known_files import KnownFiles
 from loadmanager.pipeline.reading import BadFiles, HistoryTables
-from loadmanager.pipeline.recorded import Recorded, find_recorded
+from loadmanager.pipeline.recorded import Recorded, newest_recorded
 from loadmanager.pipeline.schemas import frame_of
 from loadmanager.pipeline.step import NothingToSay, Step
 from loadmanager.pipeline.summary import Done, Summary
@@ -93,7 +93,7 @@ class JobRun:
 
     @cached_property
     def recorded(self) -> Recorded:
-        return find_recorded(self.history.frame("events"))
+        return newest_recorded(self.history)
 
     @property
     def end_ms(self) -> int:

@@ -55,8 +55,8 @@ def carry_out(spark: SparkSession, job: Job, steps: Sequence[Step], watch: Watch
             _carry_out(under_way, step)
     finally:
         with suppress(*CANNOT_GO_ON):
-            under_way.keep_known()
             put(directory_at(spark, job.out), SUMMARY, under_way.summary.encode())
+            under_way.keep_known()
     return under_way.summary
 
 

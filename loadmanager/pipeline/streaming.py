@@ -26,7 +26,7 @@ from loadmanager.pipeline.found import CLEANED_FROM
 from loadmanager.pipeline.keeping_up import KeepingUp
 from loadmanager.pipeline.known_files import KnownFiles
 from loadmanager.pipeline.reading import BadFiles, HistoryTables, cause_of
-from loadmanager.pipeline.recorded import find_recorded
+from loadmanager.pipeline.recorded import newest_recorded
 from loadmanager.pipeline.schemas import frame_of
 from loadmanager.pipeline.units import Unit, unit_at
 from loadmanager.pipeline.writing import Format, Tables
@@ -113,7 +113,7 @@ class HistoryStream:
         cleaned = self._keeping_up.ingest(history, watermark_ms)
         is_first = self._overloaded is None
         if self._overloaded is None or any(file.table == EVENTS for file in new):
-            planner = find_recorded(history.frame(EVENTS)).settings.planner_settings()
+            planner = newest_recorded(history).settings.planner_settings()
             self._overloaded = planner.broker_overloaded_threshold_percentage / 100
         averaged = self._keeping_up.average(history.range[1], self._overloaded) if cleaned or is_first else []
         if not (cleaned or averaged or late):
