@@ -1,5 +1,6 @@
 """Fixtures for every test: see `support/` for the builders and the real servers."""
 
+import gc
 import logging
 import os
 import sys
@@ -17,7 +18,7 @@ from xdist.workermanage import WorkerController
 # The cluster beside which tests run is that of the examples; behind everything else, so that it hides no other package.
 sys.path.append(str(Path(__file__).parents[1]))
 
-pytest_plugins = ["support.browser", "support.children", "support.zookeeper"]
+pytest_plugins = ["support.browser", "support.children", "support.processes", "support.zookeeper"]
 
 # How long an example takes says more about what else the machine does than about the code.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -130,9 +131,16 @@ _STATE = TemporaryDirectory(prefix="loadmanager-tests-")
 
 
 def pytest_configure() -> None:
+    gc.disable()
     _log_plainly()
     os.environ["XDG_STATE_HOME"] = _STATE.name
     os.environ.pop("STATE_DIRECTORY", None)
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: who looks for garbage does not look through thousands of tests each time."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:

@@ -34,7 +34,7 @@ _REMOVAL_TRIES = 5
 class Guardian:
     """The servers by name, and the temporary folder they may share."""
 
-    def __init__(self, temporary_prefix: str | None) -> None:
+    def __init__(self, temporary_prefix: str | None = None) -> None:
         self._servers: dict[str, subprocess.Popen[bytes]] = {}
         self.folder = tempfile.mkdtemp(prefix=temporary_prefix) if temporary_prefix else None
 
@@ -74,7 +74,7 @@ class Guardian:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                preexec_fn=_die_with_parent(),  # noqa: PLW1509 - this process has one thread
+                preexec_fn=die_with_parent(),  # noqa: PLW1509 - this process has one thread
             )
         self._servers[name] = server
         return server.pid
@@ -93,7 +93,7 @@ def stop(server: subprocess.Popen[bytes], grace_s: float) -> int:
     return server.wait()
 
 
-def _die_with_parent() -> Callable[[], None] | None:
+def die_with_parent() -> Callable[[], None] | None:
     """On Linux the kernel itself kills a server whose guardian was killed; elsewhere there is nothing like it."""
     if not sys.platform.startswith("linux"):
         return None
@@ -130,10 +130,10 @@ def _answer(out: IO[bytes], answer: dict[str, Any]) -> None:
     out.flush()
 
 
-def main(parent_pid: int, temporary_prefix: str | None) -> None:
+def main(parent_pid: int, make_guardian: Callable[[], Guardian]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _carry_on)
-    guardian = Guardian(temporary_prefix)
+    guardian = make_guardian()
     try:
         _answer(sys.stdout.buffer, {"id": 0, "folder": guardian.folder})
         for request in _requests(parent_pid, guardian.reap):
@@ -149,4 +149,4 @@ def main(parent_pid: int, temporary_prefix: str | None) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None)  # noqa: PLR2004 - an optional second argument
+    main(int(sys.argv[1]), lambda: Guardian(*sys.argv[2:]))

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from loadmanager.embedded import guardian
 from loadmanager.errors import EmbeddedServerError
@@ -27,12 +27,14 @@ class ServerProcesses:
     Safe to use from several threads; requests are answered one after the other.
     """
 
+    _COMMAND: ClassVar[Sequence[str]] = (sys.executable, "-I", "-S", guardian.__file__)
+
     def __init__(self, temporary_prefix: str | None = None) -> None:
         self._lock = threading.Lock()
         self._last_request = 0
         arguments = [str(os.getpid()), *([temporary_prefix] if temporary_prefix else [])]
         self._guardian = subprocess.Popen(  # noqa: S603 - our own script
-            [sys.executable, "-I", "-S", guardian.__file__, *arguments],
+            [*self._COMMAND, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shlex
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import pytest
+from support.commands import run
 from support.nodes import Cluster, on_zookeeper
 from support.waiting import eventually
 
@@ -43,17 +42,9 @@ class Shell:
 
     async def type(self, line: str) -> Done:
         urls = [node.node.service_url for node in reversed(self.cluster.nodes)]
-        environment = os.environ | {"LOADMANAGER_ADMIN_URL": ",".join(urls), "NO_COLOR": "1", "TERM": "dumb"}
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "loadmanager", "admin", *shlex.split(line)),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=environment,
-        )
-        async with asyncio.timeout(180):
-            out, err = await process.communicate()
-        assert process.returncode is not None
-        return Done(process.returncode, out.decode(), err.decode())
+        environ = {"LOADMANAGER_ADMIN_URL": ",".join(urls), "NO_COLOR": "1", "TERM": "dumb"}
+        done = await asyncio.to_thread(run, "admin", *shlex.split(line), environ=environ)
+        return Done(done.returncode, done.stdout, done.stderr)
 
     async def done(self, line: str) -> str:
         """What the command printed; it must have ended with 0."""

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from aiohttp import web
+from support.commands import run as run_command
 from support.registrations import a_record, load_of, register, write
 from support.servers import LoopbackServer
 from support.stores import ZooKeeperWorld
@@ -27,9 +26,7 @@ BUNDLES = ["t/ns/0x00000000_0x80000000", "t/ns/0x80000000_0xffffffff"]
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "loadmanager", *arguments]
-    environment = {**os.environ, "TERM": "dumb", "COLUMNS": "200"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment, check=False)
+    return run_command(*arguments, environ={"TERM": "dumb", "COLUMNS": "200"})
 
 
 @pytest.mark.parametrize("kind", [(), ("--pulsar",)])

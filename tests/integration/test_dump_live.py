@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -23,6 +21,7 @@ import pytest
 import yaml
 from aiohttp import web
 from support.cluster import CALM, Cluster, a_cluster
+from support.commands import run
 from support.fake_broker import FakeBroker
 from support.lm_node import NodeProcess, get_json
 from support.processes import Processes
@@ -153,8 +152,7 @@ async def is_reported(cluster: Cluster, broker: SteadyBroker) -> bool:
 
 def command(*arguments: str) -> dict[str, Any]:
     """The one line of JSON that the command prints."""
-    words = [sys.executable, "-m", "loadmanager", *arguments]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    done = run(*arguments)
     assert (done.returncode, done.stderr) == (0, "")
     line: dict[str, Any] = json.loads(done.stdout)
     return line

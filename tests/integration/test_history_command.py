@@ -7,11 +7,11 @@ import csv
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from support.commands import run as run_command
 from support.recorded import FLUSH_S, NOON_MS, a_report, a_writer, put_file, record
 from support.registrations import a_record, load_of, register, write
 from support.stores import ZooKeeperWorld
@@ -30,9 +30,7 @@ BUNDLE = "t/ns/0x00000000_0xffffffff"
 
 
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "loadmanager", "history", *map(str, arguments)]
-    environment = {**os.environ, "TERM": "dumb", "COLUMNS": "200"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment, check=False)
+    return run_command("history", *arguments, environ={"TERM": "dumb", "COLUMNS": "200"})
 
 
 def lines_of(done: subprocess.CompletedProcess[str]) -> list[dict[str, object]]:

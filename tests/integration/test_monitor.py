@@ -14,6 +14,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from support.commands import run as run_command
 from support.processes import ended
 from support.servers import closed_port
 from support.waiting import eventually
@@ -46,9 +47,7 @@ def url(zookeeper: EmbeddedZooKeeper, chroot: str) -> str:
 
 
 async def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return await asyncio.to_thread(
-        subprocess.run, [*COMMAND, *arguments], capture_output=True, text=True, timeout=180, check=False
-    )
+    return await asyncio.to_thread(run_command, "monitor", *arguments)
 
 
 async def test_once_prints_every_broker_and_the_total_and_exits(store: ZooKeeperStore, url: str) -> None:
@@ -149,16 +148,8 @@ async def test_on_a_terminal_it_redraws_when_a_broker_changes(store: ZooKeeperSt
 
 async def test_an_unreachable_zookeeper_is_named() -> None:
     address = f"zk:127.0.0.1:{closed_port()}"
-    environment = {**os.environ, "LOADMANAGER_METADATASTORECONNECTTIMEOUTMILLIS": "300"}
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [*COMMAND, "--once", "--metadata-store-url", address],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-        env=environment,
-    )
+    environ = {"LOADMANAGER_METADATASTORECONNECTTIMEOUTMILLIS": "300"}
+    done = await asyncio.to_thread(run_command, "monitor", "--once", "--metadata-store-url", address, environ=environ)
     assert done.returncode == 1
     assert done.stdout == ""
     assert f"metadataStoreUrl {address}: no ZooKeeper answered" in done.stderr

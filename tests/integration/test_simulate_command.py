@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from support.commands import run
 from support.scenarios import a_file
 
 
 def simulate(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "160", "PYTHONIOENCODING": "utf-8"}
-    command = [sys.executable, "-m", "loadmanager", "simulate", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment, cwd=cwd, check=False)
+    return run("simulate", *arguments, environ={"TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "160"}, cwd=cwd)
 
 
 def written(folder: Path, **changes: Any) -> str:  # noqa: ANN401 - whatever a key may hold

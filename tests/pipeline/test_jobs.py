@@ -87,6 +87,14 @@ def test_all_steps_are_run_in_their_order_and_tell_what_they_write(done: Done) -
     assert all(tables.rows(table) == rows for table, rows in seen.rows.items())
 
 
+def test_a_step_writes_all_tables_that_it_declares(done: Done) -> None:
+    made = set[str]()
+    for each in done[0].steps:
+        declared = set(STEPS[each.step].writes)
+        assert declared - made <= each.rows.keys() <= declared, each.step
+        made |= declared
+
+
 def test_the_tables_have_what_the_fleet_reported(done: Done) -> None:
     _, seen, _ = done
     rows = seen.rows

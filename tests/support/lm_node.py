@@ -51,7 +51,8 @@ class NodeProcess:
         """Start the process and return once it answers."""
         arguments = ["serve", "--config", str(self._config), "--ready-file", str(self._ready_file), "--log-json"]
         self._ready_file.unlink(missing_ok=True)
-        self.pid = self._processes.start(self.name, ["-m", "loadmanager", *arguments], self._log)
+        command = ["-m", "loadmanager", *arguments]
+        self.pid = await asyncio.to_thread(self._processes.start, self.name, command, self._log)
         await eventually(lambda: self._ready_file.exists() or not self.is_running, within_s, f"{self.name} is ready")
         assert self.is_running, f"{self.name} ended at its start:\n{self.log_text()[-2000:]}"
         self.url = orjson.loads(self._ready_file.read_bytes())["url"]

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from support import forking as guardian
 
 from loadmanager.embedded.processes import ServerProcesses
 
 ENDS_WITHIN_S = 30.0
 """A process that was told to end takes a moment, and on a machine that is busy some moments."""
+
+_FORKED = ["-m", "loadmanager"]
+"""How the arguments of a Python begin that need not be started anew."""
 
 
 async def ended(process: asyncio.subprocess.Process, within_s: float = ENDS_WITHIN_S) -> tuple[int, str, str]:
@@ -45,22 +52,58 @@ def _late(within_s: float, out: str, errors: str) -> str:
     return f"not ended within {within_s:g} s, and killed. Its output:\n{out[-2000:]}\nits errors:\n{errors[-2000:]}"
 
 
+class _Forking(ServerProcesses):
+    """Processes that are forked from one that has imported what they need: see `support.forking`."""
+
+    _COMMAND = (sys.executable, "-P", guardian.__file__)
+
+    def fork(
+        self, name: str, words: Sequence[str], files: tuple[Path, Path], cwd: Path, environ: Mapping[str, str]
+    ) -> int:
+        """A process that does what `loadmanager` with these words does, its output and its errors appended to `files`;
+        the process id.
+        """
+        paths = [str(file) for file in files]
+        return int(self._ask(do="fork", name=name, words=words, files=paths, cwd=str(cwd), environ=environ)["pid"])
+
+
+_shared: list[_Forking] = []
+_starting = threading.Lock()
+
+
+def forking() -> _Forking:
+    """The one of this process, which is there from now on."""
+    with _starting:
+        if not _shared:
+            _shared.append(_Forking())
+        return _shared[0]
+
+
+def pytest_sessionfinish() -> None:
+    """This module is a plugin, too."""
+    for each in _shared:
+        each.close()
+
+
 class Processes:
-    """Processes by name; `folder` is where they run. Use it with `with`."""
+    """Python processes by name; `folder` is where they run. Use it with `with`: at the end they are killed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._guarded = ServerProcesses()
+        self._names: set[str] = set()
 
     def start(self, name: str, arguments: Sequence[str], log: Path) -> int:
         """Start a Python with `arguments`, its output appended to `log`; the process id."""
-        return self._guarded.start(name, [sys.executable, *arguments], cwd=self._folder, log=log)
+        self._names.add(name)
+        if arguments[:2] == _FORKED:
+            return forking().fork(self._full(name), arguments[2:], (log, log), self._folder, dict(os.environ))
+        return forking().start(self._full(name), [sys.executable, *arguments], cwd=self._folder, log=log)
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        self._guarded.signal(name, number)
+        forking().signal(self._full(name), number)
 
     def is_running(self, name: str) -> bool:
-        return self._guarded.find_exit_code(name) is None
+        return forking().find_exit_code(self._full(name)) is None
 
     def __enter__(self) -> Self:
         return self
@@ -68,4 +111,11 @@ class Processes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._guarded.close()
+        for name in self._names:
+            self.signal(name, signal.SIGKILL)
+        for name in self._names:
+            forking().stop(self._full(name), grace_s=0)
+
+    def _full(self, name: str) -> str:
+        """Its name among those of other tests."""
+        return f"{id(self)} {name}"

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import support.children
+from support.waiting import eventually_sync
 from support.zookeeper import is_alive
 
 TESTS = Path(support.children.__file__).parents[1]
@@ -30,16 +31,29 @@ def test_leaves_something():
     pathlib.Path("pid").write_bytes(shell.stdout.readline())
 """
 
+FORKING = """
+import sys
+from pathlib import Path
+from support.processes import Processes
+
+waiting = ["-m", "loadmanager", "monitor", "--once", "--metadata-store-url", "zk:127.0.0.1:1"]
+print(Processes(Path.cwd()).start("one", waiting, Path("log")), flush=True)
+sys.stdin.read()
+"""
+
 
 def run(folder: Path, test: str, *, shell: str = "") -> subprocess.CompletedProcess[str]:
     """Run a test of its own, by itself, from a shell that is told something before."""
     (folder / "test_it.py").write_text(test)
     pytest = f"exec {sys.executable} -m pytest -q -p no:cacheprovider -p support.children -c /dev/null test_it.py"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
     command = ["/bin/sh", "-c", f"{shell}\n{pytest}"]
     return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=120, check=False
     )
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
 
 
 def test_processes_of_tests_heed_signals_also_where_the_run_was_told_to_ignore_them(tmp_path: Path) -> None:
@@ -54,3 +68,19 @@ def test_a_process_that_outlives_its_test_fails_the_run_and_is_ended(tmp_path: P
     assert "1 passed" in done.stdout
     assert f"LEFT BEHIND (killed now): {pid} sleep 600 of test_it.py::test_leaves_something" in done.stdout
     assert not is_alive(pid)
+
+
+def test_what_was_forked_ends_with_the_tests_also_if_these_are_killed(tmp_path: Path) -> None:
+    patient = {"LOADMANAGER_METADATASTORECONNECTTIMEOUTMILLIS": "600000"}
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKING],
+        cwd=tmp_path,
+        env=environment() | patient,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as tests:
+        assert tests.stdout is not None
+        forked = int(tests.stdout.readline())
+        assert is_alive(forked)
+        tests.kill()
+    eventually_sync(lambda: not is_alive(forked))

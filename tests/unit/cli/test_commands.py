@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
+from support.commands import run as run_command
 from support.nodes import settings
 from support.servers import closed_port
 
@@ -26,11 +27,22 @@ DECIDE = ("decide", "-", "--place", "RoundRobinBrokerSelector", "--bundle", "t/n
 NAMED = "import sys; from loadmanager.cli import main; sys.argv[0] = 'loadmanager'; main()"
 """The command under its own name: `python -m` has another one, and shells ask for completions by it."""
 
+A_TERMINAL = {"TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "120"}
+
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "120", **environment}
-    command = [sys.executable, "-c", NAMED, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment, check=False)
+    return run_command(*arguments, environ=A_TERMINAL | environment)
+
+
+@pytest.mark.parametrize("command", ["dump", "history", "simulate"])
+def test_what_is_forked_says_what_the_installed_command_says(command: str) -> None:
+    installed = [str(Path(sys.executable).with_name("loadmanager")), command, "--help"]
+    done = subprocess.run(
+        installed, capture_output=True, text=True, timeout=180, env=os.environ | A_TERMINAL, check=False
+    )
+    forked = run(command, "--help")
+    assert "Usage: loadmanager" in done.stdout
+    assert (forked.returncode, forked.stdout, forked.stderr) == (done.returncode, done.stdout, done.stderr)
 
 
 def test_help_lists_every_command() -> None:
