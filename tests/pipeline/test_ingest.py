@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from support.builders import bundle
-from support.frames import START_MS, files_of, history_of, reported, rows_of
+from support.frames import HOUR_MS, START_MS, files_of, history_of, reported, rows_of
 
 from loadmanager.errors import PipelineError
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, TABLES
@@ -205,3 +205,16 @@ def test_a_frame_that_is_not_the_table_is_refused_by_the_column(
         require(frame, "clean_bundle_reports")
     with pytest.raises(PipelineError, match="table nothing: unknown; there are clean_broker_reports"):
         require(frame, "nothing")
+
+
+def test_rows_of_another_hour_than_the_folder_of_their_file_are_rejected(spark: SparkSession, tmp_path: Path) -> None:
+    load = (1.0, 1.0, 1.0, 1.0)
+    entries = [(HOUR_MS * hour, reported("a", {bundle(1): load})) for hour in (0, 1)]
+    url = history_of(tmp_path / "history", entries)
+    _, late = files_of(tmp_path / "history", BUNDLE_REPORTS)
+    wrong = late.parent.with_name("hour=05")
+    wrong.mkdir()
+    late.rename(wrong / late.name)
+    cleaned = clean_bundle_reports(*HistoryTables(spark, url).to_clean(BUNDLE_REPORTS))
+    assert [row["at_ms"] for row in rows_of(cleaned.clean)] == [START_MS]
+    assert [(row["at_ms"], row["reason"]) for row in rows_of(cleaned.rejected)] == [(START_MS + HOUR_MS, "impossible")]
