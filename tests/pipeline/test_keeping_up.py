@@ -20,7 +20,6 @@ from loadmanager.core.recordable import recordable
 from loadmanager.history.files import Directory
 from loadmanager.history.packing import PackedFile, pack_entries
 from loadmanager.history.rows import Entry, Event, Placed, Report
-from loadmanager.pipeline import keeping_up as keeping_up_module
 from loadmanager.pipeline.keeping_up import KeepingUp
 from loadmanager.pipeline.known_files import KnownFiles
 from loadmanager.pipeline.made import Made
@@ -103,11 +102,10 @@ def in_rounds(files: Sequence[PackedFile], rounds: int, rng: np.random.Generator
         yield [file for file, at in zip(ordered, when, strict=True) if at == number]
 
 
-@pytest.mark.parametrize(("grain", "together"), [("day", 20_000), ("hour", 1 << 20)])
+@pytest.mark.parametrize("grain", ["day", "hour"])
 def test_in_whatever_order_files_come_the_tables_are_those_of_one_batch(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grain: Grain, together: int
+    spark: SparkSession, tmp_path: Path, grain: Grain
 ) -> None:
-    monkeypatch.setattr(keeping_up_module, "TOGETHER_BYTES", together)
     rng = np.random.default_rng(1)
     kept = Kept(spark, tmp_path, grain)
     for new in in_rounds(files_of(drawn_nights(1, 2), rng), 2, rng):
