@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import structlog
 import typer
 
+from loadmanager.allocating import give_back_memory, map_large_blocks
 from loadmanager.beside.admin import PulsarAdmin
 from loadmanager.beside.checking import find_warnings, refuse_unfit
 from loadmanager.beside.earlier import memory_after, put_history_of_another_store_aside
@@ -26,7 +27,6 @@ from loadmanager.cli.running import (
     ANSWER_S,
     GRACE_S,
     check_audit_log,
-    give_back_memory,
     keep_pauses_short,
     open_store,
     start_up,
@@ -155,6 +155,7 @@ async def _serve(
     listener: socket.socket,
     ready_file: Path | None,
 ) -> None:
+    map_large_blocks()
     host = settings.advertised_address or settings.bind_address
     port = listener.getsockname()[1]
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

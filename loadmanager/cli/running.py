@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
 import gc
 import ipaddress
 import os
@@ -203,15 +201,6 @@ def keep_pauses_short() -> None:
     gc.freeze()
     gc.set_threshold(*_GARBAGE_THRESHOLDS)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-
-
-def give_back_memory() -> None:
-    """Have the allocator give back what it holds and nobody uses: much, after a large cluster was read.
-
-    glibc's alone can be asked; others are left alone.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def write_ready_file(path: Path, url: str, **more: str) -> None:

@@ -12,13 +12,13 @@ from typing import Annotated
 import structlog
 import typer
 
+from loadmanager.allocating import give_back_memory, map_large_blocks
 from loadmanager.cli.doors import Doors, tls_of
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.running import (
     ANSWER_S,
     GRACE_S,
     check_audit_log,
-    give_back_memory,
     keep_pauses_short,
     open_store,
     patiently,
@@ -54,6 +54,7 @@ def serve(
 
 
 async def _serve(settings: Settings, ready_file: Path | None) -> None:
+    map_large_blocks()
     tls = tls_of(settings, settings.web_service_port_tls)
     doors = Doors(settings, settings.bind_address, "web_service_port", "web_service_port_tls", tls)
     host, port = settings.advertised_address or socket.getfqdn(), doors.first.port

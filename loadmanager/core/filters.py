@@ -168,9 +168,13 @@ def keep_no_busier_than_average(brokers: BoolArray, question: PlacementQuestion)
     margin = settings.distribute_bundles_evenly_margin_percentage / 100
     if not _is_spread(question) or margin >= 1:
         return brokers
+    count = np.count_nonzero(brokers)
+    if not count:
+        return brokers
     usage = expected_usage(question)
-    kept = np.asarray(brokers & (usage <= usage[brokers].mean() + margin + _ROUNDING)) if brokers.any() else brokers
-    return kept if kept.any() else brokers
+    mean = np.add.reduce(usage[brokers]) / count
+    kept = np.asarray(brokers & (usage <= mean + margin + _ROUNDING))
+    return kept if np.count_nonzero(kept) else brokers
 
 
 def keep_fewest_of_namespace(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
@@ -399,7 +403,7 @@ def preferred_brokers(
 ) -> tuple[BoolArray, dict[str, Figure]]:
     """Those of the allowed brokers that are rather chosen, never nobody, and how many are passed over, by reason."""
     brokers, passed_over = apply(rules.preferences, allowed, question)
-    if brokers.any() or not allowed.any():
+    if np.count_nonzero(brokers) or not allowed.any():
         return brokers, passed_over
     unreadable = int(np.count_nonzero(allowed & (version_ranks(question.snapshot) == UNREADABLE)))
     return allowed, {FilterReason.VERSION_UNREADABLE.value: unreadable}
@@ -463,7 +467,9 @@ def others_than_excluded(brokers: BoolArray, question: PlacementQuestion) -> Boo
 
 
 def _keep_least(brokers: BoolArray, counts: IntArray) -> BoolArray:
-    return np.asarray(brokers & (counts == counts[brokers].min())) if brokers.any() else brokers
+    if not np.count_nonzero(brokers):
+        return brokers
+    return np.asarray(brokers & (counts == np.minimum.reduce(counts[brokers])))
 
 
 def _is_spread(question: PlacementQuestion) -> bool:

@@ -56,7 +56,7 @@ _NO_BROKER = BrokerId("")
 _Derived = TypeVar("_Derived")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Bundles:
     """All bundles, sorted by name, so that those of one namespace are neighbours.
 
@@ -302,6 +302,11 @@ class Snapshot:
         except KeyError:
             found = self._derived.setdefault(key, compute())
         return found
+
+    def afresh(self) -> Snapshot:
+        """The same, of which nothing is worked out yet: what is goes with it, columns of all bundles among it."""
+        bundles = replace(self.bundles, _present=[])
+        return replace(self, bundles=bundles, brokers=replace(self.brokers, bundles=bundles), _derived={})
 
     def averaged_by_time(self) -> Snapshot:
         """The same with what bundles carry at present for both of their averages."""

@@ -16,7 +16,6 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from loadmanager.core.certificate.rounds import DecidedRound
-from loadmanager.core.certificate.saying import binding_of
 from loadmanager.leader.port import Scrape
 
 _USAGE = (
@@ -156,9 +155,7 @@ class NodeCollector(Collector):
             ("least_load_ratio", "Part of all load that has to move for its heat.", figures.least_load),
         ):
             yield self._gauge(f"loadmanager_plan_{name}", text, {}, value)
-        yield self._gauge(
-            "loadmanager_plan_bound_info", "1 for the bound that binds.", {"by": binding_of(certified)}, 1.0
-        )
+        yield self._gauge("loadmanager_plan_bound_info", "1 for the bound that binds.", {"by": certified.bound_by}, 1.0)
         for what, loss in (("broker", reserve.broker), ("domain", reserve.domain)):
             if loss is not None:
                 text = f"Usage of the most used broker if the worst {what} were lost, as a fraction."

@@ -74,8 +74,8 @@ class Chronicle:
                 at_ms = now_ms()
                 for of, grid in self._grids.items():
                     if at_ms // grid.step_ms != last[of]:
-                        last[of] = at_ms // grid.step_ms
                         await self.look(of, at_ms)
+                        last[of] = at_ms // grid.step_ms  # steps may be longer since: else a new leader looks at once
                 left_ms = min(grid.step_ms - at_ms % grid.step_ms for grid in self._grids.values())
                 leader = self._view.leader
                 if leader is not None:

@@ -46,7 +46,8 @@ class OwnerLookups:
         What came of it `lookup` says, for which there is time until what is returned, by the monotonic clock.
         """
         deadline_s = time.monotonic() + self._patience_s
-        waiting = [each for topic in topics if (each := self._ask(topic)) is not None]
+        asked = topics if self._leads() else ()
+        waiting = [each for topic in asked if (each := self._ask(topic)) is not None]
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._patience_s):
                 for each in waiting:
@@ -61,7 +62,7 @@ class OwnerLookups:
             ownership = entry.state.ownerships[index]
             if ownership.state is OwnershipState.RELEASING or self._view.is_registered(ownership.owner):
                 return None
-            return self._request(topic, entry.state.bundle_name(index)) if self._leads() else None
+            return self._request(topic, entry.state.bundle_name(index))
         except LoadManagerError:
             return None
 

@@ -217,8 +217,8 @@ class BalanceAnswer(WireModel):
     def of(cls, now: DecidedRound, last: DecidedRound | None) -> BalanceAnswer:
         reserve = now.reserve()
         return cls(
-            now=PlanCertificate.of(Summary.of(now.certified())),
-            last_round=None if last is None else PlanCertificate.of(Summary.of(last.certified())),
+            now=PlanCertificate.of(now.certified()),
+            last_round=None if last is None else PlanCertificate.of(last.certified()),
             worst_broker_loss=LossAnswer.of(reserve.broker),
             worst_domain_loss=LossAnswer.of(reserve.domain),
         )

@@ -148,12 +148,13 @@ class _Values:
     def _life(self, broker: str | None, incarnation: int | None) -> Registration | None:
         if broker is None:
             return None
+        known = self._registered.get(BrokerId(broker))
+        if known is not None and known.incarnation == incarnation:
+            return known
         key = (broker, incarnation or 0)
         life = self._lives.get(key)
         if life is None:
-            life = Registration(parse_broker_id(broker), incarnation or 0)
-            known = self._registered.get(life.broker)
-            life = self._lives[key] = known if known == life else life
+            life = self._lives[key] = Registration(parse_broker_id(broker), incarnation or 0)
         return life
 
 

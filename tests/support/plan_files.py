@@ -17,7 +17,7 @@ from loadmanager.core.load import BrokerReport
 from loadmanager.core.plan import Unload
 from loadmanager.core.reasons import OwnershipReason
 from loadmanager.core.settings import PlannerSettings
-from loadmanager.wire.plan_file import encode
+from loadmanager.wire.plan_file import Packed, encode
 
 SETTINGS = PlannerSettings(shedding_strategy="Level", placement_strategy="Level")
 Edit = Callable[[dict[str, Any], dict[str, Any]], object]
@@ -48,7 +48,7 @@ def a_plan() -> tuple[KeptPlan, Certified]:
 
 def a_file(*edits: Edit) -> bytes:
     plan, certified = a_plan()
-    with np.load(io.BytesIO(encode(plan, certified))) as archive:
+    with np.load(io.BytesIO(encode(plan, Packed.of(certified)))) as archive:
         columns = {name: archive[name].copy() for name in archive.files}
     content = json.loads(bytes(columns.pop("plan")))
     for edit in edits:

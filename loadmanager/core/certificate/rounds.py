@@ -1,11 +1,16 @@
-"""What a round has come to, worked out for whoever asks first: decisions do not wait for it."""
+"""What a round has come to, worked out for whoever asks first: decisions do not wait for it.
+
+A round is kept for long, and with it the columns that it was decided on. No others are: of what is worked out only the
+figures stay.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from loadmanager.core.certificate.certificate import Certified, certify
+from loadmanager.core.certificate.certificate import certify
+from loadmanager.core.certificate.saying import Summary
 from loadmanager.core.plan import Assign, Unload
 from loadmanager.core.reserve import Reserve, reserve_of
 from loadmanager.core.restraint import restrain
@@ -20,17 +25,18 @@ class DecidedRound:
     snapshot: Snapshot
     settings: PlannerSettings
     steps: Sequence[Assign | Unload]
-    _certified: list[Certified] = field(default_factory=list)
+    _certified: list[Summary] = field(default_factory=list)
     _reserve: list[Reserve] = field(default_factory=list)
 
-    def certified(self) -> Certified:
+    def certified(self) -> Summary:
         """How near its steps come to what no plan can beat, of the brokers that shedding looks at."""
         if not self._certified:
-            self._certified.append(certify(restrain(self.snapshot), self.settings, self.steps))
+            seen = restrain(self.snapshot.afresh())
+            self._certified.append(Summary.of(certify(seen, self.settings, self.steps)))
         return self._certified[0]
 
     def reserve(self) -> Reserve:
         """Whether the others could carry what a broker had before it, or a failure domain."""
         if not self._reserve:
-            self._reserve.append(reserve_of(restrain(self.snapshot), self.settings))
+            self._reserve.append(reserve_of(restrain(self.snapshot.afresh()), self.settings))
         return self._reserve[0]

@@ -80,11 +80,16 @@ class BundleColumns:
         )
 
     def grow(self, rows: int) -> None:
+        """A large column is not copied: the system moves its pages. One that somebody looks at is left to them."""
         for column in fields(self):
-            old = getattr(self, column.name)
-            new = np.empty((rows, *old.shape[1:]), dtype=old.dtype)
-            new[: len(old)] = old
-            setattr(self, column.name, new)
+            shape = (rows, *getattr(self, column.name).shape[1:])
+            try:
+                getattr(self, column.name).resize(shape)
+            except ValueError:
+                old = getattr(self, column.name)
+                new = np.zeros(shape, dtype=old.dtype)
+                new[: len(old)] = old
+                setattr(self, column.name, new)
 
     def clear(self, rows: Rows, namespace: RowArray) -> None:
         """Make the rows bundles that nothing is known of yet."""

@@ -22,7 +22,7 @@ from loadmanager.core.cluster.owners import RecordedOwners
 from loadmanager.core.cluster.records import NamespaceRecords
 from loadmanager.core.cluster.reporters import Reporters
 from loadmanager.core.cluster.rows import NamedRows
-from loadmanager.core.cluster.snapshotting import sorted_bundles, top_bundles
+from loadmanager.core.cluster.snapshotting import Last, sorted_bundles, top_bundles
 from loadmanager.core.cluster.unloads import UnloadTimes
 from loadmanager.core.controls import NO_CONTROLS, Controls
 from loadmanager.core.extensible import BrokerLoad, ReportRules, throughput_of
@@ -47,6 +47,7 @@ class ClusterModel:
         self._reporters = Reporters(self._rows, self._owners, self._averages, rules or ReportRules())
         self._unloads = UnloadTimes()
         self._namespaces = NamespaceRecords(self._rows, self._owners, self._averages, self._reporters, self._unloads)
+        self._last = Last()
         self._policies = NO_POLICIES
         self._controls = NO_CONTROLS
         self._doubts = NO_DOUBTS
@@ -264,7 +265,7 @@ class ClusterModel:
         reporters, unloads = self._reporters, self._unloads
         unloads.forget_before(taken_at_s - grace_period_s, reporters.brokers)
         brokers = reporters.in_order()
-        bundles, settled = sorted_bundles(self._rows, self._owners, brokers, unloads, taken_at_s)
+        bundles, settled = sorted_bundles(self._rows, self._owners, brokers, unloads, taken_at_s, self._last)
         registrations = [broker.registration for broker in brokers]
         reports = [broker.report for broker in brokers]
         columns = brokers_of(registrations, reports, bundles, settled, unloads.from_brokers)

@@ -17,7 +17,9 @@ from loadmanager.core.ownership import Ownership, Registration
 from loadmanager.core.snapshot import NOBODY
 
 _SPARE_REGISTRATIONS = 1024
-"""Rows of ended registrations are looked for once the table exceeds twice the brokers by so many."""
+"""Rows of ended registrations are looked for once the table exceeds twice the brokers by so many, and again once it has
+grown by so many: to look for them is to look at all bundles.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +56,7 @@ class RecordedOwners:
     def __init__(self, rows: NamedRows) -> None:
         self._rows = rows
         self.registrations = RegistrationRows()
+        self._swept = 0
         self.destinations: dict[int, int] = {}
 
     def strike(self, rows: Rows) -> Rows:
@@ -123,6 +126,8 @@ class RecordedOwners:
 
     def sweep(self, reporting: Iterable[int], brokers: int) -> None:
         """Use rows of ended registrations again, once there are many that nothing refers to."""
-        if len(self.registrations.by_registration) > 2 * brokers + _SPARE_REGISTRATIONS:
+        known = self.registrations.by_registration
+        if len(known) > max(2 * brokers, self._swept) + _SPARE_REGISTRATIONS:
             used = set(np.unique(self._rows.columns.owner[: len(self._rows.names)]).tolist())
             self.registrations.keep(used | set(reporting) | set(self.destinations.values()))
+            self._swept = len(known)

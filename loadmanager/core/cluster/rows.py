@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import compress
 
 import numpy as np
 
@@ -18,10 +17,10 @@ from loadmanager.core.cluster.columns import BundleColumns, RecordedState, Rows
 from loadmanager.core.learned import NOTHING_LEARNED, Learned
 from loadmanager.core.load import METRICS, RowArray
 from loadmanager.core.names import namespace_of
-from loadmanager.core.snapshot import NOBODY, find_row
+from loadmanager.core.snapshot import NOBODY
 
 _GROWTH = 64
-"""Columns grow by one part in so many: little slack, and a copy of 64 rows for each row added."""
+"""Columns grow by one part in so many: little slack, and small ones are copied each time."""
 _FEWEST_ROWS = 64
 
 
@@ -45,7 +44,8 @@ class NameOrder:
 
 
 class NamedRows:
-    """All bundles that a record or a report names; `revision` is the model's.
+    """All bundles that a record or a report names; `revision` is the model's. `loads_written` grows whenever something
+    is written into the columns of what bundles carry.
 
     A new one is taken to carry what was `learned` of its namespace. `divided_by_range` are those that inherited by
     their share of the hash range, for want of anything better.
@@ -53,6 +53,7 @@ class NamedRows:
 
     def __init__(self) -> None:
         self.revision = 0
+        self.loads_written = 0
         self.columns = BundleColumns.empty()
         self.by_name: dict[str, int] = {}
         self.names: list[str] = []
@@ -106,11 +107,13 @@ class NamedRows:
     def learn(self, learned: Learned) -> None:
         """Take bundles without any history to carry this from now on."""
         self.learned = learned
+        self.loads_written += 1
         rows = np.fromiter(self.by_name.values(), dtype=np.intp, count=len(self.by_name))
         self._expect(rows[self.columns.long_samples[rows] == 0])
 
     def note_changed(self, rows: Rows) -> None:
         """The averages of these bundles are others than before."""
+        self.loads_written += 1
         for namespace in set(self.columns.namespace[rows].tolist()):
             self._namespace_at[namespace].changed_at = self.revision
 
@@ -132,17 +135,8 @@ class NamedRows:
     def order(self) -> NameOrder:
         """The order, with the names that have come or gone since it was used last."""
         if self._renamed:
-            former, renamed = self._order, sorted(self._renamed)
-            stays = np.ones(len(former.names), dtype=bool)
-            stays[[row for row in (find_row(former.names, name) for name in renamed) if row is not None]] = False
-            kept = list(compress(former.names, stays.tolist()))
-            new = [name for name in renamed if name in self.by_name]
-            places = np.array([bisect_left(kept, name) for name in new], dtype=np.intp)
-            new_rows = np.array([self.by_name[name] for name in new], dtype=np.int32)
             namespaces = sorted(self._namespaces, key=lambda name: f"{name}/")  # as their bundles' names are sorted
-            # Two sorted runs, which `sorted` merges in one pass; the rows go where the new names come to stand.
-            rows = np.insert(former.rows[stays], places, new_rows)
-            self._order = NameOrder(tuple(sorted(kept + new)), rows, tuple(namespaces))
+            self._order = NameOrder(*self._mended(self._order), tuple(namespaces))
             self._renamed.clear()
         return self._order
 
@@ -162,6 +156,25 @@ class NamedRows:
 
     def nbytes(self) -> int:
         return self.columns.nbytes() + self._order.rows.nbytes
+
+    def _mended(self, former: NameOrder) -> tuple[tuple[str, ...], RowArray]:
+        """The names and their rows. What lies between names that have come or gone is copied, and not compared."""
+        names: list[str] = []
+        stays, places, new = np.ones(len(former.names), dtype=bool), list[int](), list[int]()
+        copied = gone = 0
+        for name in sorted(self._renamed):
+            place = bisect_left(former.names, name, copied)
+            names += former.names[copied:place]
+            if name in self.by_name:
+                names.append(name)
+                places.append(place - gone)
+                new.append(self.by_name[name])
+            is_former = former.names[place : place + 1] == (name,)
+            stays[place : place + is_former] = False
+            gone += is_former
+            copied = place + is_former
+        names += former.names[copied:]
+        return tuple(names), np.insert(former.rows[stays], places, np.array(new, dtype=np.int32))
 
     def _add(self, names: Sequence[str]) -> None:
         self._renamed.update(names)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from weakref import ref
 
 import numpy as np
 
@@ -12,8 +14,51 @@ from loadmanager.core.cluster.reported import ReportingBroker
 from loadmanager.core.cluster.rows import NamedRows
 from loadmanager.core.cluster.unloads import UnloadTimes
 from loadmanager.core.extensible import Listed, TopBundles
-from loadmanager.core.load import BoolArray
+from loadmanager.core.load import BoolArray, FloatArray, RowArray
 from loadmanager.core.snapshot import NOBODY, Bundles
+from loadmanager.core.time_means import TimeMeans
+
+
+class Last:
+    """The bundles of the last snapshot, while somebody has it. As long as nothing is written of what bundles carry, and
+    none comes or goes, the next one has the same columns of that, nine tenths of it: so it is between assignments.
+    """
+
+    def __init__(self) -> None:
+        self._bundles: Callable[[], Bundles | None] = lambda: None
+        self._loads_written = -1
+
+    def find(self, table: NamedRows) -> Bundles | None:
+        bundles = self._bundles()
+        if bundles is None or self._loads_written != table.loads_written:
+            return None
+        return bundles if bundles.names is table.order().names else None
+
+    def keep(self, bundles: Bundles, table: NamedRows) -> None:
+        self._bundles, self._loads_written = ref(bundles), table.loads_written
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Carried:
+    """What the bundles carry, in name order; as in `Bundles`."""
+
+    namespace: RowArray
+    short: FloatArray
+    long: FloatArray
+    time_means: TimeMeans
+    topics: RowArray
+
+    @classmethod
+    def of(cls, table: NamedRows) -> _Carried:
+        """Columns are gathered with `take`, which for a column by itself is twice as quick as an index."""
+        rows, columns = table.order().rows, table.columns
+        return cls(
+            namespace=table.namespace_places()[columns.namespace.take(rows)],
+            short=columns.short.take(rows, axis=0),
+            long=columns.long.take(rows, axis=0),
+            time_means=columns.time_means(rows),
+            topics=columns.topics.take(rows),
+        )
 
 
 def sorted_bundles(
@@ -22,11 +67,9 @@ def sorted_bundles(
     brokers: Sequence[ReportingBroker],
     unloads: UnloadTimes,
     taken_at_s: float,
+    last: Last,
 ) -> tuple[Bundles, BoolArray]:
-    """The bundles in name order with broker positions for registrations, and which brokers are settled.
-
-    Columns are gathered with `take`, which for a column by itself is twice as quick as an index.
-    """
+    """The bundles in name order with broker positions for registrations, and which brokers are settled."""
     order, columns = table.order(), table.columns
     rows = order.rows
     # A registration that no broker has any more is nobody's: its bundles are free, and what it reported is nothing.
@@ -44,21 +87,23 @@ def sorted_bundles(
     # What a broker reports that it is not to keep, by the record, is load in its figures that is about to go.
     leaving = (reporter >= 0) & (recorded != RecordedState.NO) & ~(owned & reported)
     settled[reporter[leaving]] = False
+    carried = last.find(table) or _Carried.of(table)
     bundles = Bundles(
         names=order.names,
         namespaces=order.namespaces,
-        namespace=table.namespace_places()[columns.namespace.take(rows)],
+        namespace=carried.namespace,
         broker=np.where(reported, owner, np.int32(NOBODY)),
         assigned=assigned,
         free=(owner < 0) & (assigned < 0),
         movable=owned & reported,
         recently_unloaded=unloaded.take(rows),
-        short=columns.short.take(rows, axis=0),
-        long=columns.long.take(rows, axis=0),
-        time_means=columns.time_means(rows),
+        short=carried.short,
+        long=carried.long,
+        time_means=carried.time_means,
         taken_at_s=taken_at_s,
-        topics=columns.topics.take(rows),
+        topics=carried.topics,
     )
+    last.keep(bundles, table)
     return bundles, settled
 
 

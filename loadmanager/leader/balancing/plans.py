@@ -8,7 +8,6 @@ import time
 
 import structlog
 
-from loadmanager.core.certificate.certificate import Certified
 from loadmanager.core.leading.plans import (
     BeginStep,
     End,
@@ -40,7 +39,7 @@ from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.stepping import Answers, RecordedMachine
 from loadmanager.wire.leading.plans import PlansForm
-from loadmanager.wire.plan_file import encode
+from loadmanager.wire.plan_file import Packed, encode
 from loadmanager.wire.plans import ExecutionAnswer, ListedPlan, PlanAnswer, PlanRequest, PlansAnswer
 
 log = structlog.get_logger(__name__)
@@ -62,7 +61,7 @@ class PlanKeeper:
         self._ends: dict[KeptPlan, asyncio.Future[ExecutionAnswer]] = {}
         self._contexts: dict[KeptPlan, contextvars.Context] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._proved: dict[str, Certified] = {}
+        self._proved: dict[str, Packed] = {}
         self.forget()
         self.executed = 0
         self.stopped = 0
@@ -82,9 +81,9 @@ class PlanKeeper:
 
     async def compute(self, request: PlanRequest) -> PlanAnswer:
         """Make a plan and keep it; nothing is carried out. Raises as `RequestedPlans.compute` does."""
-        plan, certified = await self._requested.compute(request)
+        plan, packed = await self._requested.compute(request)
         self._proved.pop(plan.hash, None)
-        self._proved[plan.hash] = certified
+        self._proved[plan.hash] = packed
         for oldest in list(self._proved)[:-_PROVED]:
             del self._proved[oldest]
         return PlanAnswer.of(self._plans.keep(plan))
@@ -99,12 +98,12 @@ class PlanKeeper:
 
     async def file(self, plan_hash: str) -> bytes:
         """A plan that is kept, as a file that whoever has it can check (`wire.plan_file`); raises as `get`."""
-        plan, certified = self._get(plan_hash), self._proved.get(plan_hash)
-        if certified is None:
+        plan, packed = self._get(plan_hash), self._proved.get(plan_hash)
+        if packed is None:
             raise PlanNotFoundError(
                 f"what proves plan {plan_hash} is not kept any more, but of the last {_PROVED}; compute it anew"
             )
-        return await asyncio.to_thread(encode, plan, certified)
+        return await asyncio.to_thread(encode, plan, packed)
 
     def _get(self, plan_hash: str) -> KeptPlan:
         plan = self._plans.find(plan_hash)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 
-from loadmanager.core.certificate.certificate import Certified
 from loadmanager.core.certificate.saying import Summary
 from loadmanager.core.effect import effect_of
 from loadmanager.core.leading.moves import Expected, StaleStepError
@@ -19,6 +19,7 @@ from loadmanager.core.snapshot import Snapshot
 from loadmanager.errors import BadRequestError, DestinationInactiveError, LoadManagerError
 from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.picture.view import ClusterView
+from loadmanager.wire.plan_file import Packed
 from loadmanager.wire.plans import PlannedMove, PlanRequest
 
 
@@ -27,7 +28,7 @@ class RequestedPlans:
         self._view = view
         self._desk = desk
 
-    async def compute(self, request: PlanRequest) -> tuple[KeptPlan, Certified]:
+    async def compute(self, request: PlanRequest) -> tuple[KeptPlan, Packed]:
         """Make a plan, and what proves its certificate; nothing is carried out.
 
         Raises `BrokerNotFoundError` for the broker of a drain; for moves `BundleNotFoundError`,
@@ -41,7 +42,7 @@ class RequestedPlans:
             emptied = (self._view.get_registration(BrokerId(request.broker or "")).broker,)
             plan, snapshot = await self._desk.preview_drain(emptied[0])
         else:
-            snapshot = self._desk.snapshot()
+            snapshot = self._desk.snapshot().afresh()
             plan = self._plan_moves(request.moves or [], snapshot)
         because: dict[str, list[Verdict]] = {}
         for verdict in plan.verdicts:
@@ -53,7 +54,8 @@ class RequestedPlans:
         seen = restrain(snapshot) if request.kind == "shed" else snapshot
         certified = await self._desk.certify(seen, [each for each, _ in made], emptied)
         certificate = Summary.of(certified)
-        return KeptPlan(request.kind, at_ms, epoch, steps, plan.verdicts, effect, certificate), certified
+        kept = KeptPlan(request.kind, at_ms, epoch, steps, plan.verdicts, effect, certificate)
+        return kept, await asyncio.to_thread(Packed.of, certified)
 
     def _plan_moves(self, moves: Sequence[PlannedMove], snapshot: Snapshot) -> Plan:
         steps = []

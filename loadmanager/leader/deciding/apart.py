@@ -23,6 +23,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import cast
 
+from loadmanager.allocating import map_large_blocks
 from loadmanager.core.extensible import Listed, TopBundles
 from loadmanager.core.planner import State
 from loadmanager.core.settings import PlannerSettings
@@ -74,6 +75,7 @@ def work_out(channel: Channel, held: Mapping[Name, object]) -> None:
 
 def main() -> None:
     os.nice(_NICE)
+    map_large_blocks()
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     held: dict[Name, object] = {}
     try:

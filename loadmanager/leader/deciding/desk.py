@@ -22,6 +22,7 @@ from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Assign, Plan, Unload, Verdict
 from loadmanager.core.shedding import round as shedding
+from loadmanager.core.shedding.round import Proposal, Round
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.core.splitting.round import SPLIT_STRATEGY
 from loadmanager.core.state import merged
@@ -40,6 +41,9 @@ log = structlog.get_logger(__name__)
 
 MINUTE_S = 60.0
 _Decided = TypeVar("_Decided")
+
+_TRIES = 2
+"""After so many a round is brought within the limits while nothing else happens: moves end too quickly."""
 
 SLICE = 200
 """Bundles looked at before others get their turn on the event loop."""
@@ -144,14 +148,26 @@ class Desk:
                     self.recorder.failed(asked, error, rng)
                 raise
             async with self._small:
-                under_way = self.churn.share_under_way
-                done = proposal.within_limits(self.churn.state, under_way)
+                done, under_way = await self._within_limits(proposal, self._worker)
                 self._round_rng = rng
                 self.state, self.churn.state = merged(before, done.state, self.state), done.churn_state
                 self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, self.state, rng, underWay=under_way)
                 self.recorder.remembered({**self.state, **self.churn.state})
-            self.last_round = DecidedRound(snapshot, settings, done.plan.steps)
+            self.last_round = DecidedRound(snapshot.afresh(), settings, done.plan.steps)
             return done.plan
+
+    async def _within_limits(self, proposal: Proposal, worker: Worker) -> tuple[Round, float]:
+        """What may be made of it, and the share under way that this goes by: looked at step by step, in a thread.
+
+        If moves have ended meanwhile, it is done again: they count, and are not to be forgotten.
+        """
+        for _ in range(_TRIES):
+            noted, under_way = self.churn.state, self.churn.share_under_way
+            done = await worker.run(proposal.within_limits, noted, under_way)
+            if noted is self.churn.state and under_way == self.churn.share_under_way:
+                return done, under_way
+        under_way = self.churn.share_under_way
+        return proposal.within_limits(self.churn.state, under_way), under_way
 
     async def preview_shed(self) -> tuple[Plan, Snapshot]:
         """What `shed` would decide now, and on which snapshot. Nothing is remembered of it.
@@ -159,13 +175,12 @@ class Desk:
         This and the other previews raise `TooManyPreviewsError`.
         """
         async with self.previews.turn() as worker:
-            snapshot, settings, rng = self._new_snapshot(), self._live.planner, copy.deepcopy(self._round_rng)
+            snapshot, settings, rng = self._shown_snapshot(), self._live.planner, copy.deepcopy(self._round_rng)
             asked = self.recorder.begin("preview_shed")
             proposal = await worker.run(shedding.propose, snapshot, settings, self.state, rng)
-            under_way = self.churn.share_under_way
-            plan = proposal.within_limits(self.churn.state, under_way).plan
-            self.recorder.decided(asked, plan.steps, plan.verdicts, underWay=under_way)
-            return plan, snapshot
+            done, under_way = await self._within_limits(proposal, worker)
+            self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, underWay=under_way)
+            return done.plan, snapshot
 
     async def certify(
         self, snapshot: Snapshot, steps: Sequence[Assign | Unload], emptied: Collection[BrokerId] = ()
@@ -177,14 +192,14 @@ class Desk:
     async def standing(self) -> tuple[DecidedRound, DecidedRound | None]:
         """The cluster as it is now, as if a round had moved nothing, and the last round; their figures are there."""
         async with self.previews.turn() as worker:
-            now, last = DecidedRound(self._new_snapshot(), self._live.planner, ()), self.last_round
+            now, last = DecidedRound(self._shown_snapshot(), self._live.planner, ()), self.last_round
             for work_out in (now.certified, now.reserve, *(() if last is None else (last.certified,))):
                 await worker.run(work_out)
             return now, last
 
     def look(self) -> Situation:
         """All that would be decided on now, to be explained: a copy, so that nothing done to it changes a decision."""
-        snapshot, settings = self._new_snapshot(), self._live.planner
+        snapshot, settings = self._shown_snapshot(), self._live.planner
         state = {**recency.before_round(self.state, snapshot, settings), **self.churn.state}
         return Situation(snapshot, settings, state, copy.deepcopy(self._rng))
 
@@ -204,7 +219,7 @@ class Desk:
     async def preview_drain(self, broker: BrokerId) -> tuple[Plan, Snapshot]:
         """Where all bundles of the broker would go now, and on which snapshot. Nothing is remembered of it."""
         async with self.previews.turn() as worker:
-            snapshot, rng = self._new_snapshot(), copy.deepcopy(self._round_rng)
+            snapshot, rng = self._shown_snapshot(), copy.deepcopy(self._round_rng)
             asked = self.recorder.begin("preview_drain")
             plan, _ = await worker.run(planner.plan_drain, snapshot, [broker], self._live.planner, self.state, rng)
             self.recorder.decided(asked, plan.steps, plan.verdicts, brokers=[broker], most=None, leave=[])
@@ -286,6 +301,10 @@ class Desk:
         self._view.model.set_doubts(doubts.with_poison(self.poison.verdicts()))
         self._snapshot = None
         return self.snapshot()
+
+    def _shown_snapshot(self) -> Snapshot:
+        """Of this very moment, for what is only shown: what is worked out of it is not kept with the last snapshot."""
+        return self._new_snapshot().afresh()
 
     def _recent_snapshot(self) -> Snapshot:
         """The last one that was taken, or a new one if there is none."""

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.builders import MIB, broker, bundle, report, snapshot, throughput
+from support.held_arrays import held_arrays
 from support.random_clusters import Build, SomeCluster, clusters
 
 from loadmanager.core.certificate.bounds import Heaviest, Pigeonhole, Prices, Volume
@@ -211,6 +212,15 @@ def test_what_a_round_came_to_is_worked_out_once() -> None:
     assert given_round.certified() is given_round.certified()
     assert given_round.certified().figures.heat_after == pytest.approx(2.0)
     assert given_round.reserve() is given_round.reserve()
+
+
+def test_of_what_a_round_came_to_only_the_figures_are_kept() -> None:
+    given_large = cluster(**{name: carrying(name, [1.0] * 100) for name in "abcd"})
+    given_round = DecidedRound(given_large, SETTINGS, [])
+    with held_arrays() as held:
+        given_round.certified()
+        given_round.reserve()
+        assert held() < 2 * len(given_large.bundles)
 
 
 @settings(max_examples=100)

@@ -7,6 +7,7 @@ import pytest
 from support.builders import averages, broker, bundle, owned, releasing, report
 
 from loadmanager.core.cluster import ClusterModel
+from loadmanager.core.cluster.owners import RegistrationRows
 from loadmanager.core.load import DEFAULT_LOAD
 from loadmanager.core.names import namespace_of
 from loadmanager.core.ownership import FREE, Stamp, owner_gone
@@ -242,6 +243,17 @@ def test_what_a_former_leader_unloaded_is_restored_unless_something_later_is_kno
     assert model.recently_unloaded() == {X: 100.0, Y: 60.0}
 
 
+def test_what_looks_at_a_column_keeps_what_it_saw_when_more_bundles_come() -> None:
+    model = ClusterModel()
+    model.set_namespace(NS, [X], [owned(A)])
+    looking = model._rows.columns.owner[:1]
+    seen = looking.tolist()
+    model.set_namespace("tenant/z", [bundle(number, "tenant/z") for number in range(500)], [owned(B)] * 500)
+    model.set_namespace(NS, [X], [owned(B)])
+    assert looking.tolist() == seen
+    assert len(model.bundles_of(B)) == 501
+
+
 def test_the_sums_to_persist_are_those_of_the_snapshot() -> None:
     model = a_model_where_a_owns_and_reports_x_and_y()
     model.mark_unloaded(X, at_s=100.0)
@@ -261,6 +273,22 @@ def test_registrations_that_nothing_refers_to_do_not_pile_up() -> None:
     model.apply_report(A, report({X: (10, 0, 0, 0), Y: (20, 0, 0, 0)}))
     assert model._owners.registrations.size < 1100
     assert taken(model).bundles.assigned.tolist() == [0, 1, -1]
+
+
+def test_registrations_of_the_dead_are_not_sought_again_with_each_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a restart of everything there are few brokers, and records name all that there were."""
+    model, keep, sought = ClusterModel(), RegistrationRows.keep, list[int]()
+
+    def keep_seen(rows: RegistrationRows, used: set[int]) -> None:
+        sought.append(len(used))
+        keep(rows, used)
+
+    monkeypatch.setattr(RegistrationRows, "keep", keep_seen)
+    names = [bundle(number) for number in range(2000)]
+    model.set_namespace(NS, names, [owned(broker("a", life)) for life in range(2000)])
+    for version in range(50):
+        model.set_owners({names[0]: owned(broker("a", 0), version)})
+    assert len(sought) == 1
 
 
 def test_the_owners_are_those_of_the_records_as_they_are_now() -> None:

@@ -11,11 +11,13 @@ from typing import Any
 import orjson
 import pytest
 from structlog.testing import capture_logs
+from support.builders import broker, bundle, report, throughput
 from support.nodes import RunningNode, a_leader, settings
 from support.recorded_cluster import Recorded, a_recorded_leader
 from support.waiting import eventually
 
 from loadmanager.config import Settings
+from loadmanager.core.load import FloatArray
 from loadmanager.errors import NotFoundError
 from loadmanager.leader import chronicle
 from loadmanager.leader.chronicle import Chronicle, now_ms
@@ -162,3 +164,28 @@ async def test_a_question_that_is_none_is_refused(query: str, said: str) -> None
     async with a_leader() as (_, node):
         reply = await node.get(f"{TIMELINE}?{query}")
         assert (reply.status, reply.reason) == (400, said)
+
+
+async def test_a_leader_that_has_just_been_elected_is_no_reason_to_look_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chronicle, "now_ms", lambda: 10**12)
+    view = ClusterView()
+    view.model.apply_report(broker("a"), report({bundle(number): throughput(1.0) for number in range(100)}))
+    changes, looks, look = list[asyncio.Future[None]](), list[None](), view.model.throughput
+
+    def leader_changed() -> asyncio.Future[None]:
+        changes.append(asyncio.get_running_loop().create_future())
+        return changes[-1]
+
+    def throughput_seen() -> tuple[tuple[str, ...], FloatArray]:
+        looks.append(None)
+        return look()
+
+    monkeypatch.setattr(view.model, "throughput", throughput_seen)
+    given = settings(timeline_max_bytes=65_536, history_url="")  # little: steps are made longer as it looks
+    running = asyncio.create_task(Chronicle(view, LiveSettings(given), leader_changed).run())
+    await eventually(lambda: len(changes) == 1)
+    changes[0].set_result(None)
+    await eventually(lambda: len(changes) == 2)
+    assert len(looks) == 1
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

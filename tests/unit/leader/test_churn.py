@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from support.nodes import Cluster, FakeAgent, RunningNode, a_leader, in_memory
+from support.builders import broker, bundle, report
+from support.nodes import Cluster, FakeAgent, RunningNode, a_leader, in_memory, settings
 from support.registrations import a_record, load_of
 from support.waiting import eventually
 
-from loadmanager.core.churn import Memory
+from loadmanager.core.churn import Memory, noted
 from loadmanager.core.names import BundleName
 from loadmanager.core.plan import Unload
 from loadmanager.core.reasons import OwnershipReason
 from loadmanager.core.repeats import is_back
 from loadmanager.core.shedding.overload import OverloadReason
+from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.persistence import pack_within_limit
+from loadmanager.leader.picture.live_settings import LiveSettings
+from loadmanager.leader.picture.view import ClusterView
+from loadmanager.leader.recording.journal import Journal
 from loadmanager.store import paths
 
 FLAPPING = {
@@ -149,3 +157,27 @@ async def test_a_breaker_that_has_tripped_outlives_the_leader() -> None:
         await eventually(lambda: standby.leads)
         assert (await churn_of(standby))["sheddingStopped"] is True
         assert memory(standby).moves == memory(leader).moves
+
+
+@pytest.mark.parametrize("ends", [0, 1, 10])
+async def test_moves_that_end_while_a_round_is_held_to_the_limits_are_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch, ends: int
+) -> None:
+    view, live = ClusterView(), LiveSettings(settings())
+    view.model.apply_report(broker("a"), report([bundle(0)], cpu=95))
+    desk = Desk(view, live, Journal(10), seed=1)
+    run, looked = desk._worker.run, list[bool]()
+
+    async def run_while_moves_end(work: Callable[..., object], *given: object) -> object:
+        found = await run(work, *given)
+        looked.append(len(looked) < ends)
+        if looked[-1]:
+            now = noted(
+                desk.churn.state, bundle(0), broker("a"), broker("b"), 0.1, live.planner, at_s=time.time(), is_own=True
+            )
+            desk.churn.state, _ = now
+        return found
+
+    monkeypatch.setattr(desk._worker, "run", run_while_moves_end)
+    await desk.shed()
+    assert len(Memory.of(desk.churn.state).moves) == sum(looked) == min(ends, 2)

@@ -9,8 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.builders import broker, bundle, report, throughput
 from support.delays import a_memory_cluster
-from support.nodes import Cluster, FakeAgent, Reply, RunningNode, a_leader, in_memory
+from support.held_arrays import held_arrays
+from support.nodes import Cluster, FakeAgent, Reply, RunningNode, a_leader, in_memory, settings
 from support.registrations import MIB, a_record, load_of, register
 from support.waiting import eventually
 
@@ -19,9 +21,15 @@ from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.core.ownership import Ownership, Stamp, complete, release
 from loadmanager.core.reasons import OwnershipReason
 from loadmanager.errors import StoreUnavailableError, UnloadCancelledError
+from loadmanager.leader.balancing.requested import RequestedPlans
+from loadmanager.leader.deciding.desk import Desk
+from loadmanager.leader.picture.live_settings import LiveSettings
+from loadmanager.leader.picture.view import ClusterView
+from loadmanager.leader.recording.journal import Journal
 from loadmanager.store.base import MetadataStore
 from loadmanager.store.memory import MemoryStore
 from loadmanager.wire.plan_file import decode
+from loadmanager.wire.plans import PlanRequest
 
 PLANS = "/loadbalance/v1/plans"
 
@@ -536,3 +544,16 @@ async def test_a_plan_of_nothing_is_executed_by_doing_nothing() -> None:
         assert plan["steps"] == []
         assert [verdict["reason"] for verdict in plan["verdicts"]] == ["shedding_disabled"]
         assert (await execute(leader, plan)).json()["executed"] == 0
+
+
+async def test_a_plan_keeps_the_last_snapshot_and_the_columns_of_its_file() -> None:
+    view, live = ClusterView(), LiveSettings(settings())
+    for host in ("a", "b"):
+        loads = {bundle(number, f"t/{host}"): throughput(1.0) for number in range(2_000)}
+        view.model.apply_report(broker(host), report(loads, bandwidth_in=(90.0 if host == "a" else 10.0, 100.0)))
+    desk = Desk(view, live, Journal(10), seed=1)
+    desk.snapshot()  # the order of names is made with the first
+    with held_arrays() as held:
+        _, packed = await RequestedPlans(view, desk).compute(PlanRequest(kind="shed"))
+        assert len(packed.bundles) == 4_000
+        assert held() < 160 * 4_000

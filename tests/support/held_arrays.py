@@ -1,0 +1,27 @@
+"""How much memory columns take, to the byte: what numpy has asked for and not let go of."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+_ARRAYS = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)
+
+
+@contextmanager
+def held_arrays() -> Iterator[Callable[[], int]]:
+    """The bytes of arrays that were made in here and are still held."""
+
+    def held() -> int:
+        gc.collect()
+        return sum(trace.size for trace in tracemalloc.take_snapshot().filter_traces([_ARRAYS]).traces)
+
+    tracemalloc.start()
+    try:
+        yield held
+    finally:
+        tracemalloc.stop()
