@@ -30,7 +30,6 @@ from loadmanager.pipeline.standing import standing
 MILLION = 1_000_000
 CORES = 2
 BROKERS, BUNDLES, NAMESPACES = 1_000, 100_000, 100
-PER_NAMESPACE, PER_BROKER = BUNDLES // NAMESPACES, BUNDLES // BROKERS
 START_MS = 1_790_000_000_000 // 86_400_000 * 86_400_000
 MINUTE_MS = 60_000
 HEAP = "4g"
@@ -44,37 +43,39 @@ LINEAR = 1.2
 class Fleet:
     """Who carries what, the same in every minute."""
 
-    def __init__(self) -> None:
+    def __init__(self, brokers: int = BROKERS, bundles: int = BUNDLES, namespaces: int = NAMESPACES) -> None:
+        self._count, self._bundles, self._per_broker = brokers, bundles, bundles // brokers
         self._rng = np.random.default_rng(1)
-        order = self._rng.permutation(BUNDLES).reshape(BROKERS, -1)
-        bundles = np.sort(order, axis=1).ravel()
-        width = 2**32 // PER_NAMESPACE
-        place = bundles % PER_NAMESPACE
-        names = [f"tenant-{number // 10}/namespace-{number}" for number in range(NAMESPACES)]
-        self._brokers = pa.array([f"broker-{number:04d}:8080" for number in range(BROKERS)])
+        carried = np.sort(self._rng.permutation(bundles).reshape(brokers, -1), axis=1).ravel()
+        per_namespace = bundles // namespaces
+        width = 2**32 // per_namespace
+        place = carried % per_namespace
+        names = [f"tenant-{number // 10}/namespace-{number}" for number in range(namespaces)]
+        self._brokers = pa.array([f"broker-{number:04d}:8080" for number in range(brokers)])
         self._of_bundles = {
-            "broker": _named(np.repeat(np.arange(BROKERS), PER_BROKER), self._brokers),
-            "namespace": _named(bundles // PER_NAMESPACE, pa.array(names)),
+            "broker": _named(np.repeat(np.arange(brokers), self._per_broker), self._brokers),
+            "namespace": _named(carried // per_namespace, pa.array(names)),
             "range_lower": place * width,
-            "range_upper": np.where(place == PER_NAMESPACE - 1, 2**32 - 1, (place + 1) * width),
+            "range_upper": np.where(place == per_namespace - 1, 2**32 - 1, (place + 1) * width),
         }
-        self._rate = self._rng.lognormal(4, 1.5, BUNDLES)
+        self._rate = self._rng.lognormal(4, 1.5, bundles)
 
     def write_minute(self, directory: Directory, minute: int) -> None:
-        at_ms = START_MS + minute * MINUTE_MS + np.sort(self._rng.integers(0, MINUTE_MS, BROKERS))
-        sequence = minute * BROKERS + np.arange(BROKERS)
+        count, each = self._count, self._per_broker
+        at_ms = START_MS + minute * MINUTE_MS + np.sort(self._rng.integers(0, MINUTE_MS, count))
+        sequence = minute * count + np.arange(count)
         load = self._load()
-        bundles = {**self._of_bundles, **_keys(np.repeat(at_ms, PER_BROKER), np.repeat(sequence, PER_BROKER))}
+        bundles = {**self._of_bundles, **_keys(np.repeat(at_ms, each), np.repeat(sequence, each))}
         for at, name in enumerate(LOAD_COLUMNS):
             bundles[name] = thousandths(load[:, at]) if at < 2 else load[:, at].astype(np.int64)
-        self._write(directory, BUNDLE_REPORTS, bundles, BUNDLES)
-        totals = load.reshape(BROKERS, PER_BROKER, -1).sum(axis=1)
-        brokers = {"broker": _named(np.arange(BROKERS), self._brokers), **_keys(at_ms, sequence)}
+        self._write(directory, BUNDLE_REPORTS, bundles, self._bundles)
+        totals = load.reshape(count, each, -1).sum(axis=1)
+        brokers = {"broker": _named(np.arange(count), self._brokers), **_keys(at_ms, sequence)}
         brokers |= {name: totals[:, at] for at, name in enumerate(LOAD_COLUMNS)}
-        self._write(directory, BROKER_REPORTS, brokers, BROKERS)
+        self._write(directory, BROKER_REPORTS, brokers, count)
 
     def _load(self) -> FloatArray:
-        rate = np.rint(self._rate * self._rng.lognormal(0, 0.2, BUNDLES) * 1000) / 1000
+        rate = np.rint(self._rate * self._rng.lognormal(0, 0.2, self._bundles) * 1000) / 1000
         throughput = np.rint(rate * 1000)
         return np.stack([rate, 2 * rate, throughput, 2 * throughput], axis=1)
 
@@ -166,16 +167,16 @@ def _measured(work: Callable[[], None]) -> tuple[float, float, float]:
         work()
         seconds.append(time.perf_counter() - begun)
         of_processor.append(processor_s() - used)
-        highest = max(highest, sum(each.memory_info().rss for each in _started()))
+        highest = max(highest, sum(each.memory_info().rss for each in started()))
     return min(seconds), min(of_processor), highest / 2**30
 
 
-def _started() -> list[psutil.Process]:
+def started() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
 
 def processor_s() -> float:
-    times = [each.cpu_times() for each in (psutil.Process(), *_started())]
+    times = [each.cpu_times() for each in (psutil.Process(), *started())]
     return float(sum(each.user + each.system for each in times))
 
 
@@ -185,8 +186,8 @@ def main(sizes: list[int]) -> None:
     per_row: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         for millions in sizes:
-            rows, processor_s = figures_of(millions, Fleet(), spark, Path(folder))
-            per_row.append(processor_s / millions)
+            rows, used_s = figures_of(millions, Fleet(), spark, Path(folder))
+            per_row.append(used_s / millions)
             show(title, rows)
     if len(sizes) > 1:
         what = f"a row of {sizes[-1]} M / one of {sizes[0]} M"

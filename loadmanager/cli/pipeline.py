@@ -29,13 +29,12 @@ from loadmanager.errors import ConfigurationError, LoadManagerError, ScenarioErr
 if TYPE_CHECKING:
     from loadmanager.pipeline.job import Job
     from loadmanager.pipeline.runner import Spark
-    from loadmanager.pipeline.streaming import BatchDone, Query
+    from loadmanager.pipeline.streaming import BatchDone
     from loadmanager.pipeline.summary import Summary
     from loadmanager.pipeline.whatif_file import WhatIf
 
 EXIT_INTERRUPTED = 130
 _LEARNED = "/loadbalance/v1/learned"
-_LOOKS_S = 0.5
 
 pipeline = group("What a fleet learns from its own history, on Spark.")
 
@@ -71,6 +70,7 @@ def run(
     ] = None,
     days: Annotated[int, typer.Option(min=1, help="How many days ahead capacity is planned.")] = 30,
     headroom: Annotated[float, typer.Option(min=0, max=0.99, help="The part of each broker to keep free.")] = 0.3,
+    anew: Annotated[bool, typer.Option("--anew", help="Make all anew, not only what has changed.")] = False,  # noqa: FBT002 - a flag
     leave_out: _LeaveOut = False,  # noqa: FBT002 - a flag
     table_format: _Format = None,
     master: _Master = None,
@@ -93,6 +93,7 @@ def run(
             Aim(days, headroom),
             None if scenarios is None else _whatif_in(scenarios),
             table_format=table_format,
+            anew=anew,
         )
         require_history(history, master)
         require_room(out, master)
@@ -176,15 +177,10 @@ def stream(
                 spark, history, out, bad_files=bad_files, table_format=table_format, on_batch=_tell_batch
             )
             if every is None:
-                under_way.available_now()
+                under_way.take_in()
                 return
-            stopped, taken_in = _stop_signals(), None
-            query = under_way.start(every)
-            while not under_way.wait(query, _LOOKS_S):
-                if not stopped:
-                    taken_in = _last_look(query)
-                elif len(stopped) > 1 or not query.status["isTriggerActive"] or _last_look(query) != taken_in:
-                    query.stop()
+            told = _stop_signals()
+            under_way.follow(every, lambda: len(told))
 
 
 @command(pipeline, "publish")
@@ -311,13 +307,7 @@ def _result_of(summary: Summary) -> str:
 
 def _tell_batch(done: BatchDone) -> None:
     late = f", {done.late} late ones left out" if done.late else ""
-    print(f"batch {done.number}: {done.files} files, {len(done.hours)} hours{late}", file=sys.stderr, flush=True)
-
-
-def _last_look(query: Query) -> str | None:
-    """When the last look for new files began whose files are taken in by now."""
-    progress = query.lastProgress
-    return None if progress is None else str(progress["timestamp"])
+    print(f"batch {done.number}: {done.files} files, {len(done.units)} units{late}", file=sys.stderr, flush=True)
 
 
 def _stop_signals() -> list[int]:

@@ -37,7 +37,10 @@ _UNUSABLE_IN_NAMES = re.compile(r"[^-.\w]", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class HistoryFile:
-    """What a file's place and name say of it; it holds rows of one epoch, and of the hour that begins at `hour_ms`."""
+    """What a file's place and name say of it; it holds rows of one epoch, and of the hour that begins at `hour_ms`.
+
+    `mtime_ns` is when it was written, 0 where that is not known.
+    """
 
     table: str
     path: str
@@ -46,6 +49,7 @@ class HistoryFile:
     first: int
     last: int
     size_bytes: int
+    mtime_ns: int = 0
 
     @property
     def order(self) -> tuple[int, int, int]:
@@ -155,7 +159,8 @@ class Directory:
             return None
         epoch, first, last, _ = parts.groups()
         hour_ms = round(hour.timestamp()) * 1000
-        return HistoryFile(table, info.path, hour_ms, int(epoch), int(first), int(last), info.size or 0)
+        sequences = int(first), int(last)
+        return HistoryFile(table, info.path, hour_ms, int(epoch), *sequences, info.size or 0, info.mtime_ns or 0)
 
     def write(self, path: str, data: pa.Buffer) -> None:
         """Make `data` the file at `path`, from the root on: whole, or not at all. Raises `OSError`."""

@@ -14,14 +14,6 @@ PART = "part"
 
 
 @dataclass(frozen=True, slots=True)
-class StreamBatch:
-    """Which batch of which stream; the numbers of a stream ascend."""
-
-    stream: str
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
 class RowFile:
     """`path` is from the table's folder on."""
 
@@ -49,17 +41,7 @@ class Account(Protocol):
         """What counts at this moment."""
         ...
 
-    def last_batch(self, name: str, stream: str) -> int:
-        """The number of the last batch of a stream that was written; -1 before the first."""
-        ...
-
-    def commit(
-        self,
-        name: str,
-        added: Mapping[str, Sequence[RowFile]],
-        replaced: Sequence[str] | None,
-        batch: StreamBatch | None,
-    ) -> None:
+    def commit(self, name: str, added: Mapping[str, Sequence[RowFile]], replaced: Sequence[str] | None) -> None:
         """Make these files the parts that are `replaced`, all at once; None: all parts that there are."""
         ...
 

@@ -71,6 +71,11 @@ _REPORTS = (
         _struct(**_of(_STRING, "table", "reason", "file"), count=_LONG, example=_STRING),
     ),
     Dataset(
+        "fleet_events",
+        "an event that says for how long reports stand, or who is there",
+        _struct(**_of(_LONG, "at_ms", "epoch", "sequence"), **_of(_STRING, "kind", "subject")),
+    ),
+    Dataset(
         "late_files",
         "a file that came too late for a stream",
         _struct(file=_STRING, hour_ms=_LONG, watermark_ms=_LONG),

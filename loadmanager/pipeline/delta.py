@@ -16,13 +16,13 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, create_table_with_add_actions
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from loadmanager.errors import PipelineError
-from loadmanager.pipeline.contents import PART, Contents, RowFile, StreamBatch
+from loadmanager.pipeline.contents import PART, Contents, RowFile
 from loadmanager.pipeline.datasets import schema_of
 
 LOG = "_delta_log"
@@ -46,18 +46,7 @@ class DeltaAccount:
             parts[file[f"partition.{PART}"]].append(row_file)
         return Contents(table.version() + 1, parts)
 
-    def last_batch(self, name: str, stream: str) -> int:
-        table = self._open(name)
-        number = None if table is None else table.transaction_version(stream)
-        return -1 if number is None else number
-
-    def commit(
-        self,
-        name: str,
-        added: Mapping[str, Sequence[RowFile]],
-        replaced: Sequence[str] | None,
-        batch: StreamBatch | None,
-    ) -> None:
+    def commit(self, name: str, added: Mapping[str, Sequence[RowFile]], replaced: Sequence[str] | None) -> None:
         now_ms = time.time_ns() // 1_000_000
         actions = [
             AddAction(each.path, each.size_bytes, {PART: key}, now_ms, True, _statistics(each))  # noqa: FBT003 - its API
@@ -67,7 +56,7 @@ class DeltaAccount:
         for _ in range(_TRIES):
             table = self._open(name)
             try:
-                self._try_commit(name, table, actions, replaced, batch)
+                self._try_commit(name, table, actions, replaced)
             except DeltaError as error:
                 if _version(table) == _version(self._open(name)):
                     raise PipelineError(f"{self._root}/{name}: cannot be written: {_first_line(error)}") from error
@@ -76,17 +65,11 @@ class DeltaAccount:
         raise PipelineError(f"{self._root}/{name}: others have overtaken {_TRIES} commits of this write; try it again")
 
     def _try_commit(
-        self,
-        name: str,
-        table: DeltaTable | None,
-        actions: list[Any],
-        replaced: Sequence[str] | None,
-        batch: StreamBatch | None,
+        self, name: str, table: DeltaTable | None, actions: list[Any], replaced: Sequence[str] | None
     ) -> None:
         """On top of the version that was read: where there is a newer one by now, it fails."""
         schema = Schema.from_arrow(to_arrow_schema(schema_of(name)).append(pa.field(PART, pa.string())))
-        said = [] if batch is None else [Transaction(batch.stream, batch.number)]
-        properties = CommitProperties(max_commit_retries=0, app_transactions=said)
+        properties = CommitProperties(max_commit_retries=0)
         if table is None:
             url = f"{self._root}/{name}"
             create_table_with_add_actions(url, schema, actions, partition_by=[PART], commit_properties=properties)

@@ -230,7 +230,8 @@ class _HadoopSink:
 def _info_of(path: str, status: Any) -> Any:  # noqa: ANN401 - of Hadoop and of Arrow
     if status.isDirectory():
         return fs.FileInfo(path, fs.FileType.Directory)
-    return fs.FileInfo(path, fs.FileType.File, size=status.getLen())
+    mtime_ns = status.getModificationTime() * 1_000_000
+    return fs.FileInfo(path, fs.FileType.File, mtime_ns=mtime_ns, size=status.getLen())
 
 
 def _is_missing(error: Py4JError) -> bool:

@@ -5,12 +5,13 @@ A row is rejected, with the first of these reasons that holds:
     missing      a column is empty that its schema has always had
     not_a_number a figure is NaN or infinite
     negative     a figure is below 0
-    impossible   a figure beyond what any broker reports, a range that is none, a time before 1970
-    duplicate    the same report (epoch, sequence) has it already, in another file
+    impossible   a figure beyond what any broker reports, a range that is none, a time before 1970 or of another hour
+                 than the folder of its file
+    duplicate    the same report (epoch, sequence) of the same hour has it already, in another file
 
 Of duplicates that of the first file by name stays. Names of files say which reports are in them: what is in one that
-shares none with another is not compared with anything, which would take most of the time. Rejected rows are kept as
-they are, with their reason and file.
+shares none with another of its hour is not compared with anything, which would take most of the time. Rejected rows
+are kept as they are, with their reason and file.
 
 A broker of Pulsar's that does not know the speed of its network says that the limit of a bandwidth is below 0. That is
 no fault of the row: what is not known counts as 0 of 0, as wherever decisions are made.
@@ -23,16 +24,17 @@ from functools import reduce
 from operator import or_
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, Observation, Window
+from pyspark.sql import Column, DataFrame, Observation, SparkSession, Window
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from loadmanager.core.names import HASH_SPACE_END
 from loadmanager.core.recordable import MAX_RATE
 from loadmanager.errors import PipelineError
+from loadmanager.history.files import HOUR_MS
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, ORDER, RESOURCE_COLUMNS, TABLES
 from loadmanager.pipeline.datasets import require, schema_of
-from loadmanager.pipeline.reading import FileFault
+from loadmanager.pipeline.reading import IS_STRAY, FileFault
 from loadmanager.pipeline.schemas import BUNDLE_KEY, METRICS, frame_of, raw
 from loadmanager.wire.validation import MAX_AMOUNT
 
@@ -76,11 +78,12 @@ def clean_broker_reports(rows: DataFrame, apart: DataFrame | None = None) -> Cle
     return _cleaned(rows, apart, BROKER_REPORTS, [])
 
 
-def rejected_rows(rejected: Mapping[str, DataFrame], faults: Sequence[FileFault] = ()) -> DataFrame:
+def rejected_rows(
+    spark: SparkSession, rejected: Mapping[str, DataFrame], faults: Sequence[FileFault] = ()
+) -> DataFrame:
     """How many rows of each table were rejected, by reason and file, each with an example; and files left out whole,
     whose rows nobody can count.
     """
-    spark = next(iter(rejected.values())).sparkSession
     files = [(each.table, BAD_FILE, each.path, 0, each.why) for each in faults]
     counted = [frame_of(spark, schema_of("rejected_rows"), files)]
     for table, frame in rejected.items():
@@ -93,7 +96,7 @@ def rejected_rows(rejected: Mapping[str, DataFrame], faults: Sequence[FileFault]
 def _cleaned(rows: DataFrame, apart: DataFrame | None, table: str, impossible: Sequence[Column]) -> Cleaned:
     for each in (rows, *([] if apart is None else [apart])):
         _require_columns(each, table)
-    reason = _reason(table, impossible)
+    reason = _reason(table, [*impossible, *([f.col(IS_STRAY)] if IS_STRAY in rows.columns else [])])
     judged = _without_copies(rows.withColumn("reason", reason), table)
     if apart is not None:
         judged = apart.withColumn("reason", reason).unionByName(judged)
@@ -109,7 +112,8 @@ def _cleaned(rows: DataFrame, apart: DataFrame | None, table: str, impossible: S
 
 
 def _without_copies(judged: DataFrame, table: str) -> DataFrame:
-    same = Window.partitionBy("is_bad", *_KEYS[table]).orderBy("file", *_tie_breakers(table))
+    hour = f.floor(f.col("at_ms") / HOUR_MS)
+    same = Window.partitionBy("is_bad", *_KEYS[table], hour).orderBy("file", *_tie_breakers(table))
     judged = judged.withColumn("is_bad", f.col("reason").isNotNull()).withColumn("copy", f.row_number().over(same))
     reason = f.when(~f.col("is_bad") & (f.col("copy") > 1), "duplicate").otherwise(f.col("reason"))
     return judged.withColumn("reason", reason).drop("is_bad", "copy")

@@ -17,9 +17,12 @@ from pyspark.sql import types as t
 from loadmanager.pipeline.capacity import Aim
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.enough import not_enough_history
+from loadmanager.pipeline.filesystems import directory_at
 from loadmanager.pipeline.hours import hours_known
+from loadmanager.pipeline.keeping_up import KeepingUp
+from loadmanager.pipeline.known_files import KnownFiles
 from loadmanager.pipeline.reading import BadFiles, HistoryTables
-from loadmanager.pipeline.recorded import Recorded, find_recorded
+from loadmanager.pipeline.recorded import Recorded, newest_recorded
 from loadmanager.pipeline.schemas import frame_of
 from loadmanager.pipeline.step import NothingToSay, Step
 from loadmanager.pipeline.summary import Done, Summary
@@ -43,7 +46,7 @@ class Watch(Protocol):
 @dataclass(frozen=True, slots=True)
 class Job:
     """What is to be worked on. `whatif` is what to try; None: a few strategies, with and without one broker. The
-    `table_format` is that of new tables.
+    `table_format` is that of new tables. `anew`: also what has not changed since the last run.
     """
 
     history: str
@@ -55,6 +58,7 @@ class Job:
     whatif: WhatIf | None = None
     partitions: int | None = None
     table_format: Format | None = None
+    anew: bool = False
 
 
 class JobRun:
@@ -75,11 +79,21 @@ class JobRun:
     @cached_property
     def history(self) -> HistoryTables:
         job = self.job
-        return HistoryTables(self.spark, job.history, job.from_ms, job.to_ms, job.bad_files)
+        known = KnownFiles(directory_at(self.spark, job.out))
+        return HistoryTables(self.spark, job.history, job.from_ms, job.to_ms, job.bad_files, known)
+
+    def keep_known(self) -> None:
+        """What was found out about the history's files is there for the next run."""
+        if "history" in self.__dict__:
+            self.history.keep_known()
+
+    @cached_property
+    def keeping_up(self) -> KeepingUp:
+        return KeepingUp(self.spark, self._tables, self.job.history, anew=self.job.anew)
 
     @cached_property
     def recorded(self) -> Recorded:
-        return find_recorded(self.history.frame("events"))
+        return newest_recorded(self.history)
 
     @property
     def end_ms(self) -> int:
@@ -97,7 +111,15 @@ class JobRun:
     def write(self, table: str, frame: DataFrame, *, key: str | None = None, keys: Sequence[str] | None = None) -> None:
         """As `Tables.write`; whoever watches is told."""
         self._step.require_writes(table)
-        rows = self._tables.write(table, frame, key=key, keys=keys).rows
+        self._tell(table, self._tables.write(table, frame, key=key, keys=keys).rows)
+
+    def kept(self, *tables: str) -> None:
+        """These are kept up with the history, which whoever watches is told, with all rows that they have."""
+        for table in tables:
+            self._step.require_writes(table)
+            self._tell(table, self._tables.rows(table))
+
+    def _tell(self, table: str, rows: int) -> None:
         self._done.rows[table] = rows
         self.watch.wrote(self._step.name, table, rows)
 

@@ -22,7 +22,7 @@ from pyarrow import fs
 
 from loadmanager.errors import PipelineError
 from loadmanager.history.files import Directory
-from loadmanager.pipeline.contents import Contents, RowFile, StreamBatch
+from loadmanager.pipeline.contents import Contents, RowFile
 
 MANIFESTS = "_manifests"
 
@@ -39,23 +39,13 @@ class ManifestAccount:
         parts = {key: [RowFile(part["path"], part["rows"], 0)] for key, part in said["parts"].items()}
         return Contents(number, parts)
 
-    def last_batch(self, name: str, stream: str) -> int:
-        return int(self._last(name)[1]["batches"].get(stream, -1))
-
-    def commit(
-        self,
-        name: str,
-        added: Mapping[str, Sequence[RowFile]],
-        replaced: Sequence[str] | None,
-        batch: StreamBatch | None,
-    ) -> None:
+    def commit(self, name: str, added: Mapping[str, Sequence[RowFile]], replaced: Sequence[str] | None) -> None:
         number, before = self._last(name)
         parts = {key: part for key, part in before["parts"].items() if replaced is not None and key not in replaced}
         for key, files in added.items():
             folder = files[0].path.rpartition("/")[0]
             parts[key] = {"path": folder, "rows": sum(file.rows for file in files)}
-        batches = before["batches"] if batch is None else {**before["batches"], batch.stream: batch.number}
-        said = {"parts": parts, "batches": batches, "written_at_ms": time.time_ns() // 1_000_000}
+        said = {"parts": parts, "written_at_ms": time.time_ns() // 1_000_000}
         data = json.dumps(said, indent=1, sort_keys=True).encode()
         self._directory.write(f"{name}/{MANIFESTS}/{number + 1:012d}.json", data)
 
@@ -78,12 +68,12 @@ class ManifestAccount:
     def _last(self, name: str) -> tuple[int, dict[str, Any]]:
         number = max(self._numbers(name), default=0)
         if not number:
-            return 0, {"parts": {}, "batches": {}}
+            return 0, {"parts": {}}
         path = self._path(name, number)
         try:
             with self._files.open_input_stream(path) as stream:
                 said = json.loads(stream.read())
-            return number, {"parts": dict(said["parts"]), "batches": dict(said["batches"])}
+            return number, {"parts": dict(said["parts"])}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise PipelineError(f"{path}: not a manifest that can be read: {error}; write the table anew") from None
 

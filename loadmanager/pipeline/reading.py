@@ -2,14 +2,15 @@
 
 Every file is looked at before Spark gets to see it: whether it is of its table, of a version that is known, with the
 columns of that version, and whether its times are in the range at all. What is wrong with one is said by its name.
-What only shows when its rows are read (a damaged page) is named too, as soon as Spark meets it.
+What only shows when its rows are read (a damaged page) is named too, as soon as Spark meets it. A file that was looked
+at before, and has not changed, is not looked at again.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,22 +22,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from loadmanager.core.recordable import RATE_STEPS_PER_UNIT
 from loadmanager.errors import HistoryFileError, HistorySchemaError, PipelineError
-from loadmanager.history.files import HistoryFile
+from loadmanager.history.files import HOUR_MS, HistoryFile
 from loadmanager.history.reader import History
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, RATE, TABLES, version_of
 from loadmanager.pipeline.filesystems import directory_at, url_for_spark
+from loadmanager.pipeline.known_files import KnownFiles, Look
 from loadmanager.pipeline.schemas import frame_of, raw
 
 BadFiles = Literal["fail", "leave_out"]
 T = TypeVar("T")
 
 _REPORTS = (BROKER_REPORTS, BUNDLE_REPORTS)
+IS_STRAY = "is_stray"
+"""The column that says of a row with its `file` whether it is not of the hour of the file's folder."""
+
 _LOOKED_AT_TOGETHER = 8
 _NAMED = re.compile(r"(?:file|path)[ :]+(?:file:/{0,2})?(\S+?\.parquet)")
 
@@ -50,15 +55,11 @@ class FileFault:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Usable:
-    """A file with the first and last time in it, None for one without rows; and the columns that are `otherwise` stored
-    than we do, with their types.
-    """
+class Usable(NamedTuple):
+    """A file that has rows, and what its footer says."""
 
     file: HistoryFile
-    times: tuple[int, int] | None
-    otherwise: tuple[tuple[str, str], ...] = ()
+    look: Look
 
 
 class ToClean(NamedTuple):
@@ -89,6 +90,7 @@ class HistoryTables:
         from_ms: int | None = None,
         to_ms: int | None = None,
         bad_files: BadFiles = "fail",
+        known: KnownFiles | None = None,
     ) -> None:
         if from_ms is not None and to_ms is not None and from_ms >= to_ms:
             raise PipelineError(f"the range {said_range(from_ms, to_ms)} is empty: its end is not after its beginning")
@@ -96,9 +98,11 @@ class HistoryTables:
         self._url = url
         self._directory = directory_at(spark, url)
         self._history = History(self._directory)
-        self._from_ms, self._to_ms = from_ms, to_ms
+        self.from_ms, self.to_ms = from_ms, to_ms
         self._bad_files = bad_files
-        self._found: dict[str, list[_Usable]] = {}
+        self._known = known or KnownFiles()
+        self._found: dict[str, list[Usable]] = {}
+        self._new: list[HistoryFile] = []
         self.faults: list[FileFault] = []
         if not self._directory.exists():
             raise PipelineError(f"{url}: there is no history: no such directory")
@@ -106,38 +110,53 @@ class HistoryTables:
     @property
     def range(self) -> tuple[int, int]:
         """From the first report in the range to after the last one."""
-        times = [each.times for each in self._files(BROKER_REPORTS) if each.times is not None]
+        times = [times for file, look in self.files(BROKER_REPORTS) if (times := look.times_in_hour(file)) is not None]
         if not times:
             raise self._nothing(BROKER_REPORTS)
         first, after = min(first for first, _ in times), max(last for _, last in times) + 1
-        return max(first, self._from_ms or first), min(after, self._to_ms or after)
+        return max(first, self.from_ms or first), min(after, self.to_ms or after)
 
-    def frame(self, table: str, *, may_be_empty: bool = False, with_file: bool = False) -> DataFrame:
-        """The rows of the range, with the columns of the table, and if wanted the `file` they are from.
+    def require_reports(self) -> None:
+        """`PipelineError` when there are none in the range, of brokers or of bundles."""
+        for table in _REPORTS:
+            if not self.files(table):
+                raise self._nothing(table)
+
+    def frame(
+        self, table: str, *, may_be_empty: bool = False, with_file: bool = False, hours: Container[int] | None = None
+    ) -> DataFrame:
+        """The rows of the range, with the columns of the table, and if wanted the `file` they are from; if given only
+        those in the folders of these hours, by the moments (in ms) at which they begin.
 
         A table of load reports without any in the range is a `PipelineError`, unless it `may_be_empty`; others may.
         """
-        return self._rows(table, [each.path for each in self._some_files(table, may_be_empty)], with_file=with_file)
+        paths = [each.path for each in self._some_files(table, may_be_empty, hours)]
+        return self._rows(table, paths, with_file=with_file)
 
-    def to_clean(self, table: str, *, may_be_empty: bool = False) -> ToClean:
+    def to_clean(self, table: str, *, may_be_empty: bool = False, hours: Container[int] | None = None) -> ToClean:
         """As `frame`, with the `file`, in two: only rows of files that overlap have to be compared."""
-        files = self._some_files(table, may_be_empty)
+        files = self._some_files(table, may_be_empty, hours)
         overlapping = overlapping_files(files)
         apart = [each.path for each in files if each.path not in overlapping]
         return ToClean(*(self._rows(table, paths, with_file=True) for paths in (sorted(overlapping), apart)))
 
-    def _some_files(self, table: str, may_be_empty: bool) -> list[HistoryFile]:  # noqa: FBT001 - of ours alone
-        files = [each.file for each in self._files(table)]
+    def _some_files(self, table: str, may_be_empty: bool, hours: Container[int] | None) -> list[HistoryFile]:  # noqa: FBT001 - of ours alone
+        files = [file for file, _ in self.files(table)]
         if not files and table in _REPORTS and not may_be_empty:
             raise self._nothing(table)
-        return files
+        return [file for file in files if hours is None or file.hour_ms in hours]
 
     def leave_out(self, path: str, why: str) -> None:
         """Go on without this file; frames that were made before still have it."""
         for table, usable in self._found.items():
-            if path in {each.file.path for each in usable}:
+            for file in [file for file, _ in usable if file.path == path]:
                 self._found[table] = [each for each in usable if each.file.path != path]
                 self.faults.append(FileFault(table, path, why))
+                self._known.remember(file, Look(None, damage=why))
+
+    def keep_known(self) -> None:
+        """Have the next one know which files were looked at. Raises `OSError`."""
+        self._known.keep()
 
     @property
     def leaves_out(self) -> bool:
@@ -145,21 +164,25 @@ class HistoryTables:
 
     def _rows(self, table: str, files: Sequence[str], *, with_file: bool) -> DataFrame:
         read = self._read(table, files, with_file=with_file)
-        if self._from_ms is not None:
-            read = read.where(f.col("at_ms") >= self._from_ms)
-        return read if self._to_ms is None else read.where(f.col("at_ms") < self._to_ms)
+        if self.from_ms is not None:
+            read = read.where(f.col("at_ms") >= self.from_ms)
+        return read if self.to_ms is None else read.where(f.col("at_ms") < self.to_ms)
 
     def _read(self, table: str, files: Sequence[str], *, with_file: bool) -> DataFrame:
         if not files:
-            empty = t.StructType([*raw(table).fields, *([t.StructField("file", t.StringType())] if with_file else [])])
-            return frame_of(self._spark, empty)
-        otherwise = {each.file.path: each.otherwise for each in self._found[table]}
-        alike: dict[object, list[str]] = defaultdict(list)
+            more = [t.StructField("file", t.StringType()), t.StructField(IS_STRAY, t.BooleanType())]
+            return frame_of(self._spark, t.StructType([*raw(table).fields, *(more if with_file else [])]))
+        kinds = {
+            file.path: (look.otherwise, file.hour_ms if look.has_strays(file) else None)
+            for file, look in self._found[table]
+        }
+        alike: dict[Any, list[str]] = defaultdict(list)
         for path in files:
-            alike[otherwise[path]].append(url_for_spark(self._directory, path))
-        frames = [
-            self._read_alike(table, urls, as_ours=not kinds, with_file=with_file) for kinds, urls in alike.items()
-        ]
+            alike[kinds[path]].append(url_for_spark(self._directory, path))
+        frames = []
+        for (otherwise, hour_ms), urls in alike.items():
+            read = self._read_alike(table, urls, as_ours=not otherwise, with_file=with_file)
+            frames.append(read.withColumn(IS_STRAY, _is_stray(hour_ms)) if with_file else read)
         return reduce(DataFrame.unionByName, frames)
 
     def _read_alike(self, table: str, urls: Sequence[str], *, as_ours: bool, with_file: bool) -> DataFrame:
@@ -175,7 +198,8 @@ class HistoryTables:
             columns.append(f.col("_metadata.file_path").alias("file"))
         return read.select(*columns)
 
-    def _files(self, table: str) -> list[_Usable]:
+    def files(self, table: str) -> list[Usable]:
+        """The files that may have rows of the range."""
         if table not in TABLES:
             raise PipelineError(f"table {table}: unknown; the history has {', '.join(TABLES)}")
         if table not in self._found:
@@ -183,32 +207,45 @@ class HistoryTables:
             def on_fault(fault: HistoryFileError) -> None:
                 self._on_fault(table, fault)
 
-            files = self._history.files(table, self._from_ms, self._to_ms, on_fault)
+            files = self._history.files(table, self.from_ms, self.to_ms, on_fault)
+            self._known.forget_others(f"{self._directory.root}/{table}", {each.path for each in files})
             with ThreadPoolExecutor(_LOOKED_AT_TOGETHER) as pool:
                 looked_at = list(pool.map(self._look, files))
-            usable = [each for each in looked_at if isinstance(each, _Usable) and self._is_in_range(each)]
             for fault in looked_at:
                 if isinstance(fault, HistoryFileError):
                     on_fault(fault)
-            self._found[table] = usable
+            self._found[table] = [each for each in looked_at if isinstance(each, Usable) and self._is_in_range(each)]
         return self._found[table]
 
-    def _look(self, file: HistoryFile) -> _Usable | HistoryFileError | None:
+    def new_files(self, table: str) -> list[HistoryFile]:
+        """Those that were not known before."""
+        self.files(table)
+        return [file for file in self._new if file.table == table]
+
+    def _look(self, file: HistoryFile) -> Usable | HistoryFileError | None:
+        known = self._known.find(file)
+        if known is not None and known.damage is None:
+            return Usable(file, known)
+        if known is not None and self.leaves_out:
+            return HistoryFileError(f"{file.path}: {known.damage}")
+        self._new.append(file)
         try:
             with self._history.open(file) as parquet:
                 version = version_of(parquet.schema_arrow.metadata, file.table, file.path)
                 TABLES[file.table].conform(parquet.schema_arrow.empty_table(), version, file.path)
-                return _Usable(file, _times(parquet), _otherwise(parquet, file))
+                look = Look(_times(parquet), _otherwise(parquet, file))
         except FileNotFoundError:
             return None  # retention was faster
         except HistoryFileError as error:
             return error
+        self._known.remember(file, look)
+        return Usable(file, look)
 
-    def _is_in_range(self, usable: _Usable) -> bool:
-        if usable.times is None:
+    def _is_in_range(self, usable: Usable) -> bool:
+        if usable.look.times is None:
             return False
-        first, last = usable.times
-        return (self._from_ms is None or last >= self._from_ms) and (self._to_ms is None or first < self._to_ms)
+        first, last = usable.look.times
+        return (self.from_ms is None or last >= self.from_ms) and (self.to_ms is None or first < self.to_ms)
 
     def _on_fault(self, table: str, fault: HistoryFileError) -> None:
         if not self.leaves_out or isinstance(fault, HistorySchemaError):
@@ -222,19 +259,20 @@ class HistoryTables:
         if everything.from_ms is not None and everything.to_ms is not None:
             there = said_range(everything.from_ms, everything.to_ms + 1)
         bad = f"; {len(self.faults)} bad files were left out" if self.faults else ""
-        wanted = said_range(self._from_ms, self._to_ms)
+        wanted = said_range(self.from_ms, self.to_ms)
         return PipelineError(f"{self._url}: no {table} in the range {wanted}; there is: {there}{bad}")
 
 
 def overlapping_files(files: Iterable[HistoryFile]) -> set[str]:
-    """The paths of those that may have a report that another of them has, as their names say."""
+    """The paths of those that may have a report that another one of their hour has, as their names say."""
     found: set[str] = set()
-    furthest: HistoryFile | None = None
+    furthest: dict[tuple[int, int], HistoryFile] = {}
     for file in sorted(files, key=lambda each: each.order):
-        if furthest is not None and furthest.epoch == file.epoch and file.first <= furthest.last:
-            found |= {furthest.path, file.path}
-        if furthest is None or (furthest.epoch, furthest.last) < (file.epoch, file.last):
-            furthest = file
+        before = furthest.get((file.hour_ms, file.epoch))
+        if before is not None and file.first <= before.last:
+            found |= {before.path, file.path}
+        if before is None or before.last < file.last:
+            furthest[file.hour_ms, file.epoch] = file
     return found
 
 
@@ -270,7 +308,14 @@ def read_leaving_out(tables: HistoryTables, work: Callable[[], T]) -> T:
         except DamagedFileError as error:
             if not tables.leaves_out:
                 raise
-            tables.leave_out(error.path, str(error))
+            tables.leave_out(error.path, str(error).removeprefix(f"{error.path}: "))
+
+
+def _is_stray(hour_ms: int | None) -> Column:
+    """Whether a row is not of this hour; none is where it need not be asked."""
+    if hour_ms is None:
+        return f.lit(False)  # noqa: FBT003 - a value
+    return f.coalesce((f.col("at_ms") < hour_ms) | (f.col("at_ms") >= hour_ms + HOUR_MS), f.lit(False))  # noqa: FBT003 - as above
 
 
 def _stored(table: str) -> t.StructType:
@@ -324,7 +369,7 @@ def _times(parquet: Any) -> tuple[int, int] | None:  # noqa: ANN401 - Arrow's Pa
     if all(each is not None and each.has_min_max for each in statistics):
         return min(int(each.min) for each in statistics), max(int(each.max) for each in statistics)
     ends = pc.min_max(parquet.read(columns=["at_ms"]).column("at_ms")).as_py()  # whoever wrote it counted nothing
-    return int(ends["min"]), int(ends["max"])
+    return int(ends["min"] or 0), int(ends["max"] or 0)  # of rows without any time, which are rejected, some time
 
 
 def _said(at_ms: int | None, otherwise: str) -> str:

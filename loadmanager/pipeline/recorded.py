@@ -11,10 +11,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from loadmanager.config import Settings, settings_of
+from loadmanager.history.gaps import IMPORTED
+from loadmanager.history.schemas import EVENTS
 from loadmanager.overrides import settings_recorded
+from loadmanager.pipeline.reading import HistoryTables
 from loadmanager.wire.policies import decode_domains
 
 _CHECKPOINT, _CONFIGURATION, _POLICIES = "checkpoint", "configuration", "policies"
+_HOURS_FIRST, _TIMES_MORE = 24, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,19 @@ class Recorded:
         return {Settings.key(name): value for name, value in changed.items()}
 
 
-def find_recorded(events: DataFrame) -> Recorded:
+def newest_recorded(history: HistoryTables) -> Recorded:
+    """From as many of the newest hours of events as have a checkpoint, which says all that held by then."""
+    hours = sorted({file.hour_ms for file, _ in history.files(EVENTS)}, reverse=True)
+    count = _HOURS_FIRST
+    while count < len(hours):
+        events = history.frame(EVENTS, hours=set(hours[:count]))
+        if not events.where((f.col("kind") == _CHECKPOINT) & (f.col("epoch") > IMPORTED)).isEmpty():
+            return _recorded_in(events)
+        count *= _TIMES_MORE
+    return _recorded_in(history.frame(EVENTS))
+
+
+def _recorded_in(events: DataFrame) -> Recorded:
     """From the history's `events`."""
     settings = _last(events, _CONFIGURATION, "settings")
     policies = _last(events, _POLICIES, "policies")
@@ -43,7 +59,7 @@ def find_recorded(events: DataFrame) -> Recorded:
 
 def _last(events: DataFrame, kind: str, part: str) -> Mapping[str, Any]:
     """The body of the last event of the kind; or that part of a checkpoint, if one came later."""
-    wanted = events.where(f.col("kind").isin(kind, _CHECKPOINT) & (f.col("epoch") > 0))
+    wanted = events.where(f.col("kind").isin(kind, _CHECKPOINT) & (f.col("epoch") > IMPORTED))
     row = wanted.orderBy(f.desc("epoch"), f.desc("sequence")).select("kind", "body").first()
     if row is None:
         return {}

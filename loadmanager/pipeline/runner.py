@@ -56,6 +56,7 @@ def carry_out(spark: SparkSession, job: Job, steps: Sequence[Step], watch: Watch
     finally:
         with suppress(*CANNOT_GO_ON):
             put(directory_at(spark, job.out), SUMMARY, under_way.summary.encode())
+            under_way.keep_known()
     return under_way.summary
 
 

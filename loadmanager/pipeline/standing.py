@@ -31,6 +31,8 @@ STANDS_MS = 900_000
 """How long a report stands at the most."""
 
 BROKER_GONE, BROKER_REGISTERED = "broker_gone", "broker_registered"
+FLEET_EVENTS = (BROKER_GONE, BROKER_REGISTERED, TERM_BEGAN, TERM_ENDED)
+"""The kinds of events that say for how long reports stand, and who is there."""
 
 _TIME = ("at_ms", *ORDER)
 _EPOCH_BITS = 40
@@ -41,7 +43,8 @@ def standing(broker_reports: DataFrame, events: DataFrame, end_ms: int) -> DataF
     """Each report that stands, with `at_ms`, `broker` and until when: `until_ms` of itself, and what it says of bundles
     until `ends_ms` if nobody reports them before.
 
-    From `clean_broker_reports` and the history's `events` of the same range, which ends before `end_ms`.
+    From `clean_broker_reports` and the history's `events` (`FLEET_EVENTS` are enough) of the same range, which ends
+    before `end_ms`.
     """
     reports = broker_reports.select(*_TIME, "broker", f.lit(0).alias("is_end"))
     gone = events.where(f.col("kind") == BROKER_GONE).select(
@@ -55,7 +58,8 @@ def standing(broker_reports: DataFrame, events: DataFrame, end_ms: int) -> DataF
             "gone_ms": gone_ms.over(backwards.rowsBetween(Window.unboundedPreceding, -1)),
         }
     )
-    of_terms = seen.where(f.col("is_end") == 0).join(f.broadcast(_terms(broker_reports, events)), "epoch", "left")
+    ends = f.broadcast(terms(broker_reports.select("epoch"), events))
+    of_terms = seen.where(f.col("is_end") == 0).join(ends, "epoch", "left")
     in_term = of_terms.where(f.col("term_ms").isNull() | (f.col("at_ms") <= f.col("term_ms")))
     ends_ms = f.least(f.col("at_ms") + STANDS_MS, "gone_ms", "term_ms", f.lit(end_ms).cast("long"))
     return in_term.select(*_TIME, "broker", f.least(ends_ms, "next_ms").alias("until_ms"), ends_ms.alias("ends_ms"))
@@ -75,9 +79,9 @@ def registered(broker_reports: DataFrame, events: DataFrame, end_ms: int) -> Dat
     return seen.where(f.col("at_ms") < end_ms).groupBy("broker").agg(last).where(lately).select("broker")
 
 
-def _terms(broker_reports: DataFrame, events: DataFrame) -> DataFrame:
-    """The end of the term of each epoch (`term_ms`), null where it is not known."""
-    of_reports = broker_reports.select("epoch", f.lit("").alias("kind"), "at_ms").distinct()
+def terms(epochs: DataFrame, events: DataFrame) -> DataFrame:
+    """The end of the term of each `epoch`, of these and of the events' own (`term_ms`), null where it is not known."""
+    of_reports = epochs.select("epoch", f.lit("").alias("kind"), f.lit(0).cast("long").alias("at_ms")).distinct()
     rows = of_reports.unionByName(events.select("epoch", "kind", "at_ms")).where(f.col("epoch") > IMPORTED)
     began, ended = (f.min(f.when(f.col("kind") == kind, f.col("at_ms"))) for kind in (TERM_BEGAN, TERM_ENDED))
     later = Window.orderBy(f.desc("epoch")).rowsBetween(Window.unboundedPreceding, -1)

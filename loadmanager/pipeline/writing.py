@@ -3,8 +3,7 @@
     <root>/<table>/<write>/part=<key>/*.parquet        the rows
 
 A write puts its rows into a folder of its own, and then has the table's account say that they count: Delta's log, or
-with `parquet` a manifest of ours. A table stays in the format that it began in. A batch of a stream that was written
-before is not written again.
+with `parquet` a manifest of ours. A table stays in the format that it began in.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from loadmanager.errors import PipelineError
-from loadmanager.pipeline.contents import PART, WHOLE, Account, Contents, RowFile, StreamBatch
+from loadmanager.pipeline.contents import PART, WHOLE, Account, Contents, RowFile
 from loadmanager.pipeline.datasets import require, schema_of
 from loadmanager.pipeline.delta import LOG, DeltaAccount
 from loadmanager.pipeline.filesystems import directory_at, url_for_spark
@@ -44,7 +43,6 @@ _KEY = re.compile(r"[-.\w]+", re.ASCII)
 @dataclass(frozen=True, slots=True)
 class Written:
     rows: int
-    skipped: bool = False
 
 
 class Tables:
@@ -73,22 +71,22 @@ class Tables:
         *,
         key: str | None = None,
         keys: Sequence[str] | None = None,
-        batch: StreamBatch | None = None,
+        gather: bool = True,
     ) -> Written:
         """Make the frame the table, or those parts of it that the frame's string column `key` names.
 
-        `keys` are the parts that are replaced, also where the frame has no rows of them; by default those it has.
+        `keys` are the parts that are replaced, also where the frame has no rows of them; by default those it has. The
+        rows of a part are gathered in one file, unless what makes them is to write them as they are.
         """
         account = self._account(name)
-        if batch is not None and account.last_batch(name, batch.stream) >= batch.number:
-            return Written(0, skipped=True)
         marked = require(frame if key is None else frame.drop(key), name)
         if key is not None:
-            marked = frame.select(*marked.columns, f.col(key).alias(PART)).repartition(PART)
+            marked = frame.select(*marked.columns, f.col(key).alias(PART))
+            marked = marked.repartition(PART) if gather else marked
         try:
             parts = self._write_parts(name, marked if key is not None else marked.withColumn(PART, f.lit(WHOLE)), keys)
             replaced = None if key is None else list(parts) if keys is None else keys
-            account.commit(name, parts, replaced, batch)
+            account.commit(name, parts, replaced)
         except _CANNOT_BE_WRITTEN as error:
             raise PipelineError(f"{self}/{name}: cannot be written: {cause_of(str(error))}") from error
         account.clean(name)

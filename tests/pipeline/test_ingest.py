@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from support.builders import bundle
-from support.frames import START_MS, files_of, history_of, reported, rows_of
+from support.frames import HOUR_MS, START_MS, files_of, history_of, reported, rows_of
 
 from loadmanager.errors import PipelineError
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, TABLES
@@ -98,7 +98,7 @@ def test_a_file_that_is_there_twice_counts_once(spark: SparkSession, tmp_path: P
     bundles = clean_bundle_reports(*history.to_clean(BUNDLE_REPORTS))
     brokers = clean_broker_reports(*history.to_clean(BROKER_REPORTS))
     assert (bundles.clean.count(), brokers.clean.count()) == (2, 2)
-    rejected = rejected_rows({BUNDLE_REPORTS: bundles.rejected, BROKER_REPORTS: brokers.rejected})
+    rejected = rejected_rows(spark, {BUNDLE_REPORTS: bundles.rejected, BROKER_REPORTS: brokers.rejected})
     tables.write("rejected_rows", rejected)
     written = rows_of(tables.read("rejected_rows"), "table")
     assert [(row["table"], row["reason"], row["count"], row["file"][-14:]) for row in written] == [
@@ -173,7 +173,7 @@ def test_a_bandwidth_that_a_broker_of_pulsars_does_not_know_is_none(spark: Spark
 
 def test_files_that_were_left_out_are_told_with_the_rejected_rows(spark: SparkSession) -> None:
     none = clean_bundle_reports(bundle_rows(spark, {})).rejected
-    (row,) = rows_of(rejected_rows({BUNDLE_REPORTS: none}, [FileFault(BUNDLE_REPORTS, "/x.parquet", "damaged")]))
+    (row,) = rows_of(rejected_rows(spark, {BUNDLE_REPORTS: none}, [FileFault(BUNDLE_REPORTS, "/x.parquet", "damaged")]))
     assert row == {
         "table": BUNDLE_REPORTS,
         "reason": "bad_file",
@@ -205,3 +205,16 @@ def test_a_frame_that_is_not_the_table_is_refused_by_the_column(
         require(frame, "clean_bundle_reports")
     with pytest.raises(PipelineError, match="table nothing: unknown; there are clean_broker_reports"):
         require(frame, "nothing")
+
+
+def test_rows_of_another_hour_than_the_folder_of_their_file_are_rejected(spark: SparkSession, tmp_path: Path) -> None:
+    load = (1.0, 1.0, 1.0, 1.0)
+    entries = [(HOUR_MS * hour, reported("a", {bundle(1): load})) for hour in (0, 1)]
+    url = history_of(tmp_path / "history", entries)
+    _, late = files_of(tmp_path / "history", BUNDLE_REPORTS)
+    wrong = late.parent.with_name("hour=05")
+    wrong.mkdir()
+    late.rename(wrong / late.name)
+    cleaned = clean_bundle_reports(*HistoryTables(spark, url).to_clean(BUNDLE_REPORTS))
+    assert [row["at_ms"] for row in rows_of(cleaned.clean)] == [START_MS]
+    assert [(row["at_ms"], row["reason"]) for row in rows_of(cleaned.rejected)] == [(START_MS + HOUR_MS, "impossible")]

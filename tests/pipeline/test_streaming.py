@@ -11,11 +11,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from support.frames import HOUR_MS, files_of, rows_of
 from support.streamed import assert_as_in_one_batch, write_minutes
-from support.waiting import eventually_sync
 
 from loadmanager.errors import HistoryFileError, PipelineError
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS
-from loadmanager.pipeline import streaming
 from loadmanager.pipeline.streaming import BatchDone, HistoryStream
 from loadmanager.pipeline.writing import Tables
 
@@ -29,19 +27,19 @@ def test_a_stream_that_is_stopped_and_started_again_counts_everything_once(
     done: list[BatchDone] = []
 
     def take_in() -> None:
-        HistoryStream(spark, str(folder), out, on_batch=done.append).available_now()
+        HistoryStream(spark, str(folder), out, on_batch=done.append).take_in()
 
     write_minutes(folder, range(50, 58), first=0)
     take_in()
     write_minutes(folder, range(58, 66), first=100)
     take_in()
     take_in()
-    assert [each.hours for each in done] == [("2026-09-21T00",), ("2026-09-21T00", "2026-09-21T01")]
+    assert [each.units for each in done] == [("2026-09-21T00",), ("2026-09-21T00", "2026-09-21T01")]
     late_and_twice = files_of(folder, BUNDLE_REPORTS)[0]
     shutil.copy(late_and_twice, late_and_twice.with_name(late_and_twice.name.replace("-node", "-other")))
     write_minutes(folder, range(40, 50), first=200)
     take_in()
-    assert [each.hours for each in done[2:]] == [("2026-09-21T00",)]
+    assert [each.units for each in done[2:]] == [("2026-09-21T00",)]
     assert_as_in_one_batch(spark, tables, str(folder))
     rejected = {row["reason"]: row["count"] for row in rows_of(tables.read("rejected_rows"))}
     assert rejected == {"duplicate": 16}
@@ -66,27 +64,26 @@ def test_a_batch_that_was_cut_short_is_done_again_and_leaves_nothing_twice(
 
     with monkeypatch.context() as patch:
         patch.setattr(Tables, "write", cut)
-        with pytest.raises(PipelineError, match="the stream has ended: CutError"):
-            HistoryStream(spark, str(folder), out).available_now()
+        with pytest.raises(CutError):
+            HistoryStream(spark, str(folder), out).take_in()
     write_minutes(folder, range(64, 66), first=100)
-    HistoryStream(spark, str(folder), out).available_now()
+    HistoryStream(spark, str(folder), out).take_in()
     assert_as_in_one_batch(spark, tables, str(folder))
 
 
 def test_a_running_stream_takes_in_what_comes(spark: SparkSession, tmp_path: Path, tables: Tables) -> None:
     folder = tmp_path / "history"
     write_minutes(folder, range(3), first=0)
-    stream = HistoryStream(spark, str(folder), str(tables))
-    query = stream.start(trigger_s=0.2)
-    try:
-        eventually_sync(lambda: tables.has("imbalance"), timeout_s=60)
-        write_minutes(folder, range(3, 5), first=50)
-        eventually_sync(lambda: tables.has("imbalance") and tables.rows("clean_broker_reports") == 10, timeout_s=60)
-        assert not stream.wait(query, 0.01)
-        query.processAllAvailable()
-    finally:
-        query.stop()
-    assert stream.wait(query, 60)
+    told: list[int] = []
+
+    def on_batch(done: BatchDone) -> None:
+        if done.number == 0:
+            write_minutes(folder, range(3, 5), first=50)
+        else:
+            told.append(1)
+
+    HistoryStream(spark, str(folder), str(tables), on_batch=on_batch).follow(0.2, lambda: len(told))
+    assert tables.rows("clean_broker_reports") == 10
     assert_as_in_one_batch(spark, tables, str(folder))
 
 
@@ -97,11 +94,11 @@ def test_hours_before_the_watermark_are_not_opened_again_but_named(
     done: list[BatchDone] = []
     stream = HistoryStream(spark, str(folder), str(tables), lateness_s=HOUR_MS / 1000, on_batch=done.append)
     write_minutes(folder, range(180, 182), first=100)
-    stream.available_now()
+    stream.take_in()
     write_minutes(folder, range(1), first=0)
     write_minutes(folder, range(120, 121), first=50)
-    stream.available_now()
-    assert [(each.hours, each.late) for each in done] == [(("2026-09-21T03",), 0), (("2026-09-21T02",), 2)]
+    stream.take_in()
+    assert [(each.units, each.late) for each in done] == [(("2026-09-21T03",), 0), (("2026-09-21T02",), 2)]
     late = [Path(row["file"].removeprefix("file:")) for row in rows_of(tables.read("late_files"), "file")]
     assert late == [files_of(folder, BROKER_REPORTS)[0], files_of(folder, BUNDLE_REPORTS)[0]]
     assert tables.rows("clean_broker_reports") == 6
@@ -114,8 +111,8 @@ def test_bad_files_are_left_out_and_named_or_end_the_stream(spark: SparkSession,
     bad = files_of(folder, BUNDLE_REPORTS)[0]
     bad.write_bytes(bad.read_bytes()[:-10])
     with pytest.raises(HistoryFileError, match=f"{bad}: not a Parquet file"):
-        HistoryStream(spark, str(folder), str(tmp_path / "strict"), bad_files="fail").available_now()
-    HistoryStream(spark, str(folder), str(tmp_path / "lenient")).available_now()
+        HistoryStream(spark, str(folder), str(tmp_path / "strict"), bad_files="fail").take_in()
+    HistoryStream(spark, str(folder), str(tmp_path / "lenient")).take_in()
     tables = Tables(spark, str(tmp_path / "lenient"))
     assert tables.rows("clean_bundle_reports") == 4
     (row,) = rows_of(tables.read("rejected_rows"))
@@ -124,10 +121,4 @@ def test_bad_files_are_left_out_and_named_or_end_the_stream(spark: SparkSession,
 
 def test_a_history_that_is_not_there_is_named(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="nowhere: there is no history"):
-        HistoryStream(spark, str(tmp_path / "nowhere"), str(tmp_path / "out")).available_now()
-
-
-def test_a_file_out_of_place_belongs_to_no_hour() -> None:
-    assert streaming._hour_of("file:/h/bundle_reports/x.parquet") is None
-    assert streaming._hour_of("file:/h/bundle_reports/date=2026-13-01/hour=00/x.parquet") is None
-    assert streaming._hour_of("file:/h/bundle_reports/date=1970-01-02/hour=03/x.parquet") == 27
+        HistoryStream(spark, str(tmp_path / "nowhere"), str(tmp_path / "out")).take_in()

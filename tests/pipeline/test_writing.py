@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 from support.frames import rows_of
 
 from loadmanager.errors import PipelineError
-from loadmanager.pipeline.contents import RowFile, StreamBatch
+from loadmanager.pipeline.contents import RowFile
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.delta import DeltaAccount
 from loadmanager.pipeline.schemas import frame_of
@@ -86,15 +86,6 @@ def test_rows_of_a_part_that_is_not_to_be_replaced_are_refused(spark: SparkSessi
     assert shares(tables) == shares_in_files(tables) == {"a": 1}
 
 
-def test_a_batch_is_written_once_and_another_stream_has_numbers_of_its_own(spark: SparkSession, tables: Tables) -> None:
-    assert not tables.write(NAME, rows(spark, a=1), batch=StreamBatch("x", 3)).skipped
-    assert tables.write(NAME, rows(spark, a=2), batch=StreamBatch("x", 3)).skipped
-    assert shares(tables) == {"a": 1}
-    assert not tables.write(NAME, rows(spark, a=3), batch=StreamBatch("x", 4)).skipped
-    assert not tables.write(NAME, rows(spark, a=4), batch=StreamBatch("y", 0)).skipped
-    assert shares(tables) == {"a": 4}
-
-
 def test_a_write_that_fails_leaves_what_was_there(spark: SparkSession, tables: Tables) -> None:
     tables.write(NAME, rows(spark, a=1))
     failing = rows(spark, a=2, b=3).withColumn(
@@ -145,7 +136,7 @@ def test_of_many_writers_none_loses_what_another_one_wrote(tmp_path: Path) -> No
 
     def write(key: str) -> None:
         for number in range(5):
-            account.commit(NAME, {key: [RowFile(f"{key}/{number}.parquet", number, 1)]}, [key], None)
+            account.commit(NAME, {key: [RowFile(f"{key}/{number}.parquet", number, 1)]}, [key])
 
     keys = [f"writer-{number}" for number in range(4)]
     with ThreadPoolExecutor(len(keys)) as pool:

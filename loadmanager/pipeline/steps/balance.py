@@ -5,7 +5,6 @@ from __future__ import annotations
 from loadmanager.pipeline.balance import (
     flapping,
     hot_bundles,
-    imbalance,
     inconsistent_brokers,
     move_effects,
     namespace_skew,
@@ -20,7 +19,6 @@ def balance(run: JobRun) -> None:
     planner = run.recorded.settings.planner_settings()
     overloaded = planner.broker_overloaded_threshold_percentage / 100
     moves, windows = run.history.frame("moves"), read("broker_windows")
-    write("imbalance", imbalance(windows, overloaded=overloaded))
     even = read("imbalance")
     write("time_above", time_above(even, windows, overloaded=overloaded))
     write("hot_bundles", hot_bundles(read("bundle_windows")))
@@ -33,9 +31,8 @@ def balance(run: JobRun) -> None:
 STEP = Step(
     "balance",
     balance,
-    reads=("broker_windows", "bundle_windows", "clean_broker_reports", "clean_bundle_reports"),
+    reads=("broker_windows", "imbalance", "bundle_windows", "clean_broker_reports", "clean_bundle_reports"),
     writes=(
-        "imbalance",
         "time_above",
         "hot_bundles",
         "namespace_skew",

@@ -13,7 +13,7 @@ def plan_capacity(run: JobRun) -> None:
     reports = run.read("clean_broker_reports")
     run.write("cost_models", cost_models(reports))
     run.require_days()
-    there = registered(reports, run.history.frame("events"), run.end_ms)
+    there = registered(reports, run.read("fleet_events"), run.end_ms)
     cost = known_cost(run.read("cost_models"))
     planned = capacity(run.read("broker_windows"), reports, there, run.job.aim, cost, run.recorded.domains or None)
     if planned.why:
@@ -24,6 +24,6 @@ def plan_capacity(run: JobRun) -> None:
 STEP = Step(
     "capacity",
     plan_capacity,
-    reads=("clean_broker_reports", "broker_windows"),
+    reads=("clean_broker_reports", "fleet_events", "broker_windows"),
     writes=("cost_models", "capacity"),
 )

@@ -1,0 +1,226 @@
+"""Clean tables and windows kept up with a history: what has changed since the last time is made anew, and no more.
+
+    the files of a unit (a day, or an hour)  ──▶  its clean rows  ──▶  its windows  ──▶  running means
+    the last minutes of the one before       ──────────────────────────────┘
+    until when terms and the range go        ──────────────────────────────┘
+
+What each was made of is in `made`; where it is of something else by now, all parts of the unit are replaced. So it does
+not matter when a file comes, or how often a run is killed: the tables are those of one run over everything there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as t
+
+from loadmanager.core.resources import HOT
+from loadmanager.errors import PipelineError
+from loadmanager.history.schemas import BUNDLE_REPORTS
+from loadmanager.pipeline.averages import running_means
+from loadmanager.pipeline.filesystems import directory_at
+from loadmanager.pipeline.found import by_hour, found_in
+from loadmanager.pipeline.made import ANYTHING, Clean, Made, digest_of, load_made
+from loadmanager.pipeline.making import Maker
+from loadmanager.pipeline.reading import HistoryTables, read_leaving_out
+from loadmanager.pipeline.schemas import frame_of
+from loadmanager.pipeline.standing import terms
+from loadmanager.pipeline.units import Grain, Unit, unit_of
+from loadmanager.pipeline.writing import Tables
+
+CLEAN_TABLES = (
+    "clean_broker_reports",
+    "rejected_broker_reports",
+    "clean_bundle_reports",
+    "rejected_bundle_reports",
+    "fleet_events",
+    "rejected_rows",
+)
+WINDOW_TABLES = ("carried", "bundle_windows", "broker_windows", "namespace_windows", "imbalance")
+MEANS = "running_means"
+
+TOGETHER_BYTES = 256 << 20
+"""Units with files of so many bytes are made together: each by itself would cost a small fleet more than its rows."""
+
+_EPOCHS = t.StructType([t.StructField("epoch", t.LongType())])
+
+
+class KeepingUp:
+    """Of the tables under `out` with one history. One at a time writes there."""
+
+    def __init__(
+        self, spark: SparkSession, tables: Tables, url: str, *, new_grain: Grain = "day", anew: bool = False
+    ) -> None:
+        """Tables keep the grain that they began in."""
+        self._spark, self._tables = spark, tables
+        self._directory = directory_at(spark, str(tables))
+        self._made = load_made(self._directory, url, new_grain)
+        if anew:
+            self._forget(*WINDOW_TABLES, *CLEAN_TABLES, MEANS)
+        self._there: set[Unit] = set()
+
+    @property
+    def grain(self) -> Grain:
+        return self._made.grain
+
+    @property
+    def newest_ms(self) -> int:
+        """When the newest unit begins of which there are clean rows; 0 without any."""
+        return max((unit.from_ms for unit in self._units(self._made.clean)), default=0)
+
+    @property
+    def batches(self) -> int:
+        """How many batches of streams there were."""
+        return self._made.batches
+
+    def count_batch(self) -> None:
+        self._made.batches += 1
+        self._made.save(self._directory)
+
+    def ingest(self, history: HistoryTables, from_ms: int = 0) -> list[Unit]:
+        """Make the clean rows anew of all units whose files have changed; which these were. Units that begin before
+        `from_ms` stay as they are.
+        """
+        self._forget(*(name for name in CLEAN_TABLES if not self._tables.has(name)))
+        grain, made = self._made.grain, self._made.clean
+        found = found_in(history, grain)
+        changed = _changed(found, made, grain, from_ms)
+        self._there = {*found, *self._units(made)}
+        self._forget_means_if_late(history, {unit: found[unit] for unit in changed if unit in found})
+        for units in _together(changed, {unit: clean.size_bytes for unit, clean in found.items()}):
+            self._begin(made, units, ANYTHING)
+            read_leaving_out(history, partial(self._clean, history, units))
+            found = found_in(history, grain)  # without files that turned out damaged
+            self._end(made, units, found)
+        with suppress(OSError):
+            history.keep_known()
+        return changed
+
+    def average(self, end_ms: int, overloaded: float = HOT) -> list[Unit]:
+        """Make the windows anew of all units of which the clean rows have changed; which these were. The range ends
+        before `end_ms`; a broker that is used above `overloaded` counts as overloaded.
+        """
+        self._forget(*(name for name in WINDOW_TABLES if not self._tables.has(name)))
+        if not self._made.clean:
+            raise PipelineError(f"{self._tables}: has no clean tables by the rules of now; run the step ingest")
+        made, events = self._made.windows, self._tables.read("fleet_events")
+        wanted = self._wanted_windows(events, end_ms, overloaded)
+        changed = _changed(wanted, made, self._made.grain)
+        self._there = {*wanted, *self._units(made)}
+        sizes = {unit: self._made.clean[unit.key].size_bytes for unit in changed if unit.key in self._made.clean}
+        for units in _together(changed, sizes):
+            self._begin(made, units, "")
+            self._average(units, events, end_ms, overloaded)
+            self._end(made, units, wanted)
+        return changed
+
+    def _clean(self, history: HistoryTables, units: Sequence[Unit]) -> None:
+        self._maker(units).clean(self._spark, history)
+
+    def _average(self, units: Sequence[Unit], events: DataFrame, end_ms: int, overloaded: float) -> None:
+        self._maker(units).average(events, end_ms, overloaded)
+
+    def _maker(self, units: Sequence[Unit]) -> Maker:
+        return Maker(self._tables, self._made.grain, units, self._there)
+
+    def _wanted_windows(self, events: DataFrame, end_ms: int, overloaded: float) -> dict[Unit, str]:
+        """What the windows of each unit are made of, as a digest. Reports stand into the unit after their own."""
+        clean = self._made.clean
+        units = self._units(clean)
+        ends = self._ends_of_terms(events)
+        found = {}
+        for unit in sorted({*units, *(unit.after for unit in units if unit.to_ms < end_ms)}):
+            own, before = clean.get(unit.key), clean.get(unit.before.key)
+            epochs = sorted({epoch for each in (own, before) if each is not None for epoch in each.epochs})
+            of_terms = [(epoch, ends[epoch]) for epoch in epochs if ends.get(epoch, unit.to_ms) < unit.to_ms]
+            files = own and own.files, before and before.last_files
+            found[unit] = digest_of(files, of_terms, min(end_ms, unit.to_ms), overloaded)
+        return found
+
+    def _ends_of_terms(self, events: DataFrame) -> dict[int, int]:
+        epochs = sorted({epoch for clean in self._made.clean.values() for epoch in clean.epochs})
+        rows = terms(frame_of(self._spark, _EPOCHS, [(epoch,) for epoch in epochs]), events).collect()
+        return {row["epoch"]: row["term_ms"] for row in rows if row["term_ms"] is not None}
+
+    def _forget_means_if_late(self, history: HistoryTables, changed: Mapping[Unit, Clean]) -> None:
+        """Means go on from report to report: where an earlier one came late, or is gone, they begin anew."""
+        made = self._made
+        newest = max((each.newest for each in made.clean.values()), default=[-1, -1])
+        known = {hour: digest for clean in made.clean.values() for hour, digest in clean.hours.items()}
+        files = [file for file, _ in history.files(BUNDLE_REPORTS)]
+        earlier = by_hour(file for file in files if [file.epoch, file.first] <= newest)
+        hours = {hour for clean in changed.values() for hour in clean.hours}
+        is_late = any(known.get(hour) != digest for hour, digest in earlier.items() if hour in hours)
+        is_shorter = newest > max(([file.epoch, file.last] for file in files), default=[-1, -1])
+        if is_late or is_shorter or any(_ends_otherwise(unit, clean, made) for unit, clean in changed.items()):
+            made.means.clear()
+
+    def go_on_with_means(self) -> None:
+        """Have the running means of all clean rows."""
+        made = self._made
+        if not self._tables.has(MEANS):
+            self._forget(MEANS)
+        now = {key: clean.files for key, clean in made.clean.items()}
+        new = [unit for unit in self._units(now) if made.means.get(unit.key) != now[unit.key]]
+        if new:
+            parts = [key for unit in new for key in (unit.key, unit.end_key)] if made.means else None
+            before = self._tables.read(MEANS) if made.means else None
+            self._tables.write(MEANS, running_means(self._tables.read("clean_bundle_reports", parts), before))
+        made.means = now
+        made.save(self._directory)
+
+    def _begin(self, made: dict[str, Any], units: Iterable[Unit], anything: object) -> None:
+        made.update({unit.key: anything for unit in units})
+        self._made.save(self._directory)
+
+    def _end(self, made: dict[str, Any], units: Iterable[Unit], found: Mapping[Unit, Any]) -> None:
+        for unit in units:
+            del made[unit.key]
+            if unit in found:
+                made[unit.key] = found[unit]
+        self._made.save(self._directory)
+
+    def _forget(self, *names: str) -> None:
+        """What these tables were made of."""
+        if set(names) & set(CLEAN_TABLES):
+            self._made.clean.clear()
+        if set(names) & set(WINDOW_TABLES):
+            self._made.windows.clear()
+        if MEANS in names:
+            self._made.means.clear()
+
+    def _units(self, keys: Iterable[str]) -> list[Unit]:
+        return [unit_of(key, self._made.grain) for key in keys]
+
+
+def _ends_otherwise(unit: Unit, clean: Clean, made: Made) -> bool:
+    """Whether rows of files may count that did not before, or not any more; also when a run was killed."""
+    before = made.clean.get(unit.key)
+    if before is None:
+        return unit.key in made.means
+    return clean.from_ms < before.from_ms or clean.to_ms != before.to_ms
+
+
+def _changed(found: Mapping[Unit, object], made: Mapping[str, object], grain: Grain, from_ms: int = 0) -> list[Unit]:
+    """Units that were made of something else, or of something that is not there any more."""
+    units = {*found, *(unit_of(key, grain) for key in made)}
+    return sorted(unit for unit in units if unit.from_ms >= from_ms and found.get(unit) != made.get(unit.key))
+
+
+def _together(units: Iterable[Unit], sizes: Mapping[Unit, int]) -> Iterator[list[Unit]]:
+    """Groups of units, each of as many as are not too much, or of one."""
+    group: list[Unit] = []
+    size = 0
+    for unit in units:
+        more = sizes.get(unit, 0)
+        if group and size + more > TOGETHER_BYTES:
+            yield group
+            group, size = [], 0
+        group.append(unit)
+        size += more
+    if group:
+        yield group

@@ -1,0 +1,162 @@
+"""Tables kept up with a history: in whatever order its files come, they are those of one batch over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyspark.sql import SparkSession
+from support.builders import broker, report
+from support.drawn_fleet import Drawn, Entries
+from support.frames import HOUR_MS, START_MS
+from support.plain_windows import Happened
+from support.streamed import assert_as_in_one_batch
+
+from loadmanager.core.recordable import recordable
+from loadmanager.history.files import Directory
+from loadmanager.history.packing import PackedFile, pack_entries
+from loadmanager.history.rows import Entry, Event, Placed, Report
+from loadmanager.pipeline.keeping_up import KeepingUp
+from loadmanager.pipeline.known_files import KnownFiles
+from loadmanager.pipeline.made import Made
+from loadmanager.pipeline.reading import HistoryTables
+from loadmanager.pipeline.units import Grain, Unit
+from loadmanager.pipeline.writing import Tables
+
+DAY_MS = 24 * HOUR_MS
+STEPS_A_NIGHT = 40
+
+
+def drawn_nights(seed: int, nights: int) -> Entries:
+    """What happens from before midnight on, in some nights; now and then a leader does not know that its term ended."""
+    rng = np.random.default_rng(seed)
+    drawn = Drawn(rng, START_MS - int(rng.integers(0, 1500)) * 1000, epoch=1)
+    for night in range(nights):
+        drawn.at_ms = max(drawn.at_ms, START_MS + night * DAY_MS - int(rng.integers(0, 1500)) * 1000)
+        drawn._report(epoch=1)
+        drawn.go_on(STEPS_A_NIGHT)
+    return drawn.entries
+
+
+def files_of(entries: Entries, rng: np.random.Generator) -> list[PackedFile]:
+    """As leaders flush them, of which some are there twice."""
+    files: list[PackedFile] = []
+    at = 0
+    while at < len(entries):
+        flushed = entries[at : at + int(rng.integers(3, 20))]
+        at += len(flushed)
+        for epoch, own in groupby(flushed, key=lambda each: each.epoch):
+            placed = [Placed(each.at_ms, epoch, each.sequence, entry_of(each)) for each in own]
+            files += pack_entries(placed, "node", refused)
+    twice = [each for each in files if rng.random() < 0.1]
+    return [*files, *(PackedFile(each.path.replace("-node", "-other"), each.data, each.rows) for each in twice)]
+
+
+def entry_of(each: Any) -> Entry:  # noqa: ANN401 - an entry of a drawn fleet
+    if isinstance(each, Happened):
+        return Event(each.kind, each.subject)
+    loads = {f"{space}/0x{lower:08x}_0x{upper:08x}": load for (space, lower, upper), load in each.bundles.items()}
+    return Report(broker(each.broker), recordable(report(loads, cpu=(each.cpu, 1.0))))
+
+
+def refused(placed: Placed, error: Exception) -> None:
+    raise AssertionError(placed) from error
+
+
+class Kept:
+    """Tables that are kept up with a history that grows, in rounds."""
+
+    def __init__(self, spark: SparkSession, folder: Path, grain: Grain) -> None:
+        self.spark, self.grain = spark, grain
+        self.url, self.out = str(folder / "history"), str(folder / "tables")
+        self.tables = Tables(spark, self.out)
+
+    def add(self, files: Sequence[PackedFile]) -> None:
+        for file in files:
+            Directory.of(self.url).write(file.path, file.data)
+
+    def take_in(self, to_ms: int | None = None, *, anew: bool = False) -> tuple[list[Unit], list[Unit]]:
+        """Which units were cleaned, and which were averaged."""
+        known = KnownFiles(Directory.of(self.out))
+        history = HistoryTables(self.spark, self.url, to_ms=to_ms, known=known)
+        keeping = KeepingUp(self.spark, self.tables, self.url, new_grain=self.grain, anew=anew)
+        made_anew = keeping.ingest(history), keeping.average(history.range[1])
+        keeping.go_on_with_means()
+        return made_anew
+
+    def assert_as_in_one_batch(self, end_ms: int | None = None) -> None:
+        assert_as_in_one_batch(self.spark, self.tables, self.url, end_ms)
+
+
+def in_rounds(files: Sequence[PackedFile], rounds: int, rng: np.random.Generator) -> Iterator[list[PackedFile]]:
+    """In their order, but for one in six, which comes later."""
+    ordered = sorted(files, key=lambda each: each.path.partition("/")[2])
+    when = np.arange(len(ordered)) * rounds // len(ordered)
+    is_late = rng.random(len(ordered)) < 1 / 6
+    when[is_late] = rng.integers(when[is_late], rounds)
+    for number in range(rounds):
+        yield [file for file, at in zip(ordered, when, strict=True) if at == number]
+
+
+@pytest.mark.parametrize("grain", ["day", "hour"])
+def test_in_whatever_order_files_come_the_tables_are_those_of_one_batch(
+    spark: SparkSession, tmp_path: Path, grain: Grain
+) -> None:
+    rng = np.random.default_rng(1)
+    kept = Kept(spark, tmp_path, grain)
+    for new in in_rounds(files_of(drawn_nights(1, 2), rng), 2, rng):
+        kept.add(new)
+        kept.take_in()
+    kept.assert_as_in_one_batch()
+    assert kept.take_in() == ([], [])
+
+
+class KilledError(Exception):
+    """The process is killed here."""
+
+
+def test_killed_between_two_writes_the_next_one_leaves_what_one_batch_would(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time other files are there."""
+    rng = np.random.default_rng(2)
+    kept = Kept(spark, tmp_path, "day")
+    names = ["clean_bundle_reports", "rejected_rows", "broker_windows", "running_means"]
+    rounds = in_rounds(files_of(drawn_nights(2, 1), rng), len(names) + 1, rng)
+    whole: Callable[..., Any] = Tables.write
+    for name in names:
+
+        def write(self: Tables, table: str, *arguments: Any, killed_at: str = name, **options: Any) -> Any:  # noqa: ANN401 - as the real one
+            if table == killed_at:
+                raise KilledError
+            return whole(self, table, *arguments, **options)
+
+        kept.add(next(rounds))
+        with monkeypatch.context() as patch:
+            patch.setattr(Tables, "write", write)
+            with pytest.raises(KilledError):
+                kept.take_in()
+    kept.add(next(rounds))
+    with monkeypatch.context() as patch:
+        patch.setattr(KeepingUp, "go_on_with_means", killed_after(KeepingUp.go_on_with_means))
+        with pytest.raises(KilledError):
+            kept.take_in()
+    kept.take_in()
+    kept.assert_as_in_one_batch()
+
+
+def killed_after(whole: Callable[..., object]) -> Callable[..., object]:
+    def method(*arguments: object) -> object:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Made, "save", raise_killed)
+            return whole(*arguments)
+
+    return method
+
+
+def raise_killed(*_: object) -> None:
+    raise KilledError
