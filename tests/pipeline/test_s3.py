@@ -11,7 +11,7 @@ from http.client import HTTPConnection
 import pytest
 from deltalake import DeltaTable
 
-from loadmanager.pipeline.contents import RowFile, StreamBatch
+from loadmanager.pipeline.contents import RowFile
 from loadmanager.pipeline.delta import DeltaAccount
 
 SERVER = "LOADMANAGER_S3"
@@ -59,25 +59,23 @@ def rows(write: str, part: str, count: int) -> dict[str, list[RowFile]]:
 def test_of_several_that_write_at_once_none_loses_what_another_wrote(root: str) -> None:
     def write(number: int) -> None:
         part = f"part-{number}"
-        DeltaAccount(root).commit(NAME, rows(f"w-{number}", part, number), [part], StreamBatch(part, number))
+        DeltaAccount(root).commit(NAME, rows(f"w-{number}", part, number), [part])
 
     with ThreadPoolExecutor(WRITERS) as pool:
         list(pool.map(write, range(WRITERS)))
-    account = DeltaAccount(root)
-    found = account.contents(NAME)
+    found = DeltaAccount(root).contents(NAME)
     assert (found.number, found.rows) == (WRITERS, sum(range(WRITERS)))
     assert sorted(found.parts) == [f"part-{number}" for number in range(WRITERS)]
-    assert [account.last_batch(NAME, f"part-{number}") for number in range(WRITERS)] == list(range(WRITERS))
 
 
 def test_what_was_never_entered_is_not_seen_and_what_was_replaced_can_be_looked_back_at(root: str, server: str) -> None:
     account = DeltaAccount(root)
     assert account.contents(NAME).number == 0
-    account.commit(NAME, rows("first", "whole", 10), None, None)
+    account.commit(NAME, rows("first", "whole", 10), None)
     # by a write that was killed between its rows and the log
     put(server, f"/{root.removeprefix('s3a://')}/{NAME}/killed/part=whole/rows.parquet", b"rows")
     assert account.contents(NAME).rows == 10
-    account.commit(NAME, rows("second", "whole", 7), None, None)
+    account.commit(NAME, rows("second", "whole", 7), None)
     account.clean(NAME)
     assert account.contents(NAME).parts == rows("second", "whole", 7)
     before = DeltaTable(f"{root}/{NAME}", version=0)
