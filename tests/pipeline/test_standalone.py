@@ -69,7 +69,7 @@ def test_a_run_that_loses_a_worker_in_the_middle_ends_with_the_tables_of_a_run_h
             begun = lost.tasks_begun()
             eventually(lambda: lost.tasks_begun() > begun, "the worker works on what comes next")
             lost.lose()
-            assert not tables.has("imbalance"), "a table of the steps to come"
+            assert not tables.has("advice"), "a table of the steps to come"
             printed, said = running.communicate(timeout=PATIENCE_S)
         finally:
             running.kill()
