@@ -4,11 +4,13 @@ import gc
 import logging
 import os
 import sys
+from collections.abc import Generator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 import structlog
+from coverage import Coverage
 from hypothesis import HealthCheck, settings
 from support.delays import Seed
 from xdist.remote import Producer
@@ -64,10 +66,21 @@ half the time: what only a whole cluster, or chance, happens to reach is not tri
 """
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if not item.nodeid.startswith(COVERING):
-            item.add_marker(pytest.mark.no_cover)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Has coverage count in tests of `COVERING` alone.
+
+    The marker `no_cover` does not do it in xdist's workers: two coverages run there, and it stops the inner one.
+    """
+    stopped = []
+    while not item.nodeid.startswith(COVERING) and (running := Coverage.current()) is not None:
+        running.stop()
+        stopped.append(running)
+    try:
+        return (yield)
+    finally:
+        for each in reversed(stopped):
+            each.start()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -21,7 +21,6 @@ def nothing_left_behind() -> Iterator[None]:
     gc.set_threshold(_GARBAGE)
     yield
     gc.set_threshold(*thresholds)
-    gc.unfreeze()
     with warnings.catch_warnings(), patch("sys.unraisablehook", lambda _: None):
         warnings.simplefilter("ignore")
         gc.collect()

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import support.children
+from coverage import Coverage
 from support.waiting import eventually_sync
 from support.zookeeper import is_alive
 
@@ -84,3 +85,7 @@ def test_what_was_forked_ends_with_the_tests_also_if_these_are_killed(tmp_path: 
         assert is_alive(forked)
         tests.kill()
     eventually_sync(lambda: not is_alive(forked))
+
+
+def test_coverage_does_not_count_where_not_every_branch_has_to_be_reached() -> None:
+    assert Coverage.current() is None
