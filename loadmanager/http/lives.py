@@ -72,8 +72,8 @@ class LifeHandlers:
         name, since_ms, until_ms, limit = _asked(request)
         query = f"?since={since_ms}&until={until_ms}&limit={limit}"
         path = f"{_OF_THIS_NODE.partition('{')[0]}{name}{query}"
-        others = [node for node in self._view.nodes if node != self._leadership.node_id]
-        asking = asyncio.gather(*(self._of(node, path) for node in others))
+        others = {node: each.service_url for node, each in self._view.nodes.items() if node != self._leadership.node_id}
+        asking = asyncio.gather(*(self._of(url, path) for url in others.values()))
         own, answers = await asyncio.gather(self._own(name, since_ms, until_ms, limit), asking)
         heard = [own, *(life for life in answers if life is not None)]
         if not any(life.entries for life in heard):
@@ -92,9 +92,9 @@ class LifeHandlers:
         except NotFoundError:
             return BundleLife(bundle=str(name), since=since_ms, until=until_ms, omitted=0, entries=[])
 
-    async def _of(self, node: str, path: str) -> BundleLife | None:
-        """What another node has; None when it does not say."""
-        said = await self._forwarder.ask(self._view.nodes[node].service_url, path, _READING_TIMEOUT_S)
+    async def _of(self, url: str, path: str) -> BundleLife | None:
+        """What the node there has; None when it does not say."""
+        said = await self._forwarder.ask(url, path, _READING_TIMEOUT_S)
         try:
             return None if said is None else BundleLife.model_validate_json(said)
         except ValidationError:  # of another version

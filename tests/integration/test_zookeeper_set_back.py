@@ -54,8 +54,13 @@ class Pair:
         ]
         return float(value)
 
-    async def agent_writes(self) -> None:
-        """Return once the agent has seen a later transaction than any so far: one of its own."""
+    async def goes_far(self) -> None:
+        """Return once both have seen more transactions than there are until both are back. With fewer a server that is
+        behind can have caught up with one of them when that comes.
+        """
+        for number in range(20):
+            async with self.http.put(f"{self.node.url}/admin/v2/namespaces/t/later-{number}") as answer:
+                assert answer.status == 204
         written = self.agent_log.read_text().count("report_written")
         for number in range(100):
             self.broker.open(f"persistent://t/ns/topic-{number}")
@@ -102,6 +107,7 @@ async def test_both_recover_by_themselves_from_a_zookeeper_that_has_lost_everyth
 ) -> None:
     server = await asyncio.to_thread(start_zookeeper)
     async with a_pair(server, tmp_path) as pair:
+        await pair.goes_far()
         await asyncio.to_thread(wipe, server)
         await pair.recover()
 
@@ -113,10 +119,7 @@ async def test_both_recover_by_themselves_from_a_zookeeper_that_was_set_back_to_
     async with a_pair(server, tmp_path) as pair:
         await asyncio.to_thread(save, server, tmp_path / "saved")
         await eventually(pair.serves, timeout_s=60)
-        for number in range(20):
-            async with pair.http.put(f"{pair.node.url}/admin/v2/namespaces/t/later-{number}") as answer:
-                assert answer.status == 204
-        await pair.agent_writes()
+        await pair.goes_far()
         await asyncio.to_thread(set_back, server, tmp_path / "saved")
         await pair.recover()
         assert (await get_json(pair.http, f"{pair.node.url}/admin/v2/namespaces/t/later-1"))[0] == 404

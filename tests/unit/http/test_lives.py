@@ -5,8 +5,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
 from support.nodes import Cluster, a_leader
 from support.waiting import eventually
+
+from loadmanager.wire.records import NodeRecord
 
 BUNDLE = "t/ns/0x00000000_0x80000000"
 LIFE = f"/loadbalance/v1/history/bundle/{BUNDLE}"
@@ -62,6 +65,23 @@ async def test_what_nodes_record_on_their_own_machines_is_put_together(tmp_path:
             assert (kinds, life["unheard"]) == ([(1, "leader"), (1, "place"), (2, "leader")], [])
         await silent.vanish()
         assert (await second.get(LIFE)).json()["unheard"] == [silent.node.node_id]
+
+
+class _Leaving(dict[str, NodeRecord]):
+    """Nodes of which each is there when they are listed, and gone when it is looked at."""
+
+    def __getitem__(self, node: str) -> NodeRecord:
+        raise KeyError(node)
+
+
+async def test_a_node_that_leaves_meanwhile_spoils_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Cluster() as cluster:
+        leader = await cluster.start_leader(history_url=str(tmp_path / "history"))
+        await cluster.start_node(history_url="")
+        view = leader.node.view
+        await eventually(lambda: len(view.nodes) == 2)
+        monkeypatch.setattr(view, "nodes", _Leaving(view.nodes))
+        assert [entry["kind"] for entry in (await leader.get(LIFE)).json()["entries"]] == ["leader"]
 
 
 async def test_times_and_a_limit_are_kept_to(tmp_path: Path) -> None:
