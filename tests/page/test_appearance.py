@@ -34,6 +34,18 @@ _NAMELESS = """() => {
   return [...nameless, ...twice, ...headings];
 }"""
 
+# What a component says of a cell that changes as soon as it is shown, after the browser has painted.
+_SAID_OF_A_CELL = """async () => {
+  const { html, render, Cell, useCell } = await import("/page/ui.js");
+  const cell = new Cell("before");
+  const Said = () => html`<p>${useCell(cell)}</p>`;
+  const root = document.createElement("div");
+  render(html`<${Said} />`, root);
+  cell.value = "after";
+  await new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve, 200)));
+  return root.textContent;
+}"""
+
 _IS_INSIDE = """() => {
   const now = document.activeElement;
   return now === document.body || document.querySelector("dialog").contains(now);
@@ -81,6 +93,11 @@ async def test_the_colours_are_those_of_the_system_until_somebody_chooses(browse
         assert await shown.page.evaluate(ground) == dark
         await shown.page.get_by_role("button", name="Colours: dark").click()
         assert await shown.page.evaluate(ground) == light
+
+
+async def test_what_changes_before_the_browser_has_painted_is_shown(shown: Shown) -> None:
+    await shown.open("fleet")
+    assert await shown.page.evaluate(_SAID_OF_A_CELL) == "after"
 
 
 async def test_the_keyboard_is_enough(shown: Shown) -> None:

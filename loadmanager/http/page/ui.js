@@ -31,10 +31,11 @@ export class Cell {
   }
 }
 
-// The value of a cell, in a component that is shown anew when it changes.
+// The value of a cell, in a component that is shown anew when it changes. It watches as soon as it is shown, and not
+// once the browser has painted: what changes in between would not be seen.
 export function useCell(cell) {
   const [, show] = useState(0);
-  useEffect(() => cell.watch(() => show((n) => n + 1)), [cell]);
+  useLayoutEffect(() => cell.watch(() => show((n) => n + 1)), [cell]);
   return cell.value;
 }
 
