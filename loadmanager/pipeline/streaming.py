@@ -39,7 +39,9 @@ _AT_ONCE = 2
 
 @dataclass(frozen=True, slots=True)
 class BatchDone:
-    """What a batch has taken in: of the files that are new, and which units were made anew; and files that are late."""
+    """How many new files a batch has taken in, how many are late, and which units it has made anew. A batch that does
+    again what was cut short may have no new files.
+    """
 
     number: int
     files: int
@@ -119,7 +121,7 @@ class HistoryStream:
         if not (cleaned or averaged or late):
             return None
         self._keeping_up.count_batch()
-        return BatchDone(number, len(new), tuple(unit.key for unit in cleaned), len(late))
+        return BatchDone(number, len(new), tuple(unit.key for unit in cleaned or averaged), len(late))
 
     def _unit(self, file: HistoryFile) -> Unit:
         return unit_at(file.hour_ms, self._keeping_up.grain)

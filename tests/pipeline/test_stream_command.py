@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -112,7 +113,9 @@ def test_told_twice_it_ends_within_a_batch_which_is_done_again(stream: Stream, t
     with once(lambda: tables.has("clean_broker_reports"), twice):
         code, said = stream(history, "--every", 1)
     assert (code, batches(said)) == (0, [])
-    assert stream(history) == (0, ["batch 0: 2 files, 1 units"])
+    code, said = stream(history)
+    assert (code, len(said)) == (0, 1)
+    assert re.fullmatch("batch 0: [02] files, 1 units", said[0]), "0 where their rows were taken in before the end"
     assert tables.rows("clean_broker_reports") == tables.rows("clean_bundle_reports") == 4
     assert tables.rows("imbalance") == 1, "two minutes, and nothing after them"
 
