@@ -23,6 +23,7 @@ from loadmanager.errors import HistoryError, HistoryFileError
 from loadmanager.history.schemas import TABLES
 
 HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 TEMPORARY = ".tmp-"
 SINCE_KEY = b"loadmanager.since_ms"
 """The key of a file's metadata under which the time stands from which on its process may not have written the rest."""

@@ -20,12 +20,12 @@ from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.timeline.drawing import throughput_as_figures, usage_as_figures
 from loadmanager.core.timeline.grid import Bytes
 from loadmanager.core.timeline.moments import LeaderMoment, MoveMoment, SplitMoment
+from loadmanager.history.files import HOUR_MS
 from loadmanager.history.reader import History
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, DECISIONS, EVENTS, MOVES, RESOURCE_COLUMNS
 
 log = structlog.get_logger(__name__)
 
-_HOUR_MS = 3_600_000
 _REPORT_MS = 60_000
 """Within so long each broker has reported once, as a rule."""
 _SAMPLED_MS = 300_000
@@ -78,12 +78,12 @@ class Recalling:
         """The newest hours first."""
         until_ms = self._until_ms
         while until_ms > self._from_ms and self.rows < _MOST_ROWS:
-            from_ms = max((until_ms - 1) // _HOUR_MS * _HOUR_MS, self._from_ms)
+            from_ms = max((until_ms - 1) // HOUR_MS * HOUR_MS, self._from_ms)
             usage = ("at_ms", "broker", *RESOURCE_COLUMNS)
             for batch in self._batches(BROKER_REPORTS, from_ms, until_ms, usage):
                 yield from self._of_brokers(batch)
             load = ("at_ms", "namespace", "range_lower", "range_upper", "msg_throughput_in", "msg_throughput_out")
-            is_newest = self._until_ms - until_ms < _HOUR_MS
+            is_newest = self._until_ms - until_ms < HOUR_MS
             sampled_ms = self._step_ms if is_newest else max(self._step_ms, _SAMPLED_MS)
             for batch in self._batches(BUNDLE_REPORTS, from_ms, until_ms, load):
                 yield from self._of_bundles(batch, sampled_ms)

@@ -26,7 +26,7 @@ from scipy.stats import theilslopes
 from loadmanager.core.load import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, DIRECT_MEMORY, FloatArray, IntArray
 from loadmanager.core.policies import DEFAULT_DOMAIN
 from loadmanager.errors import PipelineError
-from loadmanager.history.files import HOUR_MS
+from loadmanager.history.files import DAY_MS, HOUR_MS
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.enough import KNOWN_HOUR_S, whole_days
 from loadmanager.pipeline.forecast.series import QUANTILES, drawn_towards, quantiles_of
@@ -44,7 +44,6 @@ RATED = {
 
 FEWEST_DAYS_FOR_TREND = 14
 _INTERVAL = QUANTILES[2] - QUANTILES[0]
-_DAY_MS = 86_400_000
 _WEEK, _THURSDAY = 7, 3
 _MEDIAN = 1
 _ROUNDING = 1e-9
@@ -329,7 +328,7 @@ def _basis(days: int, unknown: Sequence[str], *, by_cost: bool) -> str:
 def _rows(
     quantile: float, days: IntArray, needs: Sequence[Need], fleet: BrokerRoom, aim: Aim, basis: str
 ) -> list[tuple[object, ...]]:
-    names = [datetime.fromtimestamp(day * _DAY_MS / 1000, tz=UTC).date().isoformat() for day in days.tolist()]
+    names = [datetime.fromtimestamp(day * DAY_MS / 1000, tz=UTC).date().isoformat() for day in days.tolist()]
     first = [
         next((name for name, each in zip(names, needs, strict=True) if getattr(each, fits) is False), None)
         for fits in ("fits", "fits_n1", "fits_domain")
@@ -337,7 +336,7 @@ def _rows(
     return [
         (
             name,
-            day * _DAY_MS,
+            day * DAY_MS,
             quantile,
             each.needed,
             each.needed_n1,

@@ -33,6 +33,7 @@ from scipy import stats
 from loadmanager.config import Settings, render_fields, settings_of
 from loadmanager.core.evidence import FEWEST_PAIRS, MeanDifference, Shown
 from loadmanager.core.load import FloatArray
+from loadmanager.history.files import DAY_MS
 from loadmanager.pipeline.enough import WHOLE_DAY_HOURS
 from loadmanager.pipeline.paired import CONFIDENCE, interval
 
@@ -68,7 +69,6 @@ DIFFERENCE_COLUMNS = [
 RECOMMENDATION_COLUMNS = ["fleet", "configuration", "days", "seeds", "rank_correlation", "why"]
 
 NOTHING = "Nothing is recommended"
-_DAY_MS = 86_400_000
 _LEARNT_BY = 2
 """So many days go before the first one for which a configuration is chosen."""
 _ALWAYS_NAMED = ("load_balancer_load_shedding_strategy", "load_balancer_load_placement_strategy")
@@ -195,7 +195,7 @@ def recommended_yaml(recommendation: Recommendation, values: Mapping[str, object
 def _rates(outcomes: pd.DataFrame) -> pd.DataFrame:
     """The metrics of each scenario, so that scenarios of different length can be compared, and the day it is of."""
     rates = outcomes[["fleet", "configuration", "stretch", "seed", "duration_s", WORST, REGRET]].copy()
-    rates["day"] = (outcomes["from_ms"] - outcomes["from_ms"].min()) // _DAY_MS
+    rates["day"] = (outcomes["from_ms"] - outcomes["from_ms"].min()) // DAY_MS
     for metric in (FULL, HOT, ABOVE):
         rates[metric] = outcomes[f"{metric}_s"] / outcomes["duration_s"]
     for metric in (MOVED, MOVES, AGAIN, RETURNS, CLIENTS):

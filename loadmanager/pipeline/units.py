@@ -13,12 +13,11 @@ from typing import Literal
 from pyspark.sql import Column
 from pyspark.sql import functions as f
 
-from loadmanager.history.files import HOUR_MS
+from loadmanager.history.files import DAY_MS, HOUR_MS
 from loadmanager.pipeline.standing import STANDS_MS
 
 Grain = Literal["day", "hour"]
 
-DAY_MS = 24 * HOUR_MS
 _LENGTHS_MS: dict[Grain, int] = {"day": DAY_MS, "hour": HOUR_MS}
 _FORMATS: dict[Grain, str] = {"day": "yyyy-MM-dd", "hour": "yyyy-MM-dd'T'HH"}
 _END = ".end"

@@ -12,10 +12,9 @@ import pandas as pd
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from loadmanager.core.names import (
-    is_self_test_namespace,
-)
+from loadmanager.core.names import is_self_test_namespace
 from loadmanager.core.settings import PlannerSettings
+from loadmanager.history.files import DAY_MS
 from loadmanager.history.schemas import RESOURCE_COLUMNS
 from loadmanager.pipeline.advice.pieces import Advice
 from loadmanager.pipeline.advice.reports import advise_on_limits_of_brokers, advise_on_silence
@@ -28,7 +27,6 @@ from loadmanager.pipeline.schemas import bundle_name, packed_bounds
 ADVICE = schema_of("advice")
 _BUSY = 0.9
 """The quantile of its hours by which a bundle is judged."""
-_DAY_MS = 86_400_000
 _LIMIT_COLUMNS = tuple(name for name in RESOURCE_COLUMNS if name.endswith("_limit"))
 _BUNDLE_HOURS, _BROKER_HOURS, _SILENCES, _LIMITS = "bundle_hours", "broker_hours", "silences", "limits"
 
@@ -104,7 +102,7 @@ def busy_bundles(bundle_windows: DataFrame, bundle_reports: DataFrame) -> DataFr
 def _shape(tables: AdviceTables, settings: PlannerSettings) -> DataFrame:
     bundles = busy_bundles(tables.bundle_windows, tables.bundle_reports)
     ends = tables.bundle_reports.agg(f.max("at_ms").alias("until_ms"))
-    recent = bundles.crossJoin(f.broadcast(ends)).where(f.col("last_ms") > f.col("until_ms") - _DAY_MS)
+    recent = bundles.crossJoin(f.broadcast(ends)).where(f.col("last_ms") > f.col("until_ms") - DAY_MS)
 
     def advise(rows: pd.DataFrame) -> pd.DataFrame:
         namespace, until_ms = rows["namespace"].iloc[0], int(rows["until_ms"].iloc[0])

@@ -26,6 +26,7 @@ import yaml
 
 from loadmanager.config.dynamic import dynamic_keys, text_of
 from loadmanager.core.settings import KEYS
+from loadmanager.history.files import DAY_MS
 from loadmanager.pipeline.reporting.about import About, Contents, table
 from loadmanager.pipeline.reporting.findings import OFTEN_UNEVEN, median_plan, threshold, what_is_compared
 from loadmanager.pipeline.reporting.units import moment, share, span, times
@@ -38,7 +39,6 @@ REPORT = "report"
 _MOST_COMMANDS = 3
 _MOST_BUNDLES = KEYS["namespace_maximum_bundles"]
 _PLURALS = {"quiet_reports": "brokers", "unknown_limits": "brokers"}
-_DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def _start_brokers(contents: Contents, about: About) -> Action | None:
         "fleets": [{"name": "as-recorded"}, {"name": "more", "added": [{"count": count}]}],
     }
     if about.to_ms is not None:
-        scenario["from"] = moment(about.to_ms - _DAY_MS)
+        scenario["from"] = moment(about.to_ms - DAY_MS)
     path, out = f"{about.out}/{REPORT}/{MORE_BROKERS}", f"{about.out}/more-brokers"
     command = _command("pipeline", "whatif", path, about.history, "--out", out)
     files = {MORE_BROKERS: yaml.safe_dump(scenario, sort_keys=False)}

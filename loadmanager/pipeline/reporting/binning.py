@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import pandas as pd
 
+from loadmanager.history.files import DAY_MS, HOUR_MS
+
 MOST_BINS = 160
 """Over the time of a picture: six pixels each on a screen, and two on a phone."""
 
-_MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
+_MINUTE_MS = 60_000
 _LENGTHS_MS = (
     *(minutes * _MINUTE_MS for minutes in (5, 10, 15, 20, 30)),
-    *(hours * _HOUR_MS for hours in (1, 2, 3, 4, 6, 8, 12)),
-    *(days * _DAY_MS for days in (1, 2, 7, 14, 28)),
+    *(hours * HOUR_MS for hours in (1, 2, 3, 4, 6, 8, 12)),
+    *(days * DAY_MS for days in (1, 2, 7, 14, 28)),
 )
 
 

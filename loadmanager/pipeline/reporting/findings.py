@@ -21,6 +21,7 @@ import pandas as pd
 
 from loadmanager.core.effect import UNEVEN
 from loadmanager.core.resources import HOT
+from loadmanager.history.files import DAY_MS
 from loadmanager.pipeline.reporting.about import Contents, table
 from loadmanager.pipeline.reporting.units import number, share, span, times
 
@@ -29,7 +30,6 @@ Trend = Literal["better", "worse", "same", "unknown"]
 
 _WINDOW_MS = 300_000
 MEDIAN = 0.5
-_DAY_MS = 86_400_000
 OFTEN_OVERLOADED, OFTEN_UNEVEN = 0.05, 0.25
 _AS_BEFORE = 0.05
 """Differences of less than this part are none."""
@@ -70,7 +70,7 @@ class Latest:
         start = imbalance["start_ms"]
         end = int(start.max()) + _WINDOW_MS
         known_ms = end - int(start.min())
-        length, name = (7 * _DAY_MS, "7 days") if known_ms >= 14 * _DAY_MS else (_DAY_MS, "day")
+        length, name = (7 * DAY_MS, "7 days") if known_ms >= 14 * DAY_MS else (DAY_MS, "day")
         if known_ms < 2 * length:
             return cls(imbalance, imbalance.iloc[:0], span(known_ms / 1000))
         is_now, is_before = start >= end - length, start >= end - 2 * length
@@ -121,7 +121,7 @@ def _trouble(latest: Latest, contents: Contents) -> Health | None:
 
 
 def _calm(latest: Latest) -> Health:
-    if not len(latest.before) and known_s(latest.now) * 1000 < _DAY_MS:
+    if not len(latest.before) and known_s(latest.now) * 1000 < DAY_MS:
         known = f"{span(known_s(latest.now))} known, in which no broker was overloaded."
         return Health("unknown", f"Too early to tell: {known}")
     return Health("good", f"All is well: in the last {latest.name} no broker was overloaded, and load was even.")

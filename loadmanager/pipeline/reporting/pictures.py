@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from loadmanager.history.files import HOUR_MS
 from loadmanager.pipeline.reporting.binning import binned
 from loadmanager.pipeline.reporting.units import between, moment, number, rate, share, times
 
@@ -21,7 +22,6 @@ Spec = dict[str, Any]
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _HEIGHT, _ROW = 220, 16
 _MOST_CELLS = 40
-_HOUR_MS = 3_600_000
 _NARROW = "containerSize()[0] < 520"
 """A phone."""
 
@@ -72,7 +72,7 @@ def draw_heat(rows: pd.DataFrame, key: str, value: str, *, of_limit: bool, label
     """`value` by `key` over time, a row for each key in the order given; the mean is told beside the highest."""
     said = "format(datum.{}, '.1%')" if of_limit else "format(datum.{}, '.3s') + 'B/s'"
     length_ms = int(rows["end"].iloc[0] - rows["start"].iloc[0])
-    unit = "5 minutes" if of_limit or length_ms < _HOUR_MS else "hour"
+    unit = "5 minutes" if of_limit or length_ms < HOUR_MS else "hour"
     names = list(dict.fromkeys(rows[key]))
     short = "'…' + slice(datum.label, -21, -11)" if key == "bundle" else "truncate(datum.label, 12)"
     axis = {
@@ -145,12 +145,12 @@ def draw_moves(moves: pd.DataFrame, label: str) -> Picture:
 
 def draw_forecast(actual: pd.DataFrame, forecast: pd.DataFrame, label: str) -> Picture:
     """`start_ms` and `load` as it was, and `start_ms`, `q10`, `q50`, `q90` as forecast, in MB/s."""
-    hours = range(int(actual["start_ms"].min()), int(actual["start_ms"].max()) + 1, _HOUR_MS)
+    hours = range(int(actual["start_ms"].min()), int(actual["start_ms"].max()) + 1, HOUR_MS)
     rows = pd.DataFrame({"start_ms": hours}).merge(actual[["start_ms", "load"]], "left").merge(forecast, "left")
     megabytes = {"load": "came", "q90": "most", "q50": "expected", "q10": "least"}
     said = {to: rows[of].map(lambda each: "" if pd.isna(each) else rate(each * 1e6)) for of, to in megabytes.items()}
     told = rows.assign(
-        start=rows["start_ms"], end=rows["start_ms"] + _HOUR_MS, when=rows["start_ms"].map(moment), **said
+        start=rows["start_ms"], end=rows["start_ms"] + HOUR_MS, when=rows["start_ms"].map(moment), **said
     )
     told = told.drop(columns="start_ms")
     top = float(rows[["load", "q90"]].max().max())
@@ -179,7 +179,7 @@ def draw_capacity(capacity: pd.DataFrame, quantiles: Sequence[float], label: str
     have = float(capacity["have"].iloc[0])
     told = pd.DataFrame({"low": low, "middle": middle, "high": high}).reset_index(names="start")
     told = told.assign(
-        end=told["start"] + 24 * _HOUR_MS,
+        end=told["start"] + 24 * HOUR_MS,
         when=told["start"].map(moment).str[:10],
         least=told["low"].map(number),
         half=told["middle"].map(number),

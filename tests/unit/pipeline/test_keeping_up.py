@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame
 
-from loadmanager.history.files import HOUR_MS, HistoryFile
+from loadmanager.history.files import DAY_MS, HOUR_MS, HistoryFile
 from loadmanager.history.schemas import BUNDLE_REPORTS
 from loadmanager.pipeline import keeping_up as module
 from loadmanager.pipeline import made as made_module
@@ -21,7 +21,7 @@ from loadmanager.pipeline.keeping_up import KeepingUp
 from loadmanager.pipeline.known_files import Look
 from loadmanager.pipeline.reading import FileFault, HistoryTables, Usable
 from loadmanager.pipeline.standing import STANDS_MS
-from loadmanager.pipeline.units import DAY_MS, Grain, Unit, unit_at, unit_of
+from loadmanager.pipeline.units import Grain, Unit, unit_at, unit_of
 
 DAYS = 4
 HOURS = (0, 12, 23)
