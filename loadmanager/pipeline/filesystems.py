@@ -14,10 +14,14 @@ from typing import Any
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyarrow import fs
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from loadmanager.errors import PipelineError
 from loadmanager.history.files import Directory
+
+CANNOT_GO_ON = (PySparkException, Py4JError, OSError, pa.ArrowException)
+"""What Spark, its filesystems and Arrow fail with."""
 
 _NOT_FOUND = "java.io.FileNotFoundException"
 _COPIED_AT_ONCE = 1 << 20

@@ -8,9 +8,6 @@ from functools import cached_property
 from typing import Protocol
 
 import pandas as pd
-import pyarrow as pa
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 
@@ -28,9 +25,6 @@ from loadmanager.pipeline.step import NothingToSay, Step
 from loadmanager.pipeline.summary import Done, Summary
 from loadmanager.pipeline.whatif_file import WhatIf
 from loadmanager.pipeline.writing import Format, Tables
-
-CANNOT_GO_ON = (PySparkException, Py4JError, OSError, pa.ArrowException)
-"""What Spark, its filesystems and Arrow fail with."""
 
 
 class Watch(Protocol):
@@ -68,8 +62,9 @@ class JobRun:
         self.spark = spark
         self.job = job
         self.summary = summary
-        self._tables = Tables(spark, job.out, job.table_format)
         self.watch = watch
+        self.known_files = KnownFiles(directory_at(spark, job.out))
+        self._tables = Tables(spark, job.out, job.table_format)
 
     def begin(self, step: Step) -> Done:
         """This step is at work from now on."""
@@ -79,13 +74,7 @@ class JobRun:
     @cached_property
     def history(self) -> HistoryTables:
         job = self.job
-        known = KnownFiles(directory_at(self.spark, job.out))
-        return HistoryTables(self.spark, job.history, job.from_ms, job.to_ms, job.bad_files, known)
-
-    def keep_known(self) -> None:
-        """What was found out about the history's files is there for the next run."""
-        if "history" in self.__dict__:
-            self.history.keep_known()
+        return HistoryTables(self.spark, job.history, job.from_ms, job.to_ms, job.bad_files, self.known_files)
 
     @cached_property
     def keeping_up(self) -> KeepingUp:
@@ -111,7 +100,7 @@ class JobRun:
     def write(self, table: str, frame: DataFrame, *, key: str | None = None, keys: Sequence[str] | None = None) -> None:
         """As `Tables.write`; whoever watches is told."""
         self._step.require_writes(table)
-        self._tell(table, self._tables.write(table, frame, key=key, keys=keys).rows)
+        self._tell(table, self._tables.write(table, frame, key=key, keys=keys))
 
     def kept(self, *tables: str) -> None:
         """These are kept up with the history, which whoever watches is told, with all rows that they have."""

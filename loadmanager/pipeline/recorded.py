@@ -33,6 +33,11 @@ class Recorded:
         changed = self.settings.model_dump(exclude_defaults=True)
         return {Settings.key(name): value for name, value in changed.items()}
 
+    @property
+    def overloaded(self) -> float:
+        """The usage above which a broker counts as overloaded."""
+        return self.settings.planner_settings().broker_overloaded_threshold_percentage / 100
+
 
 def newest_recorded(history: HistoryTables) -> Recorded:
     """From as many of the newest hours of events as have a checkpoint, which says all that held by then."""

@@ -21,8 +21,8 @@ from pyspark.sql import SparkSession
 
 from loadmanager.errors import LoadManagerError, PipelineError
 from loadmanager.pipeline.datasets import schema_of
-from loadmanager.pipeline.filesystems import directory_at, put
-from loadmanager.pipeline.job import CANNOT_GO_ON, Job, JobRun, Watch
+from loadmanager.pipeline.filesystems import CANNOT_GO_ON, directory_at, put
+from loadmanager.pipeline.job import Job, JobRun, Watch
 from loadmanager.pipeline.reading import cause_of, naming_bad_files
 from loadmanager.pipeline.schemas import frame_of
 from loadmanager.pipeline.step import NothingToSay, Step
@@ -56,7 +56,7 @@ def carry_out(spark: SparkSession, job: Job, steps: Sequence[Step], watch: Watch
     finally:
         with suppress(*CANNOT_GO_ON):
             put(directory_at(spark, job.out), SUMMARY, under_way.summary.encode())
-            under_way.keep_known()
+            under_way.known_files.keep()
     return under_way.summary
 
 

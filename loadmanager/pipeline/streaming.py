@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from py4j.protocol import Py4JError
@@ -95,10 +95,10 @@ class HistoryStream:
 
     def _wait_for(self, batch: Future[BatchDone | None], times_told: Callable[[], int]) -> None:
         while not batch.done() and times_told() < _AT_ONCE:
-            time.sleep(_LOOKS_S)
+            wait([batch], _LOOKS_S)
         while not batch.done():
             self._spark.sparkContext.cancelAllJobs()
-            time.sleep(_LOOKS_S)
+            wait([batch], _LOOKS_S)
         if times_told() < _AT_ONCE:
             batch.result()
 
@@ -115,8 +115,7 @@ class HistoryStream:
         cleaned = self._keeping_up.ingest(history, watermark_ms)
         is_first = self._overloaded is None
         if self._overloaded is None or any(file.table == EVENTS for file in new):
-            planner = newest_recorded(history).settings.planner_settings()
-            self._overloaded = planner.broker_overloaded_threshold_percentage / 100
+            self._overloaded = newest_recorded(history).overloaded
         averaged = self._keeping_up.average(history.range[1], self._overloaded) if cleaned or is_first else []
         if not (cleaned or averaged or late):
             return None

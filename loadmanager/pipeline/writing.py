@@ -13,13 +13,10 @@ import secrets
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import pyarrow.parquet as pq
-from py4j.protocol import Py4JError
-from pyarrow import ArrowException, fs
-from pyspark.errors import PySparkException
+from pyarrow import fs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -27,7 +24,7 @@ from loadmanager.errors import PipelineError
 from loadmanager.pipeline.contents import PART, WHOLE, Account, Contents, RowFile
 from loadmanager.pipeline.datasets import require, schema_of
 from loadmanager.pipeline.delta import LOG, DeltaAccount
-from loadmanager.pipeline.filesystems import directory_at, url_for_spark
+from loadmanager.pipeline.filesystems import CANNOT_GO_ON, directory_at, url_for_spark
 from loadmanager.pipeline.manifests import MANIFESTS, ManifestAccount
 from loadmanager.pipeline.reading import cause_of, naming_bad_files
 from loadmanager.pipeline.schemas import METRICS, frame_of
@@ -36,13 +33,7 @@ Format = Literal["delta", "parquet"]
 
 _LOGS: dict[Format, str] = {"delta": LOG, "parquet": MANIFESTS}
 _OF_DELTA = re.compile(r"(s3a?|gs|abfss?|az)://")
-_CANNOT_BE_WRITTEN = (OSError, ArrowException, PySparkException, Py4JError)
 _KEY = re.compile(r"[-.\w]+", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    rows: int
 
 
 class Tables:
@@ -72,7 +63,7 @@ class Tables:
         key: str | None = None,
         keys: Sequence[str] | None = None,
         gather: bool = True,
-    ) -> Written:
+    ) -> int:
         """Make the frame the table, or those parts of it that the frame's string column `key` names.
 
         `keys` are the parts that are replaced, also where the frame has no rows of them; by default those it has. The
@@ -87,10 +78,10 @@ class Tables:
             parts = self._write_parts(name, marked if key is not None else marked.withColumn(PART, f.lit(WHOLE)), keys)
             replaced = None if key is None else list(parts) if keys is None else keys
             account.commit(name, parts, replaced)
-        except _CANNOT_BE_WRITTEN as error:
+        except CANNOT_GO_ON as error:
             raise PipelineError(f"{self}/{name}: cannot be written: {cause_of(str(error))}") from error
         account.clean(name)
-        return Written(sum(file.rows for files in parts.values() for file in files))
+        return sum(file.rows for files in parts.values() for file in files)
 
     def read(self, name: str, keys: Sequence[str] | None = None) -> DataFrame:
         """The table, or these of its parts as far as there are any; `PipelineError` when it was never written."""

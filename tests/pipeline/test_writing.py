@@ -60,8 +60,8 @@ def shares_in_files(tables: Tables) -> dict[str, float]:
 
 def test_a_table_is_replaced_as_a_whole(spark: SparkSession, tables: Tables) -> None:
     assert not tables.has(NAME)
-    assert tables.write(NAME, rows(spark, a=1, b=2)).rows == 2
-    assert tables.write(NAME, rows(spark, a=3)).rows == 1
+    assert tables.write(NAME, rows(spark, a=1, b=2)) == 2
+    assert tables.write(NAME, rows(spark, a=3)) == 1
     assert shares(tables) == shares_in_files(tables) == {"a": 3}
     assert (tables.has(NAME), tables.rows(NAME)) == (True, 1)
 

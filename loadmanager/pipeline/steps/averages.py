@@ -10,8 +10,7 @@ from loadmanager.pipeline.step import Step
 
 
 def averages(run: JobRun) -> None:
-    planner = run.recorded.settings.planner_settings()
-    run.keeping_up.average(run.end_ms, planner.broker_overloaded_threshold_percentage / 100)
+    run.keeping_up.average(run.end_ms, run.recorded.overloaded)
     run.keeping_up.go_on_with_means()
     run.kept(*WINDOW_TABLES, MEANS)
 

@@ -17,10 +17,9 @@ from loadmanager.pipeline.step import Step
 def balance(run: JobRun) -> None:
     read, write = run.read, run.write
     planner = run.recorded.settings.planner_settings()
-    overloaded = planner.broker_overloaded_threshold_percentage / 100
     moves, windows = run.history.frame("moves"), read("broker_windows")
     even = read("imbalance")
-    write("time_above", time_above(even, windows, overloaded=overloaded))
+    write("time_above", time_above(even, windows, overloaded=run.recorded.overloaded))
     write("hot_bundles", hot_bundles(read("bundle_windows")))
     write("namespace_skew", namespace_skew(read("bundle_windows")))
     write("flapping", flapping(moves, planner))

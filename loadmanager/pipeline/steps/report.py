@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from loadmanager.errors import PipelineError
-from loadmanager.pipeline.filesystems import directory_at, find_text, put
-from loadmanager.pipeline.job import CANNOT_GO_ON, JobRun
+from loadmanager.pipeline.filesystems import CANNOT_GO_ON, directory_at, find_text, put
+from loadmanager.pipeline.job import JobRun
 from loadmanager.pipeline.reading import cause_of
 from loadmanager.pipeline.reporting.about import About
 from loadmanager.pipeline.reporting.contents import TABLES_READ, Readable, collect

@@ -10,12 +10,12 @@ from typing import Any
 import pandas as pd
 
 from loadmanager.errors import LoadManagerError
-from loadmanager.history.files import Directory
+from loadmanager.history.files import DAY_MS, Directory
 from loadmanager.history.reader import History
 from loadmanager.pipeline.costs import cost_models, known_cost
-from loadmanager.pipeline.filesystems import directory_at, put
+from loadmanager.pipeline.filesystems import CANNOT_GO_ON, directory_at, put
 from loadmanager.pipeline.ingest import clean_broker_reports
-from loadmanager.pipeline.job import CANNOT_GO_ON, JobRun
+from loadmanager.pipeline.job import JobRun
 from loadmanager.pipeline.league import (
     FEWEST_DAYS,
     FEWEST_SEEDS,
@@ -33,7 +33,6 @@ from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
 
 RECOMMENDED = "recommended.yaml"
 
-_DAY_MS = 86_400_000
 _TRIED = ("ThresholdShedder", "UniformLoadShedder", "AvgShedder", "TransferShedder")
 _STEPS_OF_A_TRIAL = 120
 _LONGEST_STEP_S = 60.0
@@ -100,8 +99,8 @@ def default_whatif(from_ms: int, to_ms: int) -> WhatIf:
     """A few strategies, with all brokers and without one of them; on as many days and with as many seeds as it takes to
     recommend one, or where there are fewer days on the last one.
     """
-    is_enough = to_ms - from_ms >= FEWEST_DAYS * _DAY_MS
-    from_ms = max(from_ms, to_ms - (FEWEST_DAYS if is_enough else 1) * _DAY_MS)
+    is_enough = to_ms - from_ms >= FEWEST_DAYS * DAY_MS
+    from_ms = max(from_ms, to_ms - (FEWEST_DAYS if is_enough else 1) * DAY_MS)
     step_s = min(_LONGEST_STEP_S, max(1.0, (to_ms - from_ms) / 1000 / _STEPS_OF_A_TRIAL))
     content = {
         "name": "strategies",
