@@ -169,19 +169,15 @@ class DemoCluster:
         self.died_unexpectedly.extend(name for name, code in codes.items() if code != 0)
 
     async def kill_node(self, name: str) -> float:
-        """SIGKILL a node; the moment before, on the monotonic clock."""
+        """SIGKILL a node; the moment, on the monotonic clock."""
         del self.nodes[name]
-        killed_at_s = time.monotonic()
-        await asyncio.to_thread(self._processes.stop, name, 0)
-        return killed_at_s
+        return await asyncio.to_thread(self._processes.kill, name)
 
     async def kill_broker(self, name: str) -> BrokerProcess:
-        """SIGKILL a broker and its agent at once: the machine is lost."""
+        """SIGKILL a broker and its agent at once: the machine is lost. The agent first: it sees its broker's death."""
         broker = self.brokers.pop(name)
-        await asyncio.to_thread(self._processes.stop, name, 0)
-        self.ended_at_s[broker.instance] = time.monotonic()
+        self.ended_at_s[broker.instance] = await asyncio.to_thread(self._processes.kill, f"{name}-agent", name)
         self.killed.add(broker.instance)
-        await asyncio.to_thread(self._processes.stop, f"{name}-agent", 0)
         return broker
 
     async def watch(self) -> list[str]:

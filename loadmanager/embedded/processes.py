@@ -63,6 +63,12 @@ class ServerProcesses:
         """SIGTERM, after `grace_s` SIGKILL (at once when it is 0); the exit code, negative for a signal."""
         return int(self._ask(do="stop", name=name, grace_s=grace_s)["exit_code"])
 
+    def kill(self, *names: str) -> float:
+        """SIGKILL servers together, as when a machine is lost; the moment from which on none of them does anything any
+        more, on the monotonic clock. They are gone when this returns.
+        """
+        return float(self._ask(do="kill", names=names)["at_s"])
+
     def find_exit_code(self, name: str) -> int | None:
         """None while the server runs."""
         code = self._ask(do="poll", name=name)["exit_code"]

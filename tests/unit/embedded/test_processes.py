@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,6 +71,32 @@ def test_stop_ends_a_server_in_order(processes: ServerProcesses) -> None:
     pid = start(processes, SLEEP)
     assert processes.stop("one") == -signal.SIGTERM
     assert not is_alive(pid)
+
+
+WATCHER = """
+import os, select, sys
+from pathlib import Path
+watched, ready, seen = int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
+death = os.pidfd_open(watched)
+ready.touch()
+select.select([death], [], [])
+seen.touch()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs a pidfd, to see a death at once")
+def test_what_is_killed_together_does_nothing_about_each_others_death(processes: ServerProcesses) -> None:
+    """As an agent would that sees its broker die, while what was lost is the machine of both."""
+    ready, seen = folder_of(processes) / "ready", folder_of(processes) / "seen"
+    watched = start(processes, SLEEP, "watched")
+    watcher = start(processes, [sys.executable, "-c", WATCHER, str(watched), str(ready), str(seen)], "watcher")
+    eventually_sync(ready.exists)
+    before_s = time.monotonic()
+    at_s = processes.kill("watcher", "watched")
+    assert before_s <= at_s <= time.monotonic()
+    assert not is_alive(watched)
+    assert not is_alive(watcher)
+    assert not seen.exists()
 
 
 def test_stop_wakes_a_paused_server_so_that_it_can_end_in_order(processes: ServerProcesses) -> None:
