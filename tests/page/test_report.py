@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -57,6 +58,16 @@ async def test_every_picture_is_drawn_in_the_colours_of_the_system(browser: Brow
         await expect(page.locator(".plot svg")).to_have_count(PICTURES)
         assert len(light - set(await page.evaluate(_COLOURS))) > 5
         assert await page.evaluate(FAINT, "body") == []
+
+
+async def test_hours_are_those_of_a_clock_with_24(browser: Browser, tmp_path: Path) -> None:
+    for name, data in make_report(contents_of(1), about_days(1)).items():
+        (tmp_path / name).write_bytes(data)
+    async with opened(browser, tmp_path / PAGE) as page:
+        for section in ("brokers", "imbalance", "bundles"):
+            axis = await page.locator(f"#{section} .plot svg .role-axis-label text").all_text_contents()
+            assert "03:00" in axis, axis
+            assert not any(re.search(r"[AP]M", text) for text in axis)
 
 
 async def test_what_is_under_the_pointer_is_told_in_units(browser: Browser, report: Path) -> None:

@@ -72,7 +72,7 @@ class Latest:
         known_ms = end - int(start.min())
         length, name = (7 * DAY_MS, "7 days") if known_ms >= 14 * DAY_MS else (DAY_MS, "day")
         if known_ms < 2 * length:
-            return cls(imbalance, imbalance.iloc[:0], span(known_ms / 1000))
+            return cls(imbalance, imbalance.iloc[:0], span(min(known_ms / 1000, known_s(imbalance))))
         is_now, is_before = start >= end - length, start >= end - 2 * length
         return cls(imbalance[is_now], imbalance[is_before & ~is_now], name)
 
@@ -174,7 +174,7 @@ def _measured(
 def _brokers_needed(contents: Contents) -> Number:
     name, median = "Brokers needed", median_plan(contents)
     if not len(median):
-        return Number(name, "?", "of those there are", "not known", "unknown", "capacity")
+        return Number(name, "?", "today and on the days to come", "not known, see Capacity", "unknown", "capacity")
     have, first, last = int(median["have"].iloc[0]), median.iloc[0], median.iloc[-1]
     about = f"today, with {share(float(first['headroom']))} of each kept free"
     value = f"{number(first['needed'])} of {have}"

@@ -24,6 +24,8 @@ _HEIGHT, _ROW = 220, 16
 _MOST_CELLS = 40
 _NARROW = "containerSize()[0] < 520"
 """A phone."""
+_TIMES = "utcFormat(datum.value, {hours: '%H:%M', minutes: '%H:%M'})"
+"""Days, months and years as Vega says them; its hours are those of a clock with twelve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +261,13 @@ def _layer(mark: Spec, x: Spec, y: Spec, y2: str | None = None) -> Spec:
 
 
 def _x() -> Spec:
-    axis = {"title": None, "labelOverlap": True, "tickCount": {"expr": f"{_NARROW} ? 4 : 9"}, "grid": False}
+    axis = {
+        "title": None,
+        "labelExpr": _TIMES,
+        "labelOverlap": True,
+        "tickCount": {"expr": f"{_NARROW} ? 4 : 9"},
+        "grid": False,
+    }
     return {"x": {"field": "start", "type": "temporal", "scale": {"type": "utc"}, "axis": axis}}
 
 

@@ -69,10 +69,11 @@ def _brokers(contents: Contents) -> Section:
     if len(brokers):
         busiest = brokers.iloc[0]
         mean, most = share(busiest["mean_usage"]), share(busiest["max_usage"])
-        answer = f"{busiest['broker']} most: {mean} on the mean, {most} at most."
+        answer = f"{busiest['broker']} most: {mean} on the mean, {most} in its highest report."
         above = table(contents, "time_above")
         above = above[(above["what"] == "usage") & (above["share"] > 0)] if len(above) else above
-        answer += f" {len(above)} of {len(brokers)} were above {limit}." if len(above) else f" None was above {limit}."
+        how_many = f"{len(above)} of {len(brokers)} were" if len(above) else "None was"
+        answer += f" {how_many} above {limit} on the mean of any 5 minutes."
     shown = over_time["broker"].nunique() if len(over_time) else 0
     some = f" Shown are the {shown} that used most." if shown < len(brokers) else ""
     return Section(

@@ -63,10 +63,15 @@ def test_numbers_are_compared_with_as_much_time_before() -> None:
     assert (needed.value, needed.trend, needed.going) == ("5 of 6", "▲ 7 in 3 days", "worse")
 
 
+def test_the_latest_time_is_what_is_known_of_it() -> None:
+    rows = balance(2 / 288)["imbalance"].assign(covered_s=[75.0, 15.0])
+    assert find_numbers({"imbalance": rows})[1].about.endswith("median, last 90 s")
+
+
 def test_numbers_that_are_not_known_say_so() -> None:
     overloaded, imbalance, needed = find_numbers(balance(1.5))
     assert overloaded.trend == imbalance.trend == "no trend yet: two days are needed"
-    assert (needed.value, needed.trend) == ("?", "not known")
+    assert (needed.value, needed.trend) == ("?", "not known, see Capacity")
     assert [each.value for each in find_numbers({})] == ["?", "?", "?"]
 
 
