@@ -157,57 +157,55 @@ def _no_owner_asked_before_deletion() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """`taken_out` is without it. `is_missed_soon`: one of a few hundred schedules fails then; of the others it takes
-    thousands, or another guard does as much.
+    """`taken_out` is without it. `missed_by` is the seed of a schedule that fails then, None where it takes thousands to
+    find one, or another guard does as much.
     """
 
     name: str
     taken_out: Without
-    is_missed_soon: bool = True
+    missed_by: int | None = None
 
 
 GUARDS = {
     guard.name: guard
     for guard in (
-        Guard("epoch: every write of a leader checks that it has not been replaced", _no_epoch, is_missed_soon=False),
-        Guard("release: the owner's answer is awaited before anybody else gets the bundle", _no_answer_awaited),
-        Guard("fence: an agent believes no answer from before an unload", _no_fence),
-        Guard("question: an unload makes void what the agent has asked", _no_void_at_agent, is_missed_soon=False),
+        Guard("epoch: every write of a leader checks that it has not been replaced", _no_epoch),
         Guard(
-            "question: an unload, or a lease's end, makes void what the broker has asked",
-            _no_void_at_broker,
-            is_missed_soon=False,
+            "release: the owner's answer is awaited before anybody else gets the bundle",
+            _no_answer_awaited,
+            missed_by=1,
         ),
-        Guard("incarnation: a broker that registered again is another one", _no_incarnation),
-        Guard("lease: a broker without one serves nothing", _no_lease_at_broker),
-        Guard("lease: it counts from the moment of asking", _no_moment_of_asking, is_missed_soon=False),
-        Guard("lease: it never outlives what is certain of the agent's session", _no_session_in_lease),
-        Guard("session: trusted for two thirds of its timeout after a request was sent", _no_bound_on_the_session),
-        Guard("lease: a registration is taken back only once the last one has lapsed", _no_last_lease),
+        Guard("fence: an agent believes no answer from before an unload", _no_fence, missed_by=115),
+        Guard("question: an unload makes void what the agent has asked", _no_void_at_agent),
+        Guard("question: an unload, or a lease's end, makes void what the broker has asked", _no_void_at_broker),
+        Guard("incarnation: a broker that registered again is another one", _no_incarnation, missed_by=1),
+        Guard("lease: a broker without one serves nothing", _no_lease_at_broker, missed_by=2),
+        Guard("lease: it counts from the moment of asking", _no_moment_of_asking),
+        Guard("lease: it never outlives what is certain of the agent's session", _no_session_in_lease, missed_by=13),
         Guard(
-            "lease: with a process that died those end that it was given, and no others",
-            _no_holder,
-            is_missed_soon=False,
+            "session: trusted for two thirds of its timeout after a request was sent",
+            _no_bound_on_the_session,
+            missed_by=16,
         ),
+        Guard("lease: a registration is taken back only once the last one has lapsed", _no_last_lease, missed_by=122),
+        Guard("lease: with a process that died those end that it was given, and no others", _no_holder),
+        Guard("lease: one of another incarnation closes everything first", _no_closing_at_new_life),
         Guard(
-            "lease: one of another incarnation closes everything first", _no_closing_at_new_life, is_missed_soon=False
-        ),
-        Guard("lease: a left-over registration stands until the former life's last has lapsed", _no_leftover),
-        Guard(
-            "deletion: every owner of a namespace has let go before its record goes", _no_owner_asked_before_deletion
-        ),
-        Guard("deletion: a namespace that is created anew goes on at higher versions", _no_version_remembered),
-        Guard("view: everything is read again after a reconnection", _no_second_reading),
-        Guard(
-            "view: a node whose session may be over tells agents nothing",
-            _no_session_of_the_view,
-            is_missed_soon=False,
+            "lease: a left-over registration stands until the former life's last has lapsed",
+            _no_leftover,
+            missed_by=122,
         ),
         Guard(
-            "view: a new leader reads the registrations before it takes anything away",
-            _no_registrations_read,
-            is_missed_soon=False,
+            "deletion: every owner of a namespace has let go before its record goes",
+            _no_owner_asked_before_deletion,
+            missed_by=7,
         ),
+        Guard(
+            "deletion: a namespace that is created anew goes on at higher versions", _no_version_remembered, missed_by=7
+        ),
+        Guard("view: everything is read again after a reconnection", _no_second_reading, missed_by=1),
+        Guard("view: a node whose session may be over tells agents nothing", _no_session_of_the_view),
+        Guard("view: a new leader reads the registrations before it takes anything away", _no_registrations_read),
     )
 }
 """By name; docs/architecture.md has them as a table."""

@@ -45,10 +45,13 @@ def test_a_seed_is_the_same_schedule_each_time_and_another_one_another() -> None
     assert run(draw(7)) == run(draw(7))
 
 
-@pytest.mark.parametrize("name", [name for name, guard in GUARDS.items() if guard.is_missed_soon])
+@pytest.mark.parametrize("name", [name for name, guard in GUARDS.items() if guard.missed_by])
 def test_a_guard_that_is_taken_out_is_missed(name: str) -> None:
-    with GUARDS[name].taken_out():
-        missed_by = next((seed for seed in range(1, MOST_UNTIL_MISSED) if run(draw(seed)).violations), None)
+    """By the schedule that is known to show it, which another change may have made harmless, or by one of many."""
+    guard = GUARDS[name]
+    with guard.taken_out():
+        seeds = (guard.missed_by, *range(1, MOST_UNTIL_MISSED))
+        missed_by = next((seed for seed in seeds if seed and run(draw(seed)).violations), None)
     assert missed_by is not None, f"{MOST_UNTIL_MISSED} schedules do as well without it"
 
 
