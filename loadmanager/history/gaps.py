@@ -53,7 +53,7 @@ def find_gaps(history: History, on_fault: OnFault | None = None) -> list[Gap]:
 
 
 def gaps_in(rows: Sequence[tuple[int, str, str | None]]) -> list[Gap]:
-    """The same, of the epoch, kind and body of each event that is one of `MARKS`, in their order."""
+    """The same, of the epoch, kind and body of each event that is one of `MARKS`."""
     ended = {epoch for epoch, kind, _ in rows if kind == TERM_ENDED}
     gaps = []
     for epoch, kind, text in rows:

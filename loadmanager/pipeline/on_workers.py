@@ -145,11 +145,10 @@ def report_times(from_ms: int | None, to_ms: int | None, history: History, on_fa
 
 def events_of(
     kinds: Collection[str], history: History, on_fault: OnFault
-) -> Iterator[list[tuple[int, int, str, str | None]]]:
-    """Epoch, sequence, kind and body of each event of these kinds."""
-    columns = ["epoch", "sequence", "kind", "body"]
-    rows = history.rows(EVENTS, columns=columns, on_fault=on_fault)
-    yield [(row["epoch"], row["sequence"], row["kind"], row["body"]) for row in rows if row["kind"] in kinds]
+) -> Iterator[list[tuple[int, str, str | None]]]:
+    """Epoch, kind and body of each event of these kinds."""
+    rows = history.rows(EVENTS, columns=["epoch", "kind", "body"], on_fault=on_fault)
+    yield [(row["epoch"], row["kind"], row["body"]) for row in rows if row["kind"] in kinds]
 
 
 def fault_of(recorded: RecordedRange, trial: Trial) -> str | None:

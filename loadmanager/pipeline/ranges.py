@@ -18,8 +18,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from pyspark import RDD, StorageLevel
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import types as t
+from pyspark.sql import SparkSession
 
 from loadmanager.core.load import IntArray
 from loadmanager.errors import HistoryFileError
@@ -40,7 +39,6 @@ from loadmanager.pipeline.on_workers import (
     report_times,
 )
 from loadmanager.pipeline.reading import DamagedFileError, naming_bad_files
-from loadmanager.pipeline.schemas import frame_of
 from loadmanager.sim.recorded import RecordedRange
 from loadmanager.whatif.ranges import Stretch
 
@@ -50,7 +48,6 @@ R = TypeVar("R")
 _KEPT = StorageLevel.DISK_ONLY
 _GONE = "PATH_NOT_FOUND"
 _OF_A_RANGE = (BROKER_REPORTS, BUNDLE_REPORTS, EVENTS)
-_FILES = t.StructType([t.StructField("path", t.StringType()), t.StructField("content", t.BinaryType())])
 
 
 class Ranges(Protocol):
@@ -88,8 +85,7 @@ class RangesOfSpark:
     def gaps(self) -> list[Gap]:
         files = self._history.files(EVENTS, on_fault=self._on_fault)
         found = self._found([(day, partial(events_of, MARKS)) for day in _by_day(files)])
-        rows = sorted(chain.from_iterable(each.value for each in found), key=lambda row: row[:2])
-        return gaps_in([(epoch, kind, body) for epoch, _, kind, body in rows])
+        return gaps_in([row for each in found for row in each.value])
 
     def read(self, stretches: Sequence[Stretch]) -> list[Outline | str]:
         from_ms = min((each.from_ms for each in stretches), default=None)
@@ -138,6 +134,8 @@ class RangesOfSpark:
                     found = self._spark.sparkContext.union(made).mapPartitions(found_of).collect() if made else []
                 break
             except DamagedFileError as error:
+                if error.path in self._unreadable:  # Spark calls it otherwise than we do
+                    raise
                 self._tell(error)
                 self._unreadable.add(error.path)
         for fault in chain.from_iterable(each.faults for each in found):
@@ -160,16 +158,13 @@ class RangesOfSpark:
         directory = self._history.directory
         reader = self._spark.read.format("binaryFile").option("ignoreMissingFiles", "true")
         try:
-            files = reader.load([url_for_spark(directory, path) for path in paths]) if paths else self._no_files()
+            files = reader.load([url_for_spark(directory, path) for path in paths])
         except AnalysisException as error:
             there = [info.path for info in directory.filesystem.get_file_info(list(paths)) if info.is_file]
             if error.getCondition() != _GONE or len(there) == len(paths):
                 raise
             return self._bytes_of(there)  # retention was faster
         return files.select("path", "content").coalesce(1).rdd
-
-    def _no_files(self) -> DataFrame:
-        return frame_of(self._spark, _FILES)
 
 
 def _by_day(files: Iterable[HistoryFile]) -> list[list[HistoryFile]]:

@@ -207,6 +207,19 @@ def test_a_file_that_cannot_be_read_is_named_or_left_out(
     assert after == read_here(history, HALVES[1])
 
 
+def test_a_file_that_spark_calls_otherwise_and_cannot_read_is_an_error_in_the_end(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    history = record_fleet(tmp_path / "100%", minutes=5)
+    put_a_wrong_checksum(file_of(history, BROKER_REPORTS, 0).path)
+    faults: list[HistoryFileError] = []
+
+    with pytest.raises(HistoryFileError, match=r"100%25/.*: cannot be read"):
+        RangesOfSpark(spark, history, faults.append).read(HALVES[:1])
+
+    assert len(faults) == 1
+
+
 def test_a_name_that_is_none_of_the_history_is_said_as_it_is_here(spark: SparkSession, history: History) -> None:
     first = Path(file_of(history, BUNDLE_REPORTS, 0).path)
     first.with_name("copy.parquet").write_bytes(first.read_bytes())
@@ -229,7 +242,8 @@ def test_files_that_go_before_they_are_read_are_not_missed(
 
     def late(table: str, from_ms: int | None, to_ms: int | None, on_fault: OnFault | None) -> list[HistoryFile]:
         files = listed(table, from_ms, to_ms, on_fault)
-        Path(gone.path).unlink(missing_ok=True)
+        if table == BUNDLE_REPORTS:
+            Path(gone.path).unlink()
         return files
 
     with monkeypatch.context() as changed:
