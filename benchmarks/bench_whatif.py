@@ -1,7 +1,7 @@
 """Eight what-if scenarios on two cores beside one: how much of the time of a run is the runs themselves.
 
 A history of 30 brokers with 600 bundles is recorded and read again. The scenarios differ in their seeds alone, so that
-they take equally long; one and eight are run in turn. Sending the range to the workers is part of the time, reading it
+they take equally long; one and eight are run in turn. Handing the range to each trial is part of the time, reading it
 is not, nor is the first start of the workers. One scenario without Spark is beside it, and the first and the last have
 to come out the same to the last bit. On a machine that has other work to do the processor time says more: that of
 eight, halved for the two cores, beside that of one.
@@ -30,9 +30,11 @@ from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
 from loadmanager.history.rows import Report
 from loadmanager.history.writer import HistoryWriter
+from loadmanager.pipeline.ranges import RangesOfSpark
 from loadmanager.pipeline.session import spark_session
 from loadmanager.pipeline.whatif import WhatIfPlan, plan, play
 from loadmanager.pipeline.whatif_file import parse_whatif
+from loadmanager.whatif.ranges import read_range
 
 BROKERS, BUNDLES_OF_EACH, MINUTES, STEP_S = 30, 20, 240, 10
 CORES, SCENARIOS, ROUNDS = 2, 8, 3
@@ -85,7 +87,7 @@ def _report(broker: int, at_ms: int, weights: np.ndarray, names: tuple[str, ...]
     return Report(Registration(BrokerId(f"broker-{broker:04d}:8080"), broker + 1), recordable(report))
 
 
-def scenarios(history: History, seeds: int) -> WhatIfPlan:
+def scenarios(history: History, ranges: RangesOfSpark, seeds: int) -> WhatIfPlan:
     content = {
         "name": "bench",
         "stepS": STEP_S,
@@ -93,7 +95,7 @@ def scenarios(history: History, seeds: int) -> WhatIfPlan:
         "strategies": ["ThresholdShedder"],
         "seeds": list(range(seeds)),
     }
-    return plan(parse_whatif(content, "bench_whatif"), history)
+    return plan(parse_whatif(content, "bench_whatif"), history, ranges)
 
 
 def timed(work: Callable[[], object]) -> tuple[float, float]:
@@ -108,24 +110,30 @@ def _processor_s() -> float:
     return sum(sum(each.cpu_times()[:2]) for each in (own, *own.children(recursive=True)))
 
 
-def digests(spark: SparkSession, given: WhatIfPlan) -> list[str]:
+def digests(spark: SparkSession, given: WhatIfPlan, ranges: RangesOfSpark) -> list[str]:
     # Not put into order by Spark, which would play everything once more to see where to cut.
-    return [row["digest"] for row in sorted(play(spark, given).collect(), key=lambda row: row["scenario"])]
+    return [row["digest"] for row in sorted(play(spark, given, ranges).collect(), key=lambda row: row["scenario"])]
 
 
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         history = record(Path(folder))
-        begun = time.perf_counter()
-        all_of_them, one = scenarios(history, SCENARIOS), scenarios(history, 1)
-        read_s = (time.perf_counter() - begun) / 2
         spark = spark_session(f"local[{CORES}]")
-        found = digests(spark, all_of_them)  # and the workers are there
-        plain_s = median(timed(lambda: all_of_them.play(0))[0] for _ in range(ROUNDS))
+        ranges = RangesOfSpark(spark, history)
+        one = scenarios(history, ranges, 1)
+        digests(spark, one, ranges)  # and the workers are there
+        begun = time.perf_counter()
+        all_of_them = scenarios(history, ranges, SCENARIOS)
+        read_s = time.perf_counter() - begun
+        recorded = read_range(history, one.cells[0].stretch)
+        plain_s = median(timed(lambda: all_of_them.trials[0].run(recorded))[0] for _ in range(ROUNDS))
         times = [
-            (timed(lambda: digests(spark, one)), timed(lambda: digests(spark, all_of_them))) for _ in range(ROUNDS)
+            (timed(lambda: digests(spark, one, ranges)), timed(lambda: digests(spark, all_of_them, ranges)))
+            for _ in range(ROUNDS)
         ]
-        is_same = all(found[number] == all_of_them.play(number).digest() for number in (0, SCENARIOS - 1))
+        found = digests(spark, all_of_them, ranges)
+        last = SCENARIOS - 1
+        is_same = all(found[number] == all_of_them.trials[number].run(recorded).digest() for number in (0, last))
         spark.stop()
     show(
         f"{SCENARIOS} what-ifs of {MINUTES // 60} h of {BROKERS} brokers, {BROKERS * BUNDLES_OF_EACH} bundles",

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from loadmanager.history.reader import History, OnFault
-from loadmanager.history.rows import rates_of
+from loadmanager.history.reader import History, OnFault, rates_of
 
 
 def columns_of(

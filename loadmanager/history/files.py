@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from loadmanager.config.base import without_password
 from loadmanager.errors import HistoryError, HistoryFileError
 from loadmanager.history.schemas import TABLES
 
@@ -55,6 +54,10 @@ class HistoryFile:
     @property
     def order(self) -> tuple[int, int, int]:
         return self.epoch, self.first, self.last
+
+    def may_have(self, from_ms: int | None, to_ms: int | None) -> bool:
+        """Whether rows of `from_ms` <= time < `to_ms` may be in it."""
+        return (from_ms is None or self.hour_ms + HOUR_MS > from_ms) and (to_ms is None or self.hour_ms < to_ms)
 
 
 def partition_of(at_ms: int) -> str:
@@ -97,6 +100,8 @@ class Directory:
         try:
             filesystem, root = fs.FileSystem.from_uri(url)
         except (pa.ArrowException, OSError, ValueError) as error:
+            from loadmanager.config.base import without_password  # noqa: PLC0415 - Spark's workers have no settings
+
             raise HistoryError(
                 f"history {without_password(url)}: {without_password(str(error))}; expected a directory, or a URL such"
                 " as file:///directory or s3://bucket/prefix"
@@ -125,7 +130,7 @@ class Directory:
                 faults.append(
                     HistoryFileError(f"{info.path}: not a name of a file of the history; move it somewhere else")
                 )
-            elif (from_ms is None or file.hour_ms + HOUR_MS > from_ms) and (to_ms is None or file.hour_ms < to_ms):
+            elif file.may_have(from_ms, to_ms):
                 files.append(file)
         return sorted(files, key=lambda each: each.order), faults
 

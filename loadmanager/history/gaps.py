@@ -6,6 +6,7 @@ begins a term looks at how the history ends, and says in `term_began` what may b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from loadmanager.history.files import SINCE_KEY, HistoryFile
 from loadmanager.history.reader import History, OnFault
 from loadmanager.history.schemas import EVENTS, TABLES
 
-TERM_BEGAN, TERM_ENDED, GAP = "term_began", "term_ended", "gap"
+TERM_BEGAN, TERM_ENDED, GAP = MARKS = "term_began", "term_ended", "gap"
 
 _NEXT_BUT_ONE = 2
 
@@ -47,11 +48,12 @@ class End:
 
 def find_gaps(history: History, on_fault: OnFault | None = None) -> list[Gap]:
     """Every gap that is marked, in order, but for those that a late last file of a former leader has closed since."""
-    rows = [
-        (row["epoch"], row["kind"], row["body"])
-        for row in history.rows(EVENTS, columns=["epoch", "kind", "body"], on_fault=on_fault)
-        if row["kind"] in (TERM_BEGAN, TERM_ENDED, GAP)
-    ]
+    rows = history.rows(EVENTS, columns=["epoch", "kind", "body"], on_fault=on_fault)
+    return gaps_in([(row["epoch"], row["kind"], row["body"]) for row in rows if row["kind"] in MARKS])
+
+
+def gaps_in(rows: Sequence[tuple[int, str, str | None]]) -> list[Gap]:
+    """The same, of the epoch, kind and body of each event that is one of `MARKS`."""
     ended = {epoch for epoch, kind, _ in rows if kind == TERM_ENDED}
     gaps = []
     for epoch, kind, text in rows:

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from loadmanager.core.load import METRICS, RESOURCES, THROUGHPUT_IN, BrokerReport
+from loadmanager.core.load import METRICS, RESOURCES, THROUGHPUT_IN, BrokerReport, FloatArray
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
+from loadmanager.core.recordable import RATE_STEPS_PER_UNIT
 from loadmanager.core.resources import HealthFigures
 from loadmanager.errors import HistoryError, HistoryFileError
 from loadmanager.history.files import Directory, HistoryFile
-from loadmanager.history.rows import rates_of
 from loadmanager.history.schemas import (
     BROKER_REPORTS,
     BUNDLE_REPORTS,
@@ -249,6 +249,12 @@ def _bundle_columns(bundles: pa.RecordBatch | None) -> tuple[tuple[str, ...], di
         for name in ("topics", "sessions", "cache_bytes")
     }
     return names, {"bundle_load": load, **counts}
+
+
+def rates_of(column: pa.Decimal128Array) -> FloatArray:
+    """What `rows.thousandths` was made of, bit for bit."""
+    words = np.frombuffer(column.buffers()[1], dtype=np.int64).reshape(-1, 2)
+    return words[column.offset : column.offset + len(column), 0] / RATE_STEPS_PER_UNIT
 
 
 def _overlapping(files: list[HistoryFile]) -> Iterator[list[HistoryFile]]:

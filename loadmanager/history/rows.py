@@ -319,12 +319,6 @@ def thousandths(rates: FloatArray) -> pa.Decimal128Array:
     return pa.Array.from_buffers(RATE, len(rates), [None, pa.py_buffer(words)])
 
 
-def rates_of(column: pa.Decimal128Array) -> FloatArray:
-    """What `thousandths` was made of, bit for bit."""
-    words = np.frombuffer(column.buffers()[1], dtype=np.int64).reshape(-1, 2)
-    return words[column.offset : column.offset + len(column), 0] / RATE_STEPS_PER_UNIT
-
-
 def _decision_row(entry: Decision) -> dict[str, Any]:
     row = _row(entry, "rng_state", "detail")
     if isinstance(entry.state_hash, InColumns):

@@ -379,6 +379,7 @@ def _said(at_ms: int | None, otherwise: str) -> str:
 
 
 def cause_of(text: str) -> str:
-    """The last `Caused by:` of a stack trace, else its first line."""
-    causes = re.findall(r"Caused by: ([^\n]+)", text)
+    """What a worker in Python says in our words; else the last `Caused by:` of a stack trace, else its first line."""
+    causes = re.findall(r"^loadmanager\.errors\.\w+: ([^\n]+)", text, re.MULTILINE)
+    causes = causes or re.findall(r"Caused by: ([^\n]+)", text)
     return str(causes[-1] if causes else next(iter(text.strip().splitlines()), "no reason given"))[:300]

@@ -9,10 +9,10 @@ import numpy as np
 
 from loadmanager.core.load import IntArray
 from loadmanager.errors import PipelineError
-from loadmanager.history.columns import columns_of
-from loadmanager.history.gaps import find_gaps
-from loadmanager.history.reader import History, OnFault
+from loadmanager.history.gaps import Gap
+from loadmanager.history.reader import History
 from loadmanager.history.schemas import BROKER_REPORTS
+from loadmanager.pipeline.ranges import Ranges
 from loadmanager.pipeline.whatif_file import FEWEST_STEPS, WhatIf
 from loadmanager.sim.recorded import HOLD_S
 from loadmanager.whatif.ranges import Stretch
@@ -21,23 +21,21 @@ _SHORTEST_PART = 0.25
 """Of the longest stretch; a shorter one is left out, as it counts as much as any other."""
 
 
-def find_stretches(
-    whatif: WhatIf, history: History, on_fault: OnFault | None = None
-) -> tuple[list[Stretch], list[str]]:
+def find_stretches(whatif: WhatIf, history: History, ranges: Ranges) -> tuple[list[Stretch], list[str]]:
     """The range, cut where something is missing and wherever a stretch is full; and what is left out, a sentence each.
 
     Raises `PipelineError` for a range without reports.
     """
     from_ms, to_ms = (None if at is None else round(at.timestamp() * 1000) for at in (whatif.begin, whatif.end))
-    at_ms = np.sort(columns_of(history, BROKER_REPORTS, from_ms, to_ms, ["at_ms"], on_fault)["at_ms"])
+    at_ms = ranges.report_times(from_ms, to_ms)
     if not len(at_ms):
-        there = history.info(BROKER_REPORTS, on_fault)
+        there = history.info(BROKER_REPORTS, on_fault=lambda _: None)
         has = "it has none at all" if there.from_ms is None else f"it has them {when(there.from_ms, there.to_ms or 0)}"
         asked = when(from_ms, to_ms)
         raise PipelineError(f"{history.directory}: no broker reports {asked}; {has}")
     from_ms = int(at_ms[0]) if from_ms is None else from_ms
     to_ms = int(at_ms[-1]) + 1 if to_ms is None else to_ms
-    missing = [*_silences(at_ms, from_ms, to_ms), *_marked(history, on_fault)]
+    missing = [*_silences(at_ms, from_ms, to_ms), *_marked(ranges.gaps())]
     left_out = [
         f"{when(max(start, from_ms), min(end, to_ms))}: {why}"
         for start, end, why in missing
@@ -66,9 +64,9 @@ def _silences(at_ms: IntArray, from_ms: int, to_ms: int) -> Iterator[tuple[int, 
         yield int(ends[last]) + hold_ms, int(ends[last + 1]), "no broker reported"
 
 
-def _marked(history: History, on_fault: OnFault | None) -> Iterator[tuple[int, int, str]]:
+def _marked(gaps: Iterable[Gap]) -> Iterator[tuple[int, int, str]]:
     """Gaps that leaders have marked, if they are longer than a report stands."""
-    for gap in find_gaps(history, on_fault):
+    for gap in gaps:
         if gap.to_ms - gap.from_ms > HOLD_S * 1000:
             yield gap.from_ms, gap.to_ms, f"a gap in the history: {gap.why}"
 

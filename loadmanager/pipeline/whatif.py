@@ -3,44 +3,44 @@
     file ──▶ strategies x variants x fleets x stretches x seeds = trials ──▶ a group each ──▶ a row each ──▶ league
 
 A trial is a world of `loadmanager.sim` that carries the loads that were recorded. Trials are independent of each other:
-Spark plays them in any order and on any number of partitions, and each comes out bit for bit as it does without Spark
-(`WhatIfPlan.play`). The range is cut into stretches, at gaps of the history too; a stretch is sent to each worker once.
+Spark plays them in any order and on any number of partitions, and each comes out bit for bit as it does without Spark.
+The range is cut into stretches, at gaps of the history too; executors read them (`pipeline.ranges`), and a trial gets
+its own one alone.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
-import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import types as t
 
 from loadmanager.config import settings_of
 from loadmanager.core.names import BrokerId
 from loadmanager.errors import PipelineError, ScenarioError
-from loadmanager.history.reader import History, OnFault
+from loadmanager.history.reader import History
 from loadmanager.pipeline.datasets import schema_of
+from loadmanager.pipeline.on_workers import Outline, fault_of, outcome
+from loadmanager.pipeline.ranges import Ranges, RangesOfSpark
 from loadmanager.pipeline.stretches import find_stretches, when
 from loadmanager.pipeline.whatif_file import FleetChanges, Variant, WhatIf
 from loadmanager.sim.composing import broker_spec, cost_model, world_rules
 from loadmanager.sim.cost import CostModel
 from loadmanager.sim.fleet import BrokerSpec
-from loadmanager.sim.recorded import FleetChange, RecordedRange, recorded_world
-from loadmanager.sim.result import Result
+from loadmanager.sim.recorded import FleetChange
 from loadmanager.sim.running import with_strategy
 from loadmanager.sim.scenario import ScenarioBrokers
-from loadmanager.sim.trial import Trial, figures
-from loadmanager.whatif.ranges import Stretch, read_range
+from loadmanager.sim.trial import Trial
+from loadmanager.whatif.ranges import Stretch
 
 MOST_TRIALS = 10_000
 
 OUTCOMES = schema_of("scenarios")
-_CELLS = t.StructType(OUTCOMES.fields[:6])
-"""What a trial is; what came of it follows."""
+"""What a trial is, and what came of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +62,19 @@ class WhatIfPlan:
 
     cells: tuple[Cell, ...]
     trials: Mapping[int, Trial]
-    ranges: Mapping[int, RecordedRange]
     configurations: Mapping[str, Mapping[str, Any]]
     band: float
     recommend_for: str
     left_out: tuple[str, ...]
 
-    def play(self, number: int) -> Result:
-        """A trial, here and now."""
-        return self.trials[number].run(self.ranges[self.cells[number].stretch.number])
-
 
 def plan(
     whatif: WhatIf,
     history: History,
+    ranges: Ranges,
     *,
     base: Mapping[str, Any] | None = None,
     cost: CostModel | None = None,
-    on_fault: OnFault | None = None,
 ) -> WhatIfPlan:
     """Everything that is to be played, checked; the range is read. `base` are keys of the configuration that hold where
     the file says nothing, `cost` the model that holds then.
@@ -87,22 +82,20 @@ def plan(
     Raises `ScenarioError`, `ConfigurationError`, `PipelineError` or `HistoryError`.
     """
     tried = configurations(whatif, base or {})
-    stretches, left_out = find_stretches(whatif, history, on_fault)
-    ranges = {}
-    for stretch in stretches:
-        try:
-            ranges[stretch.number] = read_range(history, stretch, on_fault=on_fault)
-        except ValueError as error:
-            left_out.append(f"{when(stretch.from_ms, stretch.to_ms)}: {error}")
-    if not ranges:
+    stretches, left_out = find_stretches(whatif, history, ranges)
+    found = dict(zip(stretches, ranges.read(stretches), strict=True))
+    left_out += [f"{when(each.from_ms, each.to_ms)}: {why}" for each, why in found.items() if isinstance(why, str)]
+    outlines = {each: outline for each, outline in found.items() if isinstance(outline, Outline)}
+    if not outlines:
         raise PipelineError(f"{history.directory}: nothing to replay: {'; '.join(left_out)}")
-    cells = _cells(whatif, tried, [stretch for stretch in stretches if stretch.number in ranges])
+    cells = _cells(whatif, tried, list(outlines))
     model = cost_model(whatif.costs) if whatif.costs is not None else cost or CostModel()
-    _require_names(whatif, list(ranges.values()))
+    _require_names(whatif, list(outlines.values()))
+    trials = _trials(whatif, tried, cells, outlines, model)
+    _require_worlds(whatif, cells, trials, ranges)
     return WhatIfPlan(
         cells=cells,
-        trials=_trials(whatif, tried, cells, ranges, model),
-        ranges=ranges,
+        trials=trials,
         configurations=tried,
         band=whatif.band,
         recommend_for=whatif.recommend_for or whatif.fleets[0].name,
@@ -128,27 +121,23 @@ def configurations(whatif: WhatIf, base: Mapping[str, Any]) -> dict[str, dict[st
     return found
 
 
-def play(spark: SparkSession, given: WhatIfPlan, partitions: int | None = None) -> DataFrame:
-    """`OUTCOMES` of all trials, in parallel; on one partition each, or on so many.
+def play(spark: SparkSession, given: WhatIfPlan, ranges: RangesOfSpark, partitions: int | None = None) -> DataFrame:
+    """`OUTCOMES` of all trials, in parallel; on one partition each, or on so many."""
+    trials = [(cell.stretch.number, (_row(cell), given.trials[cell.number], given.band)) for cell in given.cells]
+    played = ranges.each(outcome, trials)
+    return spark.createDataFrame(played if partitions is None else played.coalesce(partitions), OUTCOMES)
 
-    What is sent to workers needs `loadmanager.sim` there, and nothing of the pipeline.
-    """
-    shared = spark.sparkContext.broadcast((dict(given.trials), dict(given.ranges), given.band))
 
-    def run(rows: pd.DataFrame) -> pd.DataFrame:
-        trials, ranges, band = shared.value
-        found = [
-            row | figures(trials[row["scenario"]].run(ranges[row["stretch"]]), band) for row in rows.to_dict("records")
-        ]
-        return pd.DataFrame(found)
-
-    cells = [
-        (cell.number, cell.fleet, cell.configuration, cell.stretch.number, cell.seed, cell.stretch.from_ms)
-        for cell in given.cells
-    ]
-    frame = spark.createDataFrame(cells, _CELLS)
-    spread = frame.repartitionByRange(partitions or len(cells), "scenario")
-    return spread.groupBy("scenario").applyInPandas(run, OUTCOMES)
+def _row(cell: Cell) -> dict[str, Any]:
+    """Of `OUTCOMES` what is known before."""
+    return {
+        "scenario": cell.number,
+        "fleet": cell.fleet,
+        "configuration": cell.configuration,
+        "stretch": cell.stretch.number,
+        "seed": cell.seed,
+        "from_ms": cell.stretch.from_ms,
+    }
 
 
 def _cells(whatif: WhatIf, configurations: Iterable[str], stretches: Sequence[Stretch]) -> tuple[Cell, ...]:
@@ -164,41 +153,56 @@ def _cells(whatif: WhatIf, configurations: Iterable[str], stretches: Sequence[St
 def _trials(
     whatif: WhatIf,
     configurations: Mapping[str, Mapping[str, Any]],
-    cells: Sequence[Cell],
-    ranges: Mapping[int, RecordedRange],
+    cells: Iterable[Cell],
+    outlines: Mapping[Stretch, Outline],
     cost: CostModel,
 ) -> dict[int, Trial]:
-    """One for each cell; a world of each fleet and of each configuration is made, to see that it can be."""
+    """One for each cell."""
     fleets = {fleet.name: fleet for fleet in whatif.fleets}
     found: dict[int, Trial] = {}
-    seen: set[str] = set()
     for cell in cells:
-        recorded = ranges[cell.stretch.number]
         settings = settings_of(configurations[cell.configuration], f"{whatif.name}: settings of {cell.configuration}")
         rules = world_rules(whatif.rules, settings)
-        try:
-            change = _change(fleets[cell.fleet], recorded)
+        with _naming(whatif, cell):
+            change = _change(fleets[cell.fleet], outlines[cell.stretch])
             planner = settings.planner_settings()
-            if not {cell.fleet, cell.configuration} <= seen:
-                recorded_world(recorded, planner, rules=rules, cost=cost, change=change, seed=cell.seed)
-        except ValueError as error:
-            what = f"fleet {cell.fleet}, {cell.configuration}"
-            raise ScenarioError(f"{whatif.name}: {what}: {error}") from None
-        seen |= {cell.fleet, cell.configuration}
         found[cell.number] = Trial(planner, rules, cost, change, cell.seed, whatif.step_s)
     return found
 
 
-def _change(fleet: FleetChanges, recorded: RecordedRange) -> FleetChange:
+def _require_worlds(whatif: WhatIf, cells: Iterable[Cell], trials: Mapping[int, Trial], ranges: Ranges) -> None:
+    """Raise `ScenarioError` if there can be no world of a fleet or of a configuration."""
+    seen: set[str] = set()
+    tried: list[Cell] = []
+    for cell in cells:
+        if not {cell.fleet, cell.configuration} <= seen:
+            tried.append(cell)
+        seen |= {cell.fleet, cell.configuration}
+    faults = ranges.try_each(fault_of, [(cell.stretch.number, trials[cell.number]) for cell in tried])
+    for cell, fault in zip(tried, faults, strict=True):
+        with _naming(whatif, cell):
+            if fault is not None:
+                raise ValueError(fault)
+
+
+@contextmanager
+def _naming(whatif: WhatIf, cell: Cell) -> Iterator[None]:
+    """A `ValueError` is a `ScenarioError` that says of which fleet and configuration."""
+    try:
+        yield
+    except ValueError as error:
+        raise ScenarioError(f"{whatif.name}: fleet {cell.fleet}, {cell.configuration}: {error}") from None
+
+
+def _change(fleet: FleetChanges, outline: Outline) -> FleetChange:
     """The same in a stretch; what is not in it at all cannot be changed there."""
-    ids, names = recorded.broker_ids(), {spec.name for spec in recorded.namespace_specs()}
+    ids, names = outline.broker_ids, outline.namespaces
     removed = {BrokerId(each) for each in fleet.removed if each in ids}
     left = sorted(each for each in ids if each not in removed)
     removed |= set(left[len(left) - min(fleet.removed_count, len(left)) :])
-    like = min(recorded.brokers, key=lambda spec: spec.id, default=None)
     return FleetChange(
         frozenset(removed),
-        tuple(_added(fleet.added, like)),
+        tuple(_added(fleet.added, outline.like)),
         {BrokerId(each): speed for each, speed in fleet.speeds.items() if each in ids},
         {each: factor for each, factor in fleet.loads.items() if each in names},
     )
@@ -215,10 +219,10 @@ def _added(groups: Iterable[ScenarioBrokers], like: BrokerSpec | None) -> Iterat
             yield spec
 
 
-def _require_names(whatif: WhatIf, ranges: Sequence[RecordedRange]) -> None:
+def _require_names(whatif: WhatIf, outlines: Sequence[Outline]) -> None:
     """Raise `ScenarioError` for a broker or a namespace that is nowhere in the range."""
-    ids: set[str] = {each for recorded in ranges for each in recorded.broker_ids()}
-    names = {spec.name for recorded in ranges for spec in recorded.namespace_specs()}
+    ids = {each for outline in outlines for each in outline.broker_ids}
+    names = {each for outline in outlines for each in outline.namespaces}
     for number, fleet in enumerate(whatif.fleets):
         for key, named, known in (
             ("removed", fleet.removed, ids),

@@ -14,7 +14,7 @@ from loadmanager.sim.cost import CostModel
 from loadmanager.sim.recorded import FleetChange, RecordedRange, recorded_world
 from loadmanager.sim.result import Result
 from loadmanager.sim.rules import WorldRules
-from loadmanager.sim.world import Progress
+from loadmanager.sim.world import Progress, World
 
 FULL = 1.0
 """The usage of a broker, a fraction, above which it has not what is asked of it."""
@@ -33,10 +33,13 @@ class Trial:
 
     def run(self, recorded: RecordedRange, observe: Callable[[Progress], None] | None = None) -> Result:
         """Raises `ValueError` naming what is wrong."""
-        world = recorded_world(
+        return self.world(recorded).run(float(recorded.duration_s), float(self.step_s), observe)
+
+    def world(self, recorded: RecordedRange) -> World:
+        """Its world, which has not run. Raises `ValueError` naming what is wrong."""
+        return recorded_world(
             recorded, self.settings, rules=self.rules, cost=self.cost, change=self.change, seed=self.seed
         )
-        return world.run(float(recorded.duration_s), float(self.step_s), observe)
 
 
 def figures(result: Result, band: float) -> dict[str, float | int | str]:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from loadmanager.config import Settings
 from loadmanager.core.load import FloatArray, IntArray
 from loadmanager.history.columns import columns_of
 from loadmanager.history.reader import History, OnFault
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS, LOAD_COLUMNS, MOVES, RESOURCE_COLUMNS
 from loadmanager.sim.recorded import BrokerRows, BundleRows, Presence, RecordedRange, recorded_range
 from loadmanager.sim.ways import Reported, Ways, ways_of
+
+if TYPE_CHECKING:
+    from loadmanager.config import Settings  # Spark's workers have none
 
 _COMES_OR_GOES = {"broker_registered": True, "broker_gone": False}
 _BEFORE_LOAD_MS = 2_000

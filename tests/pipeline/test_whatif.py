@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 import yaml
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
+from support.ranges_here import RangesHere
 from support.recorded import FLUSH_S, NOON_MS, a_writer
 from support.recorded_fleet import (
     BROKERS,
@@ -26,13 +29,22 @@ from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
 from loadmanager.history.rows import Event
 from loadmanager.pipeline.league import league_table, paired_differences, recommend
+from loadmanager.pipeline.ranges import RangesOfSpark
 from loadmanager.pipeline.stretches import find_stretches
 from loadmanager.pipeline.whatif import OUTCOMES, WhatIfPlan, plan, play
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
 from loadmanager.sim.cost import CostModel
 from loadmanager.sim.recorded import FleetChange, recorded_world
+from loadmanager.sim.result import Result
 from loadmanager.sim.trial import figures
 from loadmanager.whatif.ranges import read_range
+
+
+def planned(
+    given: WhatIf, history: History, base: Mapping[str, Any] | None = None, cost: CostModel | None = None
+) -> WhatIfPlan:
+    return plan(given, history, RangesHere(history), base=base, cost=cost)
+
 
 SHEDDERS = ["ThresholdShedder", "TransferShedder"]
 
@@ -49,7 +61,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
 
 @pytest.fixture(scope="module")
 def tried(history: History) -> WhatIfPlan:
-    return plan(
+    return planned(
         whatif(
             strategies=SHEDDERS,
             variants=[
@@ -62,8 +74,13 @@ def tried(history: History) -> WhatIfPlan:
     )
 
 
-def plain_rows(given: WhatIfPlan) -> dict[int, dict[str, Any]]:
-    """What becomes of each trial without Spark."""
+def played(history: History, given: WhatIfPlan, number: int) -> Result:
+    """A trial without Spark."""
+    return given.trials[number].run(read_range(history, given.cells[number].stretch))
+
+
+def plain_rows(history: History, given: WhatIfPlan) -> dict[int, dict[str, Any]]:
+    """What becomes of each."""
     return {
         cell.number: {
             "scenario": cell.number,
@@ -72,42 +89,51 @@ def plain_rows(given: WhatIfPlan) -> dict[int, dict[str, Any]]:
             "stretch": cell.stretch.number,
             "seed": cell.seed,
             "from_ms": cell.stretch.from_ms,
-            **figures(given.play(cell.number), given.band),
+            **figures(played(history, given, cell.number), given.band),
         }
         for cell in given.cells
     }
 
 
 @pytest.fixture(scope="module")
-def outcomes(spark: SparkSession, tried: WhatIfPlan) -> pd.DataFrame:
-    return play(spark, tried).toPandas()
+def ranges(spark: SparkSession, history: History, tried: WhatIfPlan) -> Iterator[RangesOfSpark]:
+    with closing(RangesOfSpark(spark, history)) as ranges:
+        ranges.read(list(dict.fromkeys(cell.stretch for cell in tried.cells)))
+        yield ranges
 
 
-def test_every_trial_is_bit_for_bit_what_it_is_without_spark(outcomes: pd.DataFrame, tried: WhatIfPlan) -> None:
+@pytest.fixture(scope="module")
+def outcomes(spark: SparkSession, tried: WhatIfPlan, ranges: RangesOfSpark) -> pd.DataFrame:
+    return play(spark, tried, ranges).toPandas()
+
+
+def test_every_trial_is_bit_for_bit_what_it_is_without_spark(
+    outcomes: pd.DataFrame, history: History, tried: WhatIfPlan
+) -> None:
     assert outcomes.columns.tolist() == OUTCOMES.names
     assert len(outcomes) == len(tried.cells) == 8
-    assert {row["scenario"]: row for row in outcomes.to_dict("records")} == plain_rows(tried)
+    assert {row["scenario"]: row for row in outcomes.to_dict("records")} == plain_rows(history, tried)
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_the_number_of_partitions_does_not_matter(
-    spark: SparkSession, outcomes: pd.DataFrame, tried: WhatIfPlan, partitions: int
+    spark: SparkSession, outcomes: pd.DataFrame, tried: WhatIfPlan, ranges: RangesOfSpark, partitions: int
 ) -> None:
-    table = play(spark, tried, partitions)
+    table = play(spark, tried, ranges, partitions)
     found = pd.DataFrame(table.collect(), columns=OUTCOMES.names)
 
     assert table.schema == OUTCOMES
     assert found.sort_values("scenario", ignore_index=True).equals(outcomes.sort_values("scenario", ignore_index=True))
 
 
-def test_each_trial_has_a_partition_of_its_own(spark: SparkSession, tried: WhatIfPlan) -> None:
-    placed = play(spark, tried).select(f.spark_partition_id().alias("at")).groupBy("at").count().collect()
+def test_each_trial_has_a_partition_of_its_own(spark: SparkSession, tried: WhatIfPlan, ranges: RangesOfSpark) -> None:
+    placed = play(spark, tried, ranges).select(f.spark_partition_id().alias("at")).groupBy("at").count().collect()
 
     assert [row["count"] for row in placed] == [1] * len(tried.cells)
 
 
 def test_a_trial_is_the_world_of_what_was_recorded(history: History) -> None:
-    given = plan(whatif(seeds=[5], strategies=["TransferShedder"]), history)
+    given = planned(whatif(seeds=[5], strategies=["TransferShedder"]), history)
     stretch = given.cells[0].stretch
 
     world = recorded_world(
@@ -118,11 +144,11 @@ def test_a_trial_is_the_world_of_what_was_recorded(history: History) -> None:
         rules=given.trials[0].rules,
     )
 
-    assert world.run(stretch.duration_s).digest() == given.play(0).digest()
+    assert world.run(stretch.duration_s).digest() == played(history, given, 0).digest()
 
 
 def test_the_loads_are_those_that_were_recorded(history: History, tried: WhatIfPlan) -> None:
-    recorded = tried.ranges[0]
+    recorded = read_range(history, tried.cells[0].stretch)
     names = [name for spec in recorded.namespace_specs() for name in spec.bundle_names()]
 
     found = recorded.loads.load_at(30 * 60 + 5)
@@ -135,7 +161,6 @@ def test_the_loads_are_those_that_were_recorded(history: History, tried: WhatIfP
             [uneven(30, namespace, bundle) * each for each in (800, 1200, 4e6, 6e6)], rel=1e-5
         )
     assert [spec.owners for spec in recorded.namespaces] == [tuple(broker(i % BROKERS) for i in range(8))] * 2
-    assert history.directory is not None
 
 
 def test_from_the_history_to_the_league_and_no_recommendation_by_an_hour(
@@ -157,16 +182,16 @@ def test_with_fewer_brokers_and_a_doubled_namespace_brokers_are_used_more(histor
         {"name": "double", "loads": {"tenant/ns-0": 2}},
         {"name": "more", "added": [{"count": 2}]},
     ]
-    given = plan(whatif(fleets=fleets), history)
+    given = planned(whatif(fleets=fleets), history)
 
-    results = {cell.fleet: given.play(cell.number) for cell in given.cells}
+    results = {cell.fleet: played(history, given, cell.number) for cell in given.cells}
 
     assert {fleet: int(each.series.brokers[0]) for fleet, each in results.items()} == {
         "as-recorded": 4, "fewer": 2, "slower": 4, "double": 4, "more": 6,
     }  # fmt: skip
     assert results["slower"].series.worst_usage[0] > results["as-recorded"].series.worst_usage[0]
     assert results["double"].series.load[0] == pytest.approx(1.5 * results["as-recorded"].series.load[0], rel=0.01)
-    assert given.trials[4].change.added[0].capacity == given.ranges[0].brokers[0].capacity
+    assert given.trials[4].change.added[0].capacity == read_range(history, given.cells[0].stretch).brokers[0].capacity
     assert [spec.id for spec in given.trials[4].change.added] == ["added-0000:8080", "added-0001:8080"]
 
 
@@ -183,13 +208,13 @@ def test_the_file_in_the_documentation_can_be_used() -> None:
 def test_the_cost_model_is_the_files_or_else_the_one_given(history: History) -> None:
     fitted = CostModel(base=(1.0, 2.0, 3.0, 4.0, 5.0))
 
-    assert plan(whatif(), history).trials[0].cost == CostModel()
-    assert plan(whatif(), history, cost=fitted).trials[0].cost == fitted
-    assert plan(whatif(costs={"base": [9, 9, 9, 9, 9]}), history, cost=fitted).trials[0].cost.base == (9.0,) * 5
+    assert planned(whatif(), history).trials[0].cost == CostModel()
+    assert planned(whatif(), history, cost=fitted).trials[0].cost == fitted
+    assert planned(whatif(costs={"base": [9, 9, 9, 9, 9]}), history, cost=fitted).trials[0].cost.base == (9.0,) * 5
 
 
 def test_settings_of_the_node_hold_where_the_file_says_nothing(history: History) -> None:
-    given = plan(
+    given = planned(
         whatif(settings={"loadBalancerSheddingIntervalMinutes": 2}),
         history,
         base={"loadBalancerSheddingIntervalMinutes": 5, "maxConcurrentUnloads": 3},
@@ -200,7 +225,7 @@ def test_settings_of_the_node_hold_where_the_file_says_nothing(history: History)
 
 
 def test_stretches_are_cut_by_length_and_the_short_rest_is_left_out(history: History) -> None:
-    found, left_out = find_stretches(whatif(stretchS=1500), history)
+    found, left_out = find_stretches(whatif(stretchS=1500), history, RangesHere(history))
 
     assert [(each.from_ms - NOON_MS, each.duration_s) for each in found] == [(0, 1500.0), (1_500_000, 1500.0)]
     assert len(left_out) == 1
@@ -210,7 +235,7 @@ def test_stretches_are_cut_by_length_and_the_short_rest_is_left_out(history: His
 def test_a_silence_of_all_brokers_is_left_out_and_named(tmp_path: Path) -> None:
     history = record_fleet(tmp_path, minutes=150, is_silent=lambda minute: 60 <= minute < 110)
 
-    found, left_out = find_stretches(whatif(), history)
+    found, left_out = find_stretches(whatif(), history, RangesHere(history))
 
     assert [((each.from_ms - NOON_MS) // MINUTE_MS, each.duration_s / 60) for each in found] == [(0, 74), (110, 39)]
     assert left_out == ["from 2026-09-21T13:14:03+00:00 to 2026-09-21T13:50:00+00:00: no broker reported"]
@@ -227,7 +252,7 @@ def test_a_gap_that_the_leader_marked_is_left_out_with_its_reason(tmp_path: Path
         writer.end_term(later_ms)
         assert writer.flush(FLUSH_S)
 
-    given = plan(whatif(seeds=[1, 2]), history)
+    given = planned(whatif(seeds=[1, 2]), history)
 
     assert [(cell.stretch.number, cell.seed) for cell in given.cells] == [(0, 1), (0, 2), (1, 1), (1, 2)]
     assert given.cells[0].stretch.duration_s == 20 * 60
@@ -237,7 +262,9 @@ def test_a_gap_that_the_leader_marked_is_left_out_with_its_reason(tmp_path: Path
 
 
 def test_a_range_that_begins_before_the_history_says_so(history: History) -> None:
-    found, left_out = find_stretches(whatif(**{"from": "2026-09-21T10:00:00Z", "to": "2026-09-21T12:30:00Z"}), history)
+    found, left_out = find_stretches(
+        whatif(**{"from": "2026-09-21T10:00:00Z", "to": "2026-09-21T12:30:00Z"}), history, RangesHere(history)
+    )
 
     assert [(each.from_ms, each.duration_s) for each in found] == [(NOON_MS, 1800.0)]
     assert left_out == ["from 2026-09-21T10:00:00+00:00 to 2026-09-21T12:00:00+00:00: no broker reported"]
@@ -247,12 +274,12 @@ def test_an_empty_range_is_named_with_what_there_is(history: History) -> None:
     with pytest.raises(
         PipelineError, match=r"no broker reports from 2025-01-01T00:00:00\+00:00 .*; it has them from 2026"
     ):
-        plan(whatif(**{"from": "2025-01-01T00:00:00Z", "to": "2025-01-02T00:00:00Z"}), history)
+        planned(whatif(**{"from": "2025-01-01T00:00:00Z", "to": "2025-01-02T00:00:00Z"}), history)
 
 
 def test_a_history_without_reports_has_none_at_all(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="no broker reports at any time; it has none at all"):
-        plan(whatif(), History(str(tmp_path)))
+        planned(whatif(), History(str(tmp_path)))
 
 
 def test_reports_of_brokers_without_any_bundle_are_nothing_to_replay(tmp_path: Path) -> None:
@@ -264,7 +291,7 @@ def test_reports_of_brokers_without_any_bundle_are_nothing_to_replay(tmp_path: P
         assert writer.flush(FLUSH_S)
 
     with pytest.raises(PipelineError, match=r"nothing to replay: from .*: the range has no reports of loaded bundles"):
-        plan(whatif(), History(str(tmp_path)))
+        planned(whatif(), History(str(tmp_path)))
 
 
 @pytest.mark.parametrize(
@@ -296,7 +323,7 @@ def test_what_cannot_be_tried_is_refused_before_anything_runs(
     history: History, given: dict[str, object], error: type[LoadManagerError], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        plan(whatif(**given), history)
+        planned(whatif(**given), history)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,6 +26,7 @@ from loadmanager.pipeline.league import (
     recommendation_table,
     recommended_yaml,
 )
+from loadmanager.pipeline.ranges import Ranges, RangesOfSpark
 from loadmanager.pipeline.reading import said_range
 from loadmanager.pipeline.step import Step
 from loadmanager.pipeline.whatif import WhatIfPlan, configurations, plan, play
@@ -41,8 +42,11 @@ _FIRST_ROUND_S, _FIRST_ROUND_STEPS = 30.0, 10
 
 def try_out(run: JobRun) -> None:
     whatif = _whatif(run)
-    planned = _plan(run, whatif)
-    run.write("scenarios", play(run.spark, planned, run.job.partitions))
+    on_fault = (lambda fault: run.note(f"left out: {fault}")) if run.history.leaves_out else None
+    history = History(directory_at(run.spark, run.job.history))
+    with closing(RangesOfSpark(run.spark, history, on_fault)) as ranges:
+        planned = _plan(run, whatif, history, ranges)
+        run.write("scenarios", play(run.spark, planned, ranges, run.job.partitions))
     outcomes: pd.DataFrame = run.read("scenarios").orderBy("scenario").toPandas()
     run.write_pandas("league", league_table(outcomes))
     run.write_pandas("paired_differences", paired_differences(outcomes))
@@ -57,15 +61,13 @@ def try_out(run: JobRun) -> None:
         run.note(f"what-if: {best.why[0]}")
 
 
-def _plan(run: JobRun, whatif: WhatIf) -> WhatIfPlan:
+def _plan(run: JobRun, whatif: WhatIf, history: History, ranges: Ranges) -> WhatIfPlan:
     """By the costs that are known, or those of the range."""
     if not run.has("cost_models"):
         cleaned = clean_broker_reports(run.history.frame("broker_reports", with_file=True))
         run.write("cost_models", cost_models(cleaned.clean))
-    history = History(directory_at(run.spark, run.job.history))
-    on_fault = (lambda fault: run.note(f"left out: {fault}")) if run.history.leaves_out else None
     cost = known_cost(run.read("cost_models"))
-    planned = plan(whatif, history, base=run.recorded.values(), cost=cost, on_fault=on_fault)
+    planned = plan(whatif, history, ranges, base=run.recorded.values(), cost=cost)
     for each in planned.left_out:
         run.note(f"what-if: left out: {each}")
     return planned

@@ -1,0 +1,289 @@
+"""Ranges that executors read, beside the same read in this process."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import fs
+from pyspark import RDD
+from pyspark.sql import SparkSession
+from support.ranges_here import RangesHere
+from support.recorded import FLUSH_S, NOON_MS, a_writer
+from support.recorded_fleet import MINUTE_MS, record_fleet
+
+from loadmanager.errors import HistoryFileError
+from loadmanager.history.files import HOUR_MS, Directory, HistoryFile
+from loadmanager.history.reader import History, OnFault
+from loadmanager.history.rows import Event
+from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS
+from loadmanager.pipeline import ranges as ranges_module
+from loadmanager.pipeline.filesystems import CANNOT_GO_ON, _Hadoop
+from loadmanager.pipeline.on_workers import Outline, range_of
+from loadmanager.pipeline.ranges import RangesOfSpark
+from loadmanager.pipeline.reading import cause_of
+from loadmanager.pipeline.stretches import find_stretches
+from loadmanager.pipeline.whatif import plan, play
+from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
+from loadmanager.sim.recorded import RecordedRange
+from loadmanager.whatif.ranges import Stretch, read_range
+
+HALVES = [Stretch(number, NOON_MS + number * HOUR_MS, NOON_MS + (number + 1) * HOUR_MS) for number in range(2)]
+"""A stretch for each hour of the history."""
+
+
+def whatif(**given: object) -> WhatIf:
+    return parse_whatif({"name": "some", **given}, "what-if.yaml")
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> History:
+    """Two hours, of which half an hour and a bit is silent, and ten minutes later on are marked. Not to be changed."""
+    root = tmp_path_factory.mktemp("history")
+    history = record_fleet(root, minutes=120, is_silent=lambda minute: 10 <= minute < 50)
+    with a_writer(Directory.of(str(root))) as writer:
+        writer.begin_term(2, NOON_MS + 2 * HOUR_MS)
+        gap = {
+            "from_ms": NOON_MS + 80 * MINUTE_MS,
+            "to_ms": NOON_MS + 100 * MINUTE_MS,
+            "rows": 3,
+            "why": "a full queue",
+        }
+        writer.put(NOON_MS + 2 * HOUR_MS, Event("gap", "", gap))
+        writer.end_term(NOON_MS + 2 * HOUR_MS)
+        assert writer.flush(FLUSH_S)
+    return history
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    """Two hours, with a file of each table for each of them."""
+    return record_fleet(tmp_path / "history", minutes=120)
+
+
+@pytest.fixture
+def ranges(spark: SparkSession, history: History) -> Iterator[RangesOfSpark]:
+    with closing(RangesOfSpark(spark, history)) as ranges:
+        yield ranges
+
+
+def contents(recorded: RecordedRange) -> tuple[Any, ...]:
+    """All that it says, bit for bit."""
+    loads = recorded.loads
+    arrays = [(each.dtype.str, each.shape, each.tobytes()) for each in (loads.at_s, loads.bundle, loads.figures)]
+    happened = recorded.brokers, recorded.namespaces, recorded.events, recorded.duration_s, recorded.ways
+    return *happened, loads.bundles, arrays, loads.factors.tobytes()
+
+
+def read_back(ranges: RangesOfSpark, *stretches: Stretch) -> list[tuple[Any, ...]]:
+    """What workers have of them. They do not have this module, but what is sent to them."""
+    found = ranges.try_each(lambda recorded, _: recorded, [(stretch.number, None) for stretch in stretches])
+    return [contents(each) for each in found]
+
+
+def read_here(history: History, *stretches: Stretch, on_fault: OnFault | None = None) -> list[tuple[Any, ...]]:
+    return [contents(read_range(history, each, on_fault=on_fault)) for each in stretches]
+
+
+def file_of(history: History, table: str, hour: int) -> HistoryFile:
+    return history.files(table, NOON_MS + hour * HOUR_MS, NOON_MS + (hour + 1) * HOUR_MS)[0]
+
+
+def test_stretches_and_what_is_left_out_are_those_that_are_found_here(spark: SparkSession, kept: History) -> None:
+    found, left_out = find_stretches(whatif(), kept, RangesOfSpark(spark, kept))
+
+    assert (found, left_out) == find_stretches(whatif(), kept, RangesHere(kept))
+    assert [((each.from_ms - NOON_MS) // MINUTE_MS, each.duration_s / 60) for each in found] == [
+        (0, 24),
+        (50, 30),
+        (100, 19),
+    ]
+    assert [why.rpartition(": ")[2] for why in left_out] == ["no broker reported", "a full queue"]
+
+
+def test_a_history_without_files_has_no_times_and_no_gaps(spark: SparkSession, tmp_path: Path) -> None:
+    ranges = RangesOfSpark(spark, History(str(tmp_path)))
+
+    assert (ranges.report_times(None, None).tolist(), ranges.gaps(), ranges.read([])) == ([], [], [])
+
+
+def test_each_range_is_bit_for_bit_what_it_is_here(history: History, ranges: RangesOfSpark) -> None:
+    outlines = ranges.read(HALVES)
+
+    assert outlines == RangesHere(history).read(HALVES)
+    assert all(isinstance(each, Outline) for each in outlines)
+    assert read_back(ranges, *HALVES) == read_here(history, *HALVES)
+
+
+def test_a_stretch_of_which_nothing_was_recorded_is_said_and_the_others_are_read(ranges: RangesOfSpark) -> None:
+    empty = Stretch(7, NOON_MS - 5 * HOUR_MS, NOON_MS - 4 * HOUR_MS)
+
+    first, why = ranges.read([HALVES[0], empty])
+
+    assert isinstance(first, Outline)
+    assert why == "the range has no reports of loaded bundles"
+
+
+def test_a_stretch_is_read_once_whatever_is_tried_on_it(
+    spark: SparkSession, history: History, ranges: RangesOfSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = tmp_path / "read"
+
+    def counted(stretch: Stretch, history: History, on_fault: OnFault) -> Iterator[Any]:
+        with said.open("a") as file:
+            file.write(f"{stretch.number}\n")
+        yield from range_of(stretch, history, on_fault)
+
+    monkeypatch.setattr(ranges_module, "range_of", counted)
+    given = plan(whatif(strategies=["ThresholdShedder"], seeds=[1, 2, 3], stretchS=3600), history, ranges)
+    assert len(play(spark, given, ranges).collect()) == len(given.cells) == 6
+
+    assert sorted(said.read_text().split()) == ["0", "1"]
+
+
+def test_a_trial_has_the_range_of_its_stretch_and_no_other(ranges: RangesOfSpark) -> None:
+    def held(_: RecordedRange, __: None) -> list[float]:
+        gc.collect()
+        return [each.duration_s for each in gc.get_objects() if isinstance(each, RecordedRange)]
+
+    stretches = [HALVES[0], Stretch(1, HALVES[1].from_ms, HALVES[1].from_ms + 30 * MINUTE_MS)]
+    ranges.read(stretches)
+
+    assert ranges.try_each(held, [(1, None), (0, None), (1, None)]) == [[1800.0], [3600.0], [1800.0]]
+
+
+def test_what_an_executor_has_lost_is_read_again(ranges: RangesOfSpark, history: History) -> None:
+    ranges.read(HALVES)
+    for each in ranges._ranges.values():
+        each.unpersist(blocking=True)
+
+    assert read_back(ranges, *HALVES) == read_here(history, *HALVES)
+
+
+def test_what_is_lost_and_cannot_be_read_again_as_it_was_is_not_replayed(
+    ranges: RangesOfSpark, history: History
+) -> None:
+    ranges.read(HALVES)
+    for each in ranges._ranges.values():
+        each.unpersist(blocking=True)
+    Path(file_of(history, BUNDLE_REPORTS, 1).path).unlink()
+
+    with pytest.raises(CANNOT_GO_ON) as raised:
+        read_back(ranges, *HALVES)
+    assert cause_of(str(raised.value)).startswith("files of the range have gone while it was replayed")
+
+
+def damage(path: str) -> None:
+    Path(path).write_bytes(b"no Parquet")
+
+
+def put_a_wrong_checksum(path: str) -> None:
+    """Hadoop has a file's checksums beside it."""
+    there = Path(path)
+    there.with_name(f".{there.name}.crc").write_bytes(b"crc\0\0\0\x02\0wrong checksums")
+
+
+@pytest.mark.parametrize("spoil", [damage, put_a_wrong_checksum])
+@pytest.mark.parametrize("table", [BROKER_REPORTS, BUNDLE_REPORTS])
+def test_a_file_that_cannot_be_read_is_named_or_left_out(
+    spark: SparkSession, history: History, ranges: RangesOfSpark, table: str, spoil: Callable[[str], None]
+) -> None:
+    bad = file_of(history, table, 0).path
+    spoil(bad)
+    with pytest.raises(HistoryFileError, match=f"^{bad}: .*; move it out of the history"):
+        ranges.read(HALVES)
+
+    faults: list[HistoryFileError] = []
+    with closing(RangesOfSpark(spark, history, faults.append)) as others:
+        found = others.read(HALVES)
+        after = read_back(others, HALVES[1])
+
+    assert {str(each).partition(": ")[0] for each in faults} == {bad}
+    assert found[0] == "the range has no reports of loaded bundles"
+    assert after == read_here(history, HALVES[1])
+
+
+def test_a_file_that_spark_calls_otherwise_and_cannot_read_is_an_error_in_the_end(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    history = record_fleet(tmp_path / "100%", minutes=5)
+    put_a_wrong_checksum(file_of(history, BROKER_REPORTS, 0).path)
+    faults: list[HistoryFileError] = []
+
+    with pytest.raises(HistoryFileError, match=r"100%25/.*: cannot be read"):
+        RangesOfSpark(spark, history, faults.append).read(HALVES[:1])
+
+    assert len(faults) == 1
+
+
+def test_a_name_that_is_none_of_the_history_is_said_as_it_is_here(spark: SparkSession, history: History) -> None:
+    first = Path(file_of(history, BUNDLE_REPORTS, 0).path)
+    first.with_name("copy.parquet").write_bytes(first.read_bytes())
+    expected: set[str] = set()
+    wanted = read_here(history, *HALVES, on_fault=lambda fault: expected.add(str(fault)))
+
+    said: set[str] = set()
+    with closing(RangesOfSpark(spark, history, lambda fault: said.add(str(fault)))) as ranges:
+        ranges.read(HALVES)
+        assert read_back(ranges, *HALVES) == wanted
+
+    assert said == expected != set()
+
+
+def test_files_that_go_before_they_are_read_are_not_missed(
+    history: History, ranges: RangesOfSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = file_of(history, BUNDLE_REPORTS, 0)
+    listed = history.files
+
+    def late(table: str, from_ms: int | None, to_ms: int | None, on_fault: OnFault | None) -> list[HistoryFile]:
+        files = listed(table, from_ms, to_ms, on_fault)
+        if table == BUNDLE_REPORTS:
+            Path(gone.path).unlink()
+        return files
+
+    with monkeypatch.context() as changed:
+        changed.setattr(history, "files", late)
+        first, second = ranges.read(HALVES)
+
+    assert first == "the range has no reports of loaded bundles"
+    assert isinstance(second, Outline)
+    assert read_back(ranges, HALVES[1]) == read_here(history, HALVES[1])
+
+
+def test_a_file_that_goes_while_it_is_read_is_not_missed(
+    history: History, ranges: RangesOfSpark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = file_of(history, BUNDLE_REPORTS, 0)
+    before = RangesOfSpark._bytes_of
+
+    def late(self: RangesOfSpark, paths: Sequence[str]) -> RDD[Any]:
+        found = before(self, paths)
+        if gone.path in paths:
+            Path(gone.path).unlink()
+        return found
+
+    monkeypatch.setattr(RangesOfSpark, "_bytes_of", late)
+    first, second = ranges.read(HALVES)
+
+    assert first == "the range has no reports of loaded bundles"
+    assert isinstance(second, Outline)
+
+
+def test_ranges_in_a_filesystem_of_hadoops_are_those_of_this_machine(spark: SparkSession, history: History) -> None:
+    url = f"file://{history.directory.root}"
+    there = History(Directory(fs.PyFileSystem(_Hadoop(spark, url)), url))
+    bad = file_of(there, BROKER_REPORTS, 1).path
+    damage(bad.removeprefix("file://"))
+    faults: list[HistoryFileError] = []
+
+    with closing(RangesOfSpark(spark, there, faults.append)) as ranges:
+        _, why = ranges.read(HALVES)
+        assert read_back(ranges, HALVES[0]) == read_here(history, HALVES[0])
+
+    assert why == "the range has no reports of loaded bundles"
+    assert [str(each).partition(": ")[0] for each in faults] == [bad]

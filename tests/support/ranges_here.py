@@ -1,0 +1,45 @@
+"""The ranges of a history without Spark: read, and kept, where they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+
+from loadmanager.core.load import IntArray
+from loadmanager.history.columns import columns_of
+from loadmanager.history.gaps import Gap, find_gaps
+from loadmanager.history.reader import History
+from loadmanager.history.schemas import BROKER_REPORTS
+from loadmanager.pipeline.on_workers import Outline, outline_of
+from loadmanager.sim.recorded import RecordedRange
+from loadmanager.whatif.ranges import Stretch, read_range
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+class RangesHere:
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._ranges: dict[int, RecordedRange] = {}
+
+    def report_times(self, from_ms: int | None, to_ms: int | None) -> IntArray:
+        return np.sort(columns_of(self._history, BROKER_REPORTS, from_ms, to_ms, ["at_ms"], None)["at_ms"])
+
+    def gaps(self) -> list[Gap]:
+        return find_gaps(self._history)
+
+    def read(self, stretches: Sequence[Stretch]) -> list[Outline | str]:
+        return [self._read(stretch) for stretch in stretches]
+
+    def _read(self, stretch: Stretch) -> Outline | str:
+        try:
+            self._ranges[stretch.number] = read_range(self._history, stretch)
+        except ValueError as error:
+            return str(error)
+        return outline_of(self._ranges[stretch.number])
+
+    def try_each(self, work: Callable[[RecordedRange, A], R], given: Sequence[tuple[int, A]]) -> list[R]:
+        return [work(self._ranges[stretch], argument) for stretch, argument in given]
