@@ -75,10 +75,10 @@ def on_files(root: str, work: Work, files: Iterable[tuple[str, bytes]]) -> Itera
     """
     contents = {"/".join([root, *path.split("/")[-_BELOW_ROOT:]]): content for path, content in files}
     names = sorted((path, len(content)) for path, content in contents.items())
-    faults: list[HistoryFileError] = []
-    made = work(History(HeldFiles(root, contents)), faults.append)
+    faults: dict[str, HistoryFileError] = {}
+    made = work(History(HeldFiles(root, contents)), lambda fault: faults.update({str(fault): fault}))
     value = next(made)
-    yield Found(value, tuple(faults), blake2b(repr(names).encode(), digest_size=16).hexdigest())
+    yield Found(value, tuple(faults.values()), blake2b(repr(names).encode(), digest_size=16).hexdigest())
     yield from made
 
 
@@ -91,9 +91,11 @@ def found_of(elements: Iterable[Any]) -> Iterator[Any]:
 
 
 def range_of(stretch: Stretch, history: History, on_fault: OnFault) -> Iterator[Outline | str | bytes]:
-    """The outline of the range and its parts, or why it cannot be replayed."""
+    """The outline of the range, of a fleet that starts once it carries something, and its parts; or why it cannot be
+    replayed.
+    """
     try:
-        recorded = read_range(history, stretch, on_fault=on_fault)
+        recorded = read_range(history, stretch.once_begun(history, on_fault), on_fault=on_fault)
     except ValueError as error:
         yield str(error)
         return

@@ -11,7 +11,7 @@ its own one alone.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -88,7 +88,9 @@ def plan(
     outlines = {each: outline for each, outline in found.items() if isinstance(outline, Outline)}
     if not outlines:
         raise PipelineError(f"{history.directory}: nothing to replay: {'; '.join(left_out)}")
-    cells = _cells(whatif, tried, list(outlines))
+    cells = _cells(whatif, tried, outlines)
+    names = {cell.fleet for cell in cells}
+    left_out += [f"fleet {each.name}: no broker is left" for each in whatif.fleets if each.name not in names]
     model = cost_model(whatif.costs) if whatif.costs is not None else cost or CostModel()
     _require_names(whatif, list(outlines.values()))
     trials = _trials(whatif, tried, cells, outlines, model)
@@ -98,7 +100,7 @@ def plan(
         trials=trials,
         configurations=tried,
         band=whatif.band,
-        recommend_for=whatif.recommend_for or whatif.fleets[0].name,
+        recommend_for=_recommend_for(whatif, names),
         left_out=tuple(left_out),
     )
 
@@ -140,10 +142,20 @@ def _row(cell: Cell) -> dict[str, Any]:
     }
 
 
-def _cells(whatif: WhatIf, configurations: Iterable[str], stretches: Sequence[Stretch]) -> tuple[Cell, ...]:
-    product = itertools.product(whatif.fleets, configurations, stretches, whatif.seeds)
+def _recommend_for(whatif: WhatIf, fleets: Collection[str]) -> str:
+    """One of the fleets that are played; `ScenarioError` when the one that is asked for is none."""
+    name = whatif.recommend_for or whatif.fleets[0].name
+    if name not in fleets:
+        raise ScenarioError(f"{whatif.name}: fleet {name}: no broker is left")
+    return name
+
+
+def _cells(whatif: WhatIf, configurations: Iterable[str], outlines: Mapping[Stretch, Outline]) -> tuple[Cell, ...]:
+    """Without those of a fleet that has no broker left in the stretch."""
+    product = itertools.product(whatif.fleets, configurations, outlines, whatif.seeds)
+    played = (each for each in product if _leaves_one(each[0], outlines[each[2]]))
     cells = [
-        Cell(number, fleet.name, name, stretch, seed) for number, (fleet, name, stretch, seed) in enumerate(product)
+        Cell(number, fleet.name, name, stretch, seed) for number, (fleet, name, stretch, seed) in enumerate(played)
     ]
     if len(cells) > MOST_TRIALS:
         raise ScenarioError(f"{whatif.name}: {len(cells)} scenarios, expected at most {MOST_TRIALS}")
@@ -197,15 +209,23 @@ def _naming(whatif: WhatIf, cell: Cell) -> Iterator[None]:
 def _change(fleet: FleetChanges, outline: Outline) -> FleetChange:
     """The same in a stretch; what is not in it at all cannot be changed there."""
     ids, names = outline.broker_ids, outline.namespaces
-    removed = {BrokerId(each) for each in fleet.removed if each in ids}
-    left = sorted(each for each in ids if each not in removed)
-    removed |= set(left[len(left) - min(fleet.removed_count, len(left)) :])
+    more = _removable(fleet, outline)[: fleet.removed_count]
     return FleetChange(
-        frozenset(removed),
+        frozenset({*more, *(BrokerId(each) for each in fleet.removed if each in ids)}),
         tuple(_added(fleet.added, outline.like)),
         {BrokerId(each): speed for each, speed in fleet.speeds.items() if each in ids},
         {each: factor for each, factor in fleet.loads.items() if each in names},
     )
+
+
+def _leaves_one(fleet: FleetChanges, outline: Outline) -> bool:
+    return bool(fleet.added) or fleet.removed_count <= len(_removable(fleet, outline))
+
+
+def _removable(fleet: FleetChanges, outline: Outline) -> list[BrokerId]:
+    """The last by name first. A fleet to which nothing is added keeps one of those that are there at the beginning."""
+    stays = () if fleet.added or outline.like is None else (outline.like.id,)
+    return sorted({*outline.broker_ids} - {*fleet.removed, *stays}, reverse=True)
 
 
 def _added(groups: Iterable[ScenarioBrokers], like: BrokerSpec | None) -> Iterator[BrokerSpec]:

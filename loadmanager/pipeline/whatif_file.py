@@ -41,7 +41,9 @@ class FleetChanges(Part):
 
     name: str = Field(pattern=_NAME, description="What it is called in the league.")
     removed: tuple[Broker, ...] = Field((), description="Brokers that are not there.")
-    removed_count: Count = Field(0, description="So many more are not there: the last ones by name.")
+    removed_count: Count = Field(
+        0, description="So many more are not there: the last ones by name, of which one is left."
+    )
     added: tuple[ScenarioBrokers, ...] = Field(
         (), description="Brokers that are there too; without a capacity, like the first one by name."
     )

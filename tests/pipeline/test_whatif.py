@@ -195,6 +195,33 @@ def test_with_fewer_brokers_and_a_doubled_namespace_brokers_are_used_more(histor
     assert [spec.id for spec in given.trials[4].change.added] == ["added-0000:8080", "added-0001:8080"]
 
 
+def test_a_fleet_without_a_broker_is_left_out_beside_others(history: History) -> None:
+    fleets = [{"name": "as-recorded"}, {"name": "three-less", "removedCount": 3}, {"name": "none", "removedCount": 4}]
+
+    given = planned(whatif(fleets=fleets), history)
+
+    assert [cell.fleet for cell in given.cells] == ["as-recorded", "three-less"]
+    assert [len(given.trials[cell.number].change.removed) for cell in given.cells] == [0, 3]
+    assert given.left_out == ("fleet none: no broker is left",)
+
+
+def test_of_the_brokers_that_are_there_at_the_beginning_one_stays(tmp_path: Path) -> None:
+    directory, last = Directory.of(str(tmp_path)), BROKERS - 1
+    with a_writer(directory) as writer:
+        writer.begin_term(1, NOON_MS)
+        for minute in range(60):
+            at_ms = NOON_MS + minute * MINUTE_MS
+            writer.put(at_ms, report_of(last, at_ms, {bundle_name(0, 0): 1.0}))
+            if minute >= 20:
+                writer.put(at_ms, report_of(0, at_ms, {bundle_name(0, 1): 1.0}))
+        writer.end_term(NOON_MS + 60 * MINUTE_MS)
+        assert writer.flush(FLUSH_S)
+
+    given = planned(whatif(fleets=[{"name": "one-less", "removedCount": 1}]), History(directory))
+
+    assert given.trials[0].change.removed == {broker(0)}
+
+
 def test_the_file_in_the_documentation_can_be_used() -> None:
     text = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text(encoding="utf-8")
     _, _, rest = text.partition("```yaml\nname: three-brokers-less\n")
@@ -315,7 +342,12 @@ def test_reports_of_brokers_without_any_bundle_are_nothing_to_replay(tmp_path: P
             ScenarioError,
             "fleets.0.loads: the range has no 'tenant/nope'; did you mean tenant/ns-",
         ),
-        ({"fleets": [{"name": "a", "removedCount": 4}]}, ScenarioError, "fleet a, .*no broker is left"),
+        ({"fleets": [{"name": "a", "removedCount": 4}]}, ScenarioError, "fleet a: no broker is left"),
+        (
+            {"fleets": [{"name": "a", "removed": [str(broker(0)), str(broker(1)), str(broker(2)), str(broker(3))]}]},
+            ScenarioError,
+            "fleet a, .*no broker is left",
+        ),
         ({"seeds": list(range(1000)), "fleets": [{"name": f"f{i}"} for i in range(11)]}, ScenarioError, "11000 scen"),
     ],
 )

@@ -157,8 +157,8 @@ def _no_owner_asked_before_deletion() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """`taken_out` is without it. `missed_by` is the seed of a schedule that fails then, None where it takes thousands to
-    find one, or another guard does as much.
+    """`taken_out` is without it. `missed_by` is the seed of a schedule that fails then, None where it takes thousands
+    to find one, or another guard does as much.
     """
 
     name: str

@@ -36,7 +36,7 @@ class RangesHere:
 
     def _read(self, stretch: Stretch) -> Outline | str:
         try:
-            self._ranges[stretch.number] = read_range(self._history, stretch)
+            self._ranges[stretch.number] = read_range(self._history, stretch.once_begun(self._history))
         except ValueError as error:
             return str(error)
         return outline_of(self._ranges[stretch.number])

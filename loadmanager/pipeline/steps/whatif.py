@@ -34,7 +34,7 @@ from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
 
 RECOMMENDED = "recommended.yaml"
 
-_TRIED = ("ThresholdShedder", "UniformLoadShedder", "AvgShedder", "TransferShedder")
+_TRIED = ("ThresholdShedder", "UniformLoadShedder", "AvgShedder", "TransferShedder", "Level")
 _STEPS_OF_A_TRIAL = 120
 _LONGEST_STEP_S = 60.0
 _FIRST_ROUND_S, _FIRST_ROUND_STEPS = 30.0, 10

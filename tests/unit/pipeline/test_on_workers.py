@@ -11,14 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.recorded import NOON_MS
-from support.recorded_fleet import MINUTE_MS, record_fleet
+from support.recorded import FLUSH_S, NOON_MS, a_writer
+from support.recorded_fleet import BROKERS, MINUTE_MS, broker, bundle_name, record_fleet, report_of
 
 from loadmanager.errors import HistoryError
 from loadmanager.history.columns import columns_of
-from loadmanager.history.files import HOUR_MS
+from loadmanager.history.files import HOUR_MS, Directory
 from loadmanager.history.gaps import MARKS, find_gaps, gaps_in
 from loadmanager.history.reader import History
+from loadmanager.history.rows import Event
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
 from loadmanager.pipeline import on_workers
 from loadmanager.pipeline.on_workers import (
@@ -61,6 +62,31 @@ def test_a_range_of_bytes_that_were_brought_is_the_one_that_is_read(history: His
 
     assert (found.value, found.faults) == (outline_of(recorded), ())
     assert is_same(unpacked(parts), recorded)
+
+
+def test_a_range_that_begins_with_the_start_of_a_fleet_begins_when_all_are_there_and_carry_something(
+    tmp_path: Path,
+) -> None:
+    with a_writer(Directory.of(str(tmp_path))) as writer:
+        writer.begin_term(1, NOON_MS)
+        for number in range(BROKERS):
+            at_ms = NOON_MS + 500 * number
+            writer.put(at_ms, Event("broker_registered", str(broker(number)), {}))
+            writer.put(at_ms, report_of(number, at_ms, {}))
+        for minute in range(1, 30):
+            for number in range(BROKERS):
+                at_ms = NOON_MS + minute * MINUTE_MS + number
+                writer.put(at_ms, report_of(number, at_ms, {bundle_name(0, number): 1.0}))
+        writer.end_term(NOON_MS + 30 * MINUTE_MS)
+        assert writer.flush(FLUSH_S)
+    started = History(str(tmp_path))
+
+    found, *parts = made(started, brought(started, BROKER_REPORTS, BUNDLE_REPORTS, EVENTS))
+
+    assert found.value.broker_ids == tuple(map(broker, range(BROKERS)))
+    recorded = unpacked(parts)
+    assert [spec.id for spec in recorded.brokers] == list(found.value.broker_ids)
+    assert recorded.duration_s == HOUR.duration_s - 58  # two seconds before the first load
 
 
 def is_same(one: RecordedRange, other: RecordedRange) -> bool:
