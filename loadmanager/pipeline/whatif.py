@@ -133,22 +133,20 @@ def play(spark: SparkSession, given: WhatIfPlan, partitions: int | None = None) 
 
     What is sent to workers needs `loadmanager.sim` there, and nothing of the pipeline.
     """
-    shared = spark.sparkContext.broadcast((dict(given.trials), dict(given.ranges), given.band))
-
-    def run(rows: pd.DataFrame) -> pd.DataFrame:
-        trials, ranges, band = shared.value
-        found = [
-            row | figures(trials[row["scenario"]].run(ranges[row["stretch"]]), band) for row in rows.to_dict("records")
-        ]
-        return pd.DataFrame(found)
-
     cells = [
         (cell.number, cell.fleet, cell.configuration, cell.stretch.number, cell.seed, cell.stretch.from_ms)
         for cell in given.cells
     ]
-    frame = spark.createDataFrame(cells, _CELLS)
-    spread = frame.repartitionByRange(partitions or len(cells), "scenario")
-    return spread.groupBy("scenario").applyInPandas(run, OUTCOMES)
+    rows = [dict(zip(_CELLS.names, cell, strict=True)) for cell in cells]
+    shared = spark.sparkContext.broadcast((rows, dict(given.trials), dict(given.ranges), given.band))
+
+    def run(batches: Iterable[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        rows, trials, ranges, band = shared.value
+        for number in itertools.chain.from_iterable(batch["id"] for batch in batches):
+            row = rows[number]
+            yield pd.DataFrame([row | figures(trials[row["scenario"]].run(ranges[row["stretch"]]), band)])
+
+    return spark.range(len(rows), numPartitions=partitions or len(rows)).mapInPandas(run, OUTCOMES)
 
 
 def _cells(whatif: WhatIf, configurations: Iterable[str], stretches: Sequence[Stretch]) -> tuple[Cell, ...]:
