@@ -43,7 +43,7 @@ def try_out(run: JobRun) -> None:
     whatif = _whatif(run)
     planned = _plan(run, whatif)
     run.write("scenarios", play(run.spark, planned, run.job.partitions))
-    outcomes: pd.DataFrame = run.read("scenarios").orderBy("scenario").toPandas()
+    outcomes: pd.DataFrame = run.read_rows("scenarios").sort_by("scenario").to_pandas()
     run.write_pandas("league", league_table(outcomes))
     run.write_pandas("paired_differences", paired_differences(outcomes))
     run.write_pandas("recommendation", recommendation_table(outcomes))
@@ -64,7 +64,7 @@ def _plan(run: JobRun, whatif: WhatIf) -> WhatIfPlan:
         run.write("cost_models", cost_models(cleaned.clean))
     history = History(directory_at(run.spark, run.job.history))
     on_fault = (lambda fault: run.note(f"left out: {fault}")) if run.history.leaves_out else None
-    cost = known_cost(run.read("cost_models"))
+    cost = known_cost(run.read_rows("cost_models"))
     planned = plan(whatif, history, base=run.recorded.values(), cost=cost, on_fault=on_fault)
     for each in planned.left_out:
         run.note(f"what-if: left out: {each}")
