@@ -107,7 +107,8 @@ def carried(bundle_reports: DataFrame, reports: DataFrame) -> DataFrame:
 
 def short_bundle_windows(pieces: DataFrame) -> DataFrame:
     """Windows of 5 minutes, from `carried`."""
-    grouped = pieces.groupBy("start_ms", "bundle", "namespace").agg(
+    of_bundles = pieces.repartition("bundle", "namespace")  # longer windows are made of the same rows then
+    grouped = of_bundles.groupBy("start_ms", "bundle", "namespace").agg(
         f.sum("n").alias("n"),
         f.sum("covered_ms").alias("covered_ms"),
         *_summed_up(),

@@ -11,14 +11,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyarrow import fs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from support.frames import rows_of
 
 from loadmanager.errors import PipelineError
+from loadmanager.history.files import Directory
+from loadmanager.pipeline import writing
 from loadmanager.pipeline.contents import RowFile
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.delta import DeltaAccount
+from loadmanager.pipeline.filesystems import _Hadoop
 from loadmanager.pipeline.schemas import frame_of
 from loadmanager.pipeline.writing import Format, Tables
 
@@ -204,6 +208,21 @@ def test_rows_that_are_known_here_replace_the_part_in_question(spark: SparkSessi
     assert shares(tables) == shares_in_files(tables) == {"b": 4}
     tables.clear(NAME)
     assert (tables.has(NAME), shares(tables), tables.read_rows(NAME).num_rows) == (True, {}, 0)
+
+
+def test_rows_that_are_known_here_go_through_hadoops_filesystems(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"file://{tmp_path}"
+    there = Directory(fs.PyFileSystem(_Hadoop(spark, url)), url)
+    monkeypatch.setattr(writing, "directory_at", lambda *_: there)
+    tables = Tables(spark, url)
+    given: pd.DataFrame = rows(spark, a=1, b=2).toPandas()
+    tables.write_rows(NAME, given)
+    assert tables.read_rows(NAME).to_pandas().equals(given)
+    assert shares(tables) == {"a": 1, "b": 2}
+    tables.write(NAME, rows(spark, c=3))
+    assert tables.read_rows(NAME).column("subject").to_pylist() == ["c"]
 
 
 def test_rows_that_are_not_those_of_the_table_are_refused(spark: SparkSession, tables: Tables) -> None:
