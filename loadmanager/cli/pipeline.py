@@ -280,13 +280,13 @@ def _league_lines(spark: Spark, out: str) -> list[str]:
     """The league, a line for each configuration."""
     from loadmanager.pipeline.writing import Tables  # noqa: PLC0415 - PySpark may not be installed
 
-    rows = Tables(spark, out).read("league").orderBy("fleet", "place").collect()
+    rows = Tables(spark, out).read_rows("league").sort_by([("fleet", "ascending"), ("place", "ascending")])
     return [
-        f"{row.fleet}  {row.place}.  {row.configuration}: {row.time_full:.1%} of the time above 100 %,"
-        f" {row.time_hot:.1%} above 85 %, regret {row.regret:.3f},"
-        f" {row.moves:.1f} moves, {row.moved_again:.1%} of all load again and {row.returns:.1f} returns an hour"
-        f"{'  (recommended)' if row.recommended else ''}"
-        for row in rows
+        f"{row['fleet']}  {row['place']}.  {row['configuration']}: {row['time_full']:.1%} of the time above 100 %,"
+        f" {row['time_hot']:.1%} above 85 %, regret {row['regret']:.3f}, {row['moves']:.1f} moves,"
+        f" {row['moved_again']:.1%} of all load again and {row['returns']:.1f} returns an hour"
+        f"{'  (recommended)' if row['recommended'] else ''}"
+        for row in rows.to_pylist()
     ]
 
 

@@ -93,8 +93,21 @@ class History:
 
         They have these columns, or all; a file that cannot be used goes to `on_fault`, or is raised.
         """
+        yield from self.scan_files(
+            self.files(table, from_ms, to_ms, on_fault), table, from_ms, to_ms, columns, on_fault
+        )
+
+    def scan_files(
+        self,
+        files: list[HistoryFile],
+        table: str,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        columns: Sequence[str] | None = None,
+        on_fault: OnFault | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        """The same of these files of the table, which are in their order."""
         wanted = wanted_columns(table, columns)
-        files = self.files(table, from_ms, to_ms, on_fault)
         read = wanted if columns is None else TABLES[table].only([*wanted.names, *KEYS])
         for group in _overlapping(files):
             batches = chain.from_iterable(self._read(file, read, on_fault) for file in group)

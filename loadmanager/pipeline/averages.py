@@ -12,18 +12,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import reduce
-from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
+from pyspark.sql import types as t
 
 from loadmanager.core.load import LONG_WINDOW, SHORT_WINDOW, BoolArray, FloatArray, IntArray, next_average
+from loadmanager.errors import PipelineError
 from loadmanager.history.schemas import ORDER
 from loadmanager.pipeline.datasets import require, schema_of
-from loadmanager.pipeline.schemas import METRICS, RESOURCES, bundle_name, packed_bounds
-from loadmanager.pipeline.standing import bundles_standing
+from loadmanager.pipeline.schemas import (
+    BUNDLE_KEY,
+    METRICS,
+    RESOURCES,
+    bundle_name,
+    frame_of,
+    namespace_hash,
+    packed_bounds,
+)
+from loadmanager.pipeline.standing import bundles_seen, bundles_standing
 
 SHORTEST_S = 300
 WINDOWS_S = (SHORTEST_S, 3600, 86_400)
@@ -31,6 +42,17 @@ WINDOWS_S = (SHORTEST_S, 3600, 86_400)
 _RATED = ("cpu", "direct_memory", "bandwidth_in", "bandwidth_out")
 _FIGURES = (*METRICS, "topics", "sessions")
 """What is known of a bundle."""
+
+_BUNDLE = ["hash", "bounds"]
+_SHORT, _LONG = ([f"{length}_{name}" for name in METRICS] for length in ("short", "long"))
+_OF_LAST = ("topics", "at_ms", *ORDER)
+_REBUILT = t.StructType(
+    [
+        *(t.StructField(name, t.LongType()) for name in _BUNDLE),
+        *(each for each in schema_of("running_means") if each.name not in ("bundle", "namespace")),
+    ]
+)
+"""Running means, of bundles by numbers: names would cost more than the rest."""
 
 _P95 = 0.95
 _SHORTEST_MS = SHORTEST_S * 1000
@@ -72,20 +94,21 @@ def carried(bundle_reports: DataFrame, reports: DataFrame) -> DataFrame:
     Rows are grouped by numbers alone, for speed, and the names of namespaces and brokers are looked up by their hashes
     in the end (should two ever share one, it fails).
     """
-    rows = _by_window(bundles_standing(bundle_reports, reports, _FIGURES))
+    seen = bundles_seen(bundle_reports)
+    rows = _by_window(bundles_standing(bundle_reports, seen, reports, _FIGURES))
     grouped = rows.groupBy("hash", "bounds", "stay", "window").agg(
         f.min("by").alias("by"), f.min("begun_ms").alias("from_ms"), *_sums(_FIGURES), *map(_highest, METRICS)
     )
-    named = grouped.join(f.broadcast(_names_by_hash(bundle_reports, "namespace", "hash")), "hash").join(
-        f.broadcast(_names_by_hash(reports, "broker", "by")), "by"
-    )
+    brokers = reports.select("broker").distinct().select("broker", f.xxhash64("broker").alias("by")).toArrow()
+    named = _named(_named(grouped, seen, "namespace", "hash"), brokers, "broker", "by")
     named = named.withColumn("bundle", bundle_name(f.col("bounds")))
     return _table(_means_of(named, _FIGURES), "carried")
 
 
 def short_bundle_windows(pieces: DataFrame) -> DataFrame:
     """Windows of 5 minutes, from `carried`."""
-    grouped = pieces.groupBy("start_ms", "bundle", "namespace").agg(
+    of_bundles = pieces.repartition("bundle", "namespace")  # longer windows are made of the same rows then
+    grouped = of_bundles.groupBy("start_ms", "bundle", "namespace").agg(
         f.sum("n").alias("n"),
         f.sum("covered_ms").alias("covered_ms"),
         *_summed_up(),
@@ -134,15 +157,20 @@ def running_means(bundle_reports: DataFrame, before: DataFrame | None = None) ->
     `before` is an earlier such table to go on from; reports that it has are not counted again. A leader leaves a bundle
     to its owner when two brokers report it at once; such a report is counted here.
     """
-    samples = bundle_reports.select(
-        bundle_name(packed_bounds()).alias("bundle"), "namespace", *METRICS, "topics", "at_ms", *ORDER
-    )
     if before is None:
-        before = bundle_reports.sparkSession.createDataFrame([], schema_of("running_means"))
+        before = frame_of(bundle_reports.sparkSession, schema_of("running_means"))
+    digits = (f.conv(f.substring("bundle", at, 8), 16, 10).cast("long") for at in (-19, -8))
+    known = before.withColumns(dict(zip(BUNDLE_KEY[1:], digits, strict=True)))
+    namespaces = reduce(DataFrame.union, (each.select("namespace") for each in (known, bundle_reports))).distinct()
+    names = namespaces.select("namespace", namespace_hash()).toArrow()
+    keys = [namespace_hash(), packed_bounds().alias("bounds")]
+    samples = bundle_reports.select(*keys, *METRICS, "topics", "at_ms", *ORDER)
     buckets = int(str(bundle_reports.sparkSession.conf.get("spark.sql.shuffle.partitions")))
-    bucket = f.pmod(f.xxhash64("bundle"), f.lit(buckets))
-    known, new = (each.withColumn("bucket", bucket).groupBy("bucket") for each in (before, samples))
-    return require(known.cogroup(new).applyInPandas(_rebuilt, schema_of("running_means")), "running_means")
+    bucket = f.pmod(f.xxhash64("hash", "bounds"), f.lit(buckets))
+    both = (known.select(*keys, *_REBUILT.names[2:]), samples)
+    one, other = (each.groupBy(bucket) for each in both)
+    rebuilt = _named(one.cogroup(other).applyInPandas(_rebuilt, _REBUILT), names, "namespace", "hash")
+    return _table(rebuilt.withColumn("bundle", bundle_name(f.col("bounds"))), "running_means")
 
 
 def _by_window(rows: DataFrame) -> DataFrame:
@@ -162,12 +190,13 @@ def _by_window(rows: DataFrame) -> DataFrame:
     )
 
 
-def _names_by_hash(rows: DataFrame, name: str, key: str) -> DataFrame:
-    """Each hash (`key`) with the only `name` that has it; it fails when there are two."""
-    names = rows.select(name).distinct().groupBy(f.xxhash64(name).alias(key)).agg(f.collect_list(name).alias("names"))
-    shared = f.concat(f.lit(f"{name}s that share a hash: "), f.array_join("names", ", "))
-    only = f.when(f.size("names") == 1, f.element_at("names", 1)).otherwise(f.raise_error(shared))
-    return names.select(key, only.alias(name))
+def _named(rows: DataFrame, names: pa.Table, name: str, key: str) -> DataFrame:
+    """The rows with the `name` that their hash (`key`) is of. Raises `PipelineError` when two have the same."""
+    pairs = names.group_by([key, name]).aggregate([])
+    shared = pairs.group_by(key).aggregate([(name, "list")]).filter(pc.list_value_length(pc.field(f"{name}_list")) > 1)
+    if shared.num_rows:
+        raise PipelineError(f"{name}s that share a hash: {', '.join(shared.column(f'{name}_list')[0].as_py())}")
+    return rows.join(f.broadcast(rows.sparkSession.createDataFrame(pairs)), key)
 
 
 def _sums(figures: Iterable[str]) -> list[Column]:
@@ -259,49 +288,52 @@ def _fraction(name: str) -> Column:
 
 def _rebuilt(known: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
     """All bundles of a bucket side by side: the k-th sample of each is taken in at once, as the leader's model does."""
-    names = sorted({*known["bundle"], *samples["bundle"]})
-    at = {name: row for row, name in enumerate(names)}
-    means = _Means.of(known, at)
-    rows = samples["bundle"].map(at).to_numpy(np.int64)
+    keys = pd.concat([known[_BUNDLE], samples[_BUNDLE]])
+    rows = keys.groupby(_BUNDLE, sort=False).ngroup().to_numpy(np.int64)
+    bundles = keys.drop_duplicates()
+    means = _Means(len(bundles))
+    means.set(rows[: len(known)], known)
+    rows = rows[len(known) :]
     order = np.lexsort((samples["sequence"], samples["epoch"], rows))
     samples, rows = samples.iloc[order], rows[order]
     is_new = means.are_before(rows, samples["epoch"].to_numpy(), samples["sequence"].to_numpy())
     samples, rows = samples[is_new], rows[is_new]
-    counts = np.bincount(rows, minlength=len(names))
+    counts = np.bincount(rows, minlength=len(bundles))
     longest_first = np.argsort(-counts, kind="stable")
     starts = (np.cumsum(counts) - counts)[longest_first]
     load = samples[list(METRICS)].to_numpy(np.float64)
     for k in range(int(counts.max(initial=0))):
         going_on = int(np.count_nonzero(counts > k))
         means.take_in(longest_first[:going_on], load[starts[:going_on] + k])
-    last = samples.iloc[(np.cumsum(counts) - 1)[counts > 0]]
-    return means.as_frame(names, known, last)
+    means.go_to(samples.iloc[(np.cumsum(counts) - 1)[counts > 0]], np.flatnonzero(counts))
+    return pd.concat([bundles.reset_index(drop=True), means.as_frame()], axis=1)
 
 
 class _Means:
-    """The running means of the bundles of a bucket, and up to where (epoch, sequence) they go."""
+    """The running means of the bundles of a bucket, and what goes with the last sample of each."""
 
     def __init__(self, bundles: int) -> None:
         self.short: FloatArray = np.zeros((bundles, len(METRICS)))
         self.long: FloatArray = np.zeros((bundles, len(METRICS)))
         self.short_samples = np.zeros(bundles, dtype=np.int16)
         self.long_samples = np.zeros(bundles, dtype=np.int16)
-        self.epoch = np.full(bundles, -1, dtype=np.int64)
-        self.sequence = np.full(bundles, -1, dtype=np.int64)
+        self.last = {name: np.full(bundles, -1, dtype=np.int64) for name in _OF_LAST}
 
-    @classmethod
-    def of(cls, known: pd.DataFrame, at: dict[str, int]) -> _Means:
-        means = cls(len(at))
-        rows = known["bundle"].map(at).to_numpy(np.int64)
-        means.short[rows] = known[[f"short_{name}" for name in METRICS]].to_numpy(np.float64)
-        means.long[rows] = known[[f"long_{name}" for name in METRICS]].to_numpy(np.float64)
-        for name in ("short_samples", "long_samples", "epoch", "sequence"):
-            getattr(means, name)[rows] = known[name]
-        return means
+    def set(self, rows: IntArray, known: pd.DataFrame) -> None:
+        """Have these bundles as they were known before."""
+        self.short[rows] = known[_SHORT].to_numpy(np.float64)
+        self.long[rows] = known[_LONG].to_numpy(np.float64)
+        self.short_samples[rows], self.long_samples[rows] = known["short_samples"], known["long_samples"]
+        self.go_to(known, rows)
+
+    def go_to(self, last: pd.DataFrame, rows: IntArray) -> None:
+        """These are the last samples of these bundles."""
+        for name, values in self.last.items():
+            values[rows] = last[name]
 
     def are_before(self, rows: IntArray, epoch: IntArray, sequence: IntArray) -> BoolArray:
         """Whether the means of these rows do not have the sample yet."""
-        last, place = self.epoch[rows], self.sequence[rows]
+        last, place = self.last["epoch"][rows], self.last["sequence"][rows]
         return np.asarray((last < epoch) | ((last == epoch) & (place < sequence)))
 
     def take_in(self, rows: IntArray, load: FloatArray) -> None:
@@ -313,18 +345,8 @@ class _Means:
             self.long[rows], self.long_samples[rows], load, LONG_WINDOW
         )
 
-    def as_frame(self, names: Sequence[str], known: pd.DataFrame, last: pd.DataFrame) -> pd.DataFrame:
-        """As a table; what goes with the last sample of a bundle is in `last`, or `known` from before."""
-        columns = ["topics", "at_ms", *ORDER]
-        newest = pd.concat([known[["bundle", *columns]], last[["bundle", *columns]]]).drop_duplicates(
-            "bundle", keep="last"
-        )
-        newest = newest.set_index("bundle").loc[names]
-        frame: dict[str, Any] = {"bundle": names, "namespace": [name.rpartition("/")[0] for name in names]}
-        frame |= {f"short_{name}": self.short[:, at] for at, name in enumerate(METRICS)}
-        frame |= {f"long_{name}": self.long[:, at] for at, name in enumerate(METRICS)}
-        frame |= {
-            "short_samples": self.short_samples.astype(np.int32),
-            "long_samples": self.long_samples.astype(np.int32),
-        }
-        return pd.DataFrame(frame | {name: newest[name].to_numpy(np.int64) for name in columns})
+    def as_frame(self) -> pd.DataFrame:
+        """A row for each bundle."""
+        means = {**dict(zip(_SHORT, self.short.T, strict=True)), **dict(zip(_LONG, self.long.T, strict=True))}
+        samples = {"short_samples": self.short_samples, "long_samples": self.long_samples}
+        return pd.DataFrame({**means, **samples, **self.last})

@@ -6,7 +6,6 @@ the mean over all brokers that reported. A broker counts for the time that it wa
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import Any
 
 import pandas as pd
@@ -213,18 +212,15 @@ def inconsistent_brokers(
         f.count(f.lit(1)).cast("double").alias("summed_bundles"),
     )
     joined = broker_reports.join(summed, list(ORDER), "left")
-    compared = [
-        joined.select(
-            "broker",
+    compared = (
+        f.struct(
             f.lit(name).alias("what"),
-            "at_ms",
-            *ORDER,
             f.col(name).cast("double").alias("reported"),
             f.coalesce(f.col(f"summed_{name}"), f.lit(0.0)).alias("summed"),
         )
         for name in (*figures, "bundles")
-    ]
-    rows = reduce(DataFrame.unionByName, compared)
+    )
+    rows = joined.select("broker", "at_ms", *ORDER, f.inline(f.array(*compared)))
     larger = f.greatest(f.abs("reported"), f.abs("summed"), f.lit(1.0))
     rows = rows.withColumn("difference", f.abs(f.col("reported") - f.col("summed")) / larger)
     worst = f.max(f.struct("difference", "epoch", "sequence", "at_ms", "reported", "summed"))

@@ -11,12 +11,14 @@ is kept, and the table says why.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from pyspark.sql import Column, DataFrame, Row
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from scipy.optimize import nnls
 
@@ -119,9 +121,9 @@ class FleetCost:
     cost: CostModel
 
 
-def fleet_cost(models: Iterable[Row]) -> FleetCost:
+def fleet_cost(models: Iterable[Mapping[str, Any]]) -> FleetCost:
     """Of the rows of a table of `COST_MODELS`. Raises `ValueError` when there are none."""
-    by_class: dict[str, dict[str, Row]] = {}
+    by_class: dict[str, dict[str, Mapping[str, Any]]] = {}
     for row in models:
         by_class.setdefault(row["broker_class"], {})[row["resource"]] = row
     if not by_class:
@@ -136,10 +138,9 @@ def fleet_cost(models: Iterable[Row]) -> FleetCost:
     return FleetCost(broker_class, cost)
 
 
-def known_cost(models: DataFrame) -> CostModel | None:
+def known_cost(models: pa.Table) -> CostModel | None:
     """The cost model of most brokers, of the table `cost_models`; None when there is none."""
-    rows: list[Row] = models.collect()
-    return fleet_cost(rows).cost if rows else None
+    return fleet_cost(models.to_pylist()).cost if models.num_rows else None
 
 
 def _fit_resource(reports: Reports, resource: int, given: CostModel) -> ResourceFit:

@@ -10,8 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import pandas as pd
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from loadmanager.errors import PipelineError
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS
@@ -356,3 +359,11 @@ def require(frame: DataFrame, table: str) -> DataFrame:
     if types:
         raise PipelineError(f"table {table}: columns {', '.join(types)}: not in it")
     return frame.select(*schema.fieldNames())
+
+
+def rows_of(frame: pd.DataFrame, table: str) -> pa.Table:
+    """Rows that are known here as Arrow's, with the columns of the table; what is not a number is null."""
+    schema = to_arrow_schema(schema_of(table))
+    if set(frame.columns) != set(schema.names):
+        raise PipelineError(f"table {table}: has columns {', '.join(schema.names)}; given {', '.join(frame.columns)}")
+    return pa.Table.from_pandas(frame, schema, preserve_index=False).replace_schema_metadata()

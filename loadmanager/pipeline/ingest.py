@@ -59,10 +59,10 @@ class Cleaned(NamedTuple):
     rejected: DataFrame
     seen: Observation
 
-    def find_rejected(self) -> DataFrame:
-        """Once `clean` has been written: `rejected`, for which only files are read that have some."""
+    def find_rejected(self) -> DataFrame | None:
+        """Once `clean` has been written: `rejected`, for which only files are read that have some; None without any."""
         files = self.seen.get["files"]
-        return self.rejected.where(f.col("file").isin(files) if files else f.lit(False))  # noqa: FBT003 - a value
+        return self.rejected.where(f.col("file").isin(files)) if files else None
 
 
 def clean_bundle_reports(rows: DataFrame, apart: DataFrame | None = None) -> Cleaned:

@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import Protocol
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import types as t
 
 from loadmanager.pipeline.capacity import Aim
-from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.enough import not_enough_history
 from loadmanager.pipeline.filesystems import directory_at
 from loadmanager.pipeline.hours import hours_known
@@ -20,7 +20,6 @@ from loadmanager.pipeline.keeping_up import KeepingUp
 from loadmanager.pipeline.known_files import KnownFiles
 from loadmanager.pipeline.reading import BadFiles, HistoryTables
 from loadmanager.pipeline.recorded import Recorded, newest_recorded
-from loadmanager.pipeline.schemas import frame_of
 from loadmanager.pipeline.step import NothingToSay, Step
 from loadmanager.pipeline.summary import Done, Summary
 from loadmanager.pipeline.whatif_file import WhatIf
@@ -93,6 +92,11 @@ class JobRun:
         self._step.require_reads(table)
         return self._tables.read(table, keys)
 
+    def read_rows(self, table: str, where: pc.Expression | None = None) -> pa.Table:
+        """As `Tables.read_rows`."""
+        self._step.require_reads(table)
+        return self._tables.read_rows(table, where)
+
     def has(self, table: str) -> bool:
         """Whether it was ever written; of any table."""
         return self._tables.has(table)
@@ -114,9 +118,14 @@ class JobRun:
 
     def write_pandas(self, table: str, frame: pd.DataFrame) -> None:
         """As `write`, of few rows that are known here; what is not a number is null."""
-        rows = [tuple(row) for row in frame.astype(object).where(frame.notna(), None).itertuples(index=False)]
-        schema = t.StructType([schema_of(table)[name] for name in frame.columns])
-        self.write(table, frame_of(self.spark, schema, rows))
+        self._step.require_writes(table)
+        self._tell(table, self._tables.write_rows(table, frame))
+
+    def clear(self, table: str) -> None:
+        """Have the table without rows."""
+        self._step.require_writes(table)
+        self._tables.clear(table)
+        self._tell(table, 0)
 
     def note(self, text: str) -> None:
         """Say what was left out, in a sentence."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -56,22 +57,21 @@ class Maker:
             with_ends = [*keys, *(unit.end_key for unit in self._units)]
             self._write(f"clean_{table}", cleaned.clean, report_key_at("at_ms", grain), with_ends)
             bad = cleaned.find_rejected()
-            is_empty = not cleaned.seen.get["files"]
-            self._write(f"rejected_{table}", bad, _key_of_file(grain), keys, is_empty=is_empty)
-            if not is_empty:
+            self._write(f"rejected_{table}", bad, _key_of_file(grain), keys)
+            if bad is not None:
                 rejected[table] = self._tables.read(f"rejected_{table}", keys)
         self._write_events(history, hours)
         faults = [each for each in faults_in(history) if hour_of(each.path) in {None, *hours}]
-        counted, parts = rejected_rows(spark, rejected, faults), [*keys, ELSEWHERE]
-        is_empty = not rejected and not faults
-        self._write("rejected_rows", counted, _key_of_file(grain), parts, is_empty=is_empty)
+        counted = rejected_rows(spark, rejected, faults) if rejected or faults else None
+        self._write("rejected_rows", counted, _key_of_file(grain), [*keys, ELSEWHERE])
 
     def _write_events(self, history: HistoryTables, hours: Collection[int]) -> None:
-        events = history.frame(EVENTS, with_file=True, hours=hours)
-        is_one = f.col("kind").isin(*FLEET_EVENTS) & f.col("at_ms").isNotNull() & ~f.col(IS_STRAY)
-        of_fleet = events.where(is_one).select(*schema_of("fleet_events").fieldNames())
-        is_empty = not any(file.hour_ms in hours for file, _ in history.files(EVENTS))
-        self._write("fleet_events", of_fleet, key_at("at_ms", self._grain), self._keys, is_empty=is_empty)
+        of_fleet = None
+        if any(file.hour_ms in hours for file, _ in history.files(EVENTS)):
+            events = history.frame(EVENTS, with_file=True, hours=hours)
+            is_one = f.col("kind").isin(*FLEET_EVENTS) & f.col("at_ms").isNotNull() & ~f.col(IS_STRAY)
+            of_fleet = events.where(is_one).select(*schema_of("fleet_events").fieldNames())
+        self._write("fleet_events", of_fleet, key_at("at_ms", self._grain), self._keys)
 
     def average(self, events: DataFrame, end_ms: int, overloaded: float) -> None:
         """Who carried what, windows, and how even they were."""
@@ -79,23 +79,20 @@ class Maker:
         days = sorted({unit.day for unit in self._units})
         read = [*keys, *{each.end_key for unit in self._units for each in (unit, unit.before)}]
         brokers, bundles = (self._tables.read(f"clean_{name}", read) for name in _CLEANERS)
-        reports = standing(brokers, events, end_ms)
         is_wanted = key_at("start_ms", grain).isin(keys)
-        self._write("carried", carried(bundles, reports).where(is_wanted), key_at("start_ms", grain), keys)
-        pieces = self._tables.read("carried", keys)
         others = [each.key for day in days for each in day.units(grain) if each.key not in keys]
-        for name, short in (
-            ("bundle_windows", short_bundle_windows(pieces)),
-            ("broker_windows", short_broker_windows(brokers, reports, pieces).where(is_wanted)),
-            ("namespace_windows", short_namespace_windows(pieces)),
-        ):
-            kept = short.persist()  # each length is made of it
-            try:
-                frame = self._with_longer(name, kept, others)
-                of_days = [*keys, *(day.key for day in days if day.key not in keys)]
-                self._write(name, frame, window_key_at("start_ms", "window_s", grain), of_days)
-            finally:
-                kept.unpersist()
+        with _kept(standing(brokers, events, end_ms)) as reports:
+            self._write("carried", carried(bundles, reports).where(is_wanted), key_at("start_ms", grain), keys)
+            pieces = self._tables.read("carried", keys)
+            for name, short in (
+                ("bundle_windows", short_bundle_windows(pieces)),
+                ("broker_windows", short_broker_windows(brokers, reports, pieces).where(is_wanted)),
+                ("namespace_windows", short_namespace_windows(pieces)),
+            ):
+                with _kept(short) as kept:  # each length is made of it
+                    frame = self._with_longer(name, kept, others)
+                    of_days = [*keys, *(day.key for day in days if day.key not in keys)]
+                    self._write(name, frame, window_key_at("start_ms", "window_s", grain), of_days)
         even = imbalance(self._tables.read("broker_windows", keys), overloaded=overloaded)
         self._write("imbalance", even, key_at("start_ms", grain), keys)
 
@@ -109,23 +106,25 @@ class Maker:
         whole = short.unionByName(rest.where(f.col("window_s") == SHORTEST_S))
         return with_longer(name, short, of_unit).unionByName(with_longer(name, whole, longer))
 
-    def _write(
-        self,
-        name: str,
-        frame: DataFrame,
-        key: Column,
-        keys: Sequence[str],
-        *,
-        is_empty: bool = False,
-    ) -> None:
-        """In place of these parts, and of those that are of no unit any more. Nothing in place of nothing is not worth
-        a write.
-        """
+    def _write(self, name: str, frame: DataFrame | None, key: Column, keys: Sequence[str]) -> None:
+        """In place of these parts, and of those that are of no unit any more; None has no rows."""
         there = self._tables.contents(name)
         others = [part for part in there.parts if part not in self._stay and part not in keys]
-        if not (is_empty and there.number and not others and there.parts.keys().isdisjoint(keys)):
+        if frame is not None:
             of_parts, gather = frame.withColumn("part", key), len(self._units) > 1
             self._tables.write(name, of_parts, key="part", keys=[*keys, *others], gather=gather)
+        elif others or not there.number or not there.parts.keys().isdisjoint(keys):
+            self._tables.clear(name, [*keys, *others])
+
+
+@contextmanager
+def _kept(frame: DataFrame) -> Iterator[DataFrame]:
+    """The frame, worked out once."""
+    kept = frame.persist()
+    try:
+        yield kept
+    finally:
+        kept.unpersist()
 
 
 def _parts_of(units: Iterable[Unit]) -> set[str]:

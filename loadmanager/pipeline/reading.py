@@ -146,6 +146,12 @@ class HistoryTables:
             raise self._nothing(table)
         return [file for file in files if hours is None or file.hour_ms in hours]
 
+    def scan(self, table: str, columns: Sequence[str], hours: Container[int]) -> Iterator[pa.RecordBatch]:
+        """Those columns of what `frame` has, in this process, in the order of (epoch, sequence)."""
+        files = self._some_files(table, may_be_empty=True, hours=hours)
+        on_fault = (lambda fault: self._on_fault(table, fault)) if self.leaves_out else None
+        return self._history.scan_files(files, table, self.from_ms, self.to_ms, columns, on_fault)
+
     def leave_out(self, path: str, why: str) -> None:
         """Go on without this file; frames that were made before still have it."""
         for table, usable in self._found.items():

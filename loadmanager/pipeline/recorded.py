@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import orjson
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as f
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from loadmanager.config import Settings, settings_of
 from loadmanager.history.gaps import IMPORTED
@@ -44,17 +45,28 @@ def newest_recorded(history: HistoryTables) -> Recorded:
     hours = sorted({file.hour_ms for file, _ in history.files(EVENTS)}, reverse=True)
     count = _HOURS_FIRST
     while count < len(hours):
-        events = history.frame(EVENTS, hours=set(hours[:count]))
-        if not events.where((f.col("kind") == _CHECKPOINT) & (f.col("epoch") > IMPORTED)).isEmpty():
-            return _recorded_in(events)
+        told = _told(history, hours[:count])
+        if any(kind == _CHECKPOINT for kind, _ in told):
+            return _recorded_in(told)
         count *= _TIMES_MORE
-    return _recorded_in(history.frame(EVENTS))
+    return _recorded_in(_told(history, hours))
 
 
-def _recorded_in(events: DataFrame) -> Recorded:
-    """From the history's `events`."""
-    settings = _last(events, _CONFIGURATION, "settings")
-    policies = _last(events, _POLICIES, "policies")
+_Told = Sequence[tuple[str, str]]
+"""The kind and the body of events, in their order."""
+
+
+def _told(history: HistoryTables, hours: Sequence[int]) -> _Told:
+    """Those events of these hours that say what holds."""
+    batches = history.scan(EVENTS, ("kind", "body", "epoch"), set(hours))
+    wanted = pa.array([_CHECKPOINT, _CONFIGURATION, _POLICIES])
+    rows = (batch.filter(pc.is_in(batch["kind"].cast(pa.string()), wanted)).to_pylist() for batch in batches)
+    return [(row["kind"], row["body"]) for row in chain.from_iterable(rows) if row["epoch"] > IMPORTED]
+
+
+def _recorded_in(told: _Told) -> Recorded:
+    settings = _last(told, _CONFIGURATION, "settings")
+    policies = _last(told, _POLICIES, "policies")
     domains = decode_domains(orjson.dumps(policies.get("failureDomains", {})), "the recorded failure domains")
     return Recorded(
         settings_recorded(settings),
@@ -62,12 +74,10 @@ def _recorded_in(events: DataFrame) -> Recorded:
     )
 
 
-def _last(events: DataFrame, kind: str, part: str) -> Mapping[str, Any]:
+def _last(told: _Told, wanted: str, part: str) -> Mapping[str, Any]:
     """The body of the last event of the kind; or that part of a checkpoint, if one came later."""
-    wanted = events.where(f.col("kind").isin(kind, _CHECKPOINT) & (f.col("epoch") > IMPORTED))
-    row = wanted.orderBy(f.desc("epoch"), f.desc("sequence")).select("kind", "body").first()
-    if row is None:
-        return {}
-    body = orjson.loads(row["body"])
-    found: Mapping[str, Any] = body[part] if row["kind"] == _CHECKPOINT else body
-    return found
+    for kind, body in reversed(told):
+        if kind in (wanted, _CHECKPOINT):
+            said: Mapping[str, Any] = orjson.loads(body)
+            return said[part] if kind == _CHECKPOINT else said
+    return {}

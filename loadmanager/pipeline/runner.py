@@ -20,11 +20,9 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 
 from loadmanager.errors import LoadManagerError, PipelineError
-from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.filesystems import CANNOT_GO_ON, directory_at, put
 from loadmanager.pipeline.job import Job, JobRun, Watch
 from loadmanager.pipeline.reading import cause_of, naming_bad_files
-from loadmanager.pipeline.schemas import frame_of
 from loadmanager.pipeline.step import NothingToSay, Step
 from loadmanager.pipeline.steps import STEPS
 from loadmanager.pipeline.summary import SUMMARY, Done, Summary, get_summary
@@ -102,7 +100,7 @@ def _carry_out(run: JobRun, step: Step) -> None:
             run.note(f"{step.name}: {why}")
             for table in step.writes:
                 if table not in done.rows:
-                    run.write(table, frame_of(run.spark, schema_of(table)))
+                    run.clear(table)
 
 
 @contextmanager

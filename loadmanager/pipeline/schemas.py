@@ -56,6 +56,11 @@ def packed_bounds() -> Column:
     return f.shiftleft("range_lower", _HASH_BITS).bitwiseOR(f.col("range_upper"))
 
 
+def namespace_hash() -> Column:
+    """The hash of a row's namespace, by which rows are grouped, since it is a number."""
+    return f.xxhash64("namespace").alias("hash")
+
+
 def bundle_name(bounds: Column) -> Column:
     """`namespace/0x........_0x........` of a row, by bounds that are packed: names are made by the million."""
     digits = f.lower(f.lpad(f.hex(bounds), 2 * _HASH_DIGITS, "0"))

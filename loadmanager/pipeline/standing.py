@@ -20,12 +20,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
+from loadmanager.core.load import BoolArray
+from loadmanager.core.names import HASH_SPACE_END
 from loadmanager.history.gaps import IMPORTED, TERM_BEGAN, TERM_ENDED
 from loadmanager.history.schemas import ORDER
-from loadmanager.pipeline.schemas import packed_bounds
+from loadmanager.pipeline.schemas import BUNDLE_KEY, namespace_hash, packed_bounds
 
 STANDS_MS = 900_000
 """How long a report stands at the most."""
@@ -90,18 +94,34 @@ def terms(epochs: DataFrame, events: DataFrame) -> DataFrame:
     return terms.select("epoch", f.coalesce("ended_ms", next_ms).alias("term_ms"))
 
 
-def bundles_standing(bundle_reports: DataFrame, reports: DataFrame, figures: Sequence[str]) -> DataFrame:
-    """The rows of `clean_bundle_reports` whose report is among `reports`, from `at_ms` until `until_ms`.
+def bundles_seen(bundle_reports: DataFrame) -> pa.Table:
+    """Each bundle (`namespace`, its `hash`, `range_lower`, `range_upper`), with the first and the last time that it was
+    reported (`first_ms`, `last_ms`).
+    """
+    bundles = bundle_reports.groupBy(*BUNDLE_KEY).agg(f.min("at_ms").alias("first_ms"), f.max("at_ms").alias("last_ms"))
+    return bundles.select("*", namespace_hash()).toArrow()
+
+
+def bundles_standing(
+    bundle_reports: DataFrame, seen: pa.Table, reports: DataFrame, figures: Sequence[str]
+) -> DataFrame:
+    """The rows of `clean_bundle_reports` whose report is among `reports`, from `at_ms` until `until_ms`; `seen` are the
+    bundles of all rows.
 
     All is numbers, for speed: a bundle is the `hash` of its namespace and its `bounds`, a broker the hash `by`. `stay`
     tells apart the times that a bundle was with one broker without interruption.
     """
-    rows = bundle_reports.select(_report(), _hash(), packed_bounds().alias("bounds"), *figures)
-    marks = _reports_of_others(bundle_reports)
-    nothing = [f.lit(0).cast(kind).alias(name) for name, kind in rows.dtypes if name in figures]
-    both = rows.withColumn("is_other", f.lit(0)).unionByName(marks.select("*", *nothing, f.lit(1).alias("is_other")))
+    rows = bundle_reports.select(_report(), namespace_hash(), packed_bounds().alias("bounds"), *figures)
+    cut = seen.filter(pa.array(_are_cut_anew(seen)))
+    if cut.num_rows:
+        marks = _reports_of_others(bundle_reports, bundle_reports.sparkSession.createDataFrame(cut))
+        nothing = [f.lit(0).cast(kind).alias(name) for name, kind in rows.dtypes if name in figures]
+        marked = marks.select("*", *nothing, f.lit(1).alias("is_other"))
+        rows = rows.withColumn("is_other", f.lit(0)).unionByName(marked)
+    else:
+        rows = rows.withColumn("is_other", f.lit(0))
     ends = reports.select(_report(), "at_ms", "ends_ms", f.xxhash64("broker").alias("by"))
-    known = _without_nulls(both).join(_without_nulls(ends), "report")
+    known = _without_nulls(rows).join(_without_nulls(ends), "report")
     in_turn = Window.partitionBy("hash", "bounds").orderBy("at_ms", "report", f.desc("is_other"))
     goes_on = (
         (f.lag("is_other").over(in_turn) == 0)
@@ -114,20 +134,23 @@ def bundles_standing(bundle_reports: DataFrame, reports: DataFrame, figures: Seq
     return turns.withColumn("stay", stay).where(f.col("is_other") == 0)
 
 
-def _reports_of_others(bundle_reports: DataFrame) -> DataFrame:
+def _are_cut_anew(seen: pa.Table) -> BoolArray:
+    """Which of these bundles are of namespaces with bundles that have hashes in common."""
+    namespace, lower, upper = (seen.column(name).to_numpy() for name in ("hash", "range_lower", "range_upper"))
+    order = np.lexsort((upper, lower, namespace))
+    number = np.cumsum(np.diff(namespace[order], prepend=namespace[order][:1]) != 0)
+    beyond = number * (HASH_SPACE_END + 1)  # namespaces one behind the other
+    reached = np.maximum.accumulate(beyond + upper[order])
+    shares = np.zeros(len(order), dtype=bool)
+    shares[1:] = (beyond + lower[order])[1:] < reached[:-1]
+    return np.isin(namespace, namespace[order][shares])
+
+
+def _reports_of_others(bundle_reports: DataFrame, cut: DataFrame) -> DataFrame:
     """Of each bundle (`hash`, `bounds`) the `report`s of those that have hashes in common with it, as long as it may
-    stand. Only namespaces that were cut anew have any.
+    stand. `cut` are the bundles of namespaces that were cut anew.
     """
-    rows = bundle_reports.select(_hash(), "range_lower", "range_upper", "at_ms")
-    ranges = rows.groupBy("hash", "range_lower", "range_upper").agg(
-        f.min("at_ms").alias("first_ms"), f.max("at_ms").alias("last_ms")
-    )
-    before = Window.partitionBy("hash").orderBy("range_lower", "range_upper")
-    reached = f.max("range_upper").over(before.rowsBetween(Window.unboundedPreceding, -1))
-    anew = (
-        ranges.withColumn("reached", reached).where(f.col("range_lower") < f.col("reached")).select("hash").distinct()
-    )
-    cut = ranges.withColumn("bounds", packed_bounds()).join(f.broadcast(anew), "hash", "left_semi")
+    cut = cut.withColumn("bounds", packed_bounds()).drop("namespace")
     other = cut.select("hash", *(f.col(name).alias(f"other_{name}") for name in cut.columns if name != "hash"))
     pairs = cut.join(other, "hash").where(
         (f.col("bounds") != f.col("other_bounds"))
@@ -137,7 +160,7 @@ def _reports_of_others(bundle_reports: DataFrame) -> DataFrame:
         & (f.col("other_first_ms") <= f.col("last_ms") + STANDS_MS)
     )
     found = bundle_reports.select(
-        _report(), _hash(), packed_bounds().alias("other_bounds"), f.col("at_ms").alias("seen_ms")
+        _report(), namespace_hash(), packed_bounds().alias("other_bounds"), f.col("at_ms").alias("seen_ms")
     ).join(f.broadcast(pairs), ["hash", "other_bounds"])
     may_stand = (f.col("seen_ms") >= f.col("first_ms")) & (f.col("seen_ms") <= f.col("last_ms") + STANDS_MS)
     return found.where(may_stand).select("report", "hash", "bounds")
@@ -146,10 +169,6 @@ def _reports_of_others(bundle_reports: DataFrame) -> DataFrame:
 def _report() -> Column:
     """The number of a report, in the order of reports."""
     return f.shiftleft("epoch", _EPOCH_BITS).bitwiseOR(f.col("sequence")).alias("report")
-
-
-def _hash() -> Column:
-    return f.xxhash64("namespace").alias("hash")
 
 
 def _without_nulls(numbers: DataFrame) -> DataFrame:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
+import pandas as pd
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as f
 
 from loadmanager.errors import PipelineError
 from loadmanager.history.files import HistoryFile
@@ -27,7 +27,6 @@ from loadmanager.pipeline.keeping_up import KeepingUp
 from loadmanager.pipeline.known_files import KnownFiles
 from loadmanager.pipeline.reading import BadFiles, HistoryTables, cause_of
 from loadmanager.pipeline.recorded import newest_recorded
-from loadmanager.pipeline.schemas import frame_of
 from loadmanager.pipeline.units import Unit, unit_at
 from loadmanager.pipeline.writing import Format, Tables
 
@@ -127,5 +126,5 @@ class HistoryStream:
 
     def _write_late(self, files: Sequence[HistoryFile], watermark_ms: int, number: int) -> None:
         rows = [(file.path, file.hour_ms, watermark_ms) for file in files]
-        frame = frame_of(self._spark, schema_of("late_files"), rows).withColumn("batch", f.lit(str(number)))
-        self._tables.write("late_files", frame, key="batch")
+        frame = pd.DataFrame(rows, columns=schema_of("late_files").names)
+        self._tables.write_rows("late_files", frame, str(number))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from support.averaged import averaged, clean_bundles
@@ -19,8 +20,9 @@ from support.plain_windows import Bundle, PlainWindow, PlainWindows, Reported, p
 
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.load import LONG_WINDOW
+from loadmanager.errors import PipelineError
 from loadmanager.history.rows import Report
-from loadmanager.pipeline.averages import running_means
+from loadmanager.pipeline.averages import _named, running_means
 from loadmanager.pipeline.reading import HistoryTables
 from loadmanager.pipeline.schemas import METRICS
 
@@ -206,6 +208,15 @@ def fractions(count: int, seed: int = 1) -> list[Timed]:
         )
         for number in range(count)
     ]
+
+
+def test_two_names_with_one_hash_are_refused(spark: SparkSession) -> None:
+    rows = spark.createDataFrame([(1, 5.0)], "hash long, load double")
+    names = pa.table({"hash": [1, 1, 2], "namespace": ["t/a", "t/a", "t/b"]})
+    assert rows_of(_named(rows, names, "namespace", "hash")) == [{"hash": 1, "load": 5.0, "namespace": "t/a"}]
+    other = pa.table({"hash": [1, 2, 1], "namespace": ["t/a", "t/b", "t/c"]})
+    with pytest.raises(PipelineError, match="namespaces that share a hash: t/a, t/c"):
+        _named(rows, other, "namespace", "hash")
 
 
 def test_the_leaders_running_means_come_out_to_the_last_bit(spark: SparkSession, tmp_path: Path) -> None:

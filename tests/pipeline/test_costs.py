@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 
 from loadmanager.core.load import BANDWIDTH_IN, CPU, RESOURCES, FloatArray
 from loadmanager.pipeline.costs import (
@@ -195,7 +195,7 @@ def test_spark_fits_each_class_of_brokers_as_the_plain_fit_does(spark: SparkSess
     frame = spark.createDataFrame([*rows_of(small, 10), *rows_of(large)], names)
 
     table = cost_models(frame)
-    rows = table.collect()
+    rows = [row.asDict() for row in table.collect()]
 
     assert table.schema == COST_MODELS
     found = {(row["broker_class"], row["resource"]): row for row in rows}
@@ -211,6 +211,5 @@ def test_spark_fits_each_class_of_brokers_as_the_plain_fit_does(spark: SparkSess
 
 
 def test_no_rows_make_no_model() -> None:
-    nothing: list[Row] = []
     with pytest.raises(ValueError, match="the range has no broker reports"):
-        fleet_cost(nothing)
+        fleet_cost([])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from loadmanager.core.recordable import recordable
 from loadmanager.history.files import Directory
 from loadmanager.history.packing import PackedFile, pack_entries
 from loadmanager.history.rows import Entry, Event, Placed, Report
+from loadmanager.pipeline.contents import Account
 from loadmanager.pipeline.keeping_up import KeepingUp
 from loadmanager.pipeline.known_files import KnownFiles
 from loadmanager.pipeline.made import Made
@@ -127,17 +129,17 @@ def test_killed_between_two_writes_the_next_one_leaves_what_one_batch_would(
     kept = Kept(spark, tmp_path, "day")
     names = ["clean_bundle_reports", "rejected_rows", "broker_windows", "running_means"]
     rounds = in_rounds(files_of(drawn_nights(2, 1), rng), len(names) + 1, rng)
-    whole: Callable[..., Any] = Tables.write
+    whole = Tables._writing
     for name in names:
 
-        def write(self: Tables, table: str, *arguments: Any, killed_at: str = name, **options: Any) -> Any:  # noqa: ANN401 - as the real one
+        def writing(self: Tables, table: str, killed_at: str = name) -> AbstractContextManager[Account]:
             if table == killed_at:
                 raise KilledError
-            return whole(self, table, *arguments, **options)
+            return whole(self, table)
 
         kept.add(next(rounds))
         with monkeypatch.context() as patch:
-            patch.setattr(Tables, "write", write)
+            patch.setattr(Tables, "_writing", writing)
             with pytest.raises(KilledError):
                 kept.take_in()
     kept.add(next(rounds))

@@ -6,17 +6,23 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pandas as pd
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyarrow import fs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from support.frames import rows_of
 
 from loadmanager.errors import PipelineError
+from loadmanager.history.files import Directory
+from loadmanager.pipeline import writing
 from loadmanager.pipeline.contents import RowFile
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.delta import DeltaAccount
+from loadmanager.pipeline.filesystems import _Hadoop
 from loadmanager.pipeline.schemas import frame_of
 from loadmanager.pipeline.writing import Format, Tables
 
@@ -169,6 +175,63 @@ def test_a_log_of_deltas_that_cannot_be_read_is_named(spark: SparkSession, tmp_p
         PipelineError, match=f"{tmp_path}/{NAME}: its log cannot be read: [^\n]*; write the table anew$"
     ):
         Tables(spark, str(tmp_path)).read(NAME)
+
+
+def test_rows_that_are_known_here_are_written_and_read_without_a_job(spark: SparkSession, tables: Tables) -> None:
+    name = "paired_differences"
+    given = pd.DataFrame([["all", "moves", "a", "b", 0.5, float("nan"), None, 3, "day", "equal"]])
+    given.columns = pd.Index(schema_of(name).names)
+    before = jobs_of(spark)
+    assert tables.write_rows(name, given[given.columns[::-1]]) == 1
+    (row,) = tables.read_rows(name).to_pylist()
+    assert tables.read_rows(name, pc.field("metric") == "returns").num_rows == 0
+    assert jobs_of(spark) == before
+    assert row == {**given.iloc[0].to_dict(), "low": None, "high": None}
+    read = tables.read(name)
+    assert rows_of(read) == [row]
+    tables.write(name, read)
+    assert rows_of(tables.read(name)) == tables.read_rows(name).to_pylist() == [row]
+
+
+def jobs_of(spark: SparkSession) -> int:
+    """How many there have been."""
+    return int(spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
+
+
+def test_rows_that_are_known_here_replace_the_part_in_question(spark: SparkSession, tables: Tables) -> None:
+    tables.write(NAME, by_subject(rows(spark, a=1, b=2, c=3)), key="of")
+    made: pd.DataFrame = rows(spark, b=4).toPandas()
+    assert tables.write_rows(NAME, made, "b") == 1
+    assert shares(tables) == shares_in_files(tables) == {"a": 1, "b": 4, "c": 3}
+    tables.write_rows(NAME, made.head(0), "a")
+    tables.clear(NAME, ["c"])
+    assert shares(tables) == shares_in_files(tables) == {"b": 4}
+    tables.clear(NAME)
+    assert (tables.has(NAME), shares(tables), tables.read_rows(NAME).num_rows) == (True, {}, 0)
+
+
+def test_rows_that_are_known_here_go_through_hadoops_filesystems(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"file://{tmp_path}"
+    there = Directory(fs.PyFileSystem(_Hadoop(spark, url)), url)
+    monkeypatch.setattr(writing, "directory_at", lambda *_: there)
+    tables = Tables(spark, url)
+    given: pd.DataFrame = rows(spark, a=1, b=2).toPandas()
+    tables.write_rows(NAME, given)
+    assert tables.read_rows(NAME).to_pandas().equals(given)
+    assert shares(tables) == {"a": 1, "b": 2}
+    tables.write(NAME, rows(spark, c=3))
+    assert tables.read_rows(NAME).column("subject").to_pylist() == ["c"]
+
+
+def test_rows_that_are_not_those_of_the_table_are_refused(spark: SparkSession, tables: Tables) -> None:
+    made: pd.DataFrame = rows(spark, a=1).toPandas()
+    with pytest.raises(PipelineError, match=f"table {NAME}: has columns what, subject, .*; given what, .*, more"):
+        tables.write_rows(NAME, made.assign(more=1))
+    with pytest.raises(PipelineError, match=f"{NAME}: cannot be written: .*some"):
+        tables.write_rows(NAME, made.assign(share="some"))
+    assert not tables.has(NAME)
 
 
 def test_an_empty_table_is_a_table(spark: SparkSession, tables: Tables) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
@@ -22,28 +23,31 @@ _FORECAST_NAMESPACES = 3
 _WEEK_H = 168
 _MB = 1e6
 
-_READERS: dict[str, Callable[[DataFrame], DataFrame]] = {
-    "imbalance": lambda rows: _covered(rows).orderBy("start_ms"),
-    "time_above": lambda rows: rows.orderBy("what", f.desc("share"), "subject"),
-    "hot_bundles": lambda rows: rows.orderBy(f.desc("start_ms"), "rank"),
-    "namespace_skew": lambda rows: rows.orderBy(f.desc("start_ms"), f.desc("load")),
-    "inconsistent_brokers": lambda rows: rows.orderBy(f.desc("inconsistent"), "broker", "what"),
-    "move_effects": lambda rows: rows.orderBy("epoch", "sequence"),
-    "flapping": lambda rows: rows.orderBy(f.desc("returns"), f.desc("moves"), "bundle"),
-    "backtest": lambda rows: rows.orderBy(f.desc("kind"), "key", "metric", "horizon_h"),
-    "forecasts": lambda rows: rows.where(f.col("kind") == "namespace").orderBy("key", "metric", "start_ms"),
-    "capacity": lambda rows: rows.orderBy("start_ms", "quantile"),
-    "advice": lambda rows: rows.orderBy("kind", "subject"),
-    "cost_models": lambda rows: rows.orderBy("broker_class", "resource"),
-    "league": lambda rows: rows.orderBy("fleet", "place"),
-    "paired_differences": lambda rows: rows.orderBy("fleet", "metric", "configuration", "other"),
-    "recommendation": lambda rows: rows.orderBy("fleet"),
-    "scenarios": lambda rows: rows.orderBy("scenario"),
-    "rejected_rows": lambda rows: rows.orderBy(f.desc("count"), "table", "reason", "file"),
+_ORDERS = {
+    "imbalance": ("start_ms",),
+    "time_above": ("what", "-share", "subject"),
+    "hot_bundles": ("-start_ms", "rank"),
+    "namespace_skew": ("-start_ms", "-load"),
+    "inconsistent_brokers": ("-inconsistent", "broker", "what"),
+    "move_effects": ("epoch", "sequence"),
+    "flapping": ("-returns", "-moves", "bundle"),
+    "backtest": ("-kind", "key", "metric", "horizon_h"),
+    "forecasts": ("key", "metric", "start_ms"),
+    "capacity": ("start_ms", "quantile"),
+    "advice": ("kind", "subject"),
+    "cost_models": ("broker_class", "resource"),
+    "league": ("fleet", "place"),
+    "paired_differences": ("fleet", "metric", "configuration", "other"),
+    "recommendation": ("fleet",),
+    "scenarios": ("scenario",),
+    "rejected_rows": ("-count", "table", "reason", "file"),
 }
+"""By which columns rows are sorted, those with a hyphen the highest first."""
 
+_WHERE = {"forecasts": pc.field("kind") == "namespace"}
+"""Which rows are read where not all are."""
 
-TABLES_READ = (*_READERS, "broker_windows", "bundle_windows", "namespace_windows")
+TABLES_READ = (*_ORDERS, "broker_windows", "bundle_windows", "namespace_windows")
 
 
 class Readable(Protocol):
@@ -53,14 +57,12 @@ class Readable(Protocol):
 
     def read(self, name: str, /) -> DataFrame: ...
 
+    def read_rows(self, name: str, where: pc.Expression | None, /) -> pa.Table: ...
+
 
 def collect(tables: Readable) -> Contents:
     """What the page is made of; a table that was never written is absent."""
-    read = {
-        name: narrowed(tables.read(name)).limit(_MOST_CSV_ROWS).toPandas()
-        for name, narrowed in _READERS.items()
-        if tables.has(name)
-    }
+    read = {name: _first_rows(tables, name) for name in _ORDERS if tables.has(name)}
     if tables.has("broker_windows"):
         windows = tables.read("broker_windows").where(f.col("window_s") == SHORTEST_S)
         read["brokers"] = _brokers(windows)
@@ -73,9 +75,11 @@ def collect(tables: Readable) -> Contents:
     return read
 
 
-def _covered(windows: DataFrame) -> DataFrame:
-    """What was written before windows knew for how long reports stood counts in full."""
-    return windows if "covered_s" in windows.columns else windows.withColumn("covered_s", f.lit(float(SHORTEST_S)))
+def _first_rows(tables: Readable, name: str) -> pd.DataFrame:
+    rows = tables.read_rows(name, _WHERE.get(name))
+    order = [(each.removeprefix("-"), "descending" if each[0] == "-" else "ascending") for each in _ORDERS[name]]
+    found: pd.DataFrame = rows.sort_by(order).slice(0, _MOST_CSV_ROWS).to_pandas()
+    return found
 
 
 def _bundle_times(windows: DataFrame) -> pd.DataFrame:
@@ -99,11 +103,16 @@ def over_time(windows: DataFrame, key: str, value: Column, most: int) -> pd.Data
         known.join(f.broadcast(total), key)
         .groupBy(key, "total", start)
         .agg((f.sum(value * covered) / f.sum(covered)).alias("mean"), f.max(value).alias("high"))
-        .orderBy(f.desc("total"), key, "start")
-        .select(key, "start", (f.col("start") + length).alias("end"), "mean", "high")
+        .select("total", key, "start", (f.col("start") + length).alias("end"), "mean", "high")
         .toPandas()
     )
-    return found
+    return _most_first(found, key, "start")
+
+
+def _most_first(rows: pd.DataFrame, *order: str) -> pd.DataFrame:
+    """By `total`, which is left out, the highest first, and then by these columns."""
+    ascending = [False, *(True for _ in order)]
+    return rows.sort_values(["total", *order], ascending=ascending, ignore_index=True).drop(columns="total")
 
 
 def _span_ms(windows: DataFrame, length_ms: int) -> int | None:
@@ -133,8 +142,8 @@ def _namespace_hours(windows: DataFrame) -> pd.DataFrame:
     most = hourly.groupBy("namespace").agg(f.sum(_load_of("mean")).alias("total")).orderBy(f.desc("total"), "namespace")
     names = most.limit(_FORECAST_NAMESPACES)
     rows = hourly.join(f.broadcast(names), "namespace").select("total", "namespace", "start_ms", load)
-    found: pd.DataFrame = rows.orderBy(f.desc("total"), "namespace", "start_ms").drop("total").toPandas()
-    return found
+    found: pd.DataFrame = rows.toPandas()
+    return _most_first(found, "namespace", "start_ms")
 
 
 def _held_out(hours: pd.DataFrame) -> pd.DataFrame:

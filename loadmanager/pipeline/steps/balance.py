@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from loadmanager.history.schemas import MOVES
 from loadmanager.pipeline.balance import (
     flapping,
     hot_bundles,
@@ -17,13 +18,17 @@ from loadmanager.pipeline.step import Step
 def balance(run: JobRun) -> None:
     read, write = run.read, run.write
     planner = run.recorded.settings.planner_settings()
-    moves, windows = run.history.frame("moves"), read("broker_windows")
-    even = read("imbalance")
+    windows, even = read("broker_windows"), read("imbalance")
     write("time_above", time_above(even, windows, overloaded=run.recorded.overloaded))
     write("hot_bundles", hot_bundles(read("bundle_windows")))
     write("namespace_skew", namespace_skew(read("bundle_windows")))
-    write("flapping", flapping(moves, planner))
-    write("move_effects", move_effects(moves, even))
+    if run.history.files(MOVES):
+        moves = run.history.frame(MOVES)
+        write("flapping", flapping(moves, planner))
+        write("move_effects", move_effects(moves, even))
+    else:
+        run.clear("flapping")
+        run.clear("move_effects")
     write("inconsistent_brokers", inconsistent_brokers(read("clean_broker_reports"), read("clean_bundle_reports")))
 
 

@@ -14,7 +14,7 @@ def plan_capacity(run: JobRun) -> None:
     run.write("cost_models", cost_models(reports))
     run.require_days()
     there = registered(reports, run.read("fleet_events"), run.end_ms)
-    cost = known_cost(run.read("cost_models"))
+    cost = known_cost(run.read_rows("cost_models"))
     planned = capacity(run.read("broker_windows"), reports, there, run.job.aim, cost, run.recorded.domains or None)
     if planned.why:
         raise NothingToSay(planned.why)

@@ -47,7 +47,7 @@ def try_out(run: JobRun) -> None:
     with closing(RangesOfSpark(run.spark, history, on_fault)) as ranges:
         planned = _plan(run, whatif, history, ranges)
         run.write("scenarios", play(run.spark, planned, ranges, run.job.partitions))
-    outcomes: pd.DataFrame = run.read("scenarios").orderBy("scenario").toPandas()
+    outcomes: pd.DataFrame = run.read_rows("scenarios").sort_by("scenario").to_pandas()
     run.write_pandas("league", league_table(outcomes))
     run.write_pandas("paired_differences", paired_differences(outcomes))
     run.write_pandas("recommendation", recommendation_table(outcomes))
@@ -66,7 +66,7 @@ def _plan(run: JobRun, whatif: WhatIf, history: History, ranges: Ranges) -> What
     if not run.has("cost_models"):
         cleaned = clean_broker_reports(run.history.frame("broker_reports", with_file=True))
         run.write("cost_models", cost_models(cleaned.clean))
-    cost = known_cost(run.read("cost_models"))
+    cost = known_cost(run.read_rows("cost_models"))
     planned = plan(whatif, history, ranges, base=run.recorded.values(), cost=cost)
     for each in planned.left_out:
         run.note(f"what-if: left out: {each}")
