@@ -72,7 +72,7 @@ class _Order:
     @classmethod
     def of(cls, places: Sequence[_Place], names: Sequence[str]) -> _Order:
         source = np.array([place.source for place in places], dtype=np.int64)
-        share, first, last = (np.array(column) for column in zip(*(place.part for place in places), strict=True))
+        share, first, last = np.array([place.part for place in places], dtype=np.float64).reshape(-1, 3).T.copy()
         is_whole = np.array_equal(source, np.arange(len(places))) and bool((last - first == 1.0).all())
         by_name = np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int32)
         return cls(source, None if is_whole else share, first, last, by_name)

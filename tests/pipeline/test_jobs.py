@@ -236,6 +236,17 @@ def test_a_file_that_cannot_be_read_is_left_out_where_that_was_asked_for(spark: 
     assert summary.steps[0].rows["clean_bundle_reports"] == 30 * NAMESPACES * BUNDLES
 
 
+def test_a_what_if_notes_the_file_that_its_workers_left_out_and_replays_the_rest(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    record_fleet(tmp_path / "recorded", minutes=90)
+    root, bad = a_bad_file(tmp_path / "recorded", tmp_path, b"not Parquet")
+    job = Job(root, str(tmp_path / "out"), bad_files="leave_out", whatif=whatif())
+    summary = run(spark, job, ["whatif"], Seen())
+    assert [each.partition(": not a Parquet")[0] for each in summary.notes if "Parquet" in each] == [f"left out: {bad}"]
+    assert summary.steps[0].rows["scenarios"] == 2
+
+
 @pytest.mark.parametrize(
     ("given", "names"),
     [

@@ -463,6 +463,15 @@ def test_a_namespace_that_is_created_later_takes_the_next_rows_of_the_workload()
     assert list(violations(made)) == []
 
 
+def test_a_world_may_begin_without_any_bundle() -> None:
+    events = [NewNamespace(100.0, NamespaceSpec.of("tenant/new", 2))]
+    made = world([5.0, 7.0], namespaces=[], events=events)
+    result = made.run(200.0, 10.0)
+    assert result.series.load[:10].tolist() == [0.0] * 10
+    assert (result.series.load[10:] > 0).all()
+    assert result.placements == 2
+
+
 def test_splits_cut_what_is_above_a_limit_and_nothing_is_lost_by_it() -> None:
     settings = replace(
         EAGER,
