@@ -137,20 +137,19 @@ def spark_java_home(java: Java, folder: Path | None = None) -> Path:
         raise EmbeddedServerError(f"{error}; {HOW_TO_GET_ONE}") from error
     if knows_it:
         return java.home
-    name = hashlib.sha256(bytes(java.executable)).hexdigest()[:16]
-    home = folder or (cache_folder() or Path(tempfile.mkdtemp(prefix="loadmanager-java-"))) / name
+    home = folder or _cache_folder() / hashlib.sha256(bytes(java.executable)).hexdigest()[:16]
     _write_script(home / "bin" / "java", _WRAPPER.format(module=_VECTOR_MODULE, java=shlex.quote(str(java.executable))))
     return home
 
 
-def cache_folder() -> Path | None:
-    """The user's cache; None where there is none that can be written (a predictable one could be somebody else's)."""
+def _cache_folder() -> Path:
+    """The user's cache; without one a new temporary folder (a predictable one could be somebody else's)."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "loadmanager"
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError:
-        return None
-    return cache if os.access(cache, os.W_OK) else None
+        return Path(tempfile.mkdtemp(prefix="loadmanager-java-"))
+    return cache if os.access(cache, os.W_OK) else Path(tempfile.mkdtemp(prefix="loadmanager-java-"))
 
 
 def _write_script(path: Path, text: str) -> None:

@@ -9,11 +9,9 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from loadmanager.embedded.class_archive import class_archive_options
 from loadmanager.embedded.jvm import get_java, spark_java_home
 from loadmanager.errors import EmbeddedServerError, PipelineError
 from loadmanager.extras import how_to_install
@@ -38,9 +36,13 @@ _QUESTION = _FRAME.pack(_FRAME.size + 4 + len(_NAME), _STREAM_REQUEST) + struct.
 
 _ADDRESS = re.compile(r"([^:,/]+|\[[^]]+\]):(\d+)")
 
-_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-_ROOM_FOR_CLASSES = "-XX:MetaspaceSize=256m"
-"""Each time that they have outgrown what there is, all memory is looked through."""
+_CLASSES = (
+    "-XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+    " -XX:MetaspaceSize=256m"
+)
+"""Spark's 25,000 classes are those of its package, and need not be verified; each time that they have outgrown what
+there is for them, all memory is looked through.
+"""
 
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
@@ -56,7 +58,7 @@ _SETTINGS = {
 }
 _SETTINGS_HERE = {
     "spark.driver.memory": "4g",
-    _JAVA_OPTIONS: f"{_ROOM_FOR_CLASSES} -XX:+UseParallelGC",
+    "spark.driver.extraJavaOptions": f"{_CLASSES} -XX:+UseParallelGC",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
@@ -69,7 +71,7 @@ FEW_BYTES = 1 << 20
 
 _SETTINGS_FOR_FEW = {
     # What takes the time is to compile queries, to make that code fast, and to think twice about each plan.
-    _JAVA_OPTIONS: f"{_ROOM_FOR_CLASSES} -XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": f"{_CLASSES} -XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
@@ -113,11 +115,12 @@ def spark_session(
     is_submitted = _SUBMITTED in os.environ
     if master is None and not is_submitted:
         master = HERE
-    options = [] if is_submitted else _use_java()
+    if not is_submitted:
+        _use_java()
     if master is not None:
         _require_master(master, answer_timeout_s)
     builder = SparkSession.builder.appName(app)
-    for key, value in _settings(master, settings or {}, options, for_few=for_few).items():
+    for key, value in _settings(master, settings or {}, for_few=for_few).items():
         builder = builder.config(key, value)
     if master is not None:
         builder = builder.master(master)
@@ -136,35 +139,26 @@ def _create(builder: SparkSession.Builder, master: str | None) -> SparkSession:
         raise PipelineError(f"master {master}: no Spark session: {_first_line(error)}") from error
 
 
-def _settings(
-    master: str | None, given: Mapping[str, str], options: Sequence[str] = (), *, for_few: bool = False
-) -> dict[str, str]:
-    """`options` are what a JVM here is told besides."""
+def _settings(master: str | None, given: Mapping[str, str], *, for_few: bool = False) -> dict[str, str]:
     if master is None or not _is_here(master):
         return {**_SETTINGS, **given}
     cores = re.fullmatch(r"local\[(\d+).*]", master)
     tasks = 2 * (int(cores[1]) if cores else os.cpu_count() or 1)
     here = {**_SETTINGS, **_SETTINGS_HERE, "spark.sql.shuffle.partitions": str(tasks)}
-    here |= _SETTINGS_FOR_FEW if for_few else {}
-    here[_JAVA_OPTIONS] = " ".join([here[_JAVA_OPTIONS], *options])
-    return {**here, **given}
+    return {**here, **(_SETTINGS_FOR_FEW if for_few else {}), **given}
 
 
 def _is_here(master: str) -> bool:
     return master.startswith("local")
 
 
-def _use_java() -> list[str]:
-    """And for Python's part of the work the Python that runs this, where the packages are; what Java is to be told."""
-    import pyspark  # noqa: PLC0415 - it may not be installed, see above
-
+def _use_java() -> None:
+    """And for Python's part of the work the Python that runs this, where the packages are."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
-        java = get_java()
-        os.environ["JAVA_HOME"] = str(spark_java_home(java))
+        os.environ["JAVA_HOME"] = str(spark_java_home(get_java()))
     except EmbeddedServerError as error:
         raise PipelineError(str(error)) from None
-    return class_archive_options(java, Path(os.environ.get("SPARK_HOME") or pyspark.__path__[0]) / "jars")
 
 
 def _require_master(master: str, timeout_s: float) -> None:

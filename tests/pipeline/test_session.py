@@ -39,15 +39,6 @@ def test_a_session_for_few_rows_prepares_little(spark: SparkSession) -> None:
     assert not {"spark.sql.adaptive.enabled", "spark.sql.codegen.wholeStage"} & {*many, *elsewhere}
 
 
-def test_java_is_told_what_it_is_to_be_told_here_besides_our_own_and_nowhere_else() -> None:
-    key, told = "spark.driver.extraJavaOptions", ["-Done=1", "-Dtwo=2"]
-    for for_few in (False, True):
-        plain, more = (session_module._settings("local[2]", {}, each, for_few=for_few)[key] for each in ([], told))
-        assert more.split() == [*plain.split(), *told]
-    assert session_module._settings("local[2]", {key: "-Xss4m"}, told)[key] == "-Xss4m"
-    assert key not in session_module._settings("spark://here:7077", {}, told)
-
-
 def test_reports_are_few_by_the_size_of_the_files_of_the_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for hour in range(2):
         history_of(tmp_path, [(hour * HOUR_MS, reported("a", {bundle(1): (1.0, 1.0, 1.0, 1.0)}))], first=hour)
