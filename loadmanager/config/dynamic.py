@@ -47,6 +47,7 @@ NEEDS_RESTART = frozenset(
         "history_checkpoint_interval_minutes",
         "history_retention_hours",
         "history_max_bytes",
+        "history_compaction",
     }
 )
 """The settings of a node that are not dynamic: all others may be changed while it runs, on all nodes at once.

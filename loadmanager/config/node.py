@@ -299,6 +299,9 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
         ge=0,
         description="The oldest recorded hours are deleted while the history is larger; 0: however large it is.",
     )
+    history_compaction: bool = Field(
+        True, description="Recorded hours that are over are compacted: a file of each table in place of one a minute."
+    )
 
     @model_validator(mode="after")
     def _has_a_port(self) -> Self:

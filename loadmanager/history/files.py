@@ -1,13 +1,15 @@
 """Where the files of the history are: their places and names, how one appears whole or not at all, and what is listed.
 
 `<root>/<table>/date=YYYY-MM-DD/hour=HH/<epoch>-<first>-<last>-<node>.parquet`, in UTC, by the time of the rows; first
-and last are sequences. A name that begins with a dot or an underscore is not a file of the history (yet).
+and last are sequences. In place of the node stands `compacted` where a file stands for several (`compaction`). A name
+that begins with a dot or an underscore is not a file of the history (yet).
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,6 +34,8 @@ _OBJECT_STORES = ("s3", "gcs", "abfs")
 
 _PARTITION = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=([01]\d|2[0-3])")
 _NAME = re.compile(r"(\d{10,})-(\d{12,})-(\d{12,})-([-.\w]*)\.parquet", re.ASCII)
+_COMPACTED = "compacted"
+"""In place of the node in the name of a file that stands for others."""
 _UNUSABLE_IN_NAMES = re.compile(r"[^-.\w]", re.ASCII)
 
 
@@ -39,7 +43,7 @@ _UNUSABLE_IN_NAMES = re.compile(r"[^-.\w]", re.ASCII)
 class HistoryFile:
     """What a file's place and name say of it; it holds rows of one epoch, and of the hour that begins at `hour_ms`.
 
-    `mtime_ns` is when it was written, 0 where that is not known.
+    `mtime_ns` is when it was written, 0 where that is not known. One that `is_compacted` is in place of others.
     """
 
     table: str
@@ -50,6 +54,11 @@ class HistoryFile:
     last: int
     size_bytes: int
     mtime_ns: int = 0
+    is_compacted: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
 
     @property
     def order(self) -> tuple[int, int, int]:
@@ -59,6 +68,11 @@ class HistoryFile:
         """Whether rows of `from_ms` <= time < `to_ms` may be in it."""
         return (from_ms is None or self.hour_ms + HOUR_MS > from_ms) and (to_ms is None or self.hour_ms < to_ms)
 
+    def stands_for(self, other: HistoryFile) -> bool:
+        """Whether it is compacted, and has the rows of the other one of its table."""
+        is_there = (self.hour_ms, self.epoch) == (other.hour_ms, other.epoch) and self.path != other.path
+        return self.is_compacted and is_there and self.first <= other.first and other.last <= self.last
+
 
 def partition_of(at_ms: int) -> str:
     """The folder, inside that of its table, of a row of this time."""
@@ -67,9 +81,18 @@ def partition_of(at_ms: int) -> str:
 
 def path_of(table: str, at_ms: int, epoch: int, sequences: tuple[int, int], node: str) -> str:
     """Where a file goes, from the root on, that has these first and last sequences."""
+    name = _UNUSABLE_IN_NAMES.sub("_", node)
+    return _path_of(table, at_ms, epoch, sequences, f"{name}_" if name == _COMPACTED else name)
+
+
+def compacted_path_of(table: str, hour_ms: int, epoch: int, sequences: tuple[int, int]) -> str:
+    """The same for a file that stands for others: whoever packs them, it is one place."""
+    return _path_of(table, hour_ms, epoch, sequences, _COMPACTED)
+
+
+def _path_of(table: str, at_ms: int, epoch: int, sequences: tuple[int, int], whose: str) -> str:
     first, last = sequences
-    name = f"{epoch:010d}-{first:012d}-{last:012d}-{_UNUSABLE_IN_NAMES.sub('_', node)}.parquet"
-    return f"{table}/{partition_of(at_ms)}/{name}"
+    return f"{table}/{partition_of(at_ms)}/{epoch:010d}-{first:012d}-{last:012d}-{whose}.parquet"
 
 
 def pack(table: str, rows: pa.Table, since_ms: int) -> pa.Buffer:
@@ -78,6 +101,15 @@ def pack(table: str, rows: pa.Table, since_ms: int) -> pa.Buffer:
     metadata = {**rows.schema.metadata, SINCE_KEY: str(since_ms).encode()}
     pq.write_table(rows.replace_schema_metadata(metadata), sink, **TABLES[table].write_options())
     return sink.getvalue()
+
+
+def _without_originals(files: list[HistoryFile]) -> list[HistoryFile]:
+    """Of one table."""
+    compacted = defaultdict(list)
+    for file in files:
+        if file.is_compacted:
+            compacted[file.hour_ms, file.epoch].append(file)
+    return [file for file in files if not any(each.stands_for(file) for each in compacted[file.hour_ms, file.epoch])]
 
 
 class Directory:
@@ -117,9 +149,11 @@ class Directory:
         return found
 
     def list_files(
-        self, table: str, from_ms: int | None = None, to_ms: int | None = None
+        self, table: str, from_ms: int | None = None, to_ms: int | None = None, *, with_originals: bool = False
     ) -> tuple[list[HistoryFile], list[HistoryFileError]]:
-        """The files of a table that may have rows of that time, in their order, and what is there but is none."""
+        """The files of a table that may have rows of that time, in their order, and what is there but is none; without
+        those that compacted ones stand for, or with them.
+        """
         files, faults = [], []
         for info in self._infos(table, from_ms, to_ms):
             name = info.base_name
@@ -132,7 +166,8 @@ class Directory:
                 )
             elif file.may_have(from_ms, to_ms):
                 files.append(file)
-        return sorted(files, key=lambda each: each.order), faults
+        found = files if with_originals else _without_originals(files)
+        return sorted(found, key=lambda each: each.order), faults
 
     def _infos(self, table: str, from_ms: int | None, to_ms: int | None) -> Iterable[fs.FileInfo]:
         """Everything below a table, without the days that are out of the question."""
@@ -163,10 +198,11 @@ class Directory:
             hour = datetime.strptime(f"{place[1]} {place[2]} +0000", "%Y-%m-%d %H %z")
         except ValueError:
             return None
-        epoch, first, last, _ = parts.groups()
+        epoch, first, last, whose = parts.groups()
         hour_ms = round(hour.timestamp()) * 1000
         sequences = int(first), int(last)
-        return HistoryFile(table, info.path, hour_ms, int(epoch), *sequences, info.size or 0, info.mtime_ns or 0)
+        size, mtime_ns, is_compacted = info.size or 0, info.mtime_ns or 0, whose == _COMPACTED
+        return HistoryFile(table, info.path, hour_ms, int(epoch), *sequences, size, mtime_ns, is_compacted)
 
     def write(self, path: str, data: pa.Buffer) -> None:
         """Make `data` the file at `path`, from the root on: whole, or not at all. Raises `OSError`."""

@@ -145,7 +145,7 @@ class History:
             try:
                 with self.open(file) as parquet:
                     rows += parquet.metadata.num_rows
-                    times += _times(parquet)
+                    times += times_in(parquet)
             except FileNotFoundError:
                 continue  # retention was faster
             except HistoryFileError as error:
@@ -306,7 +306,7 @@ def _within(batch: pa.RecordBatch, from_ms: int | None, to_ms: int | None) -> pa
     return batch if mask.all() else batch.filter(pa.array(mask))
 
 
-def _times(parquet: pq.ParquetFile) -> list[int]:
+def times_in(parquet: pq.ParquetFile) -> list[int]:
     """The first and the last time in each row group, as its statistics have them."""
     found = []
     at = parquet.schema_arrow.get_field_index("at_ms")

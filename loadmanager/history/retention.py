@@ -31,7 +31,7 @@ class Retention:
         """
         hours: dict[int, list[HistoryFile]] = defaultdict(list)
         for table in TABLES:
-            for file in directory.list_files(table)[0]:
+            for file in directory.list_files(table, with_originals=True)[0]:
                 hours[file.hour_ms].append(file)
         deleted = _delete_abandoned(directory, now_ms)
         total = sum(file.size_bytes for files in hours.values() for file in files)

@@ -18,6 +18,7 @@ import pyarrow as pa
 import structlog
 
 from loadmanager.errors import HistoryError
+from loadmanager.history.compaction import Compacted, Compaction
 from loadmanager.history.files import Directory
 from loadmanager.history.gaps import GAP, TERM_BEGAN, TERM_ENDED, End, find_end, missing_before
 from loadmanager.history.packing import PackedFile, pack_entries
@@ -30,7 +31,7 @@ log = structlog.get_logger(__name__)
 NOT_RECORDED = -1
 """The sequence of what was put while there is no term."""
 
-_RETENTION_INTERVAL_S = 600.0
+_SWEEP_INTERVAL_S = 600.0
 _LONGEST_RETRY_S = 30.0
 _FAILURES = (OSError, pa.ArrowException, HistoryError)
 _MOST_ATTEMPTS = 3
@@ -66,6 +67,7 @@ class WriterFigures:
     bytes_written: int = 0
     write_failures: int = 0
     files_deleted: int = 0
+    files_compacted: int = 0
     queue_rows: int = 0
     queue_bytes: int = 0
     last_error: str = ""
@@ -123,11 +125,13 @@ class HistoryWriter:
         node: str,
         limits: WriterLimits | None = None,
         retention: Retention | None = None,
+        compaction: Compaction | None = None,
     ) -> None:
         self.directory = directory
         self._node = node
         self._limits = limits or WriterLimits()
         self._retention = retention
+        self._compaction = compaction
         self._condition = threading.Condition()
         self._queue = _Queue()
         self._figures = WriterFigures()
@@ -135,7 +139,7 @@ class HistoryWriter:
         self._epoch: int | None = None
         self._sequence = 0
         self._thread: threading.Thread | None = None
-        self._swept_at_s = -_RETENTION_INTERVAL_S
+        self._swept_at_s = -_SWEEP_INTERVAL_S
         self._surprises: set[type[Exception]] = set()
 
     @property
@@ -381,18 +385,21 @@ class HistoryWriter:
 
     def _sweep(self) -> None:
         now_s = time.monotonic()
-        if self._retention is None or now_s - self._swept_at_s < _RETENTION_INTERVAL_S:
+        if now_s - self._swept_at_s < _SWEEP_INTERVAL_S:
             return
         self._swept_at_s = now_s
+        now_ms = time.time_ns() // 1_000_000
         try:
-            deleted = self._retention.apply(self.directory, time.time_ns() // 1_000_000)
+            deleted = self._retention.apply(self.directory, now_ms) if self._retention else 0
+            compacted = self._compaction.apply(self.directory, now_ms) if self._compaction else Compacted(0, 0)
         except _FAILURES as error:
             self._failed(error)
         except Exception as error:  # noqa: BLE001 - whatever it is, the thread goes on
             self._surprised(error)
         else:
             with self._condition:
-                self._figures.files_deleted += deleted
+                self._figures.files_deleted += deleted + compacted.deleted
+                self._figures.files_compacted += compacted.made
 
 
 def _terms(entries: Sequence[Placed]) -> deque[list[Placed]]:

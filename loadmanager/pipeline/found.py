@@ -6,8 +6,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 
+from loadmanager.history.compaction import Original
 from loadmanager.history.files import HistoryFile
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
 from loadmanager.pipeline.made import Clean, digest_of
@@ -37,8 +39,9 @@ def found_in(history: HistoryTables, grain: Grain) -> dict[Unit, Clean]:
 
 def _clean_of(unit: Unit, usable: Sequence[Usable], faults: Sequence[FileFault], history: HistoryTables) -> Clean:
     range_ms = max(unit.from_ms, history.from_ms or 0), min(unit.to_ms, history.to_ms or unit.to_ms)
-    last = [file for file, look in usable if look.times is not None and look.times[1] >= unit.to_ms - STANDS_MS]
-    files = [file for file, _ in usable]
+    flushed = [each for one in usable for each in _as_flushed(one)]
+    last = [file for file, last_ms in flushed if last_ms >= unit.to_ms - STANDS_MS]
+    files = [file for file, _ in flushed]
     of_bundles = [file for file in files if file.table == BUNDLE_REPORTS]
     return Clean(
         digest_of(range_ms, _said(files), sorted((each.path, each.why) for each in faults)),
@@ -51,9 +54,30 @@ def _clean_of(unit: Unit, usable: Sequence[Usable], faults: Sequence[FileFault],
     )
 
 
+def files_flushed(history: HistoryTables, table: str) -> list[HistoryFile]:
+    """The files of the table as the history's leaders wrote them, also those that are compacted by now: whether they
+    are makes no difference to what is made of them.
+    """
+    return [file for usable in history.files(table) for file, _ in _as_flushed(usable)]
+
+
+def _as_flushed(usable: Usable) -> list[tuple[HistoryFile, int]]:
+    """The same of one file, each with its last time; -1 where there is none."""
+    file, look = usable
+    if not look.originals:
+        return [(file, -1 if look.times is None else look.times[1])]
+    return [(_flushed(file, original), original.last_ms) for original in look.originals]
+
+
+def _flushed(file: HistoryFile, original: Original) -> HistoryFile:
+    first, last = (int(part) for part in original.name.split("-")[1:3])
+    path, size, mtime_ns = f"{file.path.rpartition('/')[0]}/{original.name}", original.size_bytes, original.mtime_ns
+    return replace(file, path=path, first=first, last=last, size_bytes=size, mtime_ns=mtime_ns, is_compacted=False)
+
+
 def _said(files: Iterable[HistoryFile]) -> list[tuple[str, int, int]]:
-    """What tells these files from others."""
-    return sorted((file.path, file.size_bytes, file.mtime_ns) for file in files)
+    """What tells these files from others; times to the second, as not every filesystem has more."""
+    return sorted((file.path, file.size_bytes, file.mtime_ns // 1_000_000_000) for file in files)
 
 
 def by_hour(files: Iterable[HistoryFile]) -> dict[str, str]:

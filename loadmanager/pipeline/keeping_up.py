@@ -23,7 +23,7 @@ from loadmanager.errors import PipelineError
 from loadmanager.history.schemas import BUNDLE_REPORTS
 from loadmanager.pipeline.averages import running_means
 from loadmanager.pipeline.filesystems import directory_at
-from loadmanager.pipeline.found import by_hour, found_in
+from loadmanager.pipeline.found import by_hour, files_flushed, found_in
 from loadmanager.pipeline.made import ANYTHING, Clean, Made, digest_of, load_made
 from loadmanager.pipeline.making import Maker
 from loadmanager.pipeline.reading import HistoryTables, read_leaving_out
@@ -151,7 +151,7 @@ class KeepingUp:
         made = self._made
         newest = max((each.newest for each in made.clean.values()), default=[-1, -1])
         known = {hour: digest for clean in made.clean.values() for hour, digest in clean.hours.items()}
-        files = [file for file, _ in history.files(BUNDLE_REPORTS)]
+        files = files_flushed(history, BUNDLE_REPORTS)
         earlier = by_hour(file for file in files if [file.epoch, file.first] <= newest)
         hours = {hour for clean in changed.values() for hour in clean.hours}
         is_late = any(known.get(hour) != digest for hour, digest in earlier.items() if hour in hours)

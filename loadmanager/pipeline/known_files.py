@@ -14,11 +14,12 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from loadmanager.history.compaction import Original
 from loadmanager.history.files import HOUR_MS, Directory, HistoryFile
 from loadmanager.pipeline.filesystems import put
 
 KNOWN_FILES = "_known_files.parquet"
-_COLUMNS = ("path", "size_bytes", "mtime_ns", "first_ms", "last_ms", "otherwise", "damage")
+_COLUMNS = ("path", "size_bytes", "mtime_ns", "first_ms", "last_ms", "otherwise", "damage", "originals")
 _NUMBERS = _COLUMNS[1:5]
 _SCHEMA = pa.schema([(name, pa.int64() if name in _NUMBERS else pa.string()) for name in _COLUMNS])
 
@@ -26,12 +27,14 @@ _SCHEMA = pa.schema([(name, pa.int64() if name in _NUMBERS else pa.string()) for
 @dataclass(frozen=True, slots=True)
 class Look:
     """What a file's footer says: the first and last time in it, None for one without rows; and the columns that are
-    `otherwise` stored than we do, with their types. `damage` is what was found when its rows were read.
+    `otherwise` stored than we do, with their types. `damage` is what was found when its rows were read. `originals` are
+    the files that a compacted one stands for.
     """
 
     times: tuple[int, int] | None
     otherwise: tuple[tuple[str, str], ...] = ()
     damage: str | None = None
+    originals: tuple[Original, ...] = ()
 
     def has_strays(self, file: HistoryFile) -> bool:
         """Whether there are rows that are not of the hour of the file's folder."""
@@ -76,7 +79,15 @@ class KnownFiles:
         if self._is_kept or self._directory is None:
             return
         rows = [
-            (path, size, mtime_ns, *(look.times or (None, None)), orjson.dumps(look.otherwise).decode(), look.damage)
+            (
+                path,
+                size,
+                mtime_ns,
+                *(look.times or (None, None)),
+                _text(look.otherwise),
+                look.damage,
+                _text(look.originals),
+            )
             for path, (size, mtime_ns, look) in self._looks.items()
         ]
         columns = [pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), _SCHEMA, strict=True)]
@@ -88,6 +99,15 @@ class KnownFiles:
     def _load(self, directory: Directory) -> None:
         with directory.open(f"{directory.root}/{KNOWN_FILES}") as file:
             columns = pq.read_table(file, schema=_SCHEMA).to_pydict()
-        for path, size, mtime_ns, first, last, otherwise, damage in zip(*columns.values(), strict=True):
+        for path, size, mtime_ns, first, last, otherwise, damage, originals in zip(*columns.values(), strict=True):
             stored = tuple((name, kind) for name, kind in orjson.loads(otherwise))
-            self._looks[path] = size, mtime_ns, Look(None if first is None else (first, last), stored, damage)
+            stands_for = tuple(Original(**each) for each in orjson.loads(originals))
+            self._looks[path] = (
+                size,
+                mtime_ns,
+                Look(None if first is None else (first, last), stored, damage, stands_for),
+            )
+
+
+def _text(what: object) -> str:
+    return orjson.dumps(what).decode()

@@ -28,6 +28,7 @@ from pyspark.sql import types as t
 
 from loadmanager.core.recordable import RATE_STEPS_PER_UNIT
 from loadmanager.errors import HistoryFileError, HistorySchemaError, PipelineError
+from loadmanager.history.compaction import originals_of
 from loadmanager.history.files import HOUR_MS, HistoryFile
 from loadmanager.history.reader import History
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, RATE, TABLES, version_of
@@ -239,7 +240,8 @@ class HistoryTables:
             with self._history.open(file) as parquet:
                 version = version_of(parquet.schema_arrow.metadata, file.table, file.path)
                 TABLES[file.table].conform(parquet.schema_arrow.empty_table(), version, file.path)
-                look = Look(_times(parquet), _otherwise(parquet, file))
+                originals = originals_of(parquet.schema_arrow.metadata)
+                look = Look(_times(parquet), _otherwise(parquet, file), originals=originals)
         except FileNotFoundError:
             return None  # retention was faster
         except HistoryFileError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import groupby
@@ -18,6 +19,7 @@ from support.plain_windows import Happened
 from support.streamed import assert_as_in_one_batch
 
 from loadmanager.core.recordable import recordable
+from loadmanager.history.compaction import Compaction
 from loadmanager.history.files import Directory
 from loadmanager.history.packing import PackedFile, pack_entries
 from loadmanager.history.rows import Entry, Event, Placed, Report
@@ -102,6 +104,22 @@ def in_rounds(files: Sequence[PackedFile], rounds: int, rng: np.random.Generator
     when[is_late] = rng.integers(when[is_late], rounds)
     for number in range(rounds):
         yield [file for file, at in zip(ordered, when, strict=True) if at == number]
+
+
+def test_what_is_compacted_is_not_made_anew(spark: SparkSession, tmp_path: Path) -> None:
+    kept = Kept(spark, tmp_path, "day")
+    files = files_of(drawn_nights(5, nights=2), np.random.default_rng(5))
+    kept.add([each for each in files if "-other" not in each.path])
+    assert len(kept.take_in()[0]) >= 2
+    directory, compaction = Directory.of(kept.url), Compaction()
+
+    assert compaction.apply(directory, START_MS + 100 * DAY_MS).made > 0
+    assert kept.take_in() == ([], [])
+
+    now_ms = time.time_ns() // 1_000_000
+    assert compaction.apply(directory, max(now_ms, START_MS) + 100 * DAY_MS).deleted > 0
+    assert kept.take_in() == ([], [])
+    kept.assert_as_in_one_batch()
 
 
 @pytest.mark.parametrize("grain", ["day", "hour"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from loadmanager.core.extensible import ReportRules
+from loadmanager.history.compaction import Compaction
 from loadmanager.history.files import Directory
 from loadmanager.history.retention import Retention
 from loadmanager.history.writer import HistoryWriter, WriterLimits
@@ -28,7 +29,8 @@ def open_view(live: LiveSettings, node_id: str) -> tuple[ClusterView, Recorder, 
         flush_interval_s=settings.history_flush_interval_s,
     )
     retention = Retention(settings.history_retention_hours * _HOUR_S or None, settings.history_max_bytes or None)
-    writer = HistoryWriter(Directory.of(settings.history_url), node_id, limits, retention)
+    compaction = Compaction() if settings.history_compaction else None
+    writer = HistoryWriter(Directory.of(settings.history_url), node_id, limits, retention, compaction)
     recorder = Recorder(live, laid_down, writer)
     moves = MoveRecorder(recorder)
     return ClusterView(RecordedModel(rules, laid_down, recorder, moves), laid_down=laid_down), recorder, moves

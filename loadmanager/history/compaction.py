@@ -1,0 +1,189 @@
+"""Hours that are over, compacted: one file of each table, hour and epoch in place of sixty.
+
+    01 ... 60                  an hour as it was flushed
+    compacted, 01 ... 60       readers take the compacted one alone, from the moment that it is there
+    compacted                  six hours later, when nobody reads any more what was listed before
+
+A compacted file says which files it stands for. Killed at any step, the next pass goes on: what it would write is what
+is there already. What does not follow each other (`_are_in_order`), is damaged, or of another schema stays as it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import structlog
+
+from loadmanager.errors import HistoryFileError
+from loadmanager.history.files import HOUR_MS, Directory, HistoryFile, compacted_path_of
+from loadmanager.history.gaps import IMPORTED
+from loadmanager.history.reader import History, times_in
+from loadmanager.history.schemas import TABLES
+
+log = structlog.get_logger(__name__)
+
+COMPACTED_KEY = b"loadmanager.compacted"
+"""The key of a compacted file's metadata under which the files stand that it stands for."""
+
+_SETTLED_MS = 2 * HOUR_MS
+"""So long after its end nobody writes into an hour any more."""
+_KEPT_NS = 6 * HOUR_MS * 1_000_000
+_ROWS_TOGETHER = 250_000
+"""In a row group: what is in memory at a time, and what a reader may skip."""
+_PASS_S = 5.0
+"""After so long a pass begins no other file: the writing of what is recorded waits for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Original:
+    """A file that a compacted one stands for. `last_ms` is the last time in it."""
+
+    name: str
+    size_bytes: int
+    mtime_ns: int
+    last_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """How many files were made, and how many deleted that such files stand for."""
+
+    made: int
+    deleted: int
+
+
+class Compaction:
+    """Of one history. What cannot be compacted is said once."""
+
+    def __init__(self) -> None:
+        self._left_alone: set[str] = set()
+
+    def apply(self, directory: Directory, now_ms: int) -> Compacted:
+        """Compact what is to be, and delete what is compacted for long enough. Raises `OSError`."""
+        deleted = sum(self._delete_originals(directory, table, now_ms) for table in TABLES)
+        made, until_s = 0, time.monotonic() + _PASS_S
+        for files in _to_be_compacted(directory, now_ms):
+            made += self._compact(directory, files)
+            if time.monotonic() > until_s:
+                break
+        return Compacted(made, deleted)
+
+    def _compact(self, directory: Directory, files: Sequence[HistoryFile]) -> bool:
+        if files[0].path in self._left_alone:
+            return False
+        try:
+            data = compact_files(History(directory), files)
+        except FileNotFoundError:
+            return False  # retention was faster
+        except (HistoryFileError, pa.ArrowException, OSError) as error:
+            self._leave_alone(files[0], error)
+            return False
+        first, last = files[0], files[-1]
+        path = compacted_path_of(first.table, first.hour_ms, first.epoch, (first.first, last.last))
+        directory.write(path, data)
+        log.info("history_hour_compacted", file=path, files=len(files), bytes=data.size)
+        return True
+
+    def _delete_originals(self, directory: Directory, table: str, now_ms: int) -> int:
+        """Those that compacted files stand for, which have been there for long enough; how many."""
+        places = defaultdict[tuple[int, int], list[HistoryFile]](list)
+        for file in directory.list_files(table, with_originals=True)[0]:
+            places[file.hour_ms, file.epoch].append(file)
+        deleted = 0
+        for compacted, there in ((each, files) for files in places.values() for each in files if each.is_compacted):
+            known = {file.name: file for file in there if compacted.stands_for(file)}
+            if not known or not compacted.mtime_ns or compacted.mtime_ns + _KEPT_NS > now_ms * 1_000_000:
+                continue
+            for each in self._originals(directory, compacted):
+                if each.name in known and known[each.name].size_bytes == each.size_bytes:
+                    directory.delete(known[each.name].path)
+                    deleted += 1
+        return deleted
+
+    def _originals(self, directory: Directory, compacted: HistoryFile) -> tuple[Original, ...]:
+        """Those that the file says; none of one that cannot be read, so that they stay."""
+        try:
+            with History(directory).open(compacted) as parquet:
+                return originals_of(parquet.schema_arrow.metadata)
+        except FileNotFoundError:
+            return ()
+        except HistoryFileError as error:
+            self._leave_alone(compacted, error)
+            return ()
+
+    def _leave_alone(self, file: HistoryFile, error: Exception) -> None:
+        if file.path not in self._left_alone:
+            self._left_alone.add(file.path)
+            log.warning("history_hour_not_compacted", file=file.path, error=str(error))
+
+
+def originals_of(metadata: dict[bytes, bytes] | None) -> tuple[Original, ...]:
+    """The files that a file with this metadata stands for; none of one that was not compacted."""
+    said = (metadata or {}).get(COMPACTED_KEY)
+    return () if said is None else tuple(Original(*each) for each in orjson.loads(said))
+
+
+def compact_files(history: History, files: Sequence[HistoryFile]) -> pa.Buffer:
+    """The bytes of a file with the rows of these, in their order. Raises `HistoryFileError`."""
+    table = TABLES[files[0].table]
+    originals, rows, said = [], 0, dict[bytes, bytes]()
+    for file in files:
+        with history.open(file) as parquet:
+            times = times_in(parquet)
+            if not parquet.schema_arrow.remove_metadata().equals(table.schema.remove_metadata()) or not times:
+                raise HistoryFileError(f"{file.path}: of another schema, or without rows")
+            said = parquet.schema_arrow.metadata  # of the last one: the end of a term is looked for by it
+            rows += parquet.metadata.num_rows
+        originals.append([file.name, file.size_bytes, file.mtime_ns, max(times)])
+    schema = table.schema.with_metadata({**said, COMPACTED_KEY: orjson.dumps(originals)})
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, schema, **table.write_options()) as writer:
+        for part in _parts(history, files):
+            writer.write_table(part.replace_schema_metadata(schema.metadata))
+    data = sink.getvalue()
+    if pq.read_metadata(pa.BufferReader(data)).num_rows != rows:
+        raise HistoryFileError(f"{files[0].path}: compacted with those that follow it would not have all rows")
+    return data
+
+
+def _parts(history: History, files: Sequence[HistoryFile]) -> Iterator[pa.Table]:
+    """All rows, so many together."""
+    waiting, count = list[pa.Table](), 0
+    for file in files:
+        with history.open(file) as parquet:
+            waiting.append(parquet.read())
+        count += waiting[-1].num_rows
+        if count >= _ROWS_TOGETHER or file is files[-1]:
+            yield pa.concat_tables(waiting).unify_dictionaries()
+            waiting, count = [], 0
+
+
+def _to_be_compacted(directory: Directory, now_ms: int) -> Iterator[list[HistoryFile]]:
+    """The files of each table, hour and epoch of which there are several, and which are not written any more."""
+    for table in TABLES:
+        files = [file for file in directory.list_files(table)[0] if file.epoch != IMPORTED]
+        for _, group in groupby(files, key=lambda file: file.epoch):
+            of_epoch = list(group)
+            hours = defaultdict[int, list[int]](list)
+            for at, file in enumerate(of_epoch):
+                hours[file.hour_ms].append(at)
+            yield from (
+                of_epoch[places[0] : places[-1] + 1]
+                for hour_ms, places in hours.items()
+                if len(places) > 1 and hour_ms + HOUR_MS + _SETTLED_MS <= now_ms and _are_in_order(of_epoch, places)
+            )
+
+
+def _are_in_order(of_epoch: list[HistoryFile], places: list[int]) -> bool:
+    """Whether the files of an hour, at these places, follow each other, and nothing else has sequences between their
+    first and last: nothing else can be taken then for what a compacted one stands for.
+    """
+    near = of_epoch[max(0, places[0] - 1) : places[-1] + 2]
+    return len(places) == places[-1] - places[0] + 1 and all(one.last < other.first for one, other in pairwise(near))

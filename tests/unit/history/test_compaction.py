@@ -1,0 +1,343 @@
+"""Compacted hours: at every moment, whoever reads sees each row once, in its order, whatever is killed."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import structlog.testing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import fs
+from support.recorded import FLUSH_S, NOON_MS, SOON, a_report
+from support.waiting import eventually_sync
+
+from loadmanager.history import compaction
+from loadmanager.history.compaction import COMPACTED_KEY, Compacted, Compaction, originals_of
+from loadmanager.history.files import HOUR_MS, Directory, HistoryFile, path_of
+from loadmanager.history.gaps import IMPORTED, find_end
+from loadmanager.history.packing import pack_entries
+from loadmanager.history.reader import History
+from loadmanager.history.retention import Retention
+from loadmanager.history.rows import Event, Placed
+from loadmanager.history.schemas import BUNDLE_REPORTS, EVENTS, TABLES
+from loadmanager.history.writer import HistoryWriter
+
+MINUTE_MS = 60_000
+LATER_MS = NOON_MS + 4 * HOUR_MS
+"""Two hours after the last one of `an_hour` has ended, and more."""
+KEPT_MS = 6 * HOUR_MS
+
+Seen = dict[str, list[dict[str, Any]]]
+
+
+def flush(directory: Directory, entries: Iterable[tuple[int, int]], epoch: int = 1, node: str = "node-1") -> None:
+    """A file of each table and hour with a report and an event for each sequence and time, as a leader writes them."""
+    placed = []
+    for sequence, at_ms in entries:
+        placed.append(Placed(at_ms, epoch, 2 * sequence, a_report(sequence % 3)))
+        placed.append(Placed(at_ms, epoch, 2 * sequence + 1, Event("x", str(sequence))))
+    for file in pack_entries(placed, node, refused):
+        directory.write(file.path, file.data)
+
+
+def refused(placed: Placed, error: Exception) -> None:
+    raise AssertionError(placed) from error
+
+
+def record(directory: Directory, minutes: Iterable[int], first: int = 0, epoch: int = 1) -> None:
+    """A flush for each minute."""
+    for sequence, minute in enumerate(minutes, first):
+        flush(directory, [(sequence, NOON_MS + minute * MINUTE_MS)], epoch)
+
+
+def seen(directory: Directory) -> Seen:
+    return {table: list(History(directory).rows(table)) for table in TABLES}
+
+
+def files_of(directory: Directory, table: str = EVENTS, *, with_originals: bool = False) -> list[HistoryFile]:
+    return directory.list_files(table, with_originals=with_originals)[0]
+
+
+def age(directory: Directory, by_ms: int) -> None:
+    """All files are older by so much."""
+    for path in Path(directory.root).rglob("*.parquet"):
+        ns = path.stat().st_mtime_ns - by_ms * 1_000_000
+        os.utime(path, ns=(ns, ns))
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    return Directory.of(str(tmp_path / "history"))
+
+
+@pytest.fixture
+def an_hour(directory: Directory) -> Directory:
+    record(directory, range(0, 60, 5))
+    return directory
+
+
+def test_an_hour_that_is_over_is_a_file_of_each_table_with_the_same_rows(an_hour: Directory) -> None:
+    before = seen(an_hour)
+
+    assert Compaction().apply(an_hour, LATER_MS) == Compacted(made=3, deleted=0)
+
+    assert seen(an_hour) == before
+    assert [len(files_of(an_hour, table)) for table in before if before[table]] == [1, 1, 1]
+    assert len(files_of(an_hour, with_originals=True)) == 13
+    assert Compaction().apply(an_hour, LATER_MS) == Compacted(made=0, deleted=0)
+
+
+def test_what_a_compacted_file_stands_for_is_deleted_six_hours_later(an_hour: Directory) -> None:
+    before, since = seen(an_hour), now_ms()
+    Compaction().apply(an_hour, LATER_MS)
+
+    assert Compaction().apply(an_hour, since + KEPT_MS - MINUTE_MS).deleted == 0
+    assert Compaction().apply(an_hour, now_ms() + KEPT_MS).deleted == 36
+
+    assert seen(an_hour) == before
+    assert len(files_of(an_hour, with_originals=True)) == 1
+
+
+def test_what_was_listed_before_can_be_read_until_then(an_hour: Directory) -> None:
+    listed = files_of(an_hour, BUNDLE_REPORTS)
+    history, before = History(an_hour), seen(an_hour)[BUNDLE_REPORTS]
+    Compaction().apply(an_hour, LATER_MS)
+    Compaction().apply(an_hour, now_ms() + HOUR_MS)
+
+    assert [row for file in listed for row in history.open(file).read().to_pylist()] == before
+
+
+def test_a_file_that_is_not_the_one_that_was_compacted_stays(an_hour: Directory) -> None:
+    Compaction().apply(an_hour, LATER_MS)
+    Path(files_of(an_hour, with_originals=True)[-1].path).write_bytes(b"another one")
+
+    assert Compaction().apply(an_hour, now_ms() + KEPT_MS).deleted == 35
+
+
+def test_an_hour_in_which_something_may_still_be_written_is_left_alone(an_hour: Directory) -> None:
+    assert Compaction().apply(an_hour, NOON_MS + 3 * HOUR_MS - 1).made == 0
+    assert Compaction().apply(an_hour, NOON_MS + 3 * HOUR_MS).made == 3
+
+
+def test_what_came_late_is_compacted_with_what_was(an_hour: Directory) -> None:
+    Compaction().apply(an_hour, LATER_MS)
+    record(an_hour, [59], first=12)
+    before = seen(an_hour)
+    assert len(files_of(an_hour)) == 2
+
+    assert Compaction().apply(an_hour, LATER_MS).made == 3
+    assert seen(an_hour) == before
+    assert Compaction().apply(an_hour, now_ms() + KEPT_MS).deleted == 36 + 3 + 3
+    assert (seen(an_hour), len(files_of(an_hour, with_originals=True))) == (before, 1)
+
+
+@pytest.mark.parametrize("epoch", [IMPORTED, 1])
+def test_hours_that_were_imported_are_left_alone(directory: Directory, epoch: int) -> None:
+    record(directory, [0, 1], epoch=epoch)
+    assert Compaction().apply(directory, LATER_MS).made == (0 if epoch == IMPORTED else 3)
+
+
+def test_files_that_share_rows_or_do_not_follow_each_other_are_left_alone(directory: Directory) -> None:
+    flush(directory, [(0, NOON_MS), (1, NOON_MS), (2, NOON_MS)])
+    flush(directory, [(1, NOON_MS)], node="node-2")
+    before = seen(directory)
+    assert (Compaction().apply(directory, LATER_MS).made, seen(directory)) == (0, before)
+
+
+def test_an_hour_among_the_sequences_of_another_one_is_left_alone(directory: Directory) -> None:
+    record(directory, [0, 61, 1, 62])
+    before = seen(directory)
+    assert (Compaction().apply(directory, LATER_MS).made, seen(directory)) == (0, before)
+
+
+@pytest.mark.parametrize("damage", [b"", b"no Parquet", None])
+def test_an_hour_with_a_damaged_file_is_left_alone_and_said_once(an_hour: Directory, damage: bytes | None) -> None:
+    path = Path(files_of(an_hour)[3].path)
+    content = path.read_bytes()
+    path.write_bytes(content[:4] + b"\xff" * 40 + content[44:] if damage is None else damage)
+    one = Compaction()
+
+    with structlog.testing.capture_logs() as logs:
+        assert [one.apply(an_hour, LATER_MS).made for _ in range(3)] == [2, 0, 0]
+
+    assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == ["history_hour_not_compacted"]
+    assert len(files_of(an_hour)) == 12
+
+
+def test_while_the_compacted_file_is_damaged_nothing_is_deleted_and_without_it_all_is_there(an_hour: Directory) -> None:
+    before = seen(an_hour)
+    Compaction().apply(an_hour, LATER_MS)
+    (compacted,) = files_of(an_hour)
+    Path(compacted.path).write_bytes(b"damaged")
+
+    assert Compaction().apply(an_hour, now_ms() + KEPT_MS).deleted == 24
+
+    Path(compacted.path).unlink()
+    assert seen(an_hour)[EVENTS] == before[EVENTS]
+
+
+def test_what_goes_while_it_is_compacted_is_no_fault(an_hour: Directory) -> None:
+    class Leaving(Directory):
+        def open(self, path: str) -> pa.NativeFile:
+            raise FileNotFoundError(path)
+
+    with structlog.testing.capture_logs() as logs:
+        assert Compaction().apply(Leaving(an_hour.filesystem, an_hour.root), LATER_MS) == Compacted(0, 0)
+    assert logs == []
+
+
+def test_a_compacted_file_that_would_lack_rows_is_not_written(
+    an_hour: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = compaction._parts
+    monkeypatch.setattr(compaction, "_parts", lambda *given: (each.slice(1) for each in parts(*given)))
+    assert Compaction().apply(an_hour, LATER_MS).made == 0
+
+
+def test_where_nobody_knows_when_a_file_was_written_nothing_is_deleted(an_hour: Directory) -> None:
+    class Timeless(Directory):
+        def _file(self, table: str, info: fs.FileInfo) -> HistoryFile | None:
+            file = super()._file(table, info)
+            return None if file is None else replace(file, mtime_ns=0)
+
+    Compaction().apply(an_hour, LATER_MS)
+    timeless = Timeless(an_hour.filesystem, an_hour.root)
+    assert Compaction().apply(timeless, now_ms() + 2 * KEPT_MS).deleted == 0
+
+
+def test_files_of_an_older_schema_are_left_alone(an_hour: Directory) -> None:
+    file = files_of(an_hour)[0]
+    table = pq.read_table(file.path)
+    pq.write_table(table.drop_columns(["subject"]), file.path)
+    assert Compaction().apply(an_hour, LATER_MS).made == 2
+    assert len(files_of(an_hour)) == 12
+
+
+def test_how_the_history_ends_is_the_same(directory: Directory) -> None:
+    record(directory, [0, 1])
+    before = find_end(History(directory), 2, LATER_MS)
+    assert before is not None
+    Compaction().apply(directory, LATER_MS)
+    assert find_end(History(directory), 2, LATER_MS) == before
+
+
+def test_retention_counts_and_deletes_what_compacted_files_stand_for(an_hour: Directory) -> None:
+    record(an_hour, [300], first=20)
+    Compaction().apply(an_hour, LATER_MS)
+    assert Retention(max_age_s=3600).apply(an_hour, NOON_MS + 9 * HOUR_MS) == 3 * 13
+    assert [file.hour_ms for file in files_of(an_hour, with_originals=True)] == [NOON_MS + 5 * HOUR_MS]
+
+
+def test_a_node_of_that_name_is_no_compacted_file() -> None:
+    assert "-compacted_.parquet" in path_of(EVENTS, NOON_MS, 1, (0, 9), "compacted")
+
+
+def test_a_pass_ends_after_a_while_and_the_next_one_goes_on(
+    an_hour: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "_PASS_S", -1.0)
+    assert [Compaction().apply(an_hour, LATER_MS).made for _ in range(4)] == [1, 1, 1, 0]
+
+
+def test_rows_are_in_groups_of_a_limited_size(an_hour: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "_ROWS_TOGETHER", 4)
+    before = seen(an_hour)
+    Compaction().apply(an_hour, LATER_MS)
+    metadata = pq.read_metadata(files_of(an_hour)[0].path)
+    assert [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)] == [4, 4, 4]
+    assert seen(an_hour) == before
+
+
+def test_it_says_which_files_it_stands_for(an_hour: Directory) -> None:
+    before = files_of(an_hour)
+    Compaction().apply(an_hour, LATER_MS)
+    originals = originals_of(pq.read_schema(files_of(an_hour)[0].path).metadata)
+    assert [(each.name, each.size_bytes, each.mtime_ns) for each in originals] == [
+        (each.name, each.size_bytes, each.mtime_ns) for each in before
+    ]
+    assert [each.last_ms for each in originals] == [NOON_MS + minute * MINUTE_MS for minute in range(0, 60, 5)]
+    assert originals_of(None) == originals_of({b"other": b"x"}) == ()
+    assert COMPACTED_KEY.startswith(b"loadmanager.")
+
+
+def test_the_writer_compacts_after_a_flush(an_hour: Directory) -> None:
+    before = seen(an_hour)[EVENTS]
+    writer = HistoryWriter(an_hour, "node-1:8080", SOON, compaction=Compaction())
+    writer.start()
+    writer.begin_term(2, now_ms())
+    eventually_sync(lambda: writer.figures.files_compacted == 3, timeout_s=FLUSH_S)
+    assert writer.close(now_ms(), timeout_s=FLUSH_S)
+    assert [row for row in seen(an_hour)[EVENTS] if row["epoch"] == 1] == before
+
+
+class KilledError(BaseException):
+    """The process ends here."""
+
+
+class Killed(Directory):
+    """A directory of a process that is killed at a write or a deletion: before it, in the middle of it, or after it."""
+
+    def __init__(self, there: Directory, at: int, how: str) -> None:
+        super().__init__(there.filesystem, there.root)
+        self._left, self._how = at, how
+
+    def write(self, path: str, data: pa.Buffer) -> None:
+        if self._left == 0 and self._how == "in the middle":
+            target = Path(self.root) / path
+            (target.parent / f".tmp-{target.name}").write_bytes(data.to_pybytes()[: data.size // 2])
+        self._step(lambda: super(Killed, self).write(path, data))
+
+    def delete(self, path: str) -> None:
+        self._step(lambda: super(Killed, self).delete(path))
+
+    def _step(self, act: Any) -> None:  # noqa: ANN401 - whatever it does
+        if self._left == 0 and self._how != "after":
+            raise KilledError
+        act()
+        if self._left == 0:
+            raise KilledError
+        self._left -= 1
+
+
+@settings(max_examples=40)
+@given(
+    minutes=st.lists(st.integers(0, 179), min_size=1, max_size=12).map(sorted),
+    epochs=st.lists(st.integers(0, 2), min_size=12, max_size=12).map(sorted),
+    kills=st.lists(st.tuples(st.integers(0, 8), st.sampled_from(["before", "in the middle", "after"])), max_size=4),
+    ages=st.lists(st.sampled_from([0, KEPT_MS]), min_size=5, max_size=5),
+)
+def test_killed_at_any_step_every_reader_sees_the_same(
+    tmp_path_factory: pytest.TempPathFactory,
+    minutes: Sequence[int],
+    epochs: Sequence[int],
+    kills: Sequence[tuple[int, str]],
+    ages: Sequence[int],
+) -> None:
+    directory = Directory.of(str(tmp_path_factory.mktemp("drawn")))
+    for sequence, (minute, epoch) in enumerate(zip(minutes, epochs, strict=False)):
+        flush(directory, [(sequence, NOON_MS + minute * MINUTE_MS)], epoch)
+    before = seen(directory)
+    for (at, how), by_ms in zip(kills, ages, strict=False):
+        age(directory, by_ms)
+        with suppress(KilledError):
+            Compaction().apply(Killed(directory, at, how), max(now_ms(), LATER_MS + 2 * HOUR_MS))
+        assert seen(directory) == before
+    for _ in range(2):
+        age(directory, KEPT_MS)
+        Compaction().apply(directory, max(now_ms(), LATER_MS + 2 * HOUR_MS))
+        assert seen(directory) == before
+    hours = {(epoch, minute // 60) for epoch, minute in zip(epochs, minutes, strict=False) if epoch != IMPORTED}
+    assert len([file for file in files_of(directory, with_originals=True) if file.epoch != IMPORTED]) == len(hours)
