@@ -76,8 +76,8 @@ def _flushed(file: HistoryFile, original: Original) -> HistoryFile:
 
 
 def _said(files: Iterable[HistoryFile]) -> list[tuple[str, int, int]]:
-    """What tells these files from others; times to the second, as not every filesystem has more."""
-    return sorted((file.path, file.size_bytes, file.mtime_ns // 1_000_000_000) for file in files)
+    """What tells these files from others; times to the millisecond, since Hadoop's filesystems have no more."""
+    return sorted((file.path, file.size_bytes, file.mtime_ns // 1_000_000) for file in files)
 
 
 def by_hour(files: Iterable[HistoryFile]) -> dict[str, str]:

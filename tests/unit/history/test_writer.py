@@ -402,7 +402,7 @@ def test_a_retention_that_surprises_does_not_end_recording(
         raise KeyError("who knows")
 
     monkeypatch.setattr(Retention, "apply", surprise)
-    monkeypatch.setattr(history_writer, "_RETENTION_INTERVAL_S", 0.0)
+    monkeypatch.setattr(history_writer, "_SWEEP_INTERVAL_S", 0.0)
     writer = HistoryWriter(directory, "node-1:8080", SOON, Retention(1.0, None))
     writer.start()
     for epoch in (1, 2):

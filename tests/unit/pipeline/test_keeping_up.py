@@ -48,7 +48,9 @@ class History:
         self.writes += 1
         at_ms = day * DAY_MS + hour * HOUR_MS
         sequence = at_ms // 1000
-        file = HistoryFile(BUNDLE_REPORTS, f"/h/{day}/{hour}", at_ms, 1, sequence, sequence, 10, self.writes)
+        file = HistoryFile(
+            BUNDLE_REPORTS, f"/h/{day}/{hour}", at_ms, 1, sequence, sequence, 10, self.writes * 1_000_000
+        )
         self.there[day, hour] = file
 
     def files(self, table: str) -> list[Usable]:
