@@ -121,11 +121,17 @@ async def drop_connection(store: ZooKeeperStore) -> None:
 
 
 def close_session(connect_string: str, client_id: tuple[int, bytes] | None) -> None:
-    """End a session that another connection holds, for which it is as if it had expired. Blocks."""
-    client = KazooClient(connect_string, timeout=6.0, client_id=client_id)
-    client.start(timeout=15)
-    client.stop()
-    client.close()
+    """End a session that another connection holds, for which it is as if it had expired. Blocks.
+
+    Whoever holds it may take it back before the word to close it is sent: it is said until the server has forgotten it.
+    """
+    is_known = True
+    while is_known:
+        client = KazooClient(connect_string, timeout=6.0, client_id=client_id)
+        client.start(timeout=15)
+        is_known = client.client_id == client_id
+        client.stop()
+        client.close()
 
 
 def in_memory(store: MetadataStore) -> MemoryStore:
