@@ -92,7 +92,7 @@ def check(decided: DecidedLine, line: dict[str, Any]) -> None:
     assert len(set(moved)) == len(moved)
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(lines, min_size=1, max_size=3))
 def test_every_strategy_answers_and_its_memory_is_json(given_lines: list[dict[str, Any]]) -> None:
     for decider in deciders():

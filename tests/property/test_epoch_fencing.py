@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 from support.clock import ManualClock
@@ -105,5 +105,5 @@ def test_without_the_check_of_the_epoch_a_deposed_leader_is_caught_writing() -> 
     with pytest.raises(AssertionError, match=r"while|deposed"):
         run_state_machine_as_test(
             WithoutTheFence,
-            settings=settings(max_examples=300, stateful_step_count=40, deadline=None, database=None, print_blob=False),
+            settings=settings(TestContendingLeaders.settings, phases=[Phase.generate], database=None, print_blob=False),
         )

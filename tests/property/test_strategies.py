@@ -43,7 +43,7 @@ busy = partial(some_cluster, fewest_brokers=3, fewest_bundles=15)
 KINDS = (some_cluster, busy, partial(busy, settled=True))
 """Small ones too, and ones in which no broker waits for a report: where something leaves, a broker is let be."""
 busy_clusters = st.one_of([drawn(kind) for kind in KINDS])
-examples = hypothesis_settings(max_examples=50, deadline=None)
+examples = hypothesis_settings(max_examples=30, deadline=None)
 any_placement = st.sampled_from(sorted(PLACEMENT_STRATEGIES))
 NOT_SCALE_FREE = {"SimpleLoadManagerImpl", "TransferShedder", "UniformLoadShedder"}
 """They rank bundles in steps of so many messages or bytes/s, or count in whole ones."""

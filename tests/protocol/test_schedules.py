@@ -11,7 +11,7 @@ from protocol.schedules import Schedule, Step, draw, run, shrink
 from protocol.story import tell_failure
 from protocol.world import Shape
 
-SEEDS = int(os.environ.get("PROTOCOL_SEEDS") or 200)
+SEEDS = int(os.environ.get("PROTOCOL_SEEDS") or 100)
 """How many schedules are tried; `make protocol` tries others, and more."""
 
 MOST_UNTIL_MISSED = 400
