@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import socket
 from dataclasses import dataclass, field
 from typing import Self
@@ -86,13 +87,10 @@ def listen(port: int = 0) -> socket.socket:
     return listener
 
 
-_HELD: list[socket.socket] = []
-
-
 def closed_port() -> int:
     """A loopback port on which nothing listens, nor will: it is held as long as this process lives."""
     held = socket.socket()
     held.bind(("127.0.0.1", 0))
-    _HELD.append(held)
+    atexit.register(held.close)
     port: int = held.getsockname()[1]
     return port
