@@ -30,6 +30,7 @@ from loadmanager.pipeline.schemas import (
     METRICS,
     RESOURCES,
     bundle_name,
+    exprs,
     frame_of,
     namespace_hash,
     packed_bounds,
@@ -97,7 +98,7 @@ def carried(bundle_reports: DataFrame, reports: DataFrame) -> DataFrame:
     seen = bundles_seen(bundle_reports)
     rows = _by_window(bundles_standing(bundle_reports, seen, reports, _FIGURES))
     grouped = rows.groupBy("hash", "bounds", "stay", "window").agg(
-        f.min("by").alias("by"), f.min("begun_ms").alias("from_ms"), *_sums(_FIGURES), *map(_highest, METRICS)
+        f.min("by").alias("by"), f.min("begun_ms").alias("from_ms"), *_sums(_FIGURES), *_highest(METRICS)
     )
     brokers = reports.select("broker").distinct().select("broker", f.xxhash64("broker").alias("by")).toArrow()
     named = _named(_named(grouped, seen, "namespace", "hash"), brokers, "broker", "by")
@@ -131,8 +132,8 @@ def short_namespace_windows(pieces: DataFrame) -> DataFrame:
         f.sum("more_ms").alias("covered_ms"),
         *(f.sum(name).alias(name) for name in _MEANS),
     )
-    same = {f"max_{name}": f.col(f"mean_{name}") for name in METRICS}
-    return _table(_short(grouped).withColumns(same), "namespace_windows")
+    highest = [f"mean_{name} AS max_{name}" for name in METRICS]
+    return _table(_short(grouped).selectExpr("*", *highest), "namespace_windows")
 
 
 def short_broker_windows(broker_reports: DataFrame, reports: DataFrame, pieces: DataFrame) -> DataFrame:
@@ -140,11 +141,11 @@ def short_broker_windows(broker_reports: DataFrame, reports: DataFrame, pieces: 
     that it carried. Highest are both as it reported them.
     """
     own = [*RESOURCES, "usage"]
-    fractions = {name: _fraction(name) for name in RESOURCES}
-    usage = f.greatest(*(f.coalesce(fractions[name], f.lit(0.0)) for name in _RATED))
-    said = broker_reports.withColumns({**fractions, "usage": usage}).select(*ORDER, *own, *METRICS)
+    usage = ", ".join(f"coalesce({_fraction(name)}, 0D)" for name in _RATED)
+    fractions = [f"{_fraction(name)} AS {name}" for name in RESOURCES]
+    said = broker_reports.selectExpr(*ORDER, *fractions, f"greatest({usage}) AS usage", *METRICS)
     rows = _by_window(reports.drop("ends_ms").join(said, list(ORDER)))
-    grouped = rows.groupBy("broker", "window").agg(*_sums(own), *map(_highest, [*own, *METRICS]))
+    grouped = rows.groupBy("broker", "window").agg(*_sums(own), *_highest([*own, *METRICS]))
     load = pieces.groupBy("broker", "start_ms").agg(f.sum("covered_ms").cast("double").alias("bundles"), *_summed_up())
     both = _means_of(grouped, own).join(load, ["broker", "start_ms"], "left").na.fill(0.0, ["bundles", *_MEANS])
     both = both.withColumn("bundles", f.try_divide("bundles", "covered_ms"))
@@ -201,48 +202,41 @@ def _named(rows: DataFrame, names: pa.Table, name: str, key: str) -> DataFrame:
 
 def _sums(figures: Iterable[str]) -> list[Column]:
     """Over the reports that stood; a resource without a limit is not known, and has a weight of its own."""
-    return [
-        f.sum("own").alias("n"),
-        f.sum("stood_ms").alias("stood_ms"),
-        *(f.sum(f.col(name) * f.col("stood_ms")).alias(name) for name in figures),
-        *(
-            f.sum(f.when(f.col(name).isNotNull(), f.col("stood_ms"))).alias(f"known_{name}")
-            for name in figures
-            if name in RESOURCES
-        ),
-    ]
+    sums = ["sum(own) AS n", "sum(stood_ms) AS stood_ms", *(f"sum({name} * stood_ms) AS {name}" for name in figures)]
+    known = [name for name in figures if name in RESOURCES]
+    return exprs(*sums, *(f"sum(CASE WHEN {name} IS NOT NULL THEN stood_ms END) AS known_{name}" for name in known))
 
 
-def _highest(name: str) -> Column:
-    stood = f.when(f.col("stood_ms") > 0, f.col(name))
-    return f.max(stood).cast("double").alias(f"max_{name}")
+def _highest(names: Iterable[str]) -> list[Column]:
+    return exprs(*(f"double(max(CASE WHEN stood_ms > 0 THEN {name} END)) AS max_{name}" for name in names))
 
 
 def _means_of(grouped: DataFrame, figures: Iterable[str]) -> DataFrame:
     """From `_sums` to means, which are null where nothing stood."""
-    means = {
-        _name_of_mean(name): f.try_divide(name, f"known_{name}" if name in RESOURCES else "stood_ms")
-        for name in figures
-    }
-    place = {"start_ms": f.col("window").cast("long") * _SHORTEST_MS, "covered_ms": f.col("stood_ms").cast("long")}
-    return grouped.withColumns({**place, **means})
+    weights = {name: f"known_{name}" if name in RESOURCES else "stood_ms" for name in figures}
+    means = [f"try_divide({name}, {weight}) AS {_name_of_mean(name)}" for name, weight in weights.items()]
+    place = [f"bigint(window) * {_SHORTEST_MS} AS start_ms", "bigint(stood_ms) AS covered_ms"]
+    replaced = {*weights, "stood_ms", "window"}
+    kept = [name for name in grouped.columns if name not in replaced]
+    return grouped.selectExpr(*kept, *place, *means)
 
 
 def _summed_up() -> list[Column]:
     """What pieces of `carried` add up to over time."""
-    return [f.sum(f.col(name) * f.col("covered_ms")).alias(name) for name in _MEANS]
+    return exprs(*(f"sum({name} * covered_ms) AS {name}" for name in _MEANS))
 
 
 def _short(grouped: DataFrame) -> DataFrame:
     """Windows of 5 minutes in which something stood, from `_summed_up`."""
-    means = {name: f.col(name) / f.col("covered_ms") for name in _MEANS}
-    p95 = {f"p95_{name}": f.col(f"mean_{name}") for name in METRICS}
-    stood = grouped.where(f.col("covered_ms") > 0).withColumn("covered_s", f.col("covered_ms") / 1000)
-    return stood.withColumns(means).withColumns({"window_s": f.lit(SHORTEST_S), **p95})
+    kept = [name for name in grouped.columns if name not in _MEANS]
+    means = [f"{name} / covered_ms AS {name}" for name in _MEANS]
+    p95 = [f"mean_{name} / covered_ms AS p95_{name}" for name in METRICS]
+    stood = grouped.where("covered_ms > 0")
+    return stood.selectExpr(*kept, "covered_ms / 1000 AS covered_s", f"{SHORTEST_S} AS window_s", *means, *p95)
 
 
 def _table(frame: DataFrame, name: str) -> DataFrame:
-    return require(frame.select(*schema_of(name).fieldNames()), name)
+    return require(frame.selectExpr(*schema_of(name).fieldNames()), name)
 
 
 def _name_of_mean(name: str) -> str:
@@ -260,30 +254,33 @@ _KEYS = {
 
 def _rolled_up(table: str, short: DataFrame, window_s: int) -> DataFrame:
     """Longer windows made of those of 5 minutes."""
-    start = (f.floor(f.col("start_ms") / (window_s * 1000)) * (window_s * 1000)).cast("long")
     counts = [name for name in ("n", "bundles") if dict(short.dtypes).get(name) == "bigint"]
     means = [name for name in ("topics", "sessions", "bundles") if dict(short.dtypes).get(name) == "double"]
     means += [name for name in short.columns if name.startswith("mean_")]
-    weight = {name: f.when(f.col(name).isNotNull(), f.col("covered_s")) for name in means}
-    rolled = short.groupBy(*_KEYS[table], start.alias("start_ms")).agg(
-        *((f.sum(name) if name == "n" else f.max(name)).alias(name) for name in counts),
-        f.sum("covered_s").alias("covered_s"),
-        *((f.sum(f.col(name) * f.col("covered_s")) / f.sum(weight[name])).alias(name) for name in means),
-        *(f.max(name).alias(name) for name in short.columns if name.startswith("max_")),
-        *(_percentile(f"mean_{name}").alias(f"p95_{name}") for name in METRICS),
+    rolled = short.groupBy(*_KEYS[table], f.expr(f"floor(start_ms / {window_s}000) * {window_s}000 AS start_ms")).agg(
+        *exprs(
+            *(f"{'sum' if name == 'n' else 'max'}({name}) AS {name}" for name in counts),
+            "sum(covered_s) AS covered_s",
+            *(f"{_mean_over_time(name)} AS {name}" for name in means),
+            *(f"max({name}) AS {name}" for name in short.columns if name.startswith("max_")),
+            *(f"{_percentile(f'mean_{name}')} AS p95_{name}" for name in METRICS),
+        )
     )
     return rolled.withColumn("window_s", f.lit(window_s))
 
 
-def _percentile(name: str) -> Column:
+def _mean_over_time(name: str) -> str:
+    return f"sum({name} * covered_s) / sum(CASE WHEN {name} IS NOT NULL THEN covered_s END)"
+
+
+def _percentile(name: str) -> str:
     """By nearest rank."""
-    ascending = f.sort_array(f.collect_list(name))
-    return f.element_at(ascending, f.ceil(f.size(ascending) * f.lit(_P95)).cast("int"))
+    return f"element_at(sort_array(collect_list({name})), int(ceil(size(collect_list({name})) * {_P95}D)))"
 
 
-def _fraction(name: str) -> Column:
+def _fraction(name: str) -> str:
     """How much of its limit a resource is used, null without a limit."""
-    return f.when(f.col(f"{name}_limit") > 0, f.col(f"{name}_usage") / f.col(f"{name}_limit"))
+    return f"CASE WHEN {name}_limit > 0 THEN {name}_usage / {name}_limit END"
 
 
 def _rebuilt(known: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:

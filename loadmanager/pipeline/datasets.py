@@ -358,7 +358,8 @@ def require(frame: DataFrame, table: str) -> DataFrame:
             raise PipelineError(f"table {table}: column {wanted.name} is {kinds}")
     if types:
         raise PipelineError(f"table {table}: columns {', '.join(types)}: not in it")
-    return frame.select(*schema.fieldNames())
+    names = schema.fieldNames()
+    return frame if frame.columns == names else frame.selectExpr(*(f"`{name}`" for name in names))
 
 
 def rows_of(frame: pd.DataFrame, table: str) -> pa.Table:

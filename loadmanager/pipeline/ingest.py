@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from operator import or_
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession, Window
@@ -69,8 +68,8 @@ def clean_bundle_reports(rows: DataFrame, apart: DataFrame | None = None) -> Cle
     """From the history's `bundle_reports`, with the `file` of each row; those `apart` are of files that share no report
     with another.
     """
-    is_range = (f.col("range_lower") < f.col("range_upper")) & (f.col("range_upper") <= HASH_SPACE_END)
-    return _cleaned(rows, apart, BUNDLE_REPORTS, [~is_range])
+    is_range = f"range_lower < range_upper AND range_upper <= {HASH_SPACE_END}"
+    return _cleaned(rows, apart, BUNDLE_REPORTS, [f"NOT ({is_range})"])
 
 
 def clean_broker_reports(rows: DataFrame, apart: DataFrame | None = None) -> Cleaned:
@@ -93,20 +92,21 @@ def rejected_rows(
     return require(reduce(DataFrame.unionByName, counted), "rejected_rows")
 
 
-def _cleaned(rows: DataFrame, apart: DataFrame | None, table: str, impossible: Sequence[Column]) -> Cleaned:
+def _cleaned(rows: DataFrame, apart: DataFrame | None, table: str, impossible: Sequence[str]) -> Cleaned:
     for each in (rows, *([] if apart is None else [apart])):
         _require_columns(each, table)
-    reason = _reason(table, [*impossible, *([f.col(IS_STRAY)] if IS_STRAY in rows.columns else [])])
+    reason = _reason(table, [*impossible, *([IS_STRAY] if IS_STRAY in rows.columns else [])])
     judged = _without_copies(rows.withColumn("reason", reason), table)
     if apart is not None:
         judged = apart.withColumn("reason", reason).unionByName(judged)
-    columns = raw(table).fieldNames()
+    columns, known = raw(table).fieldNames(), _known(table)
+    kept = [f"{known[name]} AS {name}" if name in known else name for name in columns]
     seen = Observation()
     is_rejected = f.col("reason").isNotNull()
     counted = judged.observe(seen, f.collect_set(f.when(is_rejected, f.col("file"))).alias("files"))
     return Cleaned(
-        counted.where(~is_rejected).withColumns(_known(table)).select(*columns),
-        judged.where(is_rejected).select(*columns, "file", "reason"),
+        counted.where(~is_rejected).selectExpr(*kept),
+        judged.where(is_rejected).selectExpr(*columns, "file", "reason"),
         seen,
     )
 
@@ -125,35 +125,30 @@ def _require_columns(rows: DataFrame, table: str) -> None:
         raise PipelineError(f"{table}: has no column {', '.join(missing)}; expected rows as `HistoryTables` reads them")
 
 
-def _reason(table: str, impossible: Sequence[Column]) -> Column:
+def _reason(table: str, impossible: Sequence[str]) -> Column:
     """Why a row is rejected for itself, null for a good one."""
-    figures = _figures(table)
+    figures, known = _figures(table), _known(table)
     doubles = [name for name in figures if isinstance(raw(table)[name].dataType, t.DoubleType)]
     first = [each.name for each in TABLES[table].columns if each.since <= 1]
     rules = {
-        "missing": [f.col(name).isNull() for name in first],
-        "not_a_number": [f.isnan(name) | (f.abs(name) == float("inf")) for name in doubles],
-        "negative": [_known(table).get(name, f.col(name)) < 0 for name in figures],
-        "impossible": [f.col("at_ms") < 0, *_beyond(table), *impossible],
+        "missing": [f"{name} IS NULL" for name in first],
+        "not_a_number": [f"isnan({name}) OR abs({name}) = double('inf')" for name in doubles],
+        "negative": [f"{known.get(name, name)} < 0" for name in figures],
+        "impossible": ["at_ms < 0", *_beyond(table), *impossible],
     }
-    reason = f.lit(None).cast("string")
-    for name in reversed(rules):
-        if rules[name]:
-            reason = f.when(reduce(or_, rules[name]), name).otherwise(reason)
-    return reason
+    cases = (f"WHEN {' OR '.join(conditions)} THEN '{reason}'" for reason, conditions in rules.items() if conditions)
+    return f.expr(f"CASE {' '.join(cases)} END")
 
 
-def _known(table: str) -> dict[str, Column]:
+def _known(table: str) -> dict[str, str]:
     """Bandwidths, 0 where the broker does not know their limit."""
     pairs = _BANDWIDTHS if table == BROKER_REPORTS else ()
-    return {
-        name: f.when(f.col(limit) < 0, 0.0).otherwise(f.col(name)) for usage, limit in pairs for name in (usage, limit)
-    }
+    return {name: f"if({limit} < 0, 0D, {name})" for usage, limit in pairs for name in (usage, limit)}
 
 
-def _beyond(table: str) -> list[Column]:
+def _beyond(table: str) -> list[str]:
     rates = _RATES if table == BUNDLE_REPORTS else ()
-    return [f.col(name) > (MAX_RATE if name in rates else MAX_AMOUNT) for name in _figures(table)]
+    return [f"{name} > {MAX_RATE if name in rates else MAX_AMOUNT}D" for name in _figures(table)]
 
 
 def _figures(table: str) -> list[str]:

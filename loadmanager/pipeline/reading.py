@@ -196,14 +196,13 @@ class HistoryTables:
         """Files that store each column in the same way: as we do, or in one of their own, which Spark finds out."""
         reader = self._spark.read.option("ignoreMissingFiles", "true")
         read = (reader.schema(_stored(table)) if as_ours else reader).parquet(*urls)
-        steps = float(RATE_STEPS_PER_UNIT)
-        known = {name: f.col(name) for name in read.columns}
+        steps = f"{RATE_STEPS_PER_UNIT}D"
+        known = {name: name for name in read.columns}
         for name in (each.name for each in TABLES[table].columns if each.type == RATE):
-            known[name] = (f.col(name) if as_ours else f.rint(f.col(name).cast("double") * steps)) / steps
-        columns = [known.get(each.name, f.lit(None)).cast(each.dataType).alias(each.name) for each in raw(table)]
-        if with_file:
-            columns.append(f.col("_metadata.file_path").alias("file"))
-        return read.select(*columns)
+            known[name] = f"{name if as_ours else f'rint(double({name}) * {steps})'} / {steps}"
+        kinds = {each.name: each.dataType.simpleString() for each in raw(table)}
+        columns = [f"CAST({known.get(name, 'NULL')} AS {kind}) AS {name}" for name, kind in kinds.items()]
+        return read.selectExpr(*columns, *(["_metadata.file_path AS file"] if with_file else []))
 
     def files(self, table: str) -> list[Usable]:
         """The files that may have rows of the range."""

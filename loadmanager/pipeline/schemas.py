@@ -51,6 +51,13 @@ def frame_of(spark: SparkSession, schema: t.StructType, rows: Iterable[Sequence[
     return spark.createDataFrame(table, schema)
 
 
+def exprs(*texts: str) -> list[Column]:
+    """Columns by what they are in SQL. Each function and column of PySpark's is several questions to the JVM, half a
+    millisecond in all, and there are hundreds in a table; this is one for each column.
+    """
+    return [f.expr(text) for text in texts]
+
+
 def packed_bounds() -> Column:
     """The bounds of a row's range as one number."""
     return f.shiftleft("range_lower", _HASH_BITS).bitwiseOR(f.col("range_upper"))

@@ -173,4 +173,4 @@ def _report() -> Column:
 
 def _without_nulls(numbers: DataFrame) -> DataFrame:
     """Clean rows have none: where Spark knows it, it need not look for them in each step."""
-    return numbers.select(*(f.coalesce(name, f.lit(0).cast(kind)).alias(name) for name, kind in numbers.dtypes))
+    return numbers.selectExpr(*(f"coalesce({name}, CAST(0 AS {kind})) AS {name}" for name, kind in numbers.dtypes))

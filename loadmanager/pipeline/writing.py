@@ -74,11 +74,11 @@ class Tables:
         `keys` are the parts that are replaced, also where the frame has no rows of them; by default those it has. The
         rows of a part are gathered in one file, unless what makes them is to write them as they are.
         """
-        marked = require(frame if key is None else frame.drop(key), name)
         if key is None:
-            marked = marked.withColumn(PART, f.lit(WHOLE))
+            marked = require(frame, name).withColumn(PART, f.lit(WHOLE))
         else:
-            marked = frame.select(*marked.columns, f.col(key).alias(PART))
+            columns = require(frame.drop(key), name).columns
+            marked = frame.selectExpr(*columns, f"{key} AS {PART}")
             marked = marked.repartition(PART) if gather else marked
         with self._writing(name) as account:
             parts = self._write_parts(name, marked, keys)
