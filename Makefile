@@ -52,8 +52,8 @@ pipeline-demo: $(VENV)/.for-pipeline ## Record a demo cluster (or take HISTORY=u
 tests/__pycache__: | $(VENV)/.for-development
 	@ls -d tests/*/ | xargs -n 6 -P "$$(nproc)" $(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1; true
 
-test: $(VENV)/.for-development tests/__pycache__ ## All tests but the longest on Spark and those on Pulsar, and every branch of what decides covered
-	$(BIN)/python -m pytest -m 'not spark_long and not pulsar' -n $(WORKERS) \
+test: $(VENV)/.for-development tests/__pycache__ ## All tests but those on Pulsar, and every branch of what decides covered
+	$(BIN)/python -m pytest -m 'not pulsar' -n $(WORKERS) \
 		--cov --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100 $(ARGS)
 
 # So many schedules (1000), one of them (=17) or some (1000-2000); ARGS=--guards takes out each guard in turn.
@@ -71,17 +71,13 @@ soak: $(VENV)/.for-development ## The leader's tests in memory, over and over, w
 			|| failed="$$failed $$seed"; \
 	done; test -z "$$failed" || { echo "failed with --store-seeds:$$failed" >&2; exit 1; }
 
-# Which of them: `spark_long` are those that `make test` leaves out.
-MARKED ?= spark or spark_long
-
-test-pipeline: $(VENV)/.for-development ## All tests on Spark, the longest too, in one process
-	$(BIN)/python -m pytest -m '$(MARKED)' tests/pipeline tests/integration/test_pipeline_end_to_end.py $(ARGS)
+test-pipeline: $(VENV)/.for-development ## The tests on Spark, of which `make test` has all too, in two processes
+	$(BIN)/python -m pytest -m spark -n 2 tests/pipeline tests/integration/test_pipeline_end_to_end.py $(ARGS)
 
 test-pulsar: $(VENV)/.for-development ## The tests beside a real Pulsar (needs a JDK, Maven; fetches 230 MB the first time)
 	$(BIN)/python -m pytest -m pulsar tests/real_pulsar $(ARGS)
 
-check: MARKED = spark_long
-check: lint test test-pipeline ## What has to pass before a change goes in
+check: lint test ## What has to pass before a change goes in
 
 lint: $(VENV)/.for-development ## Style, types and the direction of imports
 	$(BIN)/ruff check $(CODE)

@@ -20,7 +20,7 @@ from xdist.workermanage import WorkerController
 # The cluster beside which tests run is that of the examples; behind everything else, so that it hides no other package.
 sys.path.append(str(Path(__file__).parents[1]))
 
-pytest_plugins = ["support.browser", "support.children", "support.processes", "support.zookeeper"]
+pytest_plugins = ["support.browser", "support.children", "support.demos", "support.processes", "support.zookeeper"]
 
 # How long an example takes says more about what else the machine does than about the code.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -36,8 +36,10 @@ TOGETHER = {
     "tests/integration/test_demo.py::": "many processes",
     "tests/integration/test_small_fleet.py::": "many processes",
     "tests/integration/test_image_steps.py::": "image",
-    "tests/integration/test_pipeline_end_to_end.py::": "spark",
+    "tests/integration/test_pipeline_end_to_end.py::": "many processes",
     "tests/page/": "page",
+    "tests/pipeline/test_keeping_up.py::": "spark that keeps up",
+    "tests/pipeline/test_stream": "spark that keeps up",
     "tests/pipeline/": "spark",
     "tests/real_pulsar/": "pulsar",
 }

@@ -6,29 +6,22 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from support.demos import FinishedDemo, running_demo
 from support.processes import ended_sync
 from support.waiting import eventually_sync
 
 pytestmark = [pytest.mark.slow, pytest.mark.zookeeper, pytest.mark.timeout(600)]
 
-COMMAND = [sys.executable, "-c", "from loadmanager.cli import main; main()", "demo", "--json", "--duration", "30"]
-
 
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        [*COMMAND, "--folder", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    with running_demo(tmp_path) as process:
+        yield process
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
@@ -44,11 +37,9 @@ def processes_of(folder: Path) -> list[psutil.Process]:
     return found
 
 
-def test_the_demo_runs_to_its_end_and_every_message_has_an_explanation(
-    demo: subprocess.Popen[str], tmp_path: Path
-) -> None:
-    out, err = demo.communicate(timeout=500)
-    assert demo.returncode == 0, f"{out}\n{err}"
+def test_the_demo_runs_to_its_end_and_every_message_has_an_explanation(finished_demo: FinishedDemo) -> None:
+    out, err = finished_demo.out, finished_demo.err
+    assert finished_demo.code == 0, f"{out}\n{err}"
     summary = json.loads(out)
     assert summary["ok"] is True
     assert summary["was_completed"] is True
@@ -67,7 +58,7 @@ def test_the_demo_runs_to_its_end_and_every_message_has_an_explanation(
     assert failover["epoch_after"] > failover["epoch_before"]
     assert 0 < failover["to_next_assignment_s"] < 15
     assert summary["brokers"] == 5
-    assert processes_of(tmp_path) == []
+    assert processes_of(finished_demo.folder) == []
     for part in (
         "ZooKeeper answers",
         "broker-5 answers",

@@ -10,15 +10,14 @@ from pathlib import Path
 import orjson
 import pytest
 from support.browser import find_browser, shown
+from support.demos import FinishedDemo
 from support.nodes import RunningNode, a_leader
 
-pytestmark = [pytest.mark.spark, pytest.mark.spark_long, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 LEARNED = "/loadbalance/v1/learned"
 SECTIONS = 10
-SPARK = ["--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.driver.memory=1g"]
-SPARK += ["--conf", "spark.driver.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1"]  # it ends soon
-RECORDED_S = 30
+SPARK = ["--master", "local[2]", "--conf", "spark.driver.memory=1g"]
 
 
 async def loadmanager(*arguments: object) -> tuple[int, str, str]:
@@ -45,22 +44,17 @@ def in_files(out: Path) -> tuple[str, str]:
     return (out / "report" / "index.html").read_text(), run
 
 
-async def recorded_by_a_demo(folder: Path) -> Path:
-    """A history of half a minute in which a leader and a broker were killed."""
-    code, _, said = await loadmanager("demo", "--json", "--duration", RECORDED_S, "--folder", folder)
-    assert code == 0, said
-    (history,) = (folder / "demo-history").iterdir()
-    return history
-
-
 def assert_a_browser_shows(page: Path) -> None:
     browser = find_browser()
     assert browser is None or shown(browser, page).count("<section ") == SECTIONS
 
 
-async def test_a_demo_becomes_a_report_and_a_leader_goes_by_what_was_learned(tmp_path: Path) -> None:
-    history, out = await recorded_by_a_demo(tmp_path / "demo"), tmp_path / "out"
-    code, printed, said = await loadmanager("pipeline", "run", history, "--out", out, "--days", 7, *SPARK)
+async def test_a_demo_becomes_a_report_and_a_leader_goes_by_what_was_learned(
+    finished_demo: FinishedDemo, tmp_path: Path
+) -> None:
+    assert finished_demo.code == 0, finished_demo.err
+    out = tmp_path / "out"
+    code, printed, said = await loadmanager("pipeline", "run", finished_demo.history, "--out", out, "--days", 7, *SPARK)
     assert code == 0, said
     assert Path(printed.strip()) == out / "report" / "index.html"
     page, run = in_files(out)

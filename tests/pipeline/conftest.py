@@ -1,4 +1,4 @@
-"""One Spark session for all tests of the pipeline, which run in one process therefore."""
+"""One Spark session for all tests of the pipeline that run in one process."""
 
 from __future__ import annotations
 

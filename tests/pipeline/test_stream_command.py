@@ -23,8 +23,6 @@ from loadmanager.cli import main
 from loadmanager.history.schemas import BUNDLE_REPORTS
 from loadmanager.pipeline.writing import Tables
 
-pytestmark = pytest.mark.spark_long
-
 PATIENCE_S = 120
 Stream = Callable[..., tuple[int, list[str]]]
 
@@ -87,17 +85,24 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
-def test_it_runs_until_it_is_told_to_stop_ends_with_the_batch_under_way_and_goes_on_where_it_was(
+def test_it_takes_in_what_comes_until_it_is_told_to_stop_and_then_ends_with_the_batch_under_way(
     spark: SparkSession, stream: Stream, tables: Tables, tmp_path: Path
 ) -> None:
     history = tmp_path / "history"
+
+    def go_on() -> None:
+        write_minutes(history, range(2, 4), first=50)
+        try:
+            eventually_sync(lambda: tables.rows("clean_broker_reports") == 8, timeout_s=PATIENCE_S)
+        finally:
+            told(signal.SIGTERM)()
+
     write_minutes(history, range(2), first=0)
-    with once(lambda: tables.has("clean_broker_reports"), told(signal.SIGTERM)):
-        assert stream(history, "--every", 1) == (0, ["batch 0: 2 files, 1 units"])
-    assert tables.has("imbalance")
-    write_minutes(history, range(2, 4), first=50)
-    with once(lambda: tables.rows("clean_broker_reports") == 8, told(signal.SIGINT)):
-        assert stream(history, "--every", 1) == (0, ["batch 1: 2 files, 1 units"])
+    with once(lambda: tables.has("imbalance"), go_on):
+        assert stream(history, "--every", 1) == (0, ["batch 0: 2 files, 1 units", "batch 1: 2 files, 1 units"])
+    write_minutes(history, range(4, 6), first=100)
+    with once(lambda: tables.rows("clean_broker_reports") == 12, told(signal.SIGINT)):
+        assert stream(history, "--every", 1) == (0, ["batch 2: 2 files, 1 units"])
     assert stream(history) == (0, [])
     assert_as_in_one_batch(spark, tables, str(history))
 
@@ -153,7 +158,8 @@ def test_a_bad_file_ends_it_or_is_left_out_and_named(stream: Stream, tables: Tab
     assert code == 1
     assert any(f"{bad}: not a Parquet file" in line for line in said)
     assert stream(history, "--leave-out-bad-files") == (0, ["batch 0: 4 files, 1 units"])
-    assert [row["file"] for row in rows_of(tables.read("rejected_rows"))] == [str(bad)]
+    assert tables.rows("clean_bundle_reports") == 4
+    assert [(row["reason"], row["file"]) for row in rows_of(tables.read("rejected_rows"))] == [("bad_file", str(bad))]
 
 
 def test_a_history_that_is_not_there_is_named(stream: Stream, tmp_path: Path) -> None:

@@ -12,12 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from support.frames import HOUR_MS, files_of, rows_of
 from support.streamed import assert_as_in_one_batch, write_minutes
 
-from loadmanager.errors import HistoryFileError, PipelineError
+from loadmanager.errors import PipelineError
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS
 from loadmanager.pipeline.streaming import BatchDone, HistoryStream
 from loadmanager.pipeline.writing import Tables
-
-pytestmark = pytest.mark.spark_long
 
 
 def test_a_stream_that_is_stopped_and_started_again_counts_everything_once(
@@ -49,41 +47,25 @@ class CutError(Exception):
     """The process is killed here."""
 
 
-@pytest.mark.parametrize("cut_at", ["clean_bundle_reports", "bundle_windows"])
-def test_a_batch_that_was_cut_short_is_done_again_and_leaves_nothing_twice(
-    spark: SparkSession, tmp_path: Path, tables: Tables, monkeypatch: pytest.MonkeyPatch, cut_at: str
+def test_a_batch_that_was_cut_short_twice_is_done_again_and_leaves_nothing_twice(
+    spark: SparkSession, tmp_path: Path, tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, out = tmp_path / "history", str(tables)
     write_minutes(folder, range(56, 64), first=0)
     whole: Callable[..., Any] = Tables.write
+    for cut_at in ("clean_bundle_reports", "bundle_windows"):
 
-    def cut(self: Tables, name: str, frame: DataFrame, **options: Any) -> Any:  # noqa: ANN401 - as the real one
-        if name == cut_at:
-            raise CutError(name)
-        return whole(self, name, frame, **options)
+        def cut(self: Tables, name: str, frame: DataFrame, cut_at: str = cut_at, **options: Any) -> Any:  # noqa: ANN401 - as the real one
+            if name == cut_at:
+                raise CutError(name)
+            return whole(self, name, frame, **options)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Tables, "write", cut)
-        with pytest.raises(CutError):
-            HistoryStream(spark, str(folder), out).take_in()
+        with monkeypatch.context() as patch:
+            patch.setattr(Tables, "write", cut)
+            with pytest.raises(CutError, match=cut_at):
+                HistoryStream(spark, str(folder), out).take_in()
     write_minutes(folder, range(64, 66), first=100)
     HistoryStream(spark, str(folder), out).take_in()
-    assert_as_in_one_batch(spark, tables, str(folder))
-
-
-def test_a_running_stream_takes_in_what_comes(spark: SparkSession, tmp_path: Path, tables: Tables) -> None:
-    folder = tmp_path / "history"
-    write_minutes(folder, range(3), first=0)
-    told: list[int] = []
-
-    def on_batch(done: BatchDone) -> None:
-        if done.number == 0:
-            write_minutes(folder, range(3, 5), first=50)
-        else:
-            told.append(1)
-
-    HistoryStream(spark, str(folder), str(tables), on_batch=on_batch).follow(0.2, lambda: len(told))
-    assert tables.rows("clean_broker_reports") == 10
     assert_as_in_one_batch(spark, tables, str(folder))
 
 
@@ -102,21 +84,6 @@ def test_hours_before_the_watermark_are_not_opened_again_but_named(
     late = [Path(row["file"].removeprefix("file:")) for row in rows_of(tables.read("late_files"), "file")]
     assert late == [files_of(folder, BROKER_REPORTS)[0], files_of(folder, BUNDLE_REPORTS)[0]]
     assert tables.rows("clean_broker_reports") == 6
-
-
-def test_bad_files_are_left_out_and_named_or_end_the_stream(spark: SparkSession, tmp_path: Path) -> None:
-    folder = tmp_path / "history"
-    write_minutes(folder, range(2), first=0)
-    write_minutes(folder, range(2, 4), first=50)
-    bad = files_of(folder, BUNDLE_REPORTS)[0]
-    bad.write_bytes(bad.read_bytes()[:-10])
-    with pytest.raises(HistoryFileError, match=f"{bad}: not a Parquet file"):
-        HistoryStream(spark, str(folder), str(tmp_path / "strict"), bad_files="fail").take_in()
-    HistoryStream(spark, str(folder), str(tmp_path / "lenient")).take_in()
-    tables = Tables(spark, str(tmp_path / "lenient"))
-    assert tables.rows("clean_bundle_reports") == 4
-    (row,) = rows_of(tables.read("rejected_rows"))
-    assert (row["reason"], row["file"]) == ("bad_file", str(bad))
 
 
 def test_a_history_that_is_not_there_is_named(spark: SparkSession, tmp_path: Path) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from support.averaged import averaged
 from support.builders import bundle
-from support.frames import MINUTE_MS, Timed, history_of, reported, rows_of
+from support.frames import MINUTE_MS, Timed, history_of, reported
 
 from loadmanager.pipeline.averages import running_means
 from loadmanager.pipeline.balance import imbalance
@@ -42,10 +45,15 @@ def assert_as_in_one_batch(spark: SparkSession, tables: Tables, url: str, end_ms
     """Every table that there is has the rows that one batch over the whole history makes, up to `end_ms`."""
     with _in_one_batch(spark, url, end_ms) as frames:
         for name in (name for name in frames if tables.has(name)):
-            found, expected = (rows_of(each, *_ORDERS[name]) for each in (tables.read(name), frames[name]))
+            found, expected = (_in_order(each, name) for each in (tables.read_rows(name), frames[name].toArrow()))
             assert len(found) == len(expected), name
             for row, wanted in zip(found, expected, strict=True):
                 assert row == pytest.approx(wanted), name
+
+
+def _in_order(rows: pa.Table, name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = rows.to_pylist()
+    return sorted(found, key=itemgetter(*_ORDERS[name]))
 
 
 @contextmanager
