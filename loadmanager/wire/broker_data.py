@@ -12,8 +12,9 @@ import orjson
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
+from loadmanager.core.recordable import MAX_AMOUNT
 from loadmanager.core.resources import HealthFigures
-from loadmanager.wire.validation import MAX_AMOUNT, MAX_COUNT, parse_json
+from loadmanager.wire.validation import MAX_COUNT, parse_json
 
 Finite = Annotated[float, Field(ge=-MAX_AMOUNT, le=MAX_AMOUNT, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]

@@ -10,7 +10,8 @@ from pydantic import BaseModel, Field
 
 from loadmanager.core.hashing import HashFunction
 from loadmanager.core.names import HASH_SPACE_END
-from loadmanager.wire.validation import MAX_AMOUNT, WireModel
+from loadmanager.core.recordable import MAX_AMOUNT
+from loadmanager.wire.validation import WireModel
 
 Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
 

@@ -15,7 +15,8 @@ from typing_extensions import TypedDict
 from loadmanager.core.learned import NOTHING_LEARNED, PROFILE_HOURS, Learned
 from loadmanager.core.load import METRICS, read_only
 from loadmanager.core.names import NamespaceName
-from loadmanager.wire.validation import MAX_AMOUNT, MAX_COUNT, parse_json
+from loadmanager.core.recordable import MAX_AMOUNT
+from loadmanager.wire.validation import MAX_COUNT, parse_json
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
 _MOST_CHARACTERS = 1_000

@@ -16,8 +16,9 @@ from loadmanager.core.bundles import NamespaceBundles, cut_at
 from loadmanager.core.hashing import HashFunction
 from loadmanager.core.names import BrokerId, BundleRange, InvalidNameError, NamespaceName, parse_broker_id
 from loadmanager.core.ownership import FREE, NamespaceState, Ownership, OwnershipState, Registration
+from loadmanager.core.recordable import MAX_AMOUNT
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire.validation import MAX_AMOUNT, MAX_COUNT, WireModel, parse_json, parse_model
+from loadmanager.wire.validation import MAX_COUNT, WireModel, parse_json, parse_model
 
 _HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]{1,8}")
 _BOUNDARIES_KEPT = 1_024

@@ -24,10 +24,11 @@ from pydantic_core import InitErrorDetails, from_json, to_json
 from typing_extensions import TypedDict
 
 from loadmanager.core.leading.poison import Death, Memory, Suspect
+from loadmanager.core.recordable import MAX_AMOUNT
 from loadmanager.core.state import as_json
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.dump import Name, StrategyStates
-from loadmanager.wire.validation import MAX_AMOUNT, WireModel, describe
+from loadmanager.wire.validation import WireModel, describe
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
 

@@ -11,8 +11,6 @@ from pydantic.alias_generators import to_camel
 from loadmanager.errors import InvalidRecordError
 
 T = TypeVar("T")
-MAX_AMOUNT = 1e18
-"""Rates, bytes per second and usages beyond this are mistakes, and would overflow where they are added up."""
 
 MAX_COUNT = 2**53
 """Counts beyond this are mistakes, and are not exact in JSON."""

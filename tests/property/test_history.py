@@ -13,7 +13,7 @@ from support.recorded import FLUSH_S, NEVER, NOON_MS, Disk, a_writer, abandon, k
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
-from loadmanager.core.recordable import recordable
+from loadmanager.core.recordable import MAX_AMOUNT, recordable
 from loadmanager.core.resources import HealthFigures
 from loadmanager.history.files import Directory
 from loadmanager.history.gaps import GAP, TERM_BEGAN, TERM_ENDED, find_gaps
@@ -21,7 +21,7 @@ from loadmanager.history.reader import History
 from loadmanager.history.rows import Entry, Event, Report
 from loadmanager.history.schemas import EVENTS
 from loadmanager.history.writer import HistoryWriter, WriterLimits
-from loadmanager.wire.validation import MAX_AMOUNT, MAX_COUNT, MAX_TOPICS
+from loadmanager.wire.validation import MAX_COUNT, MAX_TOPICS
 
 amounts = st.floats(0, MAX_AMOUNT) | st.floats(0, 1e4) | st.sampled_from([0.0, 0.0005, 0.0015, 1e12, MAX_AMOUNT])
 usages = st.floats(-MAX_AMOUNT, MAX_AMOUNT)
