@@ -1,7 +1,5 @@
-"""How even the load was, who was too busy, what moved to and fro, and whether moves brought what they promised.
-
-Load is bytes/s, in and out together, as in `core.effect`; the imbalance is the load of the busiest broker divided by
-the mean over all brokers that reported. A broker counts for the time that it was there.
+"""For how long the load was uneven, who was too busy, what moved to and fro, and whether moves brought what they
+promised. How even it was in each 5 minutes is said in `evenness`.
 """
 
 from __future__ import annotations
@@ -32,46 +30,6 @@ _SHORTEST_MS = SHORTEST_S * 1000
 _HOTTEST = 20
 _SETTLED_AFTER = 2
 """Windows from the end of a move to the one in which brokers' reports have followed it."""
-
-
-def imbalance(broker_windows: DataFrame, threshold: float = UNEVEN, overloaded: float = HOT) -> DataFrame:
-    """One row for each 5 minutes in which a broker was there, for the time that the one there longest was."""
-    of_window = Window.partitionBy("start_ms")
-    there = f.col("covered_s")
-    loads = _of_length(broker_windows, SHORTEST_S).withColumn("load", _load())
-    mean = f.sum(f.col("load") * there).over(of_window) / f.sum(there).over(of_window)
-    off = f.col("load") - f.col("mean")
-    by_window = (
-        loads.withColumn("mean", mean)
-        .groupBy("start_ms")
-        .agg(
-            f.count(f.lit(1)).alias("brokers"),
-            f.max(there).alias("covered_s"),
-            (f.sum(f.col("load") * there) / f.max(there)).alias("total"),
-            f.max("load").alias("highest"),
-            f.max("mean").alias("mean"),
-            f.sqrt(f.sum(off * off * there) / f.sum(there)).alias("deviation"),
-            _with_most("load", "broker").alias("worst_broker"),
-            f.max("mean_usage").alias("worst_usage"),
-            _with_most("mean_usage", "broker").alias("worst_used_broker"),
-            f.count(f.when(f.col("mean_usage") > overloaded, 1)).alias("overloaded_brokers"),
-        )
-    )
-    is_idle = f.col("mean") <= 0
-    ratio = f.when(is_idle, 1.0).otherwise(f.col("highest") / f.col("mean"))
-    return require(
-        by_window.select(
-            "start_ms",
-            "brokers",
-            "covered_s",
-            f.col("total").alias("load"),
-            ratio.alias("max_over_mean"),
-            f.when(is_idle, 0.0).otherwise(f.col("deviation") / f.col("mean")).alias("cv"),
-            *("worst_broker", "worst_usage", "worst_used_broker", "overloaded_brokers"),
-            (ratio > threshold).alias("above_threshold"),
-        ),
-        "imbalance",
-    )
 
 
 def time_above(

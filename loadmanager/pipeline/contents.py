@@ -12,14 +12,27 @@ WHOLE = "all"
 PART = "part"
 """The column by which the files of a table are kept apart."""
 
+TIME = "at_ms"
+"""The column whose first and last value is told of each file, in tables that have it."""
+
+
+_BELOW_ROOT = 4
+"""Parts of a file's path that are the same wherever it is said: its table, two folders, and its name."""
+
+
+def place_of(path: str) -> str:
+    """Where a file is, from the root of its tables, or of a history, on."""
+    return "/".join(path.split("/")[-_BELOW_ROOT:])
+
 
 @dataclass(frozen=True, slots=True)
 class RowFile:
-    """`path` is from the table's folder on."""
+    """`path` is from the table's folder on; `times` are of its rows the first and the last `at_ms`., if any."""
 
     path: str
     rows: int
     size_bytes: int
+    times: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

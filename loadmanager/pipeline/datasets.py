@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-import pandas as pd
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import types as t
@@ -19,6 +19,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from loadmanager.errors import PipelineError
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS
 from loadmanager.pipeline.schemas import METRICS, RESOURCES, raw
+
+if TYPE_CHECKING:  # workers use what is here, and no pandas
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True)

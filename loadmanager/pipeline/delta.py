@@ -8,6 +8,7 @@ back.
 
 from __future__ import annotations
 
+import re
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -22,12 +23,13 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from loadmanager.errors import PipelineError
-from loadmanager.pipeline.contents import PART, Contents, RowFile
+from loadmanager.pipeline.contents import PART, TIME, Contents, RowFile
 from loadmanager.pipeline.datasets import schema_of
 
 LOG = "_delta_log"
 _KEPT_H = 24
 _TRIES = 20
+_CAUSES = re.compile(r"↳(?:\x1b\[0m)? *(.+)")
 
 
 class DeltaAccount:
@@ -42,7 +44,9 @@ class DeltaAccount:
             return Contents()
         parts = defaultdict(list)
         for file in pa.table(table.get_add_actions(flatten=True)).to_pylist():
-            row_file = RowFile(file["path"], file["num_records"], file["size_bytes"])
+            first, last = file.get(f"min.{TIME}"), file.get(f"max.{TIME}")
+            times = None if first is None or last is None else (first, last)
+            row_file = RowFile(file["path"], file["num_records"], file["size_bytes"], times)
             parts[file[f"partition.{PART}"]].append(row_file)
         return Contents(table.version() + 1, parts)
 
@@ -57,9 +61,9 @@ class DeltaAccount:
             table = self._open(name)
             try:
                 self._try_commit(name, table, actions, replaced)
-            except DeltaError as error:
+            except (DeltaError, OSError) as error:
                 if _version(table) == _version(self._open(name)):
-                    raise PipelineError(f"{self._root}/{name}: cannot be written: {_first_line(error)}") from error
+                    raise PipelineError(f"{self._root}/{name}: cannot be written: {_in_a_line(error)}") from error
             else:
                 return
         raise PipelineError(f"{self._root}/{name}: others have overtaken {_TRIES} commits of this write; try it again")
@@ -90,7 +94,7 @@ class DeltaAccount:
             return None
         except (DeltaError, OSError) as error:
             raise PipelineError(
-                f"{self._root}/{name}: its log cannot be read: {_first_line(error)}; write the table anew"
+                f"{self._root}/{name}: its log cannot be read: {_in_a_line(error)}; write the table anew"
             ) from None
 
 
@@ -99,9 +103,15 @@ def _version(table: DeltaTable | None) -> int:
 
 
 def _statistics(file: RowFile) -> str:
-    return orjson.dumps({"numRecords": file.rows}).decode()
+    """Where they have times, whoever reads a range of them can pass over other files."""
+    said: dict[str, Any] = {"numRecords": file.rows}
+    if file.times is not None:
+        first, last = file.times
+        said |= {"minValues": {TIME: first}, "maxValues": {TIME: last}, "nullCount": {TIME: 0}}
+    return orjson.dumps(said).decode()
 
 
-def _first_line(error: Exception) -> str:
-    """Without where in delta-rs it happened."""
-    return str(error).partition("\n")[0]
+def _in_a_line(error: Exception) -> str:
+    """With what it came from, and without where in delta-rs it happened."""
+    text = str(error)
+    return ": ".join([text.partition("\n")[0], *_CAUSES.findall(text)])

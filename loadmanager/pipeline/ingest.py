@@ -19,145 +19,128 @@ no fault of the row: what is not known counts as 0 of 0, as wherever decisions a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import reduce
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
-from pyspark.sql import Column, DataFrame, Observation, SparkSession, Window
-from pyspark.sql import functions as f
-from pyspark.sql import types as t
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
+from loadmanager.core.load import BoolArray
 from loadmanager.core.names import HASH_SPACE_END
-from loadmanager.core.recordable import MAX_RATE
-from loadmanager.errors import PipelineError
+from loadmanager.core.recordable import MAX_AMOUNT, MAX_RATE
 from loadmanager.history.files import HOUR_MS
-from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, ORDER, RESOURCE_COLUMNS, TABLES
-from loadmanager.pipeline.datasets import require, schema_of
-from loadmanager.pipeline.reading import IS_STRAY, FileFault
-from loadmanager.pipeline.schemas import BUNDLE_KEY, METRICS, frame_of, raw
-from loadmanager.wire.validation import MAX_AMOUNT
+from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, LOAD_COLUMNS, ORDER, RESOURCE_COLUMNS, TABLES
 
-BAD_FILE = "bad_file"
 REASONS = ("missing", "not_a_number", "negative", "impossible", "duplicate")
+"""A reason's number is its place here, from 1 on; 0 is that of a good row."""
 
-_KEYS = {BROKER_REPORTS: ORDER, BUNDLE_REPORTS: (*ORDER, *BUNDLE_KEY)}
-"""What a row is the only one of."""
+_MISSING, _NOT_A_NUMBER, _NEGATIVE, _IMPOSSIBLE, _DUPLICATE = range(1, len(REASONS) + 1)
+_BUNDLE_KEY = ("namespace", "range_lower", "range_upper")
+_KEYS = {BROKER_REPORTS: ORDER, BUNDLE_REPORTS: (*ORDER, *_BUNDLE_KEY)}
+"""What a row is the only one of, in its hour."""
 
-_RATES = METRICS[:2]
+_FIGURES = {
+    BROKER_REPORTS: (*RESOURCE_COLUMNS, *LOAD_COLUMNS, "topics", "bundles", "consumers", "producers"),
+    BUNDLE_REPORTS: (*LOAD_COLUMNS, "topics", "sessions", "cache_bytes", "range_lower", "range_upper"),
+}
+"""The columns that are amounts."""
 
+_RATES = LOAD_COLUMNS[:2]
 _BANDWIDTHS = tuple((f"{name}_usage", f"{name}_limit") for name in ("bandwidth_in", "bandwidth_out"))
 
-
-class Cleaned(NamedTuple):
-    """The rows that can be counted on, and the others: with their `file` and the `reason`.
-
-    Each of the two goes through all rows. `seen` is complete once `clean` has been written.
-    """
-
-    clean: DataFrame
-    rejected: DataFrame
-    seen: Observation
-
-    def find_rejected(self) -> DataFrame | None:
-        """Once `clean` has been written: `rejected`, for which only files are read that have some; None without any."""
-        files = self.seen.get["files"]
-        return self.rejected.where(f.col("file").isin(files)) if files else None
+Reasons: TypeAlias = npt.NDArray[np.int8]
 
 
-def clean_bundle_reports(rows: DataFrame, apart: DataFrame | None = None) -> Cleaned:
-    """From the history's `bundle_reports`, with the `file` of each row; those `apart` are of files that share no report
-    with another.
-    """
-    is_range = f"range_lower < range_upper AND range_upper <= {HASH_SPACE_END}"
-    return _cleaned(rows, apart, BUNDLE_REPORTS, [f"NOT ({is_range})"])
+class Judged(NamedTuple):
+    """The rows that can be counted on, and the others as they were, with their `reason`; of one file."""
+
+    clean: pa.Table
+    rejected: pa.Table
 
 
-def clean_broker_reports(rows: DataFrame, apart: DataFrame | None = None) -> Cleaned:
-    """From the history's `broker_reports`; as above."""
-    return _cleaned(rows, apart, BROKER_REPORTS, [])
+def judged(rows: pa.Table, table: str, hour_ms: int | None = None) -> Judged:
+    """Rows as `raw_rows` has them, each for itself; with the hour of the folder of their file, where it is known."""
+    return _apart(rows, table, _reasons(rows, table, hour_ms))
 
 
-def rejected_rows(
-    spark: SparkSession, rejected: Mapping[str, DataFrame], faults: Sequence[FileFault] = ()
-) -> DataFrame:
-    """How many rows of each table were rejected, by reason and file, each with an example; and files left out whole,
-    whose rows nobody can count.
-    """
-    files = [(each.table, BAD_FILE, each.path, 0, each.why) for each in faults]
-    counted = [frame_of(spark, schema_of("rejected_rows"), files)]
-    for table, frame in rejected.items():
-        row = f.to_json(f.struct(*raw(table).fieldNames()))
-        counts = frame.groupBy("reason", "file").agg(f.count(f.lit(1)).alias("count"), f.min(row).alias("example"))
-        counted.append(counts.withColumn("table", f.lit(table)))
-    return require(reduce(DataFrame.unionByName, counted), "rejected_rows")
+def judged_together(files: Sequence[pa.Table], table: str, hour_ms: int) -> Iterator[Judged]:
+    """The rows of each of these files of an hour, which may share reports; they are in the order of their names."""
+    seen: set[Any] = set()
+    for rows in files:
+        reasons = _reasons(rows, table, hour_ms)
+        _mark_copies(rows, table, reasons, seen)
+        yield _apart(rows, table, reasons)
 
 
-def _cleaned(rows: DataFrame, apart: DataFrame | None, table: str, impossible: Sequence[str]) -> Cleaned:
-    for each in (rows, *([] if apart is None else [apart])):
-        _require_columns(each, table)
-    reason = _reason(table, [*impossible, *([IS_STRAY] if IS_STRAY in rows.columns else [])])
-    judged = _without_copies(rows.withColumn("reason", reason), table)
-    if apart is not None:
-        judged = apart.withColumn("reason", reason).unionByName(judged)
-    columns, known = raw(table).fieldNames(), _known(table)
-    kept = [f"{known[name]} AS {name}" if name in known else name for name in columns]
-    seen = Observation()
-    is_rejected = f.col("reason").isNotNull()
-    counted = judged.observe(seen, f.collect_set(f.when(is_rejected, f.col("file"))).alias("files"))
-    return Cleaned(
-        counted.where(~is_rejected).selectExpr(*kept),
-        judged.where(is_rejected).selectExpr(*columns, "file", "reason"),
-        seen,
-    )
+def _reasons(rows: pa.Table, table: str, hour_ms: int | None) -> Reasons:
+    """Why each row is rejected for itself. What holds first is entered last."""
+    reasons: Reasons = np.zeros(rows.num_rows, dtype=np.int8)
+    columns = {name: _numbers(rows.column(name)) for name in _FIGURES[table]}
+    at_ms = _numbers(rows.column("at_ms"))
+    reasons[_are_impossible(columns, at_ms, hour_ms)] = _IMPOSSIBLE
+    unlimited = {name: columns[limit] < 0 for pair in _bandwidths(table) for name in pair for limit in pair[1:]}
+    for name, values in columns.items():
+        is_negative = values < 0
+        if name in unlimited:
+            is_negative &= ~unlimited[name]
+        reasons[is_negative] = _NEGATIVE
+    for values in columns.values():
+        if values.dtype == np.float64:
+            reasons[~np.isfinite(values)] = _NOT_A_NUMBER
+    for each in TABLES[table].columns:
+        if each.since <= 1 and rows.column(each.name).null_count:
+            reasons[np.asarray(rows.column(each.name).is_null())] = _MISSING
+    return reasons
 
 
-def _without_copies(judged: DataFrame, table: str) -> DataFrame:
-    hour = f.floor(f.col("at_ms") / HOUR_MS)
-    same = Window.partitionBy("is_bad", *_KEYS[table], hour).orderBy("file", *_tie_breakers(table))
-    judged = judged.withColumn("is_bad", f.col("reason").isNotNull()).withColumn("copy", f.row_number().over(same))
-    reason = f.when(~f.col("is_bad") & (f.col("copy") > 1), "duplicate").otherwise(f.col("reason"))
-    return judged.withColumn("reason", reason).drop("is_bad", "copy")
+def _are_impossible(columns: dict[str, npt.NDArray[Any]], at_ms: npt.NDArray[Any], hour_ms: int | None) -> BoolArray:
+    found = at_ms < 0
+    if hour_ms is not None:
+        found |= (at_ms < hour_ms) | (at_ms >= hour_ms + HOUR_MS)
+    is_of_bundles = "range_lower" in columns
+    for name, values in columns.items():
+        found |= values > (MAX_RATE if is_of_bundles and name in _RATES else MAX_AMOUNT)
+    if is_of_bundles:
+        lower, upper = columns["range_lower"], columns["range_upper"]
+        found |= (lower >= upper) | (upper > HASH_SPACE_END)
+    return np.asarray(found)
 
 
-def _require_columns(rows: DataFrame, table: str) -> None:
-    missing = [name for name in (*raw(table).fieldNames(), "file") if name not in rows.columns]
-    if missing:
-        raise PipelineError(f"{table}: has no column {', '.join(missing)}; expected rows as `HistoryTables` reads them")
+def _mark_copies(rows: pa.Table, table: str, reasons: Reasons, seen: set[Any]) -> None:
+    """Of good rows, those with a key that was seen already."""
+    (good,) = np.nonzero(reasons == 0)
+    keys = zip(*(rows.column(name).take(pa.array(good)).to_pylist() for name in _KEYS[table]), strict=True)
+    for row, key in zip(good.tolist(), keys, strict=True):
+        if key in seen:
+            reasons[row] = _DUPLICATE
+        seen.add(key)
 
 
-def _reason(table: str, impossible: Sequence[str]) -> Column:
-    """Why a row is rejected for itself, null for a good one."""
-    figures, known = _figures(table), _known(table)
-    doubles = [name for name in figures if isinstance(raw(table)[name].dataType, t.DoubleType)]
-    first = [each.name for each in TABLES[table].columns if each.since <= 1]
-    rules = {
-        "missing": [f"{name} IS NULL" for name in first],
-        "not_a_number": [f"isnan({name}) OR abs({name}) = double('inf')" for name in doubles],
-        "negative": [f"{known.get(name, name)} < 0" for name in figures],
-        "impossible": ["at_ms < 0", *_beyond(table), *impossible],
-    }
-    cases = (f"WHEN {' OR '.join(conditions)} THEN '{reason}'" for reason, conditions in rules.items() if conditions)
-    return f.expr(f"CASE {' '.join(cases)} END")
+def _apart(rows: pa.Table, table: str, reasons: Reasons) -> Judged:
+    is_bad = reasons != 0
+    good = rows.filter(pa.array(~is_bad)) if is_bad.any() else rows
+    bad = rows.filter(pa.array(is_bad))
+    names = pa.array([REASONS[number - 1] for number in reasons[is_bad].tolist()], pa.string())
+    return Judged(_with_known_bandwidths(good, table), bad.append_column("reason", names))
 
 
-def _known(table: str) -> dict[str, str]:
-    """Bandwidths, 0 where the broker does not know their limit."""
-    pairs = _BANDWIDTHS if table == BROKER_REPORTS else ()
-    return {name: f"if({limit} < 0, 0D, {name})" for usage, limit in pairs for name in (usage, limit)}
+def _with_known_bandwidths(rows: pa.Table, table: str) -> pa.Table:
+    """0 where the broker does not know the limit."""
+    for usage, limit in _bandwidths(table):
+        is_unknown = _numbers(rows.column(limit)) < 0
+        if is_unknown.any():
+            for name in (usage, limit):
+                values = np.where(is_unknown, 0.0, _numbers(rows.column(name)))
+                rows = rows.set_column(rows.schema.get_field_index(name), name, pa.array(values))
+    return rows
 
 
-def _beyond(table: str) -> list[str]:
-    rates = _RATES if table == BUNDLE_REPORTS else ()
-    return [f"{name} > {MAX_RATE if name in rates else MAX_AMOUNT}D" for name in _figures(table)]
+def _bandwidths(table: str) -> Sequence[tuple[str, str]]:
+    return _BANDWIDTHS if table == BROKER_REPORTS else ()
 
 
-def _figures(table: str) -> list[str]:
-    """The columns that are amounts."""
-    if table == BROKER_REPORTS:
-        return [*RESOURCE_COLUMNS, *METRICS, "topics", "bundles", "consumers", "producers"]
-    return [*METRICS, "topics", "sessions", "cache_bytes", "range_lower", "range_upper"]
-
-
-def _tie_breakers(table: str) -> list[str]:
-    """So that it does not depend on chance which of two rows of one file stays."""
-    return [name for name in raw(table).fieldNames() if name not in _KEYS[table]]
+def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
+    """The values of a column; 0 in place of nulls."""
+    values: npt.NDArray[Any] = (column.fill_null(0) if column.null_count else column).to_numpy()
+    return values

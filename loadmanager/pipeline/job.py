@@ -101,10 +101,10 @@ class JobRun:
         """Whether it was ever written; of any table."""
         return self._tables.has(table)
 
-    def write(self, table: str, frame: DataFrame, *, key: str | None = None, keys: Sequence[str] | None = None) -> None:
+    def write(self, table: str, frame: DataFrame) -> None:
         """As `Tables.write`; whoever watches is told."""
         self._step.require_writes(table)
-        self._tell(table, self._tables.write(table, frame, key=key, keys=keys))
+        self._tell(table, self._tables.write(table, frame))
 
     def kept(self, *tables: str) -> None:
         """These are kept up with the history, which whoever watches is told, with all rows that they have."""

@@ -10,25 +10,23 @@ not matter when a file comes, or how often a run is killed: the tables are those
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import types as t
+from pyspark.sql import SparkSession
 
 from loadmanager.core.resources import HOT
 from loadmanager.errors import PipelineError
 from loadmanager.history.schemas import BUNDLE_REPORTS
-from loadmanager.pipeline.averages import running_means
 from loadmanager.pipeline.filesystems import directory_at
 from loadmanager.pipeline.found import by_hour, files_flushed, found_in
 from loadmanager.pipeline.made import ANYTHING, Clean, Made, digest_of, load_made
-from loadmanager.pipeline.making import Maker
+from loadmanager.pipeline.making import Maker, make_means, together
 from loadmanager.pipeline.reading import HistoryTables, read_leaving_out
-from loadmanager.pipeline.schemas import frame_of
-from loadmanager.pipeline.standing import terms
+from loadmanager.pipeline.running_means import MEANS
+from loadmanager.pipeline.standing import Ends, ends_of
 from loadmanager.pipeline.units import Grain, Unit, unit_of
 from loadmanager.pipeline.writing import Tables
 
@@ -41,12 +39,9 @@ CLEAN_TABLES = (
     "rejected_rows",
 )
 WINDOW_TABLES = ("carried", "bundle_windows", "broker_windows", "namespace_windows", "imbalance")
-MEANS = "running_means"
 
 TOGETHER_BYTES = 256 << 20
 """Units with files of so many bytes are made together: each by itself would cost a small fleet more than its rows."""
-
-_EPOCHS = t.StructType([t.StructField("epoch", t.LongType())])
 
 
 class KeepingUp:
@@ -91,7 +86,8 @@ class KeepingUp:
         changed = _changed(found, made, grain, from_ms)
         self._there = {*found, *self._units(made)}
         self._forget_means_if_late(history, {unit: found[unit] for unit in changed if unit in found})
-        for units in _together(changed, {unit: clean.size_bytes for unit, clean in found.items()}):
+        sizes = {unit: clean.size_bytes for unit, clean in found.items()}
+        for units in together(changed, lambda unit: sizes.get(unit, 0), TOGETHER_BYTES):
             self._begin(made, units, ANYTHING)
             read_leaving_out(history, partial(self._clean, history, units))
             found = found_in(history, grain)  # without files that turned out damaged
@@ -107,44 +103,42 @@ class KeepingUp:
         self._forget(*(name for name in WINDOW_TABLES if not self._tables.has(name)))
         if not self._made.clean:
             raise PipelineError(f"{self._tables}: has no clean tables by the rules of now; run the step ingest")
-        made, events = self._made.windows, self._tables.read("fleet_events")
-        wanted = self._wanted_windows(events, end_ms, overloaded)
+        made, ends = self._made.windows, self._ends()
+        wanted = self._wanted_windows(ends, end_ms, overloaded)
         changed = _changed(wanted, made, self._made.grain)
         self._there = {*wanted, *self._units(made)}
         sizes = {unit: self._made.clean[unit.key].size_bytes for unit in changed if unit.key in self._made.clean}
-        for units in _together(changed, sizes):
+        for units in together(changed, lambda unit: sizes.get(unit, 0), TOGETHER_BYTES):
             self._begin(made, units, "")
-            self._average(units, events, end_ms, overloaded)
+            self._average(units, ends, end_ms, overloaded)
             self._end(made, units, wanted)
         return changed
 
     def _clean(self, history: HistoryTables, units: Sequence[Unit]) -> None:
-        self._maker(units).clean(self._spark, history)
+        self._maker(units).clean(history)
 
-    def _average(self, units: Sequence[Unit], events: DataFrame, end_ms: int, overloaded: float) -> None:
-        self._maker(units).average(events, end_ms, overloaded)
+    def _average(self, units: Sequence[Unit], ends: Ends, end_ms: int, overloaded: float) -> None:
+        self._maker(units).average(ends, end_ms, overloaded)
 
     def _maker(self, units: Sequence[Unit]) -> Maker:
-        return Maker(self._tables, self._made.grain, units, self._there)
+        return Maker(self._spark, self._tables, self._made.grain, units, self._there)
 
-    def _wanted_windows(self, events: DataFrame, end_ms: int, overloaded: float) -> dict[Unit, str]:
+    def _ends(self) -> Ends:
+        epochs = {epoch for clean in self._made.clean.values() for epoch in clean.epochs}
+        return ends_of(self._tables.read_rows("fleet_events"), epochs)
+
+    def _wanted_windows(self, ends: Ends, end_ms: int, overloaded: float) -> dict[Unit, str]:
         """What the windows of each unit are made of, as a digest. Reports stand into the unit after their own."""
         clean = self._made.clean
         units = self._units(clean)
-        ends = self._ends_of_terms(events)
         found = {}
         for unit in sorted({*units, *(unit.after for unit in units if unit.to_ms < end_ms)}):
             own, before = clean.get(unit.key), clean.get(unit.before.key)
             epochs = sorted({epoch for each in (own, before) if each is not None for epoch in each.epochs})
-            of_terms = [(epoch, ends[epoch]) for epoch in epochs if ends.get(epoch, unit.to_ms) < unit.to_ms]
+            of_terms = [(epoch, end) for epoch in epochs if (end := ends.terms.get(epoch, unit.to_ms)) < unit.to_ms]
             files = own and own.files, before and before.last_files
             found[unit] = digest_of(files, of_terms, min(end_ms, unit.to_ms), overloaded)
         return found
-
-    def _ends_of_terms(self, events: DataFrame) -> dict[int, int]:
-        epochs = sorted({epoch for clean in self._made.clean.values() for epoch in clean.epochs})
-        rows = terms(frame_of(self._spark, _EPOCHS, [(epoch,) for epoch in epochs]), events).collect()
-        return {row["epoch"]: row["term_ms"] for row in rows if row["term_ms"] is not None}
 
     def _forget_means_if_late(self, history: HistoryTables, changed: Mapping[Unit, Clean]) -> None:
         """Means go on from report to report: where an earlier one came late, or is gone, they begin anew."""
@@ -168,8 +162,7 @@ class KeepingUp:
         new = [unit for unit in self._units(now) if made.means.get(unit.key) != now[unit.key]]
         if new:
             parts = [key for unit in new for key in (unit.key, unit.end_key)] if made.means else None
-            before = self._tables.read(MEANS) if made.means else None
-            self._tables.write(MEANS, running_means(self._tables.read("clean_bundle_reports", parts), before))
+            make_means(self._spark, self._tables, parts, goes_on=bool(made.means))
         made.means = now
         made.save(self._directory)
 
@@ -209,18 +202,3 @@ def _changed(found: Mapping[Unit, object], made: Mapping[str, object], grain: Gr
     """Units that were made of something else, or of something that is not there any more."""
     units = {*found, *(unit_of(key, grain) for key in made)}
     return sorted(unit for unit in units if unit.from_ms >= from_ms and found.get(unit) != made.get(unit.key))
-
-
-def _together(units: Iterable[Unit], sizes: Mapping[Unit, int]) -> Iterator[list[Unit]]:
-    """Groups of units, each of as many as are not too much, or of one."""
-    group: list[Unit] = []
-    size = 0
-    for unit in units:
-        more = sizes.get(unit, 0)
-        if group and size + more > TOGETHER_BYTES:
-            yield group
-            group, size = [], 0
-        group.append(unit)
-        size += more
-    if group:
-        yield group

@@ -22,7 +22,7 @@ from loadmanager.pipeline.units import Grain
 
 MADE = "_made.json"
 
-RULES = 1
+RULES = 2
 """Of how tables are made. Whoever has rows come out otherwise raises it, and all is made anew."""
 
 

@@ -1,40 +1,61 @@
-"""The rows of units, made of what there is: clean ones of the history's files, windows of clean ones."""
+"""The rows of units, made of what there is: clean ones of the history's files, windows of clean ones.
+
+Here is said which task has which files. What it makes of them is in `cleaning` and `averaging`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import Any, TypeVar
 
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as f
+import pandas as pd
+from pyspark import RDD
+from pyspark.sql import SparkSession
 
-from loadmanager.history.files import HOUR_MS
-from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
-from loadmanager.pipeline.averages import (
-    SHORTEST_S,
-    WINDOWS_S,
-    carried,
-    short_broker_windows,
-    short_bundle_windows,
-    short_namespace_windows,
-    with_longer,
+from loadmanager.history.files import HOUR_MS, HistoryFile
+from loadmanager.history.schemas import BUNDLE_REPORTS, EVENTS
+from loadmanager.pipeline.averaging import (
+    CARRIED,
+    CLEAN,
+    IMBALANCE,
+    SUBJECTS,
+    Averaging,
+    Made,
+    Parts,
+    Stretch,
+    with_days,
 )
-from loadmanager.pipeline.balance import imbalance
+from loadmanager.pipeline.cleaning import FLEET_EVENTS_TABLE, Cleaning, Damaged, FileToClean, Rejections, Together
+from loadmanager.pipeline.contents import WHOLE, RowFile
 from loadmanager.pipeline.datasets import schema_of
-from loadmanager.pipeline.found import FOLDERS, faults_in, hour_of
-from loadmanager.pipeline.ingest import Cleaned, clean_broker_reports, clean_bundle_reports, rejected_rows
-from loadmanager.pipeline.reading import IS_STRAY, HistoryTables
-from loadmanager.pipeline.standing import FLEET_EVENTS, standing
-from loadmanager.pipeline.units import Grain, Unit, key_at, report_key_at, window_key_at
+from loadmanager.pipeline.file_bytes import on_files
+from loadmanager.pipeline.found import CLEANED_FROM, faults_in, hour_of
+from loadmanager.pipeline.reading import DamagedFileError, HistoryTables, overlapping_files
+from loadmanager.pipeline.running_means import MEANS, Sampling, gone_on
+from loadmanager.pipeline.standing import FLEET_EVENTS, STANDS_MS, Ends
+from loadmanager.pipeline.storing import Put
+from loadmanager.pipeline.units import Grain, Unit, unit_at
 from loadmanager.pipeline.writing import Tables
 
 ELSEWHERE = "elsewhere"
 """The part of `rejected_rows` for files that are of no hour."""
 
-_CLEANERS: dict[str, Callable[[DataFrame, DataFrame], Cleaned]] = {
-    BROKER_REPORTS: clean_broker_reports,
-    BUNDLE_REPORTS: clean_bundle_reports,
-}
+BAD_FILE = "bad_file"
+"""The reason in `rejected_rows` of a file that was left out."""
+
+TASK_BYTES = 8 << 20, 64 << 20
+"""Of files of the history: the least, as far as there are so many, and the most that a task has, but for one file."""
+
+TASK_ROWS = 1_000_000, 4_000_000
+"""Of bundles, that a task makes windows of; some 0.2 KiB each in a worker's memory. An hour is never divided."""
+
+_TASKS_A_CORE = 2
+_REJECTED_ROWS = "rejected_rows"
+
+T = TypeVar("T")
 
 
 class Maker:
@@ -42,98 +63,191 @@ class Maker:
     are of `others`.
     """
 
-    def __init__(self, tables: Tables, grain: Grain, units: Sequence[Unit], others: Iterable[Unit]) -> None:
-        self._tables, self._grain, self._units = tables, grain, units
+    def __init__(
+        self, spark: SparkSession, tables: Tables, grain: Grain, units: Sequence[Unit], others: Iterable[Unit]
+    ) -> None:
+        self._spark, self._tables, self._grain, self._units = spark, tables, grain, units
         self._keys = [unit.key for unit in units]
         self._stay = _parts_of(others)
 
-    def clean(self, spark: SparkSession, history: HistoryTables) -> None:
+    def clean(self, history: HistoryTables) -> None:
         """Clean rows, what was rejected, and events."""
-        keys, grain = self._keys, self._grain
         hours = {hour for unit in self._units for hour in range(unit.from_ms, unit.to_ms, HOUR_MS)}
-        rejected = {}
-        for table, clean in _CLEANERS.items():
-            cleaned = clean(*history.to_clean(table, may_be_empty=True, hours=hours))
-            with_ends = [*keys, *(unit.end_key for unit in self._units)]
-            self._write(f"clean_{table}", cleaned.clean, report_key_at("at_ms", grain), with_ends)
-            bad = cleaned.find_rejected()
-            self._write(f"rejected_{table}", bad, _key_of_file(grain), keys)
-            if bad is not None:
-                rejected[table] = self._tables.read(f"rejected_{table}", keys)
-        self._write_events(history, hours)
-        faults = [each for each in faults_in(history) if hour_of(each.path) in {None, *hours}]
-        counted = rejected_rows(spark, rejected, faults) if rejected or faults else None
-        self._write("rejected_rows", counted, _key_of_file(grain), [*keys, ELSEWHERE])
+        groups = [group for table in CLEANED_FROM for group in self._groups(history, table, hours)]
+        groups.sort(key=lambda group: (group[0][0].hour_ms, group[0][0].path))
+        tasks = [[group for group, _ in task] for task in self._tasks(groups, itemgetter(1), TASK_BYTES)]
+        given = [(task, [file.path for group in task for file in group]) for task in tasks]
+        work = Cleaning(history.from_ms, history.to_ms, FLEET_EVENTS, schema_of(FLEET_EVENTS_TABLE).names)
 
-    def _write_events(self, history: HistoryTables, hours: Collection[int]) -> None:
-        of_fleet = None
-        if any(file.hour_ms in hours for file, _ in history.files(EVENTS)):
-            events = history.frame(EVENTS, with_file=True, hours=hours)
-            is_one = f.col("kind").isin(*FLEET_EVENTS) & f.col("at_ms").isNotNull() & ~f.col(IS_STRAY)
-            of_fleet = events.where(is_one).select(*schema_of("fleet_events").fieldNames())
-        self._write("fleet_events", of_fleet, key_at("at_ms", self._grain), self._keys)
+        def made(_: Put) -> RDD[Any]:
+            return on_files(self._spark, history.directory, given, work)
 
-    def average(self, events: DataFrame, end_ms: int, overloaded: float) -> None:
+        rejections: list[Rejections] = []
+        keys = {f"rejected_{table}": self._keys for table in CLEAN}
+        keys |= {name: [*self._keys, *(unit.end_key for unit in self._units)] for name in CLEAN.values()}
+        keys |= {FLEET_EVENTS_TABLE: self._keys}
+        self._tables.write_made(made, self._with_others(keys), partial(_told, history, rejections))
+        self._write_rejected_rows(history, rejections, hours)
+
+    def _groups(self, history: HistoryTables, table: str, hours: set[int]) -> Iterator[tuple[Together, int]]:
+        """Files that have to be looked at together, and their bytes."""
+        files = [file for file, _ in history.files(table) if file.hour_ms in hours]
+        overlapping = set() if table == EVENTS else overlapping_files(files)
+        groups = defaultdict(list)
+        for file in files:
+            groups[file.hour_ms if file.path in overlapping else file.path].append(file)
+        for group in groups.values():
+            by_name = sorted(group, key=lambda file: file.path)
+            yield tuple(self._to_clean(file) for file in by_name), sum(file.size_bytes for file in group)
+
+    def _to_clean(self, file: HistoryFile) -> FileToClean:
+        unit = unit_at(file.hour_ms, self._grain)
+        return FileToClean(file.table, file.path, file.hour_ms, unit.key, unit.end_key, unit.to_ms - STANDS_MS)
+
+    def _write_rejected_rows(self, history: HistoryTables, rejections: Sequence[Rejections], hours: set[int]) -> None:
+        rows = defaultdict(list)
+        for each in rejections:
+            rows[each.part].append((each.table, each.reason, each.file, each.count, each.example))
+        for fault in faults_in(history):
+            hour_ms = hour_of(fault.path)
+            if hour_ms is None or hour_ms in hours:
+                part = ELSEWHERE if hour_ms is None else unit_at(hour_ms, self._grain).key
+                rows[part].append((fault.table, BAD_FILE, fault.path, 0, fault.why))
+        frames = {part: pd.DataFrame(each, columns=schema_of(_REJECTED_ROWS).names) for part, each in rows.items()}
+        (keys,) = self._with_others({_REJECTED_ROWS: [*self._keys, ELSEWHERE]}).values()
+        self._tables.write_parts(_REJECTED_ROWS, frames, keys)
+
+    def average(self, ends: Ends, end_ms: int, overloaded: float) -> None:
         """Who carried what, windows, and how even they were."""
-        keys, grain = self._keys, self._grain
         days = sorted({unit.day for unit in self._units})
-        read = [*keys, *{each.end_key for unit in self._units for each in (unit, unit.before)}]
-        brokers, bundles = (self._tables.read(f"clean_{name}", read) for name in _CLEANERS)
-        is_wanted = key_at("start_ms", grain).isin(keys)
-        others = [each.key for day in days for each in day.units(grain) if each.key not in keys]
-        with _kept(standing(brokers, events, end_ms)) as reports:
-            self._write("carried", carried(bundles, reports).where(is_wanted), key_at("start_ms", grain), keys)
-            pieces = self._tables.read("carried", keys)
-            for name, short in (
-                ("bundle_windows", short_bundle_windows(pieces)),
-                ("broker_windows", short_broker_windows(brokers, reports, pieces).where(is_wanted)),
-                ("namespace_windows", short_namespace_windows(pieces)),
-            ):
-                with _kept(short) as kept:  # each length is made of it
-                    frame = self._with_longer(name, kept, others)
-                    of_days = [*keys, *(day.key for day in days if day.key not in keys)]
-                    self._write(name, frame, window_key_at("start_ms", "window_s", grain), of_days)
-        even = imbalance(self._tables.read("broker_windows", keys), overloaded=overloaded)
-        self._write("imbalance", even, key_at("start_ms", grain), keys)
+        tasks: list[Stretch | Made] = [*self._stretches(), *self._made_before(days)]
+        units = [Parts(each.key, each.from_ms, each.to_ms) for each in self._units]
+        work = Averaging(len(tasks), units, ends, end_ms, overloaded)
+        given = [(task, task.files) for task in tasks]
+        of_days = [Parts(day.key, day.from_ms, day.to_ms) for day in days]
 
-    def _with_longer(self, name: str, short: DataFrame, others: Sequence[str]) -> DataFrame:
-        """Of these windows and, for those that are longer than a unit, of the `others` of their days."""
-        if not others:
-            return with_longer(name, short)
-        of_unit = [window for window in WINDOWS_S if window * 1000 <= HOUR_MS]
-        longer = [window for window in WINDOWS_S if window not in of_unit]
-        rest = self._tables.read(name, others) if self._tables.has(name) else short.limit(0)
-        whole = short.unionByName(rest.where(f.col("window_s") == SHORTEST_S))
-        return with_longer(name, short, of_unit).unionByName(with_longer(name, whole, longer))
+        def made(put: Put) -> RDD[Any]:
+            first = put("first", on_files(self._spark, self._tables.directory, given, work))
+            return first.partitionBy(max(1, len(tasks)), int).mapPartitions(partial(with_days, of_days))
 
-    def _write(self, name: str, frame: DataFrame | None, key: Column, keys: Sequence[str]) -> None:
-        """In place of these parts, and of those that are of no unit any more; None has no rows."""
-        there = self._tables.contents(name)
-        others = [part for part in there.parts if part not in self._stay and part not in keys]
-        if frame is not None:
-            of_parts, gather = frame.withColumn("part", key), len(self._units) > 1
-            self._tables.write(name, of_parts, key="part", keys=[*keys, *others], gather=gather)
-        elif others or not there.number or not there.parts.keys().isdisjoint(keys):
-            self._tables.clear(name, [*keys, *others])
+        of_both = [*self._keys, *(day.key for day in days if day.key not in self._keys)]
+        keys = {CARRIED: self._keys, IMBALANCE: self._keys, **dict.fromkeys(SUBJECTS, of_both)}
+        self._tables.write_made(made, self._with_others(keys), _nothing_told)
+
+    def _stretches(self) -> Iterator[Stretch]:
+        """Hours of which there may be windows, as many together as a task can have."""
+        files = self._clean_files()
+        rows: dict[int, float] = defaultdict(float)
+        for _, file, (first, last) in files:
+            spread = range(first // HOUR_MS, (last + STANDS_MS) // HOUR_MS + 1)
+            for hour in spread:
+                rows[hour] += file.rows / len(spread)
+        units = set(self._units)
+        wanted = sorted(hour for hour in rows if unit_at(hour * HOUR_MS, self._grain) in units)
+        for hours in runs(wanted, units, self._grain):
+            for task in self._tasks(hours, lambda hour: rows[hour], TASK_ROWS):
+                from_ms, to_ms = task[0] * HOUR_MS, (task[-1] + 1) * HOUR_MS
+                own = [path for path, _, (first, last) in files if first < to_ms and last >= from_ms - STANDS_MS]
+                yield Stretch(from_ms, to_ms, tuple(own))
+
+    def _clean_files(self) -> list[tuple[str, RowFile, tuple[int, int]]]:
+        """Those of which windows of these units are made, in the order of their times."""
+        keys = {*self._keys, *(each.end_key for unit in self._units for each in (unit, unit.before))}
+        found = [
+            (path, file, file.times)
+            for name in CLEAN.values()
+            for path, file in self._tables.files(name, keys)
+            if file.times is not None
+        ]
+        return sorted(found, key=lambda each: (each[2], each[0]))
+
+    def _made_before(self, days: Sequence[Unit]) -> Iterator[Made]:
+        """Of the other units of these days."""
+        others = [unit.key for day in days for unit in day.units(self._grain) if unit.key not in self._keys]
+        found = [each for name in SUBJECTS if self._tables.has(name) for each in self._tables.files(name, others)]
+        for task in self._tasks(found, lambda each: each[1].rows, TASK_ROWS):
+            yield Made(tuple(path for path, _ in task))
+
+    def _tasks(self, given: Sequence[T], size: Callable[[T], float], bounds: tuple[int, int]) -> list[list[T]]:
+        return tasks_of(self._spark, given, size, bounds)
+
+    def _with_others(self, keys: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+        """Also those parts of the tables that are of no unit any more."""
+        found = {}
+        for name, own in keys.items():
+            there = self._tables.contents(name).parts
+            found[name] = [*own, *(part for part in there if part not in self._stay and part not in own)]
+        return found
 
 
-@contextmanager
-def _kept(frame: DataFrame) -> Iterator[DataFrame]:
-    """The frame, worked out once."""
-    kept = frame.persist()
-    try:
-        yield kept
-    finally:
-        kept.unpersist()
+def make_means(spark: SparkSession, tables: Tables, parts: Sequence[str] | None, *, goes_on: bool) -> None:
+    """The running means of these parts of the clean rows, or of all; they go on from those that there are."""
+    clean = tables.files(CLEAN[BUNDLE_REPORTS], parts)
+    tasks = tasks_of(spark, clean, lambda each: each[1].rows, TASK_ROWS)
+    count = max(1, len(tasks))
+    tasks += [[each] for each in (tables.files(MEANS) if goes_on else [])]
+    given = [(None, [path for path, _ in task]) for task in tasks]
+
+    def made(_: Put) -> RDD[Any]:
+        return on_files(spark, tables.directory, given, Sampling(count)).partitionBy(count, int).mapPartitions(gone_on)
+
+    tables.write_made(made, {MEANS: [WHOLE]}, _nothing_told)
+
+
+def tasks_of(
+    spark: SparkSession, given: Sequence[T], size: Callable[[T], float], bounds: tuple[int, int]
+) -> list[list[T]]:
+    """In their order, as many together as give each core some tasks, within bounds."""
+    least, most = bounds
+    cores = spark.sparkContext.defaultParallelism
+    wanted = min(most, max(least, sum(map(size, given)) / (cores * _TASKS_A_CORE)))
+    return list(together(given, size, wanted))
+
+
+def together(given: Iterable[T], size: Callable[[T], float], most: float) -> Iterator[list[T]]:
+    """Groups in the same order, each of as many as are not too much, or of one."""
+    group: list[T] = []
+    so_far = 0.0
+    for each in given:
+        more = size(each)
+        if group and so_far + more > most:
+            yield group
+            group, so_far = [], 0.0
+        group.append(each)
+        so_far += more
+    if group:
+        yield group
+
+
+def runs(hours: Sequence[int], units: set[Unit], grain: Grain) -> Iterator[list[int]]:
+    """Hours between which there is none of another unit."""
+    run: list[int] = []
+    for hour in hours:
+        if run:
+            first, last = (unit_at(each * HOUR_MS, grain).number for each in (run[-1], hour))
+            if any(Unit(number, grain) not in units for number in range(first, last)):
+                yield run
+                run = []
+        run.append(hour)
+    if run:
+        yield run
+
+
+def _told(history: HistoryTables, rejections: list[Rejections], told: Sequence[Any]) -> None:
+    """What tasks say besides. Raises `DamagedFileError` where damaged files are not to be left out."""
+    for each in told:
+        if isinstance(each, Damaged):
+            if not history.leaves_out:
+                raise DamagedFileError(each.path, each.why)
+            history.leave_out(each.path, each.why)
+        else:
+            rejections.append(each)
+
+
+def _nothing_told(told: Sequence[Any]) -> None:
+    assert not told
 
 
 def _parts_of(units: Iterable[Unit]) -> set[str]:
     """The parts of tables that belong to any of these."""
     return {ELSEWHERE, *(key for unit in units for key in (unit.key, unit.end_key, unit.day.key))}
-
-
-def _key_of_file(grain: Grain) -> Column:
-    """The key of the unit that the place of a row's `file` says."""
-    day, hour = (f.regexp_extract("file", FOLDERS, group) for group in (1, 2))
-    key = day if grain == "day" else f.concat(day, f.lit("T"), hour)
-    return f.when(day == "", ELSEWHERE).otherwise(key)

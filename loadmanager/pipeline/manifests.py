@@ -36,15 +36,14 @@ class ManifestAccount:
 
     def contents(self, name: str) -> Contents:
         number, said = self._last(name)
-        parts = {key: [RowFile(part["path"], part["rows"], 0)] for key, part in said["parts"].items()}
-        return Contents(number, parts)
+        return Contents(number, {key: _files_of(part) for key, part in said["parts"].items()})
 
     def commit(self, name: str, added: Mapping[str, Sequence[RowFile]], replaced: Sequence[str] | None) -> None:
         number, before = self._last(name)
         parts = {key: part for key, part in before["parts"].items() if replaced is not None and key not in replaced}
         for key, files in added.items():
-            folder = files[0].path.rpartition("/")[0]
-            parts[key] = {"path": folder, "rows": sum(file.rows for file in files)}
+            names = [[file.path.rpartition("/")[2], file.rows, file.size_bytes, file.times] for file in files]
+            parts[key] = {"path": _folder_of(files[0].path), "rows": sum(file.rows for file in files), "files": names}
         said = {"parts": parts, "written_at_ms": time.time_ns() // 1_000_000}
         data = json.dumps(said, indent=1, sort_keys=True).encode()
         self._directory.write(f"{name}/{MANIFESTS}/{number + 1:012d}.json", data)
@@ -52,7 +51,7 @@ class ManifestAccount:
     def clean(self, name: str) -> None:
         root = f"{self._directory.root}/{name}"
         current = self.contents(name)
-        in_use = {file.path for files in current.parts.values() for file in files}
+        in_use = {_folder_of(file.path) for files in current.parts.values() for file in files}
         with suppress(OSError):
             for number in self._numbers(name):
                 if number < current.number:
@@ -87,3 +86,18 @@ class ManifestAccount:
     def _list(self, folder: str) -> list[Any]:
         listed: list[Any] = self._files.get_file_info(fs.FileSelector(folder, allow_not_found=True))
         return listed
+
+
+def _files_of(part: dict[str, Any]) -> list[RowFile]:
+    """Those of a part; of manifests of before, its folder."""
+    if "files" not in part:
+        return [RowFile(part["path"], part["rows"], 0)]
+    return [
+        RowFile(f"{part['path']}/{name}", rows, size_bytes, None if times is None else (times[0], times[1]))
+        for name, rows, size_bytes, times in part["files"]
+    ]
+
+
+def _folder_of(path: str) -> str:
+    """Of a file, or the folder itself."""
+    return path.rpartition("/")[0] if path.endswith(".parquet") else path

@@ -23,6 +23,7 @@ from loadmanager.history.columns import columns_of
 from loadmanager.history.held import HeldFiles
 from loadmanager.history.reader import History, OnFault
 from loadmanager.history.schemas import BROKER_REPORTS, EVENTS
+from loadmanager.pipeline.contents import place_of
 from loadmanager.sim.fleet import BrokerSpec
 from loadmanager.sim.recorded import HOLD_S, RecordedRange
 from loadmanager.sim.trial import Trial, figures
@@ -39,8 +40,6 @@ PART_BYTES = 16 * 1024 * 1024
 """Of a packed range: Spark takes no element of 2 GiB."""
 
 _CODEC = "zstd"
-_BELOW_ROOT = 4
-"""Parts of a file's path: table, date, hour and name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ def on_files(root: str, work: Work, files: Iterable[tuple[str, bytes]]) -> Itera
     """A `Found`, then the rest of what `work` makes of a history at `root` that has these files alone, of which the
     paths may begin otherwise here.
     """
-    contents = {"/".join([root, *path.split("/")[-_BELOW_ROOT:]]): content for path, content in files}
+    contents = {f"{root}/{place_of(path)}": content for path, content in files}
     names = sorted((path, len(content)) for path, content in contents.items())
     faults: dict[str, HistoryFileError] = {}
     made = work(History(HeldFiles(root, contents)), lambda fault: faults.update({str(fault): fault}))

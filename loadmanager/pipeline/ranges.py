@@ -17,7 +17,6 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from pyspark import RDD, StorageLevel
-from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from loadmanager.core.load import IntArray
@@ -26,7 +25,7 @@ from loadmanager.history.files import DAY_MS, HistoryFile
 from loadmanager.history.gaps import MARKS, Gap, gaps_in
 from loadmanager.history.reader import History, OnFault
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
-from loadmanager.pipeline.filesystems import url_for_spark
+from loadmanager.pipeline.file_bytes import bytes_of
 from loadmanager.pipeline.on_workers import (
     Found,
     Outline,
@@ -46,7 +45,6 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 _KEPT = StorageLevel.DISK_ONLY
-_GONE = "PATH_NOT_FOUND"
 _OF_A_RANGE = (BROKER_REPORTS, BUNDLE_REPORTS, EVENTS)
 
 
@@ -151,20 +149,8 @@ class RangesOfSpark:
         """On one partition."""
         root = self._history.directory.root
         readable = [file.path for file in files if file.path not in self._unreadable]
-        return self._bytes_of(readable).mapPartitions(partial(on_files, root, work))
-
-    def _bytes_of(self, paths: Sequence[str]) -> RDD[Any]:
-        """(path, bytes) of the files that are there, on one partition."""
-        directory = self._history.directory
-        reader = self._spark.read.format("binaryFile").option("ignoreMissingFiles", "true")
-        try:
-            files = reader.load([url_for_spark(directory, path) for path in paths])
-        except AnalysisException as error:
-            there = [info.path for info in directory.filesystem.get_file_info(list(paths)) if info.is_file]
-            if error.getCondition() != _GONE or len(there) == len(paths):
-                raise
-            return self._bytes_of(there)  # retention was faster
-        return files.select("path", "content").coalesce(1).rdd
+        brought: RDD[Any] = bytes_of(self._spark, self._history.directory, readable).coalesce(1).rdd
+        return brought.mapPartitions(partial(on_files, root, work))
 
 
 def _by_day(files: Iterable[HistoryFile]) -> list[list[HistoryFile]]:

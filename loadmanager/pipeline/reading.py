@@ -15,24 +15,25 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from loadmanager.core.recordable import RATE_STEPS_PER_UNIT
 from loadmanager.errors import HistoryFileError, HistorySchemaError, PipelineError
 from loadmanager.history.compaction import originals_of
-from loadmanager.history.files import HOUR_MS, HistoryFile
+from loadmanager.history.files import Directory, HistoryFile
 from loadmanager.history.reader import History
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, RATE, TABLES, version_of
 from loadmanager.pipeline.filesystems import directory_at, url_for_spark
+from loadmanager.pipeline.ingest import judged
 from loadmanager.pipeline.known_files import KnownFiles, Look
 from loadmanager.pipeline.schemas import frame_of, raw
 
@@ -40,9 +41,6 @@ BadFiles = Literal["fail", "leave_out"]
 T = TypeVar("T")
 
 _REPORTS = (BROKER_REPORTS, BUNDLE_REPORTS)
-IS_STRAY = "is_stray"
-"""The column that says of a row with its `file` whether it is not of the hour of the file's folder."""
-
 _LOOKED_AT_TOGETHER = 8
 _NAMED = re.compile(r"(?:file|path)[ :]+(?:file:/{0,2})?(\S+?\.parquet)")
 
@@ -61,13 +59,6 @@ class Usable(NamedTuple):
 
     file: HistoryFile
     look: Look
-
-
-class ToClean(NamedTuple):
-    """The rows of a table with the `file` of each: of files that may share a report with another, and of all others."""
-
-    overlapping: DataFrame
-    apart: DataFrame
 
 
 class DamagedFileError(HistoryFileError):
@@ -109,6 +100,10 @@ class HistoryTables:
             raise PipelineError(f"{url}: there is no history: no such directory")
 
     @property
+    def directory(self) -> Directory:
+        return self._directory
+
+    @property
     def range(self) -> tuple[int, int]:
         """From the first report in the range to after the last one."""
         times = [times for file, look in self.files(BROKER_REPORTS) if (times := look.times_in_hour(file)) is not None]
@@ -123,33 +118,22 @@ class HistoryTables:
             if not self.files(table):
                 raise self._nothing(table)
 
-    def frame(
-        self, table: str, *, may_be_empty: bool = False, with_file: bool = False, hours: Container[int] | None = None
-    ) -> DataFrame:
-        """The rows of the range, with the columns of the table, and if wanted the `file` they are from; if given only
-        those in the folders of these hours, by the moments (in ms) at which they begin.
+    def frame(self, table: str) -> DataFrame:
+        """The rows of the range, with the columns of the table.
 
-        A table of load reports without any in the range is a `PipelineError`, unless it `may_be_empty`; others may.
+        A table of load reports without any in the range is a `PipelineError`; others may have none.
         """
-        paths = [each.path for each in self._some_files(table, may_be_empty, hours)]
-        return self._rows(table, paths, with_file=with_file)
-
-    def to_clean(self, table: str, *, may_be_empty: bool = False, hours: Container[int] | None = None) -> ToClean:
-        """As `frame`, with the `file`, in two: only rows of files that overlap have to be compared."""
-        files = self._some_files(table, may_be_empty, hours)
-        overlapping = overlapping_files(files)
-        apart = [each.path for each in files if each.path not in overlapping]
-        return ToClean(*(self._rows(table, paths, with_file=True) for paths in (sorted(overlapping), apart)))
-
-    def _some_files(self, table: str, may_be_empty: bool, hours: Container[int] | None) -> list[HistoryFile]:  # noqa: FBT001 - of ours alone
         files = [file for file, _ in self.files(table)]
-        if not files and table in _REPORTS and not may_be_empty:
+        if not files and table in _REPORTS:
             raise self._nothing(table)
-        return [file for file in files if hours is None or file.hour_ms in hours]
+        read = self._read(table, files)
+        if self.from_ms is not None:
+            read = read.where(f.col("at_ms") >= self.from_ms)
+        return read if self.to_ms is None else read.where(f.col("at_ms") < self.to_ms)
 
     def scan(self, table: str, columns: Sequence[str], hours: Container[int]) -> Iterator[pa.RecordBatch]:
         """Those columns of what `frame` has, in this process, in the order of (epoch, sequence)."""
-        files = self._some_files(table, may_be_empty=True, hours=hours)
+        files = [file for file, _ in self.files(table) if file.hour_ms in hours]
         on_fault = (lambda fault: self._on_fault(table, fault)) if self.leaves_out else None
         return self._history.scan_files(files, table, self.from_ms, self.to_ms, columns, on_fault)
 
@@ -169,30 +153,17 @@ class HistoryTables:
     def leaves_out(self) -> bool:
         return self._bad_files == "leave_out"
 
-    def _rows(self, table: str, files: Sequence[str], *, with_file: bool) -> DataFrame:
-        read = self._read(table, files, with_file=with_file)
-        if self.from_ms is not None:
-            read = read.where(f.col("at_ms") >= self.from_ms)
-        return read if self.to_ms is None else read.where(f.col("at_ms") < self.to_ms)
-
-    def _read(self, table: str, files: Sequence[str], *, with_file: bool) -> DataFrame:
+    def _read(self, table: str, files: Sequence[HistoryFile]) -> DataFrame:
         if not files:
-            more = [t.StructField("file", t.StringType()), t.StructField(IS_STRAY, t.BooleanType())]
-            return frame_of(self._spark, t.StructType([*raw(table).fields, *(more if with_file else [])]))
-        kinds = {
-            file.path: (look.otherwise, file.hour_ms if look.has_strays(file) else None)
-            for file, look in self._found[table]
-        }
+            return frame_of(self._spark, raw(table))
+        otherwise = {file.path: look.otherwise for file, look in self._found[table]}
         alike: dict[Any, list[str]] = defaultdict(list)
-        for path in files:
-            alike[kinds[path]].append(url_for_spark(self._directory, path))
-        frames = []
-        for (otherwise, hour_ms), urls in alike.items():
-            read = self._read_alike(table, urls, as_ours=not otherwise, with_file=with_file)
-            frames.append(read.withColumn(IS_STRAY, _is_stray(hour_ms)) if with_file else read)
+        for file in files:
+            alike[otherwise[file.path]].append(url_for_spark(self._directory, file.path))
+        frames = [self._read_alike(table, urls, as_ours=not kinds) for kinds, urls in alike.items()]
         return reduce(DataFrame.unionByName, frames)
 
-    def _read_alike(self, table: str, urls: Sequence[str], *, as_ours: bool, with_file: bool) -> DataFrame:
+    def _read_alike(self, table: str, urls: Sequence[str], *, as_ours: bool) -> DataFrame:
         """Files that store each column in the same way: as we do, or in one of their own, which Spark finds out."""
         reader = self._spark.read.option("ignoreMissingFiles", "true")
         read = (reader.schema(_stored(table)) if as_ours else reader).parquet(*urls)
@@ -201,8 +172,8 @@ class HistoryTables:
         for name in (each.name for each in TABLES[table].columns if each.type == RATE):
             known[name] = f"{name if as_ours else f'rint(double({name}) * {steps})'} / {steps}"
         kinds = {each.name: each.dataType.simpleString() for each in raw(table)}
-        columns = [f"CAST({known.get(name, 'NULL')} AS {kind}) AS {name}" for name, kind in kinds.items()]
-        return read.selectExpr(*columns, *(["_metadata.file_path AS file"] if with_file else []))
+        columns = (f"CAST({known.get(name, 'NULL')} AS {kind}) AS {name}" for name, kind in kinds.items())
+        return read.selectExpr(*columns)
 
     def files(self, table: str) -> list[Usable]:
         """The files that may have rows of the range."""
@@ -318,11 +289,14 @@ def read_leaving_out(tables: HistoryTables, work: Callable[[], T]) -> T:
             tables.leave_out(error.path, str(error).removeprefix(f"{error.path}: "))
 
 
-def _is_stray(hour_ms: int | None) -> Column:
-    """Whether a row is not of this hour; none is where it need not be asked."""
-    if hour_ms is None:
-        return f.lit(False)  # noqa: FBT003 - a value
-    return f.coalesce((f.col("at_ms") < hour_ms) | (f.col("at_ms") >= hour_ms + HOUR_MS), f.lit(False))  # noqa: FBT003 - as above
+def good_reports(rows: DataFrame, table: str) -> DataFrame:
+    """Those of `HistoryTables.frame` that can be counted on, by what each says itself."""
+    return rows.mapInArrow(partial(_good, table), raw(table))
+
+
+def _good(table: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield from judged(pa.Table.from_batches([batch]), table).clean.to_batches()
 
 
 def _stored(table: str) -> t.StructType:

@@ -16,7 +16,6 @@ from loadmanager.history.schemas import TABLES as HISTORY_TABLES
 
 METRICS = LOAD_COLUMNS
 RESOURCES = tuple(name.removesuffix("_usage") for name in RESOURCE_COLUMNS if name.endswith("_usage"))
-BUNDLE_KEY = ("namespace", "range_lower", "range_upper")
 _HASH_BITS, _HASH_DIGITS = 32, 8
 
 _PLAIN = {
@@ -51,25 +50,13 @@ def frame_of(spark: SparkSession, schema: t.StructType, rows: Iterable[Sequence[
     return spark.createDataFrame(table, schema)
 
 
-def exprs(*texts: str) -> list[Column]:
-    """Columns by what they are in SQL. Each function and column of PySpark's is several questions to the JVM, half a
-    millisecond in all, and there are hundreds in a table; this is one for each column.
-    """
-    return [f.expr(text) for text in texts]
-
-
 def packed_bounds() -> Column:
     """The bounds of a row's range as one number."""
     return f.shiftleft("range_lower", _HASH_BITS).bitwiseOR(f.col("range_upper"))
 
 
-def namespace_hash() -> Column:
-    """The hash of a row's namespace, by which rows are grouped, since it is a number."""
-    return f.xxhash64("namespace").alias("hash")
-
-
 def bundle_name(bounds: Column) -> Column:
-    """`namespace/0x........_0x........` of a row, by bounds that are packed: names are made by the million."""
+    """`namespace/0x........_0x........` of a row, by bounds that are packed."""
     digits = f.lower(f.lpad(f.hex(bounds), 2 * _HASH_DIGITS, "0"))
     lower, upper = f.substring(digits, 1, _HASH_DIGITS), f.substring(digits, 1 + _HASH_DIGITS, _HASH_DIGITS)
     return f.concat("namespace", f.lit("/0x"), lower, f.lit("_0x"), upper)

@@ -49,8 +49,6 @@ _SETTINGS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # The reports of a day's brokers, which those of bundles are joined with, are few beside these.
     "spark.sql.autoBroadcastJoinThreshold": "64MB",
-    # Windows have many keys of few rows each: a first, smaller map in front of the large one only costs.
-    "spark.sql.codegen.aggregate.map.twolevel.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
     # What goes wrong is said once, by us.

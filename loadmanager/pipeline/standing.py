@@ -18,18 +18,18 @@ no term.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as f
+import pyarrow.compute as pc
 
-from loadmanager.core.load import BoolArray
-from loadmanager.core.names import HASH_SPACE_END
+from loadmanager.core.load import IntArray
 from loadmanager.history.gaps import IMPORTED, TERM_BEGAN, TERM_ENDED
-from loadmanager.history.schemas import ORDER
-from loadmanager.pipeline.schemas import BUNDLE_KEY, namespace_hash, packed_bounds
+from loadmanager.history.schemas import KEYS
+from loadmanager.pipeline.arrays import NEVER_MS, codes_of, differs, named
 
 STANDS_MS = 900_000
 """How long a report stands at the most."""
@@ -38,139 +38,92 @@ BROKER_GONE, BROKER_REGISTERED = "broker_gone", "broker_registered"
 FLEET_EVENTS = (BROKER_GONE, BROKER_REGISTERED, TERM_BEGAN, TERM_ENDED)
 """The kinds of events that say for how long reports stand, and who is there."""
 
-_TIME = ("at_ms", *ORDER)
-_EPOCH_BITS = 40
-"""Where the epoch begins in the number of a report: there is room for 8 million leaders and 10^12 sequences of each."""
 
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What ends reports before their time.
 
-def standing(broker_reports: DataFrame, events: DataFrame, end_ms: int) -> DataFrame:
-    """Each report that stands, with `at_ms`, `broker` and until when: `until_ms` of itself, and what it says of bundles
-    until `ends_ms` if nobody reports them before.
-
-    From `clean_broker_reports` and the history's `events` (`FLEET_EVENTS` are enough) of the same range, which ends
-    before `end_ms`.
+    `terms` has when the terms of epochs ended, without those of which it is not known. `gone` has the brokers that
+    went (`broker`), and when: `at_ms`, `epoch` and `sequence`.
     """
-    reports = broker_reports.select(*_TIME, "broker", f.lit(0).alias("is_end"))
-    gone = events.where(f.col("kind") == BROKER_GONE).select(
-        *_TIME, f.col("subject").alias("broker"), f.lit(1).alias("is_end")
-    )
-    backwards = Window.partitionBy("broker").orderBy(*(f.desc(name) for name in _TIME))
-    gone_ms = f.last(f.when(f.col("is_end") == 1, f.col("at_ms")), ignorenulls=True)
-    seen = reports.unionByName(gone).withColumns(
-        {
-            "next_ms": f.lag("at_ms").over(backwards),
-            "gone_ms": gone_ms.over(backwards.rowsBetween(Window.unboundedPreceding, -1)),
-        }
-    )
-    ends = f.broadcast(terms(broker_reports.select("epoch"), events))
-    of_terms = seen.where(f.col("is_end") == 0).join(ends, "epoch", "left")
-    in_term = of_terms.where(f.col("term_ms").isNull() | (f.col("at_ms") <= f.col("term_ms")))
-    ends_ms = f.least(f.col("at_ms") + STANDS_MS, "gone_ms", "term_ms", f.lit(end_ms).cast("long"))
-    return in_term.select(*_TIME, "broker", f.least(ends_ms, "next_ms").alias("until_ms"), ends_ms.alias("ends_ms"))
+
+    terms: Mapping[int, int]
+    gone: pa.Table
 
 
-def registered(broker_reports: DataFrame, events: DataFrame, end_ms: int) -> DataFrame:
-    """Each `broker` that is there before `end_ms`: it has reported, or registered, and not gone since. One that was
-    silent for as long as two reports stand has gone unseen.
+def ends_of(events: pa.Table, epochs: Iterable[int]) -> Ends:
+    """From rows of `fleet_events`; the terms of these epochs, which have reports, and of the events' own."""
+    began, ended = (_first_ms(events, kind) for kind in (TERM_BEGAN, TERM_ENDED))
+    begun = sorted(began)
+    terms = {}
+    for epoch in {*epochs, *events.column("epoch").unique().to_pylist()}:
+        after = bisect_right(begun, epoch)
+        if epoch in ended:
+            terms[epoch] = ended[epoch]
+        elif epoch > IMPORTED and after < len(begun):
+            terms[epoch] = began[begun[after]]
+    gone = events.filter(pc.equal(events.column("kind"), BROKER_GONE)).select([*KEYS, "subject"])
+    return Ends(dict(sorted(terms.items())), gone.rename_columns([*KEYS, "broker"]))
+
+
+def standing(broker_reports: pa.Table, ends: Ends, end_ms: int) -> pa.Table:
+    """Each report that stands, in their order: `at_ms`, `epoch`, `sequence`, `broker` and until when. That is
+    `until_ms` of itself, and `ends_ms` what it says of bundles if nobody reports them before.
+
+    From `clean_broker_reports` of a range that ends before `end_ms`.
     """
-    is_there = f.when(f.col("kind") == BROKER_GONE, 0).otherwise(1).alias("is_there")
-    told = events.where(f.col("kind").isin(BROKER_GONE, BROKER_REGISTERED))
-    seen = broker_reports.select(*_TIME, "broker", f.lit(1).alias("is_there")).unionByName(
-        told.select(*_TIME, f.col("subject").alias("broker"), is_there)
-    )
-    last = f.max(f.struct(*_TIME, "is_there")).alias("last")
-    lately = (f.col("last.at_ms") >= end_ms - 2 * STANDS_MS) & (f.col("last.is_there") == 1)
-    return seen.where(f.col("at_ms") < end_ms).groupBy("broker").agg(last).where(lately).select("broker")
+    by, brokers = codes_of(broker_reports.column("broker"))
+    gone = ends.gone.append_column("by", _codes_in(brokers, ends.gone.column("broker")))
+    gone = gone.filter(pc.is_valid(gone.column("by")))
+    keys = [_joined(broker_reports.column(name), gone.column(name)) for name in KEYS]
+    whose = _joined(by, gone.column("by"))
+    next_ms, gone_ms = _what_follows(keys, whose, reports=len(by))
+    at_ms, epoch, sequence = (each[: len(by)] for each in keys)
+    term_ms = _terms(epoch, ends.terms)
+    ends_ms = np.minimum(np.minimum(at_ms + STANDS_MS, end_ms), np.minimum(gone_ms, term_ms))
+    order = np.lexsort((sequence, epoch, at_ms))
+    order = order[(at_ms[order] <= term_ms[order]) & (at_ms[order] < end_ms)]
+    columns = {"at_ms": at_ms, "epoch": epoch, "sequence": sequence}
+    columns |= {"until_ms": np.minimum(ends_ms, next_ms), "ends_ms": ends_ms}
+    found = {name: pa.array(values[order], pa.int64()) for name, values in columns.items()}
+    return pa.table(found).add_column(len(KEYS), "broker", named(by[order], brokers))
 
 
-def terms(epochs: DataFrame, events: DataFrame) -> DataFrame:
-    """The end of the term of each `epoch`, of these and of the events' own (`term_ms`), null where it is not known."""
-    of_reports = epochs.select("epoch", f.lit("").alias("kind"), f.lit(0).cast("long").alias("at_ms")).distinct()
-    rows = of_reports.unionByName(events.select("epoch", "kind", "at_ms")).where(f.col("epoch") > IMPORTED)
-    began, ended = (f.min(f.when(f.col("kind") == kind, f.col("at_ms"))) for kind in (TERM_BEGAN, TERM_ENDED))
-    later = Window.orderBy(f.desc("epoch")).rowsBetween(Window.unboundedPreceding, -1)
-    terms = rows.groupBy("epoch").agg(began.alias("began_ms"), ended.alias("ended_ms"))
-    next_ms = f.last("began_ms", ignorenulls=True).over(later)
-    return terms.select("epoch", f.coalesce("ended_ms", next_ms).alias("term_ms"))
+def _first_ms(events: pa.Table, kind: str) -> dict[int, int]:
+    """When the first event of this kind was, by epoch. What was imported has no term."""
+    is_one = pc.and_(pc.equal(events.column("kind"), kind), pc.greater(events.column("epoch"), IMPORTED))
+    found = events.filter(is_one).group_by("epoch").aggregate([("at_ms", "min")])
+    return dict(zip(found.column("epoch").to_pylist(), found.column("at_ms_min").to_pylist(), strict=True))
 
 
-def bundles_seen(bundle_reports: DataFrame) -> pa.Table:
-    """Each bundle (`namespace`, its `hash`, `range_lower`, `range_upper`), with the first and the last time that it was
-    reported (`first_ms`, `last_ms`).
-    """
-    bundles = bundle_reports.groupBy(*BUNDLE_KEY).agg(f.min("at_ms").alias("first_ms"), f.max("at_ms").alias("last_ms"))
-    return bundles.select("*", namespace_hash()).toArrow()
+def _codes_in(names: pa.Array, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """What `codes_of` made of these names; null for others."""
+    return pc.index_in(column.cast(pa.string()), value_set=names)
 
 
-def bundles_standing(
-    bundle_reports: DataFrame, seen: pa.Table, reports: DataFrame, figures: Sequence[str]
-) -> DataFrame:
-    """The rows of `clean_bundle_reports` whose report is among `reports`, from `at_ms` until `until_ms`; `seen` are the
-    bundles of all rows.
-
-    All is numbers, for speed: a bundle is the `hash` of its namespace and its `bounds`, a broker the hash `by`. `stay`
-    tells apart the times that a bundle was with one broker without interruption.
-    """
-    rows = bundle_reports.select(_report(), namespace_hash(), packed_bounds().alias("bounds"), *figures)
-    cut = seen.filter(pa.array(_are_cut_anew(seen)))
-    if cut.num_rows:
-        marks = _reports_of_others(bundle_reports, bundle_reports.sparkSession.createDataFrame(cut))
-        nothing = [f.lit(0).cast(kind).alias(name) for name, kind in rows.dtypes if name in figures]
-        marked = marks.select("*", *nothing, f.lit(1).alias("is_other"))
-        rows = rows.withColumn("is_other", f.lit(0)).unionByName(marked)
-    else:
-        rows = rows.withColumn("is_other", f.lit(0))
-    ends = reports.select(_report(), "at_ms", "ends_ms", f.xxhash64("broker").alias("by"))
-    known = _without_nulls(rows).join(_without_nulls(ends), "report")
-    in_turn = Window.partitionBy("hash", "bounds").orderBy("at_ms", "report", f.desc("is_other"))
-    goes_on = (
-        (f.lag("is_other").over(in_turn) == 0)
-        & (f.lag("by").over(in_turn) == f.col("by"))
-        & (f.lag("ends_ms").over(in_turn) >= f.col("at_ms"))
-    )
-    until_ms = f.least("ends_ms", f.lead("at_ms").over(in_turn))
-    turns = known.withColumns({"until_ms": until_ms, "begins": f.when(goes_on, 0).otherwise(1)})
-    stay = f.sum("begins").over(in_turn.rowsBetween(Window.unboundedPreceding, Window.currentRow))
-    return turns.withColumn("stay", stay).where(f.col("is_other") == 0)
+def _joined(one: IntArray | pa.ChunkedArray, other: pa.ChunkedArray) -> IntArray:
+    return np.concatenate([np.asarray(each, dtype=np.int64) for each in (one, other)])
 
 
-def _are_cut_anew(seen: pa.Table) -> BoolArray:
-    """Which of these bundles are of namespaces with bundles that have hashes in common."""
-    namespace, lower, upper = (seen.column(name).to_numpy() for name in ("hash", "range_lower", "range_upper"))
-    order = np.lexsort((upper, lower, namespace))
-    number = np.cumsum(np.diff(namespace[order], prepend=namespace[order][:1]) != 0)
-    beyond = number * (HASH_SPACE_END + 1)  # namespaces one behind the other
-    reached = np.maximum.accumulate(beyond + upper[order])
-    shares = np.zeros(len(order), dtype=bool)
-    shares[1:] = (beyond + lower[order])[1:] < reached[:-1]
-    return np.isin(namespace, namespace[order][shares])
+def _what_follows(keys: list[IntArray], whose: IntArray, reports: int) -> tuple[IntArray, IntArray]:
+    """When the same broker's next row is, and when it is gone the next time: that is what rows after `reports` say."""
+    at_ms, epoch, sequence = keys
+    order = np.lexsort((sequence, epoch, at_ms, whose))
+    sorted_ms = at_ms[order]
+    ends_run = np.roll(differs(whose[order]), -1)  # the first row of all differs, so the last one ends a run
+    next_ms = np.full(len(order), NEVER_MS)
+    next_ms[order] = np.where(ends_run, NEVER_MS, np.roll(sorted_ms, -1))
+    went = np.flatnonzero(order >= reports)
+    first = np.searchsorted(went, np.arange(len(order)), side="right")
+    gone_ms = np.full(len(order), NEVER_MS)
+    has = np.flatnonzero(first < len(went))
+    then = went[first[has]]
+    is_same = whose[order[then]] == whose[order[has]]
+    gone_ms[order[has[is_same]]] = sorted_ms[then[is_same]]
+    return next_ms[:reports], gone_ms[:reports]
 
 
-def _reports_of_others(bundle_reports: DataFrame, cut: DataFrame) -> DataFrame:
-    """Of each bundle (`hash`, `bounds`) the `report`s of those that have hashes in common with it, as long as it may
-    stand. `cut` are the bundles of namespaces that were cut anew.
-    """
-    cut = cut.withColumn("bounds", packed_bounds()).drop("namespace")
-    other = cut.select("hash", *(f.col(name).alias(f"other_{name}") for name in cut.columns if name != "hash"))
-    pairs = cut.join(other, "hash").where(
-        (f.col("bounds") != f.col("other_bounds"))
-        & (f.col("range_lower") < f.col("other_range_upper"))
-        & (f.col("other_range_lower") < f.col("range_upper"))
-        & (f.col("first_ms") <= f.col("other_last_ms"))
-        & (f.col("other_first_ms") <= f.col("last_ms") + STANDS_MS)
-    )
-    found = bundle_reports.select(
-        _report(), namespace_hash(), packed_bounds().alias("other_bounds"), f.col("at_ms").alias("seen_ms")
-    ).join(f.broadcast(pairs), ["hash", "other_bounds"])
-    may_stand = (f.col("seen_ms") >= f.col("first_ms")) & (f.col("seen_ms") <= f.col("last_ms") + STANDS_MS)
-    return found.where(may_stand).select("report", "hash", "bounds")
-
-
-def _report() -> Column:
-    """The number of a report, in the order of reports."""
-    return f.shiftleft("epoch", _EPOCH_BITS).bitwiseOR(f.col("sequence")).alias("report")
-
-
-def _without_nulls(numbers: DataFrame) -> DataFrame:
-    """Clean rows have none: where Spark knows it, it need not look for them in each step."""
-    return numbers.selectExpr(*(f"coalesce({name}, CAST(0 AS {kind})) AS {name}" for name, kind in numbers.dtypes))
+def _terms(epochs: IntArray, terms: Mapping[int, int]) -> IntArray:
+    """When the term of each of these ended."""
+    found, which = np.unique(epochs, return_inverse=True)
+    return np.array([terms.get(int(epoch), NEVER_MS) for epoch in found], dtype=np.int64)[which]

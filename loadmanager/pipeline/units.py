@@ -10,16 +10,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
-from pyspark.sql import Column
-from pyspark.sql import functions as f
-
 from loadmanager.history.files import DAY_MS, HOUR_MS
-from loadmanager.pipeline.standing import STANDS_MS
 
 Grain = Literal["day", "hour"]
 
 _LENGTHS_MS: dict[Grain, int] = {"day": DAY_MS, "hour": HOUR_MS}
-_FORMATS: dict[Grain, str] = {"day": "yyyy-MM-dd", "hour": "yyyy-MM-dd'T'HH"}
 _END = ".end"
 
 
@@ -76,20 +71,3 @@ def unit_of(key: str, grain: Grain) -> Unit:
     """The one with this key."""
     begins = datetime.fromisoformat(f"{key}T00:00+00:00" if grain == "day" else f"{key}:00+00:00")
     return unit_at(round(begins.timestamp()) * 1000, grain)
-
-
-def key_at(at_ms: str, grain: Grain) -> Column:
-    """The key of the unit of each row."""
-    return f.date_format(f.timestamp_millis(at_ms), _FORMATS[grain])
-
-
-def report_key_at(at_ms: str, grain: Grain) -> Column:
-    """As above, with the last reports of each unit apart."""
-    is_last = f.pmod(f.col(at_ms), f.lit(_LENGTHS_MS[grain])) >= _LENGTHS_MS[grain] - STANDS_MS
-    return f.when(is_last, f.concat(key_at(at_ms, grain), f.lit(_END))).otherwise(key_at(at_ms, grain))
-
-
-def window_key_at(start_ms: str, window_s: str, grain: Grain) -> Column:
-    """The key of each window: that of its day where it is longer than a unit."""
-    is_longer = f.col(window_s) * 1000 > _LENGTHS_MS[grain]
-    return f.when(is_longer, key_at(start_ms, "day")).otherwise(key_at(start_ms, grain))

@@ -4,6 +4,9 @@
 
 A write puts its rows into a folder of its own, and then has the table's account say that they count: Delta's log, or
 with `parquet` a manifest of ours. A table stays in the format that it began in.
+
+What Spark's workers in Python make, they pack as files there. On filesystems that they reach themselves, they put these
+where they belong; on others Spark writes the rows.
 """
 
 from __future__ import annotations
@@ -11,8 +14,10 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Literal
 
 import pandas as pd
@@ -20,11 +25,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import dataset, fs
+from pyspark import RDD, StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from loadmanager.errors import PipelineError
+from loadmanager.history.files import Directory
+from loadmanager.history.reader import times_in
 from loadmanager.pipeline.contents import PART, WHOLE, Account, Contents, RowFile
 from loadmanager.pipeline.datasets import require, rows_of, schema_of
 from loadmanager.pipeline.delta import LOG, DeltaAccount
@@ -32,13 +41,26 @@ from loadmanager.pipeline.filesystems import CANNOT_GO_ON, directory_at, url_for
 from loadmanager.pipeline.manifests import MANIFESTS, ManifestAccount
 from loadmanager.pipeline.reading import cause_of, naming_bad_files
 from loadmanager.pipeline.schemas import METRICS, frame_of
+from loadmanager.pipeline.storing import (
+    Put,
+    Stored,
+    part_and_data,
+    put_here,
+    put_nowhere,
+    table_of,
+    told_of,
+    unpacked_rows,
+)
 
 Format = Literal["delta", "parquet"]
 
+Parts = dict[str, dict[str, list[RowFile]]]
+"""The files of each part of each table."""
+
 _LOGS: dict[Format, str] = {"delta": LOG, "parquet": MANIFESTS}
 _OF_DELTA = re.compile(r"(s3a?|gs|abfss?|az)://")
-_KEY = re.compile(r"[-.\w]+", re.ASCII)
 _COMPRESSION, _PARQUET = "zstd", ".parquet"
+_PACKED = f"{PART} string, data binary"
 
 
 class Tables:
@@ -50,9 +72,10 @@ class Tables:
         self._spark = spark
         self._directory = directory_at(spark, root)
         self._files = self._directory.filesystem
+        self._is_local = isinstance(self._files, fs.LocalFileSystem)
         self._wanted = table_format
         self._accounts: dict[Format, Account] = {"parquet": ManifestAccount(self._directory)}
-        if isinstance(self._files, fs.LocalFileSystem) or _OF_DELTA.match(self._directory.root):
+        if self._is_local or _OF_DELTA.match(self._directory.root):
             self._accounts["delta"] = DeltaAccount(self._directory.root)
         elif table_format == "delta":
             raise PipelineError(f"{root}: Delta tables cannot be written there: have them in the format parquet")
@@ -60,40 +83,60 @@ class Tables:
     def __str__(self) -> str:
         return self._directory.root
 
-    def write(
-        self,
-        name: str,
-        frame: DataFrame,
-        *,
-        key: str | None = None,
-        keys: Sequence[str] | None = None,
-        gather: bool = True,
-    ) -> int:
-        """Make the frame the table, or those parts of it that the frame's string column `key` names.
+    @property
+    def directory(self) -> Directory:
+        return self._directory
 
-        `keys` are the parts that are replaced, also where the frame has no rows of them; by default those it has. The
-        rows of a part are gathered in one file, unless what makes them is to write them as they are.
-        """
-        if key is None:
-            marked = require(frame, name).withColumn(PART, f.lit(WHOLE))
-        else:
-            columns = require(frame.drop(key), name).columns
-            marked = frame.selectExpr(*columns, f"{key} AS {PART}")
-            marked = marked.repartition(PART) if gather else marked
-        with self._writing(name) as account:
-            parts = self._write_parts(name, marked, keys)
-            account.commit(name, parts, None if key is None else list(parts) if keys is None else keys)
+    def write(self, name: str, frame: DataFrame) -> int:
+        """Make the frame the table; how many rows it has."""
+        marked = require(frame, name).withColumn(PART, f.lit(WHOLE))
+        folder = _new_folder()
+        with self._writing(name) as account, self._clearing(folder, name):
+            with naming_bad_files():
+                parts = self._write_parts(name, marked, folder)
+            account.commit(name, parts, None)
         return sum(file.rows for files in parts.values() for file in files)
 
     def write_rows(self, name: str, frame: pd.DataFrame, key: str | None = None) -> int:
         """Make few rows that are known here the table, or the part `key` of it: no work for Spark. What is not a number
         is null.
         """
-        with self._writing(name) as account:
-            rows = rows_of(frame, name)
-            parts = {key or WHOLE: [self._put(name, key or WHOLE, rows)]} if rows.num_rows else {}
-            account.commit(name, parts, None if key is None else [key])
+        self.write_parts(name, {key or WHOLE: frame}, None if key is None else [key])
         return len(frame)
+
+    def write_parts(self, name: str, frames: Mapping[str, pd.DataFrame], keys: Sequence[str] | None) -> None:
+        """The same with the rows of several parts, in place of the parts `keys`; None: of all."""
+        with self._writing(name) as account:
+            rows = {key: rows_of(frame, name) for key, frame in frames.items() if len(frame)}
+            account.commit(name, {key: [self._put(name, key, each)] for key, each in rows.items()}, keys)
+
+    def write_made(
+        self, made: Callable[[Put], RDD[Any]], keys: Mapping[str, Sequence[str]], told: Callable[[Sequence[Any]], None]
+    ) -> None:
+        """Make what is `Packed` among what tasks have `made` these parts of its tables, one table after the other.
+
+        Tasks of which others go on with what they made are to put it into its place (`Put`); for the last ones it is
+        done here. Of each table in `keys` these parts are replaced, also where there are no rows of them. Before
+        anything counts what else was made is `told`, who may refuse it by an error.
+        """
+        folder = _new_folder()
+        with self._clearing(folder):
+            try:
+                write = self._written_by_tasks if self._is_local else self._written_by_spark
+                with naming_bad_files():
+                    added, others = write(made, folder)
+            except CANNOT_GO_ON as error:
+                raise PipelineError(f"{self}: rows cannot be written: {cause_of(str(error))}") from error
+            told(others)
+        for name, replaced in keys.items():
+            unexpected = sorted(added[name].keys() - set(replaced))
+            if unexpected:
+                parts = ", ".join(unexpected)
+                raise PipelineError(f"{self}/{name}: rows of parts {parts}, which are not to be replaced")
+            there = self.contents(name)
+            if added[name] or not there.number or not there.parts.keys().isdisjoint(replaced):
+                with self._writing(name) as account:
+                    account.commit(name, added[name], replaced)
 
     def clear(self, name: str, keys: Sequence[str] | None = None) -> None:
         """Have these parts without rows, or the whole table."""
@@ -124,13 +167,18 @@ class Tables:
             return schema.empty_table()
         return dataset.dataset(files, schema, format="parquet", filesystem=self._files).to_table(filter=where)
 
-    def _paths(self, name: str, keys: Sequence[str] | None = None) -> list[str]:
-        """The files with the rows of the table, or of these of its parts, or their folders."""
+    def _paths(self, name: str, keys: Collection[str] | None = None) -> list[str]:
+        return [path for path, _ in self.files(name, keys)]
+
+    def files(self, name: str, keys: Collection[str] | None = None) -> list[tuple[str, RowFile]]:
+        """The paths of the files with the rows of the table, or of these of its parts; of tables of before in plain
+        Parquet their folders. `PipelineError` when it was never written.
+        """
         contents = self.contents(name)
         if not contents.number:
             raise PipelineError(f"{self}/{name}: there is no such table yet; run the step that writes it")
         return [
-            f"{self._directory.root}/{name}/{file.path}"
+            (f"{self._directory.root}/{name}/{file.path}", file)
             for key, files in contents.parts.items()
             for file in files
             if file.rows and (keys is None or key in keys)
@@ -156,18 +204,47 @@ class Tables:
             raise PipelineError(f"{self}/{name}: a Delta table, which cannot be read there")
         return self._accounts[begun or self._wanted or ("delta" if "delta" in self._accounts else "parquet")]
 
-    def _write_parts(self, name: str, frame: DataFrame, keys: Sequence[str] | None) -> dict[str, list[RowFile]]:
+    def _write_parts(self, name: str, frame: DataFrame, folder: str) -> dict[str, list[RowFile]]:
         """The rows in a folder of their own, where they do not count yet."""
-        folder = _new_folder()
-        path = f"{self._directory.root}/{name}/{folder}"
+        rows = frame.write.partitionBy(PART).options(**_options(frame))
+        rows.parquet(url_for_spark(self._directory, f"{self._directory.root}/{name}/{folder}"))
+        return self._parts_in(name, folder)
+
+    def _written_by_tasks(self, made: Callable[[Put], RDD[Any]], folder: str) -> tuple[Parts, list[Any]]:
+        """By workers that reach the same filesystem."""
+        put = partial(put_here, self._directory.root, folder)
+        added: Parts = defaultdict(dict)
+        others = []
+        for each in put("last", made(put)).collect():
+            if isinstance(each, Stored):
+                added[each.table].setdefault(each.part, []).append(each.file)
+            else:
+                others.append(each)
+        return added, others
+
+    def _written_by_spark(self, made: Callable[[Put], RDD[Any]], folder: str) -> tuple[Parts, list[Any]]:
+        """Workers in Python reach no other filesystem: they keep what they made, and unpack it for Spark."""
+        added: Parts = defaultdict(dict)
+        kept = made(put_nowhere).persist(StorageLevel.DISK_ONLY)
         try:
-            with naming_bad_files():
-                rows = frame.write.partitionBy(PART).options(**_options(frame))
-                rows.parquet(url_for_spark(self._directory, path))
-            return self._parts_in(name, folder, keys)
+            for name in kept.flatMap(table_of).distinct().collect():
+                packed = self._spark.createDataFrame(kept.flatMap(partial(part_and_data, name)), _PACKED)
+                kinds = t.StructType([*schema_of(name).fields, t.StructField(PART, t.StringType())])
+                rows = packed.mapInArrow(partial(unpacked_rows, to_arrow_schema(kinds)), kinds)
+                added[name] = self._write_parts(name, rows, folder)
+            return added, kept.flatMap(told_of).collect()
+        finally:
+            kept.unpersist()
+
+    @contextmanager
+    def _clearing(self, folder: str, *names: str) -> Iterator[None]:
+        """What is in this folder of these tables, or of any, goes away when the write fails."""
+        try:
+            yield
         except BaseException:
-            with suppress(OSError):
-                self._files.delete_dir(path)
+            for name in names or [each.base_name for each in self._list(self._directory.root)]:
+                with suppress(OSError):
+                    self._files.delete_dir(f"{self._directory.root}/{name}/{folder}")
             raise
 
     def _put(self, name: str, key: str, rows: pa.Table) -> RowFile:
@@ -178,31 +255,26 @@ class Tables:
         self._directory.write(f"{name}/{path}", data)
         return RowFile(path, rows.num_rows, data.size)
 
-    def _parts_in(self, name: str, folder: str, keys: Sequence[str] | None) -> dict[str, list[RowFile]]:
-        """What was written; all of it has to be of the parts in question."""
+    def _parts_in(self, name: str, folder: str) -> dict[str, list[RowFile]]:
+        """What was written."""
         root = f"{self._directory.root}/{name}"
         parts = {}
         for info in self._list(f"{root}/{folder}"):
             if info.base_name.startswith(f"{PART}="):
                 key = info.base_name.removeprefix(f"{PART}=")
-                if not _KEY.fullmatch(key):
-                    raise PipelineError(f"{self}/{name}: part {key!r}: expected letters, digits, dots and hyphens")
                 parts[key] = [
-                    RowFile(each.path.removeprefix(f"{root}/"), self._count(each.path), each.size)
-                    for each in self._list(info.path)
-                    if each.path.endswith(_PARQUET)
+                    self._row_file(name, each) for each in self._list(info.path) if each.path.endswith(_PARQUET)
                 ]
-        unexpected = [] if keys is None else sorted(set(parts) - set(keys))
-        if unexpected:
-            raise PipelineError(f"{self}/{name}: rows of parts {', '.join(unexpected)}, which are not to be replaced")
         return parts
 
     def _files_in(self, folder: str) -> list[str]:
         return [each.path for each in self._list(folder) if each.path.endswith(_PARQUET)]
 
-    def _count(self, path: str) -> int:
-        with self._files.open_input_file(path) as file:
-            return int(pq.ParquetFile(file).metadata.num_rows)
+    def _row_file(self, name: str, info: Any) -> RowFile:  # noqa: ANN401 - Arrow's information on a file
+        with self._files.open_input_file(info.path) as file, pq.ParquetFile(file) as parquet:
+            times, rows = times_in(parquet), int(parquet.metadata.num_rows)
+        path = info.path.removeprefix(f"{self._directory.root}/{name}/")
+        return RowFile(path, rows, info.size, (min(times), max(times)) if times else None)
 
     def _list(self, folder: str) -> list[Any]:
         listed: list[Any] = self._files.get_file_info(fs.FileSelector(folder, allow_not_found=True))

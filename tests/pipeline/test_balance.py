@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from support.averaged import averaged
+from support.averaged import frame_of, recorded
 from support.builders import Load, broker, bundle
 from support.frames import DAY_MS, MINUTE_MS, START_MS, Timed, histories_of, history_of, reported, rows_of
 
@@ -20,12 +21,12 @@ from loadmanager.history.schemas import MOVES
 from loadmanager.pipeline.balance import (
     flapping,
     hot_bundles,
-    imbalance,
     inconsistent_brokers,
     move_effects,
     namespace_skew,
     time_above,
 )
+from loadmanager.pipeline.evenness import imbalance
 from loadmanager.pipeline.reading import HistoryTables
 
 
@@ -110,6 +111,10 @@ def of(day: int, frame: DataFrame) -> DataFrame:
     return frame.where(at.between(start_of(day), start_of(day + 1) - 1))
 
 
+def rows_in(frame: DataFrame) -> pa.Table:
+    return frame.orderBy("start_ms").toArrow()
+
+
 @pytest.fixture(scope="module")
 def days(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Days:
     url = histories_of(
@@ -124,19 +129,19 @@ def days(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Days:
             (some_moves(start_of(MOVES_DAY)), 20 * MINUTE_MS),
         ],
     )
-    made = averaged(spark, url, start_of(MOVES_DAY + 1))
+    made = recorded(url, start_of(MOVES_DAY + 1))
     return Days(
-        made.broker_windows().localCheckpoint(),
-        made.bundle_windows().localCheckpoint(),
-        made.broker_reports,
-        made.bundle_reports,
+        frame_of(spark, "broker_windows", made.broker_windows()),
+        frame_of(spark, "bundle_windows", made.bundle_windows()),
+        frame_of(spark, "clean_broker_reports", made.broker_reports),
+        frame_of(spark, "clean_bundle_reports", made.bundle_reports),
         HistoryTables(spark, url).frame(MOVES),
     )
 
 
 def test_the_imbalance_is_that_of_the_busiest_broker_over_the_mean(days: Days) -> None:
     windows = of(UNEVEN_DAY, days.broker_windows)
-    first, second = rows_of(imbalance(windows, threshold=1.9), "start_ms")
+    first, second = imbalance(rows_in(windows), threshold=1.9).to_pylist()
     assert (first["start_ms"], first["brokers"], first["covered_s"]) == (START_MS, 3, 300.0)
     assert first["load"] == pytest.approx(18_000, rel=1e-4)
     assert first["max_over_mean"] == pytest.approx(12 / 6, rel=1e-4)
@@ -148,13 +153,13 @@ def test_the_imbalance_is_that_of_the_busiest_broker_over_the_mean(days: Days) -
 
 
 def test_an_idle_cluster_is_even(days: Days) -> None:
-    (row,) = rows_of(imbalance(of(IDLE_DAY, days.broker_windows)))
+    (row,) = imbalance(rows_in(of(IDLE_DAY, days.broker_windows))).to_pylist()
     assert (row["max_over_mean"], row["cv"], row["above_threshold"]) == (1.0, 0.0, False)
 
 
-def test_a_broker_that_crashed_counts_for_the_time_that_it_was_there(days: Days) -> None:
+def test_a_broker_that_crashed_counts_for_the_time_that_it_was_there(spark: SparkSession, days: Days) -> None:
     windows = of(CRASHED_DAY, days.broker_windows)
-    even = imbalance(windows)
+    even = frame_of(spark, "imbalance", imbalance(rows_in(windows)))
     (row,) = rows_of(even)
     assert (row["covered_s"], row["load"], row["brokers"]) == (120.0, 12_000.0, 2)
     assert row["max_over_mean"] == pytest.approx(9 / 8)  # 6 for a minute, 9 for two
@@ -163,9 +168,10 @@ def test_a_broker_that_crashed_counts_for_the_time_that_it_was_there(days: Days)
     assert observed == {"cluster": 120.0, "a:8080": 60.0, "b:8080": 120.0}
 
 
-def test_time_above_is_that_of_windows_of_the_time_observed(days: Days) -> None:
+def test_time_above_is_that_of_windows_of_the_time_observed(spark: SparkSession, days: Days) -> None:
     windows = of(UNEVEN_DAY, days.broker_windows)
-    found = {row["subject"]: row for row in rows_of(time_above(imbalance(windows), windows, threshold=1.9))}
+    even = frame_of(spark, "imbalance", imbalance(rows_in(windows)))
+    found = {row["subject"]: row for row in rows_of(time_above(even, windows, threshold=1.9))}
     assert found["cluster"] | {"above_s": 300.0, "threshold": 1.9, "what": "imbalance"} == found["cluster"]
     assert found["a:8080"]["above_s"] == 300.0
     assert found["a:8080"]["share"] == pytest.approx(300 / found["a:8080"]["observed_s"])
@@ -249,8 +255,9 @@ def test_a_broker_that_has_restarted_is_another_one(spark: SparkSession, tmp_pat
     assert (row["moves"], row["returns"], row["thrash"]) == (2, 0, 0.0)
 
 
-def test_a_move_is_compared_with_what_the_leader_measured_or_the_windows_show(days: Days) -> None:
-    start_ms, imbalances = start_of(MOVES_DAY), imbalance(of(MOVES_DAY, days.broker_windows))
+def test_a_move_is_compared_with_what_the_leader_measured_or_the_windows_show(spark: SparkSession, days: Days) -> None:
+    start_ms, even = start_of(MOVES_DAY), imbalance(rows_in(of(MOVES_DAY, days.broker_windows)))
+    imbalances = frame_of(spark, "imbalance", even)
     by_leader, by_windows, kept = rows_of(move_effects(days.moves, imbalances), "sequence")
     assert (by_leader["destination"], by_leader["outcome"], by_leader["load"]) == ("b:8080", "Owned", 6000)
     assert (by_leader["measured_before"], by_leader["measured_after"], by_leader["measured_by"]) == (2.1, 1.7, "leader")

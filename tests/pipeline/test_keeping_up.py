@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pyarrow import fs
 from pyspark.sql import SparkSession
 from support.builders import broker, report
 from support.drawn_fleet import Drawn, Entries
@@ -23,7 +24,9 @@ from loadmanager.history.compaction import Compaction
 from loadmanager.history.files import Directory
 from loadmanager.history.packing import PackedFile, pack_entries
 from loadmanager.history.rows import Entry, Event, Placed, Report
+from loadmanager.pipeline import keeping_up, making, reading, writing
 from loadmanager.pipeline.contents import Account
+from loadmanager.pipeline.filesystems import _Hadoop
 from loadmanager.pipeline.keeping_up import KeepingUp
 from loadmanager.pipeline.known_files import KnownFiles
 from loadmanager.pipeline.made import Made
@@ -93,7 +96,7 @@ class Kept:
         return made_anew
 
     def assert_as_in_one_batch(self, end_ms: int | None = None) -> None:
-        assert_as_in_one_batch(self.spark, self.tables, self.url, end_ms)
+        assert_as_in_one_batch(self.tables, self.url, end_ms)
 
 
 def in_rounds(files: Sequence[PackedFile], rounds: int, rng: np.random.Generator) -> Iterator[list[PackedFile]]:
@@ -123,9 +126,12 @@ def test_what_is_compacted_is_not_made_anew(spark: SparkSession, tmp_path: Path)
 
 
 @pytest.mark.parametrize("grain", ["day", "hour"])
+@pytest.mark.parametrize("size", [1, 10**9], ids=["tasks of one", "one task"])
 def test_in_whatever_order_files_come_the_tables_are_those_of_one_batch(
-    spark: SparkSession, tmp_path: Path, grain: Grain
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grain: Grain, size: int
 ) -> None:
+    for bounds in ("TASK_BYTES", "TASK_ROWS"):
+        monkeypatch.setattr(making, bounds, (size, size))
     rng = np.random.default_rng(1)
     kept = Kept(spark, tmp_path, grain)
     for new in in_rounds(files_of(drawn_nights(1, 2), rng), 2, rng):
@@ -133,6 +139,26 @@ def test_in_whatever_order_files_come_the_tables_are_those_of_one_batch(
         kept.take_in()
     kept.assert_as_in_one_batch()
     assert kept.take_in() == ([], [])
+
+
+def test_on_a_filesystem_that_workers_do_not_reach_the_tables_are_the_same(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def through_hadoop(_: SparkSession, path: str) -> Directory:
+        url = f"file://{path.removeprefix('file://')}"
+        return Directory(fs.PyFileSystem(_Hadoop(spark, url)), url)
+
+    for module in (writing, reading, keeping_up):
+        monkeypatch.setattr(module, "directory_at", through_hadoop)
+    (tmp_path / "tables").mkdir()
+    rng = np.random.default_rng(3)
+    kept = Kept(spark, tmp_path, "hour")
+    for new in in_rounds(files_of(drawn_nights(3, 1), rng), 2, rng):
+        kept.add(new)
+        kept.take_in()
+    kept.assert_as_in_one_batch()
+    assert kept.take_in() == ([], [])
+    assert (tmp_path / "tables" / "carried" / "_manifests").is_dir()
 
 
 class KilledError(Exception):

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from pyarrow import fs
-from pyspark import RDD
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from support.ranges_here import RangesHere
 from support.recorded import FLUSH_S, NOON_MS, a_writer
 from support.recorded_fleet import MINUTE_MS, record_fleet
@@ -22,6 +21,7 @@ from loadmanager.history.reader import History, OnFault
 from loadmanager.history.rows import Event
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS
 from loadmanager.pipeline import ranges as ranges_module
+from loadmanager.pipeline.file_bytes import bytes_of
 from loadmanager.pipeline.filesystems import CANNOT_GO_ON, _Hadoop
 from loadmanager.pipeline.on_workers import Outline, range_of
 from loadmanager.pipeline.ranges import RangesOfSpark
@@ -259,15 +259,14 @@ def test_a_file_that_goes_while_it_is_read_is_not_missed(
     history: History, ranges: RangesOfSpark, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = file_of(history, BUNDLE_REPORTS, 0)
-    before = RangesOfSpark._bytes_of
 
-    def late(self: RangesOfSpark, paths: Sequence[str]) -> RDD[Any]:
-        found = before(self, paths)
+    def late(spark: SparkSession, directory: Directory, paths: Sequence[str]) -> DataFrame:
+        found = bytes_of(spark, directory, paths)
         if gone.path in paths:
             Path(gone.path).unlink()
         return found
 
-    monkeypatch.setattr(RangesOfSpark, "_bytes_of", late)
+    monkeypatch.setattr(ranges_module, "bytes_of", late)
     first, second = ranges.read(HALVES)
 
     assert first == "the range has no reports of loaded bundles"

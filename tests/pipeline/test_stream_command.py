@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -21,6 +22,7 @@ from support.waiting import eventually_sync
 
 from loadmanager.cli import main
 from loadmanager.history.schemas import BUNDLE_REPORTS
+from loadmanager.pipeline.keeping_up import KeepingUp
 from loadmanager.pipeline.writing import Tables
 
 PATIENCE_S = 120
@@ -77,6 +79,18 @@ def batches(said: list[str]) -> list[str]:
     return [line for line in said if line.startswith("batch ")]
 
 
+def files_of_batches(said: list[str], first: int) -> int:
+    """How many files batches took in that are numbered from the first on, and made an hour anew each."""
+    found = [re.fullmatch(r"batch (\d+): (\d+) files, 1 units", line) for line in said]
+    numbers = [(int(each[1]), int(each[2])) for each in found if each is not None]
+    assert [number for number, _ in numbers] == list(range(first, first + len(said)))
+    return sum(files for _, files in numbers)
+
+
+def clean_rows(tables: Tables) -> tuple[int, int]:
+    return tables.rows("clean_broker_reports"), tables.rows("clean_bundle_reports")
+
+
 def is_alive(process: psutil.Process) -> bool:
     """Not so one that has ended and that nobody has asked how."""
     try:
@@ -86,47 +100,57 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def test_it_takes_in_what_comes_until_it_is_told_to_stop_and_then_ends_with_the_batch_under_way(
-    spark: SparkSession, stream: Stream, tables: Tables, tmp_path: Path
+    stream: Stream, tables: Tables, tmp_path: Path
 ) -> None:
     history = tmp_path / "history"
 
     def go_on() -> None:
         write_minutes(history, range(2, 4), first=50)
         try:
-            eventually_sync(lambda: tables.rows("clean_broker_reports") == 8, timeout_s=PATIENCE_S)
+            eventually_sync(lambda: clean_rows(tables) == (8, 8), timeout_s=PATIENCE_S)
         finally:
             told(signal.SIGTERM)()
 
     write_minutes(history, range(2), first=0)
     with once(lambda: tables.has("imbalance"), go_on):
-        assert stream(history, "--every", 1) == (0, ["batch 0: 2 files, 1 units", "batch 1: 2 files, 1 units"])
+        code, said = stream(history, "--every", 1)
+    assert (code, said[0]) == (0, "batch 0: 2 files, 1 units")
+    assert files_of_batches(said[1:], first=1) == 2, "in one batch, or in two if that came between them"
     write_minutes(history, range(4, 6), first=100)
-    with once(lambda: tables.rows("clean_broker_reports") == 12, told(signal.SIGINT)):
-        assert stream(history, "--every", 1) == (0, ["batch 2: 2 files, 1 units"])
+    with once(lambda: clean_rows(tables) == (12, 12), told(signal.SIGINT)):
+        assert stream(history, "--every", 1) == (0, [f"batch {len(said)}: 2 files, 1 units"])
     assert stream(history) == (0, [])
-    assert_as_in_one_batch(spark, tables, str(history))
+    assert_as_in_one_batch(tables, str(history))
 
 
-def test_told_twice_it_ends_within_a_batch_which_is_done_again(stream: Stream, tables: Tables, tmp_path: Path) -> None:
+def test_told_twice_it_ends_within_a_batch_which_is_done_again(
+    stream: Stream, tables: Tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     history = tmp_path / "history"
     write_minutes(history, range(2), first=0)
+    average = KeepingUp._average
+
+    def without_end(*arguments: Any) -> None:  # noqa: ANN401 - as the real one
+        while True:
+            average(*arguments)
 
     def twice() -> None:
         told(signal.SIGTERM)()
         told(signal.SIGINT)()
 
-    with once(lambda: tables.has("clean_broker_reports"), twice):
+    with monkeypatch.context() as patch, once(lambda: tables.has("clean_broker_reports"), twice):
+        patch.setattr(KeepingUp, "_average", without_end)
         code, said = stream(history, "--every", 1)
     assert (code, batches(said)) == (0, [])
     code, said = stream(history)
     assert (code, len(said)) == (0, 1)
-    assert re.fullmatch("batch 0: [02] files, 1 units", said[0]), "0 where their rows were taken in before the end"
+    assert said[0] == "batch 0: 0 files, 1 units", "their rows were taken in before the end"
     assert tables.rows("clean_broker_reports") == tables.rows("clean_bundle_reports") == 4
     assert tables.rows("imbalance") == 1, "two minutes, and nothing after them"
 
 
 def test_killed_within_a_batch_it_leaves_no_process_and_the_next_one_does_the_batch_again(
-    spark: SparkSession, stream: Stream, tables: Tables, tmp_path: Path
+    stream: Stream, tables: Tables, tmp_path: Path
 ) -> None:
     history = tmp_path / "history"
     write_minutes(history, range(2), first=0)
@@ -145,7 +169,7 @@ def test_killed_within_a_batch_it_leaves_no_process_and_the_next_one_does_the_ba
     assert code == 0
     assert [line.partition(":")[0] for line in said] == ["batch 0"]
     assert stream(history) == (0, [])
-    assert_as_in_one_batch(spark, tables, str(history))
+    assert_as_in_one_batch(tables, str(history))
 
 
 def test_a_bad_file_ends_it_or_is_left_out_and_named(stream: Stream, tables: Tables, tmp_path: Path) -> None:

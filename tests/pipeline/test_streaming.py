@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from support.frames import HOUR_MS, files_of, rows_of
 from support.streamed import assert_as_in_one_batch, write_minutes
 
 from loadmanager.errors import PipelineError
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS
+from loadmanager.pipeline.contents import Account
 from loadmanager.pipeline.streaming import BatchDone, HistoryStream
 from loadmanager.pipeline.writing import Tables
 
@@ -38,7 +38,7 @@ def test_a_stream_that_is_stopped_and_started_again_counts_everything_once(
     write_minutes(folder, range(40, 50), first=200)
     take_in()
     assert [each.units for each in done[2:]] == [("2026-09-21T00",)]
-    assert_as_in_one_batch(spark, tables, str(folder))
+    assert_as_in_one_batch(tables, str(folder))
     rejected = {row["reason"]: row["count"] for row in rows_of(tables.read("rejected_rows"))}
     assert rejected == {"duplicate": 16}
 
@@ -52,21 +52,21 @@ def test_a_batch_that_was_cut_short_twice_is_done_again_and_leaves_nothing_twice
 ) -> None:
     folder, out = tmp_path / "history", str(tables)
     write_minutes(folder, range(56, 64), first=0)
-    whole: Callable[..., Any] = Tables.write
+    whole = Tables._writing
     for cut_at in ("clean_bundle_reports", "bundle_windows"):
 
-        def cut(self: Tables, name: str, frame: DataFrame, cut_at: str = cut_at, **options: Any) -> Any:  # noqa: ANN401 - as the real one
+        def cut(self: Tables, name: str, cut_at: str = cut_at) -> AbstractContextManager[Account]:
             if name == cut_at:
                 raise CutError(name)
-            return whole(self, name, frame, **options)
+            return whole(self, name)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Tables, "write", cut)
+            patch.setattr(Tables, "_writing", cut)
             with pytest.raises(CutError, match=cut_at):
                 HistoryStream(spark, str(folder), out).take_in()
     write_minutes(folder, range(64, 66), first=100)
     HistoryStream(spark, str(folder), out).take_in()
-    assert_as_in_one_batch(spark, tables, str(folder))
+    assert_as_in_one_batch(tables, str(folder))
 
 
 def test_hours_before_the_watermark_are_not_opened_again_but_named(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow.compute as pc
@@ -12,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyarrow import fs
+from pyspark import RDD
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from support.frames import rows_of
@@ -23,7 +26,9 @@ from loadmanager.pipeline.contents import RowFile
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.delta import DeltaAccount
 from loadmanager.pipeline.filesystems import _Hadoop
+from loadmanager.pipeline.packing import Packed, Packer
 from loadmanager.pipeline.schemas import frame_of
+from loadmanager.pipeline.storing import Put
 from loadmanager.pipeline.writing import Format, Tables
 
 NAME = "time_above"
@@ -45,8 +50,40 @@ def rows(spark: SparkSession, **shares: float) -> DataFrame:
     return frame_of(spark, schema_of(NAME), given)
 
 
-def by_subject(frame: DataFrame) -> DataFrame:
-    return frame.withColumn("of", f.col("subject"))
+def packed(spark: SparkSession, **shares: float) -> list[Packed]:
+    """The same as tasks pack them, in a part for each subject."""
+    packer = Packer()
+    for subject, share in shares.items():
+        packer.add(NAME, subject, rows(spark, **{subject: share}).toArrow())
+    return list(packer.packed())
+
+
+def write_made(
+    spark: SparkSession, tables: Tables, made: Sequence[object], *keys: str, told: Callable[[Any], None] | None = None
+) -> None:
+    """By two tasks that others go on with, and these."""
+    context = spark.sparkContext
+
+    def by_tasks(put: Put) -> RDD[Any]:
+        return put("first", context.parallelize(made, 2)).union(context.parallelize(made[:0], 1))
+
+    tables.write_made(by_tasks, {NAME: keys}, told or nobody)
+
+
+def nobody(_: object) -> None: ...
+
+
+@pytest.fixture(params=["delta", "parquet", "through Hadoop"])
+def tables_of_tasks(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Tables:
+    """Also on a filesystem that workers do not reach."""
+    if request.param != "through Hadoop":
+        return Tables(spark, str(tmp_path / "all tables"), request.param)
+    (tmp_path / "tables").mkdir()
+    url = f"file://{tmp_path}/tables"
+    monkeypatch.setattr(writing, "directory_at", lambda *_: Directory(fs.PyFileSystem(_Hadoop(spark, url)), url))
+    return Tables(spark, url)
 
 
 def shares(tables: Tables, *keys: str) -> dict[str, float]:
@@ -55,7 +92,7 @@ def shares(tables: Tables, *keys: str) -> dict[str, float]:
 
 def shares_in_files(tables: Tables) -> dict[str, float]:
     """As a program sees them that knows Delta, or else reads every Parquet file of the table."""
-    folder = Path(str(tables), NAME)
+    folder = Path(str(tables).removeprefix("file://"), NAME)
     if (folder / "_delta_log").exists():
         read = DeltaTable(folder).to_pyarrow_table().to_pylist()
     else:
@@ -78,17 +115,59 @@ def test_a_table_that_is_made_of_itself_is_whole(spark: SparkSession, tables: Ta
     assert shares(tables) == {"a": 2}
 
 
-def test_only_the_parts_in_question_are_replaced(spark: SparkSession, tables: Tables) -> None:
-    tables.write(NAME, by_subject(rows(spark, a=1, b=2, c=3)), key="of")
-    tables.write(NAME, by_subject(rows(spark, b=4)), key="of", keys=["b", "c"])
+def test_of_what_tasks_make_the_parts_in_question_are_replaced(spark: SparkSession, tables_of_tasks: Tables) -> None:
+    tables = tables_of_tasks
+    write_made(spark, tables, packed(spark, a=1, b=2, c=3), "a", "b", "c")
+    write_made(spark, tables, packed(spark, b=4), "b", "c")
     assert shares(tables) == shares_in_files(tables) == {"a": 1, "b": 4}
     assert shares(tables, "b", "z") == {"b": 4}
+    assert tables.rows(NAME) == 2
+    assert [file.rows for _, file in tables.files(NAME)] == [1, 1]
 
 
-def test_rows_of_a_part_that_is_not_to_be_replaced_are_refused(spark: SparkSession, tables: Tables) -> None:
-    tables.write(NAME, by_subject(rows(spark, a=1)), key="of")
+def test_where_nothing_is_made_and_nothing_was_the_table_stays_as_it_is(
+    spark: SparkSession, tables_of_tasks: Tables
+) -> None:
+    tables = tables_of_tasks
+    write_made(spark, tables, [], "a")
+    assert (tables.has(NAME), tables.rows(NAME)) == (True, 0)
+    before = tables.contents(NAME).number
+    write_made(spark, tables, [], "a")
+    assert tables.contents(NAME).number == before
+
+
+def test_rows_of_a_part_that_is_not_to_be_replaced_are_refused(spark: SparkSession, tables_of_tasks: Tables) -> None:
+    tables = tables_of_tasks
+    write_made(spark, tables, packed(spark, a=1), "a")
     with pytest.raises(PipelineError, match="rows of parts b, which are not to be replaced"):
-        tables.write(NAME, by_subject(rows(spark, a=2, b=2)), key="of", keys=["a"])
+        write_made(spark, tables, packed(spark, a=2, b=2), "a")
+    assert shares(tables) == {"a": 1}
+
+
+def test_what_else_tasks_have_made_is_told_before_anything_counts_and_may_refuse_it(
+    spark: SparkSession, tables_of_tasks: Tables
+) -> None:
+    tables, heard = tables_of_tasks, list[object]()
+    write_made(spark, tables, [*packed(spark, a=1), "one", "other"], "a", told=heard.extend)
+    assert sorted(map(str, heard)) == ["one", "other"]
+
+    def refuse(_: object) -> None:
+        raise PipelineError("no")
+
+    with pytest.raises(PipelineError, match="no"):
+        write_made(spark, tables, packed(spark, a=2, b=2), "a", "b", told=refuse)
+    assert shares(tables) == shares_in_files(tables) == {"a": 1}
+
+
+def test_a_task_that_fails_leaves_what_was_there(spark: SparkSession, tables_of_tasks: Tables) -> None:
+    tables = tables_of_tasks
+    write_made(spark, tables, packed(spark, a=1), "a")
+
+    def failing(put: Put) -> RDD[Any]:
+        return put("first", spark.sparkContext.parallelize(packed(spark, a=2), 1)).map(schema_of)
+
+    with pytest.raises(PipelineError, match=r"rows cannot be written: table (Packed|Stored)"):
+        tables.write_made(failing, {NAME: ["a"]}, nobody)
     assert shares(tables) == shares_in_files(tables) == {"a": 1}
 
 
@@ -199,7 +278,7 @@ def jobs_of(spark: SparkSession) -> int:
 
 
 def test_rows_that_are_known_here_replace_the_part_in_question(spark: SparkSession, tables: Tables) -> None:
-    tables.write(NAME, by_subject(rows(spark, a=1, b=2, c=3)), key="of")
+    write_made(spark, tables, packed(spark, a=1, b=2, c=3), "a", "b", "c")
     made: pd.DataFrame = rows(spark, b=4).toPandas()
     assert tables.write_rows(NAME, made, "b") == 1
     assert shares(tables) == shares_in_files(tables) == {"a": 1, "b": 4, "c": 3}

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from support.averaged import averaged
+from support.averaged import recorded
 from support.builders import bundle
 from support.frames import MINUTE_MS, Timed, history_of, reported
 
-from loadmanager.pipeline.averages import running_means
-from loadmanager.pipeline.balance import imbalance
+from loadmanager.pipeline.evenness import imbalance
+from loadmanager.pipeline.running_means import nothing_known, running_means
 from loadmanager.pipeline.writing import Tables
 
 _ORDERS = {
@@ -41,11 +39,11 @@ def write_minutes(folder: Path, minutes: range, first: int) -> None:
     history_of(folder, entries, first=first)
 
 
-def assert_as_in_one_batch(spark: SparkSession, tables: Tables, url: str, end_ms: int | None = None) -> None:
+def assert_as_in_one_batch(tables: Tables, url: str, end_ms: int | None = None) -> None:
     """Every table that there is has the rows that one batch over the whole history makes, up to `end_ms`."""
-    with _in_one_batch(spark, url, end_ms) as frames:
-        for name in (name for name in frames if tables.has(name)):
-            found, expected = (_in_order(each, name) for each in (tables.read_rows(name), frames[name].toArrow()))
+    for name, rows in _in_one_batch(url, end_ms).items():
+        if tables.has(name):
+            found, expected = (_in_order(each, name) for each in (tables.read_rows(name), rows))
             assert len(found) == len(expected), name
             for row, wanted in zip(found, expected, strict=True):
                 assert row == pytest.approx(wanted), name
@@ -56,23 +54,16 @@ def _in_order(rows: pa.Table, name: str) -> list[dict[str, Any]]:
     return sorted(found, key=itemgetter(*_ORDERS[name]))
 
 
-@contextmanager
-def _in_one_batch(spark: SparkSession, url: str, end_ms: int | None) -> Iterator[Mapping[str, DataFrame]]:
-    with ExitStack() as stack:
-
-        def kept(frame: DataFrame) -> DataFrame:
-            stack.callback(frame.persist().unpersist)
-            return frame
-
-        made = averaged(spark, url, end_ms)
-        of_brokers = kept(made.broker_windows())
-        yield {
-            "clean_broker_reports": made.broker_reports,
-            "clean_bundle_reports": made.bundle_reports,
-            "broker_windows": of_brokers,
-            "bundle_windows": made.bundle_windows(),
-            "namespace_windows": made.namespace_windows(),
-            "imbalance": imbalance(of_brokers),
-            "carried": made.pieces,
-            "running_means": running_means(made.bundle_reports),
-        }
+def _in_one_batch(url: str, end_ms: int | None) -> Mapping[str, pa.Table]:
+    made = recorded(url, end_ms)
+    of_brokers = made.broker_windows()
+    return {
+        "clean_broker_reports": made.broker_reports,
+        "clean_bundle_reports": made.bundle_reports,
+        "broker_windows": of_brokers,
+        "bundle_windows": made.bundle_windows(),
+        "namespace_windows": made.namespace_windows(),
+        "imbalance": imbalance(of_brokers),
+        "carried": made.pieces,
+        "running_means": running_means(nothing_known(), made.bundle_reports),
+    }

@@ -5,7 +5,8 @@ leader's running means.
 from __future__ import annotations
 
 from loadmanager.pipeline.job import JobRun
-from loadmanager.pipeline.keeping_up import MEANS, WINDOW_TABLES
+from loadmanager.pipeline.keeping_up import WINDOW_TABLES
+from loadmanager.pipeline.running_means import MEANS
 from loadmanager.pipeline.step import Step
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadmanager.pipeline.capacity import capacity
 from loadmanager.pipeline.costs import cost_models, known_cost
 from loadmanager.pipeline.job import JobRun
-from loadmanager.pipeline.standing import registered
+from loadmanager.pipeline.registered import registered
 from loadmanager.pipeline.step import NothingToSay, Step
 
 

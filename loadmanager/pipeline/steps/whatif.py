@@ -12,9 +12,9 @@ import pandas as pd
 from loadmanager.errors import LoadManagerError
 from loadmanager.history.files import DAY_MS, Directory
 from loadmanager.history.reader import History
+from loadmanager.history.schemas import BROKER_REPORTS
 from loadmanager.pipeline.costs import cost_models, known_cost
 from loadmanager.pipeline.filesystems import CANNOT_GO_ON, directory_at, put
-from loadmanager.pipeline.ingest import clean_broker_reports
 from loadmanager.pipeline.job import JobRun
 from loadmanager.pipeline.league import (
     FEWEST_DAYS,
@@ -27,7 +27,7 @@ from loadmanager.pipeline.league import (
     recommended_yaml,
 )
 from loadmanager.pipeline.ranges import Ranges, RangesOfSpark
-from loadmanager.pipeline.reading import said_range
+from loadmanager.pipeline.reading import good_reports, said_range
 from loadmanager.pipeline.step import Step
 from loadmanager.pipeline.whatif import WhatIfPlan, configurations, plan, play
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
@@ -64,8 +64,7 @@ def try_out(run: JobRun) -> None:
 def _plan(run: JobRun, whatif: WhatIf, history: History, ranges: Ranges) -> WhatIfPlan:
     """By the costs that are known, or those of the range."""
     if not run.has("cost_models"):
-        cleaned = clean_broker_reports(run.history.frame("broker_reports", with_file=True))
-        run.write("cost_models", cost_models(cleaned.clean))
+        run.write("cost_models", cost_models(good_reports(run.history.frame(BROKER_REPORTS), BROKER_REPORTS)))
     cost = known_cost(run.read_rows("cost_models"))
     planned = plan(whatif, history, ranges, base=run.recorded.values(), cost=cost)
     for each in planned.left_out:

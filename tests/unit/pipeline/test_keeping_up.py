@@ -8,10 +8,10 @@ from io import BytesIO
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import DataFrame
 
 from loadmanager.history.files import DAY_MS, HOUR_MS, HistoryFile
 from loadmanager.history.schemas import BUNDLE_REPORTS
@@ -20,10 +20,11 @@ from loadmanager.pipeline import made as made_module
 from loadmanager.pipeline.keeping_up import KeepingUp
 from loadmanager.pipeline.known_files import Look
 from loadmanager.pipeline.reading import FileFault, HistoryTables, Usable
-from loadmanager.pipeline.standing import STANDS_MS
+from loadmanager.pipeline.standing import STANDS_MS, Ends
 from loadmanager.pipeline.units import Grain, Unit, unit_at, unit_of
 
 DAYS = 4
+NOBODY = pa.table({})
 HOURS = (0, 12, 23)
 
 
@@ -134,7 +135,7 @@ class Patched(KeepingUp):
 
     def __init__(self, world: World, url: str, *, anew: bool) -> None:
         self._world = world
-        tables = SimpleNamespace(has=lambda _: True, read=lambda *_: None)
+        tables = SimpleNamespace(has=lambda _: True)
         super().__init__(cast("Any", world.disk), cast("Any", tables), url, anew=anew)
 
     def _clean(self, history: Any, units: Sequence[Unit]) -> None:  # noqa: ANN401 - a drawn one
@@ -143,16 +144,16 @@ class Patched(KeepingUp):
             self._world.clean[unit] = history.of(unit)
         self._world.write()
 
-    def _average(self, units: Sequence[Unit], _: DataFrame, end_ms: int, overloaded: float) -> None:
+    def _average(self, units: Sequence[Unit], ends: Ends, end_ms: int, overloaded: float) -> None:
+        assert ends == self._ends()
         assert overloaded == self._world.overloaded
         for unit in units:
             self._world.write()
             self._world.windows[unit] = self._world.windows_of(unit, end_ms)
         self._world.write()
 
-    def _ends_of_terms(self, events: DataFrame) -> dict[int, int]:
-        assert events is None
-        return {} if self._world.ended_ms is None else {1: self._world.ended_ms}
+    def _ends(self) -> Ends:
+        return Ends({} if self._world.ended_ms is None else {1: self._world.ended_ms}, NOBODY)
 
 
 @pytest.fixture(autouse=True)

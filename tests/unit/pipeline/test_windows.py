@@ -1,4 +1,4 @@
-"""Windows and running means, against the same worked out without Spark."""
+"""Windows of all lengths, against the same worked out moment by moment."""
 
 from __future__ import annotations
 
@@ -6,25 +6,20 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from support.averaged import averaged, clean_bundles
-from support.builders import Load, bundle, owned
-from support.frames import DAY_MS, HOUR_MS, MINUTE_MS, START_MS, Timed, histories_of, history_of, reported, rows_of
+from pyspark.sql.pandas.types import to_arrow_schema
+from support.averaged import Averaged, recorded
+from support.builders import Load, bundle
+from support.frames import DAY_MS, HOUR_MS, MINUTE_MS, START_MS, Timed, histories_of, reported
 from support.plain_windows import Bundle, PlainWindow, PlainWindows, Reported, plain_windows
 
-from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.load import LONG_WINDOW
-from loadmanager.errors import PipelineError
 from loadmanager.history.rows import Report
-from loadmanager.pipeline.averages import _named, running_means
-from loadmanager.pipeline.reading import HistoryTables
-from loadmanager.pipeline.schemas import METRICS
+from loadmanager.history.schemas import LOAD_COLUMNS, NAME
+from loadmanager.pipeline.datasets import schema_of
 
 WINDOWS_MS = {300: 300_000, 3600: HOUR_MS, 86400: DAY_MS}
 
@@ -50,7 +45,7 @@ COMES_LATER: list[Timed] = [
 ]
 """A second bundle is there from minute 7 on."""
 
-HISTORIES = [some_reports(range(90)), some_reports([0, 1, 7, 30, 31, 58, 100, 101]), COMES_LATER]
+HISTORIES = [some_reports(range(130)), some_reports([0, 1, 7, 30, 31, 58, 100, 101]), COMES_LATER]
 EACH_MINUTE_DAY, SPARSE_DAY, COMES_LATER_DAY = range(len(HISTORIES))
 
 Found = dict[tuple[int, int, str], dict[str, Any]]
@@ -67,12 +62,16 @@ class Windows:
 
 
 @pytest.fixture(scope="module")
-def windows(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Windows:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Averaged:
     """Until each history's last report."""
     ended = [(entries, max(at for at, _ in entries) + 1) for entries in HISTORIES]
-    made = averaged(spark, histories_of(tmp_path_factory.mktemp("days"), ended), START_MS + len(HISTORIES) * DAY_MS)
-    frames = made.bundle_windows(), made.broker_windows(), made.namespace_windows()
-    return Windows(*map(by, frames, ("bundle", "broker", "namespace")))
+    return recorded(histories_of(tmp_path_factory.mktemp("days"), ended), START_MS + len(HISTORIES) * DAY_MS)
+
+
+@pytest.fixture(scope="module")
+def windows(made: Averaged) -> Windows:
+    tables = made.bundle_windows(), made.broker_windows(), made.namespace_windows()
+    return Windows(*map(by, tables, ("bundle", "broker", "namespace")))
 
 
 def of(day: int, windows: Found) -> Found:
@@ -117,7 +116,7 @@ def longer(windows: Mapping[tuple[Any, int], PlainWindow]) -> dict[tuple[int, in
         for (name, start), shorts in together.items():
             covered = sum(short.covered_ms for short in shorts)
             row: dict[str, float] = {"n": sum(short.n for short in shorts), "covered_s": covered / 1000}
-            for at, metric in enumerate(METRICS):
+            for at, metric in enumerate(LOAD_COLUMNS):
                 row[f"mean_{metric}"] = sum(short.load[at] for short in shorts) / covered
                 row[f"max_{metric}"] = max(short.highest[at] for short in shorts)
                 row[f"p95_{metric}"] = nearest_rank([short.load[at] / short.covered_ms for short in shorts])
@@ -125,8 +124,8 @@ def longer(windows: Mapping[tuple[Any, int], PlainWindow]) -> dict[tuple[int, in
     return found
 
 
-def by(frame: DataFrame, subject: str) -> Found:
-    return {(row["window_s"], row["start_ms"], row[subject]): row for row in rows_of(frame)}
+def by(rows: pa.Table, subject: str) -> Found:
+    return {(row["window_s"], row["start_ms"], row[subject]): row for row in rows.to_pylist()}
 
 
 @pytest.mark.parametrize("day", [EACH_MINUTE_DAY, SPARSE_DAY], ids=["each minute", "sparse"])
@@ -168,69 +167,22 @@ def test_a_namespace_carries_what_its_bundles_add_up_to_while_they_were_there(wi
     assert hour["topics"] == pytest.approx(hour["mean_msg_rate_in"] / 10)
 
 
-def model_after(entries: Sequence[Timed]) -> ClusterModel:
-    model = ClusterModel()
-    names: dict[str, dict[str, Report]] = defaultdict(dict)
-    for _, entry in entries:
-        assert isinstance(entry, Report)
-        for name in entry.report.bundle_names:
-            names[name.rpartition("/")[0]][name] = entry
-    for namespace, bundles in names.items():
-        model.set_namespace(namespace, sorted(bundles), [owned(bundles[name].registration) for name in sorted(bundles)])
-    for _, entry in entries:
-        assert isinstance(entry, Report)
-        model.apply_report(entry.registration, entry.report)
-    return model
-
-
-def assert_equal_to_the_leaders(found: DataFrame, entries: Sequence[Timed]) -> None:
-    model = model_after(entries)
-    rows = rows_of(found)
-    assert len({row["bundle"] for row in rows}) == len(rows)
-    leaders = {name: each for space in ("tenant/ns", "t/other") for name, each in model.bundle_averages(space).items()}
-    assert {row["bundle"] for row in rows} == leaders.keys()
-    for row in rows:
-        averages = leaders[row["bundle"]]
-        assert [row[f"short_{name}"] for name in METRICS] == averages.short.tolist()
-        assert [row[f"long_{name}"] for name in METRICS] == averages.long.tolist()
-        assert (row["short_samples"], row["long_samples"]) == (averages.short_samples, averages.long_samples)
-        assert row["topics"] == averages.topics
-
-
-def fractions(count: int, seed: int = 1) -> list[Timed]:
-    """Reports with loads that cannot be averaged without rounding, and a bundle that comes and goes."""
-    rng = np.random.default_rng(seed)
-    names = [bundle(1), bundle(2), bundle(3, "t/other")]
-    return [
-        (
-            number * 1000,
-            reported("a", {name: tuple(rng.lognormal(3, 2, 4)) for name in names[: 3 - (number % 7 == 0)]}),
-        )
-        for number in range(count)
-    ]
-
-
-def test_two_names_with_one_hash_are_refused(spark: SparkSession) -> None:
-    rows = spark.createDataFrame([(1, 5.0)], "hash long, load double")
-    names = pa.table({"hash": [1, 1, 2], "namespace": ["t/a", "t/a", "t/b"]})
-    assert rows_of(_named(rows, names, "namespace", "hash")) == [{"hash": 1, "load": 5.0, "namespace": "t/a"}]
-    other = pa.table({"hash": [1, 2, 1], "namespace": ["t/a", "t/b", "t/c"]})
-    with pytest.raises(PipelineError, match="namespaces that share a hash: t/a, t/c"):
-        _named(rows, other, "namespace", "hash")
-
-
-def test_the_leaders_running_means_come_out_to_the_last_bit(spark: SparkSession, tmp_path: Path) -> None:
-    entries = fractions(LONG_WINDOW + 50)
-    bundles = clean_bundles(HistoryTables(spark, history_of(tmp_path, entries)))
-    assert_equal_to_the_leaders(running_means(bundles), entries)
-
-
-def test_running_means_go_on_from_earlier_ones_and_count_nothing_twice(spark: SparkSession, tmp_path: Path) -> None:
-    entries = fractions(30)
-    histories = {"early": entries[:14], "whole": entries}
-    early, whole = (
-        clean_bundles(HistoryTables(spark, history_of(tmp_path / name, part))) for name, part in histories.items()
+def test_percentiles_are_not_the_highest_where_there_are_many_windows(windows: Windows) -> None:
+    day = of(EACH_MINUTE_DAY, windows.bundles)
+    highest = max(
+        row["mean_msg_rate_in"] for (length, _, name), row in day.items() if (length, name) == (300, bundle(1))
     )
-    before = running_means(early).localCheckpoint()
-    assert_equal_to_the_leaders(running_means(whole, before), entries)
-    assert rows_of(running_means(early, before), "bundle") == rows_of(before, "bundle")
+    assert day[86400, START_MS, bundle(1)]["p95_msg_rate_in"] < highest
+
+
+@pytest.mark.parametrize("name", ["carried", "bundle_windows", "broker_windows", "namespace_windows"])
+def test_columns_are_those_of_the_table_and_text_has_dictionaries(made: Averaged, name: str) -> None:
+    found = made.pieces if name == "carried" else getattr(made, name)()
+    kinds = [NAME if each.type == pa.string() else each.type for each in to_arrow_schema(schema_of(name))]
+    assert found.column_names == schema_of(name).names
+    assert found.schema.types == kinds
+
+
+def test_no_name_is_made_for_each_row(made: Averaged) -> None:
+    bundles = made.pieces.column("bundle").combine_chunks()
+    assert len(bundles.dictionary) == len(set(bundles.to_pylist())) < len(bundles)
