@@ -1,7 +1,11 @@
-"""How fast the pipeline makes windows of 5 minutes from the rows of a history, on two cores, and DuckDB beside it.
+"""What it costs the pipeline to make windows of 5 minutes from the rows of a history, and DuckDB beside it.
 
 `bench_pipeline.py [million rows ...]`: 2 and 20 by default. The rows are those of 1,000 brokers with 100,000 bundles
 that report each minute, in files of one minute each, as the leader writes them.
+
+Measured are the functions that Spark's workers run, hour by hour as in a task each, in one thread and without Spark:
+who carried what, and windows of bundles, brokers and namespaces. What Spark takes besides is in `bench_run.py`. DuckDB
+makes windows of bundles alone. Each reads the files, in a process of its own.
 """
 
 from __future__ import annotations
@@ -10,6 +14,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 import duckdb
@@ -19,13 +27,13 @@ import pyarrow as pa
 from measure import Measured, show
 
 from loadmanager.core.load import FloatArray, IntArray
-from loadmanager.history.files import Directory, pack, path_of
+from loadmanager.history.files import HOUR_MS, Directory, pack, path_of
+from loadmanager.history.reader import History
 from loadmanager.history.rows import thousandths
-from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS, LOAD_COLUMNS, TABLES
-from loadmanager.pipeline.averages import carried, short_bundle_windows
-from loadmanager.pipeline.reading import HistoryTables
-from loadmanager.pipeline.session import spark_session
-from loadmanager.pipeline.standing import standing
+from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, KEYS, LOAD_COLUMNS, RATE, TABLES
+from loadmanager.pipeline.averages import short_broker_windows, short_bundle_windows, short_namespace_windows
+from loadmanager.pipeline.carried import carried
+from loadmanager.pipeline.standing import STANDS_MS, Ends, standing
 
 MILLION = 1_000_000
 CORES = 2
@@ -33,9 +41,10 @@ BROKERS, BUNDLES, NAMESPACES = 1_000, 100_000, 100
 START_MS = 1_790_000_000_000 // 86_400_000 * 86_400_000
 MINUTE_MS = 60_000
 HEAP = "4g"
-TARGET_ROWS_PER_S = 2.0
-TARGET_GIB = 8.0
-WARMING_UP, ROUNDS = 3, 3
+TARGET_US = 0.6
+TARGET_TIMES_DUCKDB = 1.0
+TARGET_GIB = 4.0
+WARMING_UP, ROUNDS = 1, 3
 LINEAR = 1.2
 """So many times may the cost of a row be what it was among the fewest."""
 
@@ -102,30 +111,59 @@ def _constant(kind: object, rows: int) -> object:
     return np.full(rows, True if kind == pa.bool_() else 3)
 
 
-def figures_of(millions: int, fleet: Fleet, spark: object, folder: Path) -> tuple[list[Measured], float]:
-    """What is shown of so many rows, and the processor time that Spark took, in seconds."""
+@dataclass(frozen=True)
+class Cost:
+    """Of the cheapest round: the processor time, that of making windows alone, and the most memory, in GiB."""
+
+    processor_s: float
+    making_s: float
+    highest: float
+
+
+def figures_of(millions: int, fleet: Fleet, folder: Path) -> tuple[list[Measured], float]:
+    """What is shown of so many rows, and the processor time that making their windows took, in seconds."""
     url = str(folder / str(millions))
     directory = Directory.of(url)
-    for minute in range(millions * MILLION // BUNDLES):
+    minutes = millions * MILLION // BUNDLES
+    for minute in range(minutes):
         fleet.write_minute(directory, minute)
-    tables = HistoryTables(spark, url)  # type: ignore[arg-type]  # the session, whose type takes long to import
-    reports = standing(tables.frame(BROKER_REPORTS), tables.frame(EVENTS), tables.range[1])
-
-    def in_spark() -> None:
-        short = short_bundle_windows(carried(tables.frame(BUNDLE_REPORTS), reports))
-        short.write.format("noop").mode("overwrite").save()
-
-    spark_s, spark_cpu_s, highest = _measured(in_spark)
-    duck_s, duck_cpu_s, _ = _measured(lambda: in_duckdb(url, tables.range[1]))
-    target = TARGET_ROWS_PER_S if millions >= 20 else None
+    end_ms = START_MS + minutes * MINUTE_MS
+    ours, theirs = (_apart(work, url, end_ms) for work in (by_the_hour, in_duckdb))
+    target = TARGET_TIMES_DUCKDB if millions >= 20 else None
     return [
-        Measured(f"{millions} M rows, Spark", millions / spark_s, "M rows/s", target, at_least=True),
-        Measured(f"{millions} M rows, most memory of the JVM", highest, "GiB", TARGET_GIB),
-        Measured(f"{millions} M rows, DuckDB", millions / duck_s, "M rows/s"),
-        Measured(f"{millions} M rows, Spark / DuckDB", duck_s / spark_s, ""),
-        Measured(f"{millions} M rows, Spark, by processor time", CORES * millions / spark_cpu_s, "M rows/s"),
-        Measured(f"{millions} M rows, DuckDB, by processor time", CORES * millions / duck_cpu_s, "M rows/s"),
-    ], spark_cpu_s
+        Measured(f"{millions} M rows, windows alone", ours.making_s / millions, "us/row", TARGET_US),
+        Measured(f"{millions} M rows, with reading", ours.processor_s / millions, "us/row"),
+        Measured(f"{millions} M rows, DuckDB, with reading", theirs.processor_s / millions, "us/row"),
+        Measured(f"{millions} M rows, with reading / DuckDB", ours.processor_s / theirs.processor_s, "", target),
+        Measured(f"{millions} M rows, most memory", ours.highest, "GiB", TARGET_GIB),
+        Measured(f"{millions} M rows, DuckDB, most memory", theirs.highest, "GiB"),
+    ], ours.making_s
+
+
+def by_the_hour(url: str, end_ms: int) -> float:
+    """The windows of each hour, made of its reports and those that stand into it; what that took without reading."""
+    used = 0.0
+    ends = Ends({}, pa.table({name: pa.array([], pa.int64()) for name in KEYS} | {"broker": pa.array([], pa.string())}))
+    for from_ms in range(START_MS, end_ms, HOUR_MS):
+        to_ms = min(from_ms + HOUR_MS, end_ms)
+        brokers, bundles = (_read(url, table, from_ms - STANDS_MS, to_ms) for table in (BROKER_REPORTS, BUNDLE_REPORTS))
+        begun = time.process_time()
+        reports = standing(brokers, ends, end_ms)
+        pieces = carried(bundles, reports, from_ms, to_ms)
+        short_bundle_windows(pieces)
+        short_broker_windows(brokers, reports, pieces, from_ms, to_ms)
+        short_namespace_windows(pieces)
+        used += time.process_time() - begun
+    return used
+
+
+def _read(url: str, table: str, from_ms: int, to_ms: int) -> pa.Table:
+    """Rows as they are in clean tables, with rates as doubles."""
+    schema = TABLES[table].schema
+    kinds = [each.with_type(pa.float64()) if each.type == RATE else each for each in schema]
+    clean = pa.schema(kinds)
+    batches = History(url).scan(table, from_ms, to_ms)
+    return pa.concat_tables([clean.empty_table(), *(pa.Table.from_batches([each]).cast(clean) for each in batches)])
 
 
 def in_duckdb(url: str, end_ms: int) -> None:
@@ -135,6 +173,7 @@ def in_duckdb(url: str, end_ms: int) -> None:
     highest = ", ".join(f"max({name}) as max_{name}" for name in LOAD_COLUMNS)
     connection = duckdb.connect()
     connection.execute(f"set threads = {CORES}")
+    connection.execute("set enable_progress_bar = false")
     connection.execute(f"""
         create temp table windows as
         with ends as (
@@ -155,20 +194,23 @@ def in_duckdb(url: str, end_ms: int) -> None:
     connection.close()
 
 
-def _measured(work: Callable[[], None]) -> tuple[float, float, float]:
-    """Of some rounds after those that warm up: the seconds of the fastest, the least processor time of this process and
-    those it has started, and the most memory of the latter, in GiB.
-    """
-    for _ in range(WARMING_UP):
-        work()
-    seconds, of_processor, highest = [], [], 0.0
-    for _ in range(ROUNDS):
-        begun, used = time.perf_counter(), processor_s()
-        work()
-        seconds.append(time.perf_counter() - begun)
+def _apart(work: Callable[[str, int], float | None], url: str, end_ms: int) -> Cost:
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        return process.submit(_measured, work, url, end_ms).result()
+
+
+def _measured(work: Callable[[str, int], float | None], url: str, end_ms: int) -> Cost:
+    """Of some rounds after those that warm up."""
+    pa.set_cpu_count(1)
+    pa.set_io_thread_count(1)
+    of_processor, of_making = [], []
+    for _ in range(WARMING_UP + ROUNDS):
+        used = processor_s()
+        of_making.append(work(url, end_ms) or 0.0)
         of_processor.append(processor_s() - used)
-        highest = max(highest, sum(each.memory_info().rss for each in started()))
-    return min(seconds), min(of_processor), highest / 2**30
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    highest_kib = int(status.partition("VmHWM:")[2].split()[0])
+    return Cost(min(of_processor[WARMING_UP:]), min(of_making[WARMING_UP:]), highest_kib / 2**20)
 
 
 def started() -> list[psutil.Process]:
@@ -176,23 +218,28 @@ def started() -> list[psutil.Process]:
 
 
 def processor_s() -> float:
-    times = [each.cpu_times() for each in (psutil.Process(), *started())]
-    return float(sum(each.user + each.system for each in times))
+    """That of this process and all that it has started, also of those that have ended."""
+    return sum(_processor_s(each) for each in (psutil.Process(), *started()))
+
+
+def _processor_s(process: psutil.Process) -> float:
+    with suppress(psutil.NoSuchProcess):
+        used = process.cpu_times()
+        return float(used.user + used.system + used.children_user + used.children_system)
+    return 0.0
 
 
 def main(sizes: list[int]) -> None:
-    spark = spark_session(f"local[{CORES}]", "benchmark", {"spark.driver.memory": HEAP})
-    title = f"rows of bundles to 5-minute windows, local[{CORES}], heap {HEAP}"
+    title = f"rows of bundles to 5-minute windows, {CORES} cores"
     per_row: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         for millions in sizes:
-            rows, used_s = figures_of(millions, Fleet(), spark, Path(folder))
+            rows, used_s = figures_of(millions, Fleet(), Path(folder))
             per_row.append(used_s / millions)
             show(title, rows)
     if len(sizes) > 1:
         what = f"a row of {sizes[-1]} M / one of {sizes[0]} M"
         show("processor time", [Measured(what, per_row[-1] / per_row[0], "", LINEAR)])
-    spark.stop()
 
 
 if __name__ == "__main__":
