@@ -58,6 +58,11 @@ def on_files(
     return brought.partitionBy(len(tasks), int).mapPartitionsWithIndex(partial(_on_brought_files, work, shared))
 
 
+def exchanged(made: RDD[Any], tasks: int) -> RDD[Any]:
+    """What was made for so many tasks, in pairs with the number of each, brought to them; a single one has it."""
+    return made if tasks == made.getNumPartitions() == 1 else made.partitionBy(max(1, tasks), int)
+
+
 class OwnFiles(Mapping[str, Any]):
     """Files of this machine, opened when they are asked for."""
 

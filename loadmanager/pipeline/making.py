@@ -31,7 +31,7 @@ from loadmanager.pipeline.averaging import (
 from loadmanager.pipeline.cleaning import FLEET_EVENTS_TABLE, Cleaning, Damaged, FileToClean, Rejections, Together
 from loadmanager.pipeline.contents import WHOLE, RowFile
 from loadmanager.pipeline.datasets import schema_of
-from loadmanager.pipeline.file_bytes import on_files
+from loadmanager.pipeline.file_bytes import exchanged, on_files
 from loadmanager.pipeline.found import CLEANED_FROM, faults_in, hour_of
 from loadmanager.pipeline.reading import DamagedFileError, HistoryTables, overlapping_files
 from loadmanager.pipeline.running_means import MEANS, Sampling, gone_on
@@ -128,7 +128,7 @@ class Maker:
 
         def made(put: Put) -> RDD[Any]:
             first = put("first", on_files(self._spark, self._tables.directory, given, work))
-            return first.partitionBy(max(1, len(tasks)), int).mapPartitions(partial(with_days, of_days))
+            return exchanged(first, len(tasks)).mapPartitions(partial(with_days, of_days))
 
         of_both = [*self._keys, *(day.key for day in days if day.key not in self._keys)]
         keys = {CARRIED: self._keys, IMBALANCE: self._keys, **dict.fromkeys(SUBJECTS, of_both)}
@@ -189,7 +189,7 @@ def make_means(spark: SparkSession, tables: Tables, parts: Sequence[str] | None,
     given = [(None, [path for path, _ in task]) for task in tasks]
 
     def made(_: Put) -> RDD[Any]:
-        return on_files(spark, tables.directory, given, Sampling(count)).partitionBy(count, int).mapPartitions(gone_on)
+        return exchanged(on_files(spark, tables.directory, given, Sampling(count)), count).mapPartitions(gone_on)
 
     tables.write_made(made, {MEANS: [WHOLE]}, _nothing_told)
 
