@@ -29,7 +29,7 @@ NOTICE_S = 0.6
 SETTINGS = {
     "metadataStoreSessionTimeoutMillis": int(SESSION_S * 1000),
     "leaderProbeIntervalMs": 200,
-    "lookupTimeoutMs": 3_000,
+    "lookupTimeoutMs": 10_000,
 }
 
 

@@ -24,7 +24,7 @@ async def cluster(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> 
     async with a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
         settings = {
             "metadataStoreSessionTimeoutMillis": 30_000,
-            "unloadAttemptTimeoutMs": 400,
+            "unloadAttemptTimeoutMs": 5_000,
             "namespaceBundleUnloadingTimeoutMs": 6_000,
         }
         await asyncio.gather(

@@ -15,6 +15,8 @@ from support.fake_node import FakeNode
 from support.stores import drop_connection, expire_session
 from support.waiting import eventually
 
+from loadmanager.agent.host_usage import HostUsage, Resource
+from loadmanager.agent.usage_sampler import UsageSampler
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
 from loadmanager.store.base import Create, MetadataStore, Put
@@ -251,12 +253,16 @@ async def test_how_the_broker_serves_is_reported_as_soon_as_it_is_otherwise_what
             await eventually(is_reported)
 
 
-async def test_nothing_is_written_while_nothing_changes(place: Place) -> None:
-    settings = {"loadBalancerReportUpdateThresholdPercentage": 100}
-    async with place.agent(**settings) as beside:
+async def measured_the_same(sampler: UsageSampler) -> None:
+    """Instead of a measurement: what the host does is not up to the test."""
+    sampler.usage = HostUsage(cpu=Resource(150.0, 200.0), memory=Resource(3_000.0, 4_000.0))
+    sampler.measured_at_s = sampler._clock()
+
+
+async def test_nothing_is_written_while_nothing_changes(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(UsageSampler, "sample", measured_the_same)
+    async with place.agent() as beside:
         await beside.registered()
-        await eventually(lambda: beside.agent.sampler.usage.cpu.is_known)
-        await beside.agent.reporter.tick(beside.agent.registration)
         before = await beside.store.get(PATH)
         checks = 0
 
@@ -270,4 +276,5 @@ async def test_nothing_is_written_while_nothing_changes(place: Place) -> None:
         after = await beside.store.get(PATH)
         assert before is not None
         assert after is not None
+        assert decode_local_broker_data(decode(after.data, PATH), PATH)["cpu"] == {"usage": 150.0, "limit": 200.0}
         assert after == before

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import aiohttp
 import orjson
+import pytest
 from aiohttp import web
 from support.builders import Load
 from support.delays import a_memory_cluster
@@ -20,6 +21,7 @@ from yarl import URL
 
 from loadmanager.config import Settings
 from loadmanager.core.hashing import HashFunction, topic_hash
+from loadmanager.core.leading import moves
 from loadmanager.core.names import BrokerId, BundleName, TopicName
 from loadmanager.core.ownership import Ownership, Registration
 from loadmanager.embedded.zookeeper import ZooKeeperServer
@@ -320,6 +322,12 @@ async def a_leader(**overrides: Any) -> AsyncIterator[tuple[Cluster, RunningNode
     """A cluster in memory of one node, which leads."""
     async with Cluster() as cluster:
         yield cluster, await cluster.start_leader(**overrides)
+
+
+def the_next_refusal_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the time of an unload is nearly up: no pause fits in, however early the owner has answered."""
+    monkeypatch.setattr(moves, "_FIRST_PAUSE_S", 3_600.0)
+    monkeypatch.setattr(moves, "_LONGEST_PAUSE_S", 3_600.0)
 
 
 def topics_by_bundle(node: RunningNode, namespace: str, bundles: int) -> dict[str, str]:

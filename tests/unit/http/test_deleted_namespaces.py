@@ -88,6 +88,7 @@ async def test_one_whose_owner_does_not_let_go_is_not_deleted(cluster: Cluster) 
     assert node.ownership(bundle).state is OwnershipState.OWNED
     assert (await node.lookup(TOPIC)).status == 200, "what could not be deleted is served again"
     agent.status = 204
+    node.node.live.apply({"namespaceBundleUnloadingTimeoutMs": "20000"})  # now it is to be done, however long it takes
     assert (await node.ask("DELETE", f"{NAMESPACE}?force=true")).status == 204
 
 

@@ -230,21 +230,22 @@ async def test_a_body_that_is_packed_is_400_in_pulsars_form(node: RunningNode) -
 
 async def test_a_body_that_does_not_arrive_is_408_and_one_of_which_the_client_hangs_up_is_no_error() -> None:
     async with Cluster() as cluster:
-        leader = await cluster.start_leader(http_request_body_timeout_ms=200)
-        port = leader.node.service_url.rpartition(":")[2]
+        impatient = await cluster.start_leader(http_request_body_timeout_ms=200)
+        patient = await cluster.start_node(http_request_body_timeout_ms=60_000)
+        ports = [each.node.service_url.rpartition(":")[2] for each in (impatient, patient)]
         request = b"PUT /admin/v2/namespaces/t/ns HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", ports[0])
         with structlog.testing.capture_logs() as logs:
             writer.write(request)
             answer = await reader.read()
             assert answer.startswith(b"HTTP/1.1 408 ")
             assert answer.endswith(b'{"reason":"PUT /admin/v2/namespaces/t/ns: the body took longer than 0.2 s"}')
             writer.close()
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            _, writer = await asyncio.open_connection("127.0.0.1", ports[1])
             writer.write(request)
-            await eventually(lambda: any(each._current_request for each in leader.connections))
+            await eventually(lambda: any(each._current_request for each in patient.connections))
             writer.close()
-            await eventually(lambda: not any(each._current_request for each in leader.connections))
+            await eventually(lambda: not any(each._current_request for each in patient.connections))
         assert [entry for entry in logs if entry["log_level"] != "info"] == []
 
 

@@ -8,7 +8,14 @@ from dataclasses import replace
 
 import pytest
 import structlog
-from support.nodes import Cluster, FakeAgent, RunningNode, a_leader, in_memory
+from support.nodes import (
+    Cluster,
+    FakeAgent,
+    RunningNode,
+    a_leader,
+    in_memory,
+    the_next_refusal_is_the_last,
+)
 from support.registrations import a_record, load_of, register, write
 from support.waiting import eventually
 
@@ -106,7 +113,8 @@ async def test_a_bundle_that_no_other_broker_may_own_stays_and_says_why(monkeypa
 async def test_a_bundle_that_its_broker_does_not_release_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drains, "REST_S", 0.05)
     monkeypatch.setattr(drains, "PAUSE_S", 0.05)
-    async with a_leader(namespace_bundle_unloading_timeout_ms=50) as (cluster, leader):
+    the_next_refusal_is_the_last(monkeypatch)
+    async with a_leader() as (cluster, leader):
         broker, bundles = await owned_by_b1(cluster, leader, bundles=1)
         await cluster.a_broker("b2:8080")
         broker.status = 503

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.nodes import Cluster, FakeAgent, RunningNode, a_leader
+from support.nodes import Cluster, FakeAgent, RunningNode, a_leader, the_next_refusal_is_the_last
 from support.servers import closed_port
 from support.waiting import eventually
 
@@ -38,6 +38,8 @@ from loadmanager.wire.http import (
 
 TOPIC = TopicName.parse("persistent://t/ns/x")
 PATIENT = {"namespace_bundle_prepare_timeout_ms": 60_000}
+UNHURRIED = {"namespace_bundle_unloading_timeout_ms": 600_000, "unload_attempt_timeout_ms": 60_000}
+"""However long an answer takes, it is waited for."""
 
 
 async def _owned(cluster: Cluster, leader: RunningNode) -> tuple[FakeAgent, str]:
@@ -157,14 +159,18 @@ async def test_an_owner_that_refuses_for_good_is_asked_once(monkeypatch: pytest.
     ids=["plain", "not-utf-8", "unknown-charset", "huge"],
 )
 async def test_whatever_a_broker_answers_instead_of_204_is_tried_again_then_reported_in_short(
-    body: bytes, content_type: str
+    body: bytes, content_type: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with a_leader(namespace_bundle_unloading_timeout_ms=2_500) as (cluster, leader):
+    async with a_leader(**UNHURRIED) as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
         broker.status, broker.body, broker.content_type = 500, body, content_type
+        unload = asyncio.create_task(
+            leader.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
+        )
+        await eventually(lambda: len(broker.unloads) >= 2, what="it is asked again")
+        the_next_refusal_is_the_last(monkeypatch)
         with pytest.raises(UnloadFailedError, match="answered 500") as failure:
-            await leader.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
-        assert len(broker.unloads) >= 2
+            await unload
         assert len(str(failure.value)) < 500
         assert ("an answer of more than 65536 bytes" in str(failure.value)) == (len(body) > 65_536)
 
@@ -316,14 +322,15 @@ async def test_an_unload_cut_short_by_the_end_of_the_term_is_finished_in_the_nex
         assert broker.unloads[-1][1][EPOCH_HEADER] == "3"
 
 
-async def test_a_release_that_ended_by_another_hand_is_not_ended_again() -> None:
-    async with a_leader(namespace_bundle_unloading_timeout_ms=2_000) as (cluster, leader):
+async def test_a_release_that_ended_by_another_hand_is_not_ended_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_leader(**UNHURRIED) as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
         broker.status = 503
         name = BundleName.parse(bundle)
         unload = asyncio.create_task(leader.node.bundles.unload(name, None, OwnershipReason.ADMIN_UNLOAD))
         await eventually(lambda: broker.unloads)
         await leader.node.ledger.apply("t/ns", name.range, complete, "another hand")
+        the_next_refusal_is_the_last(monkeypatch)
         outcome = await asyncio.gather(unload, return_exceptions=True)
         assert isinstance(outcome[0], Exception)
         assert "is over" in str(outcome[0])
