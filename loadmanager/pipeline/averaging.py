@@ -46,7 +46,7 @@ _HOUR_S, _DAY_S = HOUR_MS // 1000, DAY_MS // 1000
 _NOT_READ = {"cache_bytes", "incarnation", "version", "load_manager_class", "last_update_ms", "start_timestamp_ms"}
 
 
-class Stretch(NamedTuple):
+class Hours(NamedTuple):
     """Windows that begin from `from_ms` to before `to_ms`, whole hours, are made of these files of clean tables."""
 
     from_ms: int
@@ -54,13 +54,13 @@ class Stretch(NamedTuple):
     files: tuple[str, ...]
 
 
-class Made(NamedTuple):
+class MadeBefore(NamedTuple):
     """Windows of 5 minutes that were made before, in these files of a table, for the days that they are of."""
 
     files: tuple[str, ...]
 
 
-class Parts(NamedTuple):
+class TimePart(NamedTuple):
     """Windows that begin from `from_ms` to before `to_ms` go into this part of tables."""
 
     key: str
@@ -77,21 +77,21 @@ class ForDays(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Averaging:
-    """Work of one of so many `tasks` on the files of a stretch, or of windows that were made before. The range ends at
+    """Work of one of so many `tasks` on the files of some hours, or of windows that were made before. The range ends at
     `end_ms`; who is used above `overloaded` is overloaded.
     """
 
     tasks: int
-    units: Sequence[Parts]
+    units: Sequence[TimePart]
     ends: Ends
     end_ms: int
     overloaded: float
 
     def __call__(
-        self, number: int, task: Stretch | Made, contents: Mapping[str, bytes]
+        self, number: int, task: Hours | MadeBefore, contents: Mapping[str, bytes]
     ) -> Iterator[tuple[int, Packed | ForDays]]:
         """Each with the number of the task that is to have it."""
-        if isinstance(task, Made):
+        if isinstance(task, MadeBefore):
             for table in SUBJECTS:
                 for short in _made_before(contents, table):
                     yield from self._for_days(table, short)
@@ -105,7 +105,7 @@ class Averaging:
         for each in packer.packed():
             yield number, each
 
-    def _windows(self, task: Stretch, contents: Mapping[str, bytes]) -> Iterator[tuple[str, pa.Table]]:
+    def _windows(self, task: Hours, contents: Mapping[str, bytes]) -> Iterator[tuple[str, pa.Table]]:
         brokers, bundles = (_clean_rows(contents, table, task) for table in (BROKER_REPORTS, BUNDLE_REPORTS))
         reports = standing(brokers, self.ends, self.end_ms)
         pieces = carried(bundles, reports, task.from_ms, task.to_ms)
@@ -134,7 +134,7 @@ class Averaging:
             yield number, ForDays(table, to_stream(short.filter(pa.array(to == number))))
 
 
-def with_days(days: Sequence[Parts], made: Iterable[tuple[int, Any]]) -> Iterator[Any]:
+def with_days(days: Sequence[TimePart], made: Iterable[tuple[int, Any]]) -> Iterator[Any]:
     """What a task was to have, with windows of these days in place of those of which they are made."""
     short: dict[str, list[pa.Table]] = defaultdict(list)
     for _, each in made:
@@ -151,16 +151,16 @@ def with_days(days: Sequence[Parts], made: Iterable[tuple[int, Any]]) -> Iterato
     yield from packer.packed()
 
 
-def _clean_rows(contents: Mapping[str, bytes], table: str, stretch: Stretch) -> pa.Table:
-    """The rows of a clean table that may stand in the stretch, in about the order of their times."""
+def _clean_rows(contents: Mapping[str, bytes], table: str, hours: Hours) -> pa.Table:
+    """The rows of a clean table that may stand in these hours, in about the order of their times."""
     schema = raw_schema(table)
     columns = [name for name in schema.names if name not in _NOT_READ]
-    from_ms = stretch.from_ms - STANDS_MS
+    from_ms = hours.from_ms - STANDS_MS
     found = [schema.empty_table().select(columns)]
-    for path in stretch.files:
+    for path in hours.files:
         place = place_of(path)
         if place.startswith(f"{CLEAN[table]}/"):
-            found.append(_rows_between(contents[place], columns, from_ms, stretch.to_ms))
+            found.append(_rows_between(contents[place], columns, from_ms, hours.to_ms))
     return pa.concat_tables(found).unify_dictionaries()
 
 

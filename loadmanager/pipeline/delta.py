@@ -107,7 +107,7 @@ def _statistics(file: RowFile) -> str:
     said: dict[str, Any] = {"numRecords": file.rows}
     if file.times is not None:
         first, last = file.times
-        said |= {"minValues": {TIME: first}, "maxValues": {TIME: last}, "nullCount": {TIME: 0}}
+        said |= {"minValues": {TIME: first}, "maxValues": {TIME: last}}
     return orjson.dumps(said).decode()
 
 

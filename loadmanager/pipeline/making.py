@@ -23,9 +23,9 @@ from loadmanager.pipeline.averaging import (
     IMBALANCE,
     SUBJECTS,
     Averaging,
-    Made,
-    Parts,
-    Stretch,
+    Hours,
+    MadeBefore,
+    TimePart,
     with_days,
 )
 from loadmanager.pipeline.cleaning import FLEET_EVENTS_TABLE, Cleaning, Damaged, FileToClean, Rejections, Together
@@ -120,11 +120,11 @@ class Maker:
     def average(self, ends: Ends, end_ms: int, overloaded: float) -> None:
         """Who carried what, windows, and how even they were."""
         days = sorted({unit.day for unit in self._units})
-        tasks: list[Stretch | Made] = [*self._stretches(), *self._made_before(days)]
-        units = [Parts(each.key, each.from_ms, each.to_ms) for each in self._units]
+        tasks: list[Hours | MadeBefore] = [*self._hours(), *self._made_before(days)]
+        units = [TimePart(each.key, each.from_ms, each.to_ms) for each in self._units]
         work = Averaging(len(tasks), units, ends, end_ms, overloaded)
         given = [(task, task.files) for task in tasks]
-        of_days = [Parts(day.key, day.from_ms, day.to_ms) for day in days]
+        of_days = [TimePart(day.key, day.from_ms, day.to_ms) for day in days]
 
         def made(put: Put) -> RDD[Any]:
             first = put("first", on_files(self._spark, self._tables.directory, given, work))
@@ -134,7 +134,7 @@ class Maker:
         keys = {CARRIED: self._keys, IMBALANCE: self._keys, **dict.fromkeys(SUBJECTS, of_both)}
         self._tables.write_made(made, self._with_others(keys), _nothing_told)
 
-    def _stretches(self) -> Iterator[Stretch]:
+    def _hours(self) -> Iterator[Hours]:
         """Hours of which there may be windows, as many together as a task can have."""
         files = self._clean_files()
         rows: dict[int, float] = defaultdict(float)
@@ -148,7 +148,7 @@ class Maker:
             for task in self._tasks(hours, lambda hour: rows[hour], TASK_ROWS):
                 from_ms, to_ms = task[0] * HOUR_MS, (task[-1] + 1) * HOUR_MS
                 own = [path for path, _, (first, last) in files if first < to_ms and last >= from_ms - STANDS_MS]
-                yield Stretch(from_ms, to_ms, tuple(own))
+                yield Hours(from_ms, to_ms, tuple(own))
 
     def _clean_files(self) -> list[tuple[str, RowFile, tuple[int, int]]]:
         """Those of which windows of these units are made, in the order of their times."""
@@ -161,12 +161,12 @@ class Maker:
         ]
         return sorted(found, key=lambda each: (each[2], each[0]))
 
-    def _made_before(self, days: Sequence[Unit]) -> Iterator[Made]:
+    def _made_before(self, days: Sequence[Unit]) -> Iterator[MadeBefore]:
         """Of the other units of these days."""
         others = [unit.key for day in days for unit in day.units(self._grain) if unit.key not in self._keys]
         found = [each for name in SUBJECTS if self._tables.has(name) for each in self._tables.files(name, others)]
         for task in self._tasks(found, lambda each: each[1].rows, TASK_ROWS):
-            yield Made(tuple(path for path, _ in task))
+            yield MadeBefore(tuple(path for path, _ in task))
 
     def _tasks(self, given: Sequence[T], size: Callable[[T], float], bounds: tuple[int, int]) -> list[list[T]]:
         return tasks_of(self._spark, given, size, bounds)

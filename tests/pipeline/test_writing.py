@@ -125,6 +125,17 @@ def test_of_what_tasks_make_the_parts_in_question_are_replaced(spark: SparkSessi
     assert [file.rows for _, file in tables.files(NAME)] == [1, 1]
 
 
+def test_of_each_file_the_first_and_the_last_time_are_known(spark: SparkSession, tables_of_tasks: Tables) -> None:
+    name, tables = "fleet_events", tables_of_tasks
+    packer = Packer()
+    for part, times in (("a", [3, 1, None]), ("b", [None])):
+        given = [(at_ms, 1, number, "broker_gone", "a:1") for number, at_ms in enumerate(times)]
+        packer.add(name, part, frame_of(spark, schema_of(name), given).toArrow())
+    made = list(packer.packed())
+    tables.write_made(lambda put: put("first", spark.sparkContext.parallelize(made, 1)), {name: ["a", "b"]}, nobody)
+    assert sorted((file.rows, file.times) for _, file in tables.files(name)) == [(1, None), (3, (1, 3))]
+
+
 def test_where_nothing_is_made_and_nothing_was_the_table_stays_as_it_is(
     spark: SparkSession, tables_of_tasks: Tables
 ) -> None:
