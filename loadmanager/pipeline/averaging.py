@@ -1,6 +1,7 @@
 """Clean rows made into windows by Spark's workers, which have the bytes of files and nothing else.
 
     a task's hours:   clean rows ──▶ who carried what ──▶ windows of 5 minutes ──▶ those of an hour     packed
+                          └──▶ what later steps have to know of the reports, by hours                   packed
                                                                  │
     a task's subjects:                                           └──▶ those of a day                    packed
 
@@ -30,6 +31,7 @@ from loadmanager.pipeline.averages import (
     short_bundle_windows,
     short_namespace_windows,
 )
+from loadmanager.pipeline.by_hour import reported_by, totals_compared
 from loadmanager.pipeline.carried import carried
 from loadmanager.pipeline.contents import TIME, place_of
 from loadmanager.pipeline.evenness import imbalance
@@ -38,7 +40,10 @@ from loadmanager.pipeline.raw_rows import raw_schema
 from loadmanager.pipeline.standing import STANDS_MS, Ends, standing
 
 CLEAN = {table: f"clean_{table}" for table in (BROKER_REPORTS, BUNDLE_REPORTS)}
-CARRIED, IMBALANCE = "carried", "imbalance"
+CARRIED, IMBALANCE, REPORTED_BY, TOTALS_COMPARED = "carried", "imbalance", "reported_by", "totals_compared"
+BY_UNIT = (CARRIED, IMBALANCE, REPORTED_BY, TOTALS_COMPARED)
+"""The tables of which no row is of more than a unit."""
+
 SUBJECTS = {"bundle_windows": "namespace", "broker_windows": "broker", "namespace_windows": "namespace"}
 """The tables of windows, and by what they are divided where days are made of them."""
 
@@ -115,6 +120,9 @@ class Averaging:
         yield "broker_windows", of_brokers
         yield IMBALANCE, imbalance(of_brokers, overloaded=self.overloaded)
         yield "namespace_windows", short_namespace_windows(pieces)
+        yield REPORTED_BY, reported_by(bundles).filter(pc.field("start_ms") >= task.from_ms)
+        own = times_between(brokers, task.from_ms, task.to_ms)
+        yield TOTALS_COMPARED, totals_compared(own, bundles)
 
     def _pack(self, table: str, rows: pa.Table, packer: Packer) -> None:
         start_ms = rows.column("start_ms").to_numpy()

@@ -20,10 +20,6 @@ from loadmanager.core.settings import PlannerSettings
 from loadmanager.history.schemas import ORDER
 from loadmanager.pipeline.averages import SHORTEST_S
 from loadmanager.pipeline.datasets import require, schema_of
-from loadmanager.pipeline.schemas import METRICS
-
-TOLERANCE = 0.01
-"""What a broker says may differ by this part from what its bundles add up to."""
 
 _DAY_S = 86_400
 _SHORTEST_MS = SHORTEST_S * 1000
@@ -160,40 +156,14 @@ def _moves_with_ends(moves: DataFrame) -> DataFrame:
     return began.join(ended, list(ORDER), "left").join(measured, list(ORDER), "left")
 
 
-def inconsistent_brokers(
-    broker_reports: DataFrame, bundle_reports: DataFrame, tolerance: float = TOLERANCE
-) -> DataFrame:
-    """Brokers that report other totals than their bundles add up to, from the clean tables."""
-    figures = [*METRICS, "topics"]
-    summed = bundle_reports.groupBy(*ORDER).agg(
-        *(f.sum(name).cast("double").alias(f"summed_{name}") for name in figures),
-        f.count(f.lit(1)).cast("double").alias("summed_bundles"),
-    )
-    joined = broker_reports.join(summed, list(ORDER), "left")
-    compared = (
-        f.struct(
-            f.lit(name).alias("what"),
-            f.col(name).cast("double").alias("reported"),
-            f.coalesce(f.col(f"summed_{name}"), f.lit(0.0)).alias("summed"),
-        )
-        for name in (*figures, "bundles")
-    )
-    rows = joined.select("broker", "at_ms", *ORDER, f.inline(f.array(*compared)))
-    larger = f.greatest(f.abs("reported"), f.abs("summed"), f.lit(1.0))
-    rows = rows.withColumn("difference", f.abs(f.col("reported") - f.col("summed")) / larger)
-    worst = f.max(f.struct("difference", "epoch", "sequence", "at_ms", "reported", "summed"))
-    found = rows.groupBy("broker", "what").agg(
-        f.count(f.lit(1)).alias("reports"),
-        f.count(f.when(f.col("difference") > tolerance, 1)).alias("inconsistent"),
-        worst.alias("worst"),
-    )
+def inconsistent_brokers(totals_compared: DataFrame) -> DataFrame:
+    """Brokers that report other totals than their bundles add up to, of all hours together."""
+    of_worst = ("epoch", "sequence", "at_ms", "reported", "summed")
+    worst = f.max(f.struct("worst_difference", *of_worst)).alias("worst")
+    sums = [f.sum(name).alias(name) for name in ("reports", "inconsistent")]
+    found = totals_compared.groupBy("broker", "what").agg(*sums, worst).where(f.col("inconsistent") > 0)
     return require(
-        found.where(f.col("inconsistent") > 0).select(
-            *("broker", "what", "reports", "inconsistent"),
-            f.col("worst.difference").alias("worst_difference"),
-            *("worst.at_ms", "worst.reported", "worst.summed"),
-        ),
-        "inconsistent_brokers",
+        found.select("broker", "what", "reports", "inconsistent", "worst.*").drop(*ORDER), "inconsistent_brokers"
     )
 
 

@@ -56,7 +56,7 @@ def carried(bundle_reports: pa.Table, reports: pa.Table, from_ms: int, to_ms: in
     by, brokers = codes_of(reports.column("broker"))
     said = _Said(reports.column("at_ms").to_numpy(), reports.column("ends_ms").to_numpy(), by)
     bundles = bundles_of(bundle_reports)
-    turns = _in_turn(bundles, _report_of(bundle_reports, reports), said.at_ms)
+    turns = _in_turn(bundles, report_of(bundle_reports, reports), said.at_ms)
     figures = {name: bundle_reports.column(name).to_numpy() for name in FIGURES}
     blocks = [_pieces(turns.of(block), said, figures, (from_ms, to_ms)) for block in _blocks(turns.bundle)]
     if not blocks:
@@ -112,8 +112,8 @@ def _numbered(keys: IntArray) -> tuple[Codes, IntArray]:
     return encoded.indices.to_numpy(), encoded.dictionary.to_numpy()
 
 
-def _report_of(rows: pa.Table, reports: pa.Table) -> Codes:
-    """Of each row the number of its report, -1 of one that does not stand. Rows of a report are mostly neighbours."""
+def report_of(rows: pa.Table, reports: pa.Table) -> Codes:
+    """Of each row the number of its report, -1 where it is not among these. Rows of a report are mostly neighbours."""
     keys = [rows.column(name).to_numpy() for name in KEYS]
     starts = np.flatnonzero(differs(*keys))
     places = places_of([key[starts] for key in keys], [reports.column(name).to_numpy() for name in KEYS])

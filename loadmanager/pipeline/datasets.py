@@ -124,6 +124,23 @@ _AVERAGES = (
         _struct(**_WINDOW, namespace=_STRING, bundles=_LONG, covered_s=_DOUBLE, **_CARRIED),
     ),
     Dataset(
+        "reported_by",
+        "a broker that reported a bundle in an hour, when first and when last",
+        _struct(start_ms=_LONG, **_of(_STRING, "bundle", "namespace", "broker"), **_of(_LONG, "first_ms", "last_ms")),
+    ),
+    Dataset(
+        "totals_compared",
+        "a total of a broker in an hour beside what its bundles add up to, and the worst of its reports",
+        _struct(
+            start_ms=_LONG,
+            **_of(_STRING, "broker", "what"),
+            **_of(_LONG, "reports", "inconsistent"),
+            worst_difference=_DOUBLE,
+            **_of(_LONG, "at_ms", "epoch", "sequence"),
+            **_of(_DOUBLE, "reported", "summed"),
+        ),
+    ),
+    Dataset(
         "running_means",
         "the leader's short and long means of a bundle",
         _struct(

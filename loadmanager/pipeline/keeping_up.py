@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from loadmanager.core.resources import HOT
 from loadmanager.errors import PipelineError
 from loadmanager.history.schemas import BUNDLE_REPORTS
+from loadmanager.pipeline.averaging import BY_UNIT, SUBJECTS
 from loadmanager.pipeline.filesystems import directory_at
 from loadmanager.pipeline.found import by_hour, files_flushed, found_in
 from loadmanager.pipeline.made import ANYTHING, Clean, Made, digest_of, load_made
@@ -38,7 +39,7 @@ CLEAN_TABLES = (
     "fleet_events",
     "rejected_rows",
 )
-WINDOW_TABLES = ("carried", "bundle_windows", "broker_windows", "namespace_windows", "imbalance")
+WINDOW_TABLES = (*BY_UNIT, *SUBJECTS)
 
 TOGETHER_BYTES = 256 << 20
 """Units with files of so many bytes are made together: each by itself would cost a small fleet more than its rows."""

@@ -18,9 +18,8 @@ from pyspark.sql import SparkSession
 from loadmanager.history.files import HOUR_MS, HistoryFile
 from loadmanager.history.schemas import BUNDLE_REPORTS, EVENTS
 from loadmanager.pipeline.averaging import (
-    CARRIED,
+    BY_UNIT,
     CLEAN,
-    IMBALANCE,
     SUBJECTS,
     Averaging,
     Hours,
@@ -131,7 +130,7 @@ class Maker:
             return exchanged(first, len(tasks)).mapPartitions(partial(with_days, of_days))
 
         of_both = [*self._keys, *(day.key for day in days if day.key not in self._keys)]
-        keys = {CARRIED: self._keys, IMBALANCE: self._keys, **dict.fromkeys(SUBJECTS, of_both)}
+        keys = {**dict.fromkeys(BY_UNIT, self._keys), **dict.fromkeys(SUBJECTS, of_both)}
         self._tables.write_made(made, self._with_others(keys), _nothing_told)
 
     def _hours(self) -> Iterator[Hours]:

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as f
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -16,7 +15,6 @@ from loadmanager.history.schemas import TABLES as HISTORY_TABLES
 
 METRICS = LOAD_COLUMNS
 RESOURCES = tuple(name.removesuffix("_usage") for name in RESOURCE_COLUMNS if name.endswith("_usage"))
-_HASH_BITS, _HASH_DIGITS = 32, 8
 
 _PLAIN = {
     pa.int64(): t.LongType(),
@@ -48,15 +46,3 @@ def frame_of(spark: SparkSession, schema: t.StructType, rows: Iterable[Sequence[
     """
     table = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], to_arrow_schema(schema))
     return spark.createDataFrame(table, schema)
-
-
-def packed_bounds() -> Column:
-    """The bounds of a row's range as one number."""
-    return f.shiftleft("range_lower", _HASH_BITS).bitwiseOR(f.col("range_upper"))
-
-
-def bundle_name(bounds: Column) -> Column:
-    """`namespace/0x........_0x........` of a row, by bounds that are packed."""
-    digits = f.lower(f.lpad(f.hex(bounds), 2 * _HASH_DIGITS, "0"))
-    lower, upper = f.substring(digits, 1, _HASH_DIGITS), f.substring(digits, 1 + _HASH_DIGITS, _HASH_DIGITS)
-    return f.concat("namespace", f.lit("/0x"), lower, f.lit("_0x"), upper)

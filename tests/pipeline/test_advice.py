@@ -12,7 +12,7 @@ from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.splitting.base import MIB
-from loadmanager.pipeline.advice.frames import AdviceTables, advice
+from loadmanager.pipeline.advice.frames import AdviceTables, advice, busy_bundles
 from loadmanager.pipeline.advice.pieces import Advice
 from loadmanager.pipeline.advice.reports import advise_on_limits_of_brokers
 from loadmanager.pipeline.advice.shapes import BusyBundle, advise_namespace, current
@@ -229,9 +229,14 @@ def test_advice_from_the_tables_of_a_range(spark: SparkSession) -> None:
         for hour in hours
     ]
     reports = [
-        {"namespace": namespace, "range_lower": lower, "range_upper": upper, "broker": "b:80", "at_ms": hour * HOUR_MS}
+        {
+            "namespace": namespace,
+            "bundle": f"{namespace}/{own}",
+            "broker": "b:80",
+            **dict.fromkeys(("start_ms", "first_ms", "last_ms"), hour * HOUR_MS),
+        }
         for namespace in ("t/n", "pulsar/b:80")
-        for lower, upper, hour in ((0, 0xFFFFFFFF, 39), (0, 0x80000000, last_hour), (0x80000000, 0xFFFFFFFF, last_hour))
+        for own, hour in ((gone, 39), (low, last_hour), (high, last_hour))
     ]
     usage = [
         {"broker": broker, "start_ms": hour * HOUR_MS, "mean_usage": 0.9 if broker == "b:80" else 0.5}
@@ -247,7 +252,7 @@ def test_advice_from_the_tables_of_a_range(spark: SparkSession) -> None:
     tables = AdviceTables(
         frame_of(spark, "bundle_windows", windows),
         frame_of(spark, "broker_windows", usage),
-        frame_of(spark, "clean_bundle_reports", reports),
+        frame_of(spark, "reported_by", reports),
         frame_of(spark, "clean_broker_reports", broker_reports),
     )
 
@@ -275,7 +280,24 @@ def test_advice_from_the_tables_of_a_range(spark: SparkSession) -> None:
     assert "loadBalancerNamespaceBundleMaxMsgRate" not in never
 
 
+def test_a_bundle_is_its_owners_since_the_last_report_of_another_broker_or_its_first_one(spark: SparkSession) -> None:
+    stays = [("t/n/a", "x:80", 0, 5), ("t/n/a", "y:80", 6, 8), ("t/n/a", "x:80", 9, 9), ("t/n/a", "z:80", 1, 2)]
+    stays += [("t/n/b", "x:80", 3, 4), ("t/n/b", "x:80", 7, 8)]
+    reports = [
+        {"bundle": bundle, "namespace": "t/n", "broker": broker, "first_ms": first, "last_ms": last}
+        for bundle, broker, first, last in stays
+    ]
+    windows = [{"bundle": bundle, "namespace": "t/n"} for bundle in ("t/n/a", "t/n/b")]
+
+    found = busy_bundles(frame_of(spark, "bundle_windows", windows), frame_of(spark, "reported_by", reports)).collect()
+
+    assert {row["name"]: (row["owner"], row["since_ms"], row["last_ms"]) for row in found} == {
+        "t/n/a": ("x:80", 8, 9),
+        "t/n/b": ("x:80", 3, 8),
+    }
+
+
 def test_no_tables_no_advice(spark: SparkSession) -> None:
-    names = ("bundle_windows", "broker_windows", "clean_bundle_reports", "clean_broker_reports")
+    names = ("bundle_windows", "broker_windows", "reported_by", "clean_broker_reports")
 
     assert advice(AdviceTables(*(frame_of(spark, name, []) for name in names)), SETTINGS).collect() == []

@@ -26,6 +26,7 @@ from loadmanager.pipeline.balance import (
     namespace_skew,
     time_above,
 )
+from loadmanager.pipeline.by_hour import totals_compared
 from loadmanager.pipeline.evenness import imbalance
 from loadmanager.pipeline.reading import HistoryTables
 
@@ -97,8 +98,7 @@ class Days:
 
     broker_windows: DataFrame
     bundle_windows: DataFrame
-    broker_reports: DataFrame
-    bundle_reports: DataFrame
+    totals_compared: DataFrame
     moves: DataFrame
 
 
@@ -133,8 +133,7 @@ def days(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Days:
     return Days(
         frame_of(spark, "broker_windows", made.broker_windows()),
         frame_of(spark, "bundle_windows", made.bundle_windows()),
-        frame_of(spark, "clean_broker_reports", made.broker_reports),
-        frame_of(spark, "clean_bundle_reports", made.bundle_reports),
+        frame_of(spark, "totals_compared", totals_compared(made.broker_reports, made.bundle_reports)),
         HistoryTables(spark, url).frame(MOVES),
     )
 
@@ -271,8 +270,7 @@ def test_a_move_is_compared_with_what_the_leader_measured_or_the_windows_show(sp
 
 
 def test_a_broker_whose_bundles_do_not_add_up_to_what_it_says_is_named(days: Days) -> None:
-    brokers, bundles = (of(INCONSISTENT_DAY, each) for each in (days.broker_reports, days.bundle_reports))
-    worst, other = rows_of(inconsistent_brokers(brokers, bundles), "broker")
+    worst, other = rows_of(inconsistent_brokers(of(INCONSISTENT_DAY, days.totals_compared)), "broker")
     assert worst == {
         "broker": "b:8080", "what": "msg_throughput_out", "reports": 2, "inconsistent": 1, "worst_difference": 0.5,
         "at_ms": start_of(INCONSISTENT_DAY) + 1, "reported": 4000.0, "summed": 2000.0,

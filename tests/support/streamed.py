@@ -13,6 +13,7 @@ from support.averaged import recorded
 from support.builders import bundle
 from support.frames import MINUTE_MS, Timed, history_of, reported
 
+from loadmanager.pipeline.by_hour import reported_by, totals_compared
 from loadmanager.pipeline.evenness import imbalance
 from loadmanager.pipeline.running_means import nothing_known, running_means
 from loadmanager.pipeline.writing import Tables
@@ -26,6 +27,8 @@ _ORDERS = {
     "imbalance": ("start_ms",),
     "carried": ("bundle", "start_ms", "from_ms"),
     "running_means": ("bundle",),
+    "reported_by": ("start_ms", "bundle", "broker"),
+    "totals_compared": ("start_ms", "broker", "what"),
 }
 
 
@@ -65,5 +68,7 @@ def _in_one_batch(url: str, end_ms: int | None) -> Mapping[str, pa.Table]:
         "namespace_windows": made.namespace_windows(),
         "imbalance": imbalance(of_brokers),
         "carried": made.pieces,
+        "reported_by": reported_by(made.bundle_reports),
+        "totals_compared": totals_compared(made.broker_reports, made.bundle_reports),
         "running_means": running_means(nothing_known(), made.bundle_reports),
     }

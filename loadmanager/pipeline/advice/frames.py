@@ -22,7 +22,6 @@ from loadmanager.pipeline.advice.shapes import BusyBundle, advise_namespace, cur
 from loadmanager.pipeline.advice.thresholds import Extent, advise_on_brokers, advise_on_bundle_limits
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.hours import hourly
-from loadmanager.pipeline.schemas import bundle_name, packed_bounds
 
 ADVICE = schema_of("advice")
 _BUSY = 0.9
@@ -33,11 +32,11 @@ _BUNDLE_HOURS, _BROKER_HOURS, _SILENCES, _LIMITS = "bundle_hours", "broker_hours
 
 @dataclass(frozen=True, slots=True)
 class AdviceTables:
-    """What advice is taken from: `bundle_windows`, `broker_windows`, and the clean reports of both."""
+    """What advice is taken from: `bundle_windows`, `broker_windows`, `reported_by` and `clean_broker_reports`."""
 
     bundle_windows: DataFrame
     broker_windows: DataFrame
-    bundle_reports: DataFrame
+    reported_by: DataFrame
     broker_reports: DataFrame
 
 
@@ -73,7 +72,7 @@ def _advise_on(about: str, facts: Sequence[dict[str, Any]], settings: PlannerSet
     return advise_on_limits_of_brokers(limits, settings.resource_weights)
 
 
-def busy_bundles(bundle_windows: DataFrame, bundle_reports: DataFrame) -> DataFrame:
+def busy_bundles(bundle_windows: DataFrame, reported_by: DataFrame) -> DataFrame:
     """The columns of `BusyBundle` and the namespace, of all bundles that were ever reported."""
     rate, bytes_per_s = _both("mean_msg_rate"), _both("mean_msg_throughput")
     carried = hourly(bundle_windows).groupBy("namespace", f.col("bundle").alias("name"))
@@ -89,19 +88,22 @@ def busy_bundles(bundle_windows: DataFrame, bundle_reports: DataFrame) -> DataFr
             )
         ),
     )
-    reports = bundle_reports.select(bundle_name(packed_bounds()).alias("name"), "broker", "at_ms")
-    last = reports.groupBy("name").agg(
-        f.max_by("broker", "at_ms").alias("owner"), f.max("at_ms").alias("last_ms"), f.min("at_ms").alias("first_ms")
+    by_broker = reported_by.groupBy(f.col("bundle").alias("name"), "broker").agg(
+        f.min("first_ms").alias("first_ms"), f.max("last_ms").alias("last_ms")
     )
-    others = reports.join(last, "name").where(f.col("broker") != f.col("owner"))
-    before = others.groupBy("name").agg(f.max("at_ms").alias("other_ms"))
-    known = last.join(before, "name", "left").withColumn("since_ms", f.coalesce("other_ms", "first_ms"))
-    return busy.join(known.drop("first_ms", "other_ms"), "name")
+    latest_first = Window.partitionBy("name").orderBy(f.desc("last_ms"), "broker")
+    first_ms = f.min("first_ms").over(Window.partitionBy("name"))
+    since_ms = f.coalesce(f.lead("last_ms").over(latest_first), first_ms)
+    known = by_broker.select(
+        *("name", f.col("broker").alias("owner"), "last_ms", since_ms.alias("since_ms")),
+        f.row_number().over(latest_first).alias("place"),
+    )
+    return busy.join(known.where(f.col("place") == 1).drop("place"), "name")
 
 
 def _shape(tables: AdviceTables, settings: PlannerSettings) -> DataFrame:
-    bundles = busy_bundles(tables.bundle_windows, tables.bundle_reports)
-    ends = tables.bundle_reports.agg(f.max("at_ms").alias("until_ms"))
+    bundles = busy_bundles(tables.bundle_windows, tables.reported_by)
+    ends = tables.reported_by.agg(f.max("last_ms").alias("until_ms"))
     recent = bundles.crossJoin(f.broadcast(ends)).where(f.col("last_ms") > f.col("until_ms") - DAY_MS)
 
     def advise(rows: pd.DataFrame) -> pd.DataFrame:

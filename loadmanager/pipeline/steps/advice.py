@@ -11,7 +11,7 @@ def advise(run: JobRun) -> None:
     run.require_days()
     read = run.read
     tables = AdviceTables(
-        read("bundle_windows"), read("broker_windows"), read("clean_bundle_reports"), read("clean_broker_reports")
+        read("bundle_windows"), read("broker_windows"), read("reported_by"), read("clean_broker_reports")
     )
     run.write("advice", advice(tables, run.recorded.settings.planner_settings()))
 
@@ -19,6 +19,6 @@ def advise(run: JobRun) -> None:
 STEP = Step(
     "advice",
     advise,
-    reads=("broker_windows", "bundle_windows", "clean_broker_reports", "clean_bundle_reports"),
+    reads=("broker_windows", "bundle_windows", "clean_broker_reports", "reported_by"),
     writes=("advice",),
 )

@@ -29,13 +29,13 @@ def balance(run: JobRun) -> None:
     else:
         run.clear("flapping")
         run.clear("move_effects")
-    write("inconsistent_brokers", inconsistent_brokers(read("clean_broker_reports"), read("clean_bundle_reports")))
+    write("inconsistent_brokers", inconsistent_brokers(read("totals_compared")))
 
 
 STEP = Step(
     "balance",
     balance,
-    reads=("broker_windows", "imbalance", "bundle_windows", "clean_broker_reports", "clean_bundle_reports"),
+    reads=("broker_windows", "imbalance", "bundle_windows", "totals_compared"),
     writes=(
         "time_above",
         "hot_bundles",
