@@ -1,7 +1,10 @@
 """Files of a history made into clean rows by Spark's workers, which have the bytes of the files and nothing else.
 
-a task's files ──▶ rows, each judged ──▶ packed by tables and parts
-└──▶ how many were rejected, and which files could not be read
+    a task's files ──▶ rows, each judged ──▶ packed by tables and parts
+            │                 └──▶ how many were rejected, with an example
+            └──▶ which could not be read
+
+Files that may share reports are in one task, so that no rows have to be brought together.
 """
 
 from __future__ import annotations
@@ -94,10 +97,11 @@ class Cleaning:
         files, damaged = [], []
         for file in together:
             try:
-                read = raw_rows(contents[place_of(file.path)], file.table, file.path)
+                content = contents.get(place_of(file.path))
+                if content is None:
+                    continue  # retention was faster
+                read = raw_rows(content, file.table, file.path)
                 rows = pa.concat_tables(times_between(each, self.from_ms, self.to_ms) for each in read)
-            except KeyError:
-                continue  # retention was faster
             except (HistoryFileError, OSError, pa.ArrowException) as error:
                 damaged.append(Damaged(file.table, file.path, _said(error, file.path)))
             else:

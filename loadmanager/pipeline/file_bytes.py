@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
-import pyarrow as pa
 from pyarrow import fs
 from pyspark import RDD, Broadcast
 from pyspark.errors import AnalysisException
@@ -18,7 +18,7 @@ from loadmanager.pipeline.filesystems import url_for_spark
 
 T = TypeVar("T")
 
-Work = Callable[[int, T, Mapping[str, Any]], Iterator[Any]]
+Work = Callable[[int, T, Mapping[str, bytes]], Iterator[Any]]
 """What is made of a task's number, the task, and the bytes of its files by the `place_of` each. To ask for those of a
 file that is gone by now is a `KeyError`; one that cannot be opened is an `OSError`.
 """
@@ -63,16 +63,15 @@ def exchanged(made: RDD[Any], tasks: int) -> RDD[Any]:
     return made if tasks == made.getNumPartitions() == 1 else made.partitionBy(max(1, tasks), int)
 
 
-class OwnFiles(Mapping[str, Any]):
-    """Files of this machine, opened when they are asked for."""
+class OwnFiles(Mapping[str, bytes]):
+    """Files of this machine, read when they are asked for."""
 
     def __init__(self, paths: Iterable[str]) -> None:
-        self._paths = {place_of(path): path for path in paths}
+        self._paths = {place_of(path): Path(path) for path in paths}
 
-    def __getitem__(self, place: str) -> Any:  # noqa: ANN401 - Arrow's buffer
+    def __getitem__(self, place: str) -> bytes:
         try:
-            with pa.memory_map(self._paths[place]) as file:
-                return file.read_buffer()
+            return self._paths[place].read_bytes()
         except FileNotFoundError:
             raise KeyError(place) from None
 

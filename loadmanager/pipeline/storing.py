@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -42,15 +43,20 @@ def put_nowhere(which: str, made: RDD[Any]) -> RDD[Any]:
 
 
 def _stored(root: str, folder: str, which: str, task: int, made: Iterable[Any]) -> Iterator[Any]:
-    """Files are named by the task, so that one that is done again puts them into the same place."""
+    """Files are named by the task, so that one that is done again puts them into the same place; and written under a
+    name of their own, since a task that Spark has given up may be at work still.
+    """
     directory = Directory.of(root)
+    attempt = secrets.token_hex(4)
     for number, each in enumerate(made):
         packed = each[1] if isinstance(each, tuple) else each
         if not isinstance(packed, Packed):
             yield each
             continue
         path = f"{folder}{packed.part}/{which}-{task:05d}-{number:05d}.parquet"
-        directory.write(f"{packed.table}/{path}", pa.py_buffer(packed.data))
+        written = f"{folder}{packed.part}/.{attempt}-{which}-{task:05d}-{number:05d}"
+        directory.write(f"{packed.table}/{written}", pa.py_buffer(packed.data))
+        directory.filesystem.move(*(f"{root}/{packed.table}/{each}" for each in (written, path)))
         there = Stored(packed.table, packed.part, RowFile(path, packed.rows, len(packed.data), packed.times))
         yield (each[0], there) if isinstance(each, tuple) else there
 

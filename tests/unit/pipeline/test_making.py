@@ -63,7 +63,7 @@ def test_files_of_this_machine_are_opened_when_they_are_asked_for(tmp_path: Path
     Path(closed).mkdir()
     assert list(files) == [f"table/write/part=a/{name}" for name in ("here", "gone", "closed")]
     assert len(files) == 3
-    assert bytes(files["table/write/part=a/here"]) == b"here"
+    assert files["table/write/part=a/here"] == b"here"
     with pytest.raises(KeyError):
         files["table/write/part=a/gone"]
     with pytest.raises(OSError, match="closed"):
