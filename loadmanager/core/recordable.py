@@ -20,9 +20,6 @@ RATE_STEPS_PER_UNIT = 1000
 MAX_RATE = 1e12
 """More messages/s than this in one bundle are a mistake, and are taken for as many."""
 
-MAX_AMOUNT = 1e18
-"""Rates, bytes per second and usages beyond this are mistakes, and would overflow where they are added up."""
-
 _RATES = (MSG_RATE_IN, MSG_RATE_OUT)
 
 

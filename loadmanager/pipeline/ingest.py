@@ -26,9 +26,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from loadmanager.core.amounts import MAX_AMOUNT
 from loadmanager.core.load import BoolArray
 from loadmanager.core.names import HASH_SPACE_END
-from loadmanager.core.recordable import MAX_AMOUNT, MAX_RATE
+from loadmanager.core.recordable import MAX_RATE
 from loadmanager.history.files import HOUR_MS
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, LOAD_COLUMNS, ORDER, RESOURCE_COLUMNS, TABLES
 

@@ -12,7 +12,7 @@ import orjson
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from loadmanager.core.recordable import MAX_AMOUNT
+from loadmanager.core.amounts import MAX_AMOUNT
 from loadmanager.core.resources import HealthFigures
 from loadmanager.wire.validation import MAX_COUNT, parse_json
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
 
+from loadmanager.core.amounts import MAX_AMOUNT
 from loadmanager.core.hashing import HashFunction
 from loadmanager.core.names import HASH_SPACE_END
-from loadmanager.core.recordable import MAX_AMOUNT
 from loadmanager.wire.validation import WireModel
 
 Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]

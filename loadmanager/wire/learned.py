@@ -12,10 +12,10 @@ import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
+from loadmanager.core.amounts import MAX_AMOUNT
 from loadmanager.core.learned import NOTHING_LEARNED, PROFILE_HOURS, Learned
 from loadmanager.core.load import METRICS, read_only
 from loadmanager.core.names import NamespaceName
-from loadmanager.core.recordable import MAX_AMOUNT
 from loadmanager.wire.validation import MAX_COUNT, parse_json
 
 _STRICT = ConfigDict(extra="forbid", strict=True)

@@ -12,11 +12,11 @@ import orjson
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
+from loadmanager.core.amounts import MAX_AMOUNT
 from loadmanager.core.bundles import NamespaceBundles, cut_at
 from loadmanager.core.hashing import HashFunction
 from loadmanager.core.names import BrokerId, BundleRange, InvalidNameError, NamespaceName, parse_broker_id
 from loadmanager.core.ownership import FREE, NamespaceState, Ownership, OwnershipState, Registration
-from loadmanager.core.recordable import MAX_AMOUNT
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.validation import MAX_COUNT, WireModel, parse_json, parse_model
 

@@ -23,8 +23,8 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, from_json, to_json
 from typing_extensions import TypedDict
 
+from loadmanager.core.amounts import MAX_AMOUNT
 from loadmanager.core.leading.poison import Death, Memory, Suspect
-from loadmanager.core.recordable import MAX_AMOUNT
 from loadmanager.core.state import as_json
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.dump import Name, StrategyStates

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.recorded import FLUSH_S, NEVER, NOON_MS, Disk, a_writer, abandon, kinds, record, same
 
+from loadmanager.core.amounts import MAX_AMOUNT
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
-from loadmanager.core.recordable import MAX_AMOUNT, recordable
+from loadmanager.core.recordable import recordable
 from loadmanager.core.resources import HealthFigures
 from loadmanager.history.files import Directory
 from loadmanager.history.gaps import GAP, TERM_BEGAN, TERM_ENDED, find_gaps

@@ -1,0 +1,6 @@
+"""What is too much of anything that is measured. Agents need it, and have no NumPy."""
+
+from __future__ import annotations
+
+MAX_AMOUNT = 1e18
+"""Rates, bytes per second and usages beyond this are mistakes, and would overflow where they are added up."""
