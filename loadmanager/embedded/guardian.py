@@ -155,8 +155,8 @@ def main(parent_pid: int, make_guardian: Callable[[], Guardian]) -> None:
             except (OSError, ValueError, KeyError) as error:
                 answer = {"error": f"{type(error).__name__}: {error}"}
             _answer(sys.stdout.buffer, {"id": request["id"], **answer})
-    except BrokenPipeError:
-        pass  # nobody reads the answer any more: the same as the end of the pipe
+    except BrokenPipeError:  # nobody reads the answer any more: the same as the end of the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python says the rest of it as it ends
     finally:
         guardian.end()
 

@@ -18,6 +18,7 @@ from support.zookeeper import EnsembleFactory, ZooKeeperFactory, a_session, is_a
 
 from loadmanager.embedded.jvm import Java, get_java
 from loadmanager.embedded.ports import LOOPBACK, free_ports
+from loadmanager.embedded.processes import ServerProcesses
 from loadmanager.embedded.zookeeper import EmbeddedEnsemble, EmbeddedZooKeeper
 from loadmanager.errors import EmbeddedServerError
 from loadmanager.store.probe import session_works
@@ -260,6 +261,18 @@ def the_command(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
             yield process, process.stdout.readline().strip()
         finally:
             process.kill()
+
+
+def test_a_guardian_whose_answers_nobody_reads_any_more_ends_without_a_word() -> None:
+    command = [*ServerProcesses._COMMAND, str(os.getpid())]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]  # by what they are for
+        process.stdout.readline()
+        process.stdout.close()
+        process.stdin.write(b'{"id": 1, "do": "poll", "name": "none"}\n')
+        process.stdin.flush()
+        assert process.stderr.read() == b""
+        assert process.wait() == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

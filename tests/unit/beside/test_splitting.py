@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -161,19 +162,31 @@ async def test_an_answer_that_is_lost_leaves_it_to_be_seen_whether_it_is_split(b
     assert node.hands.reshaper.splits_failed == 0
 
 
-async def test_splits_that_fail_in_succession_stop_all_acting_until_an_operator_says_go_on(beside: Beside) -> None:
-    node = await leader(beside, move_timeout_ms=300)
+def wait_for_a_second_only(node: BesideNode, patch: pytest.MonkeyPatch) -> None:
+    """Until a split is seen, which is not made this time."""
+    reshaper = node.hands.reshaper
+    settings = SimpleNamespace(namespace_bundle_unloading_timeout_ms=1_000)
+    patch.setattr(reshaper, "_live", SimpleNamespace(current=settings, planner=reshaper._live.planner))
+
+
+async def test_splits_that_fail_in_succession_stop_all_acting_until_an_operator_says_go_on(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await leader(beside)
     beside.pulsar.faults.refuse("/split", 412, "no such bundle")
     beside.pulsar.faults.answer("/split", 204, b"")
     beside.pulsar.faults.answer("/split", 500, b"")
     for failures, sentence in [
         (1, "answered 412"),
-        (2, "after 0.3 s it is still one bundle"),
+        (2, "after 1.0 s it is still one bundle"),
         (3, "answered 500"),
     ]:
         await beside.pulsar.report()
         await node.intake.settled()
-        await node.hands.reshaping.round()
+        with monkeypatch.context() as patch:
+            if "still one bundle" in sentence:
+                wait_for_a_second_only(node, patch)
+            await node.hands.reshaping.round()
         assert (await beside.acts()).failures == failures
         (entry,) = [each for each in said(node, "split") if each["subject"] == LOWER]
         assert (entry["reason"], entry["acted"]) == ("split_failed", False)
