@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ from loadmanager.history.schemas import NAME, RATE, TABLES, version_of
 _BATCH_ROWS = 1 << 18
 
 
+@cache
 def raw_schema(table: str) -> pa.Schema:
     """The columns of a table of the history; rates are doubles here."""
     return pa.schema([(each.name, pa.float64() if each.type == RATE else each.type) for each in TABLES[table].columns])
@@ -24,22 +26,25 @@ def raw_rows(content: bytes, table: str, where: str) -> Iterator[pa.Table]:
     known = TABLES[table]
     names = [each.name for each in known.columns if each.type == NAME]
     with pq.ParquetFile(pa.BufferReader(content), read_dictionary=names) as parquet:
-        version = version_of(parquet.schema_arrow.metadata, table, where)
-        known.conform(parquet.schema_arrow.empty_table(), version, where)
-        there = [name for name in known.names if name in parquet.schema_arrow.names]
-        for batch in parquet.iter_batches(_BATCH_ROWS, columns=there):
+        schema = parquet.schema_arrow
+        known.conform(schema.empty_table(), version_of(schema.metadata, table, where), where)
+        there = [name for name in known.names if name in schema.names]
+        for batch in parquet.iter_batches(_BATCH_ROWS, columns=there, use_threads=False):
             yield _as_ours(pa.Table.from_batches([batch]), table)
 
 
 def _as_ours(rows: pa.Table, table: str) -> pa.Table:
     schema = raw_schema(table)
+    given = dict(zip(rows.column_names, rows.columns, strict=True))
     columns = []
     for wanted, kind in zip(schema, (each.type for each in TABLES[table].columns), strict=True):
-        if wanted.name not in rows.column_names:
+        column = given.get(wanted.name)
+        if column is None:
             columns.append(pa.nulls(rows.num_rows, wanted.type))
-            continue
-        column = rows.column(wanted.name)
-        columns.append(_rates(column) if kind == RATE else column.cast(wanted.type))
+        elif kind == RATE:
+            columns.append(_rates(column))
+        else:
+            columns.append(column if column.type == wanted.type else column.cast(wanted.type))
     return pa.table(columns, schema=schema)
 
 
