@@ -21,9 +21,7 @@ from loadmanager.sim.running import SIDE_BY_SIDE, run
 from loadmanager.sim.scenario import Scenario
 
 SCENARIOS = packaged_scenarios()
-LONGEST_S = 7_200.0
-LONGER_S = {"recorded-traffic": 14_400.0, "time-zones-learned": 14_400.0}
-"""Of those in which what does not hold shows late."""
+LONGEST_S = 14_400.0
 TRAFFIC = sorted(TRACES.glob("tweets_*.csv"))
 
 NOT_HELD = {
@@ -80,8 +78,7 @@ def broken(
     recorded = recorded_for(scenario, PROJECT, [str(path) for path in TRAFFIC]) if scenario.traces else []
     keys: set[str] = set()
     with patch.object(leading, "shed", told_in(keys)):
-        shortened = scenario.shortened(LONGER_S.get(scenario.name, LONGEST_S))
-        done = run(shortened, strategy, settings, recorded=recorded)
+        done = run(scenario.shortened(LONGEST_S), strategy, settings, recorded=recorded)
     assert is_deceived or keys <= NOTHING_CAN_MOVE.get(scenario.name, set())
     assert len(done.checks) >= 1
     return {check.key for check in done.checks if not check.held}
