@@ -75,7 +75,7 @@ def carried(bundle_reports: pa.Table, reports: pa.Table, from_ms: int, to_ms: in
 
 
 @dataclass(frozen=True, slots=True)
-class Bundles:
+class NumberedBundles:
     """Which one each row is of, and what they are."""
 
     bundle: Codes
@@ -93,7 +93,7 @@ class Bundles:
         return pc.binary_join_element_wise(namespaces, fixed.cast(pa.binary()).cast(pa.string()), "")
 
 
-def bundles_of(rows: pa.Table) -> Bundles:
+def bundles_of(rows: pa.Table) -> NumberedBundles:
     """By the namespace and the bounds of each row."""
     namespace, namespaces = codes_of(rows.column("namespace"))
     lower, upper = (rows.column(name).to_numpy() for name in ("range_lower", "range_upper"))
@@ -103,7 +103,7 @@ def bundles_of(rows: pa.Table) -> Bundles:
     if (upper_of[bundle] != upper).any():  # some were split or merged, and begin at the same hash
         bundle, both = _numbered(bundle.astype(np.int64) << _HASH_BITS | upper)
         keys, upper_of = keys[both >> _HASH_BITS], both & HASH_SPACE_END
-    return Bundles(bundle, Ranges(keys >> _HASH_BITS, keys & HASH_SPACE_END, upper_of), namespaces)
+    return NumberedBundles(bundle, Ranges(keys >> _HASH_BITS, keys & HASH_SPACE_END, upper_of), namespaces)
 
 
 def _numbered(keys: IntArray) -> tuple[Codes, IntArray]:
@@ -137,7 +137,7 @@ class _Turns:
         return _Turns(self.row[order], self.bundle[order], self.report[order])
 
 
-def _in_turn(bundles: Bundles, report: Codes, at_ms: IntArray) -> _Turns:
+def _in_turn(bundles: NumberedBundles, report: Codes, at_ms: IntArray) -> _Turns:
     row = np.flatnonzero(report >= 0).astype(np.int32)
     turns = _Turns(row, bundles.bundle[row], report[row])
     others, theirs = reports_of_others(bundles.ranges, turns.bundle, turns.report, at_ms)

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from loadmanager.core.recordable import RATE_STEPS_PER_UNIT
+from loadmanager.history.reader import rates_of
 from loadmanager.history.schemas import NAME, RATE, TABLES, version_of
 
 _BATCH_ROWS = 1 << 18
@@ -51,14 +52,7 @@ def _as_ours(rows: pa.Table, table: str) -> pa.Table:
 def _rates(column: pa.ChunkedArray) -> pa.Array:
     """Of decimals as we write them without a conversion, which would take a third of the time of reading."""
     if column.type == RATE and not column.null_count:
-        chunks = [_thousandths(each) for each in column.chunks]
-        return pa.array(np.concatenate([np.empty(0, dtype=np.int64), *chunks]) / RATE_STEPS_PER_UNIT)
+        return pa.array(np.concatenate([np.empty(0), *(rates_of(chunk) for chunk in column.chunks)]))
     numbers = column.cast(pa.float64())
     steps = np.rint(numbers.fill_null(0.0).to_numpy() * RATE_STEPS_PER_UNIT) / RATE_STEPS_PER_UNIT
     return pa.array(steps, mask=np.asarray(numbers.is_null()))
-
-
-def _thousandths(chunk: pa.Decimal128Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Of 18 digits: they fit in the lower of the two words of each."""
-    words = np.frombuffer(chunk.buffers()[1], dtype=np.int64).reshape(-1, 2)
-    return words[chunk.offset : chunk.offset + len(chunk), 0]
