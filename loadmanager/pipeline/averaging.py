@@ -20,12 +20,13 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from loadmanager.history.files import DAY_MS, HOUR_MS
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS
 from loadmanager.pipeline.averages import (
     NOT_FOR_LONGER,
     SHORTEST_S,
+    WINDOWS_S,
     rolled_up,
     short_broker_windows,
     short_bundle_windows,
@@ -47,7 +48,7 @@ BY_UNIT = (CARRIED, IMBALANCE, REPORTED_BY, TOTALS_COMPARED)
 SUBJECTS = {"bundle_windows": "namespace", "broker_windows": "broker", "namespace_windows": "namespace"}
 """The tables of windows, and by what they are divided where days are made of them."""
 
-_HOUR_S, _DAY_S = HOUR_MS // 1000, DAY_MS // 1000
+_, _HOUR_S, _DAY_S = WINDOWS_S
 _NOT_READ = {"cache_bytes", "incarnation", "version", "load_manager_class", "last_update_ms", "start_timestamp_ms"}
 
 
@@ -97,9 +98,10 @@ class Averaging:
     ) -> Iterator[tuple[int, Packed | ForDays]]:
         """Each with the number of the task that is to have it."""
         if isinstance(task, MadeBefore):
-            for table in SUBJECTS:
-                for short in _made_before(contents, table):
-                    yield from self._for_days(table, short)
+            for path in task.files:
+                table = place_of(path).partition("/")[0]
+                with opened(contents, path) as parquet:
+                    yield from self._for_days(table, parquet.read().filter(pc.field("window_s") == SHORTEST_S))
             return
         packer = Packer()
         for table, rows in self._windows(task, contents):
@@ -166,23 +168,14 @@ def _clean_rows(contents: Mapping[str, bytes], table: str, hours: Hours) -> pa.T
     from_ms = hours.from_ms - STANDS_MS
     found = [schema.empty_table().select(columns)]
     for path in hours.files:
-        place = place_of(path)
-        if place.startswith(f"{CLEAN[table]}/"):
-            found.append(_rows_between(contents[place], columns, from_ms, hours.to_ms))
+        if place_of(path).startswith(f"{CLEAN[table]}/"):
+            with opened(contents, path) as parquet:
+                found.append(_rows_between(parquet, columns, from_ms, hours.to_ms))
     return pa.concat_tables(found).unify_dictionaries()
 
 
-def _rows_between(content: bytes, columns: Sequence[str], from_ms: int, to_ms: int) -> pa.Table:
-    with opened(content) as parquet:
-        at = parquet.schema_arrow.get_field_index(TIME)
-        groups = [parquet.metadata.row_group(number).column(at).statistics for number in range(parquet.num_row_groups)]
-        wanted = [number for number, each in enumerate(groups) if each.max >= from_ms and each.min < to_ms]
-        return times_between(parquet.read_row_groups(wanted, columns), from_ms, to_ms)
-
-
-def _made_before(contents: Mapping[str, bytes], table: str) -> Iterator[pa.Table]:
-    """The windows of 5 minutes that are in the files of this table."""
-    for place, content in contents.items():
-        if place.startswith(f"{table}/"):
-            with opened(content) as parquet:
-                yield parquet.read().filter(pc.field("window_s") == SHORTEST_S)
+def _rows_between(parquet: pq.ParquetFile, columns: Sequence[str], from_ms: int, to_ms: int) -> pa.Table:
+    at = parquet.schema_arrow.get_field_index(TIME)
+    groups = [parquet.metadata.row_group(number).column(at).statistics for number in range(parquet.num_row_groups)]
+    wanted = [number for number, each in enumerate(groups) if each.max >= from_ms and each.min < to_ms]
+    return times_between(parquet.read_row_groups(wanted, columns), from_ms, to_ms)

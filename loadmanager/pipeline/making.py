@@ -185,7 +185,8 @@ def make_means(spark: SparkSession, tables: Tables, parts: Sequence[str] | None,
     tasks = tasks_of(spark, clean, lambda each: each[1].rows, TASK_ROWS)
     count = max(1, len(tasks))
     tasks += [[each] for each in (tables.files(MEANS) if goes_on else [])]
-    given = [(None, [path for path, _ in task]) for task in tasks]
+    paths = [[path for path, _ in task] for task in tasks]
+    given = list(zip(paths, paths, strict=True))
 
     def made(_: Put) -> RDD[Any]:
         return exchanged(on_files(spark, tables.directory, given, Sampling(count)), count).mapPartitions(gone_on)

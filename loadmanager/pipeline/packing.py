@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,8 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from loadmanager.errors import PipelineError
 from loadmanager.history.schemas import KEYS
-from loadmanager.pipeline.contents import TIME
+from loadmanager.pipeline.contents import TIME, place_of
 
 GROUP_ROWS = 1 << 20
 """Of a row group, as far as there are so many: so many are in memory at a time."""
@@ -118,11 +120,23 @@ def unpacked(data: bytes) -> pa.Table:
     return pq.read_table(pa.BufferReader(data))
 
 
-def opened(data: bytes) -> pq.ParquetFile:
-    """A packed file whose texts are read as dictionaries: few are different."""
-    source = pa.BufferReader(data)
-    texts = [each.name for each in pq.read_schema(source) if pa.types.is_string(each.type)]
-    return pq.ParquetFile(source, read_dictionary=texts)
+@contextmanager
+def opened(contents: Mapping[str, bytes], path: str) -> Iterator[pq.ParquetFile]:
+    """A packed file, of those whose bytes are here, whose texts are read as dictionaries: few are different.
+
+    Raises `PipelineError` for a file that is gone, or that cannot be read.
+    """
+    content = contents.get(place_of(path))
+    if content is None:
+        raise PipelineError(f"{path}: a file of a table is gone: make all anew (--anew)")
+    try:
+        source = pa.BufferReader(content)
+        texts = [each.name for each in pq.read_schema(source) if pa.types.is_string(each.type)]
+        with pq.ParquetFile(source, read_dictionary=texts) as parquet:
+            yield parquet
+    except (OSError, pa.ArrowException) as error:
+        said = " ".join(str(error).split())
+        raise PipelineError(f"{path}: cannot be read: {said}; make all anew (--anew)") from error
 
 
 def to_stream(rows: pa.Table) -> bytes:

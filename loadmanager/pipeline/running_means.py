@@ -6,7 +6,7 @@ side by side. A leader leaves a bundle to its owner when two brokers report it a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -17,7 +17,7 @@ from loadmanager.core.load import LONG_WINDOW, SHORT_WINDOW, BoolArray, FloatArr
 from loadmanager.history.schemas import BUNDLE_REPORTS, LOAD_COLUMNS, ORDER
 from loadmanager.pipeline.arrays import Codes, by_number, codes_of, named, table_of
 from loadmanager.pipeline.carried import bundles_of
-from loadmanager.pipeline.contents import WHOLE
+from loadmanager.pipeline.contents import WHOLE, place_of
 from loadmanager.pipeline.packing import Packed, Packer, from_stream, opened, to_stream
 from loadmanager.pipeline.raw_rows import raw_schema
 
@@ -39,12 +39,12 @@ class Sampling:
     tasks: int
 
     def __call__(
-        self, number: int, task: None, contents: Mapping[str, bytes]
+        self, number: int, paths: Sequence[str], contents: Mapping[str, bytes]
     ) -> Iterator[tuple[int, tuple[bool, bytes]]]:
-        del number, task
-        for place, content in contents.items():
-            is_known = place.startswith(f"{MEANS}/")
-            with opened(content) as parquet:
+        del number
+        for path in paths:
+            is_known = place_of(path).startswith(f"{MEANS}/")
+            with opened(contents, path) as parquet:
                 rows = with_ranges(parquet.read()) if is_known else parquet.read(list(_SAMPLE))
             to = self._task_of(rows)
             for each in np.unique(to).tolist():

@@ -285,6 +285,20 @@ def test_a_step_whose_tables_are_missing_says_which(spark: SparkSession, history
     assert "broker_windows: there is no such table yet" in text
 
 
+def test_a_file_of_a_table_that_is_gone_is_named_with_the_fix(
+    spark: SparkSession, history: Path, tmp_path: Path
+) -> None:
+    job = Job(str(history), str(tmp_path / "out"))
+    run(spark, job, ["ingest"], Seen())
+    path, _ = Tables(spark, job.out).files("clean_bundle_reports")[0]
+    Path(path).unlink()
+    with pytest.raises(
+        StepError, match=rf"step averages: .*{path}: a file of a table is gone: make all anew \(--anew\)"
+    ):
+        run(spark, job, ["averages"], Seen())
+    run(spark, replace(job, anew=True), ["ingest", "averages"], Seen())
+
+
 def test_a_report_of_no_run_says_what_is_missing(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"summary\.json: cannot be read"):
         make_report_again(spark, str(tmp_path))

@@ -96,9 +96,9 @@ def test_bundles_are_divided_among_tasks_which_go_on_from_what_was_known(tmp_pat
     entries = fractions(30)
     early, whole = rows_of(tmp_path / "early", entries[:14]), rows_of(tmp_path / "whole", entries)
     tasks, first = 3, packed("clean_bundle_reports", early)
-    (before,) = gone_on(Sampling(1)(0, None, {"clean_bundle_reports/a": first}))
-    given = list(Sampling(tasks)(0, None, {"clean_bundle_reports/a": packed("clean_bundle_reports", whole)}))
-    given += list(Sampling(tasks)(1, None, {"running_means/b": before.data}))
+    (before,) = gone_on(Sampling(1)(0, ["clean_bundle_reports/a"], {"clean_bundle_reports/a": first}))
+    contents = {"clean_bundle_reports/a": packed("clean_bundle_reports", whole), "running_means/b": before.data}
+    given = [pair for number, path in enumerate(contents) for pair in Sampling(tasks)(number, [path], contents)]
     assert {number for number, _ in given} <= set(range(tasks))
     made = [each for number in range(tasks) for each in gone_on(pair for pair in given if pair[0] == number)]
     assert len(made) > 1

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from loadmanager.errors import PipelineError
 from loadmanager.history.files import Directory
 from loadmanager.pipeline.packing import Packed, Packer, from_stream, opened, times_between, to_stream
 from loadmanager.pipeline.storing import Stored, _stored
@@ -29,10 +30,19 @@ def test_rows_of_a_part_are_one_file_with_what_they_are_known_by(monkeypatch: py
     monkeypatch.setattr("loadmanager.pipeline.packing.GROUP_ROWS", 5)
     found = packed(ROWS, ROWS.slice(0, 0), ROWS, ROWS.slice(0, 1))
     assert (found.table, found.part, found.rows, found.times) == ("table", "part", 9, (3, 9))
-    with opened(found.data) as parquet:
+    with opened({"file": found.data}, "file") as parquet:
         assert [parquet.metadata.row_group(at).num_rows for at in range(parquet.num_row_groups)] == [5, 3, 1]
         assert parquet.read().to_pylist() == [*ROWS.to_pylist(), *ROWS.to_pylist(), *ROWS.to_pylist()[:1]]
         assert pa.types.is_dictionary(parquet.schema_arrow.field("name").type)
+
+
+@pytest.mark.parametrize("damage", [0, 100])
+def test_a_file_of_a_table_that_is_gone_or_damaged_is_named_with_the_fix(damage: int) -> None:
+    path = "/out/table/write/part=a/file.parquet"
+    contents = {"table/write/part=a/file.parquet": packed(ROWS).data[:damage]} if damage else {}
+    said = "cannot be read: .*" if damage else "a file of a table is gone: "
+    with pytest.raises(PipelineError, match=rf"^{path}: {said}make all anew \(--anew\)"), opened(contents, path):
+        pass
 
 
 def test_of_nothing_there_is_no_file() -> None:
