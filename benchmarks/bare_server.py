@@ -20,7 +20,7 @@ async def serve(body: bytes, ready_file: Path) -> None:
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    write_ready_file(ready_file, f"http://127.0.0.1:{runner.addresses[0][1]}")
+    write_ready_file(ready_file, {"url": f"http://127.0.0.1:{runner.addresses[0][1]}"})
     await asyncio.Event().wait()
 
 

@@ -174,7 +174,7 @@ async def serve(ready_file: Path) -> None:
     app.router.add_post("/bench/stop", cycles.stop)
     runner = await serve_within(app, ServerLimits.of(settings), 1.0)
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    write_ready_file(ready_file, f"http://127.0.0.1:{runner.addresses[0][1]}")
+    write_ready_file(ready_file, {"url": f"http://127.0.0.1:{runner.addresses[0][1]}"})
     await asyncio.Event().wait()
 
 

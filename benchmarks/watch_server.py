@@ -131,7 +131,7 @@ async def serve(ready_file: Path) -> None:
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     await listen_on(runner, listener)
-    write_ready_file(ready_file, f"http://127.0.0.1:{listener.getsockname()[1]}")
+    write_ready_file(ready_file, {"url": f"http://127.0.0.1:{listener.getsockname()[1]}"})
     await asyncio.Event().wait()
 
 

@@ -7,28 +7,17 @@ import socket
 from pathlib import Path
 from typing import Annotated
 
-import structlog
 import typer
 
 from loadmanager.agent.service import Agent, url_of
 from loadmanager.cli.doors import Doors, listen, listen_at, tls_of
 from loadmanager.cli.exits import EXIT_FAILURE, fail
-from loadmanager.cli.running import (
-    ANSWER_S,
-    GRACE_S,
-    open_store,
-    start_up,
-    stop_signal,
-    warn_if_open,
-    write_ready_file,
-)
+from loadmanager.cli.running import ANSWER_S, GRACE_S, open_store, ready, start_up
 from loadmanager.config import AgentSettings
 from loadmanager.errors import StoreError
 from loadmanager.serving import ServerLimits, listen_on, serve_within
 from loadmanager.store.securing import Process
 from loadmanager.tls import TlsMetrics
-
-log = structlog.get_logger(__name__)
 
 _LOOPBACK = "127.0.0.1"
 _OF_THIS_HOST = {"0.0.0.0": _LOOPBACK, "::": "::1"}  # noqa: S104 - what listens everywhere listens there
@@ -65,14 +54,10 @@ async def _run(settings: AgentSettings, ready_file: Path | None) -> None:
     await doors.open(runner)
     if of_broker:
         await listen_on(broker_runner, of_broker)
-    log.info(
-        "agent_started", url=url, local_url=local_url, broker_id=settings.broker_id, store=settings.metadata_store_url
-    )
-    warn_if_open(settings, settings.bind_address)
-    if ready_file is not None:
-        write_ready_file(ready_file, url, localUrl=local_url)
+    of = {"local_url": local_url, "broker_id": settings.broker_id, "store": settings.metadata_store_url}
+    stop = ready("agent_started", settings, ready_file, {"url": url, "localUrl": local_url}, **of)
     try:
-        await beside.run(stop_signal())
+        await beside.run(stop)
     except (ExceptionGroup, StoreError) as failure:  # the top of the process: whatever it was, say it and end
         causes = failure.exceptions if isinstance(failure, ExceptionGroup) else (failure,)
         said = "; ".join(f"{type(cause).__name__}: {cause}" for cause in causes)

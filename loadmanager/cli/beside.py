@@ -29,11 +29,10 @@ from loadmanager.cli.running import (
     check_audit_log,
     keep_pauses_short,
     open_store,
+    ready,
     start_up,
     store_of,
     until_told_to_stop,
-    warn_if_open,
-    write_ready_file,
 )
 from loadmanager.config import BesideSettings
 from loadmanager.errors import ConfigurationError, HistoryError, StoreError
@@ -168,11 +167,9 @@ async def _serve(
         keep_pauses_short()
         give_back_memory()
         await listen_on(runner, listener)
-        log.info("beside", url=url, mode=settings.mode, pulsar=settings.pulsar_metadata_store_url)
-        warn_if_open(settings, settings.bind_address)
-        if ready_file is not None:
-            write_ready_file(ready_file, url)
-        await until_told_to_stop(node.failure)
+        of = {"mode": settings.mode, "pulsar": settings.pulsar_metadata_store_url}
+        stop = ready("beside", settings, ready_file, {"url": url}, **of)
+        await until_told_to_stop(stop, node.failure)
         log.info("stopping", url=url)
     finally:
         await node.stop()

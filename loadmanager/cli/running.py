@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import orjson
 import structlog
@@ -27,6 +27,9 @@ from loadmanager.store.access import Access
 from loadmanager.store.foreign import refuse_pulsar
 from loadmanager.store.securing import Process, refuse_strangers
 from loadmanager.store.zookeeper import ZooKeeperStore
+
+if TYPE_CHECKING:
+    from loadmanager.config import AgentSettings, BesideSettings, Settings
 
 log = structlog.get_logger(__name__)
 
@@ -164,17 +167,28 @@ async def patiently(ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
             await asyncio.sleep(_TRY_AGAIN_S)
 
 
-def stop_signal() -> asyncio.Event:
-    """Set on SIGTERM or SIGINT."""
+def ready(
+    event: str,
+    settings: Settings | AgentSettings | BesideSettings,
+    ready_file: Path | None,
+    where: Mapping[str, str],
+    **said: object,
+) -> asyncio.Event:
+    """Say that the process serves, in the log and in the file, which says `where`. What is given back is set on SIGTERM
+    or SIGINT: whoever has heard that it serves can end it in order.
+    """
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    log.info(event, url=where["url"], **said)
+    warn_if_open(settings, settings.bind_address)
+    if ready_file is not None:
+        write_ready_file(ready_file, where)
     return stop
 
 
-async def until_told_to_stop(failure: asyncio.Future[None]) -> None:
-    """Return on SIGTERM or SIGINT; the process ends with the `failure` of a task that must not end."""
-    stop = stop_signal()
+async def until_told_to_stop(stop: asyncio.Event, failure: asyncio.Future[None]) -> None:
+    """Return once told to `stop`; the process ends with the `failure` of a task that must not end."""
     failure.add_done_callback(lambda _: stop.set())
     await stop.wait()
     if failure.done():
@@ -203,8 +217,8 @@ def keep_pauses_short() -> None:
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
 
-def write_ready_file(path: Path, url: str, **more: str) -> None:
+def write_ready_file(path: Path, where: Mapping[str, str]) -> None:
     """Tell whoever started this process where it answers; the file appears whole or not at all."""
     partial = path.with_name(f"{path.name}.partial")
-    partial.write_bytes(orjson.dumps({"url": url, "pid": os.getpid(), **more}))
+    partial.write_bytes(orjson.dumps({**where, "pid": os.getpid()}))
     partial.replace(path)

@@ -22,10 +22,9 @@ from loadmanager.cli.running import (
     keep_pauses_short,
     open_store,
     patiently,
+    ready,
     start_up,
     until_told_to_stop,
-    warn_if_open,
-    write_ready_file,
 )
 from loadmanager.config import Settings
 from loadmanager.errors import HistoryError, StoreError
@@ -69,11 +68,8 @@ async def _serve(settings: Settings, ready_file: Path | None) -> None:
         keep_pauses_short()
         give_back_memory()
         await doors.open(runner)
-        log.info("serving", url=url, store=settings.metadata_store_url)
-        warn_if_open(settings, settings.bind_address)
-        if ready_file is not None:
-            write_ready_file(ready_file, url)
-        await until_told_to_stop(node.failure)
+        stop = ready("serving", settings, ready_file, {"url": url}, store=settings.metadata_store_url)
+        await until_told_to_stop(stop, node.failure)
         log.info("stopping", url=url)
     except StoreError as error:
         fail(f"metadataStoreUrl {settings.metadata_store_url}: {error}", EXIT_FAILURE)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +18,8 @@ from support.nodes import settings
 from support.servers import closed_port
 
 from loadmanager import __version__
-from loadmanager.cli import COMMANDS, main
-from loadmanager.cli.running import warn_if_open, write_ready_file
+from loadmanager.cli import COMMANDS, main, running
+from loadmanager.cli.running import ready, warn_if_open, write_ready_file
 
 ROOT = Path(__file__).parents[3]
 
@@ -141,9 +143,26 @@ def test_a_metadata_store_url_that_is_none_ends_serve_with_exit_code_2(
 
 
 def test_the_ready_file_appears_whole(tmp_path: Path) -> None:
-    write_ready_file(tmp_path / "ready.json", "http://h:1")
+    write_ready_file(tmp_path / "ready.json", {"url": "http://h:1"})
     assert [path.name for path in tmp_path.iterdir()] == ["ready.json"]
     assert (tmp_path / "ready.json").read_text() == f'{{"url":"http://h:1","pid":{os.getpid()}}}'
+
+
+async def test_whoever_sees_the_ready_file_can_end_the_process_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unheard: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: unheard.append(number))
+    monkeypatch.setattr(running, "write_ready_file", lambda *_: signal.raise_signal(signal.SIGTERM))
+    try:
+        with capture_logs() as logs:
+            stop = ready("serving", settings(), tmp_path / "ready.json", {"url": "http://h:1"})
+        async with asyncio.timeout(60):
+            await stop.wait()
+    finally:
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
+        signal.signal(signal.SIGTERM, before)
+    assert (logs[0]["event"], unheard) == ("serving", [])
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])
