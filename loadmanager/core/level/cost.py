@@ -8,6 +8,7 @@ the metrics apart. Only shares of sums are fitted, so the unit of a load does no
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from loadmanager.core.load import (
     METRICS,
     THROUGHPUT_IN,
     THROUGHPUT_OUT,
+    BoolArray,
     FloatArray,
 )
 
@@ -26,9 +28,6 @@ _DRAWN, _DRAWN_TO_NO_IDLE = 1e-3, 0.1
 """How much equal shares weigh beside what the brokers say; and that idle brokers use nothing, as all usage would look
 like that of idle brokers once they are level.
 """
-_SWEEPS = 200
-_SETTLED = 1e-9
-"""Rounds of coordinate descent at the most, and the change of shares below which they end."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,14 +56,38 @@ def _fit(parts: FloatArray, wanted: FloatArray, drawn_to: FloatArray) -> FloatAr
     """The shares (k,), none negative, with which the columns of `parts` (M, k) come nearest to what is wanted (M,)."""
     weight = np.full(len(drawn_to), _DRAWN * len(parts))
     weight[-1] = _DRAWN_TO_NO_IDLE * len(parts)
-    square = ((parts[:, :, None] * parts[:, None, :]).sum(axis=0) + np.diag(weight)).tolist()
-    right = ((parts * wanted[:, None]).sum(axis=0) + weight * drawn_to).tolist()
-    shares: list[float] = drawn_to.tolist()
-    for _ in range(_SWEEPS):
-        before = shares.copy()
-        for k, row in enumerate(square):
-            others = sum(each * share for each, share in zip(row, shares, strict=True)) - row[k] * shares[k]
-            shares[k] = max(0.0, (right[k] - others) / row[k])
-        if max(abs(new - old) for new, old in zip(shares, before, strict=True)) < _SETTLED:
-            break
-    return np.array(shares)
+    square = (parts[:, :, None] * parts[:, None, :]).sum(axis=0) + np.diag(weight)
+    return best_of_none_negative(square, (parts * wanted[:, None]).sum(axis=0) + weight * drawn_to)
+
+
+def best_of_none_negative(square: FloatArray, right: FloatArray) -> FloatArray:
+    """The x (k,), none of it negative, with the least `x @ square @ x / 2 - right @ x`. `square` (k, k) is positive
+    definite, and k is small.
+
+    Where some of x are 0, the others are best where they solve their own equations, and it comes to `-right @ x / 2`
+    then. So it is the highest `right @ x` of all choices of those that are 0 whose solution has nothing negative.
+    """
+    found = _solved(square, right)
+    height = np.where((found >= 0).all(axis=0), (found * right[:, None]).sum(axis=0), -np.inf)
+    return np.asarray(found[:, np.argmax(height)])
+
+
+def _solved(square: FloatArray, right: FloatArray) -> FloatArray:
+    """(k, 2**k): the solutions of the equations for each choice of the unknowns, where others are 0; by elimination,
+    which gives the same bits on every machine, and needs no search for pivots where `square` is positive definite.
+    """
+    count = len(right)
+    is_chosen = _choices(count)
+    both = np.where(is_chosen[:, None] & is_chosen[None, :], square[:, :, None], np.eye(count)[:, :, None])
+    rows = np.concatenate([both, np.where(is_chosen, right[:, None], 0.0)[:, None]], axis=1)
+    for pivot in range(count):
+        row = rows[pivot] / rows[pivot, pivot]
+        rows -= rows[:, pivot, None] * row
+        rows[pivot] = row
+    return rows[:, -1]
+
+
+@cache
+def _choices(count: int) -> BoolArray:
+    """(k, 2**k): which of so many are chosen, in every way."""
+    return (np.arange(1 << count) >> np.arange(count)[:, None] & 1).astype(np.bool_)

@@ -6,10 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import nnls
 from support.builders import MIB, Load, averages, broker, bundle, report, snapshot, throughput
 
 from loadmanager.core.controls import Controls
-from loadmanager.core.level.cost import fit_price
+from loadmanager.core.level.cost import best_of_none_negative, fit_price
 from loadmanager.core.level.load import Loads, level_of
 from loadmanager.core.level.score import badness, part_of, score
 from loadmanager.core.load import BANDWIDTH_IN, CPU, METRICS, THROUGHPUT_IN, BrokerReport
@@ -83,12 +86,21 @@ def test_brokers_that_are_alike_are_not_taken_for_idle_ones() -> None:
     assert (price.per_unit * 10).sum() == pytest.approx(40.0, rel=0.02)
 
 
-def test_metrics_that_go_together_are_told_apart_as_far_as_a_bounded_number_of_rounds_goes() -> None:
+def test_metrics_that_go_together_are_told_apart_no_further_than_it_is_worth() -> None:
     rng = np.random.default_rng(0)
     base = rng.uniform(1, 100, 34)
     load = np.stack([base * rng.uniform(0.98, 1.02, 34) for _ in range(METRICS)], axis=1)
     used = (load * [3.0, 0.0, 1.0, 2.0]).sum(axis=1)
     assert (load * fit_price(CPU, load, used).per_unit).sum(axis=1) == pytest.approx(used, rel=0.02)
+
+
+@given(seed=st.integers(0, 2**32 - 1), count=st.integers(1, 5), rows=st.integers(1, 12))
+def test_shares_are_those_of_least_squares_without_negative_ones(seed: int, count: int, rows: int) -> None:
+    rng = np.random.default_rng(seed)
+    parts = np.concatenate([rng.normal(size=(rows, count)), np.eye(count) * 0.1])
+    wanted = rng.normal(size=len(parts))
+    expected, _ = nnls(parts, wanted)
+    assert best_of_none_negative(parts.T @ parts, parts.T @ wanted) == pytest.approx(expected, abs=1e-9)
 
 
 def test_what_nobody_uses_or_carries_has_no_price() -> None:
