@@ -162,6 +162,12 @@ def asked(pulsar: FakePulsar, what: str) -> list[str]:
     return [each.path for each in pulsar.asked if what in each.path]
 
 
+async def knows_owners(beside: Beside, node: BesideNode) -> bool:
+    """Whether a process has seen who owns what, to the last move: of one that was half seen, only that nobody does."""
+    owners = {bundle: owner and owner.broker for bundle, owner in node.intake.owners.items()}
+    return owners == {bundle: await beside.pulsar.owner(bundle) for bundle in owners}
+
+
 async def is_settled(beside: Beside, node: BesideNode) -> None:
     """Nothing is under way, and the view is as Pulsar's metadata are."""
     for bundle in list(node.intake.owners):

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from support.beside import NAMESPACE, Beside, beside_pulsar
+from support.beside import NAMESPACE, Beside, beside_pulsar, knows_owners
 from support.waiting import eventually
 
 from loadmanager.beside.service import BesideNode
@@ -39,13 +39,14 @@ def gauges(node: BesideNode) -> dict[str, float]:
     return {name: value for name, _, _, value in node.judge.gauges()}
 
 
-async def told(node: BesideNode, reason: str, moves: int = 1) -> str:
-    """What there is in the diary after the next round, once so many moves were seen and have settled."""
+async def told(beside: Beside, node: BesideNode, reason: str, moves: int = 1) -> str:
+    """What there is in the diary after the next round, once so many moves were seen to their ends and have settled."""
 
     def seen() -> float:
         judged = sum(count for _, _, labels, count in node.judge.counters() if labels["reason"] == reason)
         return gauges(node)["loadmanager_beside_unjudged_moves"] + judged
 
+    await eventually(lambda: knows_owners(beside, node), what="every owner is seen as it is in Pulsar's store")
     await eventually(lambda: seen() == moves)
     node.judge.tick(time.time_ns() // 1_000_000 + 60_000)
     await node.shedding.begin_cycle()
@@ -57,7 +58,7 @@ async def test_a_move_of_pulsars_is_told(beside: Beside) -> None:
     node = await looking(beside)
     first, _, third = beside.pulsar.brokers
     await beside.pulsar.move(BUNDLE, third.broker_id)
-    text = await told(node, "moved_unselected")
+    text = await told(beside, node, "moved_unselected")
     assert f"{BUNDLE}: It was moved from {first.broker_id} to {third.broker_id}, " in text
     assert (node.settings.folder / "diary.txt").read_text() == text
     assert await beside.pulsar.owner(BUNDLE) == third.broker_id
@@ -66,7 +67,7 @@ async def test_a_move_of_pulsars_is_told(beside: Beside) -> None:
 async def test_what_a_broker_had_that_left_is_none(beside: Beside) -> None:
     node = await looking(beside)
     await beside.pulsar.kill(beside.pulsar.brokers[0])
-    text = await told(node, "owner_left", moves=4)
+    text = await told(beside, node, "owner_left", moves=4)
     assert "moved" not in text
     assert {record["reason"] for record in node.diary.records(100)} == {"owner_left"}
 
@@ -75,7 +76,7 @@ async def test_a_move_of_ours_is_ours(beside: Beside) -> None:
     node = await looking(beside, "act")
     to = node.view.registrations[beside.pulsar.brokers[1].broker_id]
     await node.executor.unload(BundleName.parse(OTHER), to, OwnershipReason.ADMIN_UNLOAD)
-    await told(node, "moved_by_us")
+    await told(beside, node, "moved_by_us")
     (record,) = node.diary.records(100)
     assert (record["subject"], record["why"]["destination"]) == (OTHER, to.broker)
     assert record["bytesPerS"] > 0
