@@ -50,6 +50,14 @@ def table_of(name: str, columns: Mapping[str, IntArray | FloatArray | pa.Array])
     return pa.table(arrays, pa.schema(list(kinds.items())))
 
 
+def only(rows: pa.Table, kept: BoolArray) -> pa.Table:
+    """The rows that are kept; of neighbours nothing is copied."""
+    places = np.flatnonzero(kept)
+    if len(places) and places[-1] - places[0] < len(places):
+        return rows.slice(int(places[0]), len(places))
+    return rows.take(pa.array(places))
+
+
 def differs(*columns: IntArray | Codes) -> BoolArray:
     """Which rows differ from the one before; the first one does."""
     found = np.ones(len(columns[0]), dtype=np.bool_)

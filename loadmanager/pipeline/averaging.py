@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS
+from loadmanager.pipeline.arrays import only
 from loadmanager.pipeline.averages import (
     NOT_FOR_LONGER,
     SHORTEST_S,
@@ -129,8 +130,7 @@ class Averaging:
     def _pack(self, table: str, rows: pa.Table, packer: Packer) -> None:
         start_ms = rows.column("start_ms").to_numpy()
         for key, from_ms, to_ms in self.units:
-            is_of_unit = (start_ms >= from_ms) & (start_ms < to_ms)
-            packer.add(table, key, rows if is_of_unit.all() else rows.filter(pa.array(is_of_unit)))
+            packer.add(table, key, only(rows, (start_ms >= from_ms) & (start_ms < to_ms)))
 
     def _for_days(self, table: str, short: pa.Table) -> Iterator[tuple[int, ForDays]]:
         """By subjects, since a day's windows are made of all of one."""
@@ -141,7 +141,7 @@ class Averaging:
         numbers = [crc32(name.encode()) % self.tasks for name in subjects.dictionary.to_pylist()]
         to = np.array(numbers)[subjects.indices.to_numpy()]
         for number in np.unique(to).tolist():
-            yield number, ForDays(table, to_stream(short.filter(pa.array(to == number))))
+            yield number, ForDays(table, to_stream(only(short, to == number)))
 
 
 def with_days(days: Sequence[TimePart], made: Iterable[tuple[int, Any]]) -> Iterator[Any]:

@@ -12,7 +12,7 @@ from loadmanager.core.load import FloatArray, IntArray
 from loadmanager.history.files import HOUR_MS
 from loadmanager.history.schemas import LOAD_COLUMNS, ORDER
 from loadmanager.pipeline.arrays import codes_of, differs, named, table_of
-from loadmanager.pipeline.carried import bundles_of, report_of
+from loadmanager.pipeline.carried import bundles_of, runs_of_reports
 
 TOLERANCE = 0.01
 """What a broker says may differ by this part from what its bundles add up to."""
@@ -61,13 +61,13 @@ def totals_compared(broker_reports: pa.Table, bundle_reports: pa.Table) -> pa.Ta
 
 def _summed(reports: pa.Table, bundle_reports: pa.Table) -> dict[str, FloatArray | IntArray]:
     """What the bundles of each report add up to."""
-    place = report_of(bundle_reports, reports)
-    known = place >= 0
-    sums: dict[str, FloatArray | IntArray] = {
-        name: np.bincount(place[known], bundle_reports.column(name).to_numpy()[known], len(reports))
-        for name in _FIGURES
+    starts, place = runs_of_reports(bundle_reports, reports)
+    rows: dict[str, FloatArray | IntArray] = {
+        name: np.add.reduceat(bundle_reports.column(name).to_numpy(), starts) for name in _FIGURES
     }
-    return sums | {_COUNT: np.bincount(place[known], minlength=len(reports))}
+    rows[_COUNT] = np.diff(starts, append=len(bundle_reports))
+    known = place >= 0
+    return {name: np.bincount(place[known], each[known], len(reports)) for name, each in rows.items()}
 
 
 def _compared(

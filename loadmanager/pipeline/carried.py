@@ -56,7 +56,9 @@ def carried(bundle_reports: pa.Table, reports: pa.Table, from_ms: int, to_ms: in
     by, brokers = codes_of(reports.column("broker"))
     said = _Said(reports.column("at_ms").to_numpy(), reports.column("ends_ms").to_numpy(), by)
     bundles = bundles_of(bundle_reports)
-    turns = _in_turn(bundles, report_of(bundle_reports, reports), said.at_ms)
+    starts, report = runs_of_reports(bundle_reports, reports)
+    of_rows = np.repeat(report, np.diff(starts, append=len(bundle_reports)))
+    turns = _in_turn(bundles, of_rows, said.at_ms)
     figures = {name: bundle_reports.column(name).to_numpy() for name in FIGURES}
     blocks = [_pieces(turns.of(block), said, figures, (from_ms, to_ms)) for block in _blocks(turns.bundle)]
     if not blocks:
@@ -112,12 +114,14 @@ def _numbered(keys: IntArray) -> tuple[Codes, IntArray]:
     return encoded.indices.to_numpy(), encoded.dictionary.to_numpy()
 
 
-def report_of(rows: pa.Table, reports: pa.Table) -> Codes:
-    """Of each row the number of its report, -1 where it is not among these. Rows of a report are mostly neighbours."""
+def runs_of_reports(rows: pa.Table, reports: pa.Table) -> tuple[IntArray, Codes]:
+    """Where rows of the same report begin that are neighbours, as they mostly are, and the number of that report, -1
+    where it is not among these.
+    """
     keys = [rows.column(name).to_numpy() for name in KEYS]
     starts = np.flatnonzero(differs(*keys))
     places = places_of([key[starts] for key in keys], [reports.column(name).to_numpy() for name in KEYS])
-    return np.repeat(places.astype(np.int32), np.diff(starts, append=len(rows)))
+    return starts, places.astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from loadmanager.errors import PipelineError
 from loadmanager.history.schemas import KEYS
+from loadmanager.pipeline.arrays import only
 from loadmanager.pipeline.contents import TIME, place_of
 
 GROUP_ROWS = 1 << 20
@@ -107,12 +108,13 @@ def times_between(rows: pa.Table, from_ms: int | None, to_ms: int | None) -> pa.
     if from_ms is None and to_ms is None:
         return rows
     at_ms = rows.column(TIME)
-    is_known = np.asarray(at_ms.is_valid())
+    kept = np.asarray(at_ms.is_valid()) if at_ms.null_count else np.ones(len(at_ms), dtype=np.bool_)
     times = at_ms.fill_null(0).to_numpy()
-    kept = is_known & (times >= (from_ms if from_ms is not None else times.min(initial=0)))
+    if from_ms is not None:
+        kept &= times >= from_ms
     if to_ms is not None:
         kept &= times < to_ms
-    return rows if kept.all() else rows.filter(pa.array(kept))
+    return only(rows, kept)
 
 
 def unpacked(data: bytes) -> pa.Table:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from loadmanager.core.load import LONG_WINDOW, SHORT_WINDOW, BoolArray, FloatArray, IntArray, next_average
 from loadmanager.history.schemas import BUNDLE_REPORTS, LOAD_COLUMNS, ORDER
-from loadmanager.pipeline.arrays import Codes, by_number, codes_of, named, table_of
-from loadmanager.pipeline.carried import bundles_of
+from loadmanager.pipeline.arrays import Codes, by_number, codes_of, differs, is_ascending, named, only, table_of
+from loadmanager.pipeline.carried import NumberedBundles, bundles_of
 from loadmanager.pipeline.contents import WHOLE, place_of
 from loadmanager.pipeline.packing import Packed, Packer, from_stream, opened, to_stream
 from loadmanager.pipeline.raw_rows import raw_schema
@@ -26,10 +28,35 @@ MEANS = "running_means"
 _RANGE = ("range_lower", "range_upper")
 _KEY = ("namespace", *_RANGE)
 _SHORT, _LONG = ([f"{length}_{name}" for name in LOAD_COLUMNS] for length in ("short", "long"))
-_OF_LAST = ("topics", "at_ms", *ORDER)
-_SAMPLE = (*_KEY, *LOAD_COLUMNS, *_OF_LAST)
+_OF_REPORT = ("at_ms", *ORDER)
+_OF_BUNDLE = (*LOAD_COLUMNS, "topics")
+_SAMPLE = (*_KEY, *_OF_REPORT, *_OF_BUNDLE)
 _MIXED = 2_654_435_761
 """Odd, and spread over 32 bits: bounds of ranges have many zeros in common."""
+
+
+class Samples(NamedTuple):
+    """What was reported, in `rows`; `bundle` and `report` in these are numbers of rows of the others."""
+
+    bundles: pa.Table
+    reports: pa.Table
+    rows: pa.Table
+
+
+def samples_of(rows: pa.Table) -> Samples:
+    """Rows of `clean_bundle_reports`, of which those of a report are mostly neighbours."""
+    bundles = bundles_of(rows)
+    begins = differs(*(rows.column(name).to_numpy() for name in ORDER))
+    numbers = {"bundle": bundles.bundle, "report": np.cumsum(begins, dtype=np.int32) - 1}
+    figures = {name: rows.column(name) for name in _OF_BUNDLE}
+    reports = rows.select(list(_OF_REPORT)).take(pa.array(np.flatnonzero(begins)))
+    return Samples(_keys_of(bundles), reports, pa.table({**numbers, **figures}))
+
+
+def _keys_of(bundles: NumberedBundles) -> pa.Table:
+    ranges = bundles.ranges
+    namespace = named(ranges.namespace.astype(np.int32), bundles.namespaces)
+    return pa.table(dict(zip(_KEY, (namespace, ranges.lower, ranges.upper), strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,32 +67,67 @@ class Sampling:
 
     def __call__(
         self, number: int, paths: Sequence[str], contents: Mapping[str, bytes]
-    ) -> Iterator[tuple[int, tuple[bool, bytes]]]:
+    ) -> Iterator[tuple[int, tuple[bytes, ...]]]:
         del number
         for path in paths:
-            is_known = place_of(path).startswith(f"{MEANS}/")
             with opened(contents, path) as parquet:
-                rows = with_ranges(parquet.read()) if is_known else parquet.read(list(_SAMPLE))
-            to = self._task_of(rows)
-            for each in np.unique(to).tolist():
-                yield each, (is_known, to_stream(rows.filter(pa.array(to == each))))
+                if place_of(path).startswith(f"{MEANS}/"):
+                    yield from self._divide_known(with_ranges(parquet.read()))
+                else:
+                    yield from self._divide(samples_of(parquet.read(list(_SAMPLE))))
 
-    def _task_of(self, rows: pa.Table) -> IntArray:
-        codes, namespaces = codes_of(rows.column("namespace"))
+    def _divide_known(self, means: pa.Table) -> Iterator[tuple[int, tuple[bytes]]]:
+        to = self._tasks_of(means)
+        for each in np.unique(to).tolist():
+            yield each, (to_stream(only(means, to == each)),)
+
+    def _divide(self, samples: Samples) -> Iterator[tuple[int, tuple[bytes, bytes, bytes]]]:
+        to, bundle = self._tasks_of(samples.bundles), samples.rows.column("bundle").to_numpy()
+        for each in np.unique(to).tolist():
+            is_its = to == each
+            number = np.cumsum(is_its, dtype=np.int32) - 1
+            places = np.flatnonzero(is_its[bundle])
+            rows = samples.rows.take(pa.array(places)).set_column(0, "bundle", pa.array(number[bundle[places]]))
+            its = Samples(only(samples.bundles, is_its), samples.reports, rows)
+            yield each, (to_stream(its.bundles), to_stream(its.reports), to_stream(its.rows))
+
+    def _tasks_of(self, bundles: pa.Table) -> IntArray:
+        codes, namespaces = codes_of(bundles.column("namespace"))
         hashes = np.array([crc32(name.encode()) for name in namespaces.to_pylist()], dtype=np.uint64)
-        lower, upper = (rows.column(name).to_numpy().astype(np.uint64) for name in _RANGE)
+        lower, upper = (bundles.column(name).to_numpy().astype(np.uint64) for name in _RANGE)
         mixed = (hashes[codes] ^ lower ^ (upper << np.uint64(1))) * np.uint64(_MIXED)
         return np.asarray((mixed >> np.uint64(16)) % np.uint64(self.tasks), dtype=np.int64)
 
 
-def gone_on(given: Iterable[tuple[int, tuple[bool, bytes]]]) -> Iterator[Packed]:
+def gone_on(given: Iterable[tuple[int, tuple[bytes, ...]]]) -> Iterator[Packed]:
     """What a task makes of what it was given to go on with."""
-    known, samples = [nothing_known()], [raw_schema(BUNDLE_REPORTS).empty_table().select(list(_SAMPLE))]
-    for _, (is_known, data) in given:
-        (known if is_known else samples).append(from_stream(data))
+    known, samples = [nothing_known()], list[Samples]()
+    for _, streams in given:
+        tables = [from_stream(each) for each in streams]
+        if len(tables) == 1:
+            known += tables
+        else:
+            samples.append(Samples(*tables))
     packer = Packer()
-    packer.add(MEANS, WHOLE, running_means(*(pa.concat_tables(each).unify_dictionaries() for each in (known, samples))))
+    packer.add(MEANS, WHOLE, running_means(pa.concat_tables(known).unify_dictionaries(), together(samples)))
     yield from packer.packed()
+
+
+def together(parts: Iterable[Samples]) -> Samples:
+    """All of them, with numbers of one kind, in about the order of their reports."""
+    bundles, reports, rows = ([each] for each in samples_of(raw_schema(BUNDLE_REPORTS).empty_table()))
+    first = {"bundle": 0, "report": 0}
+    for part in sorted(parts, key=lambda part: [part.reports.column(name)[0].as_py() for name in ORDER]):
+        numbered = part.rows
+        for place, (name, number) in enumerate(first.items()):
+            column = pc.add(numbered.column(name), pa.scalar(number, pa.int32()))
+            numbered = numbered.set_column(place, name, column)
+        rows.append(numbered)
+        bundles.append(part.bundles)
+        reports.append(part.reports)
+        first["bundle"] += len(part.bundles)
+        first["report"] += len(part.reports)
+    return Samples(*(pa.concat_tables(each).unify_dictionaries() for each in (bundles, reports, rows)))
 
 
 def with_ranges(means: pa.Table) -> pa.Table:
@@ -77,25 +139,27 @@ def with_ranges(means: pa.Table) -> pa.Table:
     return means
 
 
-def running_means(known: pa.Table, samples: pa.Table) -> pa.Table:
-    """The means, from those `known` before (`with_ranges`) and rows of `clean_bundle_reports`, of which those are not
-    counted again that they have.
+def running_means(known: pa.Table, samples: Samples) -> pa.Table:
+    """The means, from those `known` before (`with_ranges`) and samples, of which those are not counted again that they
+    have.
     """
-    keys = pa.concat_tables(table.select(list(_KEY)) for table in (known, samples)).unify_dictionaries()
-    bundles = bundles_of(keys)
-    count = len(bundles.ranges.lower)
-    means = _Means(count)
+    bundles = bundles_of(
+        pa.concat_tables(table.select(list(_KEY)) for table in (known, samples.bundles)).unify_dictionaries()
+    )
+    means = _Means(len(bundles.ranges.lower))
     means.set(bundles.bundle[: known.num_rows], known)
-    rows = bundles.bundle[known.num_rows :]
-    order = _in_turn(rows, samples, count)
-    epoch, sequence = (samples.column(name).to_numpy()[order] for name in ORDER)
-    order = order[means.are_before(rows[order], epoch, sequence)]
-    rows = rows[order]
-    means.take_in(rows, np.stack([samples.column(name).to_numpy()[order] for name in LOAD_COLUMNS], axis=1))
-    ends = np.flatnonzero(np.diff(rows, append=-1))
-    means.go_to(rows[ends], {name: samples.column(name).to_numpy()[order[ends]] for name in _OF_LAST})
+    row = bundles.bundle[known.num_rows :][samples.rows.column("bundle").to_numpy()]
+    report = samples.rows.column("report").to_numpy()
+    order = _in_turn(row, report, samples.reports)
+    if known.num_rows:
+        epoch, sequence = (samples.reports.column(name).to_numpy()[report[order]] for name in ORDER)
+        order = order[means.are_before(row[order], epoch, sequence)]
+    means.take_in(row, order, [samples.rows.column(name).to_numpy() for name in LOAD_COLUMNS])
+    ends = order[np.flatnonzero(np.diff(row[order], append=-1))]
+    last = {name: samples.reports.column(name).to_numpy()[report[ends]] for name in _OF_REPORT}
+    means.go_to(row[ends], {**last, "topics": samples.rows.column("topics").to_numpy()[ends]})
     whose = {
-        "bundle": named(np.arange(count, dtype=np.int32), bundles.names()),
+        "bundle": named(np.arange(len(bundles.ranges.lower), dtype=np.int32), bundles.names()),
         "namespace": named(bundles.ranges.namespace.astype(np.int32), bundles.namespaces),
     }
     return table_of(MEANS, {**whose, **means.columns()})
@@ -106,11 +170,16 @@ def nothing_known() -> pa.Table:
     return with_ranges(table_of(MEANS, {}))
 
 
-def _in_turn(rows: Codes, samples: pa.Table, bundles: int) -> IntArray:
+def _in_turn(row: Codes, report: Codes, reports: pa.Table) -> IntArray:
     """The samples of each bundle one after the other, in the order of their reports."""
-    epoch, sequence = (samples.column(name).to_numpy() for name in ORDER)
-    order = np.lexsort((sequence, epoch))
-    return order[by_number(rows[order], bundles)]
+    by_report = np.lexsort([reports.column(name).to_numpy() for name in reversed(ORDER)])
+    place = np.empty(len(by_report), dtype=np.int32)
+    place[by_report] = np.arange(len(by_report))
+    turn = place[report]
+    if is_ascending(turn):
+        return by_number(row, int(row.max(initial=-1)) + 1)
+    order = np.argsort(turn, kind="stable")
+    return order[by_number(row[order], int(row.max(initial=-1)) + 1)]
 
 
 class _Means:
@@ -121,7 +190,7 @@ class _Means:
         self.long: FloatArray = np.zeros((bundles, len(LOAD_COLUMNS)))
         self.short_samples = np.zeros(bundles, dtype=np.int16)
         self.long_samples = np.zeros(bundles, dtype=np.int16)
-        self.last = {name: np.full(bundles, -1, dtype=np.int64) for name in _OF_LAST}
+        self.last = {name: np.full(bundles, -1, dtype=np.int64) for name in (*_OF_REPORT, "topics")}
 
     def set(self, rows: Codes, known: pa.Table) -> None:
         """Have these bundles as they were known before."""
@@ -131,7 +200,7 @@ class _Means:
         self.short_samples[rows], self.long_samples[rows] = (
             known.column(name).to_numpy() for name in ("short_samples", "long_samples")
         )
-        self.go_to(rows, {name: known.column(name).to_numpy() for name in _OF_LAST})
+        self.go_to(rows, {name: known.column(name).to_numpy() for name in self.last})
 
     def go_to(self, rows: Codes, last: Mapping[str, IntArray | FloatArray]) -> None:
         """These are the last samples of these bundles."""
@@ -143,16 +212,18 @@ class _Means:
         last, place = self.last["epoch"][rows], self.last["sequence"][rows]
         return np.asarray((last < epoch) | ((last == epoch) & (place < sequence)))
 
-    def take_in(self, rows: Codes, load: FloatArray) -> None:
-        """Samples, those of each bundle one after the other: the k-th of all of them at once, as the leader does."""
-        counts = np.bincount(rows, minlength=len(self.short))
-        longest_first = np.argsort(-counts, kind="stable")
-        starts = (np.cumsum(counts) - counts)[longest_first]
-        for k in range(int(counts.max(initial=0))):
-            going_on = int(np.count_nonzero(counts > k))
-            self._take_in(longest_first[:going_on], load[starts[:going_on] + k])
+    def take_in(self, row: Codes, order: IntArray, load: Sequence[IntArray | FloatArray]) -> None:
+        """Samples of the bundles `row`, by columns; in this order, in which those of a bundle are one after the other.
 
-    def _take_in(self, rows: IntArray, load: FloatArray) -> None:
+        The k-th of all bundles is taken in at once, as the leader does it. These are mostly neighbours where they are.
+        """
+        counts = np.bincount(row[order], minlength=len(self.short))
+        k = np.arange(len(order), dtype=np.int32) - np.repeat(np.cumsum(counts) - counts, counts)
+        order = order[by_number(k, int(counts.max(initial=0)))]
+        for places in np.split(order, np.cumsum(np.bincount(k))[:-1]):
+            self._take_in(row[places], np.stack([column[places] for column in load], axis=1))
+
+    def _take_in(self, rows: Codes, load: FloatArray) -> None:
         """One more sample of each of these bundles."""
         self.short[rows], self.short_samples[rows] = next_average(
             self.short[rows], self.short_samples[rows], load, SHORT_WINDOW

@@ -17,7 +17,14 @@ from loadmanager.core.load import LONG_WINDOW
 from loadmanager.history.rows import Report
 from loadmanager.history.schemas import BUNDLE_REPORTS
 from loadmanager.pipeline.packing import Packer, unpacked
-from loadmanager.pipeline.running_means import Sampling, gone_on, nothing_known, running_means, with_ranges
+from loadmanager.pipeline.running_means import (
+    Sampling,
+    gone_on,
+    nothing_known,
+    running_means,
+    samples_of,
+    with_ranges,
+)
 from loadmanager.pipeline.schemas import METRICS
 
 
@@ -69,22 +76,22 @@ def rows_of(folder: Path, entries: Sequence[Timed]) -> pa.Table:
 
 def test_the_leaders_running_means_come_out_to_the_last_bit(tmp_path: Path) -> None:
     entries = fractions(LONG_WINDOW + 50)
-    assert_equal_to_the_leaders(running_means(nothing_known(), rows_of(tmp_path, entries)), entries)
+    assert_equal_to_the_leaders(running_means(nothing_known(), samples_of(rows_of(tmp_path, entries))), entries)
 
 
 def test_they_do_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
     entries = fractions(20)
     rows = rows_of(tmp_path, entries)
     mixed = rows.take(np.random.default_rng(3).permutation(len(rows)))
-    assert_equal_to_the_leaders(running_means(nothing_known(), mixed), entries)
+    assert_equal_to_the_leaders(running_means(nothing_known(), samples_of(mixed)), entries)
 
 
 def test_running_means_go_on_from_earlier_ones_and_count_nothing_twice(tmp_path: Path) -> None:
     entries = fractions(30)
     early, whole = rows_of(tmp_path / "early", entries[:14]), rows_of(tmp_path / "whole", entries)
-    before = running_means(nothing_known(), early)
-    assert_equal_to_the_leaders(running_means(with_ranges(before), whole), entries)
-    again = running_means(with_ranges(before), early)
+    before = running_means(nothing_known(), samples_of(early))
+    assert_equal_to_the_leaders(running_means(with_ranges(before), samples_of(whole)), entries)
+    again = running_means(with_ranges(before), samples_of(early))
     assert by_bundle(again) == by_bundle(before)
 
 
@@ -97,7 +104,11 @@ def test_bundles_are_divided_among_tasks_which_go_on_from_what_was_known(tmp_pat
     early, whole = rows_of(tmp_path / "early", entries[:14]), rows_of(tmp_path / "whole", entries)
     tasks, first = 3, packed("clean_bundle_reports", early)
     (before,) = gone_on(Sampling(1)(0, ["clean_bundle_reports/a"], {"clean_bundle_reports/a": first}))
-    contents = {"clean_bundle_reports/a": packed("clean_bundle_reports", whole), "running_means/b": before.data}
+    contents = {
+        "clean_bundle_reports/b": packed("clean_bundle_reports", whole.slice(len(early) + 9)),
+        "clean_bundle_reports/a": packed("clean_bundle_reports", whole.slice(0, len(early) + 9)),
+        "running_means/b": before.data,
+    }
     given = [pair for number, path in enumerate(contents) for pair in Sampling(tasks)(number, [path], contents)]
     assert {number for number, _ in given} <= set(range(tasks))
     made = [each for number in range(tasks) for each in gone_on(pair for pair in given if pair[0] == number)]
