@@ -32,7 +32,7 @@ from loadmanager.history.reader import History
 from loadmanager.history.rows import thousandths
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, KEYS, LOAD_COLUMNS, RATE, TABLES
 from loadmanager.pipeline.averages import short_broker_windows, short_bundle_windows, short_namespace_windows
-from loadmanager.pipeline.carried import carried
+from loadmanager.pipeline.carried import bundles_of, carried
 from loadmanager.pipeline.standing import STANDS_MS, Ends, standing
 
 MILLION = 1_000_000
@@ -149,7 +149,7 @@ def by_the_hour(url: str, end_ms: int) -> float:
         brokers, bundles = (_read(url, table, from_ms - STANDS_MS, to_ms) for table in (BROKER_REPORTS, BUNDLE_REPORTS))
         begun = time.process_time()
         reports = standing(brokers, ends, end_ms)
-        pieces = carried(bundles, reports, from_ms, to_ms)
+        pieces = carried(bundles, bundles_of(bundles), reports, from_ms, to_ms)
         short_bundle_windows(pieces)
         short_broker_windows(brokers, reports, pieces, from_ms, to_ms)
         short_namespace_windows(pieces)

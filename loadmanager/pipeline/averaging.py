@@ -34,7 +34,7 @@ from loadmanager.pipeline.averages import (
     short_namespace_windows,
 )
 from loadmanager.pipeline.by_hour import reported_by, totals_compared
-from loadmanager.pipeline.carried import carried
+from loadmanager.pipeline.carried import bundles_of, carried
 from loadmanager.pipeline.contents import TIME, place_of
 from loadmanager.pipeline.evenness import imbalance
 from loadmanager.pipeline.packing import Packed, Packer, from_stream, opened, times_between, to_stream
@@ -116,14 +116,15 @@ class Averaging:
     def _windows(self, task: Hours, contents: Mapping[str, bytes]) -> Iterator[tuple[str, pa.Table]]:
         brokers, bundles = (_clean_rows(contents, table, task) for table in (BROKER_REPORTS, BUNDLE_REPORTS))
         reports = standing(brokers, self.ends, self.end_ms)
-        pieces = carried(bundles, reports, task.from_ms, task.to_ms)
+        numbered = bundles_of(bundles)
+        pieces = carried(bundles, numbered, reports, task.from_ms, task.to_ms)
         yield CARRIED, pieces
         yield "bundle_windows", short_bundle_windows(pieces)
         of_brokers = short_broker_windows(brokers, reports, pieces, task.from_ms, task.to_ms)
         yield "broker_windows", of_brokers
         yield IMBALANCE, imbalance(of_brokers, overloaded=self.overloaded)
         yield "namespace_windows", short_namespace_windows(pieces)
-        yield REPORTED_BY, reported_by(bundles).filter(pc.field("start_ms") >= task.from_ms)
+        yield REPORTED_BY, reported_by(bundles, numbered).filter(pc.field("start_ms") >= task.from_ms)
         own = times_between(brokers, task.from_ms, task.to_ms)
         yield TOTALS_COMPARED, totals_compared(own, bundles)
 

@@ -12,7 +12,7 @@ from loadmanager.core.load import FloatArray, IntArray
 from loadmanager.history.files import HOUR_MS
 from loadmanager.history.schemas import LOAD_COLUMNS, ORDER
 from loadmanager.pipeline.arrays import codes_of, differs, named, table_of
-from loadmanager.pipeline.carried import bundles_of, runs_of_reports
+from loadmanager.pipeline.carried import NumberedBundles, runs_of_reports
 
 TOLERANCE = 0.01
 """What a broker says may differ by this part from what its bundles add up to."""
@@ -21,9 +21,10 @@ _FIGURES = (*LOAD_COLUMNS, "topics")
 _COUNT = "bundles"
 
 
-def reported_by(bundle_reports: pa.Table) -> pa.Table:
-    """Which brokers reported which bundles in each hour, and when first and last; from `clean_bundle_reports`."""
-    bundles = bundles_of(bundle_reports)
+def reported_by(bundle_reports: pa.Table, bundles: NumberedBundles) -> pa.Table:
+    """Which brokers reported which bundles in each hour, and when first and last; from `clean_bundle_reports`, whose
+    `bundles_of` these are.
+    """
     by, brokers = codes_of(bundle_reports.column("broker"))
     at_ms = bundle_reports.column("at_ms").to_numpy()
     rows = pa.table({"bundle": bundles.bundle, "by": by, "hour": at_ms // HOUR_MS, "at_ms": at_ms})

@@ -44,18 +44,19 @@ _OTHER = -1
 """The row of what is reported of another bundle, with hashes in common."""
 
 
-def carried(bundle_reports: pa.Table, reports: pa.Table, from_ms: int, to_ms: int) -> pa.Table:
+def carried(
+    bundle_reports: pa.Table, bundles: NumberedBundles, reports: pa.Table, from_ms: int, to_ms: int
+) -> pa.Table:
     """A row for each time that a bundle was with one broker without interruption, by 5 minutes that begin from
     `from_ms` on and before `to_ms`.
 
-    From `clean_bundle_reports` and what `standing.standing` gives, of `STANDS_MS` before that, too. `from_ms` of a row
-    is since when in these 5 minutes. Where `covered_ms` is 0, a report came (`n`) that was followed by another one in
-    the same millisecond.
+    From `clean_bundle_reports`, whose `bundles_of` these are, and what `standing.standing` gives, of `STANDS_MS` before
+    that, too. `from_ms` of a row is since when in these 5 minutes. Where `covered_ms` is 0, a report came (`n`) that
+    was followed by another one in the same millisecond.
     """
     reports = reports.unify_dictionaries().sort_by([(name, "ascending") for name in KEYS])
     by, brokers = codes_of(reports.column("broker"))
     said = _Said(reports.column("at_ms").to_numpy(), reports.column("ends_ms").to_numpy(), by)
-    bundles = bundles_of(bundle_reports)
     starts, report = runs_of_reports(bundle_reports, reports)
     of_rows = np.repeat(report, np.diff(starts, append=len(bundle_reports)))
     turns = _in_turn(bundles, of_rows, said.at_ms)

@@ -23,7 +23,7 @@ from loadmanager.pipeline.averages import (
     short_bundle_windows,
     short_namespace_windows,
 )
-from loadmanager.pipeline.carried import carried
+from loadmanager.pipeline.carried import bundles_of, carried
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.ingest import judged_together
 from loadmanager.pipeline.packing import times_between
@@ -70,7 +70,7 @@ def averaged_of(
         between = begin_ms // SHORTEST_MS * SHORTEST_MS, -(-end_ms // SHORTEST_MS) * SHORTEST_MS
     ends = ends_of(events, broker_reports.column("epoch").unique().to_pylist())
     reports = standing(broker_reports, ends, end_ms)
-    pieces = carried(bundle_reports, reports, *between)
+    pieces = carried(bundle_reports, bundles_of(bundle_reports), reports, *between)
     return Averaged(bundle_reports, broker_reports, reports, pieces, between)
 
 

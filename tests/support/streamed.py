@@ -14,6 +14,7 @@ from support.builders import bundle
 from support.frames import MINUTE_MS, Timed, history_of, reported
 
 from loadmanager.pipeline.by_hour import reported_by, totals_compared
+from loadmanager.pipeline.carried import bundles_of
 from loadmanager.pipeline.evenness import imbalance
 from loadmanager.pipeline.running_means import nothing_known, running_means, samples_of
 from loadmanager.pipeline.writing import Tables
@@ -68,7 +69,7 @@ def _in_one_batch(url: str, end_ms: int | None) -> Mapping[str, pa.Table]:
         "namespace_windows": made.namespace_windows(),
         "imbalance": imbalance(of_brokers),
         "carried": made.pieces,
-        "reported_by": reported_by(made.bundle_reports),
+        "reported_by": reported_by(made.bundle_reports, bundles_of(made.bundle_reports)),
         "totals_compared": totals_compared(made.broker_reports, made.bundle_reports),
         "running_means": running_means(nothing_known(), samples_of(made.bundle_reports)),
     }

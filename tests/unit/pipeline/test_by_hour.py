@@ -14,6 +14,7 @@ from support.frames import HOUR_MS, MINUTE_MS, START_MS, Timed, history_of, repo
 
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, LOAD_COLUMNS
 from loadmanager.pipeline.by_hour import TOLERANCE, reported_by, totals_compared
+from loadmanager.pipeline.carried import bundles_of
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.raw_rows import raw_schema
 
@@ -43,7 +44,7 @@ def test_who_reported_a_bundle_in_an_hour_and_when(reports: tuple[pa.Table, pa.T
     for row in reports[1].to_pylist():
         name = f"{row['namespace']}/0x{row['range_lower']:08x}_0x{row['range_upper']:08x}"
         expected[row["at_ms"] // HOUR_MS * HOUR_MS, name, row["namespace"], row["broker"]].append(row["at_ms"])
-    rows = reported_by(reports[1]).to_pylist()
+    rows = reported_by(reports[1], bundles_of(reports[1])).to_pylist()
     keys = ("start_ms", "bundle", "namespace", "broker")
     found = {tuple(row[name] for name in keys): [row["first_ms"], row["last_ms"]] for row in rows}
     assert len(found) == len(rows)
@@ -90,5 +91,9 @@ def test_totals_are_compared_with_what_bundles_add_up_to_and_the_worst_is_kept(
 
 def test_of_nothing_there_is_nothing() -> None:
     brokers, bundles = (raw_schema(table).empty_table() for table in (BROKER_REPORTS, BUNDLE_REPORTS))
-    for name, found in (("reported_by", reported_by(bundles)), ("totals_compared", totals_compared(brokers, bundles))):
+    made = {
+        "reported_by": reported_by(bundles, bundles_of(bundles)),
+        "totals_compared": totals_compared(brokers, bundles),
+    }
+    for name, found in made.items():
         assert (found.num_rows, found.column_names) == (0, schema_of(name).names)
