@@ -27,6 +27,7 @@ from loadmanager.store.access import Access
 from loadmanager.store.foreign import refuse_pulsar
 from loadmanager.store.securing import Process, refuse_strangers
 from loadmanager.store.zookeeper import ZooKeeperStore
+from loadmanager.whole_files import whole
 
 if TYPE_CHECKING:
     from loadmanager.config import AgentSettings, BesideSettings, Settings
@@ -219,6 +220,5 @@ def keep_pauses_short() -> None:
 
 def write_ready_file(path: Path, where: Mapping[str, str]) -> None:
     """Tell whoever started this process where it answers; the file appears whole or not at all."""
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_bytes(orjson.dumps({**where, "pid": os.getpid()}))
-    partial.replace(path)
+    with whole(path) as partial:
+        partial.write_bytes(orjson.dumps({**where, "pid": os.getpid()}))

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from loadmanager.whole_files import whole
+
 
 class DemoJournal:
     """One file; what was appended survives a SIGKILL of the process."""
@@ -45,9 +47,8 @@ def read_journals(paths: Iterable[Path]) -> list[dict[str, Any]]:
 
 def write_ready_file(path: Path, content: Mapping[str, object]) -> None:
     """Say that this process is ready; whoever waits sees the whole file or none."""
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(json.dumps(content), encoding="utf-8")
-    partial.replace(path)
+    with whole(path) as partial:
+        partial.write_text(json.dumps(content), encoding="utf-8")
 
 
 class JournalTail:

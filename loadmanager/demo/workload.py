@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from loadmanager.whole_files import whole
+
 TENANT = "demo"
 
 
@@ -84,9 +86,8 @@ class HotSpotFile:
         self._hot: tuple[int, ...] = ()
 
     def write(self, hot: tuple[int, ...]) -> None:
-        partial = self._path.with_name(f"{self._path.name}.partial")
-        partial.write_text(json.dumps(hot), encoding="utf-8")
-        partial.replace(self._path)
+        with whole(self._path) as partial:
+            partial.write_text(json.dumps(hot), encoding="utf-8")
 
     def read(self) -> tuple[int, ...]:
         """The positions of the hot topics; none before the first was written."""

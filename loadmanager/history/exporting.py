@@ -13,6 +13,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from loadmanager.whole_files import whole
+
 FORMATS = ("csv", "jsonl", "parquet")
 
 _JSON_COLUMNS = frozenset({"body", "state", "rng_state", "detail", "why"})
@@ -38,30 +40,20 @@ def text_lines(batches: Iterable[pa.RecordBatch], form: str, columns: list[str])
 
 def write_parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, output: Path) -> int:
     """One Parquet file, whole or not at all; returns its rows. Raises `OSError`."""
-    partial = output.with_name(f".{output.name}.partial")
     rows = 0
-    try:
-        with pq.ParquetWriter(partial, schema, compression="zstd") as writer:
-            for batch in batches:
-                writer.write_table(pa.Table.from_batches([batch], schema=schema))
-                rows += batch.num_rows
-        partial.replace(output)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole(output) as partial, pq.ParquetWriter(partial, schema, compression="zstd") as writer:
+        for batch in batches:
+            writer.write_table(pa.Table.from_batches([batch], schema=schema))
+            rows += batch.num_rows
     return rows
 
 
 def write_text(lines: Iterable[str], output: Path) -> int:
     """A text file, whole or not at all; returns its lines. Raises `OSError`."""
-    partial = output.with_name(f".{output.name}.partial")
     count = 0
-    try:
-        with partial.open("w", encoding="utf-8", newline="") as file:
-            for count, line in enumerate(lines, 1):  # noqa: B007 - the last number is how many there were
-                file.write(f"{line}\n")
-        partial.replace(output)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole(output) as partial, partial.open("w", encoding="utf-8", newline="") as file:
+        for count, line in enumerate(lines, 1):  # noqa: B007 - the last number is how many there were
+            file.write(f"{line}\n")
     return count
 
 

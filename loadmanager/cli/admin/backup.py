@@ -19,6 +19,7 @@ from loadmanager.cli.admin.requests import put
 from loadmanager.cli.admin.service import Service
 from loadmanager.cli.exits import EXIT_FAILURE, fail
 from loadmanager.errors import InvalidRecordError
+from loadmanager.whole_files import whole
 
 if TYPE_CHECKING:
     from loadmanager.wire.laid_down import LaidDown
@@ -66,13 +67,11 @@ def _text_of(laid_down: LaidDown, url: str) -> str:
 
 def _write(text: str, file: Path) -> None:
     """Whole, or not at all."""
-    partial = file.with_name(f"{file.name}.partial")
     try:
-        with partial.open("w", encoding="utf-8") as written:
+        with whole(file) as partial, partial.open("w", encoding="utf-8") as written:
             written.write(text)
             written.flush()
             os.fsync(written.fileno())
-        partial.replace(file)
     except OSError as error:
         fail(f"{file}: {error.strerror or error}", EXIT_FAILURE)
 
