@@ -64,7 +64,7 @@ def _summed(reports: pa.Table, bundle_reports: pa.Table) -> dict[str, FloatArray
     """What the bundles of each report add up to."""
     starts, place = runs_of_reports(bundle_reports, reports)
     rows: dict[str, FloatArray | IntArray] = {
-        name: np.add.reduceat(bundle_reports.column(name).to_numpy(), starts) for name in _FIGURES
+        name: np.add.reduceat(bundle_reports.column(name).to_numpy(), starts, dtype=np.float64) for name in _FIGURES
     }
     rows[_COUNT] = np.diff(starts, append=len(bundle_reports))
     known = place >= 0

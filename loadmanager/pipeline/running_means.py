@@ -109,11 +109,11 @@ def gone_on(given: Iterable[tuple[int, tuple[bytes, ...]]]) -> Iterator[Packed]:
         else:
             samples.append(Samples(*tables))
     packer = Packer()
-    packer.add(MEANS, WHOLE, running_means(pa.concat_tables(known).unify_dictionaries(), together(samples)))
+    packer.add(MEANS, WHOLE, running_means(pa.concat_tables(known).unify_dictionaries(), joined(samples)))
     yield from packer.packed()
 
 
-def together(parts: Iterable[Samples]) -> Samples:
+def joined(parts: Iterable[Samples]) -> Samples:
     """All of them, with numbers of one kind, in about the order of their reports."""
     bundles, reports, rows = ([each] for each in samples_of(raw_schema(BUNDLE_REPORTS).empty_table()))
     first = {"bundle": 0, "report": 0}

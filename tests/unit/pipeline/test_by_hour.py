@@ -89,6 +89,16 @@ def test_totals_are_compared_with_what_bundles_add_up_to_and_the_worst_is_kept(
             assert row == pytest.approx(expected[key]), key
 
 
+def test_bundles_add_up_beyond_what_64_bits_hold(reports: tuple[pa.Table, pa.Table]) -> None:
+    brokers, bundles = reports
+    place = bundles.schema.get_field_index("msg_throughput_in")
+    huge = bundles.set_column(place, "msg_throughput_in", pa.array([2**62] * len(bundles)))
+    rows = totals_compared(brokers, huge).to_pylist()
+    summed = {row["summed"] / 2.0**62 for row in rows if row["what"] == "msg_throughput_in"}
+    assert min(summed) >= 0
+    assert max(summed) > 2
+
+
 def test_of_nothing_there_is_nothing() -> None:
     brokers, bundles = (raw_schema(table).empty_table() for table in (BROKER_REPORTS, BUNDLE_REPORTS))
     made = {
