@@ -175,11 +175,11 @@ def _in_turn(row: Codes, report: Codes, reports: pa.Table) -> IntArray:
     by_report = np.lexsort([reports.column(name).to_numpy() for name in reversed(ORDER)])
     place = np.empty(len(by_report), dtype=np.int32)
     place[by_report] = np.arange(len(by_report))
-    turn = place[report]
+    turn, bundles = place[report], int(row.max(initial=-1)) + 1
     if is_ascending(turn):
-        return by_number(row, int(row.max(initial=-1)) + 1)
+        return by_number(row, bundles)
     order = np.argsort(turn, kind="stable")
-    return order[by_number(row[order], int(row.max(initial=-1)) + 1)]
+    return order[by_number(row[order], bundles)]
 
 
 class _Means:

@@ -86,6 +86,14 @@ def test_they_do_not_depend_on_the_order_of_rows(tmp_path: Path) -> None:
     assert_equal_to_the_leaders(running_means(nothing_known(), samples_of(mixed)), entries)
 
 
+def test_reports_of_a_later_leader_count_later_though_it_numbers_them_from_the_beginning(tmp_path: Path) -> None:
+    entries = fractions(20)
+    history_of(tmp_path, entries[:12], epoch=1, first=100)
+    rows = clean_rows(history_of(tmp_path, entries[12:], epoch=2), BUNDLE_REPORTS)
+    for given in (rows, rows.take(np.arange(len(rows))[::-1])):
+        assert_equal_to_the_leaders(running_means(nothing_known(), samples_of(given)), entries)
+
+
 def test_running_means_go_on_from_earlier_ones_and_count_nothing_twice(tmp_path: Path) -> None:
     entries = fractions(30)
     early, whole = rows_of(tmp_path / "early", entries[:14]), rows_of(tmp_path / "whole", entries)
