@@ -91,7 +91,7 @@ class Fleet:
 
 
 async def ready(file: Path) -> dict[str, Any]:
-    await eventually(file.exists, 60.0)
+    await eventually(file.exists)
     found: dict[str, Any] = orjson.loads(await asyncio.to_thread(file.read_bytes))
     return found
 

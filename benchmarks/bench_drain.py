@@ -106,7 +106,7 @@ async def measure(connect_string: str, folder: Path, bundles: int, unload_s: flo
             began_s = time.monotonic()
             async with cluster.http.put(url) as answer:
                 assert answer.status == 202, await answer.text()
-            await eventually(is_done, 300.0, "the broker is drained")
+            await eventually(is_done, "the broker is drained", least_s=300.0)
             took_s = time.monotonic() - began_s
         owners = {o.owner.broker for o in (await cluster.state(str(NAME))).ownerships if o.owner}
         assert brokers[0].broker_id not in owners

@@ -220,14 +220,14 @@ def highest_bytes(node: NodeProcess) -> int:
 async def started(cluster: Cluster, name: str, brokers: int) -> tuple[NodeProcess, float]:
     """A node that has read everything, and how long it took it."""
     began_s = time.monotonic()
-    node = await cluster.start_node(name, SETTINGS, within_s=LONG_S)
+    node = await cluster.start_node(name, SETTINGS)
 
     async def is_ready() -> bool:
         return (await get_json(cluster.http, f"{node.url}/readyz"))[0] == 200
 
-    await eventually(is_ready, LONG_S, f"{name} has read everything")
-    await cluster.leader(LONG_S)
-    await cluster.brokers_are_seen(node.url, brokers, LONG_S)
+    await eventually(is_ready, f"{name} has read everything", least_s=LONG_S)
+    await cluster.leader()
+    await cluster.brokers_are_seen(node.url, brokers)
     return node, time.monotonic() - began_s
 
 
@@ -332,7 +332,7 @@ async def measure_failover(cluster: Cluster, leader: NodeProcess, brokers: int) 
     async def is_assigned() -> bool:
         return (await cluster.lookup(standby.url, f"{FREE}/topic"))[0] == 200
 
-    await eventually(is_assigned, LONG_S, "the next leader assigns")
+    await eventually(is_assigned, "the next leader assigns", least_s=LONG_S)
     took_s = time.monotonic() - killed_s
     cpu_s = await settled(standby) - before_s
     return [

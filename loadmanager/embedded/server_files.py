@@ -116,7 +116,7 @@ def write_server_files(
     keys: dict[str, object] = {
         "tickTime": tick_time_ms,
         "minSessionTimeout": 2 * tick_time_ms,
-        "maxSessionTimeout": max(60_000, 20 * tick_time_ms),
+        "maxSessionTimeout": 600_000,
         "dataDir": f"./{DATA_FOLDER}",
         "clientPort": port,
         "clientPortAddress": LOOPBACK,

@@ -215,7 +215,7 @@ class EmbeddedZooKeeper(ZooKeeperServer):
     """A ZooKeeper of one server.
 
     Without `port` it takes a free one, without `data_dir` a temporary folder, removed by `stop`. Session timeouts from
-    two ticks to 60 s are granted. `java` is found by `get_java` when it is not given. `security` may ask more of
+    two ticks to 10 minutes are granted. `java` is found by `get_java` when it is not given. `security` may ask more of
     clients than to come, at other ports too; at `port` sessions have to work without TLS.
     """
 

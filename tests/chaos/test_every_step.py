@@ -26,9 +26,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 UNDECIDED = ("topics asked", "topics named", "write 1 ready")
 """The steps before anything is written."""
 
-_ELECTED_S = 60.0
-"""What ZooKeeper's own election may take: mostly half a second, now and then far longer. Only then is it our turn."""
-
 BEFORE = equal_boundaries(4)
 EVERY_STEP = [(operation, step) for operation, steps in STEPS.items() for step in steps]
 DEATHS = [
@@ -125,7 +122,7 @@ async def test_when_a_zookeeper_server_dies_at_a_step_it_is_completed_or_undone(
             cluster.steps.go_on()  # what was held is on its way when the server dies
             await asyncio.to_thread(victim.kill)
             try:
-                await eventually(lambda: asyncio.to_thread(ensemble.find_leader), _ELECTED_S, "ZooKeeper has a leader")
+                await eventually(lambda: asyncio.to_thread(ensemble.find_leader), "ZooKeeper has a leader")
                 await cluster.settled()
                 await acting
             finally:

@@ -17,7 +17,7 @@ import pytest
 from support.cluster import NAMESPACE, Cluster, a_cluster, probing, topics_of_bundles
 from support.history import recording
 from support.scripted_broker import ScriptedBroker, asking, overlaps
-from support.steps import SETTLED_S, Steps
+from support.steps import Steps
 from support.waiting import eventually
 
 from loadmanager.core.invariants import ownership_violations, succession_violations
@@ -123,7 +123,7 @@ async def is_served(cluster: Cluster, url: str, topics: list[str]) -> None:
             for owner, topic in zip(answers, topics, strict=True)
         )
 
-    await eventually(served, SETTLED_S, "the operation is completed or undone")
+    await eventually(served, "the operation is completed or undone")
 
 
 def assert_outcome(operation: str, step: str, state: NamespaceState, target: ScriptedBroker) -> None:
@@ -174,7 +174,7 @@ async def test_brokers_are_killed_with_their_agents_while_they_are_asked_for_a_b
                 living = {broker.broker_id for broker in demo.brokers.values()}
                 return set(owners) <= living | {None} and not await is_releasing(state)
 
-            await eventually(settled, SETTLED_S, f"the {operation} is completed or undone")
+            await eventually(settled, f"the {operation} is completed or undone")
             await acting
             assert succession_violations(now, await state()) == []
             if operation == "transfer":

@@ -118,7 +118,7 @@ async def test_hiccups_of_zookeeper_while_it_starts_are_waited_through(
                 assert process.returncode is None, "it ended at its start"
                 return await store.get(paths.broker(BROKER_ID)) is not None
 
-            await eventually(registered, timeout_s=60)
+            await eventually(registered)
             process.terminate()
             code, _, errors = await ended(process)
         assert not network.cuts, "every one of them was met"
@@ -139,14 +139,14 @@ async def test_told_to_stop_it_has_the_broker_close_everything_and_leaves_nothin
         settings = some_settings(f"zk:{zookeeper.connect_string}{chroot}", broker.url, node.url)
         settings["metadataStoreConnectTimeoutMillis"] = 15_000
         async with agent_process(tmp_path, settings) as process:
-            await eventually((tmp_path / "ready.json").exists, timeout_s=60)
+            await eventually((tmp_path / "ready.json").exists)
             url = orjson.loads((tmp_path / "ready.json").read_bytes())["url"]
 
             async def has_lease() -> bool:
                 async with http.get(f"{url}/loadmanager/v1/lease") as lease:
                     return lease.status == 200
 
-            await eventually(has_lease, timeout_s=60)
+            await eventually(has_lease)
             znode = await store.get(paths.broker(BROKER_ID))
             assert znode is not None
             node.own(node.bundle_of(TOPIC), BROKER_ID, znode.czxid)
@@ -191,7 +191,7 @@ class Place:
 
     async def url(self, folder: Path) -> str:
         """Of the agent that runs there, once it answers."""
-        await eventually((folder / "ready.json").exists, timeout_s=60)
+        await eventually((folder / "ready.json").exists)
         return str(orjson.loads((folder / "ready.json").read_bytes())["url"])
 
     async def lease_until_s(self, url: str) -> float | None:
@@ -211,7 +211,7 @@ class Place:
             granted.extend(filter(None, [await self.lease_until_s(url)]))
             return bool(granted)
 
-        await eventually(is_granted, timeout_s=60)
+        await eventually(is_granted)
         return granted[-1]
 
     async def incarnation(self) -> int | None:

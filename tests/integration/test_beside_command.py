@@ -62,7 +62,7 @@ class Beside:
             assert self.process.returncode is None, (self.folder / "log").read_text()
             return ready.exists()
 
-        await eventually(is_there, timeout_s=WITHIN_S)
+        await eventually(is_there)
         self.url = orjson.loads(ready.read_bytes())["url"]
 
     async def ask(self, path: str, method: str = "GET") -> tuple[int, Any]:
@@ -156,7 +156,7 @@ async def test_two_addresses_are_enough_to_be_told_how_a_pulsar_stands_and_nothi
             async def has_planned() -> bool:
                 return bool(await beside.decisions("would_unload"))
 
-            await eventually(has_planned, timeout_s=WITHIN_S)
+            await eventually(has_planned)
             assert {asked.method for asked in pulsar.asked} == {"GET"}
             assert await everything(pulsar.operator) == before
 
@@ -205,7 +205,7 @@ async def a_fault_is_said(pulsar: FakePulsar, beside: Beside, path: str, bundle:
         return await faults() == {}
 
     await write(pulsar.operator, path, b"\x00garbage")
-    await eventually(is_said, timeout_s=WITHIN_S)
+    await eventually(is_said)
     assert (await faults()).keys() == {path}
     await pulsar.move(bundle, to)
     await pulsar.broker(to).report()
@@ -214,10 +214,10 @@ async def a_fault_is_said(pulsar: FakePulsar, beside: Beside, path: str, bundle:
         _, body = await beside.ask("/loadbalance/v1/cluster")
         return bool({each["brokerId"]: each["bundles"] for each in body["brokers"]}[to] == 1)
 
-    await eventually(is_followed, timeout_s=WITHIN_S)
+    await eventually(is_followed)
     assert (await beside.status())["brokers"] == len(pulsar.brokers)
     await pulsar.report()
-    await eventually(is_forgotten, timeout_s=WITHIN_S)
+    await eventually(is_forgotten)
 
 
 @pytest.fixture
@@ -275,7 +275,7 @@ async def test_a_process_killed_in_the_middle_of_a_move_is_followed_by_one_that_
         pulsar.faults.hold("/unload", times=100)
         code, _ = await acting.ask(drain, "PUT")
         assert code == 202
-        await eventually(is_under_way, timeout_s=WITHIN_S)
+        await eventually(is_under_way)
         begun = await under_way()
         acting.process.kill()
         await acting.process.wait()
@@ -286,17 +286,17 @@ async def test_a_process_killed_in_the_middle_of_a_move_is_followed_by_one_that_
         async def has_taken_over() -> bool:
             return await leads(other)
 
-        await eventually(has_taken_over, timeout_s=WITHIN_S)
+        await eventually(has_taken_over)
 
         async def is_drained() -> bool:
             return await is_empty(first.broker_id)
 
-        await eventually(is_drained, timeout_s=WITHIN_S)
+        await eventually(is_drained)
 
         async def is_healed() -> bool:
             return {each["subject"] for each in await other.decisions("heal")} == cut_short
 
-        await eventually(is_healed, timeout_s=WITHIN_S)
+        await eventually(is_healed)
         await has_settled(pulsar, under_way)
 
         await no_zookeeper_no_act(pulsar, own, other, second.broker_id)
@@ -324,7 +324,7 @@ async def has_settled(pulsar: FakePulsar, under_way: Any) -> None:  # noqa: ANN4
         owners = [await pulsar.owner(each) for each in await bundles_of(pulsar)]
         return not await under_way() and None not in owners
 
-    await eventually(is_over, timeout_s=WITHIN_S)
+    await eventually(is_over)
 
 
 async def no_zookeeper_no_act(pulsar: FakePulsar, own: EmbeddedZooKeeper, beside: Beside, drained: str) -> None:
@@ -335,7 +335,7 @@ async def no_zookeeper_no_act(pulsar: FakePulsar, own: EmbeddedZooKeeper, beside
         code, body = await beside.ask("/readyz")
         return code == 503 and "Pulsar's ZooKeeper" in body["reason"]
 
-    await eventually(is_not_ready, timeout_s=WITHIN_S)
+    await eventually(is_not_ready)
     pulsar.asked.clear()
     code, _ = await beside.ask(f"/loadbalance/v1/brokers/{drained}/drain", "PUT")
     assert code == 202
@@ -346,7 +346,7 @@ async def no_zookeeper_no_act(pulsar: FakePulsar, own: EmbeddedZooKeeper, beside
     assert [asked for asked in pulsar.asked if asked.method != "GET"] == []
     await asyncio.to_thread(own.start)
     stores = [pulsar.operator, *(broker.store for broker in pulsar.brokers)]
-    await eventually(lambda: {each.state for each in stores} == {SessionState.CONNECTED}, timeout_s=WITHIN_S)
+    await eventually(lambda: {each.state for each in stores} == {SessionState.CONNECTED})
 
     async def is_drained() -> bool:
         return await pulsar.broker(drained).owned() == []
@@ -354,8 +354,8 @@ async def no_zookeeper_no_act(pulsar: FakePulsar, own: EmbeddedZooKeeper, beside
     async def is_ready() -> bool:
         return (await beside.ask("/readyz"))[0] == 200
 
-    await eventually(is_ready, timeout_s=WITHIN_S)
-    await eventually(is_drained, timeout_s=WITHIN_S)
+    await eventually(is_ready)
+    await eventually(is_drained)
 
 
 # What cannot be used

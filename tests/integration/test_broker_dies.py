@@ -17,7 +17,6 @@ from support.waiting import eventually
 from loadmanager.store.memory import MemoryStore
 
 _LEASE_S = 60.0
-_STARTS_WITHIN_S = 60.0
 
 
 async def test_a_registration_goes_with_the_process_and_not_with_its_lease(tmp_path: Path) -> None:
@@ -27,20 +26,20 @@ async def test_a_registration_goes_with_the_process_and_not_with_its_lease(tmp_p
     await store.start()
     broker = await asyncio.create_subprocess_exec(sys.executable, "-m", "loadmanager.demo.broker", *arguments)
     try:
-        await eventually(files["ready-file"].exists, _STARTS_WITHIN_S)
+        await eventually(files["ready-file"].exists)
         told = json.loads(files["ready-file"].read_bytes())
         async with FakeBroker() as other, FakeNode() as node:
             settings = agent_settings(other, node, brokerUrl=told["url"], brokerLeaseMs=int(1000 * _LEASE_S))
             async with running_agent(settings, store) as beside:
                 files["agent-file"].write_text(json.dumps({"url": beside.local_url}))
                 leases = beside.agent.leases
-                await eventually(lambda: leases.lapsed_at_s > time.monotonic(), _STARTS_WITHIN_S, "it has a lease")
+                await eventually(lambda: leases.lapsed_at_s > time.monotonic(), "it has a lease")
                 broker.kill()
 
                 async def is_gone() -> bool:
                     return await beside.record() is None
 
-                await eventually(is_gone, _LEASE_S / 2, "the znode goes with the process")
+                await eventually(is_gone, "the znode goes with the process")
                 assert beside.metric("withdrawals_total", reason="broker_died") == 1
     finally:
         if broker.returncode is None:

@@ -117,7 +117,7 @@ async def test_a_chat_goes_on_while_its_room_moves(page: Page, zookeeper: Embedd
     def without_an_agent(server: Command) -> bool:
         return "no lease from the agent" in (said := server.errors.read_text()) and "cannot be reached" in said
 
-    await eventually(lambda: all(map(without_an_agent, servers.values())), 60)
+    await eventually(lambda: all(map(without_an_agent, servers.values())))
     for number in range(2):
         await page.start("loadmanager agent", {**store, "LOADMANAGER_BROKERLEASEMS": "30000"}, number)
 
@@ -125,11 +125,11 @@ async def test_a_chat_goes_on_while_its_room_moves(page: Page, zookeeper: Embedd
         curl = await page.run("curl")
         return curl.process.returncode == 0 and not any("reason" in line for line in curl.said)
 
-    await eventually(has_namespace, 60)
+    await eventually(has_namespace)
     ann, bob = [await page.start("python examples/chat/talk.py", number=number) for number in range(2)]
-    await eventually(lambda: ann.rooms() and bob.rooms(), 60)
+    await eventually(lambda: ann.rooms() and bob.rooms())
     ann.type("hello, Bob")
-    await eventually(lambda: "hello, Bob" in ann.said and "hello, Bob" in bob.said, 60)
+    await eventually(lambda: "hello, Bob" in ann.said and "hello, Bob" in bob.said)
 
     first, other = ("1", "2") if ann.rooms()[-1].endswith(f":{page.ports['9001']}/chat") else ("2", "1")
     page.commands = [
@@ -139,9 +139,9 @@ async def test_a_chat_goes_on_while_its_room_moves(page: Page, zookeeper: Embedd
     drain = await page.run("loadmanager admin brokers drain", {"LOADMANAGER_ADMIN_URL": node_url})
     assert drain.process.returncode == 0, drain.errors.read_text()
     elsewhere = f"ws://127.0.0.1:{page.ports[f'900{other}']}/chat"
-    await eventually(lambda: ann.rooms()[-1] == bob.rooms()[-1] == elsewhere, 60)
+    await eventually(lambda: ann.rooms()[-1] == bob.rooms()[-1] == elsewhere)
     bob.type("still there?")
-    await eventually(lambda: "still there?" in ann.said and "still there?" in bob.said, 60)
+    await eventually(lambda: "still there?" in ann.said and "still there?" in bob.said)
 
     for server in servers.values():
         server.process.terminate()

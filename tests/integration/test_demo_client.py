@@ -82,7 +82,7 @@ async def a_client(folder: Path, node_url: str) -> AsyncIterator[asyncio.subproc
     path.write_text(config.to_json())
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "loadmanager.demo.client", str(path))
     try:
-        await eventually(config.ready_file.exists, 60)
+        await eventually(config.ready_file.exists)
         yield process
     finally:
         if process.returncode is None:

@@ -91,7 +91,7 @@ async def test_a_drain_keeps_every_bundle_answered_and_moves_each_once(cluster: 
             await eventually(lambda: len(broker.unloads) > 20, what="some bundles have moved")
             del cluster.nodes[leader.name]
             leader.kill()
-        await eventually(lambda: is_done(cluster, drain_of(others[1], broker)), 60.0, "the drain is done")
+        await eventually(lambda: is_done(cluster, drain_of(others[1], broker)), "the drain is done")
         seen = len(prober.probes)
         await eventually(lambda: len(prober.probes) > seen + 2 * len(its))
     assert prober.failures() == []

@@ -90,7 +90,7 @@ async def brokers_with_agents(
             config.write_text(yaml.safe_dump(agent_settings(broker, store_url, node_url)), encoding="utf-8")
             command = ["-m", "loadmanager", "agent", f"--config={config}", f"--ready-file={ready}"]
             processes.start(f"agent-{broker.port}", command, folder / f"agent-{broker.port}.log")
-        await cluster.brokers_are_seen(node_url, BROKERS, 120.0)  # their agents have to start
+        await cluster.brokers_are_seen(node_url, BROKERS)
         try:
             yield brokers
         finally:
@@ -167,7 +167,7 @@ async def journalled(cluster: Cluster, node: NodeProcess, unloads: int) -> list[
         found[:] = sorted(body.get("decisions", []), key=lambda entry: int(entry["sequence"]))
         return [entry["kind"] for entry in found].count("unload") >= unloads
 
-    await eventually(sheds, 60, f"{unloads} bundles are unloaded")
+    await eventually(sheds, f"{unloads} bundles are unloaded")
     return found
 
 
@@ -200,7 +200,7 @@ async def test_what_is_decided_on_a_dump_is_what_the_leader_decides(
         async with brokers_with_agents(cluster, tmp_path, url, first.url) as brokers:
             await spread_load(cluster, first.url, brokers)
             for broker in brokers:
-                await eventually(partial(is_reported, cluster, broker), 60, "its load is reported")
+                await eventually(partial(is_reported, cluster, broker), "its load is reported")
 
             dump = tmp_path / "dump.jsonl"
             config = tmp_path / "second.yaml"

@@ -16,9 +16,8 @@ from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
 
-SESSION_S = 40.0
-BOUND_S = 20.0
-"""Generous, for a machine that is busy: `benchmarks/bench_failover.py` measures."""
+SESSION_MS = 600_000
+"""Longer than `patience` ever is."""
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ async def cluster(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> 
     """Three nodes, two brokers, a namespace in which all bundles are owned, and one in which none is."""
     async with a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
         for name in ("n1", "n2", "n3"):
-            await cluster.start_node(name, {"metadataStoreSessionTimeoutMillis": int(SESSION_S * 1000)})
+            await cluster.start_node(name, {"metadataStoreSessionTimeoutMillis": SESSION_MS})
         for _ in range(2):
             await cluster.start_broker()
         url = cluster.nodes["n1"].url
@@ -52,7 +51,7 @@ async def test_a_leader_that_ends_is_replaced_long_before_its_session_expires(cl
         await eventually(lambda: len(assigning.successes()) > 5)
         ended_s = time.monotonic()
         leader.kill() if ending == "SIGKILL" else leader.terminate()
-        await eventually(lambda: assigning.successes(asked_after_s=ended_s), BOUND_S)
+        await eventually(lambda: assigning.successes(asked_after_s=ended_s))
         del cluster.nodes[leader.name]
         successor = await cluster.leader()
         seen = len(prober.probes)
@@ -68,7 +67,7 @@ async def test_a_leader_that_ends_is_replaced_long_before_its_session_expires(cl
 async def test_a_leader_that_hangs_is_replaced_long_before_its_session_expires(
     zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
 ) -> None:
-    settings = {"metadataStoreSessionTimeoutMillis": 60_000, "leaderSilenceMs": 800}
+    settings = {"metadataStoreSessionTimeoutMillis": SESSION_MS, "leaderSilenceMs": 800}
     async with a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
         for name in ("n1", "n2"):
             await cluster.start_node(name, settings)

@@ -196,8 +196,8 @@ async def test_node_processes_are_killed_and_a_client_goes_on(
             async def is_moved() -> bool:
                 return await cluster.unload(other.url, f"{NAMESPACE}/0x00000000_0xffffffff", second) == 204
 
-            await eventually(is_moved, 60)
-            await eventually(lambda: (owner := client.resolve(topic)) is not None and owner.broker_id == second, 60)
+            await eventually(is_moved)
+            await eventually(lambda: (owner := client.resolve(topic)) is not None and owner.broker_id == second)
             other.kill()
             assert (await client.lookup(topic)).broker_id == second
             with pytest.raises(NodesUnavailableError) as failed:

@@ -138,9 +138,9 @@ async def test_on_a_terminal_it_redraws_when_a_broker_changes(store: ZooKeeperSt
             *COMMAND, "--interval", "3600", "--metadata-store-url", url, stdout=theirs, env=A_TERMINALS_ENVIRONMENT
         )
         try:
-            await eventually(lambda: b"30.00" in ours.seen(), 60)
+            await eventually(lambda: b"30.00" in ours.seen())
             await store.commit([Put(paths.broker("b:1"), b'{"msgRateIn":4711.0}')])
-            await eventually(lambda: b"4711.00" in ours.seen(), 60)
+            await eventually(lambda: b"4711.00" in ours.seen())
         finally:
             process.send_signal(signal.SIGINT)
             assert (await ended(process))[0] == 0

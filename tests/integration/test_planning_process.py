@@ -232,7 +232,7 @@ def test_the_process_ends_with_whoever_started_it() -> None:
         assert starter.stdout is not None
         process = psutil.Process(int(starter.stdout.readline()))
         starter.kill()
-    eventually_sync(lambda: has_ended(process), timeout_s=60)
+    eventually_sync(lambda: has_ended(process))
 
 
 @pytest.mark.parametrize("strategy", ["TransferShedder", "SimpleLoadManagerImpl"])

@@ -178,7 +178,7 @@ async def test_a_bundle_above_a_limit_is_split_by_itself_until_it_is_not(fleet: 
     def most_topics() -> int:
         return max(sum(value in part for value in HASHES.values()) for part in fleet.state().bundles.ranges())
 
-    await eventually(lambda: most_topics() <= 4, timeout_s=60)
+    await eventually(lambda: most_topics() <= 4)
     await nothing_was_disturbed(fleet)
     await eventually(lambda: fleet.leader.node.reshaper.splits.total() == len(fleet.state().bundles) - 1)
     rounds = fleet.leader.node.reshaping.rounds

@@ -44,7 +44,7 @@ class Serve:
 
     async def url(self) -> str:
         """Where it answers, once it is ready."""
-        await eventually(lambda: self.ready_file.exists() or self.process.returncode is not None, timeout_s=60)
+        await eventually(lambda: self.ready_file.exists() or self.process.returncode is not None)
         assert self.process.returncode is None, "it ended at its start"
         worked = psutil.Process(self.process.pid).cpu_times()
         self.slowness = max(1.0, (time.monotonic() - self.started_s) / (worked.user + worked.system))

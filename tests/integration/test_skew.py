@@ -69,7 +69,7 @@ class Versions:
                 stderr=written,
             )
         try:
-            await eventually(lambda: ready.exists() or process.returncode is not None, timeout_s=60)
+            await eventually(lambda: ready.exists() or process.returncode is not None)
             assert process.returncode is None, log.read_text()
             yield orjson.loads(ready.read_bytes())["url"]
         finally:

@@ -75,7 +75,7 @@ async def test_it_is_evened_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             async with http.get(f"{url}/admin/v2/brokers") as answer:
                 return len(await answer.json()) == 1
 
-        await eventually(known, 60)
+        await eventually(known)
         for namespace in WORKLOAD.namespaces:
             body = {"bundles": {"numBundles": SETTINGS.bundles_per_namespace}}
             async with http.put(f"{url}/admin/v2/namespaces/{TENANT}/{namespace}", json=body) as answer:
@@ -85,7 +85,7 @@ async def test_it_is_evened_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         async def all_open() -> bool:
             return sum(await carried()) == pytest.approx(200)
 
-        await eventually(all_open, 60, "one broker has all topics")
+        await eventually(all_open, "one broker has all topics")
         for _ in range(2):
             await cluster.start_broker()
 
@@ -93,6 +93,6 @@ async def test_it_is_evened_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             now = await carried()
             return sum(now) == pytest.approx(200) and max(now) <= 1.4 * 200 / 3
 
-        await eventually(is_even, 180, "each has a third, but for the size of bundles")
+        await eventually(is_even, "each has a third, but for the size of bundles", least_s=180)
     assert len(logs := logs_of_agents(tmp_path)) == 3
     assert all("host_shared" in log for log in logs), "each measured its broker's process"

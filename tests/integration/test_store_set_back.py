@@ -80,7 +80,7 @@ async def test_a_session_that_has_seen_more_than_a_server_set_back_is_given_up_a
         await write_some(store)
         certain_until_s = store.lease_valid_until_s
         await asyncio.to_thread(set_back, server, tmp_path / "saved")
-        await eventually(lambda: store.session_id not in {0, held_by}, timeout_s=60, what="a new session begins")
+        await eventually(lambda: store.session_id not in {0, held_by}, what="a new session begins")
         assert store.sessions_given_up == 1
         assert time.monotonic() >= certain_until_s + 8.0, "that is two session timeouts after the last sign of life"
         assert await store.get("/a") is None
@@ -103,6 +103,6 @@ async def test_while_no_server_serves_no_session_is_given_up(start_ensemble: Ens
         await eventually(lambda: network.accepted > tries + 5, what="the member is tried again")
         for member in ensemble.members[1:]:
             await asyncio.to_thread(member.start)
-        await eventually(lambda: store.state is SessionState.CONNECTED, timeout_s=60)
+        await eventually(lambda: store.state is SessionState.CONNECTED)
         assert (store.session_id, store.sessions_given_up) == (session_id, 0)
         assert await store.get("/held") is not None

@@ -126,7 +126,7 @@ async def closed(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> A
             config.write_text(yaml.safe_dump(settings))
             arguments = ["-m", "loadmanager", "agent", "--config", str(config), "--ready-file", str(ready)]
             processes.start("agent", arguments, tmp_path / "agent.log")
-            await eventually(ready.exists, timeout_s=60)
+            await eventually(ready.exists)
             told = orjson.loads(ready.read_bytes())
             assert told["localUrl"] == f"unix:{tmp_path / 's'}"
             closed = Closed(
@@ -146,7 +146,7 @@ async def test_all_of_a_cluster_goes_on_by_tls_alone(closed: Closed) -> None:
     async def has_lease() -> bool:
         return (await closed.ask_agent("/loadmanager/v1/lease"))[0] == 200
 
-    await eventually(has_lease, timeout_s=60)
+    await eventually(has_lease)
     for number, url in enumerate((first, second)):  # one of them passes it on to the leader
         created = await closed.admin(f"namespaces create public/ns-{number}", url=url)
         assert created.exit_code == 0, created.stderr

@@ -69,7 +69,7 @@ class Pair:
     async def recover(self) -> None:
         await eventually(lambda: self.node.events(GIVEN_UP), what="the node gives its session up")
         await eventually(lambda: GIVEN_UP in self.agent_log.read_text(), what="the agent gives its session up")
-        await eventually(self.serves, timeout_s=60, what="both are at work again")
+        await eventually(self.serves, what="both are at work again")
         assert await self.sessions_given_up() == 1
         assert self.node.events("zookeeper_hangs_up")[-1]["address"] == self.server.connect_string
 
@@ -96,7 +96,7 @@ async def a_pair(server: EmbeddedZooKeeper, folder: Path) -> AsyncIterator[Pair]
             config.write_text(yaml.safe_dump({**store, **beside, **local, **addresses}))
             processes.start("agent", ["-m", "loadmanager", "agent", f"--config={config}", "--log-json"], log)
             pair = Pair(server, node, log, broker, http)
-            await eventually(pair.serves, timeout_s=60, what="both are at work")
+            await eventually(pair.serves, what="both are at work")
             yield pair
             assert node.is_running
             assert processes.is_running("agent")
@@ -118,7 +118,7 @@ async def test_both_recover_by_themselves_from_a_zookeeper_that_was_set_back_to_
     server = await asyncio.to_thread(start_zookeeper)
     async with a_pair(server, tmp_path) as pair:
         await asyncio.to_thread(save, server, tmp_path / "saved")
-        await eventually(pair.serves, timeout_s=60)
+        await eventually(pair.serves)
         await pair.goes_far()
         await asyncio.to_thread(set_back, server, tmp_path / "saved")
         await pair.recover()

@@ -62,7 +62,7 @@ def test_a_run_that_loses_a_worker_in_the_middle_ends_with_the_tables_of_a_run_h
     ) as running:  # fmt: skip
 
         def eventually(condition: Callable[[], bool], what: str) -> None:
-            eventually_sync(lambda: condition() or running.poll() is not None, PATIENCE_S, what, LOOKS_EVERY_S)
+            eventually_sync(lambda: condition() or running.poll() is not None, what, poll_s=LOOKS_EVERY_S)
 
         try:
             eventually(lambda: tables.has("clean_bundle_reports"), "it takes in what was reported")

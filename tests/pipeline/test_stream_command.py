@@ -59,7 +59,7 @@ def once(condition: Callable[[], object], then: Callable[[], object]) -> Iterato
 
     def wait() -> None:
         try:
-            eventually_sync(condition, timeout_s=PATIENCE_S)
+            eventually_sync(condition, least_s=PATIENCE_S)
         except AssertionError as error:
             failures.append(error)
         then()
@@ -107,7 +107,7 @@ def test_it_takes_in_what_comes_until_it_is_told_to_stop_and_then_ends_with_the_
     def go_on() -> None:
         write_minutes(history, range(2, 4), first=50)
         try:
-            eventually_sync(lambda: clean_rows(tables) == (8, 8), timeout_s=PATIENCE_S)
+            eventually_sync(lambda: clean_rows(tables) == (8, 8), least_s=PATIENCE_S)
         finally:
             told(signal.SIGTERM)()
 
@@ -158,11 +158,11 @@ def test_killed_within_a_batch_it_leaves_no_process_and_the_next_one_does_the_ba
     settings = ["--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2"]
     with Processes(tmp_path) as processes:
         started = processes.start("stream", [*arguments, *settings], tmp_path / "log")
-        eventually_sync(lambda: tables.has("clean_broker_reports"), timeout_s=PATIENCE_S)
+        eventually_sync(lambda: tables.has("clean_broker_reports"), least_s=PATIENCE_S)
         others = psutil.Process(started).children(recursive=True)
         assert others
         processes.signal("stream", signal.SIGKILL)
-        eventually_sync(lambda: not any(map(is_alive, others)), timeout_s=PATIENCE_S)
+        eventually_sync(lambda: not any(map(is_alive, others)), least_s=PATIENCE_S)
     assert not tables.has("imbalance")
     write_minutes(history, range(2, 3), first=50)
     code, said = stream(history)

@@ -79,7 +79,7 @@ def planned(beside: Beside) -> list[int]:
 
 def wait_for_rounds(beside: Beside, more: int) -> None:
     wanted = len(planned(beside)) + more
-    eventually_sync(lambda: len(planned(beside)) >= wanted, PATIENCE_S, f"{more} more rounds")
+    eventually_sync(lambda: len(planned(beside)) >= wanted, f"{more} more rounds", least_s=PATIENCE_S)
 
 
 def has_led(beside: Beside) -> bool:
@@ -89,13 +89,13 @@ def has_led(beside: Beside) -> bool:
 
 def wait_until_level(beside: Beside, operator: Operator, skew: Skew) -> None:
     """Return once three rounds on end have found nothing to do, and the load is level."""
-    eventually_sync(lambda: planned(beside)[-3:] == [0, 0, 0], PATIENCE_S, "nothing more to do")
+    eventually_sync(lambda: planned(beside)[-3:] == [0, 0, 0], "nothing more to do", least_s=PATIENCE_S)
     assert imbalance(operator, skew) < 1.4
 
 
 def wait_until_acting(beside: Beside) -> None:
     try:
-        eventually_sync(lambda: beside.status()["acting"], PATIENCE_S, "it acts")
+        eventually_sync(lambda: beside.status()["acting"], "it acts", least_s=PATIENCE_S)
     except AssertionError:
         pytest.fail(f"it does not act: {beside.status()}")
 
@@ -113,7 +113,7 @@ def test_shadow_writes_nothing(
     before, writers, log = operator.owners(skew.namespace), Writers.watch(cluster), LeaderLog.follow(cluster)
     beside = start("shadow")
     wait_for_rounds(beside, 3)
-    eventually_sync(lambda: any(planned(beside)), PATIENCE_S, "a round that would move something")
+    eventually_sync(lambda: any(planned(beside)), "a round that would move something", least_s=PATIENCE_S)
     sessions = sessions_of(cluster.zookeeper, beside.process.pid)
     assert sessions
     assert sessions <= {each.session for each in writers.others()}
@@ -132,7 +132,7 @@ def test_the_diary_has_each_move_of_pulsars_and_the_history_can_be_replayed(
     beside = start("shadow")
     wait_for_rounds(beside, 1)
     operator.set_dynamic(SHEDDING, "true")
-    eventually_sync(log.moved, PATIENCE_S, "a round of Pulsar's own")
+    eventually_sync(log.moved, "a round of Pulsar's own", least_s=PATIENCE_S)
     operator.set_dynamic(SHEDDING, "false")
     wait_for_rounds(beside, 2)
     owners = {f"{skew.namespace}/{name}": broker for name, broker in operator.owners(skew.namespace).items()}
@@ -161,7 +161,7 @@ def test_acting_levels_a_skewed_load_and_then_lets_it_be(
 def assert_nothing_is_lost(load: RunningLoad) -> None:
     """Every message that was acknowledged by now is received in the end: what is under way comes first."""
     acknowledged = load.told[-1]["acknowledged"]
-    eventually_sync(lambda: load.told[-1]["receipts"] >= acknowledged, PATIENCE_S, "all that was acknowledged")
+    eventually_sync(lambda: load.told[-1]["receipts"] >= acknowledged, "all that was acknowledged", least_s=PATIENCE_S)
 
 
 def test_a_drain_empties_a_broker(
@@ -171,8 +171,10 @@ def test_a_drain_empties_a_broker(
     beside = start()
     drain = f"/loadbalance/v1/brokers/{broker.name}/drain"
     assert beside.tell("PUT", drain) == 202
-    eventually_sync(lambda: operator.counts(skew.namespace)[broker.name] == 0, PATIENCE_S, "a broker without bundles")
-    eventually_sync(lambda: beside.get(drain)["state"] == "done", PATIENCE_S, "a drain that is done")
+    eventually_sync(
+        lambda: operator.counts(skew.namespace)[broker.name] == 0, "a broker without bundles", least_s=PATIENCE_S
+    )
+    eventually_sync(lambda: beside.get(drain)["state"] == "done", "a drain that is done", least_s=PATIENCE_S)
     owned = operator.owners(skew.namespace)
     assert len(owned) == skew.bundles
     skewed.wait_until_flowing()
@@ -202,7 +204,7 @@ def test_taking_over_switches_pulsars_own_off_and_gives_it_back(
     del skewed
     operator.set_dynamic(SHEDDING, "true")
     beside = start("act", "--take-over")
-    eventually_sync(lambda: operator.dynamic().get(SHEDDING) == "false", PATIENCE_S, "Pulsar's shedding is off")
+    eventually_sync(lambda: operator.dynamic().get(SHEDDING) == "false", "Pulsar's shedding is off", least_s=PATIENCE_S)
     wait_until_acting(beside)
     assert beside.stop() == 0
     assert operator.dynamic()[SHEDDING] == "true"
@@ -228,15 +230,15 @@ def test_a_broker_that_was_killed_stops_it_until_all_has_settled(
     victim = next(each for each in cluster.brokers[1:] if each != operator.leader())
     cluster.kill(victim)
     gone = f"{victim.name} is gone, and its bundles have others"
-    eventually_sync(lambda: beside.status()["brokers"] == len(cluster.brokers) - 1, PATIENCE_S, gone)
-    eventually_sync(lambda: all_owned(operator, skew, cluster.serving()), PATIENCE_S, gone)
+    eventually_sync(lambda: beside.status()["brokers"] == len(cluster.brokers) - 1, gone, least_s=PATIENCE_S)
+    eventually_sync(lambda: all_owned(operator, skew, cluster.serving()), gone, least_s=PATIENCE_S)
     assert "joined or left" in str(beside.status()["obstacles"])
     done = moves(beside)
     wait_for_rounds(beside, 3)
     assert moves(beside) == done
     cluster.start_broker(victim)
     cluster.wait_for_broker(victim)
-    eventually_sync(lambda: beside.status()["brokers"] == len(cluster.brokers), PATIENCE_S, "it is back")
+    eventually_sync(lambda: beside.status()["brokers"] == len(cluster.brokers), "it is back", least_s=PATIENCE_S)
     skewed.wait_until_flowing()
 
 
@@ -249,16 +251,16 @@ def test_of_two_processes_one_acts_and_the_other_takes_its_place(
     operator: Operator, skew: Skew, skewed: RunningLoad, start: Start
 ) -> None:
     both = [start(movesPerRound=1), start(movesPerRound=1)]
-    eventually_sync(lambda: any(has_led(each) for each in both), PATIENCE_S, "one leads")
+    eventually_sync(lambda: any(has_led(each) for each in both), "one leads", least_s=PATIENCE_S)
     first, second = sorted(both, key=has_led, reverse=True)
-    eventually_sync(lambda: moves(first), PATIENCE_S, "a move of the first")
+    eventually_sync(lambda: moves(first), "a move of the first", least_s=PATIENCE_S)
     wait_for_rounds(first, 1)
     assert not has_led(second)
     assert not planned(second)
     assert not moves(second)
     first.kill()
-    eventually_sync(lambda: has_led(second), PATIENCE_S, "the second leads")
-    eventually_sync(lambda: moves(second), PATIENCE_S, "a move of the second")
+    eventually_sync(lambda: has_led(second), "the second leads", least_s=PATIENCE_S)
+    eventually_sync(lambda: moves(second), "a move of the second", least_s=PATIENCE_S)
     assert {epoch for _, epoch in moves(first)}.isdisjoint(epoch for _, epoch in moves(second))
     wait_until_level(second, operator, skew)
     skewed.wait_until_flowing()
@@ -275,14 +277,18 @@ def test_killed_in_the_middle_of_a_move_the_next_one_sees_it_through(
     try:
         pin = f"/loadbalance/v1/bundles/{skew.namespace}/{bundle}/pin"
         assert beside.tell("PUT", pin, {"broker": destination.name}) == 204
-        eventually_sync(lambda: bundle not in operator.owners(skew.namespace), PATIENCE_S, "a bundle on its way")
+        eventually_sync(
+            lambda: bundle not in operator.owners(skew.namespace), "a bundle on its way", least_s=PATIENCE_S
+        )
         beside.kill()
     finally:
         cluster.resume(destination)
     next_one = start(overrides={})
     wait_until_acting(next_one)
     assert "move_seen_through" in next_one.log()
-    eventually_sync(lambda: operator.owners(skew.namespace).get(bundle) == destination.name, PATIENCE_S, "it is home")
+    eventually_sync(
+        lambda: operator.owners(skew.namespace).get(bundle) == destination.name, "it is home", least_s=PATIENCE_S
+    )
     assert next_one.tell("DELETE", pin) == 204
     skewed.wait_until_flowing()
 

@@ -39,7 +39,7 @@ def read_both(cluster: PulsarCluster) -> tuple[dict[str, Any], dict[str, Znode]]
         read[:] = [(dump, after)]
         return before == after
 
-    eventually_sync(agree, 120, "nothing changes while a dump is made")
+    eventually_sync(agree, "nothing changes while a dump is made", least_s=120)
     return read[0]
 
 
@@ -59,7 +59,9 @@ def test_a_decision_is_the_one_that_the_leader_makes(
     cluster: PulsarCluster, operator: Operator, skew: Skew, load: RunningLoad, tmp_path: Path
 ) -> None:
     load.wait_until_flowing()
-    eventually_sync(lambda: averages_are_true(cluster, operator, skew), 240, "averages that are those of the load")
+    eventually_sync(
+        lambda: averages_are_true(cluster, operator, skew), "averages that are those of the load", least_s=240
+    )
     line = tmp_path / "dump.jsonl"
     line.write_text(json.dumps(read_dump(cluster, "--admin-url", cluster.brokers[0].web_url)), encoding="utf-8")
     done = run_loadmanager("decide", str(line), "--shed", "UniformLoadShedder", "--json")
@@ -67,7 +69,7 @@ def test_a_decision_is_the_one_that_the_leader_makes(
     decisions = json.loads(done.stdout)["decisions"]
     log = LeaderLog.follow(cluster)
     operator.set_dynamic(SHEDDING, "true")
-    eventually_sync(lambda: len(log.moved()) >= len(decisions), 120, "the leader's own round")
+    eventually_sync(lambda: len(log.moved()) >= len(decisions), "the leader's own round", least_s=120)
     operator.set_dynamic(SHEDDING, "false")
     assert [(each["bundle"], each["source"]) for each in decisions] == [
         (each.bundle, each.source) for each in log.moved()
@@ -97,8 +99,8 @@ def test_a_dump_has_what_the_znodes_have(
         for broker in cluster.brokers:
             demand(broker.web_url, "GET", f"/admin/v2/brokers/health?topicVersion={form}")
     operator.set_dynamic("loadBalancerBrokerThresholdShedderPercentage", "20")
-    eventually_sync(lambda: self_tests_reported(cluster) == {2, 3}, 60, "checks' bundles of both forms in a report")
-    eventually_sync(lambda: len(kept_averages(cluster)) >= skew.bundles, 150, "the leader has written averages")
+    eventually_sync(lambda: self_tests_reported(cluster) == {2, 3}, "checks' bundles of both forms in a report")
+    eventually_sync(lambda: len(kept_averages(cluster)) >= skew.bundles, "the leader has written averages", least_s=150)
     dump, tree = read_both(cluster)
     reports = contents(tree, "/loadbalance/brokers")
     assert dump["brokers"].keys() == reports.keys() == {each.name for each in cluster.brokers}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from support.lm_node import START_TIMEOUT_S, NodeProcess, get_json
+from support.lm_node import NodeProcess, get_json
 from support.processes import Processes
 from support.scripted_broker import ScriptedBroker
 from support.waiting import eventually
@@ -73,12 +73,11 @@ class Cluster:
         settings: Mapping[str, object] | None = None,
         *,
         via: str | None = None,
-        within_s: float = START_TIMEOUT_S,
     ) -> NodeProcess:
         """A node process, which reaches ZooKeeper at `via` (`host:port`); settings by Pulsar's keys, over `CALM`."""
         url = f"zk:{via or self._connect_string}{self.chroot}"
         node = NodeProcess(name, self._folder, self._processes, {**CALM, "metadataStoreUrl": url, **(settings or {})})
-        await node.start(within_s)
+        await node.start()
         self.nodes[name] = node
         return node
 
@@ -144,7 +143,7 @@ class Cluster:
         answers = await asyncio.gather(*(get_json(self.http, f"{self.nodes[n].url}/healthz", timeout_s) for n in names))
         return [name for name, (_, body) in zip(names, answers, strict=True) if body.get("leading")]
 
-    async def leader(self, timeout_s: float = 30.0) -> NodeProcess:
+    async def leader(self) -> NodeProcess:
         """The one node that leads; waits until exactly one says so."""
         found: list[str] = []
 
@@ -152,10 +151,10 @@ class Cluster:
             found[:] = await self.leaders(_POLL_S)
             return len(found) == 1
 
-        await eventually(one_leads, timeout_s, "exactly one node leads")
+        await eventually(one_leads, "exactly one node leads")
         return self.nodes[found[0]]
 
-    async def brokers_are_seen(self, url: str, count: int, timeout_s: float = 60.0) -> None:
+    async def brokers_are_seen(self, url: str, count: int) -> None:
         """By the node at `url` and by the leader, who plans and who answers what operators command."""
 
         async def seen() -> bool:
@@ -163,7 +162,7 @@ class Cluster:
             urls = {url, *(self.nodes[name].url for name in leaders)}
             return bool(leaders) and all([await self._known_brokers(each) == count for each in urls])
 
-        await eventually(seen, timeout_s, f"{count} brokers are seen by {url} and by the leader")
+        await eventually(seen, f"{count} brokers are seen by {url} and by the leader")
 
     async def _known_brokers(self, url: str) -> int:
         async with self.http.get(f"{url}/admin/v2/brokers") as answer:

@@ -27,7 +27,9 @@ def run(
         forking().fork(name, command, (out, errors), cwd or Path.cwd(), {**os.environ, **(environ or {})})
         try:
             eventually_sync(
-                lambda: forking().find_exit_code(name) is not None, _ENDS_WITHIN_S, f"loadmanager {command} ends"
+                lambda: forking().find_exit_code(name) is not None,
+                f"loadmanager {command} ends",
+                least_s=_ENDS_WITHIN_S,
             )
         finally:
             code = forking().stop(name, grace_s=0)

@@ -111,7 +111,7 @@ async def a_broker(agent: FakeAgent, folder: Path, name: str = "broker") -> Asyn
     arguments = [word for option, path in files.items() for word in (f"--{option}", str(path))]
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "loadmanager.demo.broker", *arguments)
     try:
-        await eventually(files["ready-file"].exists, 60)
+        await eventually(files["ready-file"].exists)
         broker = BrokerProcess(process, json.loads(files["ready-file"].read_text()), files["serving-log"])
         leases = agent.leases
         await eventually(lambda: agent.leases > leases, what="the broker asks for its lease")

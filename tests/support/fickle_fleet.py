@@ -443,12 +443,12 @@ class FickleFleet:
         for number, broker in enumerate(self.brokers):
             broker.manner = Manner.OBEYS
             await self._revive_broker(number)
-        await eventually(lambda: self.leader is not None, SETTLED_S)
+        await eventually(lambda: self.leader is not None)
         for broker in self.brokers:
             self.ask(0, "DELETE", f"/loadbalance/v1/brokers/{broker.broker_id}/drain")
         self.ask(0, "DELETE", "/loadbalance/v1/poison")
-        await eventually(lambda: not self._under_way, SETTLED_S, "every request is answered")
-        await eventually(self._is_served, SETTLED_S, "every topic is found at a broker that serves it")
+        await eventually(lambda: not self._under_way, "every request is answered")
+        await eventually(self._is_served, "every topic is found at a broker that serves it")
         self.check()
 
     async def _is_served(self) -> bool:

@@ -22,8 +22,6 @@ from loadmanager.http.app import make_app
 from loadmanager.leader.service import Node
 from loadmanager.store.base import MetadataStore
 
-START_TIMEOUT_S = 60.0
-
 
 class NodeProcess:
     """One `loadmanager serve` process: what it logs, and signals to it."""
@@ -47,13 +45,13 @@ class NodeProcess:
     def is_running(self) -> bool:
         return self._processes.is_running(self.name)
 
-    async def start(self, within_s: float = START_TIMEOUT_S) -> None:
+    async def start(self) -> None:
         """Start the process and return once it answers."""
         arguments = ["serve", "--config", str(self._config), "--ready-file", str(self._ready_file), "--log-json"]
         self._ready_file.unlink(missing_ok=True)
         command = ["-m", "loadmanager", *arguments]
         self.pid = await asyncio.to_thread(self._processes.start, self.name, command, self._log)
-        await eventually(lambda: self._ready_file.exists() or not self.is_running, within_s, f"{self.name} is ready")
+        await eventually(lambda: self._ready_file.exists() or not self.is_running, f"{self.name} is ready")
         assert self.is_running, f"{self.name} ended at its start:\n{self.log_text()[-2000:]}"
         self.url = orjson.loads(self._ready_file.read_bytes())["url"]
 

@@ -63,12 +63,12 @@ def a_standalone_cluster(folder: Path, workers: int = 2, memory: str = "1g") -> 
     try:
         log = folder / "master.log"
         _start(servers, "master", folder, log, "--port", "0", "--webui-port", "0")
-        eventually_sync(lambda: _MASTER.search(_said(log)), PATIENCE_S, "a master says its address")
+        eventually_sync(lambda: _MASTER.search(_said(log)), "a master says its address")
         found = _MASTER.search(_said(log))
         assert found is not None
         started = tuple(_start_worker(servers, number, folder, memory, found[1]) for number in range(workers))
         registered = "Registering worker"
-        eventually_sync(lambda: _said(log).count(registered) == workers, PATIENCE_S, "workers register")
+        eventually_sync(lambda: _said(log).count(registered) == workers, "workers register")
         yield Standalone(found[1], started)
     finally:
         servers.close()

@@ -62,14 +62,14 @@ def test_a_file_is_written_after_the_interval_without_being_asked(directory: Dir
     with a_writer(directory, SOON) as writer:
         writer.begin_term(1, NOON_MS)
         writer.put(NOON_MS, Event("x"))
-        eventually_sync(lambda: writer.figures.rows_written == 2, timeout_s=FLUSH_S)
+        eventually_sync(lambda: writer.figures.rows_written == 2)
 
 
 def test_a_file_is_written_as_soon_as_there_are_enough_rows(directory: Directory) -> None:
     with a_writer(directory, WriterLimits(rows_per_file=4, flush_interval_s=1e6)) as writer:
         writer.begin_term(1, NOON_MS)
         writer.put(NOON_MS, a_report(bundles=3))
-        eventually_sync(lambda: writer.figures.queue_rows == 0, timeout_s=FLUSH_S)
+        eventually_sync(lambda: writer.figures.queue_rows == 0)
         assert writer.figures.files_written == 3
 
 
@@ -109,7 +109,7 @@ def test_a_term_is_not_ended_before_all_of_it_is_there(tmp_path: Path) -> None:
     writer.put(NOON_MS, Event("x"))
     writer.put(NOON_MS, StrategyState("ThresholdShedder", {}))
     writer.end_term(NOON_MS)
-    eventually_sync(lambda: writer.figures.write_failures, timeout_s=FLUSH_S)
+    eventually_sync(lambda: writer.figures.write_failures)
     abandon(writer)
     disk.left = None
     record(directory, 2, at_ms=NOON_MS + 60_000)
@@ -204,7 +204,7 @@ def test_a_full_disk_costs_rows_but_nobody_waits_and_what_was_written_stays(tmp_
         for number in range(100):
             writer.put(NOON_MS + number, Event("during"))
         assert time.monotonic() - started_s < 5
-        eventually_sync(lambda: writer.figures.write_failures > 1, timeout_s=FLUSH_S)
+        eventually_sync(lambda: writer.figures.write_failures > 1)
         figures = writer.figures
         assert (figures.rows_lost, figures.queue_rows) == (80, 20)
         assert "No space left on device" in figures.last_error
@@ -296,7 +296,7 @@ def test_old_hours_are_deleted_after_a_flush(directory: Directory) -> None:
     writer = HistoryWriter(directory, "node-1:8080", SOON, Retention(max_age_s=7200))
     writer.start()
     writer.begin_term(2, now_ms)
-    eventually_sync(lambda: writer.figures.files_deleted > 0, timeout_s=FLUSH_S)
+    eventually_sync(lambda: writer.figures.files_deleted > 0)
     assert writer.close(now_ms)
     assert {epoch for epoch, _, _ in kinds(History(directory))} == {2}
 
@@ -371,8 +371,8 @@ def test_what_can_never_be_written_is_left_out_and_marked_and_the_rest_is_writte
         writer.begin_term(1, NOON_MS)
         assert writer.flush(FLUSH_S)
         writer.put(NOON_MS + 1, Event("lost"))
-        eventually_sync(lambda: writer.figures.rows_lost == 1, timeout_s=FLUSH_S)
-        eventually_sync(lambda: writer.figures.queue_rows == 0, timeout_s=FLUSH_S)
+        eventually_sync(lambda: writer.figures.rows_lost == 1)
+        eventually_sync(lambda: writer.figures.queue_rows == 0)
         assert writer.figures.is_failing, "until something is written again"
         writer.put(NOON_MS + 2, Event("kept"))
         assert writer.flush(FLUSH_S)
@@ -408,7 +408,7 @@ def test_a_retention_that_surprises_does_not_end_recording(
     for epoch in (1, 2):
         writer.begin_term(epoch, NOON_MS + epoch)
         assert writer.flush(FLUSH_S)
-        eventually_sync(lambda epoch=epoch: writer.figures.write_failures >= epoch, timeout_s=FLUSH_S)  # type: ignore[misc]
+        eventually_sync(lambda epoch=epoch: writer.figures.write_failures >= epoch)  # type: ignore[misc]
     assert writer.figures.is_failing
     assert writer.close(NOON_MS + 3, timeout_s=FLUSH_S)
 
@@ -420,6 +420,6 @@ def test_a_thread_that_has_ended_all_the_same_is_shown_as_failing(faulty: Faulty
     assert not writer.figures.is_failing
     writer.start()
     writer.begin_term(1, NOON_MS)
-    eventually_sync(lambda: writer.figures.is_failing, timeout_s=FLUSH_S)
+    eventually_sync(lambda: writer.figures.is_failing)
     assert writer.figures.last_error == ""
     assert not writer.close(NOON_MS, timeout_s=0.1)

@@ -277,7 +277,7 @@ async def test_a_bundle_whose_new_owner_goes_just_before_the_write_does_not_wait
         owner, other = await cluster.a_broker("b1:8080"), await cluster.a_broker("b2:8080")
         (bundle, *_) = await cluster.a_namespace()
         await _give_to_one_who_goes(cluster, leader, bundle, owner, monkeypatch)
-        await eventually(lambda: leader.ownership(bundle).owner == other.registration, timeout_s=15)
+        await eventually(lambda: leader.ownership(bundle).owner == other.registration)
 
 
 async def _give_to_one_who_goes(
