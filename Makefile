@@ -104,6 +104,8 @@ clean: ## Remove everything that was made, the environment too
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "No Python of at least 3.11 with the module venv was found:" \
 		"install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is" \
+		"$$("$(PYTHON)" -V 2>&1), which is too old: Python 3.11 or newer is needed" >&2; exit 1; }
 	@echo "making a virtual environment in $(VENV)"
 	@"$(PYTHON)" -m venv $(VENV)
 

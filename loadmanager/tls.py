@@ -78,7 +78,7 @@ class TlsOptions:
 
     def context(self) -> ssl.SSLContext:
         try:
-            context = ssl.create_default_context(cafile=self.trust_certs)
+            context = _default_context(ssl.Purpose.SERVER_AUTH, self.trust_certs)
         except OSError as error:  # of which those of TLS are some
             raise _untrusted(self, error) from None
         if self.allow_insecure or not self.hostname_verification:
@@ -104,7 +104,7 @@ class TlsServerOptions:
     keys: TlsKeys = _PULSARS
 
     def context(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context = _default_context(ssl.Purpose.CLIENT_AUTH)
         context.options |= ssl.OP_NO_RENEGOTIATION
         if self.trust_certs is not None:
             try:
@@ -252,6 +252,13 @@ class TlsMetrics(Collector):
             for why, number in self._server.handshakes.items():
                 failed.add_metric([*self._labels.values(), why], number)
             yield failed
+
+
+def _default_context(purpose: ssl.Purpose, trust_certs: Path | None = None) -> ssl.SSLContext:
+    """Return Python's default context with TLS 1.2 as the minimum: some builds of Python leave it to OpenSSL."""
+    context = ssl.create_default_context(purpose, cafile=trust_certs)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
 
 
 def _stamp(path: Path | None) -> object:

@@ -59,6 +59,6 @@ def say(error: ssl.SSLError) -> str:
     """What is wrong, in the words of TLS."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"TLS: its certificate is not believed: {error.verify_message}"
-    if isinstance(error, ssl.SSLEOFError):
+    if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):  # one or the other, by the build of OpenSSL
         return "TLS: it hangs up; perhaps it speaks none at this port"
     return f"TLS: {error.reason or error}"

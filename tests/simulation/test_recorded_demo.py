@@ -22,7 +22,8 @@ _RECORDED = Path(__file__).parent / "recorded-demo.tar.xz"
 def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
     folder = tmp_path_factory.mktemp("demo")
     with tarfile.open(_RECORDED) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # since Python 3.11.4
+        archive.extractall(folder)
     history = History(str(folder))
     return what_if(history, find_start(history, None), None, None, {}, "", None, lambda _: None)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -75,14 +77,36 @@ def test_a_certificate_that_nobody_would_take_now_is_refused(authority: Authorit
         RenewedTls(server(ended))
 
 
-def test_versions_are_as_configured(own: Signed) -> None:
-    for given, least, most in [
+@pytest.mark.parametrize(
+    ("protocols", "least", "most"),
+    [
         ((), "TLSv1_2", "MAXIMUM_SUPPORTED"),
         (("TLSv1.2",), "TLSv1_2", "TLSv1_2"),
         (("TLSv1.3", "TLSv1.2"), "TLSv1_2", "TLSv1_3"),
-    ]:
-        context = TlsServerOptions(own.certificate, own.key, protocols=given).context()
-        assert (context.minimum_version.name, context.maximum_version.name) == (least, most)
+    ],
+)
+def test_a_server_speaks_the_configured_versions_of_tls(
+    own: Signed, permissive_python: None, protocols: tuple[str, ...], least: str, most: str
+) -> None:
+    context = TlsServerOptions(own.certificate, own.key, protocols=protocols).context()
+    assert (context.minimum_version.name, context.maximum_version.name) == (least, most)
+
+
+def test_a_client_speaks_at_least_tls_1_2(permissive_python: None) -> None:
+    assert TlsOptions().context().minimum_version is ssl.TLSVersion.TLSv1_2
+
+
+@pytest.fixture
+def permissive_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Python that leaves the minimum version to OpenSSL, as Debian's own does."""
+    default = ssl.create_default_context
+
+    def permissive(*args: Any, **options: Any) -> ssl.SSLContext:
+        context = default(*args, **options)
+        context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", permissive)
 
 
 def test_bad_new_files_leave_the_last_good_ones_in_use_with_an_alarm_until_they_are_mended(
