@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ssl
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -36,6 +35,19 @@ def authority(tmp_path: Path) -> Authority:
 @pytest.fixture
 def own(authority: Authority) -> Signed:
     return authority.sign("own")
+
+
+@pytest.fixture
+def permissive_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Python that leaves the minimum version to OpenSSL, as Debian's own does."""
+    default = ssl.create_default_context
+
+    def permissive(purpose: ssl.Purpose, *, cafile: Path | None) -> ssl.SSLContext:
+        context = default(purpose, cafile=cafile)
+        context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", permissive)
 
 
 def server(own: Signed) -> TlsServerOptions:
@@ -77,6 +89,7 @@ def test_a_certificate_that_nobody_would_take_now_is_refused(authority: Authorit
         RenewedTls(server(ended))
 
 
+@pytest.mark.usefixtures("permissive_python")
 @pytest.mark.parametrize(
     ("protocols", "least", "most"),
     [
@@ -86,27 +99,15 @@ def test_a_certificate_that_nobody_would_take_now_is_refused(authority: Authorit
     ],
 )
 def test_a_server_speaks_the_configured_versions_of_tls(
-    own: Signed, permissive_python: None, protocols: tuple[str, ...], least: str, most: str
+    own: Signed, protocols: tuple[str, ...], least: str, most: str
 ) -> None:
     context = TlsServerOptions(own.certificate, own.key, protocols=protocols).context()
     assert (context.minimum_version.name, context.maximum_version.name) == (least, most)
 
 
-def test_a_client_speaks_at_least_tls_1_2(permissive_python: None) -> None:
+@pytest.mark.usefixtures("permissive_python")
+def test_a_client_speaks_at_least_tls_1_2() -> None:
     assert TlsOptions().context().minimum_version is ssl.TLSVersion.TLSv1_2
-
-
-@pytest.fixture
-def permissive_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Python that leaves the minimum version to OpenSSL, as Debian's own does."""
-    default = ssl.create_default_context
-
-    def permissive(*args: Any, **options: Any) -> ssl.SSLContext:
-        context = default(*args, **options)
-        context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
-        return context
-
-    monkeypatch.setattr(ssl, "create_default_context", permissive)
 
 
 def test_bad_new_files_leave_the_last_good_ones_in_use_with_an_alarm_until_they_are_mended(
