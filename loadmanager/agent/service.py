@@ -80,7 +80,7 @@ class Agent:
         self.caller = Caller.of(settings, tracing_of(settings, SERVICE, settings.broker_id))
         self._http = HttpClient(caller=Caller(tls=self.caller.tls))
         self._http_of_nodes = HttpClient(caller=self.caller)
-        self._gate = Gate(settings)
+        self._gate = Gate(settings, address=settings.bind_address)
         broker_id = BrokerId(settings.broker_id)
         self.metrics = AgentMetrics(broker_id)
         self.grants = Grants(broker_id)

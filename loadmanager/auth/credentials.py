@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # takes its time to load, which commands do without
     from loadmanager.config import AuthSettings
 
 _TOKEN = "token:"  # noqa: S105 - how a setting begins
-_FILE = "file:"
+FILE_SCHEME = "file:"
 
 
 class Token(Protocol):
@@ -79,12 +79,20 @@ def token_of(text: str, where: str) -> Token | None:
     """`token:...` or `file:///path`, None for an empty text; `ConfigurationError`, which names `where` it was given."""
     if not text:
         return None
-    if text.startswith(_FILE):
+    if text.startswith(FILE_SCHEME):
         try:
-            return TokenFile(Path(unquote(urlsplit(text).path)))
+            return TokenFile(path_of_file_url(text, "token"))
         except ConfigurationError as error:
             raise ConfigurationError(f"{where}: {error}") from None
     return TokenAlone(text.removeprefix(_TOKEN), where)
+
+
+def path_of_file_url(text: str, name: str) -> Path:
+    """Return the path in a `file:` URL of this host; `ConfigurationError` for one of another host or without a path."""
+    url = urlsplit(text)
+    if url.netloc not in {"", "localhost"} or not url.path or url.query or url.fragment:
+        raise ConfigurationError(f"{name}: expected file:///path, with three slashes")
+    return Path(unquote(url.path))
 
 
 def _one_word(text: str, where: str) -> str:

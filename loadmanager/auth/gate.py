@@ -7,6 +7,7 @@ sends no token is known by the certificate that they have shown, if `tlsTrustCer
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +24,7 @@ from prometheus_client.registry import Collector
 from loadmanager.auth.keys import KeySource
 from loadmanager.auth.permissions import Permissions
 from loadmanager.auth.roles import Role
-from loadmanager.auth.tokens import Claimed, Fault, TokenError, check_token, refuse_half_an_audience
+from loadmanager.auth.tokens import Claimed, Fault, TokenError, bearer_token, check_token, refuse_half_an_audience
 from loadmanager.config import AuthSettings, TlsSettings
 from loadmanager.errors import ForbiddenError, UnauthenticatedError
 from loadmanager.tls import principal_of
@@ -36,7 +37,6 @@ PRINCIPAL = web.RequestKey("principal", str)
 
 _AUTHORIZATION = istr("Authorization")
 _ORIGINAL = istr(ORIGINAL_PRINCIPAL_HEADER)
-_BEARER = "Bearer "
 _LOOK_AGAIN_S = 1.0
 """The file of the key is looked at this often, by whoever asks then."""
 
@@ -55,14 +55,27 @@ class Visitor:
     is_proxy: bool
 
 
-class Gate:
-    """The gate by these settings; open to anyone unless `authenticationEnabled`. `clock` is in seconds since the epoch.
+def is_open_to_anyone(settings: AuthSettings, address: str) -> bool:
+    """Return whether callers from other hosts reach the address, and need no token."""
+    return not settings.authentication_enabled and not _is_loopback(address)
 
-    Raises `ConfigurationError` for a key that cannot be used.
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+class Gate:
+    """The gate by these settings, of a server that listens on `address`. `clock` is in seconds since the epoch.
+
+    `is_open` without `authenticationEnabled`. Raises `ConfigurationError` for a key that cannot be used.
     """
 
-    def __init__(self, settings: AuthSettings, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, settings: AuthSettings, clock: Callable[[], float] = time.time, *, address: str = "") -> None:
         self.is_open = not settings.authentication_enabled
+        self.is_open_to_anyone = is_open_to_anyone(settings, address)
         self.failures = dict.fromkeys(Fault, 0)
         self._settings = settings
         self._clock = clock
@@ -156,9 +169,10 @@ class Gate:
             )
         if not header:
             raise TokenError(Fault.MISSING, "no token: send it as Authorization: Bearer ...")
-        if not header.startswith(_BEARER):
+        token = bearer_token(header)
+        if token is None:
             raise TokenError(Fault.INVALID, "Authorization: expected Bearer and a token")
-        return check_token(header.removeprefix(_BEARER).strip(), self._key.current, self._settings)
+        return check_token(token, self._key.current, self._settings)
 
     def _visitor(self, claimed: Claimed) -> Visitor:
         principal, permissions = claimed.principal, self._permissions
@@ -205,10 +219,10 @@ class _GateMetrics(Collector):
         names, values = list(self.labels), list(self.labels.values())
         is_open = GaugeMetricFamily(
             "loadmanager_open_to_anyone",
-            "1 while nobody has to say who they are (authenticationEnabled).",
+            "1 while callers from other hosts need no token (authenticationEnabled, bindAddress).",
             labels=names,
         )
-        is_open.add_metric(values, float(self.gate.is_open))
+        is_open.add_metric(values, float(self.gate.is_open_to_anyone))
         yield is_open
         fault = GaugeMetricFamily(
             "loadmanager_token_key_fault",

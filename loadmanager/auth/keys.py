@@ -1,10 +1,13 @@
-"""The key that tokens are signed with, from where Pulsar looks for it; read again when its file changes.
+"""Key for the signatures of tokens, from the places where Pulsar looks for it; read again when its file changes.
 
 | the setting says | the key is |
 |---|---|
 | `file:///path`, or the path of a file | the bytes of the file: a secret as it is, a public key in DER or PEM |
-| `data:;base64,...` | these bytes |
+| `data:;base64,...` | these bytes (RFC 2397) |
 | anything else | base64 of these bytes |
+
+Other forms of `data:` and `file:` are refused. A secret that was probably meant to be decoded or trimmed is used as it
+is, as Pulsar does, with the warning `token_secret_suspect`.
 
 A key that cannot be used is refused at the start. Later the last good one stays, and `fault` says what is wrong.
 """
@@ -14,9 +17,10 @@ from __future__ import annotations
 import base64
 import binascii
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote_to_bytes
 
 import structlog
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -26,6 +30,7 @@ from cryptography.hazmat.primitives.serialization import load_der_public_key, lo
 from jwt import InvalidKeyError
 from jwt.algorithms import HMACAlgorithm
 
+from loadmanager.auth.credentials import FILE_SCHEME, path_of_file_url
 from loadmanager.config import AuthSettings
 from loadmanager.config.auth import PublicAlgorithm
 from loadmanager.errors import ConfigurationError
@@ -34,7 +39,9 @@ log = structlog.get_logger(__name__)
 
 PEM = b"-----BEGIN"
 _DATA = "data:"
-_FILE = "file:"
+_DATA_URL = re.compile(
+    r"(?ais)data:([\w.+-]+/[\w.+-]+)?(;[\w-]+=[\w.-]+)*(?P<base64>;base64)?,(?P<data>.*)",
+)
 SECRET_BYTES = {"HS256": 32, "HS384": 48, "HS512": 64}
 """How long a secret must be for an algorithm, as in Pulsar: as long as the hash."""
 
@@ -54,8 +61,8 @@ class KeyPlace:
 
     def __init__(self, name: str, text: str) -> None:
         self._name, self._text = name, text
-        self.path = _path_in(text)
-        self._is_file = self.path is not None and (text.startswith(_FILE) or self.path.is_file())
+        self.path = _find_path(text, name)
+        self._is_file = self.path is not None and (text.startswith(FILE_SCHEME) or self.path.is_file())
 
     def __str__(self) -> str:
         """Its name, and the file if it is certain that there is one: the key itself is said nowhere."""
@@ -153,7 +160,14 @@ class KeySource:
         return found.key != before.key
 
     def _load(self) -> ValidationKey:
-        return secret_key(self._place) if self._algorithm is None else public_key(self._place, self._algorithm)
+        if self._algorithm is not None:
+            return public_key(self._place, self._algorithm)
+        found = secret_key(self._place)
+        assert isinstance(found.key, bytes), "a secret"
+        why = why_suspect(found.key)
+        if why is not None:
+            log.warning("token_secret_suspect", key=str(self._place), why=why)
+        return found
 
     def _say(self, fault: str) -> None:
         if fault != self.fault:
@@ -161,22 +175,44 @@ class KeySource:
         self.fault = fault
 
 
-def _path_in(text: str) -> Path | None:
-    """The file that the setting names, None where it is the key itself."""
+def why_suspect(secret: bytes) -> str | None:
+    """Return why a secret is probably not the one that was meant, None for one without such signs."""
+    try:
+        text = secret.decode()
+    except UnicodeDecodeError:
+        return None
+    if text != text.strip().strip("\ufeff"):
+        return (
+            "it is text that begins or ends with white space or a byte-order mark, which counts as part of the secret"
+        )
+    if text.startswith((_DATA, FILE_SCHEME)):
+        return f"it is text that begins with {text.partition(':')[0]}:, which is not followed"
+    if len(_decoded_strictly(text)) >= min(SECRET_BYTES.values()):
+        return "it is base64 or hexadecimal text, which is not decoded; data:;base64,... is"
+    return None
+
+
+def _decoded_strictly(text: str) -> bytes:
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _find_path(text: str, name: str) -> Path | None:
+    """Return the file that the setting names, None where it is the key itself."""
     if text.startswith(_DATA):
         return None
-    if text.startswith(_FILE):
-        return Path(unquote(urlsplit(text).path))
+    if text.startswith(FILE_SCHEME):
+        return path_of_file_url(text, name)
     return Path(text) if text.startswith("/") or os.path.isfile(text) else None  # noqa: PTH113 - takes any text
 
 
 def _decoded(text: str, name: str) -> bytes:
-    header, comma, encoded = text.partition(",") if text.startswith(_DATA) else ("", "", text)
-    try:
-        if comma and not header.endswith(";base64"):
-            return unquote(encoded).encode()
-        return base64.b64decode("".join(encoded.split()), validate=True)
-    except (binascii.Error, ValueError):
-        raise ConfigurationError(
-            f"{name}: expected file:///path, the path of a file, data:;base64,... or base64"
-        ) from None
+    data_url = _DATA_URL.fullmatch(text)
+    if data_url is not None and data_url["base64"] is None:
+        return unquote_to_bytes(data_url["data"])
+    content = _decoded_strictly(text if data_url is None else data_url["data"])
+    if not content:
+        raise ConfigurationError(f"{name}: expected file:///path, the path of a file, data:;base64,... or base64")
+    return content

@@ -58,6 +58,12 @@ class Claimed:
     expires_s: float
 
 
+def bearer_token(authorization: str) -> str | None:
+    """Return the token in an Authorization header, None for another scheme; case does not count (RFC 9110, 11.1)."""
+    scheme, space, token = authorization.partition(" ")
+    return token.strip() if space and scheme.lower() == "bearer" else None
+
+
 def refuse_half_an_audience(settings: AuthSettings) -> None:
     """`ConfigurationError` where only one of the two keys about the audience is set."""
     claim, audience = settings.token_audience_claim, settings.token_audience

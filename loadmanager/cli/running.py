@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import ipaddress
 import os
 import signal
 import sys
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import orjson
 import structlog
 
-from loadmanager.auth.gate import Gate
+from loadmanager.auth.gate import Gate, is_open_to_anyone
 from loadmanager.calling import Caller
 from loadmanager.cli.access import access_of
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail, write_nowhere
@@ -105,20 +104,13 @@ def check_audit_log(settings: AuditSettings) -> None:
 
 def warn_if_open(settings: AuthSettings, address: str) -> None:
     """Say it, once it serves at the address, when whoever reaches that may give commands."""
-    if not settings.authentication_enabled and not _is_loopback(address):
+    if is_open_to_anyone(settings, address):
         log.warning(
             "open_to_anyone",
             bindAddress=address,
             consequence="whoever reaches the port may move bundles and change settings",
             remedy="authenticationEnabled: true, with tokenSecretKey or tokenPublicKey; see docs/security.md",
         )
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
 
 
 def store_of(

@@ -56,11 +56,23 @@ async def _secure(settings: Settings, *, is_open: bool, do: bool) -> Outcome:
         acls = store.access.acls
         print(f"{settings.metadata_store_url}, as {store.access.who}")
         if not is_open:
+            _refuse_to_guess_nodes(settings, store)
             await _refuse_to_lock_out(store, acls)
             _show_identities(acls)
         return await secure(store, Acls() if is_open else acls, do=do, progress=_progress)
     finally:
         await store.close()
+
+
+def _refuse_to_guess_nodes(settings: Settings, store: ZooKeeperStore) -> None:
+    """Raise `ConfigurationError` without `metadataStoreNodeIds`: the credentials at hand may be an agent's."""
+    credentials = store.access.credentials
+    if credentials is not None and not settings.metadata_store_node_ids:
+        scheme, identity = credentials.identity
+        raise ConfigurationError(
+            f"metadataStoreNodeIds: name the identities of nodes; these credentials are {scheme}:{identity}, which"
+            " belongs there if nodes use them, and into metadataStoreAgentIds if agents do"
+        )
 
 
 async def _refuse_to_lock_out(store: ZooKeeperStore, acls: Acls) -> None:

@@ -14,7 +14,7 @@ import jwt
 import orjson
 import typer
 
-from loadmanager.auth.keys import KeyPlace, public_key, secret_key
+from loadmanager.auth.keys import KeyPlace, ValidationKey, public_key, secret_key, why_suspect
 from loadmanager.auth.signing import SecretAlgorithm, algorithm_of_secret, create_pair, create_token
 from loadmanager.auth.signing import create_secret as new_secret
 from loadmanager.auth.tokens import TokenError, check_token
@@ -69,8 +69,12 @@ def create(
         typer.Option("--expiry-time", "-e", metavar="TIME", help="How long it holds: 12h, 30d, 1y; none: for good."),
     ] = "",
     audience: Annotated[str, typer.Option(help="Its claim aud.")] = "",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="A new file for it, which only you can read; none: print it."),
+    ] = None,
 ) -> None:
-    """Create a token and print it."""
+    """Create a token: print it, or write it into a file that only you can read."""
     if bool(secret) == bool(private_key):
         fail("--secret-key and --private-key: give one of them", EXIT_CONFIGURATION)
     claims: dict[str, object] = {"sub": subject}
@@ -78,7 +82,11 @@ def create(
         claims["exp"] = int(time.time()) + _seconds(expiry_time)
     if audience:
         claims["aud"] = audience
-    print(_or_fail(lambda: _signed(secret, private_key, signature_algorithm, claims)))
+    made = _or_fail(lambda: _signed(secret, private_key, signature_algorithm, claims))
+    if output is None:
+        print(made)
+    else:
+        _write(output, f"{made}\n".encode(), 0o600)
 
 
 @token.command("show")
@@ -104,11 +112,7 @@ def validate(
     if bool(secret) == bool(public):
         fail("--secret-key and --public-key: give one of them", EXIT_CONFIGURATION)
     key = _or_fail(
-        lambda: (
-            secret_key(KeyPlace("--secret-key", secret))
-            if secret
-            else public_key(KeyPlace("--public-key", public), signature_algorithm)
-        )
+        lambda: _secret_key(secret) if secret else public_key(KeyPlace("--public-key", public), signature_algorithm)
     )
     try:
         claimed = check_token(_token(given), key, _Alone())
@@ -127,9 +131,19 @@ class _Alone(AuthSettings):
 def _signed(secret: str, private_key: str, algorithm: PublicAlgorithm, claims: dict[str, object]) -> str:
     if private_key:
         return create_token(KeyPlace("--private-key", private_key).read(), algorithm, claims)
-    key = secret_key(KeyPlace("--secret-key", secret)).key
+    key = _secret_key(secret).key
     assert isinstance(key, bytes), "a secret"
     return create_token(key, algorithm_of_secret(key), claims)
+
+
+def _secret_key(text: str) -> ValidationKey:
+    place = KeyPlace("--secret-key", text)
+    found = secret_key(place)
+    assert isinstance(found.key, bytes), "a secret"
+    why = why_suspect(found.key)
+    if why is not None:
+        print(f"loadmanager: warning: {place}: {why}", file=sys.stderr)
+    return found
 
 
 def _or_fail(make: Callable[[], T]) -> T:

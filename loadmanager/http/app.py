@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from loadmanager.auth.gate import Gate
 from loadmanager.beside.port import BesidePort
 from loadmanager.calling import Caller, HttpClient
-from loadmanager.config import AuthSettings
+from loadmanager.config import BesideSettings, Settings
 from loadmanager.http.admin import AdminHandlers
 from loadmanager.http.anti_affinity import AntiAffinityHandlers
 from loadmanager.http.audit import AuditHandlers
@@ -133,9 +133,9 @@ def make_beside_app(node: BesidePort) -> web.Application:
     return _application(node, operations, http, gate, (live,), _ASK_PULSAR)
 
 
-def _gate(settings: AuthSettings, registry: CollectorRegistry, cluster: str) -> Gate:
+def _gate(settings: Settings | BesideSettings, registry: CollectorRegistry, cluster: str) -> Gate:
     """Raises `ConfigurationError` for keys that cannot be used."""
-    gate = Gate(settings)
+    gate = Gate(settings, address=settings.bind_address)
     gate.show_in(registry, {"cluster": cluster})
     return gate
 

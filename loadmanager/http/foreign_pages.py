@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from multidict import istr
 
+from loadmanager.auth.tokens import bearer_token
 from loadmanager.errors import ForbiddenError
 
 _AUTHORIZATION = istr("Authorization")
@@ -23,7 +24,7 @@ _SHOWN_CHARACTERS = 80
 
 def refuse_foreign_page(request: web.Request) -> None:
     """`ForbiddenError` for a request of a page that comes from elsewhere, unless it shows a token."""
-    if request.headers.get(_AUTHORIZATION, "").startswith("Bearer "):
+    if bearer_token(request.headers.get(_AUTHORIZATION, "")) is not None:
         return
     site, origin = request.headers.get(_FETCH_SITE), request.headers.get(_ORIGIN)
     is_ours = site in _OURS if site is not None else origin is None or _host_in(origin) == request.host.lower()

@@ -70,7 +70,7 @@ class OpsHandlers:
             epoch=self._view.epoch,
             faults={**self._view.faults, **self._node.denied},
             cannot_move=cannot_move,
-            open_to_anyone=self._gate.is_open,
+            open_to_anyone=self._gate.is_open_to_anyone,
         )
         return json_bytes(ready.to_json())
 

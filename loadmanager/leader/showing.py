@@ -10,7 +10,8 @@ from typing import Any, Protocol
 import numpy as np
 import structlog
 
-from loadmanager.config import AuthSettings
+from loadmanager.auth.gate import is_open_to_anyone
+from loadmanager.config import BesideSettings, Settings
 from loadmanager.core.certificate.rounds import DecidedRound
 from loadmanager.core.cluster.glance import Glance
 from loadmanager.core.controls import Controls
@@ -49,7 +50,7 @@ class Shown(Protocol):
     standstill: StandstillWatch
 
     @property
-    def settings(self) -> AuthSettings: ...
+    def settings(self) -> Settings | BesideSettings: ...
     @property
     def live(self) -> LiveSettings: ...
 
@@ -76,7 +77,7 @@ class Showing:
             "node": node.node_id,
             "leader": leader and {"id": leader.node_id, "url": leader.service_url, "epoch": view.epoch},
             "nodes": sorted(view.nodes),
-            "openToAnyone": not node.settings.authentication_enabled,
+            "openToAnyone": is_open_to_anyone(node.settings, node.settings.bind_address),
             "isWhole": briefing is not None,
             "balancing": {
                 "frozen": controls.frozen,

@@ -105,8 +105,8 @@ class Fleet(WireModel):
     """The cluster as it is shown. `is_whole` is whether the leader could be asked for what only it knows: drains, the
     breaker, who is sick or doubted, `poison` and the `lower_bound`, the least `highest` that any assignment would have
     left when the last round was decided; that is null until a round has been, and so is `mean` without any broker. At
-    most some of the bundles that are `moving` are listed. `faults` by znode. `open_to_anyone`: nobody is asked for a
-    token.
+    most some of the bundles that are `moving` are listed. `faults` by znode. `open_to_anyone`: callers from other
+    hosts need no token.
     """
 
     at: int

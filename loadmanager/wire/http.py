@@ -163,8 +163,8 @@ class CannotMove(WireModel):
 
 
 class Readiness(WireModel):
-    """`GET /readyz`; `faults` says what is wrong with a znode, by its path; `openToAnyone` that nobody is asked for a
-    token. `cannotMove` is the leader's alone.
+    """`GET /readyz`; `faults` says what is wrong with a znode, by its path; `openToAnyone` that callers from other
+    hosts need no token. `cannotMove` is the leader's alone.
     """
 
     epoch: int

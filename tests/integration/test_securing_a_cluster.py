@@ -105,6 +105,14 @@ async def test_step_by_step(
 
         assert "would lock us out" in (await configured.secure("--yes")).stderr
 
+        own_alone = {key: value for key, value in configured.keys_of("agent").items() if not key.endswith("NodeIds")}
+        for keys in (own_alone, {"metadataStoreCredentials": own_alone["metadataStoreCredentials"]}):
+            configured.connect(Process.AGENT, keys)
+            for options in ([], ["--yes"]):
+                refused = await configured.secure(*options)
+                assert (refused.exit_code, "metadataStoreNodeIds  " in refused.stdout) == (2, False)
+                assert f"these credentials are {AGENT_ID}, which belongs there if nodes" in refused.stderr
+
         of_node = configured.keys_of("lm")
         for acl in ("open", "secure"):
             cluster.connect = configured.connect(Process.NODE, {**of_node, "metadataStoreAcl": acl})

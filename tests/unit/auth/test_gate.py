@@ -55,6 +55,32 @@ def passes(gate: Gate, role: Role, headers: dict[str, str], certificate: str = "
     return request[PRINCIPAL]
 
 
+@pytest.mark.parametrize("scheme", ["bearer", "BEARER", "Bearer "])
+def test_accept_the_scheme_in_any_case(scheme: str) -> None:
+    assert passes(a_gate(), Role.ADMIN, {"Authorization": f"{scheme} {token_of('root')}"}) == "root"
+
+
+@pytest.mark.parametrize("header", ["Basic cm9vdA==", "bearer", token_of("root"), f"Bearer\xa0{token_of('root')}"])
+def test_refuse_other_schemes(header: str) -> None:
+    with pytest.raises(UnauthenticatedError, match="Authorization: expected Bearer and a token"):
+        passes(a_gate(), Role.ADMIN, {"Authorization": header})
+
+
+@pytest.mark.parametrize(
+    ("authentication", "address", "is_open"),
+    [(True, "0.0.0.0", False), (False, "127.0.0.1", False), (False, "localhost", False)]
+    + [(False, address, True) for address in ("0.0.0.0", "::", "10.0.0.1", "a-host")],
+)
+def test_open_to_anyone_is_a_gate_without_tokens_that_other_hosts_reach(
+    authentication: bool,  # noqa: FBT001 - of the table
+    address: str,
+    is_open: bool,  # noqa: FBT001 - of the table
+) -> None:
+    gate, registry = Gate(settings(**CLOSED if authentication else {}), address=address), CollectorRegistry()
+    gate.show_in(registry, {})
+    assert registry.get_sample_value("loadmanager_open_to_anyone") == is_open == gate.is_open_to_anyone
+
+
 def by(principal: str, original: str | None = None) -> dict[str, str]:
     return bearer(token_of(principal)) | ({} if original is None else {"X-Original-Principal": original})
 

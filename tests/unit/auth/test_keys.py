@@ -36,6 +36,7 @@ def test_a_secret_may_be_a_file_a_path_data_or_base64(tmp_path: Path) -> None:
     file.write_bytes(SECRET)
     texts = [f"file://{tmp_path}/a%20secret", str(file), f"data:;base64,{_base64(SECRET)}", _base64(SECRET)]
     texts += [f"data:application/octet-stream;base64,{_base64(SECRET)}", f"data:,{SECRET.decode()}"]
+    texts += [f"data:text/plain;charset=utf-8;BASE64,{_base64(SECRET)}\n", f"file://localhost{tmp_path}/a%20secret"]
     for text in texts:
         assert KeySource(settings(tokenSecretKey=text)).current.key == SECRET, text
 
@@ -73,12 +74,54 @@ def test_what_cannot_be_a_key_is_refused_with_its_setting_and_its_file(tmp_path:
         ({"tokenSecretKey": f"file://{tmp_path}/gone"}, f"tokenSecretKey {tmp_path}/gone: No such file or directory"),
         ({"tokenPublicKey": str(short)}, f"tokenPublicKey {short}: expected a public RSA key in DER or PEM form"),
         ({"tokenPublicKey": _base64(of_rsa), "tokenPublicAlg": "ES256"}, "tokenPublicKey: expected a public EC key"),
+        *(
+            (
+                {"tokenSecretKey": f"{form},{_base64(SECRET)}"},
+                "tokenSecretKey: expected file:///path, the path of a file",
+            )
+            for form in ("data:base64", "data:;base64=", "data:; base64", "data:;base-64", "data:text", "data;base64")
+        ),
+        ({"tokenSecretKey": f"data:;base64,{_base64(SECRET)[:-1]}"}, "tokenSecretKey: expected file:///path"),
+        (
+            {"tokenSecretKey": f"file://{tmp_path}"[:-1].replace("///", "//")},
+            "tokenSecretKey: expected file:///path, with",
+        ),
+        ({"tokenPublicKey": "file://host/public.key"}, "tokenPublicKey: expected file:///path, with three slashes"),
         ({"tokenPublicKey": "%%%"}, "tokenPublicKey: expected file:///path, the path of a file"),
     ]
     for keys, said in refused:
         with pytest.raises(ConfigurationError) as error:
             KeySource(settings(**keys))
         assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (SECRET + b"\n", "white space"),
+        (b"\xef\xbb\xbf" + SECRET, "byte-order mark"),
+        (_base64(bytes(range(64))).encode(), "base64"),
+        (base64.encodebytes(bytes(range(64))).strip(), "base64"),
+        (SECRET.hex().encode(), "hexadecimal"),
+        (f"data:;base64,{_base64(SECRET)}".encode(), "begins with data:"),
+        (SECRET, None),
+        (bytes(range(100, 164)) + b"\xff\n", None),
+    ],
+)
+def test_warn_about_a_secret_that_was_probably_meant_differently(
+    tmp_path: Path, content: bytes, why: str | None
+) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(content)
+    for text in (str(file), f"data:;base64,{_base64(content)}"):
+        with capture_logs() as logs:
+            assert KeySource(settings(tokenSecretKey=text)).current.key == content
+        assert [entry["event"] for entry in logs] == ["token_secret_suspect"] * (why is not None), text
+        assert (why or "") in str(logs)
+
+
+def test_every_byte_of_percent_encoded_data_counts() -> None:
+    assert KeySource(settings(tokenSecretKey="data:," + "%FF" * 32)).current.key == b"\xff" * 32
 
 
 def test_a_secret_that_was_taken_for_a_path_is_said_nowhere() -> None:

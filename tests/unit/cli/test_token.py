@@ -63,6 +63,23 @@ def test_what_a_gate_would_not_take_is_refused(tmp_path: Path) -> None:
     assert refused("show", "nonsense") == (1, "loadmanager: TOKEN: is no JWT that can be read")
 
 
+def test_a_token_in_a_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+    secret, file = tmp_path / "secret.key", tmp_path / "admin.token"
+    run("create-secret-key", "-o", secret)
+    assert run("create", "--secret-key", secret, "-s", "admin", "--output", file) == ""
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert "admin" in run("validate", "--secret-key", secret, "-", told=file.read_text())
+    assert refused("create", "--secret-key", secret, "-s", "x", "-o", file) == (1, f"loadmanager: {file}: File exists")
+
+
+def test_warn_about_a_secret_that_was_probably_meant_differently(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.key"
+    secret.write_text("s" * 32 + "\n")
+    done = RUNNER.invoke(token, ["create", "-s", "x", "--secret-key", str(secret)])
+    assert done.stdout.count(".") == 2
+    assert f"warning: --secret-key {secret}: it is text that begins or ends with white space" in done.stderr
+
+
 def test_a_file_that_exists_is_left_alone(tmp_path: Path) -> None:
     secret = tmp_path / "secret.key"
     run("create-secret-key", "-o", secret)
