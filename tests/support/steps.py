@@ -52,7 +52,7 @@ _SETTINGS: dict[str, Any] = {
     "leaderProbeIntervalMs": 100,
     "unloadAttemptTimeoutMs": 1_000,
     "namespaceBundleUnloadingTimeoutMs": 8_000,
-    "namespaceBundlePrepareTimeoutMs": 3_600_000,
+    "namespaceBundlePrepareTimeoutMs": 60_000,
     "lookupTimeoutMs": 5_000,
 }
 _REQUESTS = {
