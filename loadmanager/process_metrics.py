@@ -1,12 +1,19 @@
-"""What every process of ours counts about itself: `process_*` as everywhere, and which version runs."""
+"""Metrics that every process has: `process_*` as everywhere, the version that runs, and their text format."""
 
 from __future__ import annotations
 
 import platform
+import re
+from collections.abc import Callable
+from contextlib import suppress
 
 from prometheus_client import CollectorRegistry, Gauge, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
 from loadmanager import __version__
+
+_WEIGHT = re.compile(r";\s*q=([01](?:\.\d*)?)\s*$")
 
 
 def add_process_metrics(registry: CollectorRegistry) -> CollectorRegistry:
@@ -15,3 +22,17 @@ def add_process_metrics(registry: CollectorRegistry) -> CollectorRegistry:
     built = Gauge("loadmanager_build_info", "1 for the version that runs.", ["version", "python"], registry=registry)
     built.labels(__version__, platform.python_version()).set(1)
     return registry
+
+
+def choose_format(accept: str) -> tuple[Callable[[Collector], bytes], str]:
+    """Return the encoder and the content type of a scrape for this `Accept` header: OpenMetrics or Prometheus text.
+
+    Formats count in the order of their weights. The text format 0.0.4 is the answer to a header that accepts neither.
+    """
+    weights = {each: float(found[1]) if (found := _WEIGHT.search(each)) else 1.0 for each in accept.split(",")}
+    for each in sorted(filter(weights.__getitem__, weights), key=weights.__getitem__, reverse=True):
+        with suppress(TypeError, ValueError):  # a version that is no version
+            encode, content_type = choose_encoder(_WEIGHT.sub("", each))
+            if content_type.partition(";")[0] == each.partition(";")[0].strip():
+                return encode, content_type
+    return choose_encoder("")

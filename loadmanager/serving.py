@@ -10,7 +10,7 @@ import asyncio
 import math
 import resource
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -73,6 +73,15 @@ class ServerLimits:
             idle_s=settings.http_idle_timeout_ms / 1000,
             connections=connections,
         )
+
+
+def with_trailing_slashes(routes: list[web.RouteDef]) -> list[web.RouteDef]:
+    """Return the routes, then each with a slash at the end of its path, as Pulsar's servers and some scrapers have it.
+
+    They come last, so that matching the plain paths takes no longer.
+    """
+    plain = [each for each in routes if not each.path.endswith(("/", "*}"))]
+    return [*routes, *(web.RouteDef(each.method, f"{each.path}/", each.handler, each.kwargs) for each in plain)]
 
 
 async def serve_within(app: web.Application, limits: ServerLimits, shutdown_timeout_s: float) -> web.AppRunner:
@@ -259,6 +268,14 @@ class _LimitedConnection(web.RequestHandler):
     def log_exception(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 - as aiohttp calls it
         if not isinstance(options.get("exc_info"), web.RequestPayloadError):  # the rest of a body that cannot be read
             super().log_exception(*args, **options)
+
+    def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> Coroutine[Any, Any, tuple[web.StreamResponse, bool]]:
+        """Send the answer; an error that aiohttp raised outside of handlers, such as 417, as JSON like all others."""
+        if isinstance(resp, web.HTTPException):
+            resp = self.handle_error(request, resp.status, message=resp.text)
+        return super().finish_response(request, resp, start_time)
 
     def handle_error(
         self,

@@ -18,7 +18,7 @@ import orjson
 import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 
 from loadmanager.agent.coming import LONGEST_WAIT_S, Coming
 from loadmanager.agent.grants import Refusal
@@ -47,8 +47,10 @@ from loadmanager.errors import (
     StoreError,
     UnauthenticatedError,
 )
+from loadmanager.process_metrics import choose_format
 from loadmanager.request_ids import name_answer, noted
 from loadmanager.room import BodyRoom
+from loadmanager.serving import with_trailing_slashes
 from loadmanager.tracing import OFF, Tracing
 from loadmanager.wire.http import (
     BUNDLE_VERSION_HEADER,
@@ -153,7 +155,7 @@ class AgentServer:
     def _application(self, routes: list[AgentRoute]) -> web.Application:
         app = web.Application(middlewares=[_errors_as_json])
         app.on_response_prepare.append(name_answer)
-        app.add_routes([each.definition(self._gate, self._tracing) for each in routes])
+        app.add_routes(with_trailing_slashes([each.definition(self._gate, self._tracing) for each in routes]))
         return app
 
     def routes(self) -> list[AgentRoute]:
@@ -242,8 +244,9 @@ class AgentServer:
         status = HTTPStatus.OK if health["registered"] else HTTPStatus.SERVICE_UNAVAILABLE
         return _json(orjson.dumps(dict(health)), status)
 
-    async def _metrics(self, _request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    async def _metrics(self, request: web.Request) -> web.Response:
+        encode, content_type = choose_format(",".join(request.headers.getall("Accept", ())))
+        return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
 
 
 def _of_this_host(handler: Handler) -> Handler:

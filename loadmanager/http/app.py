@@ -48,7 +48,7 @@ from loadmanager.leader.port import BalancingPort, LeadershipPort, NodePort
 from loadmanager.process_metrics import add_process_metrics
 from loadmanager.request_ids import name_answer
 from loadmanager.room import BodyRoom
-from loadmanager.serving import QUICK, Quick
+from loadmanager.serving import QUICK, Quick, with_trailing_slashes
 from loadmanager.tls import ServerTls, TlsMetrics
 from loadmanager.tracing import OFF
 
@@ -160,7 +160,8 @@ def _application(
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     described = [*operations, *OpenApiHandlers(operations).operations()]
     room, tracing = BodyRoom(), node.caller.tracing
-    app.add_routes([operation.route(gate, node.audit, room, tracing) for operation in described])
+    routes = [operation.route(gate, node.audit, room, tracing) for operation in described]
+    app.add_routes(with_trailing_slashes(routes))
     app.on_response_prepare.append(name_answer)
     app.router.add_route("*", "/{path:.*}", no_such_route(elsewhere))
 

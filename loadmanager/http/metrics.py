@@ -7,12 +7,11 @@ grows is exposed as a counter.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from loadmanager.core.certificate.rounds import DecidedRound
@@ -199,8 +198,9 @@ class NodeCollector(Collector):
             yield family
 
 
-def render(scrape: Scrape, cluster: str, lookups: CollectorRegistry) -> bytes:
-    """The text of a scrape; slow with many brokers, so it runs in a thread."""
+def render(scrape: Scrape, cluster: str, lookups: CollectorRegistry, encode: Callable[[Collector], bytes]) -> bytes:
+    """Return the text of a scrape. It is slow with many brokers, so call it in a thread."""
     registry = CollectorRegistry()
+    registry.register(lookups)
     registry.register(NodeCollector(scrape, cluster))
-    return generate_latest(lookups) + generate_latest(registry)
+    return encode(registry)

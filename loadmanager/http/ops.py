@@ -7,7 +7,6 @@ from http import HTTPStatus
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from loadmanager.auth.gate import Gate
 from loadmanager.auth.roles import Role
@@ -15,11 +14,12 @@ from loadmanager.http.metrics import render
 from loadmanager.http.openapi import TEXT, Operation
 from loadmanager.http.responses import json_bytes, problem
 from loadmanager.leader.port import HealthPort, PicturePort
+from loadmanager.process_metrics import choose_format
 from loadmanager.wire.http import CannotMove, Health, Readiness
 
 
 class OpsHandlers:
-    """`/healthz`, `/readyz`, `/metrics`."""
+    """`/healthz`, `/readyz`, `/status.html`, `/metrics`."""
 
     def __init__(
         self, node: HealthPort, view: PicturePort, cluster: str, lookups: CollectorRegistry, gate: Gate
@@ -49,6 +49,14 @@ class OpsHandlers:
                 role=Role.ANYONE,
                 response_model=Readiness,
             ),
+            Operation(
+                "GET",
+                "/status.html",
+                "OK when the view of the cluster is current, as text: Pulsar's check for load balancers",
+                self.status_page,
+                role=Role.ANYONE,
+                media_type=TEXT,
+            ),
             Operation("GET", "/metrics", "Prometheus metrics", self.metrics, role=Role.READ, media_type=TEXT),
         ]
 
@@ -74,7 +82,12 @@ class OpsHandlers:
         )
         return json_bytes(ready.to_json())
 
-    async def metrics(self, request: web.Request) -> web.Response:
+    async def status_page(self, request: web.Request) -> web.Response:
         del request
-        text = await asyncio.to_thread(render, self._node.scrape(), self._cluster, self._lookups)
-        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+        reason = self._node.why_not_ready()
+        return web.Response(text="OK") if reason is None else problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        encode, content_type = choose_format(",".join(request.headers.getall("Accept", ())))
+        text = await asyncio.to_thread(render, self._node.scrape(), self._cluster, self._lookups, encode)
+        return web.Response(body=text, headers={"Content-Type": content_type})

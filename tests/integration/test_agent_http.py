@@ -517,7 +517,7 @@ async def test_health_and_metrics_say_what_is_known(beside: RunningAgent) -> Non
     assert health["registered"] is True
     assert health["broker"] == "answering"
     assert "directMemory" in health["unknownLimits"]
-    status, metrics = await beside.get("/metrics")
+    status, metrics = await beside.get("/metrics/")
     assert status == 200
     assert "loadmanager_agent_registered 1.0" in metrics
     assert "loadmanager_build_info{" in metrics

@@ -284,6 +284,13 @@ async def test_what_is_no_request_is_400_in_json(caplog: pytest.LogCaptureFixtur
             assert (logs, caplog.records) == ([], [])
 
 
+async def test_an_expectation_that_cannot_be_met_is_417_in_json() -> None:
+    async with serving() as served:
+        client = await served.connect()
+        status, body = await client.ask(HELLO[:-2] + b"Expect: a miracle\r\n\r\n")
+        assert (status, body) == (417, {"reason": "Unknown Expect: a miracle"})
+
+
 async def test_an_error_that_nobody_foresaw_is_500_in_json_and_logged() -> None:
     async with serving() as served:
         with capture_logs() as logs:

@@ -59,8 +59,9 @@ async def _status(beside: RunningAgent, method: str, path: str, headers: dict[st
 
 
 async def test_every_operation_of_an_agent_asks_for_its_role(beside: RunningAgent) -> None:
-    assert len(ROLES) == len(beside.agent.server.app().router.resources())
-    assert len(OF_THE_BROKER) == len(beside.agent.server.broker_app().router.resources())
+    server = beside.agent.server
+    for paths, app in ((ROLES, server.app()), (OF_THE_BROKER, server.broker_app())):
+        assert len(paths) == len({each.canonical.rstrip("/") for each in app.router.resources()})
     for (method, path), role in ROLES.items():
         for principal, roles in {**PRINCIPALS, "stranger": set()}.items():
             status = await _status(beside, method, path, bearer(token_of(principal)))

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import structlog
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 from support.delays import a_memory_cluster
@@ -132,7 +133,7 @@ async def test_the_metrics_are_valid_and_have_pulsars_names(cluster: Cluster, no
     await node.node.bundles.unload_namespace(TopicName.parse("persistent://t/ns/x").namespace)
     reply = await node.get("/metrics")
     assert reply.status == 200
-    assert reply.headers["Content-Type"].startswith("text/plain; version=")
+    assert reply.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
     samples = {}
     for family in text_string_to_metric_families(reply.body.decode()):
         for sample in family.samples:
@@ -153,6 +154,56 @@ async def test_the_metrics_are_valid_and_have_pulsars_names(cluster: Cluster, no
     assert samples["process_resident_memory_bytes", ()] > 1_000_000
     built = (("python", platform.python_version()), ("version", loadmanager.__version__))
     assert samples["loadmanager_build_info", built] == 1
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        ("*/*", "text/plain; version=0.0.4"),
+        ("application/openmetrics-text", "application/openmetrics-text; version=1.0.0"),
+        ("application/openmetrics-text;version=1.0.0,text/plain;q=0.5", "application/openmetrics-text; version=1.0.0"),
+        (
+            "application/openmetrics-text;version=1.0.0;q=0.2, text/plain;version=0.0.4;q=0.5",
+            "text/plain; version=0.0.4",
+        ),
+        ("application/openmetrics-text;version=1.0.0;q=0", "text/plain; version=0.0.4"),
+        ("text/plain;version=1.0.0", "text/plain; version=1.0.0"),
+        ("application/openmetrics-text;version=newest", "text/plain; version=0.0.4"),
+    ],
+)
+async def test_metrics_come_in_the_format_that_the_scraper_accepts(
+    node: RunningNode, accept: str, content_type: str
+) -> None:
+    reply = await node.get("/metrics/", headers={"Accept": accept})
+    assert (reply.status, reply.headers["Content-Type"].partition("; charset")[0]) == (200, content_type)
+    is_open = content_type.startswith("application/openmetrics-text")
+    parse = openmetrics_families if is_open else text_string_to_metric_families
+    assert "loadmanager_leader" in [family.name for family in parse(reply.body.decode())]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/healthz/", 200),
+        ("GET", "/loadbalance/v1/decisions/?limit=1", 200),
+        ("GET", "/lookup/v2/topic/persistent/t/ns/x/", 200),
+        ("PUT", "/admin/v2/namespaces/t/ns/unload/", 204),
+        ("DELETE", "/metrics/", 405),
+        ("GET", "/healthz//", 404),
+    ],
+)
+async def test_a_slash_at_the_end_of_a_path_changes_nothing(
+    node: RunningNode, method: str, path: str, status: int
+) -> None:
+    assert (await node.ask(method, path)).status == status
+
+
+async def test_pulsars_check_for_load_balancers_follows_readiness(node: RunningNode, memory: MemoryCluster) -> None:
+    reply = await node.get("/status.html")
+    assert (reply.status, reply.body, reply.headers["Content-Type"]) == (200, b"OK", "text/plain; charset=utf-8")
+    assert isinstance(node.store, MemoryStore)
+    memory.partition(node.store, noticed=True)
+    assert (await node.get("/status.html")).status == 503
 
 
 async def test_the_figures_of_transfer_shedder_have_pulsars_names() -> None:
