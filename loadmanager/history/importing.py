@@ -6,6 +6,7 @@ more important to do.
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ Progress = Callable[[int, int], None]
 
 _NODE = "import"
 _ROWS_PER_FILE = 250_000
+_YEAR_2100_MS = 4_102_444_800_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +104,23 @@ def import_reports(importer: Importer, folder: Path, progress: Progress) -> None
         progress(done, total)
 
 
+def check_moment(at_ms: int, where: str) -> None:
+    """Raise `HistoryFileError` for what is no time of a recorded load; that is mostly one in another unit."""
+    if not 0 <= at_ms < _YEAR_2100_MS:
+        raise HistoryFileError(f"{where}: not a time from 1970 to 2099 ({at_ms} ms since 1970)")
+
+
 def _read_report(path: Path) -> tuple[int, Report]:
     """A report and its time: `lastUpdate`, or when the file was last written; the broker is `brokerId` or the name."""
     try:
-        data, written_ms = path.read_bytes(), path.stat().st_mtime_ns // 1_000_000
+        data, written_ms = path.read_bytes().removeprefix(BOM_UTF8), path.stat().st_mtime_ns // 1_000_000
         record = decode_broker_record(data, str(path))
         entry = entry_of(record.get("brokerId") or path.stem, record, str(path), written_ms)
     except OSError as error:
         raise HistoryFileError(f"{path}: {error.strerror}") from None
     except InvalidRecordError as error:
         raise HistoryFileError(str(error)) from None
+    check_moment(entry.report.last_update_ms, f"{path}: lastUpdate")
     return entry.report.last_update_ms, entry
 
 

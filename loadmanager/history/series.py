@@ -10,8 +10,10 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
+from zoneinfo import ZoneInfo, available_timezones
 
 import numpy as np
 
@@ -21,7 +23,7 @@ from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.core.recordable import recordable
 from loadmanager.errors import HistoryFileError
-from loadmanager.history.importing import Importer, Progress
+from loadmanager.history.importing import Importer, Progress, check_moment
 from loadmanager.history.rows import Report
 
 _HEADERS = (["timestamp", "value"], ["timestamp", "series", "value"])
@@ -32,6 +34,11 @@ _TOPICS = 10
 _BUNDLES_PER_NAMESPACE = 1000
 _UNUSABLE_IN_NAMES = re.compile(r"[^-=:.\w]", re.ASCII)
 _MEAN_OF_SIZES = 0.5
+
+_MS_PER_UNIT = ((1e11, 1e3), (1e14, 1.0), (1e17, 1e-3), (1e20, 1e-6))
+"""Below which number since 1970 the unit of a time is s, ms, us or ns, and how many milliseconds one has."""
+
+_LARGEST_CLOCK_CHANGE = timedelta(hours=3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,7 @@ class _SeriesRows:
 
     where: str
     times_ms: list[int] = field(default_factory=list)
+    without_offset: list[bool] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
 
@@ -181,7 +189,7 @@ def _names(series: Sequence[str], of: IntArray) -> list[str]:
 def _read(path: Path) -> Mapping[str, _SeriesRows]:
     found: dict[str, _SeriesRows] = {}
     try:
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8-sig", newline="") as file:
             lines = csv.reader(file)
             header = next(lines, [])
             if header not in _HEADERS:
@@ -193,7 +201,9 @@ def _read(path: Path) -> Mapping[str, _SeriesRows]:
                     raise HistoryFileError(f"{path}, row {number}: {len(row)} columns: expected {len(header)}")
                 name = row[1] if len(row) == len(_HEADERS[1]) else path.stem
                 rows = found.setdefault(name, _SeriesRows(str(path)))
-                rows.times_ms.append(_time_ms(row[0], f"{path}, row {number}, column timestamp"))
+                time_ms, has_offset = _time_ms(row[0], f"{path}, row {number}, column timestamp")
+                rows.times_ms.append(time_ms)
+                rows.without_offset.append(not has_offset)
                 rows.values.append(_value(row[-1], f"{path}, row {number}, column value"))
                 rows.lines.append(number)
     except OSError as error:
@@ -205,17 +215,23 @@ def _read(path: Path) -> Mapping[str, _SeriesRows]:
     return found
 
 
-def _time_ms(text: str, where: str) -> int:
-    """ISO 8601, in UTC unless it says otherwise, or seconds since 1970."""
+def _time_ms(text: str, where: str) -> tuple[int, bool]:
+    """Return the time of a cell, and whether its distance from UTC is known: a number, or ISO 8601 with an offset."""
     try:
         if text.replace(".", "", 1).isdigit():
-            return round(float(text) * 1000)
-        moment = datetime.fromisoformat(text)
-        return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-    except (ValueError, OverflowError):
+            number = float(text)
+            time_ms = round(number * next(ms for limit, ms in _MS_PER_UNIT if number < limit))
+            has_offset = True
+        else:
+            moment = datetime.fromisoformat(text)
+            has_offset = moment.tzinfo is not None
+            time_ms = round((moment if has_offset else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    except (ValueError, OverflowError, StopIteration):
         raise HistoryFileError(
-            f"{where}: {text[:40]!r}: expected a time such as 2026-01-31 12:00:00, or seconds since 1970"
+            f"{where}: {text[:40]!r}: expected a time such as 2026-01-31 12:00:00, or s, ms, us or ns since 1970"
         ) from None
+    check_moment(time_ms, f"{where}: {text[:40]!r}")
+    return time_ms, has_offset
 
 
 def _value(text: str, where: str) -> float:
@@ -237,8 +253,12 @@ def _even(name: str, rows: _SeriesRows, max_missing: int) -> Series:
     values = [rows.values[0]]
     for at, difference in enumerate(differences, 1):
         where = f"{rows.where}, row {rows.lines[at]}, column timestamp"
-        if difference <= 0:
-            raise HistoryFileError(f"{where}: not later than the row before of series {name!r}: sort the file by time")
+        if difference != step_ms and rows.without_offset[at]:
+            _refuse_clock_change(rows.times_ms[at - 1], rows.times_ms[at], step_ms, where)
+        if difference == 0:
+            raise HistoryFileError(f"{where}: the same time as the row before of series {name!r}")
+        if difference < 0:
+            raise HistoryFileError(f"{where}: earlier than the row before of series {name!r}: sort the file by time")
         missing, rest = divmod(difference - step_ms, step_ms) if step_ms > 0 else (0, 0)
         if rest or missing < 0:
             raise HistoryFileError(
@@ -252,3 +272,26 @@ def _even(name: str, rows: _SeriesRows, max_missing: int) -> Series:
             )
         values += [rows.values[at - 1]] * missing + [rows.values[at]]
     return Series(name, rows.where, rows.times_ms[0], step_ms, np.array(values))
+
+
+def _refuse_clock_change(before_ms: int, after_ms: int, step_ms: int, where: str) -> None:
+    """Raise `HistoryFileError` if the times are local ones of some zone that are one step apart, or equal, across a
+    change of its clocks. Times without an offset are meant to be UTC, where none changes.
+    """
+    step = timedelta(milliseconds=step_ms)
+    before, after = (datetime.fromtimestamp(ms / 1000, UTC).replace(tzinfo=None) for ms in (before_ms, after_ms))
+    if abs(after - before - step) > _LARGEST_CLOCK_CHANGE:
+        return
+    for zone in _zones():
+        first, second = before.replace(tzinfo=zone), after.replace(tzinfo=zone, fold=1)
+        changes = first.utcoffset() != second.utcoffset()
+        if changes and (before == after or second.astimezone(UTC) - first.astimezone(UTC) == step):
+            raise HistoryFileError(
+                f"{where}: clocks change here in some time zones: write local times with their offset, such as"
+                " 2026-03-29T03:00:00+02:00, and times in UTC with Z"
+            )
+
+
+@cache
+def _zones() -> tuple[ZoneInfo, ...]:
+    return tuple(ZoneInfo(name) for name in sorted(available_timezones()))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import orjson
@@ -99,6 +101,11 @@ def test_bundles_of_namespaces_of_pulsars_first_form_are_imported_and_read_as_th
         ("b2:1.json", b'{"cpu": {"usage": -1e99, "limit": 1}}', "cpu.usage: "),
         ("b2:1.json", b'{"lastStats": {"nonsense": {}}}', "lastStats: bundle 'nonsense'"),
         ("b2:1.json", b'{"lastStats": {"t/c 1/ns/0x00000000_0xffffffff": {}}}', "lastStats: cluster 'c 1'"),
+        (
+            "b2:1.json",
+            b'{"lastUpdate": 1767268800000000}',
+            "lastUpdate: not a time from 1970 to 2099 (1767268800000000",
+        ),
         ("nobody.json", b"{}", "broker id 'nobody': expected 'host:port', as brokerId or as the name of the file"),
     ],
 )
@@ -166,7 +173,12 @@ def test_a_file_is_one_series_or_names_one_in_each_row(tmp_path: Path) -> None:
         (["2026-01-01 12:00:00,1", "2026-01-01 12:01:00,1,1"], "row 3: 3 columns: expected 2"),
         ([*minutes([1, 2, 3]), "2026-01-01 12:05:00,1"], "row 5, column timestamp: 2 missing before it in series"),
         ([*minutes([1, 2, 3]), "2026-01-01 12:02:30,1"], "row 5, column timestamp: 30 s after the row before"),
-        ([*minutes([1, 2, 3]), "2026-01-01 12:00:00,1"], "row 5, column timestamp: not later than the row before"),
+        ([*minutes([1, 2, 3]), "2026-01-01 12:00:00,1"], "row 5, column timestamp: earlier than the row before"),
+        ([*minutes([1, 2, 3]), "2026-01-01 12:02:00,1"], "row 5, column timestamp: the same time as the row before"),
+        (["9999999999,1"], "row 2, column timestamp: '9999999999': not a time from 1970 to 2099"),
+        (["20260101120000,1"], "row 2, column timestamp: '20260101120000': not a time from 1970 to 2099"),
+        (["9" * 400 + ",1"], "or s, ms, us or ns since 1970"),
+        (["1960-01-01 12:00:00,1"], "row 2, column timestamp: '1960-01-01 12:00:00': not a time from 1970 to 2099"),
         (minutes([1]), "series 'x' has one row only"),
         ([], "no rows below the header"),
     ],
@@ -179,6 +191,56 @@ def test_a_series_that_cannot_be_used_is_refused_with_file_row_and_column(
         read_series([path])
     assert str(caught.value).startswith(str(path))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize(("factor", "digits"), [(1, 0), (1, 3), (1_000, 0), (1_000, 2), (10**6, 0), (10**9, 0)])
+def test_tell_the_unit_of_a_number_by_its_size(tmp_path: Path, mark: bytes, factor: int, digits: int) -> None:
+    path, start_s = tmp_path / "x.csv", NOON_MS // 1_000
+    rows = [f"{(start_s + 60 * step) * factor}{'.' * (digits > 0)}{'0' * digits},{step}" for step in range(3)]
+    path.write_bytes(mark + "\n".join(["timestamp,value", *rows]).encode())
+    (series,) = read_series([path])
+    assert (series.start_ms, series.step_ms, series.values.tolist()) == (NOON_MS, 60_000, [0, 1, 2])
+
+
+def local_times(zone: str, first: str, step: timedelta) -> list[datetime]:
+    """A dozen of them, as clocks there show them; `first` is in UTC."""
+    begin = datetime.fromisoformat(first).replace(tzinfo=UTC)
+    return [(begin + number * step).astimezone(ZoneInfo(zone)) for number in range(12)]
+
+
+@pytest.mark.parametrize("is_sorted", [False, True])
+@pytest.mark.parametrize("step", [timedelta(minutes=15), timedelta(hours=1), timedelta(hours=2)])
+@pytest.mark.parametrize(
+    ("zone", "first"),
+    [
+        ("Europe/Berlin", "2026-03-28 23:00"),
+        ("Europe/Berlin", "2026-10-24 23:00"),
+        ("America/New_York", "2026-03-08 05:00"),
+        ("America/New_York", "2026-11-01 04:00"),
+        ("Australia/Lord_Howe", "2026-04-04 14:00"),
+        ("Australia/Lord_Howe", "2026-10-03 14:00"),
+    ],
+)
+def test_refuse_local_times_across_a_change_of_clocks(
+    tmp_path: Path,
+    zone: str,
+    first: str,
+    step: timedelta,
+    is_sorted: bool,  # noqa: FBT001 - of the table
+) -> None:
+    times = local_times(zone, first, step)
+    shown = [f"{time:%Y-%m-%d %H:%M}" for time in times]
+    with pytest.raises(HistoryFileError, match=r"clocks change here in some time zones: write local times with their"):
+        read_series([csv_of(tmp_path / "x.csv", [f"{time},1" for time in (sorted(shown) if is_sorted else shown)])], 99)
+    (series,) = read_series([csv_of(tmp_path / "y.csv", [f"{time.isoformat()},1" for time in times])])
+    assert series.step_ms == step.total_seconds() * 1_000
+
+
+def test_a_gap_in_utc_at_a_change_of_clocks_can_be_filled(tmp_path: Path) -> None:
+    rows = [f"2026-03-29 0{hour}:00Z,1" for hour in (0, 1, 3, 4)]
+    (series,) = read_series([csv_of(tmp_path / "x.csv", rows)], max_missing=1)
+    assert len(series.values) == 5
 
 
 def test_other_headers_files_and_steps_are_refused(tmp_path: Path) -> None:
