@@ -23,12 +23,13 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+import structlog
 from kazoo.client import KazooClient
 from kazoo.exceptions import AuthFailedError, SASLException, SessionExpiredError
 from kazoo.protocol.connection import AUTH_XID, ConnectionDropped, ConnectionHandler
 from kazoo.protocol.serialization import Connect, Watch
 from kazoo.protocol.states import KazooState, KeeperState
-from kazoo.retry import KazooRetry
+from kazoo.retry import ForceRetryError, KazooRetry
 
 from loadmanager.store import session
 from loadmanager.store._kazoo_requests import Request, auth
@@ -38,6 +39,8 @@ from loadmanager.store.probe import session_works
 
 if TYPE_CHECKING:
     from kazoo.protocol.connection import PendingReply, WireRequest  # protocols that only our stubs of kazoo have
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
@@ -100,6 +103,11 @@ class PromptClient(KazooClient):
     def has_no_session(self) -> bool:
         """Whether the next connection begins a session, with nothing seen before."""
         return self._session_id is None
+
+    def awaited_reply(self) -> PendingReply | None:
+        """Return what takes the answer to the oldest request under way; the request to close has none."""
+        _, reply, _ = self._pending[0]
+        return reply
 
     def drop(self) -> None:
         """End the connection (not the session) without waiting for the server; kazoo connects anew."""
@@ -209,12 +217,26 @@ class _Connection(ConnectionHandler):
             self.granted = (answer[0].time_out / 1000.0, asked_at_s)
         return answer
 
-    def _connect_attempt(self, host: str, hostip: str, port: int, retry: KazooRetry) -> object:
+    def _connect_loop(self, retry: KazooRetry) -> object:
+        """Keep the thread alive: kazoo ends it for any error that it does not foresee, name resolution included."""
         try:
-            return super()._connect_attempt(host, hostip, port, retry)
-        except Exception:  # noqa: BLE001 - the top of kazoo's thread: it has logged what it did not foresee, and would end
+            return super()._connect_loop(retry)
+        except ForceRetryError:
+            raise
+        except Exception as error:
+            log.exception("zookeeper_client_failed")
             self.client.reconnect()
-            return None
+            raise ForceRetryError("unforeseen") from error
+
+    def _read_response(self, header: object, buffer: bytes, offset: int) -> object:
+        """Tell whoever waits for this answer that it cannot be read: kazoo forgets them for some errors."""
+        reply = self.client.awaited_reply()
+        try:
+            return super()._read_response(header, buffer, offset)
+        except Exception as error:
+            if reply is not None:
+                reply.set_exception(error)
+            raise
 
     def _read_watch_event(self, buffer: bytes, offset: int) -> None:
         event, _ = Watch.deserialize(buffer, offset)

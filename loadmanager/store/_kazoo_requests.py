@@ -35,7 +35,7 @@ _GET_DATA = 4
 _GET_ACL = 6
 _SET_ACL = 7
 _GET_CHILDREN = 8
-_SYNC = 9
+SYNC = 9
 _MULTI = 14
 _MULTI_READ = 22
 _AUTH = 100
@@ -82,7 +82,7 @@ def get_children(full_path: str) -> Request[list[str]]:
 
 
 def sync(full_path: str) -> Request[None]:
-    return Request(_SYNC, write_string(full_path), _ignore)
+    return Request(SYNC, write_string(full_path), _ignore)
 
 
 def add_watch(full_path: str) -> Request[None]:

@@ -101,6 +101,10 @@ class MemoryCluster:
             raise ValueError("the client is cut off already")
         store.link_changed(Link.ANSWERS_LOST)
 
+    def leave_out_answer(self, store: MemoryStore) -> None:
+        """Do the client's next request but leave out the answer: the connection ends, and is there again at once."""
+        store.leaves_out_answer = True
+
     def heal(self, store: MemoryStore) -> None:
         """Reconnect the client: on its session if that still lives, else on a new one."""
         self.tick()
@@ -207,6 +211,7 @@ class MemoryStore(OfSession):
         self._answers = _Line(cluster.turns)
         self._unanswered: dict[asyncio.Future[Any], StoreError] = {}
         self._link = Link.UP
+        self.leaves_out_answer = False
         self._is_running = False
         self._was_started = False
 
@@ -367,6 +372,11 @@ class MemoryStore(OfSession):
             settle = partial(answer.set_result, do())
         except StoreError as error:
             settle = partial(answer.set_exception, error)
+        if self.leaves_out_answer:
+            self.leaves_out_answer = False
+            self.link_changed(Link.DOWN)
+            self.link_changed(Link.UP)
+            return
         self._answers.put(lambda: None if answer.done() else settle())
 
     def _apply(self, ops: Sequence[Op]) -> list[int]:

@@ -25,6 +25,7 @@ from kazoo.exceptions import (
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
+    OperationTimeoutError,
     SessionExpiredError,
     SessionMovedError,
     UnimplementedError,
@@ -97,9 +98,12 @@ _CAUSES = {
     NoAuthError.code: "no_access",
 }
 
+_NO_ANSWERS = (ConnectionLoss, OperationTimeoutError, SessionExpiredError, SessionMovedError)
+"""Errors of ZooKeeper, or of kazoo in its name, that do not tell what became of a request."""
+
 
 class _UnansweredError(Exception):
-    """A request was sent, or may have been, and no answer came."""
+    """A request was sent, or may have been, and no answer came that can be read."""
 
 
 class ZooKeeperStore(OfSession):
@@ -297,7 +301,7 @@ class ZooKeeperStore(OfSession):
     async def _beat(self, beat: Heartbeat) -> None:
         try:
             await self._submit(requests.sync(self._full("/")))
-        except (StoreUnavailableError, ZookeeperError) as error:
+        except (StoreUnavailableError, _UnansweredError, ZookeeperError) as error:
             log.debug("heartbeat_failed", error=repr(error))
             self._step(Unanswered(beat.session_id, beat.sent_at_s))
         else:
@@ -491,8 +495,6 @@ class ZooKeeperStore(OfSession):
             if is_sent:
                 raise _UnansweredError(f"none within {self.session_timeout_s:g} s") from error
             raise StoreUnavailableError("too many requests wait for answers; this one was not sent") from error
-        except (ConnectionLoss, SessionExpiredError, SessionMovedError) as error:
-            raise _UnansweredError(f"the connection ended: {error!r}") from error
 
     def _submit(self, request: Request[T], session_id: int | None = None) -> asyncio.Future[T]:
         """Hand a request to kazoo's thread, meant for the session this loop knows of; nothing else gets there."""
@@ -509,7 +511,10 @@ class ZooKeeperStore(OfSession):
 
 
 class _Reply(Generic[T]):
-    """Takes an answer in kazoo's thread and hands it to a future of the event loop."""
+    """Takes an answer in kazoo's thread and hands it to a future of the event loop.
+
+    Any exception but an error that ZooKeeper answered with becomes `_UnansweredError`, kazoo's own faults included.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -519,6 +524,10 @@ class _Reply(Generic[T]):
         _call_soon(self._loop, self._resolve, value)
 
     def set_exception(self, exception: Exception) -> None:
+        if not isinstance(exception, ZookeeperError) or isinstance(exception, _NO_ANSWERS):
+            unanswered = _UnansweredError(repr(exception))
+            unanswered.__cause__ = exception
+            exception = unanswered
         _call_soon(self._loop, self._reject, exception)
 
     def _resolve(self, value: T) -> None:

@@ -14,6 +14,7 @@ class KazooClient:
     _session_timeout: int
     last_zxid: int
     _queue: deque[object]
+    _pending: deque[tuple[WireRequest, PendingReply | None, int]]
     _connection: ConnectionHandler
     _conn_retry: KazooRetry
     def __init__(

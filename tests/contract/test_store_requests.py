@@ -6,7 +6,13 @@ import pytest
 from support.stores import StoreWorld
 from support.waiting import eventually
 
-from loadmanager.errors import AccessDeniedError, StoreUnavailableError, TransactionFailedError, ZnodeTooLargeError
+from loadmanager.errors import (
+    AccessDeniedError,
+    OutcomeUnknownError,
+    StoreUnavailableError,
+    TransactionFailedError,
+    ZnodeTooLargeError,
+)
 from loadmanager.store.base import (
     MAX_TRANSACTION_BYTES,
     MAX_ZNODE_BYTES,
@@ -304,3 +310,20 @@ async def test_what_an_access_list_forbids_is_refused_named_and_kept(world: Stor
     znode = await store.get("/open")
     assert znode is not None
     assert znode.data == b""
+
+
+async def test_without_an_answer_a_read_is_unavailable_and_a_write_may_be_done(world: StoreWorld) -> None:
+    store = await world.connect()
+    session_id, states = store.session_id, list[SessionState]()
+    store.on_session(states.append)
+    reconnected = [SessionState.SUSPENDED, SessionState.CONNECTED]
+    world.leave_out_answer(store)
+    with pytest.raises(StoreUnavailableError):
+        await store.get("/")
+    await eventually(lambda: states == reconnected)
+    world.leave_out_answer(store)
+    with pytest.raises(OutcomeUnknownError):
+        await store.commit([Create("/a", b"")])
+    await eventually(lambda: states == 2 * reconnected)
+    assert await store.get("/a") is not None
+    assert store.session_id == session_id

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from unittest.mock import Mock
 
 import pytest
+from kazoo.protocol.serialization import write_string
 from kazoo.protocol.states import KeeperState
 from support.lag import measured_lag
-from support.stores import close_session, drop_connection, expire_session
+from support.stores import answer_with, close_session, drop_connection, expire_session
 from support.tcp_proxy import TcpProxy
 from support.waiting import eventually, eventually_sync
 from support.zookeeper import EnsembleFactory, ZooKeeperFactory
@@ -26,10 +29,11 @@ from loadmanager.errors import (
     TransactionFailedError,
     ZnodeTooLargeError,
 )
+from loadmanager.store import _kazoo_requests as requests
 from loadmanager.store._kazoo_client import PromptClient
 from loadmanager.store._kazoo_requests import Request
 from loadmanager.store.base import Check, Create, Op, Put, SessionState
-from loadmanager.store.zookeeper import ZooKeeperStore
+from loadmanager.store.zookeeper import ZooKeeperStore, _UnansweredError
 
 pytestmark = pytest.mark.zookeeper
 
@@ -548,23 +552,41 @@ async def test_close_ends_at_once_with_a_connection_and_soon_without_one(
     await eventually(lambda: threading.active_count() == threads)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-async def test_an_error_that_kazoo_does_not_foresee_costs_the_connection_and_not_the_store(
-    zookeeper: EmbeddedZooKeeper, chroot: str
-) -> None:
-    class Poisonous(Request[None]):
-        def serialize(self) -> bytes:
-            raise RuntimeError("cannot be serialised")
+class Unsendable(Request[None]):
+    def serialize(self) -> bytes:
+        raise RuntimeError("cannot be serialised")
 
+
+def unsendable(_: ZooKeeperStore) -> Request[None]:
+    return Unsendable(9, b"", lambda *_: None)
+
+
+def an_exists_answered_with_an_unknown_code(store: ZooKeeperStore) -> Request[None]:
+    answer_with(store, err=-999)
+    return Request(3, write_string("/") + b"\0", lambda *_: None)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("make", [unsendable, an_exists_answered_with_an_unknown_code])
+async def test_an_error_that_kazoo_does_not_foresee_costs_the_connection_and_not_the_store(
+    zookeeper: EmbeddedZooKeeper, chroot: str, make: Callable[[ZooKeeperStore], Request[None]]
+) -> None:
     async with a_store(zookeeper.connect_string, chroot) as store:
         session_id = store.session_id
         states: list[SessionState] = []
         store.on_session(states.append)
-        poisoned = store._submit(Poisonous(9, b"", lambda *_: None))
+        poisoned = store._submit(make(store))
         await eventually(lambda: states == [SessionState.SUSPENDED, SessionState.CONNECTED])
-        assert poisoned.exception() is not None
+        assert isinstance(poisoned.exception(), _UnansweredError)
         assert store.session_id == session_id
         await store.sync()
+
+
+async def test_an_answer_that_cannot_be_read_is_none(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
+    async with a_store(zookeeper.connect_string, chroot) as store:
+        for error in (ValueError("garbage"), struct.error("too short")):
+            with pytest.raises(_UnansweredError, match=str(error)):
+                await store._exchange(Request(requests.SYNC, write_string(chroot), Mock(side_effect=error)))
 
 
 async def test_a_client_moves_to_another_member_when_its_own_dies(start_ensemble: EnsembleFactory) -> None:

@@ -56,6 +56,10 @@ class ModelWorld:
         store.drop()
         await eventually(lambda: store.state is SessionState.CONNECTED)
 
+    def leave_out_answer(self, store: MetadataStore) -> None:
+        assert isinstance(store, ModelStore)
+        store.leaves_out_answer = True
+
     async def close(self) -> None:
         await asyncio.gather(*(store.close() for store in self._stores))
         self._ensemble.end()

@@ -471,6 +471,7 @@ class ModelStore(OfSession):
         self._tasks: list[asyncio.Task[None]] = []
         self._serving = asyncio.Event()
         self._is_closed = False
+        self.leaves_out_answer = False
         self._party.on_death.append(self._killed)
 
     @property
@@ -598,6 +599,10 @@ class ModelStore(OfSession):
     def answered(self, connection: _Connection, answer: asyncio.Future[Any], result: Any, zxid: int) -> None:  # noqa: ANN401 - whatever is answered
         if connection is self._connection:
             self._seen_zxid = max(self._seen_zxid, zxid)
+            if self.leaves_out_answer:
+                self.leaves_out_answer = False
+                self._drop()
+                return
         _resolve(answer, result)
 
     def changed(self, connection: _Connection, paths: Sequence[str]) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from typing import Protocol
+from unittest.mock import patch
 
 from kazoo.client import KazooClient
+from kazoo.protocol.serialization import ReplyHeader
 from kazoo.security import ACL, Id, Permissions
 from support.clock import ManualClock
 from support.delays import a_memory_cluster
 from support.waiting import eventually
 
 from loadmanager.embedded.zookeeper import EmbeddedEnsemble, ZooKeeperServer
+from loadmanager.store import _kazoo_requests as requests
 from loadmanager.store.access import ANYBODY, Access
 from loadmanager.store.base import MetadataStore, SessionState
 from loadmanager.store.memory import MemoryCluster, MemoryStore
@@ -29,6 +32,9 @@ class StoreWorld(Protocol):
 
     async def reconnect(self, store: MetadataStore) -> None:
         """Interrupt the store's connection; returns once it is connected again, on the same session."""
+
+    def leave_out_answer(self, store: MetadataStore) -> None:
+        """Have the store's next request done and its answer left out, with which the connection ends."""
 
     async def shut(self, path: str) -> None:
         """Have nobody read or write the znode from now on."""
@@ -55,6 +61,9 @@ class MemoryWorld:
     async def reconnect(self, store: MetadataStore) -> None:
         self.cluster.partition(in_memory(store), noticed=True)
         self.cluster.heal(in_memory(store))
+
+    def leave_out_answer(self, store: MetadataStore) -> None:
+        self.cluster.leave_out_answer(in_memory(store))
 
     async def shut(self, path: str) -> None:
         self.cluster.shut[path] = f"{path} is shut"
@@ -95,6 +104,9 @@ class ZooKeeperWorld:
     async def reconnect(self, store: MetadataStore) -> None:
         await drop_connection(_on_zookeeper(store))
 
+    def leave_out_answer(self, store: MetadataStore) -> None:
+        leave_out_answer(_on_zookeeper(store))
+
     async def shut(self, path: str) -> None:
         await _on_zookeeper(self._stores[0]).set_acl(path, [ACL(Permissions.ALL, Id("digest", f"nobody:{28 * 'x'}"))])
 
@@ -118,6 +130,27 @@ async def drop_connection(store: ZooKeeperStore) -> None:
     store._client.drop()
     await eventually(lambda: states == [SessionState.SUSPENDED, SessionState.CONNECTED])
     unsubscribe()
+
+
+def leave_out_answer(store: ZooKeeperStore) -> None:
+    """Have kazoo take the answer to the next request for that to the one after: "xids do not match"."""
+    answer_with(store, xid=-99)
+
+
+def answer_with(store: ZooKeeperStore, **header: int) -> None:
+    """Have kazoo read that in the header of the next answer, but of those to heartbeats."""
+    client = store._client
+    assert client is not None
+    read = client._wire._read_response
+
+    def read_as_another(received: ReplyHeader, buffer: bytes, offset: int) -> object:
+        if client._pending[0][0].type == requests.SYNC:
+            return read(received, buffer, offset)
+        patched.stop()
+        return read(received._replace(**header), buffer, offset)
+
+    patched = patch.object(client._wire, "_read_response", read_as_another)
+    patched.start()
 
 
 def close_session(connect_string: str, client_id: tuple[int, bytes] | None) -> None:

@@ -52,3 +52,8 @@ class Watch(NamedTuple):
     path: str
     @classmethod
     def deserialize(cls, buffer: bytes, offset: int, /) -> tuple[Watch, int]: ...
+
+class ReplyHeader(NamedTuple):
+    xid: int
+    zxid: int
+    err: int

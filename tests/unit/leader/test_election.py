@@ -68,6 +68,21 @@ async def test_a_leader_whose_lease_lapses_steps_down_by_itself() -> None:
         await eventually(lambda: leader.leads)
 
 
+async def test_a_leader_lives_on_when_answers_are_left_out() -> None:
+    memory = a_memory_cluster()
+    async with Cluster(in_memory(memory)) as cluster:
+        leader = await cluster.start_leader()
+        await cluster.a_broker()
+        assert isinstance(leader.store, MemoryStore)
+        for number in range(20):
+            memory.leave_out_answer(leader.store)
+            reply = await leader.put(f"/admin/v2/namespaces/t/ns{number}", json={})
+            assert reply.status in {204, 409, 503, 504}, reply
+        await cluster.a_namespace("t/last")
+        assert leader.leads
+        assert not leader.node.failure.done()
+
+
 async def test_a_leader_whose_link_broke_leaves_the_first_turn_to_a_standby_with_a_sound_one() -> None:
     memory = a_memory_cluster()
     async with Cluster(_with_sessions_of(memory, 3.0)) as cluster:

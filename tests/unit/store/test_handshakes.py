@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import socket
 import struct
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from unittest.mock import Mock
 
 import pytest
 from support.waiting import eventually
@@ -50,7 +53,11 @@ class ScriptedServer:
     asked: list[tuple[int, int]] = field(default_factory=list)
     """The session id and the last transaction id of each handshake."""
     connections: set[asyncio.StreamWriter] = field(default_factory=set)
-    hosts: str = ""
+    port: int = 0
+
+    @property
+    def hosts(self) -> str:
+        return f"127.0.0.1:{self.port}"
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         (length,) = struct.unpack("!i", await reader.readexactly(4))
@@ -74,7 +81,7 @@ class ScriptedServer:
 async def server() -> AsyncIterator[ScriptedServer]:
     server = ScriptedServer()
     listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
-    server.hosts = f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    server.port = listening.sockets[0].getsockname()[1]
     async with listening:
         yield server
         server.hang_up()
@@ -159,3 +166,14 @@ async def test_a_client_without_a_session_has_none_to_give_up(server: ScriptedSe
     await asyncio.get_running_loop().run_in_executor(None, client.shut_down)
     assert set(heard.words) <= {"hung up"}
     assert heard.words.count("hung up") >= len(server.asked) - 1, "no handshake was a trial for a session"
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "too many files"), UnicodeError("a label"), MemoryError()])
+async def test_a_failed_name_resolution_does_not_end_kazoos_thread(
+    server: ScriptedServer, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with a_client(server) as heard:
+        found = socket.getaddrinfo("127.0.0.1", server.port)
+        monkeypatch.setattr(socket, "getaddrinfo", Mock(side_effect=[error, error, *[found] * 9]))
+        server.hang_up()
+        await eventually(lambda: heard.words[1:] == ["suspended", f"session {OURS}"])
