@@ -12,9 +12,9 @@ _PROBE_TIMEOUT_S = 1.0
 
 
 async def is_refused(url: str) -> bool:
-    """Whether nothing listens at the URL: a process that is gone refuses, one that is slow or paused does not.
+    """Return whether connections to the URL are refused: ECONNREFUSED at each of its addresses, and no other error.
 
-    A name with several addresses is only refused when all of them are; what is no URL is not refused.
+    A process that is gone refuses, one that is slow or paused does not; neither does a URL that cannot be used.
     """
     try:
         parts = urlsplit(url)
@@ -26,8 +26,9 @@ async def is_refused(url: str) -> bool:
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(_PROBE_TIMEOUT_S):
-            addresses = await loop.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
-            for family, _, _, _, address in addresses:
+            resolved = await loop.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+            addresses = [(family, address) for family, _, _, _, address in resolved if _has_source(family, address)]
+            for family, address in addresses:
                 if not await _refuses(family, address):
                     return False
     except (OSError, TimeoutError, UnicodeError):  # UnicodeError: not a name that can be looked up
@@ -42,7 +43,17 @@ async def _refuses(family: int, address: tuple[Any, ...]) -> bool:
             await asyncio.get_running_loop().sock_connect(probe, address)
         except ConnectionRefusedError:
             return True
-        except OSError as error:
-            # An address of a family that this host does not speak at all is nobody's.
-            return error.errno == errno.EADDRNOTAVAIL
     return False
+
+
+def _has_source(family: int, address: tuple[Any, ...]) -> bool:
+    """Return whether this host has an address of its own to connect from: without IPv6, `::1` is nobody's.
+
+    TCP reports a lack of free ports by the same EADDRNOTAVAIL, so UDP is asked, which sends nothing here.
+    """
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)
+    except OSError as error:
+        return error.errno not in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
+    return True
