@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from loadmanager import __version__
+from loadmanager.cli.encoding import replace_unencodable
 from loadmanager.cli.lacking import LACKING, find_module, module_of, or_how_to_install
 
 COMMANDS = (
@@ -44,6 +45,7 @@ _LINE_OF_BASH, _LINE_OF_OTHERS = "COMP_WORDS", "_TYPER_COMPLETE_ARGS"
 
 def main() -> None:
     """Entry point of `loadmanager`."""
+    replace_unencodable()
     with or_how_to_install():
         with _importing():
             application = _application(_first_word())

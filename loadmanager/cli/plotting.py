@@ -6,25 +6,23 @@ import math
 from collections.abc import Sequence
 
 _BLOCKS = " ▁▂▃▄▅▆▇█"
-_ASCII = " .:-=+*#@"
 _ROWS = 4
 _LABEL = 9
 
 
-def plot(title: str, values: Sequence[float], duration_s: float, width: int, *, unicode: bool = True) -> list[str]:
+def plot(title: str, values: Sequence[float], duration_s: float, width: int) -> list[str]:
     """A curve that fills from below: the highest value of each column's time, from 0 to the highest of all.
 
-    What is not a number is left out. Without Unicode the blocks are characters of ASCII.
+    What is not a number is left out.
     """
     columns = max(1, min(width - _LABEL - 1, len(values)))
     highest = _highest_of_each(values, columns)
     top = max(highest, default=0.0)
     lines = [title]
-    blocks = _BLOCKS if unicode else _ASCII
-    eighths = len(blocks) - 1
+    eighths = len(_BLOCKS) - 1
     for row in reversed(range(_ROWS)):
         label = _number(top) if row == _ROWS - 1 else "0" if row == 0 else ""
-        filled = "".join(blocks[_part(value, top, row, eighths)] for value in highest)
+        filled = "".join(_BLOCKS[_part(value, top, row, eighths)] for value in highest)
         lines.append(f"{label:>{_LABEL}} {filled}".rstrip())
     end = _time(duration_s)
     lines.append(f"{'0 s':>{_LABEL}} {end:>{max(columns, len(end))}}")

@@ -171,7 +171,7 @@ def _shown(case: _ScenarioCase, runs: Sequence[Run], with_plot: bool) -> list[st
     if with_plot:
         console = Console()
         for each in runs:
-            lines += ["", *_curves(each, console)]
+            lines += ["", *_curves(each, console.width)]
     return [*lines, ""]
 
 
@@ -235,7 +235,7 @@ def _certified(rounds: Sequence[Figures]) -> str:
     )
 
 
-def _curves(each: Run, console: Console) -> list[str]:
+def _curves(each: Run, width: int) -> list[str]:
     """What happened over time."""
     series = each.result.series
     curves = (
@@ -243,13 +243,10 @@ def _curves(each: Run, console: Console) -> list[str]:
         ("worst broker (% of its capacity)", 100 * series.worst_usage),
         ("moves", series.moves.astype(float)),
     )
-    unicode = "utf" in (console.encoding or "").lower()
     return [
         line
         for title, values in curves
-        for line in plot(
-            f"{_name(each)}: {title}", values.tolist(), each.result.duration_s, console.width, unicode=unicode
-        )
+        for line in plot(f"{_name(each)}: {title}", values.tolist(), each.result.duration_s, width)
     ]
 
 

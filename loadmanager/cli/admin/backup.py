@@ -18,6 +18,7 @@ from loadmanager.cli.admin.commands import Course, command
 from loadmanager.cli.admin.requests import put
 from loadmanager.cli.admin.service import Service
 from loadmanager.cli.exits import EXIT_FAILURE, fail
+from loadmanager.cli.running import write_lines
 from loadmanager.errors import InvalidRecordError
 from loadmanager.whole_files import whole
 
@@ -45,7 +46,7 @@ def export(
     url, laid_down, faults = read_laid_down(config, metadata_store_url)
     text = _text_of(laid_down, url)
     if file == _STANDARD:
-        print(text, end="")
+        write_lines(text.splitlines())
     else:
         _write(text, Path(file))
         print(f"saved to {file}: {len(laid_down.namespaces or {})} namespaces", file=sys.stderr)

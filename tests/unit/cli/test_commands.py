@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +17,7 @@ import pytest
 from structlog.testing import capture_logs
 from support.commands import run as run_command
 from support.nodes import settings
+from support.recording_node import a_recording_node
 from support.servers import closed_port
 
 from loadmanager import __version__
@@ -54,6 +57,27 @@ def test_help_lists_every_command() -> None:
     for command in COMMANDS:
         assert f" {command} " in done.stdout
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_what_a_terminal_cannot_show_is_replaced(
+    encoding: str, options: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = io.BytesIO()
+    with a_recording_node() as node:
+        node.status, node.body = 200, '[{"brokerId": "b1:8080", "sentence": "überlastet 🙂"}]'.encode()
+        monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding))
+        monkeypatch.setattr("sys.argv", ["loadmanager", "admin", "brokers", "health", "--url", node.url, *options])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        sys.stdout.flush()
+    lines = written.getvalue().decode(encoding)
+    assert ended.value.code == 0
+    if options:
+        assert json.loads(lines) == json.loads(node.body)
+    else:
+        assert lines.splitlines()[:2] == ["brokerId", ("─" if encoding == "utf-8" else "-") * 8]
 
 
 def test_the_version_is_shown() -> None:

@@ -28,9 +28,5 @@ def test_what_is_not_a_number_leaves_a_gap_and_nothing_at_all_an_empty_plot() ->
     assert plot("x", [0.0, 0.0], 30, 80)[1:5] == ["        0", "", "", "        0"]
 
 
-def test_a_terminal_without_unicode_gets_ascii() -> None:
-    assert all(line.isascii() for line in plot("x", [1.0, 2.0, 1234.0], 200_000, 80, unicode=False))
-
-
 def test_something_is_seen_of_whatever_is_above_0() -> None:
     assert plot("x", [1000.0, 1.0], 30, 80)[4] == "        0 █▁"
