@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo pulsar-demo pipeline-demo test soak protocol test-pipeline test-pulsar mutation check lint bench format clean
+.PHONY: help demo pulsar-demo pipeline-demo test test-deep protocol test-pulsar mutation check lint bench format clean
 
 # What was compiled once is not compiled anew by each process: a cluster is many.
 unexport PYTHONDONTWRITEBYTECODE
@@ -52,32 +52,24 @@ pipeline-demo: $(VENV)/.for-pipeline ## Record a demo cluster (or take HISTORY=u
 tests/__pycache__: | $(VENV)/.for-development
 	@ls -d tests/*/ | xargs -n 6 -P "$$(nproc)" $(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1; true
 
-test: $(VENV)/.for-development tests/__pycache__ ## All tests but those on Pulsar, and every branch of what decides covered
-	$(BIN)/python -m pytest -m 'not pulsar' -n $(WORKERS) \
+test: $(VENV)/.for-development tests/__pycache__ ## A test of everything, with every branch of what decides covered
+	$(BIN)/python -m pytest -m 'not deep and not pulsar' -n $(WORKERS) \
 		--cov --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100 $(ARGS)
 
+# ARGS=--store-seeds=1,2,3,4 runs the tests of the leader with more timings of the store.
+test-deep: $(VENV)/.for-development tests/__pycache__ ## All that `make test` leaves out, and more examples of each property
+	$(BIN)/python -m pytest -m '(deep or hypothesis) and not pulsar' --hypothesis-profile=deep -n $(WORKERS) $(ARGS)
+
 # So many schedules (1000), one of them (=17) or some (1000-2000); ARGS=--guards takes out each guard in turn.
-protocol: SEEDS = 1000
+SEEDS ?= 1000
+
 protocol: $(VENV)/.for-development ## The whole protocol in virtual time under schedules drawn from seeds (SEEDS=1000)
 	PYTHONPATH=tests $(BIN)/python -m protocol '$(SEEDS)' $(ARGS)
-
-# So many seeds of the time that messages of the store in memory take: `make soak SEEDS=200` over a night.
-SEEDS ?= 20
-SOAKED := tests/unit/leader tests/unit/http tests/chaos
-
-soak: $(VENV)/.for-development ## The leader's tests in memory, over and over, with other delays each time (SEEDS=20)
-	@failed=; for seed in $$(seq $(SEEDS)); do \
-		$(BIN)/python -m pytest -q -m 'not zookeeper' -n $(WORKERS) --store-seeds $$seed $(SOAKED) $(ARGS) \
-			|| failed="$$failed $$seed"; \
-	done; test -z "$$failed" || { echo "failed with --store-seeds:$$failed" >&2; exit 1; }
-
-test-pipeline: $(VENV)/.for-development ## The tests on Spark, of which `make test` has all too, in two processes
-	$(BIN)/python -m pytest -m spark -n 2 tests/pipeline tests/integration/test_pipeline_end_to_end.py $(ARGS)
 
 test-pulsar: $(VENV)/.for-development ## The tests beside a real Pulsar (needs a JDK, Maven; fetches 230 MB the first time)
 	$(BIN)/python -m pytest -m pulsar tests/real_pulsar $(ARGS)
 
-check: lint test ## What has to pass before a change goes in
+check: lint test test-deep ## What has to pass before a change goes in
 
 lint: $(VENV)/.for-development ## Style, types and the direction of imports
 	$(BIN)/ruff check $(CODE)

@@ -12,6 +12,7 @@ import pytest
 import structlog
 from coverage import Coverage
 from hypothesis import HealthCheck, settings
+from support.deep import deep_except
 from support.delays import Seed
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
@@ -22,11 +23,12 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 pytest_plugins = ["support.browser", "support.children", "support.demos", "support.processes", "support.zookeeper"]
 
-# How long an example takes says more about what else the machine does than about the code.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
+# No deadline: how long an example takes says more about what else the machine does than about the code.
+settings.register_profile("quick", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("deep", settings.get_profile("quick"), max_examples=200)
 # For each of thousands of mutants.
-settings.register_profile("few", settings.get_profile("patient"), max_examples=10, derandomize=True, database=None)
+settings.register_profile("few", settings.get_profile("quick"), max_examples=10, derandomize=True, database=None)
+settings.load_profile("quick")
 
 TOGETHER = {
     "tests/chaos/test_cut_off_leader.py::": "many processes",
@@ -89,8 +91,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--store-seeds",
         default="1,2",
-        help="by which the time is drawn that messages of stores in memory are under way; tests of the leader run"
-        " with each, all others with the first",
+        help="seeds of the delays of messages of stores in memory; tests of the leader run with each of them (all"
+        " but the first are deep), other tests with the first",
     )
 
 
@@ -101,7 +103,8 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.definition.nodeid.startswith(MANY_SEEDS):
         seeds = _store_seeds(metafunc.config)
-        metafunc.parametrize("_store_seed", seeds, indirect=True, ids=[f"seed-{seed}" for seed in seeds])
+        cases = deep_except(seeds[:1], seeds)
+        metafunc.parametrize("_store_seed", cases, indirect=True, ids=[f"seed-{seed}" for seed in seeds])
 
 
 @pytest.fixture(autouse=True)

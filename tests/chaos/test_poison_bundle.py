@@ -17,7 +17,7 @@ from loadmanager.history.gaps import TERM_ENDED
 from loadmanager.history.reader import History
 from loadmanager.history.schemas import EVENTS
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
+pytestmark = [pytest.mark.deep, pytest.mark.zookeeper, pytest.mark.slow]
 
 NAMESPACE = "tenant/poison"
 DEADLY = f"{NAMESPACE}/deadly"

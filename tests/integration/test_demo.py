@@ -71,6 +71,7 @@ def test_the_demo_runs_to_its_end_and_every_message_has_an_explanation(finished_
         assert part in err
 
 
+@pytest.mark.deep
 def test_a_killed_demo_leaves_no_process_behind(demo: subprocess.Popen[str], tmp_path: Path) -> None:
     eventually_sync((tmp_path / "client-2.ready").exists, least_s=180)
     assert len(processes_of(tmp_path)) >= 3 + 2 * 5 + 2
@@ -78,6 +79,7 @@ def test_a_killed_demo_leaves_no_process_behind(demo: subprocess.Popen[str], tmp
     eventually_sync(lambda: processes_of(tmp_path) == [])
 
 
+@pytest.mark.deep
 def test_a_demo_that_is_interrupted_sums_up_and_leaves_no_process_behind(
     demo: subprocess.Popen[str], tmp_path: Path
 ) -> None:

@@ -83,7 +83,8 @@ step = st.tuples(
 
 
 @settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=settings().max_examples // 4,  # each takes most of a second
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(steps=st.lists(step, min_size=4, max_size=25))
 def test_whatever_the_sequence_no_deposed_leader_writes(zookeeper: EmbeddedZooKeeper, steps: list[Step]) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-pytestmark = pytest.mark.timeout(1_200)
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(1_200)]
 
 TOP = Path(__file__).parents[2]
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -299,7 +299,6 @@ def test_each_fleet_has_its_row_with_what_is_recommended_or_why_nothing_is() -> 
     assert league[league["recommended"]][["fleet", "configuration"]].to_numpy().tolist() == [["as-recorded", "a"]]
 
 
-@settings(max_examples=10, deadline=None)
 @given(
     st.lists(st.lists(st.sampled_from([0.0, 0.1, 0.11, 0.5]), min_size=5, max_size=7), min_size=2, max_size=4),
     st.integers(0, 2),

@@ -20,7 +20,7 @@ from loadmanager.pipeline.datasets import DATASETS
 from loadmanager.pipeline.steps import STEPS
 from loadmanager.pipeline.writing import Tables
 
-pytestmark = pytest.mark.timeout(4 * PATIENCE_S)
+pytestmark = [pytest.mark.deep, pytest.mark.timeout(4 * PATIENCE_S)]
 
 LOOKS_EVERY_S = 0.1
 

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import bundle
 
@@ -92,7 +92,6 @@ def check(decided: DecidedLine, line: dict[str, Any]) -> None:
     assert len(set(moved)) == len(moved)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(lines, min_size=1, max_size=3))
 def test_every_strategy_answers_and_its_memory_is_json(given_lines: list[dict[str, Any]]) -> None:
     for decider in deciders():

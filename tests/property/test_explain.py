@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from support.random_clusters import Build, SomeCluster, clusters
 
@@ -25,8 +24,6 @@ from loadmanager.core.shedding import SHEDDING_STRATEGIES
 from loadmanager.core.shedding.base import eligible, find_hold
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.core.state import as_json
-
-examples = hypothesis_settings(max_examples=40, deadline=None)
 
 SETTINGS = st.builds(
     PlannerSettings,
@@ -72,7 +69,6 @@ def explain_everything(situation: Situation) -> None:
         explain_broker(situation, broker)
 
 
-@examples
 @given(situation=situations())
 def test_explaining_everything_changes_no_decision(situation: Situation) -> None:
     before = decisions(situation)
@@ -80,7 +76,6 @@ def test_explaining_everything_changes_no_decision(situation: Situation) -> None
     assert decisions(situation) == before
 
 
-@examples
 @given(situation=situations(), data=st.data())
 def test_the_winner_is_the_one_whom_placement_chooses(situation: Situation, data: st.DataObject) -> None:
     snapshot = situation.snapshot
@@ -99,7 +94,6 @@ def test_the_winner_is_the_one_whom_placement_chooses(situation: Situation, data
     assert explained.runner_up is None or explained.runner_up.why["broker"] != explained.chosen
 
 
-@examples
 @given(situation=situations(), data=st.data())
 def test_a_bundle_is_said_to_move_when_a_round_moves_it_and_has_a_reason_to_stay_when_not(
     situation: Situation, data: st.DataObject
@@ -111,7 +105,6 @@ def test_a_bundle_is_said_to_move_when_a_round_moves_it_and_has_a_reason_to_stay
     assert (shedding.stays is None) == bool(moves)
 
 
-@examples
 @given(situation=situations(), data=st.data())
 def test_a_broker_is_kept_from_a_bundle_when_it_has_an_obstacle_that_is_no_preference(
     situation: Situation, data: st.DataObject
@@ -126,7 +119,6 @@ def test_a_broker_is_kept_from_a_bundle_when_it_has_an_obstacle_that_is_no_prefe
         assert bool(allowed[broker]) == all(each.is_preference for each in obstacles)
 
 
-@examples
 @given(situation=situations(), data=st.data())
 def test_why_not_names_the_winner_as_would_be_chosen_and_nobody_else(situation: Situation, data: st.DataObject) -> None:
     bundle = data.draw(st.sampled_from(situation.snapshot.bundles.names))
@@ -145,7 +137,6 @@ def test_why_not_names_the_winner_as_would_be_chosen_and_nobody_else(situation: 
 
 
 @pytest.mark.parametrize("strategy", sorted(PLACEMENT_STRATEGIES))
-@examples
 @given(cluster=clusters(fewest_brokers=2, fewest_bundles=1))
 def test_every_candidate_has_a_place_in_the_order_of_every_strategy(strategy: str, cluster: SomeCluster) -> None:
     snapshot = Build().snapshot(cluster)
@@ -156,7 +147,6 @@ def test_every_candidate_has_a_place_in_the_order_of_every_strategy(strategy: st
     assert sorted(set(seen)) == sorted(trial.candidates.tolist())
 
 
-@examples
 @given(cluster=clusters())
 def test_a_bundle_is_held_exactly_when_no_strategy_may_move_it(cluster: SomeCluster) -> None:
     snapshot: Snapshot = Build().snapshot(cluster)

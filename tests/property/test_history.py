@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.recorded import FLUSH_S, NEVER, NOON_MS, Disk, a_writer, abandon, kinds, record, same
 
@@ -69,7 +69,6 @@ def reports(draw: st.DrawFn) -> Report:
     return Report(Registration(BrokerId("b:1"), draw(st.integers(0, 2**63 - 1))), recordable(report))
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(reports(), st.integers(-(10**8), 10**8)), min_size=1, max_size=8), st.integers(1, 9))
 def test_reports_come_back_bit_for_bit_whatever_the_clock_did(put: list[tuple[Report, int]], flush_every: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -88,7 +87,6 @@ def test_reports_come_back_bit_for_bit_whatever_the_clock_did(put: list[tuple[Re
         assert all(same(one, other) for one, (other, _) in zip(read, put, strict=True))
 
 
-@settings(max_examples=200)
 @given(reports())
 def test_bringing_a_report_into_its_recordable_form_twice_changes_nothing(given_report: Report) -> None:
     once = given_report.report
@@ -97,7 +95,6 @@ def test_bringing_a_report_into_its_recordable_form_twice_changes_nothing(given_
     assert twice.bundle_load.tobytes() == once.bundle_load.tobytes()
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.sampled_from(["put", "flush", "next term"]), max_size=40), st.integers(1, 6))
 def test_every_row_is_either_read_back_or_counted_in_a_gap(steps: list[str], queue_rows: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -125,7 +122,6 @@ def test_every_row_is_either_read_back_or_counted_in_a_gap(steps: list[str], que
         assert len(events) + sum(gap.rows or 0 for gap in find_gaps(history)) == put
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 12), st.lists(st.integers(1, 4), min_size=1, max_size=5))
 def test_a_crash_at_any_file_leaves_whole_files_and_a_gap_unless_the_term_was_ended(
     files: int, batches: list[int]

@@ -23,7 +23,6 @@ from loadmanager.core.shedding.uniform import UniformReason
 from loadmanager.core.snapshot import Snapshot
 
 examples = hypothesis_settings(
-    max_examples=100,
     # In many clusters nobody waits, or is above a threshold: what such a test needs has to be looked for.
     suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
 )

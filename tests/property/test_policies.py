@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.random_clusters import Build, SomeCluster, broker_name, clusters, namespace_name
 
@@ -65,7 +65,6 @@ def may_own(laid_down: Policies, namespace: str, broker: BrokerId) -> bool:
 
 @pytest.mark.parametrize("load_manager", ["ModularLoadManagerImpl", "ExtensibleLoadManagerImpl"])
 @pytest.mark.parametrize("shedding", SHEDDING_STRATEGIES)
-@settings(max_examples=60)
 @given(
     cluster=clusters(),
     laid_down=policies,

@@ -13,7 +13,6 @@ from functools import partial
 import numpy as np
 import pytest
 from hypothesis import example, given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from support.random_clusters import (
     Build,
@@ -43,7 +42,6 @@ busy = partial(some_cluster, fewest_brokers=3, fewest_bundles=15)
 KINDS = (some_cluster, busy, partial(busy, settled=True))
 """Small ones too, and ones in which no broker waits for a report: where something leaves, a broker is let be."""
 busy_clusters = st.one_of([drawn(kind) for kind in KINDS])
-examples = hypothesis_settings(max_examples=30, deadline=None)
 any_placement = st.sampled_from(sorted(PLACEMENT_STRATEGIES))
 NOT_SCALE_FREE = {"SimpleLoadManagerImpl", "TransferShedder", "UniformLoadShedder"}
 """They rank bundles in steps of so many messages or bytes/s, or count in whole ones."""
@@ -106,7 +104,6 @@ def steps(made: list[Plan]) -> list[tuple[Assign | Unload, ...]]:
 
 
 @each_shedding
-@examples
 @given(placement=any_placement, cluster=busy_clusters, seed=st.integers(0, 5))
 def test_a_plan_keeps_the_invariants_and_every_bundle_and_broker_it_looks_at_has_a_verdict(
     shedding: str, placement: str, cluster: SomeCluster, seed: int
@@ -124,7 +121,6 @@ def test_a_plan_keeps_the_invariants_and_every_bundle_and_broker_it_looks_at_has
 
 
 @each_shedding
-@examples
 @given(placement=any_placement, cluster=busy_clusters, seed=st.integers(0, 5))
 def test_a_plan_is_the_same_each_time_and_in_whatever_order_things_became_known(
     shedding: str, placement: str, cluster: SomeCluster, seed: int
@@ -136,7 +132,6 @@ def test_a_plan_is_the_same_each_time_and_in_whatever_order_things_became_known(
 
 
 @pytest.mark.parametrize("shedding", [name for name in SHEDDING_STRATEGIES if name not in NOT_SCALE_FREE])
-@examples
 @given(
     placement=st.sampled_from(sorted(PLACEMENT_STRATEGIES.keys() - COUNTS_MESSAGES)),
     cluster=busy_clusters,
@@ -155,7 +150,6 @@ RENAMED = Build(lambda i: f"x-{7 * i + 3:05d}.example:80", lambda i: f"zebra/oth
 
 
 @each_shedding
-@examples
 @given(placement=any_placement, cluster=busy_clusters, seed=st.integers(0, 5))
 def test_names_decide_nothing_but_the_order_of_equals(
     shedding: str, placement: str, cluster: SomeCluster, seed: int
@@ -186,7 +180,6 @@ def test_names_decide_nothing_but_the_order_of_equals(
 
 
 @each_shedding
-@examples
 @given(placement=any_placement, cluster=busy_clusters, seed=st.integers(0, 5), excluded=st.integers(0, 2))
 def test_bundles_of_an_excluded_namespace_are_never_shed(
     shedding: str, placement: str, cluster: SomeCluster, seed: int, excluded: int
@@ -216,7 +209,6 @@ EXCHANGEABLE = SomeCluster(
 
 
 @each_shedding
-@examples
 @example(placement="AvgShedder", cluster=EXCHANGEABLE, seed=0)
 @given(placement=any_placement, cluster=busy_clusters, seed=st.integers(0, 5))
 def test_a_broker_with_load_that_already_left_is_left_alone(
@@ -229,7 +221,6 @@ def test_a_broker_with_load_that_already_left_is_left_alone(
 
 
 @each_shedding
-@examples
 @given(placement=any_placement, cluster=busy_clusters, seed=st.integers(0, 5))
 def test_an_empty_plan_stays_empty_while_nothing_changes(
     shedding: str, placement: str, cluster: SomeCluster, seed: int
@@ -245,7 +236,6 @@ def test_an_empty_plan_stays_empty_while_nothing_changes(
 
 
 @each_shedding
-@examples
 @given(placement=any_placement, cluster=busy_clusters, seed=st.integers(0, 5))
 def test_what_a_plan_has_begun_to_move_is_let_be_until_brokers_report_again(
     shedding: str, placement: str, cluster: SomeCluster, seed: int

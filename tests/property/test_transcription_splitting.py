@@ -8,7 +8,6 @@ from itertools import pairwise
 
 import numpy as np
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from support import transcription_splitting as literal
 from support.transcription_splitting import MAX_UINT, MIB, Bundle, Extensible, Rule, Topic
@@ -26,7 +25,6 @@ from loadmanager.core.splitting.finder import (
 )
 
 CYCLES = 8
-examples = hypothesis_settings(max_examples=100, deadline=None)
 rules = st.builds(
     Rule,
     max_topics=st.sampled_from([2, 3, 5]),
@@ -71,7 +69,6 @@ def ask(name: str, lower: int, upper: int, topics: Sequence[Topic], rule: Rule, 
     return SPLIT_ALGORITHMS[name](BundleRange(lower, upper), loads, positions, settings_of(rule))
 
 
-@examples
 @given(case=ranges_with_topics(), rule=rules, positions=st.lists(ends | st.just(-1), min_size=1, max_size=8))
 def test_each_algorithm_is_pulsars_word_by_word(
     case: tuple[int, int, list[Topic]], rule: Rule, positions: list[int]
@@ -168,7 +165,6 @@ worlds = st.integers(0, 2**32 - 1).map(lambda seed: World(np.random.default_rng(
 one_boundary = st.sampled_from(["range_equally_divide", "topic_count_equally_divide"])
 
 
-@examples
 @given(world=worlds, rule=rules, name=one_boundary)
 def test_the_modular_rule_splits_what_pulsars_does(world: World, rule: Rule, name: str) -> None:
     expected = literal.modular(world.brokers, world.counts, rule, world.literally(name, rule))
@@ -177,7 +173,6 @@ def test_the_modular_rule_splits_what_pulsars_does(world: World, rule: Rule, nam
     assert [verdict.subject for verdict in found.verdicts] == [bundle.name for bundle in world.bundles]
 
 
-@examples
 @given(world=worlds, rule=rules, name=one_boundary, seed=st.integers(0, 99))
 def test_the_extensible_rule_counts_and_splits_as_pulsars_does_over_many_cycles(
     world: World, rule: Rule, name: str, seed: int
@@ -200,7 +195,6 @@ def test_the_extensible_rule_counts_and_splits_as_pulsars_does_over_many_cycles(
         world.change()
 
 
-@examples
 @given(world=worlds, rule=rules)
 def test_parts_by_load_are_pulsars_where_pulsar_could_make_them(world: World, rule: Rule) -> None:
     rule.max_bundles = 10_000
@@ -220,7 +214,6 @@ def test_parts_by_load_are_pulsars_where_pulsar_could_make_them(world: World, ru
             assert [upper for _, upper in cut[bundle.name][:-1]] == sorted(inside)
 
 
-@examples
 @given(world=worlds, rule=rules, name=st.sampled_from(sorted(SPLIT_ALGORITHMS.keys() - {"specified_positions_divide"})))
 def test_parts_cover_their_bundle_side_by_side_and_the_maximum_number_of_bundles_is_kept(
     world: World, rule: Rule, name: str

@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from support.deep import deep_except
 from support.scenarios import PROJECT, TRACES, a_scenario
 
 from loadmanager.cli.scenarios import packaged_scenarios, recorded_for
@@ -55,6 +56,18 @@ NOT_HELD_BY_LEVEL = {
 """It moves what is not worth it in some."""
 
 
+QUICK = {
+    "low-but-uneven",
+    "mass-failure",
+    "maximum-of-bundles",
+    "real-overload",
+    "two-measures",
+    "unequal-capacities",
+    "wrong-sum",
+    "zipf-drift",
+}
+"""One scenario of each kind."""
+
 NOTHING_CAN_MOVE = {"one-hot-topic": {"defaultNumberOfNamespaceBundles"}}
 """The keys that leaders name in these scenarios, and in no other: where the load is even, or something can move, nobody
 says that nothing can.
@@ -84,7 +97,7 @@ def broken(
     return {check.key for check in done.checks if not check.held}
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", deep_except(QUICK, SCENARIOS))
 def test_the_default_configuration_holds_all_bounds_but_those_that_are_known(name: str) -> None:
     scenario = SCENARIOS[name]
     if scenario.traces is not None and not TRAFFIC:
@@ -92,13 +105,13 @@ def test_the_default_configuration_holds_all_bounds_but_those_that_are_known(nam
     assert broken(scenario) == NOT_HELD.get(name, set())
 
 
-@pytest.mark.parametrize("name", NOT_HELD_AS_PULSAR)
+@pytest.mark.parametrize("name", deep_except({"unequal-capacities"}, NOT_HELD_AS_PULSAR))
 def test_what_a_broker_conf_means_holds_less(name: str) -> None:
     as_pulsar = {key: str(value) for key, value in AS_PULSAR.items()}
     assert broken(SCENARIOS[name], "", as_pulsar) == NOT_HELD_AS_PULSAR[name]
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", deep_except(QUICK, SCENARIOS))
 def test_level_holds_all_bounds_but_those_that_are_known(name: str) -> None:
     scenario = SCENARIOS[name]
     if scenario.traces is not None and not TRAFFIC:
@@ -106,12 +119,14 @@ def test_level_holds_all_bounds_but_those_that_are_known(name: str) -> None:
     assert broken(scenario, "Level") <= NOT_HELD_BY_LEVEL.get(name, set())
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("seed", [2, 3, 4])
 @pytest.mark.parametrize("name", ["real-overload", "ninety-ten", "two-measures", "restarted-broker", "mass-failure"])
 def test_what_holds_does_not_hold_by_chance(name: str, seed: int) -> None:
     assert not broken(SCENARIOS[name].model_copy(update={"seed": seed}))
 
 
+@pytest.mark.deep
 def test_a_day_of_stationary_load_with_a_fifth_of_noise_moves_nothing() -> None:
     done = run(SCENARIOS["stationary-noise"])
     assert done.held

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import count, pairwise
 from typing import TypeVar
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.agent.grants import Claim, Grants, GrantVerdict, Revocation, TopicQuestion
@@ -282,7 +282,6 @@ def _topic_in(quarter: BundleRange) -> TopicName:
 TOPICS = [_topic_in(Truth(point, point + 1).bundle.range) for point in range(POINTS)]
 
 
-@settings(max_examples=600, deadline=None)
 @given(seed=st.integers(0, 2**32), steps=st.integers(1, 600), topics_come_and_go=st.sampled_from([3, 15]))
 def test_a_topic_is_open_only_while_its_bundle_is_this_registrations_whatever_arrives_when(
     seed: int, steps: int, topics_come_and_go: int

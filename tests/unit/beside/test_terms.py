@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.actors import BROKERS, NAMES, Actor, TableOfOwners
 from support.virtual_loop import VirtualLoop
@@ -112,7 +112,6 @@ class Trial:
             await store.close()
 
 
-@settings(max_examples=40)
 @given(st.integers(0, 2**16), st.sampled_from([0.0, 0.2, 3.0]), st.lists(st.tuples(_STEP, _THEN_S), max_size=12))
 def test_whatever_breaks_one_acts_at_a_time_and_the_next_sees_through_what_was_begun(
     seed: int, slowness_s: float, steps: list[tuple[tuple[str, int], float]]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.broker.contract import (
@@ -478,7 +478,6 @@ def flat(happening: Iterable[Happening]) -> Iterator[Event | float]:
             yield each
 
 
-@settings(max_examples=300)
 @given(happening, st.sampled_from([Signal.END, Signal.TIME]))
 def test_the_four_rules_hold_whatever_happens(happening: list[Happening], last: Signal) -> None:
     witness = Witness()

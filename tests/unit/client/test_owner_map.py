@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.pushing import BROKERS, ENTRIES, NAMESPACE, STAMP, PushingNode, assigned, moved_on, unowned
 
@@ -99,7 +99,6 @@ class Walk:
             self.owners.take(event, now_s)
 
 
-@settings(max_examples=60)
 @given(st.integers(0, 2**32), st.sampled_from(HashFunction))
 def test_whatever_nodes_say_in_whatever_order_the_newest_counts(seed: int, function: HashFunction) -> None:
     walk = Walk(random.Random(seed), function)

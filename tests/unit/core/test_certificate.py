@@ -6,7 +6,7 @@ from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import MIB, broker, bundle, report, snapshot, throughput
 from support.held_arrays import held_arrays
@@ -223,7 +223,6 @@ def test_of_what_a_round_came_to_only_the_figures_are_kept() -> None:
         assert held() < 2 * len(given_large.bundles)
 
 
-@settings(max_examples=100)
 @given(
     some=clusters(), strategy=st.sampled_from(["Level", "ThresholdShedder", "OverloadShedder"]), drains=st.booleans()
 )

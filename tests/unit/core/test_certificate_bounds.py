@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core.certificate.bounds import SAFE, Bound, Heaviest, Pigeonhole, Prices, Volume
@@ -67,7 +67,6 @@ def assignments(instance: Instance) -> list[np.ndarray]:
     return [np.array(each, dtype=np.int64) for each in product(*choices)]
 
 
-@settings(max_examples=100)
 @given(instance=instances())
 def test_no_assignment_is_below_a_bound(instance: Instance) -> None:
     least = min(instance.peak(each) for each in assignments(instance))
@@ -76,7 +75,6 @@ def test_no_assignment_is_below_a_bound(instance: Instance) -> None:
         assert bound.peak(instance) == peak
 
 
-@settings(max_examples=100)
 @given(instance=instances(), data=st.data())
 def test_a_bound_holds_whatever_it_is_made_of(instance: Instance, data: st.DataObject) -> None:
     brokers, resources = instance.per_need.shape
@@ -89,7 +87,6 @@ def test_a_bound_holds_whatever_it_is_made_of(instance: Instance, data: st.DataO
     assert all(bound.peak(instance) <= least for bound in made)
 
 
-@settings(max_examples=50)
 @given(instance=instances(), data=st.data())
 def test_what_reaches_a_peak_has_moved_no_less_than_the_least(instance: Instance, data: st.DataObject) -> None:
     brokers, resources = instance.per_need.shape
@@ -109,7 +106,6 @@ def test_what_reaches_a_peak_has_moved_no_less_than_the_least(instance: Instance
     assert forged.least_moves(instance) <= count
 
 
-@settings(max_examples=100)
 @given(instance=instances(), budget=COSTS)
 def test_who_moves_no_more_than_a_budget_gets_no_lower_than_its_peak(instance: Instance, budget: float) -> None:
     proof = find_least_peak(instance, 0.0, budget)

@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import averages, broker, owned, releasing, report
 
@@ -54,7 +54,6 @@ def taken(model: ClusterModel) -> Snapshot:
     return model.snapshot(10.0, 60.0)
 
 
-@settings(max_examples=200)
 @given(names=st.lists(st.sampled_from(sorted(CHANGES)), max_size=8))
 def test_it_is_as_if_there_had_been_none_before(names: list[str]) -> None:
     watched, alone = ClusterModel(), ClusterModel()

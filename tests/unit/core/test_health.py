@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import broker
 
@@ -280,7 +280,6 @@ class Watched:
         return max((value / LEAST.said()[name] for name, value in said.items()), default=0.0)
 
 
-@settings(deadline=None)
 @given(steps=_STEPS)
 def test_whatever_comes_its_rules_hold(steps: list[tuple[object, object]]) -> None:
     watched = Watched()

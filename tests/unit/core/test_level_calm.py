@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import averages, broker, bundle, report, snapshot, throughput
 
@@ -237,7 +237,6 @@ def histories(draw: st.DrawFn) -> list[tuple[float, float, bool, int, float]]:
     return draw(st.lists(step, max_size=20))
 
 
-@settings(max_examples=200, deadline=None)
 @given(history=histories())
 def test_whatever_is_seen_its_rules_hold(history: list[tuple[float, float, bool, int, float]]) -> None:
     memory, now_s = Memory.of({}), NOW_S

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from loadmanager.core.level.batch import move_many
@@ -189,7 +188,6 @@ def tasks(draw: st.DrawFn) -> Task:
     )
 
 
-@hypothesis_settings(max_examples=300, deadline=None)
 @given(given=tasks())
 def test_the_score_is_never_worse_and_no_limit_is_broken(given: Task) -> None:
     found = find_moves(given)
@@ -316,7 +314,6 @@ def test_what_is_left_over_is_gone_over_again_but_not_for_a_worse_score() -> Non
     assert undone == 3
 
 
-@hypothesis_settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10_000), spread=st.sampled_from([0.1, 0.7, 1.5]), budget=st.sampled_from([0.01, 0.1, 1.0]))
 def test_moves_that_are_made_together_raise_nobody_above_the_target_and_keep_to_the_budget(
     seed: int, spread: float, budget: float

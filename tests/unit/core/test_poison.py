@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import broker
 from support.pictures import APicture
@@ -258,7 +258,6 @@ class Watched(Fleet):
                 self.rows.clear()
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import broker, snapshot
 from support.plan_files import SETTINGS, carrying
@@ -84,7 +84,6 @@ def test_what_only_the_lost_broker_may_own_is_stranded_but_secondary_ones_step_i
 PARTS = st.lists(st.floats(0.001, 0.6), max_size=5)
 
 
-@settings(max_examples=50)
 @given(parts=st.lists(PARTS, min_size=2, max_size=5))
 def test_placed_is_a_way_and_no_way_is_below_the_bound(parts: list[list[float]]) -> None:
     """That of the least bound is a way, too: what is kept and what is lost is all there."""

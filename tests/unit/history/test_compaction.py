@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import structlog.testing
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import fs
 from support.recorded import FLUSH_S, NOON_MS, SOON, a_report
@@ -320,7 +320,6 @@ class Killed(Directory):
         self._left -= 1
 
 
-@settings(max_examples=40)
 @given(
     minutes=st.lists(st.integers(0, 179), min_size=1, max_size=12).map(sorted),
     epochs=st.lists(st.integers(0, 2), min_size=12, max_size=12).map(sorted),

@@ -196,7 +196,7 @@ def change(world: World, what: str, *given: Any) -> None:  # noqa: ANN401 - by w
         world.killed_in = None
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(CHANGES, max_size=30))
 def test_whatever_happens_every_unit_is_made_of_what_there_is(changes: list[tuple[Any, ...]]) -> None:
     world = World()
