@@ -1,25 +1,27 @@
-"""Takes over a `broker.conf` of Pulsar's: which keys a node uses, under which name, and which it does not, and why.
+"""Import of a Pulsar broker's configuration: which keys a node uses, under which name, and which it does not, and why.
 
-Source of the format: Java's properties files. Source of the keys: Pulsar's broker configuration.
+Source of the keys: Pulsar's broker configuration.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
+from loadmanager.auth.gate import Gate
+from loadmanager.cli.pulsar_files import ConfEntry, read_entries
+from loadmanager.cli.running import store_of
 from loadmanager.config import AgentSettings, Settings, TlsSettings, settings_of, with_overrides
 from loadmanager.config.base import is_secret
 from loadmanager.core.settings import AS_PULSAR
 from loadmanager.decide.settings import LEGACY_WEIGHTS
 from loadmanager.errors import ConfigurationError
 
-_ENTRY = re.compile(r"\s*((?:\\.|[^\\=:\s])+)\s*[=:]?\s*(.*)", re.DOTALL)
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
-_LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _OTHER_STORE = re.compile(r"(?!zk:)[a-z][a-z0-9+-]*:(?!\d)")
 
 _FIELDS = {Settings.key(name): name for name in Settings.model_fields}
@@ -39,6 +41,9 @@ _BY_HAND = {
     },
 }
 """Keys that a node has too, but not from here."""
+
+_CHECKED_BY_HAND = ("tokenSecretKey", "tlsTrustCertsFilePath")
+"""Keys that are not taken over, without which a node may refuse what is."""
 
 _STORE = "metadataStoreUrl"
 _HASH_STRATEGY = "topicBundleAssignmentStrategy"
@@ -73,15 +78,7 @@ class Fate(StrEnum):
     USED = "used"
     TRANSLATED = "translated"
     IGNORED = "ignored"
-
-
-@dataclass(frozen=True, slots=True)
-class ConfEntry:
-    """One key of the file; the last one counts where a key is there twice."""
-
-    line: int
-    key: str
-    value: str
+    REJECTED = "rejected"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,53 +98,34 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class ImportedConf:
-    """The settings that follow from a file, which of their fields it sets, and what became of each of its keys."""
+    """The settings that follow from a file, which of their fields it sets, and what became of each of its keys.
+
+    `secrets` are the keys that have to be added by hand; `refusal` says why no node would start, and is empty if one
+    would.
+    """
 
     settings: Settings
     fields: list[str]
     taken: list[Taken]
+    secrets: list[str]
+    refusal: str
 
 
 def import_broker_conf(path: Path) -> ImportedConf:
     """Read the file. `ConfigurationError` names the line and the key of a value that cannot be used."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"{path}: not UTF-8 text") from None
-    entries = {entry.key: entry for entry in parse_properties(text)}
+    entries = {entry.key: entry for entry in read_entries(path, _is_ours)}
     older = _older_that_count(entries)
     taken = [_take(entry, older) for entry in entries.values()]
     settings = _validated({each.key: each for each in taken if each.key}, path)
     named = dict.fromkeys([*(each.key for each in taken if each.key), *AS_PULSAR])
-    return ImportedConf(settings, [_FIELDS[key] for key in named], taken)
-
-
-def parse_properties(text: str) -> Iterator[ConfEntry]:
-    """The entries of a properties file, each with the line it begins in."""
-    lines = enumerate(text.splitlines(), start=1)
-    for number, line in lines:
-        whole = line.lstrip()
-        if not whole or whole[0] in "#!":
-            continue
-        while _goes_on(whole):
-            whole = whole[:-1] + next(lines, (0, ""))[1].lstrip()
-        found = _ENTRY.fullmatch(whole)
-        if found is not None:
-            yield ConfEntry(number, _unescape(found[1]), _unescape(found[2]).strip())
-
-
-def _goes_on(line: str) -> bool:
-    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
-
-
-def _unescape(text: str) -> str:
-    return _ESCAPE.sub(lambda found: _character(found[1]), text)
-
-
-def _character(escaped: str) -> str:
-    return chr(int(escaped[1:], 16)) if len(escaped) > 1 else _LETTERS.get(escaped, escaped)
+    refusal = _why_refused(settings, entries)
+    if refusal:
+        taken = [
+            replace(each, fate=Fate.REJECTED, why=refusal) if each.key and each.key in refusal else each
+            for each in taken
+        ]
+    secrets = [key for key in entries if key in _FIELDS and is_secret(Settings.model_fields[_FIELDS[key]])]
+    return ImportedConf(settings, [_FIELDS[key] for key in named], taken, secrets, refusal)
 
 
 def _older_that_count(entries: Mapping[str, ConfEntry]) -> dict[str, str]:
@@ -211,6 +189,10 @@ def _is_about_balancing(key: str) -> bool:
     return key in _FIELDS or key in _AGENT_KEYS or key in _NOT_NEEDED or _ABOUT_BALANCING.match(key) is not None
 
 
+def _is_ours(key: str) -> bool:
+    return key in _RENAMED or _is_about_balancing(key)
+
+
 def _validated(wanted: Mapping[str, Taken], path: Path) -> Settings:
     store = wanted.get(_STORE)
     if store is not None and _OTHER_STORE.match(store.value):
@@ -224,6 +206,21 @@ def _validated(wanted: Mapping[str, Taken], path: Path) -> Settings:
         for key, each in wanted.items():
             _check(default, key, each, f"{path}:{each.entry.line}")
         raise
+
+
+def _why_refused(settings: Settings, entries: Mapping[str, ConfEntry]) -> str:
+    """Return why a node would not start with these settings and what its operator adds by hand; empty if it would.
+
+    The file with the key of tokens may be on other machines only.
+    """
+    by_hand = {key: entries[key].value for key in _CHECKED_BY_HAND if key in entries}
+    try:
+        whole = with_overrides(settings, by_hand, "settings")
+        store_of(whole.metadata_store_url, whole)
+        Gate(whole)
+    except ConfigurationError as error:
+        return "" if os.strerror(errno.ENOENT) in str(error) else str(error)
+    return ""
 
 
 def _check(default: Settings, key: str, taken: Taken, where: str) -> None:

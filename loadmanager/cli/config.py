@@ -60,12 +60,17 @@ def beside() -> None:
 
 @config.command("import")
 def import_file(
-    file: Annotated[Path, typer.Argument(help="A broker.conf of Pulsar's.")],
+    file: Annotated[
+        Path,
+        typer.Argument(help="A broker.conf of Pulsar's, an environment of its container, a ConfigMap, or Helm values."),
+    ],
     everything: Annotated[  # noqa: FBT002 - a command-line flag
         bool, typer.Option("--all", help="List the keys that have nothing to do with load balancing, too.")
     ] = False,
 ) -> None:
-    """Print the configuration of a node that follows from a broker.conf; on standard error, what became of each key."""
+    """Print the configuration of a node that follows from that of a Pulsar broker; on standard error, what became of
+    each key. Exit code 2: no node would start with it.
+    """
     from loadmanager.cli.broker_conf import import_broker_conf  # noqa: PLC0415 - as in `serve`
 
     try:
@@ -74,7 +79,11 @@ def import_file(
         fail(str(error), EXIT_CONFIGURATION)
     print(f"# Taken over from {file.name}; every other key has its default: see `loadmanager config`.")
     print(render_fields(imported.settings, imported.fields), end="")
+    for key in imported.secrets:
+        print(f"# {key}: write this secret here yourself")
     _explain(imported, everything=everything)
+    if imported.refusal:
+        fail(f"a node refuses this: {imported.refusal}", EXIT_CONFIGURATION)
 
 
 def _explain(imported: ImportedConf, *, everything: bool) -> None:

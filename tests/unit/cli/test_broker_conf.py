@@ -9,8 +9,9 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from loadmanager.cli import broker_conf
-from loadmanager.cli.broker_conf import ConfEntry, Fate, import_broker_conf, parse_properties
+from loadmanager.cli.broker_conf import Fate, import_broker_conf
 from loadmanager.cli.config import config
+from loadmanager.cli.pulsar_files import ConfEntry, parse_properties
 from loadmanager.config import AgentSettings, Settings, load_settings
 from loadmanager.core.settings import AS_PULSAR, PlannerSettings
 
@@ -84,6 +85,107 @@ def test_strategies_that_must_be_named_together_are_taken_together(tmp_path: Pat
         f"loadBalancerLoadPlacementStrategy={PREFIX}.impl.AvgShedder",
     )
     assert done.exit_code == 0
+
+
+KEY = "loadBalancerSheddingGracePeriodMinutes"
+CONFIG_MAP = """
+kind: ConfigMap
+metadata: {name: pulsar-%s}
+data: {PULSAR_PREFIX_loadBalancerSheddingGracePeriodMinutes: "%s", clusterName: %s}
+---"""
+
+
+@pytest.mark.parametrize(
+    ("file", "lines", "line"),
+    [
+        ("broker.conf", ["\ufeffloadBalancerSheddingGracePeriodMinutes=7"], 1),
+        ("broker.conf", [f"{KEY}: 7", "clusterName: c1"], 1),
+        ("broker.env", [f'export PULSAR_PREFIX_{KEY}="7"'], 1),
+        ("variables", ["# of the container", f"PULSAR_PREFIX_{KEY}='7'", "clusterName=c1"], 2),
+        ("broker.yaml", [f"{KEY}: 7  # minutes"], 1),
+        (
+            "map.yaml",
+            [CONFIG_MAP % ("proxy", 1, "p"), CONFIG_MAP % ("broker", 7, "c1"), CONFIG_MAP % ("zk", 2, "z")],
+            9,
+        ),
+        (
+            "map",
+            ["kind: ConfigMap", "data:", "  broker.conf: |", "    # ours", f"    {KEY}=7", f"  proxy.conf: {KEY}=1"],
+            5,
+        ),
+        ("values.yaml", ["proxy:", f"  configData: {{{KEY}: 1}}", "broker:", "  configData:", f"    {KEY}: '7'"], 5),
+        ("compose.yml", ["services:", "  broker:", "    environment:", f"      - PULSAR_PREFIX_{KEY}=7"], 4),
+        ("pod.yaml", ["spec:", "  containers:", "  - env:", f"    - name: PULSAR_PREFIX_{KEY}", '      value: "7"'], 4),
+        ("pod.json", [f'[{{"Config": {{"Env": ["PATH=/bin", "PULSAR_PREFIX_{KEY}=7"]}}}}]'], 1),
+    ],
+)
+def test_keys_are_found_in_each_kind_of_file(tmp_path: Path, file: str, lines: list[str], line: int) -> None:
+    path = tmp_path / file
+    path.write_text("\n".join(lines), encoding="utf-8")
+    imported = import_broker_conf(path)
+    (taken,) = (each for each in imported.taken if each.entry.key == KEY)
+    assert (taken.fate, taken.entry.line) == (Fate.USED, line)
+    assert imported.settings.load_balancer_shedding_grace_period_minutes == 7
+    assert imported.settings.cluster_name in {"c1", "standalone"}
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "why"),
+    [
+        ("x.yaml", "a: {b: 1}", "no keys of a Pulsar broker"),
+        ("x.conf", "# nothing", "no keys of a Pulsar broker"),
+        ("x.yaml", "a: [", "not valid YAML"),
+    ],
+)
+def test_a_file_without_keys_ends_with_2(tmp_path: Path, file: str, text: str, why: str) -> None:
+    (tmp_path / file).write_text(text, encoding="utf-8")
+    done = CliRunner().invoke(config, ["import", str(tmp_path / file)])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"loadmanager: {tmp_path / file}: {why}")
+
+
+@pytest.mark.parametrize(
+    ("lines", "rejected", "why"),
+    [
+        (
+            [
+                "authenticationProviders=org.apache.pulsar.broker.authentication.AuthenticationProviderSasl",
+                "saslJaasClientAllowedIds=.*",
+                'brokerClientAuthenticationParameters={"saslJaasClientSectionName": "PulsarClient"}',
+            ],
+            {"authenticationEnabled"},
+            "tokenSecretKey and tokenPublicKey: neither is set",
+        ),
+        (["tokenSecretKey=data:base64,c2hvcnQ="], set(), "tokenSecretKey: expected file:///path"),
+        (
+            [f"tokenSecretKey={'a' * 44}", "tokenPublicKey=file:///k"],
+            {"authenticationEnabled", "tokenPublicKey"},
+            "both",
+        ),
+        (["tokenPublicKey=bm8ga2V5"], {"tokenPublicKey"}, "tokenPublicKey: expected a public RSA key"),
+        (
+            [f"tokenSecretKey={'a' * 44}", "tokenAudience=here"],
+            {"tokenAudience"},
+            "tokenAudience: takes tokenAudienceClaim too",
+        ),
+        ([f"tokenSecretKey={'a' * 44}"], None, ""),
+        (["tokenPublicKey=file:///is/on/the/brokers/public.key"], None, ""),
+        (["tlsTrustCertsFilePath=/is/on/the/brokers/ca.pem"], None, ""),
+    ],
+)
+def test_what_a_node_refuses_at_its_start_is_rejected(
+    tmp_path: Path, lines: list[str], rejected: set[str] | None, why: str
+) -> None:
+    lines = ["authenticationEnabled=true", "superUserRoles=admin", *lines]
+    found = fates(tmp_path, *lines)
+    assert {key for key, (fate, _) in found.items() if fate is Fate.REJECTED} == (rejected or set())
+    assert found["superUserRoles"][0] is Fate.USED
+    done = take(tmp_path, *lines)
+    assert done.exit_code == (0 if rejected is None else 2)
+    assert why in done.stderr
+    assert "a node refuses this: " in done.stderr or rejected is None
+    assert yaml.safe_load(done.stdout)["authenticationEnabled"], "a node that starts asks for tokens"
+    assert ("# tokenSecretKey: write this secret here yourself" in done.stdout) == any("SecretKey=" in x for x in lines)
 
 
 @pytest.mark.parametrize(
