@@ -1,8 +1,8 @@
-"""Takes readings of the host, the container or a process: /proc, /sys and control groups, and psutil for the rest.
+"""Readings of the host or of the broker's process, with the limits that apply to it.
 
-Control groups are read here and not left to a library because the limits of a container are invisible otherwise. Both
-versions are understood. The limits of a group and of all groups above it apply; the tightest counts. All roots are
-parameters, so that any tree of files will do in a test.
+A process may use what the tightest of its control groups, its cpuset and its affinity leave. Control groups are read
+here because a library sees the host, or the group of whoever asks: the broker may be in another container than its
+agent. Both versions are understood. All roots are parameters, so that any tree of files will do in a test.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from loadmanager.agent.host_usage import HostReading, Nic, PidAndStart
 _ETHERNET = "1"
 _USABLE_STATES = ("up", "unknown", "dormant")
 _WHOLE_HOST: PidAndStart = (0, 0.0)
-_NANOSECONDS = 1e9
-_MICROSECONDS = 1e6
 _DEFAULT_ROUTE = "00000000"
+_OUTSIDE = "/.."
+"""How the kernel shows a control group outside of the namespace of whoever asks."""
+_INITIAL_PID_NAMESPACE = 0xEFFFFFFC
+"""Inode of the namespace that every process is in which is in no container (`PROC_PID_INIT_INO`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,35 +36,27 @@ class Roots:
 
 
 @dataclass(frozen=True, slots=True)
-class CpuLimit:
-    """`used_s`: CPU seconds that the group with the limit has used so far."""
+class Limits:
+    """Cores and memory that a process may use; 0: unknown."""
 
     cores: float
-    used_s: float
+    memory_bytes: int
 
-
-@dataclass(frozen=True, slots=True)
-class MemoryLimit:
-    """`used_bytes` is without page cache that can be dropped at any time."""
-
-    limit_bytes: int
-    used_bytes: int
+    def is_below_host(self) -> bool:
+        return 0 < self.cores < _host_cores() or 0 < self.memory_bytes < psutil.virtual_memory().total
 
 
 def read_host(
     roots: Roots, now_s: Callable[[], float], cores: float | None, *, nic_speed_declared: bool
 ) -> HostReading:
-    """The whole host, or the container this process is in; `cores` overrides the detected limit."""
-    cpu = find_cpu_limit(roots)
-    memory = find_memory_limit(roots)
-    host_memory = psutil.virtual_memory()
-    used_s = cpu.used_s if cpu else _host_cpu_s()
+    """The whole machine; `cores` overrides the number of its cores."""
+    memory = psutil.virtual_memory()
     return HostReading(
         at_s=now_s(),
-        cpu_s={_WHOLE_HOST: used_s},
-        cores=cores or (cpu.cores if cpu else _host_cores()),
-        memory_used_bytes=memory.used_bytes if memory else host_memory.total - host_memory.available,
-        memory_limit_bytes=memory.limit_bytes if memory else host_memory.total,
+        cpu_s={_WHOLE_HOST: _host_cpu_s()},
+        cores=cores or _host_cores(),
+        memory_used_bytes=memory.total - memory.available,
+        memory_limit_bytes=memory.total,
         nics=read_nics(roots, virtual_if_alone=nic_speed_declared),
     )
 
@@ -79,21 +73,56 @@ def read_process(
     try:
         process = psutil.Process(pid)
         family = [process, *process.children(recursive=True)]
-    except (psutil.Error, ValueError):
+        limits = find_limits(pid, roots)
+    except (psutil.Error, OSError, ValueError):
         return None
     usages = [usage for member in family if (usage := _process_usage(member)) is not None]
     if not usages:
         return None
-    cpu = find_cpu_limit(roots)
-    memory = find_memory_limit(roots)
     return HostReading(
         at_s=now_s(),
         cpu_s={identity: cpu_s for identity, cpu_s, _ in usages},
-        cores=cores or (cpu.cores if cpu else _host_cores()),
+        cores=cores or limits.cores,
         memory_used_bytes=sum(resident for _, _, resident in usages),
-        memory_limit_bytes=memory.limit_bytes if memory else psutil.virtual_memory().total,
+        memory_limit_bytes=limits.memory_bytes,
         nics=read_nics(roots, virtual_if_alone=nic_speed_declared),
     )
+
+
+def find_limits(pid: int, roots: Roots) -> Limits:
+    """The tightest limits of a process: control groups, cpuset (part of the affinity) and affinity.
+
+    `OSError` where there is no such process. Unknown where its control groups cannot be seen from here.
+    """
+    affinity = len(os.sched_getaffinity(pid))
+    mount = roots.proc / str(pid) / "root" / roots.cgroup.relative_to(roots.cgroup.anchor)
+    if not os.access(mount, os.R_OK | os.X_OK):
+        if _membership(roots, pid, "").startswith(_OUTSIDE) or _membership(roots, pid, "cpu").startswith(_OUTSIDE):
+            return Limits(0.0, 0)
+        mount = roots.cgroup
+    quotas = (
+        *(_quota_v2(folder) for folder in _groups(roots, pid, "", mount)),
+        *(_quota_v1(folder) for folder in _groups(roots, pid, "cpu", mount / "cpu")),
+    )
+    memory = (
+        *(_number(_read(folder / "memory.max")) for folder in _groups(roots, pid, "", mount)),
+        *(
+            _number(_read(folder / "memory.limit_in_bytes"))
+            for folder in _groups(roots, pid, "memory", mount / "memory")
+        ),
+    )
+    return Limits(
+        cores=min([affinity, *(quota for quota in quotas if quota)]),
+        memory_bytes=min([psutil.virtual_memory().total, *(limit for limit in memory if limit)]),
+    )
+
+
+def is_in_container(roots: Roots) -> bool:
+    """Whether this process is in a pid namespace of its own, as containers are."""
+    try:
+        return (roots.proc / "self" / "ns" / "pid").stat().st_ino != _INITIAL_PID_NAMESPACE
+    except OSError:
+        return False
 
 
 def read_nics(roots: Roots, *, virtual_if_alone: bool) -> tuple[Nic, ...]:
@@ -110,73 +139,32 @@ def read_nics(roots: Roots, *, virtual_if_alone: bool) -> tuple[Nic, ...]:
     return tuple(_read_nic(folder) for folder in physical)
 
 
-def find_cpu_limit(roots: Roots) -> CpuLimit | None:
-    """The tightest CPU quota of this process's control groups; None without one."""
-    limits = [*_cpu_limits_v2(roots), *_cpu_limits_v1(roots)]
-    return min(limits, key=lambda limit: limit.cores, default=None)
+def _quota_v2(group: Path) -> float | None:
+    quota, _, period = (_read(group / "cpu.max") or "").partition(" ")
+    return _ratio(quota, period)
 
 
-def find_memory_limit(roots: Roots) -> MemoryLimit | None:
-    """The tightest memory limit of this process's control groups; None when none is below the host's memory."""
-    host_bytes = psutil.virtual_memory().total
-    limits = [*_memory_limits_v2(roots), *_memory_limits_v1(roots)]
-    tightest = min(limits, key=lambda limit: limit.limit_bytes, default=None)
-    return tightest if tightest is not None and tightest.limit_bytes < host_bytes else None
+def _quota_v1(group: Path) -> float | None:
+    return _ratio(_read(group / "cpu.cfs_quota_us"), _read(group / "cpu.cfs_period_us"))
 
 
-def _cpu_limits_v2(roots: Roots) -> Iterator[CpuLimit]:
-    for folder in _groups(roots, "", roots.cgroup):
-        quota = (_read(folder / "cpu.max") or "").split()
-        used_us = _read_field(folder / "cpu.stat", "usage_usec")
-        if len(quota) == 2 and used_us is not None:  # noqa: PLR2004 - quota and period
-            cores = _ratio(quota[0], quota[1])
-            if cores is not None:
-                yield CpuLimit(cores, used_us / _MICROSECONDS)
+def _groups(roots: Roots, pid: int, controller: str, mount: Path) -> Iterator[Path]:
+    """The folders of the process's group and of those above it, as far as they are visible under `mount`.
 
-
-def _cpu_limits_v1(roots: Roots) -> Iterator[CpuLimit]:
-    for folder in _groups(roots, "cpu", roots.cgroup / "cpu"):
-        cores = _ratio(_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us"))
-        accounting = roots.cgroup / "cpuacct" / folder.relative_to(roots.cgroup / "cpu")
-        used_ns = _number(_read(accounting / "cpuacct.usage"))
-        if cores is not None and used_ns is not None:
-            yield CpuLimit(cores, used_ns / _NANOSECONDS)
-
-
-def _memory_limits_v2(roots: Roots) -> Iterator[MemoryLimit]:
-    for folder in _groups(roots, "", roots.cgroup):
-        limit, used = _number(_read(folder / "memory.max")), _number(_read(folder / "memory.current"))
-        if limit and used is not None:
-            droppable = _read_field(folder / "memory.stat", "inactive_file") or 0
-            yield MemoryLimit(limit, max(0, used - droppable))
-
-
-def _memory_limits_v1(roots: Roots) -> Iterator[MemoryLimit]:
-    for folder in _groups(roots, "memory", roots.cgroup / "memory"):
-        limit = _number(_read(folder / "memory.limit_in_bytes"))
-        used = _number(_read(folder / "memory.usage_in_bytes"))
-        if limit and used is not None:
-            droppable = _read_field(folder / "memory.stat", "total_inactive_file") or 0
-            yield MemoryLimit(limit, max(0, used - droppable))
-
-
-def _groups(roots: Roots, controller: str, mount: Path) -> Iterator[Path]:
-    """The folders of this process's group and of those above it, as far as they are visible under `mount`.
-
-    A container usually sees its own group as the root, while /proc/self/cgroup may name a path outside of it.
+    A container usually sees its own group as the root, while `/proc/<pid>/cgroup` may name a path outside of it.
     """
     yield mount
     path = mount
-    for part in _membership(roots, controller).strip("/").split("/"):
+    for part in _membership(roots, pid, controller).strip("/").split("/"):
         path = path / part
         if not part or part == ".." or not path.is_dir():
             return
         yield path
 
 
-def _membership(roots: Roots, controller: str) -> str:
-    """The path of this process's group: `0::/path` for version 2, `4:cpu,cpuacct:/path` for version 1."""
-    for line in (_read(roots.proc / "self" / "cgroup") or "").splitlines():
+def _membership(roots: Roots, pid: int, controller: str) -> str:
+    """The path of the process's group: `0::/path` for version 2, `4:cpu,cpuacct:/path` for version 1."""
+    for line in (_read(roots.proc / str(pid) / "cgroup") or "").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if controller in controllers.split(","):
@@ -222,7 +210,7 @@ def _host_cpu_s() -> float:
 
 
 def _host_cores() -> float:
-    return float(psutil.cpu_count() or 1)
+    return float(os.cpu_count() or 1)
 
 
 def _read(path: Path) -> str | None:
@@ -231,14 +219,6 @@ def _read(path: Path) -> str | None:
         return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:
         return None
-
-
-def _read_field(path: Path, name: str) -> int | None:
-    for line in (_read(path) or "").splitlines():
-        key, _, value = line.partition(" ")
-        if key == name:
-            return _number(value)
-    return None
 
 
 def _number(text: str | None) -> int | None:

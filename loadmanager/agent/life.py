@@ -13,6 +13,8 @@ from pathlib import Path
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _NETWORK = Path("/proc/self/ns/net")
+_SOCKETS = Path("/proc/self/net/unix")
+_PREFIX = "loadmanager-agent/"
 
 
 def this_place() -> str:
@@ -41,6 +43,14 @@ class Life:
         place, _, _ = name.partition("/")
         return bool(place) and place == self._place and _is_unheld(name)
 
+    def count_agents_here(self) -> int:
+        """Agents that live in this network namespace, this one included: by the sockets that they hold."""
+        try:
+            sockets = _SOCKETS.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return 1
+        return max(1, sockets.count(f"@{_PREFIX}{self._place}/"))
+
 
 def _is_unheld(name: str) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
@@ -55,4 +65,4 @@ def _is_unheld(name: str) -> bool:
 
 def _address(name: str) -> str:
     """In Linux's abstract namespace, which has no files; at most 107 bytes."""
-    return f"\0loadmanager-agent/{name}"
+    return f"\0{_PREFIX}{name}"

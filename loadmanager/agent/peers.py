@@ -14,6 +14,8 @@ import struct
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any
 
+import psutil
+
 _CREDENTIALS = struct.Struct("iII")
 _HEADER = struct.Struct("=IHHII")
 _REQUEST = struct.Struct("=BBBxI")
@@ -64,6 +66,17 @@ def has_socket(pid: int, inode: int) -> bool:
             return any(_is_socket(each, inode) for each in descriptors)
     except OSError:
         return False
+
+
+def listens_at(pid: int, port: int | None) -> bool | None:
+    """Whether the process listens at the TCP port; None when it may not be looked at."""
+    try:
+        connections = psutil.Process(pid).net_connections("tcp")
+    except psutil.AccessDenied:
+        return None
+    except psutil.Error:
+        return False
+    return any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in connections)
 
 
 def _is_socket(descriptor: os.DirEntry[str], inode: int) -> bool:

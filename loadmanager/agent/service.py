@@ -18,7 +18,6 @@ from loadmanager.agent.lease import Leases
 from loadmanager.agent.life import Life
 from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.namespaces import NamespaceCache
-from loadmanager.agent.neighbours import Neighbours
 from loadmanager.agent.nodes import LoadManagerNodes
 from loadmanager.agent.open_topics import OpenTopics
 from loadmanager.agent.ownership import OwnershipQuestions
@@ -91,8 +90,9 @@ class Agent:
         self.namespaces = NamespaceCache(nodes, self.grants, clock)
         self.watch = self._make_watch()
         self._deaths = Deaths(self._broker_died)
-        self._neighbours = Neighbours(store, broker_id)
-        self.sampler = UsageSampler(settings, self.watch, self.metrics, clock, roots or Roots(), self._neighbours.look)
+        self.sampler = UsageSampler(
+            settings, self.watch, self.metrics, clock, roots or Roots(), self._life.count_agents_here
+        )
         self.reporter = self._make_reporter(agent_url)
         self.registration = Registrar(
             store, broker_id, self._life, self.grants, self.leases, self.metrics, clock, self.reporter.first_record
@@ -139,9 +139,10 @@ class Agent:
         await self._http_of_nodes.close()
         await asyncio.to_thread(self.caller.tracing.close)
 
-    def grant_lease(self, asked_over: asyncio.BaseTransport | None = None) -> LeaseAnswer | None:
+    async def grant_lease(self, asked_over: asyncio.BaseTransport | None = None) -> LeaseAnswer | None:
+        holder = await self._deaths.holder(asked_over)
         incarnation = self.registration.incarnation
-        valid_for_ms = self.registration.grant_lease(self._deaths.holder(asked_over))
+        valid_for_ms = self.registration.grant_lease(holder)
         self.metrics.leases.labels("granted" if valid_for_ms else "refused").inc()
         if incarnation is None or valid_for_ms == 0:
             return None
@@ -162,7 +163,8 @@ class Agent:
             "highestEpoch": self.grants.highest_epoch,
             "unknownLimits": list(self.sampler.usage.unknown_limits()),
             "measured": self.sampler.scope,
-            "brokersOnHost": self._neighbours.count,
+            "notMeasured": self.sampler.fault(),
+            "brokersOnHost": self.sampler.agents_on_host,
         }
 
     def _make_server(self) -> AgentServer:

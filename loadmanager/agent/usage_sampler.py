@@ -1,35 +1,50 @@
-"""Measures the host, or the broker's process, every so often.
+"""Measures the broker, or the machine that it has to itself.
 
-    hostUsageScope    other brokers are registered on this host    measured is
-    --------------    -----------------------------------------    ---------------------------------------------------
-    host              (nobody looks)                               the host, or the container
-    process           (nobody looks)                               the broker's process
-    auto              no                                           the host, or the container
-    auto              yes                                          the broker's process
-    auto              yes, and the process cannot be seen          the host: it is said that it is that of all of them
+    hostUsageScope    the broker                                                   measured
+    --------------    ---------------------------------------------------------    -----------------------------------
+    host              (any)                                                        the whole machine
+    process           (any)                                                        its process and children
+    auto              is alone on the machine, in no container, without limits     the whole machine
+    auto              has neighbours, or limits, or is in a container              its process and children
+    auto              cannot be seen: it is in another container                   nothing; usage and limits are unknown
 
-Limits are those of the host, or the container, in any case: they must not change when a neighbour comes or goes.
+Limits are those of what is measured: never those of the agent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import structlog
+from yarl import URL
 
 from loadmanager.agent.broker_watch import BrokerWatch
 from loadmanager.agent.bundle_stats import traffic
-from loadmanager.agent.host_readings import Roots, read_host, read_process
+from loadmanager.agent.host_readings import Roots, find_limits, is_in_container, read_host, read_process
 from loadmanager.agent.host_usage import HostReading, HostUsage, usage_between, why_bandwidth_is_unknown
 from loadmanager.agent.metrics import AgentMetrics
+from loadmanager.agent.peers import listens_at
+from loadmanager.agent.presence import BrokerProcess
 from loadmanager.config import AgentSettings
 
 log = structlog.get_logger(__name__)
 
 _FIRST_INTERVAL_S = 1.0
 """Rates need two readings of one kind; the second is taken soon, so that a broker does not look idle for a minute."""
+_LOOK_INTERVAL_S = 2.0
+"""How often it is looked whether something else has to be measured: a neighbour came, or the broker was restarted."""
+_INIT = 1
+"""The first process of a machine, which is no broker; in a container it may be one."""
+NOT_MEASURED = (
+    "the broker's process cannot be seen from here, as in another container: share its pid namespace (Kubernetes:"
+    " shareProcessNamespace: true; Docker: --pid=container:BROKER), or set hostUsageScope"
+)
+_LIMITS_NOT_SEEN = (
+    "the control group of the broker's container cannot be read: run agent and broker as the same user, or set"
+    " cpuLimitCores"
+)
 
 
 class UsageSampler:
@@ -44,43 +59,58 @@ class UsageSampler:
         metrics: AgentMetrics,
         clock: Callable[[], float],
         roots: Roots,
-        brokers_on_host: Callable[[], Awaitable[int]],
+        agents_on_host: Callable[[], int],
     ) -> None:
         self._interval_s = settings.load_balancer_host_usage_check_interval_minutes * 60
         self._setting = settings.host_usage_scope
         self._cores = settings.cpu_limit_cores
         self._nic_speed_gbps = settings.load_balancer_override_broker_nic_speed_gbps
+        self._port = URL(settings.broker_url).port
         self._watch = watch
         self._metrics = metrics
         self._clock = clock
         self._roots = roots
-        self._brokers_on_host = brokers_on_host
+        self._agents_on_host = agents_on_host
         self._previous: HostReading | None = None
         self._has_rates = False
         self._unknown: tuple[str, ...] | None = None
-        self._sharing: tuple[int, str] = (1, "host")
-        self.scope = "process" if self._setting == "process" else "host"
-        """What was measured last."""
+        self._reported_fault = ""
+        self._subject: tuple[int, BrokerProcess | None] = (1, None)
+        self.scope = "unknown"
+        """What was measured last: `host`, `process` or `unknown`."""
         self.usage = HostUsage()
         self.measured_at_s = clock()
+
+    @property
+    def agents_on_host(self) -> int:
+        """Agents on this machine at the last sample, this one included."""
+        return self._subject[0]
+
+    def fault(self) -> str:
+        """Why a broker that is there is not measured, and the fix; empty when it is."""
+        return NOT_MEASURED if self.scope == "unknown" and self._subject[1] is not None else ""
 
     async def run(self) -> None:
         while True:
             await self.sample()
-            await asyncio.sleep(self._interval_s if self._has_rates else min(_FIRST_INTERVAL_S, self._interval_s))
+            await self._pause()
 
     async def sample(self) -> None:
         asked_at_s = self._clock()
-        brokers = await self._brokers_on_host() if self._setting == "auto" else 1
-        scope, reading = await asyncio.to_thread(self._read, brokers)
-        self._say_what_is_shared(brokers, scope)
-        if scope != self.scope:  # what was measured before stands until there are two readings of the other kind
+        self._subject = await self._look()
+        scope, reading = await asyncio.to_thread(self._read, *self._subject)
+        if scope != self.scope:
+            if self.scope == "host" or reading is None:  # what was measured is not the broker's
+                self.usage = HostUsage()
             self._previous, self.scope, self._has_rates = reading, scope, False
+            log.info("broker_measured", scope=scope, brokers=self.agents_on_host)
             return
+        if (fault := self.fault()) != self._reported_fault:
+            self._reported_fault = fault
+            if fault:
+                log.warning("broker_not_measured", why=fault)
         of_process = scope == "process"
-        if reading is None:
-            self.usage = HostUsage()
-        else:
+        if reading is not None:
             own_traffic = traffic(self._watch.loads) if of_process else None
             self.usage = usage_between(self._previous, reading, self._nic_speed_gbps, own_traffic)
         self._has_rates = self._previous is not None
@@ -89,33 +119,42 @@ class UsageSampler:
         self._metrics.show_usage(self.usage)
         self._say_what_is_unknown(reading)
 
-    def _read(self, brokers: int) -> tuple[str, HostReading | None]:
-        """What is measured while so many brokers are on the host; no reading of a process that there is not."""
-        declared = self._nic_speed_gbps is not None
-        if self._setting == "process" or brokers > 1:
-            process = self._watch.process
-            if process is None:
-                return "process", None
-            reading = None
-            if self._setting == "process" or process[0] != os.getpid():  # else it is another one, of another namespace
-                reading = read_process(process[0], self._roots, self._clock, self._cores, nic_speed_declared=declared)
-            if reading is not None or self._setting == "process":
-                return "process", reading
-        return "host", read_host(self._roots, self._clock, self._cores, nic_speed_declared=declared)
+    async def _pause(self) -> None:
+        """Wait until the next sample is due, or something else has to be measured."""
+        due_s = self._clock() + (self._interval_s if self._has_rates else min(_FIRST_INTERVAL_S, self._interval_s))
+        while (left_s := due_s - self._clock()) > 0:
+            await asyncio.sleep(min(left_s, _LOOK_INTERVAL_S))
+            if await self._look() != self._subject:
+                return
 
-    def _say_what_is_shared(self, brokers: int, scope: str) -> None:
-        if (brokers, scope) == self._sharing or (brokers == 1 and self._sharing[0] == 1):
-            return
-        self._sharing = brokers, scope
-        if brokers > 1 and scope == "host":
-            log.warning(
-                "shared_host_measured_as_a_whole",
-                brokers=brokers,
-                why="the broker's process is not to be seen from here, so each of them reports what all use",
-                to_change="have the agent see the broker's process (one pid namespace), or hostUsageScope",
-            )
-        else:
-            log.info("host_shared", brokers=brokers, measured=scope)
+    async def _look(self) -> tuple[int, BrokerProcess | None]:
+        return await asyncio.to_thread(self._agents_on_host), self._watch.process
+
+    def _read(self, agents: int, broker: BrokerProcess | None) -> tuple[str, HostReading | None]:
+        """What is measured, and a reading of it; None when nothing is to be seen."""
+        declared = self._nic_speed_gbps is not None
+        is_auto = self._setting == "auto"
+        if self._setting == "host":
+            return "host", read_host(self._roots, self._clock, self._cores, nic_speed_declared=declared)
+        if broker is None or (is_auto and not self._sees(broker)):
+            return "unknown", None
+        if is_auto and agents == 1 and self._has_no_limits(broker):
+            return "host", read_host(self._roots, self._clock, self._cores, nic_speed_declared=declared)
+        reading = read_process(broker[0], self._roots, self._clock, self._cores, nic_speed_declared=declared)
+        return ("unknown", None) if reading is None else ("process", reading)
+
+    def _has_no_limits(self, broker: BrokerProcess) -> bool:
+        try:
+            return not is_in_container(self._roots) and not find_limits(broker[0], self._roots).is_below_host()
+        except OSError:  # it has ended
+            return False
+
+    def _sees(self, broker: BrokerProcess) -> bool:
+        """Whether the pid means the broker here: one of another pid namespace means another process, or none."""
+        pid = broker[0]
+        if pid == os.getpid() or (pid == _INIT and not is_in_container(self._roots)):
+            return False
+        return listens_at(pid, self._port) is not False
 
     def _say_what_is_unknown(self, reading: HostReading | None) -> None:
         unknown = self.usage.unknown_limits()
@@ -123,6 +162,8 @@ class UsageSampler:
             return
         self._unknown = unknown
         log.info("resource_limits_unknown", resources=unknown, scope=self.scope)
+        if reading is not None and "cpu" in unknown:
+            log.warning("cpu_limit_unknown", why=_LIMITS_NOT_SEEN)
         if reading is not None and "bandwidthIn" in unknown:
             log.warning(
                 "bandwidth_limit_unknown",

@@ -15,6 +15,7 @@ from typing import Protocol
 import psutil
 from yarl import URL
 
+from loadmanager.agent.peers import listens_at
 from loadmanager.check.verdicts import UnsettledError
 from loadmanager.errors import ConfigurationError
 
@@ -67,13 +68,11 @@ def find_process(pid: int, url: str) -> LocalProcess | None:
     """The process of that number if it is the one that listens at the URL: in another container, or on another host,
     the number means somebody else, who must not be stopped.
     """
-    try:
-        process = psutil.Process(pid)
-        port = URL(url).port
-        listening = {each.laddr.port for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN}
-    except psutil.Error:
+    if pid == os.getpid() or not listens_at(pid, URL(url).port):
         return None
-    return LocalProcess(process) if port in listening and pid != os.getpid() else None
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return LocalProcess(psutil.Process(pid))
+    return None
 
 
 def process_of(pid: int) -> LocalProcess:

@@ -73,11 +73,14 @@ class AgentSettings(TlsSettings, HttpSettings, AuthSettings, TracingSettings, St
     )
     host_usage_scope: Literal["auto", "host", "process"] = Field(
         "auto",
-        description="What is measured: the whole host (or container), or only the broker's process. auto: the process"
-        " while other brokers are registered on the same host, else the host.",
+        description="What is measured: the whole machine, or the broker's process. auto: the machine where the broker"
+        " is alone on it, in no container and without limits of its own, else the process.",
     )
     cpu_limit_cores: float | None = Field(
-        None, gt=0, le=100_000, description="Cores the broker may use; empty: the container's limit, else the host's."
+        None,
+        gt=0,
+        le=100_000,
+        description="Cores the broker may use; empty: as its control group, cpuset and affinity say.",
     )
     load_balancer_override_broker_nic_speed_gbps: float | None = Field(
         None, gt=0, le=100_000, allow_inf_nan=False, description="NIC speed in Gbit/s where it cannot be detected."

@@ -53,7 +53,10 @@ class StandstillReason(Reason):
             "Nothing can move because no broker says what it has of a resource that counts ({weights}), so that all"
             " look idle, although the hottest carries {times} times what it would if all were alike"
         ),
-        remedy=f"set {NIC_SPEED} and {CPU_CORES} of the agents, or give a weight to a resource that is known",
+        remedy=(
+            f"let each agent see its broker's process (one pid namespace), set {NIC_SPEED} and {CPU_CORES} of the"
+            " agents, or give a weight to a resource that is known"
+        ),
     )
     USAGE_ALIKE = entry(
         "usage_alike",

@@ -108,6 +108,7 @@ def agent_settings(broker: FakeBroker, *nodes: FakeNode, **settings: object) -> 
         "statsUpdateFrequencyInSecs": 0.1,
         "loadBalancerReportUpdateMinIntervalMillis": 50,
         "loadBalancerHostUsageCheckIntervalMinutes": 0.01,
+        "hostUsageScope": "host",  # agent and broker are one process
         **settings,
     }
     return load_settings(AgentSettings, None, values)

@@ -23,6 +23,7 @@ class LoopbackServer:
     """
 
     port: int = 0
+    listener: socket.socket = field(init=False, repr=False)
     _runner: web.AppRunner | None = field(default=None, init=False, repr=False)
 
     @property
@@ -38,9 +39,9 @@ class LoopbackServer:
         # Requests that are held back must not hold up the end of the server (0 would mean: without limit).
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
         await self._runner.setup()
-        listener = listen(self.port or free_ports(1)[0])
-        self.port = listener.getsockname()[1]
-        await web.SockSite(self._runner, listener).start()
+        self.listener = listen(self.port or free_ports(1)[0])
+        self.port = self.listener.getsockname()[1]
+        await web.SockSite(self._runner, self.listener).start()
 
     async def stop(self) -> None:
         """Close the port and every connection, as the end of the process would."""

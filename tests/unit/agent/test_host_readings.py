@@ -7,18 +7,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadmanager.agent.host_readings import (
-    CpuLimit,
-    MemoryLimit,
-    Roots,
-    find_cpu_limit,
-    find_memory_limit,
-    read_host,
-    read_nics,
-    read_process,
-)
+from loadmanager.agent.host_readings import Limits, Roots, find_limits, read_host, read_nics, read_process
 
 MIB = 1024 * 1024
+OWN = os.getpid()
+TOTAL = psutil.virtual_memory().total
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(OWN))
 
 
 @pytest.fixture
@@ -34,10 +31,7 @@ def write(path: Path, text: str) -> None:
 
 def a_group_v2(folder: Path, cpu_max: str = "max 100000", memory_max: str = "max") -> None:
     write(folder / "cpu.max", cpu_max)
-    write(folder / "cpu.stat", "usage_usec 2500000\nuser_usec 1\nsystem_usec 1")
     write(folder / "memory.max", memory_max)
-    write(folder / "memory.current", str(100 * MIB))
-    write(folder / "memory.stat", f"anon 1\ninactive_file {30 * MIB}\nfile 5")
 
 
 def a_nic(roots: Roots, name: str, speed: str | None = "10000", **files: str) -> None:
@@ -57,54 +51,53 @@ def names(roots: Roots, *, virtual_if_alone: bool = False) -> list[str]:
     return [nic.name for nic in read_nics(roots, virtual_if_alone=virtual_if_alone)]
 
 
-def test_without_control_groups_there_is_no_limit_but_the_hosts(roots: Roots) -> None:
-    assert find_cpu_limit(roots) is None
-    assert find_memory_limit(roots) is None
+def test_without_control_groups_the_affinity_and_the_hosts_memory_are_the_limits(roots: Roots) -> None:
+    assert find_limits(OWN, roots) == Limits(cores(), TOTAL)
+    assert not Limits(psutil.cpu_count() or 1, TOTAL).is_below_host()
 
 
 def test_the_limits_of_a_container_with_control_groups_version_2_are_found(roots: Roots) -> None:
-    a_group_v2(roots.cgroup, cpu_max="150000 100000", memory_max=str(512 * MIB))
-    assert find_cpu_limit(roots) == CpuLimit(cores=1.5, used_s=2.5)
-    assert find_memory_limit(roots) == MemoryLimit(512 * MIB, 70 * MIB)
+    a_group_v2(roots.cgroup, cpu_max="50000 100000", memory_max=str(512 * MIB))
+    assert find_limits(OWN, roots) == Limits(0.5, 512 * MIB)
+    assert Limits(0.5, TOTAL).is_below_host()
+    assert Limits(psutil.cpu_count() or 1, 512 * MIB).is_below_host()
 
 
 def test_a_group_without_a_limit_of_its_own_has_the_tightest_of_those_above(roots: Roots) -> None:
-    write(roots.proc / "self" / "cgroup", "0::/system.slice/agent.service")
-    a_group_v2(roots.cgroup / "system.slice", cpu_max="200000 100000", memory_max=str(256 * MIB))
-    a_group_v2(roots.cgroup / "system.slice" / "agent.service")
-    cpu, memory = find_cpu_limit(roots), find_memory_limit(roots)
-    assert cpu is not None
-    assert memory is not None
-    assert cpu.cores == 2.0
-    assert memory.limit_bytes == 256 * MIB
+    write(roots.proc / str(OWN) / "cgroup", "0::/system.slice/broker.service")
+    a_group_v2(roots.cgroup / "system.slice", cpu_max="20000 100000", memory_max=str(256 * MIB))
+    a_group_v2(roots.cgroup / "system.slice" / "broker.service")
+    assert find_limits(OWN, roots) == Limits(0.2, 256 * MIB)
 
 
 def test_the_limits_of_a_container_with_control_groups_version_1_are_found(roots: Roots) -> None:
-    write(roots.proc / "self" / "cgroup", "4:cpu,cpuacct:/docker/abc\n3:memory:/docker/abc")
-    write(roots.cgroup / "cpu" / "cpu.cfs_quota_us", "50000")
-    write(roots.cgroup / "cpu" / "cpu.cfs_period_us", "100000")
-    write(roots.cgroup / "cpuacct" / "cpuacct.usage", "3000000000")
-    write(roots.cgroup / "memory" / "memory.limit_in_bytes", str(64 * MIB))
-    write(roots.cgroup / "memory" / "memory.usage_in_bytes", str(40 * MIB))
-    write(roots.cgroup / "memory" / "memory.stat", f"cache 7\ntotal_inactive_file {10 * MIB}")
-    assert find_cpu_limit(roots) == CpuLimit(cores=0.5, used_s=3.0)
-    assert find_memory_limit(roots) == MemoryLimit(64 * MIB, 30 * MIB)
+    write(roots.proc / str(OWN) / "cgroup", "4:cpu,cpuacct:/docker/abc\n3:memory:/docker/abc")
+    write(roots.cgroup / "cpu" / "docker" / "abc" / "cpu.cfs_quota_us", "50000")
+    write(roots.cgroup / "cpu" / "docker" / "abc" / "cpu.cfs_period_us", "100000")
+    write(roots.cgroup / "memory" / "docker" / "abc" / "memory.limit_in_bytes", str(64 * MIB))
+    assert find_limits(OWN, roots) == Limits(0.5, 64 * MIB)
+
+
+def test_a_broker_in_another_container_has_the_limits_of_that_container(roots: Roots) -> None:
+    write(roots.proc / str(OWN) / "cgroup", "0::/../broker.scope")
+    a_group_v2(roots.cgroup, cpu_max="10000 100000", memory_max=str(64 * MIB))  # the agent's own
+    assert find_limits(OWN, roots) == Limits(0.0, 0), "unknown while the broker's cannot be read"
+    inside = roots.proc / str(OWN) / "root" / roots.cgroup.relative_to("/")
+    a_group_v2(inside, cpu_max="70000 100000", memory_max=str(512 * MIB))
+    assert find_limits(OWN, roots) == Limits(0.7, 512 * MIB)
 
 
 def test_a_quota_of_minus_one_and_a_limit_above_the_hosts_memory_are_no_limits(roots: Roots) -> None:
     write(roots.cgroup / "cpu" / "cpu.cfs_quota_us", "-1")
     write(roots.cgroup / "cpu" / "cpu.cfs_period_us", "100000")
-    write(roots.cgroup / "cpuacct" / "cpuacct.usage", "1")
     write(roots.cgroup / "memory" / "memory.limit_in_bytes", "9223372036854771712")
-    write(roots.cgroup / "memory" / "memory.usage_in_bytes", "1")
-    assert find_cpu_limit(roots) is None
-    assert find_memory_limit(roots) is None
+    assert find_limits(OWN, roots) == Limits(cores(), TOTAL)
 
 
 @pytest.mark.parametrize("garbage", ["", "nonsense", "100000", "0 0", "-5 100000"])
 def test_files_that_make_no_sense_are_no_limits(roots: Roots, garbage: str) -> None:
-    a_group_v2(roots.cgroup, cpu_max=garbage, memory_max=garbage)
-    assert find_cpu_limit(roots) is None
+    a_group_v2(roots.cgroup, cpu_max=garbage)
+    assert find_limits(OWN, roots).cores == cores()
 
 
 def test_only_physical_ethernet_cards_that_are_up_count(roots: Roots) -> None:
@@ -148,11 +141,7 @@ def test_this_host_can_be_read(roots: Roots) -> None:
     assert sum(reading.cpu_s.values()) > 0
 
 
-def test_a_containers_limits_go_before_the_hosts_and_declared_cores_before_both(roots: Roots) -> None:
-    a_group_v2(roots.cgroup, cpu_max="150000 100000", memory_max=str(512 * MIB))
-    reading = read_host(roots, time.monotonic, None, nic_speed_declared=False)
-    assert (reading.cores, reading.memory_limit_bytes) == (1.5, 512 * MIB)
-    assert list(reading.cpu_s.values()) == [2.5]
+def test_declared_cores_go_before_those_that_are_found(roots: Roots) -> None:
     assert read_host(roots, time.monotonic, 8.0, nic_speed_declared=False).cores == 8.0
 
 

@@ -42,3 +42,11 @@ def test_a_name_that_no_agent_has_written_is_over_only_if_nobody_can_hold_it(own
 def test_no_two_lives_have_one_name(own: Life) -> None:
     with closing(Life()) as other:
         assert own.name != other.name
+
+
+def test_agents_of_one_network_namespace_are_counted() -> None:
+    with closing(Life("a-place")) as own:
+        assert own.count_agents_here() == 1
+        with closing(Life("a-place")), closing(Life("another-place")):
+            assert own.count_agents_here() == 2
+        assert own.count_agents_here() == 1

@@ -22,12 +22,9 @@ from loadmanager.agent.broker_watch import BrokerWatch
 from loadmanager.agent.grants import Grants
 from loadmanager.agent.host_readings import Roots
 from loadmanager.agent.metrics import AgentMetrics
-from loadmanager.agent.neighbours import Neighbours
-from loadmanager.agent.usage_sampler import UsageSampler
+from loadmanager.agent.usage_sampler import NOT_MEASURED, UsageSampler
 from loadmanager.calling import HttpClient
 from loadmanager.core.names import BrokerId
-from loadmanager.store import paths
-from loadmanager.store.base import Create
 from loadmanager.store.memory import MemoryStore
 
 TOPIC = "persistent://t/ns/x"
@@ -39,7 +36,7 @@ async def broker() -> AsyncIterator[FakeBroker]:
         yield broker
 
 
-async def test_of_several_brokers_on_one_host_each_is_measured_by_its_own_process_and_traffic(
+async def test_a_broker_is_measured_by_its_process_and_its_topics_traffic(
     broker: FakeBroker,
 ) -> None:
     settings = agent_settings(
@@ -69,14 +66,10 @@ async def test_of_several_brokers_on_one_host_each_is_measured_by_its_own_proces
 
 @asynccontextmanager
 async def sampling(
-    broker: FakeBroker, nics: Path, brokers_on_host: list[int] | None = None, **settings: object
+    broker: FakeBroker, nics: Path, agents_on_host: list[int] | None = None, **settings: object
 ) -> AsyncIterator[UsageSampler]:
-    """A sampler that knows the broker; the brokers on its host are as many as the list says last."""
+    """A sampler that knows the broker; the agents on its host are as many as the list says last."""
     metrics = AgentMetrics(BrokerId("a:1"))
-
-    async def count() -> int:
-        return (brokers_on_host or [1])[-1]
-
     async with HttpClient() as http:
         watch = BrokerWatch(
             BrokerClient(http, broker.url),
@@ -90,12 +83,25 @@ async def sampling(
             on_change=lambda: None,
         )
         await watch.look()
-        given = agent_settings(broker, FakeNode(port=1), **settings)
-        yield UsageSampler(given, watch, metrics, time.monotonic, Roots(nics=nics), count)
+        given = agent_settings(broker, FakeNode(port=1), **{"hostUsageScope": "auto", **settings})
+        agents = agents_on_host or [1]
+        yield UsageSampler(given, watch, metrics, time.monotonic, Roots(nics=nics), lambda: agents[-1])
+
+
+@asynccontextmanager
+async def a_process_of_its_own(broker: FakeBroker, *command: str) -> AsyncIterator[int]:
+    """The pid of a process that listens at the broker's port."""
+    words = [*command, sys.executable, "-c", "import sys; sys.stdin.read()"]
+    process = await asyncio.create_subprocess_exec(*words, stdin=PIPE, pass_fds=[broker.listener.fileno()])
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        await process.wait()
 
 
 async def test_unknown_limits_are_said_once_and_again_only_when_they_change(broker: FakeBroker, tmp_path: Path) -> None:
-    async with sampling(broker, tmp_path) as sampler:
+    async with sampling(broker, tmp_path, hostUsageScope="host") as sampler:
         with capture_logs() as logs:
             for _ in range(3):
                 await sampler.sample()
@@ -107,70 +113,70 @@ async def test_unknown_limits_are_said_once_and_again_only_when_they_change(brok
     assert bandwidth["to_change"] == "loadBalancerOverrideBrokerNicSpeedGbps"
 
 
-@asynccontextmanager
-async def a_process_of_its_own() -> AsyncIterator[int]:
-    """The number of a process without children."""
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", "import sys; sys.stdin.read()", stdin=PIPE)
-    try:
-        yield process.pid
-    finally:
-        process.kill()
-        await process.wait()
-
-
-async def test_where_other_brokers_are_on_the_host_each_is_measured_by_its_process(
+async def test_a_broker_alone_on_a_machine_is_measured_by_the_machine_until_a_neighbour_comes(
     broker: FakeBroker, tmp_path: Path
 ) -> None:
-    brokers = [1]
-    async with a_process_of_its_own() as broker.pid, sampling(broker, tmp_path, brokers) as sampler:
+    agents = [1]
+    async with a_process_of_its_own(broker) as broker.pid, sampling(broker, tmp_path, agents) as sampler:
+        assert (sampler.scope, sampler.usage.cpu.limit) == ("unknown", 0.0)
         await sampler.sample()
         await sampler.sample()
         whole = sampler.usage
-        assert sampler.scope == "host"
-        with capture_logs() as logs:
-            brokers.append(3)
-            await sampler.sample()
-            assert sampler.usage is whole, "one reading of a process says nothing of rates"
-            await sampler.sample()
-            await sampler.sample()
+        assert (sampler.scope, sampler.fault()) == ("host", "")
+        agents.append(3)
+        await sampler.sample()
+        assert sampler.usage.cpu.limit == 0.0, "the usage of the machine is not the broker's"
+        await sampler.sample()
         own = sampler.usage
-        assert sampler.scope == "process"
+        assert (sampler.scope, sampler.agents_on_host) == ("process", 3)
         assert (own.cpu.limit, own.memory.limit) == (whole.cpu.limit, whole.memory.limit)
         assert 0 < own.memory.usage < whole.memory.usage
-        told = [(entry["brokers"], entry["measured"]) for entry in logs if entry["event"] == "host_shared"]
-        brokers.append(1)
-        with capture_logs() as logs:
-            for _ in range(3):
-                await sampler.sample()
-        told += [(entry["brokers"], entry["measured"]) for entry in logs if entry["event"] == "host_shared"]
-        assert told == [(3, "process"), (1, "host")]
-        assert sampler.usage.cpu.limit == whole.cpu.limit
-
-
-@pytest.mark.parametrize("pid", [os.getpid(), 2**22 + 1], ids=["its number is ours", "there is none of its number"])
-async def test_a_process_that_cannot_be_seen_is_not_taken_for_another_one_and_it_is_said_what_is_measured(
-    broker: FakeBroker, tmp_path: Path, pid: int
-) -> None:
-    broker.pid = pid
-    async with sampling(broker, tmp_path, [2]) as sampler:
-        with capture_logs() as logs:
-            for _ in range(3):
-                await sampler.sample()
+        agents.append(1)
+        await sampler.sample()
+        assert sampler.usage is own
+        await sampler.sample()
         assert sampler.scope == "host"
-        assert sampler.usage.cpu.limit > 0
-    (said,) = [entry for entry in logs if entry["event"] == "shared_host_measured_as_a_whole"]
-    assert (said["log_level"], said["brokers"]) == ("warning", 2)
 
 
-async def test_neighbours_are_the_brokers_registered_on_the_same_host() -> None:
-    memory = a_memory_cluster()
-    store = MemoryStore(memory)
-    await store.start()
-    neighbours = Neighbours(store, BrokerId("a:1"))
-    assert await neighbours.look() == 1
-    await store.ensure_path(paths.BROKERS)
-    for broker in ("a:1", "a:2", "a", "b:1", "aa:1"):
-        await store.commit([Create(paths.broker(broker), b"")])
-    assert await neighbours.look() == 3
-    await store.close()
-    assert await neighbours.look() == 3, "as it was read last"
+async def test_a_neighbour_that_comes_is_noticed_between_two_samples(
+    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadmanager.agent.usage_sampler._LOOK_INTERVAL_S", 0.01)
+    agents = [1]
+    async with a_process_of_its_own(broker) as broker.pid, sampling(broker, tmp_path, agents) as sampler:
+        running = asyncio.create_task(sampler.run())
+        await eventually(lambda: sampler.scope == "host" and sampler.usage.cpu.limit > 0)
+        agents.append(2)
+        await eventually(lambda: sampler.scope == "process" and sampler.usage.cpu.limit > 0)
+        running.cancel()
+
+
+async def test_a_broker_that_is_bound_to_one_core_has_that_core_as_its_limit(
+    broker: FakeBroker, tmp_path: Path
+) -> None:
+    core = str(min(os.sched_getaffinity(0)))
+    async with (
+        a_process_of_its_own(broker, "taskset", "-c", core) as broker.pid,
+        sampling(broker, tmp_path) as sampler,
+    ):
+        await eventually(lambda: len(os.sched_getaffinity(broker.pid)) == 1)
+        for _ in range(2):
+            await sampler.sample()
+        assert sampler.usage.cpu.limit == (100.0 if (os.cpu_count() or 1) > 1 else 100.0 * (os.cpu_count() or 1))
+
+
+@pytest.mark.parametrize("case", ["the agent", "none", "init", "a process that listens elsewhere"])
+async def test_a_broker_that_cannot_be_seen_has_unknown_usage_and_limits(
+    broker: FakeBroker, tmp_path: Path, case: str
+) -> None:
+    async with FakeBroker() as elsewhere, a_process_of_its_own(elsewhere) as pid:
+        broker.pid = {"the agent": os.getpid(), "none": 2**22 + 1, "init": 1}.get(case, pid)
+        async with sampling(broker, tmp_path) as sampler:
+            with capture_logs() as logs:
+                for _ in range(3):
+                    await sampler.sample()
+            assert sampler.scope == "unknown"
+            assert (sampler.usage.cpu.limit, sampler.usage.memory.limit) == (0.0, 0.0)
+            assert sampler.fault() == NOT_MEASURED
+        warnings = [entry for entry in logs if entry["log_level"] == "warning"]
+        assert [entry["event"] for entry in warnings] == ["broker_not_measured"]
