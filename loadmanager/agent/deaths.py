@@ -54,11 +54,12 @@ class Deaths:
         else:
             self._process = process
 
-    def holder(self, transport: asyncio.BaseTransport | None) -> BrokerProcess | None:
+    async def holder(self, transport: asyncio.BaseTransport | None) -> BrokerProcess | None:
         """The process that is followed, if it is who asks over this connection, and lives."""
-        if self._process is None or transport is None or not self._is_asked_by(self._process[0], transport):
+        process = self._process
+        if process is None or transport is None or not await self._is_asked_by(process[0], transport):
             return None
-        return None if self._has_ended() else self._process
+        return process if self._process == process and not self._has_ended() else None
 
     def close(self) -> None:
         """Follow nobody."""
@@ -69,14 +70,19 @@ class Deaths:
             asyncio.get_running_loop().remove_reader(pidfd)
             os.close(pidfd)
 
-    def _is_asked_by(self, pid: int, transport: asyncio.BaseTransport) -> bool:
+    async def _is_asked_by(self, pid: int, transport: asyncio.BaseTransport) -> bool:
         connection = transport.get_extra_info("socket")
         if connection is None:
             return False
         if connection.family == socket.AF_UNIX:
             return pid_that_connected(connection) == pid
         inode = inode_at_other_end(transport.get_extra_info("sockname"), transport.get_extra_info("peername"))
-        if inode is None or not (inode in self._own or has_socket(pid, inode)):
+        if inode is None:
+            return False
+        if inode in self._own:
+            return True
+        # All descriptors of the broker are looked at, which may be tens of thousands: not in the event loop.
+        if not await asyncio.to_thread(has_socket, pid, inode):
             return False
         if len(self._own) >= _MOST_CONNECTIONS:
             self._own.clear()

@@ -116,7 +116,7 @@ class AgentServer:
         self,
         broker_id: BrokerId,
         *,
-        grant_lease: Callable[[BaseTransport | None], LeaseAnswer | None],
+        grant_lease: Callable[[BaseTransport | None], Awaitable[LeaseAnswer | None]],
         coming: Coming,
         unload: Callable[
             [BundleName, Registration, int, int, HashFunction | None, BrokerId | None], Awaitable[Refusal | None]
@@ -178,7 +178,7 @@ class AgentServer:
         ]
 
     async def _lease(self, request: web.Request) -> web.Response:
-        lease = self._grant_lease(request.transport)
+        lease = await self._grant_lease(request.transport)
         if lease is None:
             return _problem(HTTPStatus.SERVICE_UNAVAILABLE, f"no lease: broker {self._broker_id} is not registered")
         return _json(lease.to_json())

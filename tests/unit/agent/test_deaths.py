@@ -9,6 +9,7 @@ import select
 import signal
 import socket
 import sys
+import threading
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -99,16 +100,16 @@ async def test_the_process_at_the_other_end_is_known_and_its_death_is_told_once(
     told = asyncio.Queue[BrokerProcess]()
     async with asked_by_a_process(way, tmp_path) as asked:
         with following(told) as deaths:
-            assert deaths.holder(asked.transport) is None, "nobody is followed"
+            assert await deaths.holder(asked.transport) is None, "nobody is followed"
             deaths.follow(asked.life)
-            assert [deaths.holder(asked.transport) for _ in range(2)] == [asked.life, asked.life]
-            assert deaths.holder(None) is None
+            assert [await deaths.holder(asked.transport) for _ in range(2)] == [asked.life, asked.life]
+            assert await deaths.holder(None) is None
             deaths.follow(None)
-            assert deaths.holder(asked.transport) == asked.life, "that none is seen at present changes nothing"
+            assert await deaths.holder(asked.transport) == asked.life, "that none is seen at present changes nothing"
             await asked.kill()
-            assert deaths.holder(asked.transport) is None, "also before it was told"
+            assert await deaths.holder(asked.transport) is None, "also before it was told"
             assert await told.get() == asked.life
-            assert deaths.holder(asked.transport) is None
+            assert await deaths.holder(asked.transport) is None
     assert told.empty()
 
 
@@ -118,7 +119,7 @@ async def test_a_process_that_did_not_ask_holds_nothing(way: str, tmp_path: Path
     async with asked_by_a_process(way, tmp_path) as asked:
         with following(asyncio.Queue()) as deaths:
             deaths.follow((os.getppid(), 1))
-            assert deaths.holder(asked.transport) is None
+            assert await deaths.holder(asked.transport) is None
 
 
 async def test_a_death_that_was_not_told_yet_is_told_when_the_next_process_is_followed(tmp_path: Path) -> None:
@@ -138,17 +139,17 @@ async def test_what_is_not_there_or_cannot_be_followed_is_not(tmp_path: Path) ->
         with following(asyncio.Queue()) as deaths:
             with patch("os.pidfd_open", side_effect=OSError("no such call")):
                 deaths.follow(asked.life)
-            assert deaths.holder(asked.transport) is None
+            assert await deaths.holder(asked.transport) is None
             await asked.kill()
             deaths.follow(asked.life)
-            assert deaths.holder(asked.transport) is None, "it was reaped, and so has no number any more"
+            assert await deaths.holder(asked.transport) is None, "it was reaped, and so has no number any more"
 
 
 async def test_more_connections_than_are_remembered_are_looked_at_again(tmp_path: Path) -> None:
     async with asked_by_a_process("127.0.0.1", tmp_path) as asked:
         with following(asyncio.Queue()) as deaths, patch("loadmanager.agent.deaths._MOST_CONNECTIONS", 0):
             deaths.follow(asked.life)
-            assert [deaths.holder(asked.transport) for _ in range(2)] == [asked.life, asked.life]
+            assert [await deaths.holder(asked.transport) for _ in range(2)] == [asked.life, asked.life]
 
 
 def test_a_connection_that_the_kernel_does_not_know_has_nobody_at_its_other_end() -> None:
@@ -165,10 +166,35 @@ def test_a_process_that_may_not_be_looked_at_has_no_socket_that_is_known(tmp_pat
         assert not any(peers._is_socket(each, 1) for each in entries)
 
 
+async def test_descriptors_are_looked_at_outside_of_the_event_loop(tmp_path: Path) -> None:
+    threads: list[int] = []
+
+    def look(*_: int) -> bool:
+        threads.append(threading.get_ident())
+        return True
+
+    async with asked_by_a_process("127.0.0.1", tmp_path) as asked:
+        with following(asyncio.Queue()) as deaths, patch("loadmanager.agent.deaths.has_socket", look):
+            deaths.follow(asked.life)
+            assert [await deaths.holder(asked.transport) for _ in range(2)] == [asked.life, asked.life]
+    assert len(threads) == 1, "the connection is remembered"
+    assert threads[0] != threading.get_ident()
+
+
+async def test_a_process_that_is_followed_no_more_holds_nothing(tmp_path: Path) -> None:
+    async with asked_by_a_process("127.0.0.1", tmp_path) as asked:
+        with following(asyncio.Queue()) as deaths:
+            deaths.follow(asked.life)
+            holder = asyncio.create_task(deaths.holder(asked.transport))
+            await asyncio.sleep(0)
+            deaths.close()
+            assert await holder is None
+
+
 async def test_what_is_no_socket_of_the_kernels_is_asked_by_nobody() -> None:
     class Stub(asyncio.BaseTransport):
         pass
 
     with following(asyncio.Queue()) as deaths:
         deaths.follow((os.getpid(), 1))
-        assert deaths.holder(Stub()) is None
+        assert await deaths.holder(Stub()) is None

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from aiohttp import web
@@ -33,7 +34,7 @@ async def _unload(*_: object) -> Refusal | None:
 def server() -> AgentServer:
     return AgentServer(
         BrokerId("b1:8080"),
-        grant_lease=lambda _: LeaseAnswer(broker_id="b1:8080", incarnation=1, valid_for_ms=1),
+        grant_lease=AsyncMock(return_value=LeaseAnswer(broker_id="b1:8080", incarnation=1, valid_for_ms=1)),
         coming=Coming.__new__(Coming),
         unload=_unload,
         topics=OpenTopics.__new__(OpenTopics),
