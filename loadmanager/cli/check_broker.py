@@ -32,7 +32,7 @@ from loadmanager.check.running import check
 from loadmanager.check.stage import Pace, Stage
 from loadmanager.check.verdicts import Finding, Need, Rule, Verdict
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
-from loadmanager.cli.running import write_lines
+from loadmanager.cli.output import write_lines
 from loadmanager.errors import ConfigurationError, InvalidRecordError
 
 EXIT_NOT_ALL_TESTED = 3

@@ -17,7 +17,8 @@ from rich.text import Text
 from typer.core import TyperCommand
 
 from loadmanager.cli.exits import EXIT_CONFIGURATION, fail
-from loadmanager.cli.running import given_settings, write_lines
+from loadmanager.cli.output import write_lines
+from loadmanager.cli.running import given_settings
 from loadmanager.core.settings import UnknownStrategyError
 from loadmanager.decide.deciding import DecidedLine, Decider, PlaceDecider, ShedDecider
 from loadmanager.decide.reading import read_lines

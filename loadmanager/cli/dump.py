@@ -15,7 +15,8 @@ import typer
 from loadmanager.calling import Caller
 from loadmanager.cli.credentials import GivenToken, GivenTokenFile, given_token
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
-from loadmanager.cli.running import store_of, write_lines
+from loadmanager.cli.output import write_lines
+from loadmanager.cli.running import store_of
 from loadmanager.cli.tls import Certificate, Key, TrustCerts, given_tls
 from loadmanager.config import Settings, load_settings
 from loadmanager.decide.broker_settings import BrokerSettingsError, fetch_settings

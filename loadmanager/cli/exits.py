@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import NoReturn
 
@@ -14,8 +13,3 @@ def fail(message: str, code: int) -> NoReturn:
     """Say what is wrong on standard error and end the process."""
     print(f"loadmanager: {message}", file=sys.stderr)
     raise SystemExit(code)
-
-
-def write_nowhere() -> None:
-    """Let go of a reader of standard output that went away: what is still buffered must not fail again at the exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -23,7 +23,8 @@ from rich.text import Text
 
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.moments import read_moment, show_moment
-from loadmanager.cli.running import store_of, write_lines
+from loadmanager.cli.output import write_lines
+from loadmanager.cli.running import store_of
 from loadmanager.config import Settings, load_settings
 from loadmanager.decide.collecting import Collected, Reader
 from loadmanager.decide.pulsar import collect_brokers, collect_pulsar

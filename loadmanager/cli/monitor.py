@@ -13,7 +13,8 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail, write_nowhere
+from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
+from loadmanager.cli.output import write_nowhere
 from loadmanager.cli.running import store_of
 from loadmanager.config import Settings, load_settings
 from loadmanager.errors import ConfigurationError, StoreError

@@ -21,9 +21,9 @@ from loadmanager.cli.admin.commands import command, group
 from loadmanager.cli.admin.requests import AdminRequest, put
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.moments import read_moment
+from loadmanager.cli.output import write_lines
 from loadmanager.cli.pipeline_paths import located, require_history, require_room, require_run
 from loadmanager.cli.pipeline_progress import ProgressView
-from loadmanager.cli.running import write_lines
 from loadmanager.errors import ConfigurationError, LoadManagerError, ScenarioError
 
 if TYPE_CHECKING:

@@ -20,8 +20,9 @@ from rich.table import Table
 
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.moments import read_moment, show_moment
+from loadmanager.cli.output import write_lines
 from loadmanager.cli.recorded import Start, find_start, planner_settings_of, recorded_items
-from loadmanager.cli.running import given_settings, write_lines
+from loadmanager.cli.running import given_settings
 from loadmanager.cli.whatif import Compared, what_if
 from loadmanager.errors import ConfigurationError, HistoryFileError, LoadManagerError, ScenarioError
 from loadmanager.history.files import Directory

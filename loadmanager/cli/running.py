@@ -17,7 +17,7 @@ import structlog
 from loadmanager.auth.gate import Gate, is_open_to_anyone
 from loadmanager.calling import Caller
 from loadmanager.cli.access import access_of
-from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail, write_nowhere
+from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.config import AuditSettings, AuthSettings, SessionSettings, load_settings, zookeeper_parts
 from loadmanager.errors import ConfigurationError, LoadManagerError, StoreError, StoreUnavailableError
 from loadmanager.leader.recording.audit_file import require_writable
@@ -56,22 +56,6 @@ def given_settings(texts: Iterable[str]) -> dict[str, str]:
             fail(f"--set {text!r}: expected KEY=VALUE", EXIT_CONFIGURATION)
         found[key.strip()] = value.strip()
     return found
-
-
-def write_lines(lines: Iterable[str]) -> None:
-    """Lines on standard output, in UTF-8 whatever the terminal's own encoding is.
-
-    The process ends when they cannot be written; but a reader that went away is no fault.
-    """
-    try:
-        for line in lines:
-            sys.stdout.buffer.write(f"{line}\n".encode())
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        write_nowhere()
-    except OSError as error:
-        write_nowhere()
-        fail(f"standard output: {error.strerror}", EXIT_FAILURE)
 
 
 class Closed(Protocol):

@@ -20,8 +20,9 @@ from rich.table import Table
 from rich.text import Text
 
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
+from loadmanager.cli.output import write_lines
 from loadmanager.cli.plotting import plot
-from loadmanager.cli.running import given_settings, write_lines
+from loadmanager.cli.running import given_settings
 from loadmanager.cli.scenarios import load_scenario, packaged_scenarios, recorded_for
 from loadmanager.core.certificate.certificate import Figures, sums_of
 from loadmanager.errors import LoadManagerError

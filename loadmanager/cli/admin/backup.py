@@ -18,7 +18,7 @@ from loadmanager.cli.admin.commands import Course, command
 from loadmanager.cli.admin.requests import put
 from loadmanager.cli.admin.service import Service
 from loadmanager.cli.exits import EXIT_FAILURE, fail
-from loadmanager.cli.running import write_lines
+from loadmanager.cli.output import write_lines
 from loadmanager.errors import InvalidRecordError
 from loadmanager.whole_files import whole
 

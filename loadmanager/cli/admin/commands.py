@@ -19,7 +19,8 @@ from loadmanager.cli.admin.rendering import show
 from loadmanager.cli.admin.requests import AdminRequest
 from loadmanager.cli.admin.service import ASKING_ERRORS, URL_VARIABLE, Service, end
 from loadmanager.cli.credentials import GivenToken, GivenTokenFile, given_token
-from loadmanager.cli.exits import EXIT_FAILURE, fail, write_nowhere
+from loadmanager.cli.exits import EXIT_FAILURE, fail
+from loadmanager.cli.output import write_nowhere
 from loadmanager.cli.tls import Certificate, Key, TrustCerts, given_tls
 
 Course = Callable[[Service], None]
