@@ -306,7 +306,7 @@ def _find_rule(situation: Situation, bundle: int) -> Verdict | None:
     if broker in snapshot.doubts.quarantined:
         return snapshot.doubts.quarantined[broker]
     name = bundles.names[bundle]
-    if name in snapshot.doubts.poison or not controls.may_be_shed(name):
+    if not controls.may_be_shed(name):
         return restraint_of(name, snapshot)
     step, verdict = try_transfer(restrained, bundle, settings, situation.state, situation.rng)
     if step is None:

@@ -36,7 +36,7 @@ from loadmanager.core.placement import placement_strategy
 from loadmanager.core.placement.base import Placement, PlacementStrategy, Projection, RemembersDestinations, Rows
 from loadmanager.core.placement.round_robin import RoundRobinBrokerSelector
 from loadmanager.core.plan import Assign, Figure, Plan, Unload, Verdict
-from loadmanager.core.reasons import OwnershipReason, PlacementReason, PoisonReason, Reason, SheddingReason
+from loadmanager.core.reasons import OwnershipReason, PlacementReason, Reason, SheddingReason
 from loadmanager.core.restraint import as_if_draining, doubted, find_freeze, restrain, restrained
 from loadmanager.core.settings import KEYS, PlannerSettings, UnknownStrategyError
 from loadmanager.core.shedding import shedding_strategy
@@ -312,9 +312,6 @@ class _Placer:
         A `destination` that was decided on before is taken if the limits allow it, whatever the preferences say; and
         before all the broker on which an operator pinned the bundle.
         """
-        poison = self.snapshot.doubts.poison.get(name)
-        if poison is not None:
-            return Placement(None, self.candidates, poison.verdict, poison.why, self.state.get(self._name, {}))
         question = self.ask(name, excluded, non_persistent=non_persistent)
         allowed, dropped = self._answers.allowed(question)
         pin, not_kept = find_pin(self.snapshot, name, allowed)
@@ -478,8 +475,7 @@ def _stays(snapshot: Snapshot, bundle: str, placement: Placement, candidates: in
 
 def _placed(snapshot: Snapshot, bundle: str, placement: Placement, nobody: Reason) -> Verdict:
     if placement.broker is None:
-        reason = placement.reason if isinstance(placement.reason, PoisonReason) else nobody
-        return Verdict(bundle, reason, acted=False, why={"brokers": len(snapshot.brokers), **placement.why})
+        return Verdict(bundle, nobody, acted=False, why={"brokers": len(snapshot.brokers), **placement.why})
     why = {"broker": snapshot.brokers.ids[placement.broker], **placement.why}
     return Verdict(bundle, placement.reason, acted=True, why=why)
 

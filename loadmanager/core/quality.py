@@ -55,20 +55,12 @@ _LEAST_RATE, _LEAST_THROUGHPUT = 1_000.0, float(_MIB)
 @dataclass(frozen=True, slots=True, eq=False)
 class Doubts:
     """What is wrong with brokers or their reports at a moment: those to leave alone, and why; what else has to be said;
-    and those that are sick, to which nothing is to be moved. `poison` are bundles that are given to nobody, and why.
+    and those that are sick, to which nothing is to be moved.
     """
 
     quarantined: Mapping[BrokerId, Verdict] = field(default_factory=dict)
     remarks: tuple[Verdict, ...] = ()
     sick: Mapping[BrokerId, Verdict] = field(default_factory=dict)
-    poison: Mapping[str, Verdict] = field(default_factory=dict)
-
-    def with_poison(self, poison: Mapping[str, Verdict]) -> Doubts:
-        """The same with these bundles in place of those that were poison."""
-        if not (poison or self.poison):
-            return self
-        doubts = replace(self, poison=poison)
-        return doubts if poison or doubts.quarantined or doubts.remarks or doubts.sick else NO_DOUBTS
 
 
 NO_DOUBTS = Doubts()

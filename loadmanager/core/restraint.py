@@ -1,6 +1,6 @@
 """The cluster as shedding is to see it: without what operators keep it from moving.
 
-Pinned, frozen and poison bundles may not move, so that a strategy chooses among the others. A broker that is being
+Pinned and frozen bundles may not move, so that a strategy chooses among the others. A broker that is being
 drained is left out altogether: its bundles leave it by the drain, and an emptying broker would make every strategy
 believe that all others have too much. So is one whose reports are not to be believed (`core.quality`). A verdict says
 so of each broker that is left out, and of each bundle that stays on a broker which gives something away or has nothing
@@ -85,9 +85,7 @@ def drain_of(snapshot: Snapshot, broker: BrokerId) -> Verdict:
 
 
 def restraint_of(bundle: str, snapshot: Snapshot) -> Verdict:
-    """Why a bundle that is pinned, frozen or poison is left alone."""
-    if bundle in snapshot.doubts.poison:
-        return snapshot.doubts.poison[bundle]
+    """Why a bundle that is pinned or frozen is left alone."""
     controls = snapshot.controls
     if bundle in controls.frozen_bundles:
         why: dict[str, Figure] = {"frozen": controls.frozen_bundles[bundle]}
@@ -103,7 +101,7 @@ def pin_of(bundle: str, broker: BrokerId) -> Verdict:
 def _kept(snapshot: Snapshot) -> Collection[str]:
     """The bundles that may not be shed, by their names."""
     controls = snapshot.controls
-    return controls.pinned.keys() | controls.frozen_bundles.keys() | snapshot.doubts.poison.keys()
+    return controls.pinned.keys() | controls.frozen_bundles.keys()
 
 
 def _with_bundles_kept(snapshot: Snapshot) -> Snapshot:

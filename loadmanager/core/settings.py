@@ -416,27 +416,6 @@ class PlannerSettings:
         3,
         "How long a broker has to be far off its peers to be sick; it is well again after twice as long.",
     )
-    poison_bundle_deaths: int = count(
-        "loadBalancerPoisonBundleDeaths",
-        0,
-        (
-            "A bundle of which so many owners in a row died soon is given to nobody until an operator lifts it, 3 for"
-            " example; 0: never."
-        ),
-    )
-    poison_bundle_seconds: int = count(
-        "loadBalancerPoisonBundleSeconds", 120, "How soon after it got the bundle an owner has to die for that."
-    )
-    max_poison_bundles: int = count(
-        "loadBalancerMaxPoisonBundles",
-        3,
-        "When one death would make more bundles poison than this, none is: the cause is another.",
-    )
-    poison_bundle_broker: str = setting(
-        "loadBalancerPoisonBundleBroker",
-        "",
-        "The broker, host:port, that such bundles are given to; empty: nobody. Exclude it, so that it gets no others.",
-    )
     level_move_costs: frozenset[str] = setting(
         "loadBalancerLevelMoveCosts",
         frozenset(),

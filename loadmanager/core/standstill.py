@@ -118,7 +118,7 @@ class StandstillReason(Reason):
     ALL_KEPT = entry(
         "all_kept",
         (
-            "Nothing can move because all {bundles} bundles are pinned, frozen, poison, or of namespaces in"
+            "Nothing can move because all {bundles} bundles are pinned, frozen, or of namespaces in"
             " {#shedding_excluded_namespaces}"
         ),
         remedy="take pins and freezes back, or namespaces out of {#shedding_excluded_namespaces}",
@@ -277,7 +277,7 @@ class _Uneven:
         """Whatever the strategy, nothing may leave its broker."""
         bundles, controls = self.snapshot.bundles, self.snapshot.controls
         excluded = self.settings.shedding_excluded_namespaces
-        kept = controls.pinned.keys() | controls.frozen_bundles.keys() | self.snapshot.doubts.poison.keys()
+        kept = controls.pinned.keys() | controls.frozen_bundles.keys()
         if all(
             bundles.names[row] in kept or bundles.namespaces[bundles.namespace[row]] in excluded
             for row in np.flatnonzero(bundles.assigned >= 0).tolist()

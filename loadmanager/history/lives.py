@@ -30,8 +30,7 @@ from loadmanager.wire.lives import BundleLife, LifeEntry
 MOST_ENTRIES = 1_000
 
 _CUT, _ELECTED, _BROKER_GONE = "namespace", "leader_elected", "broker_gone"
-_POISON = ("poison_bundle", "poison_lifted")
-_EVENTS = (_CUT, _ELECTED, _BROKER_GONE, *_POISON, TERM_BEGAN, GAP)
+_EVENTS = (_CUT, _ELECTED, _BROKER_GONE, TERM_BEGAN, GAP)
 _CUT_ANEW = '{"ranges"'
 _NEVER_DONE = ("preview_shed", "preview_drain")
 _PLANNED = "plan_executed"
@@ -172,8 +171,6 @@ class _Teller:
                         yield _entry(row, "gap", None, f"rows may be missing: {gap['why']}", detail=gap)
                 elif kind == _BROKER_GONE and subject in brokers:
                     yield _entry(row, kind, None, f"{subject} is gone: its bundles go to others", source=subject)
-                elif kind in _POISON and self._is_it(subject):
-                    yield _entry(row, kind, subject, _words(kind))
                 elif kind == _CUT and subject == self._namespace and (row["body"] or "").startswith(_CUT_ANEW):
                     after = self._parts(orjson.loads(row["body"])["ranges"])
                     if before is not None and after != before:

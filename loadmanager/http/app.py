@@ -37,7 +37,6 @@ from loadmanager.http.ops import OpsHandlers
 from loadmanager.http.ownership import OwnershipHandlers
 from loadmanager.http.page import PageHandlers
 from loadmanager.http.plans import PlanHandlers
-from loadmanager.http.poison import PoisonHandlers
 from loadmanager.http.policies import PolicyHandlers
 from loadmanager.http.quick import QuickLookups
 from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
@@ -80,7 +79,6 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
         *LearnedHandlers(node.view, node.operators, forwarder).operations(),
         *LaidDownHandlers(node.view, node.live, node.bundles, node.operators, forwarder).operations(),
         *PlanHandlers(node.plans, forwarder).operations(),
-        *PoisonHandlers(node.desk.poison, forwarder).operations(),
         *BrokerHandlers(node, node.view, node.desk).operations(),
         *BrokerStatsHandlers(node.reports, node.desk).operations(),
         *HealthHandlers(node.view, node.desk, forwarder).operations(),

@@ -21,7 +21,6 @@ from loadmanager.core.names import BundleName, NamespaceName
 from loadmanager.core.ownership import IllegalTransitionError, OwnershipState
 from loadmanager.errors import ConcurrentModificationError, ConflictError, TransactionFailedError
 from loadmanager.leader.commands import BundleCommands
-from loadmanager.leader.deciding.poison import PoisonWatch
 from loadmanager.leader.persistence import Persistence
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.term.ledger import Ledger
@@ -41,14 +40,12 @@ class NamespaceDeletion:
         operators: Operators,
         bundles: BundleCommands,
         persistence: Persistence,
-        poison: PoisonWatch,
     ) -> None:
         self._view = view
         self._ledger = ledger
         self._operators = operators
         self._bundles = bundles
         self._persistence = persistence
-        self._poison = poison
 
     async def delete(self, name: NamespaceName, *, force: bool) -> None:
         """Delete a namespace; with `force` also one with open topics, which are closed.
@@ -63,8 +60,6 @@ class NamespaceDeletion:
             if not force:
                 await self._refuse_if_open(name)
             await self._empty_and_delete(name)
-        for bundle in [each for each in self._poison.memory.poison if each.startswith(f"{name}/")]:
-            self._poison.lift(bundle)
         log.info("namespace_deleted", namespace=str(name), force=force)
 
     async def _refuse_if_open(self, name: NamespaceName) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from loadmanager.core.leading.poison import Memory
 from loadmanager.core.names import BrokerId
 from loadmanager.core.planner import State
 from loadmanager.errors import InvalidRecordError, NotLeaderError, StoreError, TransactionFailedError
@@ -54,7 +53,6 @@ class Persistence:
         self._reshaped: set[str] = set()
         self._reshaped_wake = asyncio.Event()
         self._own: State = {}
-        self._own_poison = Memory()
         self._is_taken_over = False
         self.existing: set[str] = set()
         self._written: dict[str, bytes] = {}
@@ -120,7 +118,6 @@ class Persistence:
         self._written.clear()
         self._flushed_revision = 0
         self._own = self._desk.forget()
-        self._own_poison = self._desk.poison.forget()
         self._is_taken_over = await self._try_to_take_over()
 
     async def taken_over(self) -> None:
@@ -141,7 +138,7 @@ class Persistence:
         if znode is not None:
             self.existing.add(paths.STRATEGY_STATE)
         record = None if znode is None else self._find_record(znode.data)
-        await self._restore(record or StrategyStateRecord.of(self._own, self._own_poison))
+        await self._restore(record or StrategyStateRecord(states=self._own))
         return True
 
     def _find_record(self, data: bytes) -> StrategyStateRecord | None:
@@ -162,7 +159,6 @@ class Persistence:
         bundles = {bundle: min(at_s, now_s) for bundle, at_s in record.recently_unloaded.items()}
         sources = {BrokerId(broker): min(at_s, now_s) for broker, at_s in record.last_unloaded.items()}
         self._view.model.restore_unloaded(bundles, sources)
-        self._desk.poison.restore(record.poison_memory())
 
     async def _list(self) -> set[str]:
         """The averages that are in the store."""
@@ -212,9 +208,8 @@ class Persistence:
 
     def _strategy_state(self) -> StrategyStateRecord:
         model = self._view.model
-        return StrategyStateRecord.of(
-            self._desk.memory,
-            self._desk.poison.memory,
+        return StrategyStateRecord(
+            states=self._desk.memory,
             recently_unloaded=model.recently_unloaded(),
             last_unloaded={str(broker): at_s for broker, at_s in model.last_unloaded().items()},
         )

@@ -11,7 +11,6 @@
 | `SettingsPort` | the settings as they are now | `picture.live_settings.LiveSettings` |
 | `LaidDownPort` | policies, controls, overrides of settings: to be changed | `term.operators.Operators` |
 | `DeskPort`, `BreakerPort` | the snapshot that decisions go by; what the limits on churn have stopped | `deciding` |
-| `PoisonPort` | bundles that brokers die of | `deciding.poison` |
 | `DecisionPort`, `ExplainPort` | what was decided, and why | `recording.journal`, `deciding.explaining` |
 | `AuditPort` | who changed what | `recording.audit` |
 | `LifePort` | what became of a bundle, by the history | `recording.lives` |
@@ -35,10 +34,8 @@ from loadmanager.core.bundles import NamespaceBundles
 from loadmanager.core.certificate.rounds import DecidedRound
 from loadmanager.core.controls import Controls
 from loadmanager.core.leadership import Sighting, Term
-from loadmanager.core.leading.poison import Memory
 from loadmanager.core.names import BrokerId, BundleName, BundleRange, NamespaceName, TopicName
 from loadmanager.core.ownership import NamespaceState, Ownership, Registration
-from loadmanager.core.plan import Verdict
 from loadmanager.core.reasons import Reason
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.core.standstill import Standstill
@@ -308,23 +305,9 @@ class BreakerPort(Protocol):
         """Set the breaker back, of one bundle or of everything."""
 
 
-class PoisonPort(Protocol):
-    """`verdicts`: why each bundle that is poison is given to nobody."""
-
-    @property
-    def memory(self) -> Memory: ...
-
-    def verdicts(self) -> Mapping[str, Verdict]: ...
-
-    def lift(self, bundle: str | None) -> None:
-        """Have this bundle, or all, given to brokers again."""
-
-
 class DeskPort(Protocol):
     @property
     def churn(self) -> BreakerPort: ...
-    @property
-    def poison(self) -> PoisonPort: ...
 
     def snapshot(self) -> Snapshot:
         """The cluster now, as decisions see it."""

@@ -203,12 +203,6 @@ def _gauges(node: Counting) -> list[Sample]:
             len(node.desk.snapshot().doubts.sick),
         ),
         (
-            "loadmanager_poison_bundles",
-            "Bundles that are given to nobody because their last owners died soon after they got them.",
-            none,
-            len(node.desk.poison.verdicts()),
-        ),
-        (
             "loadmanager_cannot_move",
             "Reasons for which nothing can be moved; the leader's /readyz names them.",
             none,

@@ -86,7 +86,6 @@ class Node(Candidate):
         self.operators = Operators(store, self.intake, self.election)
         planning = Planning(lambda: self.live.current.planning_process_bundles)
         self.desk = Desk(self.view, self.live, self.journal, seed, self.recorder, self.moves, planning)
-        self.view.on_end = self._broker_ended
         self.terms = Terms(node_id, self.view, self.desk, self.moves, self.live)
         self.explainer = Explainer(self.view, self.desk, self.journal)
         self.standstill = StandstillWatch(self.desk, self.live)
@@ -106,9 +105,7 @@ class Node(Candidate):
         self.bundles = BundleCommands(
             self.view, self.ledger, self.executor, self.reshaper, self.agents, self.must_lead, self.get_term
         )
-        self.deletion = NamespaceDeletion(
-            self.view, self.ledger, self.operators, self.bundles, self.persistence, self.desk.poison
-        )
+        self.deletion = NamespaceDeletion(self.view, self.ledger, self.operators, self.bundles, self.persistence)
         self.lookups = OwnerLookups(
             self.view,
             self.assigner,
@@ -190,14 +187,9 @@ class Node(Candidate):
             self.executor.membership_changed()
             self.reconciler.wake()
 
-    def _broker_ended(self, registration: Registration) -> None:
-        if self.is_leading:
-            self.desk.poison.died(registration)
-
     async def _prepare(self, term: Term) -> None:
         await self.intake.settle_registrations()
         await self.persistence.take_over()
-        self.desk.poison.look(self.view.model.owners())
         self.drains.forget()
         self.plans.forget()
         self.terms.begin(term.epoch)

@@ -169,22 +169,20 @@ def doubts_as_json(doubts: Doubts) -> dict[str, Any]:
         "quarantined": [[each.subject, each.verdict.value, each.why] for each in doubts.quarantined.values()],
         "remarks": [[each.subject, each.verdict.value, each.why] for each in doubts.remarks],
         "sick": [[each.subject, each.verdict.value, each.why] for each in doubts.sick.values()],
-        "poison": [[each.subject, each.verdict.value, each.why] for each in doubts.poison.values()],
     }
 
 
 def doubts_of(content: Mapping[str, Any]) -> Doubts:
-    quarantined, remarks, sick, poison = (
+    quarantined, remarks, sick = (
         [Verdict(subject, reason_of(reason), acted=False, why=why) for subject, reason, why in content.get(key, ())]
-        for key in ("quarantined", "remarks", "sick", "poison")
+        for key in ("quarantined", "remarks", "sick")
     )
-    if not (quarantined or remarks or sick or poison):
+    if not (quarantined or remarks or sick):
         return NO_DOUBTS
     return Doubts(
         {BrokerId(each.subject): each for each in quarantined},
         tuple(remarks),
         {BrokerId(each.subject): each for each in sick},
-        {each.subject: each for each in poison},
     )
 
 

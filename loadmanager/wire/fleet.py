@@ -103,8 +103,8 @@ class MovingBundle(WireModel):
 
 class Fleet(WireModel):
     """The cluster as it is shown. `is_whole` is whether the leader could be asked for what only it knows: drains, the
-    breaker, who is sick or doubted, `poison` and the `lower_bound`, the least `highest` that any assignment would have
-    left when the last round was decided; that is null until a round has been, and so is `mean` without any broker. At
+    breaker, who is sick or doubted, and the `lower_bound`, the least `highest` that any assignment would have left
+    when the last round was decided; that is null until a round has been, and so is `mean` without any broker. At
     most some of the bundles that are `moving` are listed. `faults` by znode. `open_to_anyone`: callers from other
     hosts need no token.
     """
@@ -123,7 +123,6 @@ class Fleet(WireModel):
     capacity: float
     bundles: int
     unowned: int
-    poison: int
     moving: list[MovingBundle]
     moving_in_all: int
     faults: dict[str, str]
@@ -150,7 +149,6 @@ class Briefing(WireModel):
     drains: list[DrainProgress]
     sick: list[str]
     doubted: list[str]
-    poison: int
     lower_bound: float | None
     decisions: list[MarkedDecision]
     operations: list[MarkedOperation]

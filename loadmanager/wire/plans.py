@@ -347,28 +347,3 @@ class ChurnAnswer(WireModel):
     shedding_stopped: bool
     shedding_stopped_seconds_left: int
     frozen_bundles: list[FrozenBundle]
-
-
-class OwnerDeath(WireModel):
-    """The end of a broker's registration, in epoch milliseconds, and for how long it had the bundle."""
-
-    broker: str
-    incarnation: int
-    at: int
-    held_seconds: float
-
-
-class PoisonBundle(WireModel):
-    """A bundle that is given to nobody for the deaths of its last owners."""
-
-    bundle: str
-    deaths: list[OwnerDeath]
-    sentence: str
-    remedy: str
-
-
-class PoisonAnswer(WireModel):
-    """Bundles that brokers seem to die of, and how many are suspected."""
-
-    bundles: list[PoisonBundle]
-    suspects: int

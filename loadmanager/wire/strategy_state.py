@@ -24,7 +24,6 @@ from pydantic_core import InitErrorDetails, from_json, to_json
 from typing_extensions import TypedDict
 
 from loadmanager.core.amounts import MAX_AMOUNT
-from loadmanager.core.leading.poison import Death, Memory, Suspect
 from loadmanager.core.state import as_json
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.dump import Name, StrategyStates
@@ -34,7 +33,6 @@ _STRICT = ConfigDict(extra="forbid", strict=True)
 
 _EpochSeconds = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
 _Share = Annotated[float, Field(ge=0, le=MAX_AMOUNT)]
-_Death = tuple[Name, int, _EpochSeconds, _EpochSeconds]
 _FORMER_MOVE = 7
 """Before there was when a bundle had moved and left, one figure said whether it had returned."""
 
@@ -103,9 +101,7 @@ def _not_finite(value: object, where: _Where) -> Iterator[tuple[_Where, float]]:
 
 class StrategyStateRecord(WireModel):
     """`states` by strategy name, each in the strategy's own form. `recently_unloaded` maps bundles to when they moved,
-    and `last_unloaded` brokers to when a bundle was last taken from them: seconds since 1970. `poison_suspects` and
-    `poison_bundles` are those of `core.leading.poison`; a death is a broker, its incarnation, when, and how long it had
-    the bundle.
+    and `last_unloaded` brokers to when a bundle was last taken from them: seconds since 1970.
     """
 
     states: Annotated[dict[str, dict[str, Any]], AfterValidator(_looked_through), PlainSerializer(as_json)] = Field(
@@ -113,28 +109,6 @@ class StrategyStateRecord(WireModel):
     )
     recently_unloaded: dict[str, _EpochSeconds] = Field(default_factory=dict)
     last_unloaded: dict[str, _EpochSeconds] = Field(default_factory=dict)
-    poison_suspects: dict[str, tuple[int, Annotated[list[_Death], Field(min_length=1)]]] = Field(default_factory=dict)
-    poison_bundles: dict[str, list[_Death]] = Field(default_factory=dict)
-
-    @classmethod
-    def of(cls, states: dict[str, dict[str, Any]], poison: Memory, **others: Any) -> StrategyStateRecord:  # noqa: ANN401 - fields of the record
-        """With what is remembered of poison."""
-        return cls(
-            states=states,
-            poison_suspects={name: (each.version, list(each.deaths)) for name, each in poison.suspects.items()},
-            poison_bundles={name: list(deaths) for name, deaths in poison.poison.items()},
-            **others,
-        )
-
-    def poison_memory(self) -> Memory:
-        """What is remembered of poison."""
-        return Memory(
-            {
-                bundle: Suspect(version, tuple(Death(*each) for each in deaths))
-                for bundle, (version, deaths) in self.poison_suspects.items()
-            },
-            {bundle: tuple(Death(*each) for each in deaths) for bundle, deaths in self.poison_bundles.items()},
-        )
 
 
 def parse_strategy_state(data: bytes, where: str) -> tuple[StrategyStateRecord, InvalidRecordError | None]:

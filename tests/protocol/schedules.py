@@ -455,7 +455,6 @@ async def _lift_controls(world: World) -> None:
     """What operators laid down that keeps bundles from being served is taken back, however often it takes."""
     undone: set[str] = set()
     wanted = [("DELETE", f"/loadbalance/v1/brokers/{_broker(world, n)}/drain") for n in range(world.shape.brokers)]
-    wanted.append(("DELETE", "/loadbalance/v1/poison"))
     tries = 0
 
     def lifted() -> bool:

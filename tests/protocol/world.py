@@ -61,7 +61,6 @@ _NODE_SETTINGS = {
     "namespace_bundle_unloading_timeout_ms": 8_000,
     "unload_attempt_timeout_ms": 2_000,
     "max_concurrent_unloads": UNLOADS_AT_A_TIME,
-    "load_balancer_poison_bundle_deaths": 3,
 }
 
 Then = Callable[[int, bytes], None]

@@ -446,7 +446,6 @@ class FickleFleet:
         await eventually(lambda: self.leader is not None)
         for broker in self.brokers:
             self.ask(0, "DELETE", f"/loadbalance/v1/brokers/{broker.broker_id}/drain")
-        self.ask(0, "DELETE", "/loadbalance/v1/poison")
         await eventually(lambda: not self._under_way, "every request is answered")
         await eventually(self._is_served, "every topic is found at a broker that serves it")
         self.check()

@@ -65,7 +65,6 @@ class LargeFleet:
             "capacity": 100.0,
             "bundles": self.bundles,
             "unowned": 0,
-            "poison": 0,
             "moving": [],
             "movingInAll": 0,
             "faults": {},

@@ -211,17 +211,3 @@ def lift_breaker(
 ) -> AdminRequest:
     """Let shedding go on that the breaker has stopped."""
     return delete(f"{_BASE}/churn/breaker", bundle=bundle)
-
-
-@command(BALANCER, "poison")
-def poison() -> AdminRequest:
-    """Show the bundles that are given to nobody because their last owners died soon after they got them."""
-    return get(f"{_BASE}/poison")
-
-
-@command(BALANCER, "lift-poison")
-def lift_poison(
-    bundle: Annotated[str | None, typer.Option("--bundle", help="Only this bundle; else all of them.")] = None,
-) -> AdminRequest:
-    """Have such bundles given to brokers again."""
-    return delete(f"{_BASE}/poison", bundle=bundle)

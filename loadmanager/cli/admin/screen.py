@@ -27,8 +27,8 @@ _TROUBLED = ("unreadable", "sick", "doubted")
 _DROPPED = ("load", "bundles", "most")
 """What is left out of a line that is too long, in this order."""
 
-_NO_LEADER, _CANNOT, _POISON, _FAULT, _OPEN = "no leader", "cannot move", "poison", "fault", "open"
-_URGENT = {_NO_LEADER: "red", _CANNOT: "yellow", _POISON: "yellow", _FAULT: "red", _OPEN: "yellow"}
+_NO_LEADER, _CANNOT, _FAULT, _OPEN = "no leader", "cannot move", "fault", "open"
+_URGENT = {_NO_LEADER: "red", _CANNOT: "yellow", _FAULT: "red", _OPEN: "yellow"}
 
 
 def draw(seen: Json, width: int, height: int) -> list[str]:
@@ -51,8 +51,6 @@ def _head(seen: Json, width: int) -> list[str]:
     rows += [("balancing", "; ".join(_hindrances(seen["balancing"])) or "on")]
     rows += [(_CANNOT, each["sentence"]) for each in seen["balancing"].get("cannotMove") or ()]
     rows += [("moving", _moving(seen))] if seen["movingInAll"] else []
-    if seen["poison"]:
-        rows.append((_POISON, f"{seen['poison']} bundles, given to nobody: loadmanager admin balancer poison"))
     rows += [(_FAULT, f"{path}: {told}") for path, told in list(faults.items())[:_SHOWN_FAULTS]]
     if len(faults) > _SHOWN_FAULTS:
         rows.append(("", f"and {len(faults) - _SHOWN_FAULTS} more faults"))

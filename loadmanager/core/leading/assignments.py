@@ -11,12 +11,9 @@ together, and written together in each namespace.
                  Ask                                                                                        ─▶ ASKED
                  PlaceSoon                                                                                  ─▶ BACKLOG
     BACKLOG      Ask                                                                                        ─▶ ASKED
-    ASKED,       TIME: the last batch is     it is poison, and has an owner        Answer: its ownership
-    BACKLOG      over, the bundle is in      it is, and there is a broker for it   Write that it gets it    ─▶ WRITTEN
-                 the next one                it is, and there is none              Answer: the verdict
-                                             it waits for its owner, who is back   Write that it returns    ─▶ WRITTEN
-                                             it waits for one who is away          Answer: Held
-                                             it waits for nobody                                            ─▶ UNDECIDED
+    ASKED,       TIME: the last batch is     it waits for its owner, who is back   Write that it returns    ─▶ WRITTEN
+    BACKLOG      over, the bundle is in      it waits for one who is away          Answer: Held
+                 the next one                it waits for nobody                                            ─▶ UNDECIDED
     UNDECIDED    TIME: nothing is WRITTEN                                          Decide                   ─▶ DECIDED
     DECIDED      Decided                     it is given to somebody               Write that               ─▶ WRITTEN
                                              it is not, and has an owner by now    Answer: its ownership
@@ -29,17 +26,15 @@ An Ask for a bundle that is in the batch gets the answer that the bundle gets. W
 became of a write asks again: the record, read again by then, says whether the bundle has an owner.
 
 A bundle is waited with while its owner has gone and is held off (`Picture.holds`). It is given away only to a broker
-that is registered at the moment of the write, and only if it is free, or inherited: its owner has gone. Who is poison
-is said by whoever gives `find_poison` (`leading/poison.py`).
+that is registered at the moment of the write, and only if it is free, or inherited: its owner has gone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple
 
 from loadmanager.core.leading.picture import Picture, find_gone_owner
 from loadmanager.core.leading.signal import Signal
@@ -79,13 +74,6 @@ class Held:
 
     broker: BrokerId
     left_s: float
-
-
-class Poisoned(NamedTuple):
-    """The only broker that such a bundle is given to, if it is there, and why, or why it is given to nobody."""
-
-    broker: Registration | None
-    why: Verdict
 
 
 Outcome = Given | Ownership | Held | Verdict | Exception
@@ -152,7 +140,6 @@ class Assignments:
     """The assignments of one leader."""
 
     picture: Picture
-    find_poison: Callable[[str], Poisoned | None] = lambda _: None
     _asked: dict[str, dict[str, bool]] = field(default_factory=dict)
     """By namespace and bundle whether for a non-persistent topic."""
     _backlog: dict[str, None] = field(default_factory=dict)
@@ -233,7 +220,7 @@ class Assignments:
             del self._backlog[bundle]
         batch = [*asked, *others]
         self._batch.update(batch)
-        undecided = self._give_back(self._keep_poison(batch))
+        undecided = self._give_back(batch)
         if undecided:
             self._undecided = Decide(undecided, frozenset(bundle for bundle in undecided if asked.get(bundle)))
 
@@ -248,23 +235,6 @@ class Assignments:
             if left:
                 self._asked[namespace] = left
         return taken
-
-    def _keep_poison(self, batch: list[str]) -> list[str]:
-        """What is poison goes to the broker that is there for it, else to nobody; the others are returned."""
-        others: list[str] = []
-        given: list[tuple[Assign, Verdict]] = []
-        for bundle in batch:
-            poisoned = self.find_poison(bundle)
-            if poisoned is None:
-                others.append(bundle)
-                continue
-            owned = self._find_owned(bundle)
-            if owned is None and poisoned.broker is not None:
-                given.append((Assign(bundle, poisoned.broker, poisoned.why.verdict), poisoned.why))
-            else:
-                self._answer(bundle, owned or poisoned.why)
-        self._give(given)
-        return others
 
     def _give_back(self, batch: list[str]) -> list[str]:
         """Bundles that wait for their broker go to it if it is back, else to nobody; the others are returned."""

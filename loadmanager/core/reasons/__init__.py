@@ -12,7 +12,6 @@ from loadmanager.core.reasons.judging import JudgingReason
 from loadmanager.core.reasons.merging import MergeReason
 from loadmanager.core.reasons.ownership import OwnershipReason
 from loadmanager.core.reasons.placement import PlacementReason
-from loadmanager.core.reasons.poison import PoisonReason
 from loadmanager.core.reasons.rails import RailReason
 from loadmanager.core.reasons.reports import ReportReason
 from loadmanager.core.reasons.shedding import SheddingReason
@@ -28,7 +27,6 @@ __all__ = [
     "MergeReason",
     "OwnershipReason",
     "PlacementReason",
-    "PoisonReason",
     "RailReason",
     "Reason",
     "ReportReason",

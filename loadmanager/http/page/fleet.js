@@ -40,7 +40,7 @@ export function FleetView() {
 const NOT_WHOLE = "Drains, the breaker, and who is sick are not known here at the moment.";
 
 function Notices({ now }) {
-  const { leader, isWhole, poison, faults = {}, balancing } = now;
+  const { leader, isWhole, faults = {}, balancing } = now;
   const { frozen, breaker, dryRun, cannotMove = [] } = balancing;
   const unreadable = ([path, sentence]) =>
     html`<${Notice} kind="bad" title="A record cannot be read"><code>${path}</code>: ${sentence}<//>`;
@@ -53,7 +53,6 @@ function Notices({ now }) {
         “${frozen}”: nothing is shed, split or merged by itself.<//>`
     }
     ${breaker && html`<${Breaker} ...${breaker} />`}
-    ${poison > 0 && html`<${Poison} count=${poison} />`}
     ${
       dryRun &&
       html`<${Notice} kind="info" title="Dry run" button=${["End…", endDryRun]}>Shedding decides and moves nothing.<//>`
@@ -73,10 +72,6 @@ function Breaker({ stoppedS, bundles }) {
     : ["The breaker has stopped bundles", `${whole(bundles)} kept returning, and are not shed for a time.`];
   return html`<${Notice} kind="warn" title=${title} button=${["Lift…", liftBreaker]}>${sentence}<//>`;
 }
-
-const Poison = ({ count }) => html`<${Notice} kind="warn" title="Poison">
-  ${whole(count)} bundle${count > 1 ? "s are" : " is"} given to nobody, since their last owners died soon after they got
-  them: <code>loadmanager admin balancer poison</code><//>`;
 
 const SIGNS = { bad: "✖", warn: "▲", info: "●" };
 

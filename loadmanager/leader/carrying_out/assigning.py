@@ -53,7 +53,7 @@ class Assigner:
         self._journal = journal
         self._tracing = tracing
         self._trails: dict[str, Trail] = {}
-        self._machine = Assignments(view, desk.poison.find)
+        self._machine = Assignments(view)
         self._driver = Driver(self._machine, self._do)
         self._waiting = Waiting[str, Ownership]()
         self.assignments = 0

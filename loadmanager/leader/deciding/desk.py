@@ -28,7 +28,6 @@ from loadmanager.core.splitting.round import SPLIT_STRATEGY
 from loadmanager.core.state import merged
 from loadmanager.leader.deciding.churn import Churn
 from loadmanager.leader.deciding.planning import Planning
-from loadmanager.leader.deciding.poison import PoisonWatch
 from loadmanager.leader.deciding.working import Previews, Worker
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
@@ -75,7 +74,6 @@ class Desk:
         self.churn = Churn(
             view, live, journal, self._recent_snapshot, self.recorder, moves or MoveRecorder(self.recorder)
         )
-        self.poison = PoisonWatch(view, live, journal, self.recorder, self.churn.memory_changed)
         self._view = view
         self._live = live
         self._rng, self._round_rng = np.random.default_rng(seed).spawn(2)
@@ -297,8 +295,7 @@ class Desk:
         settings = self._live.planner
         age_s, weights = settings.broker_load_data_ttl_in_seconds, settings.resource_weights
         patience_s = settings.sick_broker_patience_s
-        doubts = self._view.gate.doubts(time.time(), age_s, weights, patience_s)
-        self._view.model.set_doubts(doubts.with_poison(self.poison.verdicts()))
+        self._view.model.set_doubts(self._view.gate.doubts(time.time(), age_s, weights, patience_s))
         self._snapshot = None
         return self.snapshot()
 

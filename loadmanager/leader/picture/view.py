@@ -129,8 +129,6 @@ class ClusterView:
     waited for it, a foreign record."""
     faults: dict[str, str] = field(default_factory=dict)
     """What is wrong with a znode, by its path, while it is wrong."""
-    on_end: Callable[[Registration], None] = lambda _: None
-    """Told of each registration that has ended, before anything is done about what it owned."""
     on_record: Callable[[NamespaceEntry, NamespaceEntry], None] = lambda *_: None
     """Told of each record that takes the place of another."""
     on_namespace: list[Callable[[str], None]] = field(default_factory=list)
@@ -246,10 +244,8 @@ class ClusterView:
             _tell(self.on_address, registration.broker)
 
     def drop_broker(self, broker_id: BrokerId) -> None:
-        ended = self.registrations.pop(broker_id, None)
-        if ended is not None:
+        if self.registrations.pop(broker_id, None) is not None:
             self.unsettled += 1
-            self.on_end(ended)
         if self.brokers.pop(broker_id, None) is not None:
             self.model.remove_broker(broker_id)
             self.gate.forget(broker_id)

@@ -66,7 +66,6 @@ def seen(**others: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of it
         "capacity": 100.0,
         "bundles": 32,
         "unowned": 0,
-        "poison": 0,
         "moving": [],
         "movingInAll": 0,
         "faults": {},
@@ -120,7 +119,6 @@ def test_all_that_is_wrong_is_said() -> None:
             drains=[{**drain, "ratePerS": 3.0, "etaS": 3, "blocked": []}],
             brokers=brokers(50.0, 10.0, state="sick"),
             unowned=3,
-            poison=2,
             moving=[
                 {"bundle": BUNDLE, "source": "b1:8080", "destination": None, "reason": "x", "since": NOON_MS - 9_000}
             ],
@@ -138,7 +136,6 @@ def test_all_that_is_wrong_is_said() -> None:
         "frozen: incident 4711; dry run: nothing is moved; the breaker has stopped shedding for 12 min more;",
         "cannot move  Nothing can move because of loadBalancerX",
         f"moving       {BUNDLE} from b1:8080 to nobody yet, since 9 s ago, and 3 more",
-        "poison       2 bundles, given to nobody: loadmanager admin balancer poison",
         "fault        /loadbalance/0: not JSON",
         "open         to anyone: nobody is asked for a token",
         "and 2 more faults",

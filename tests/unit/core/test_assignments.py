@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
@@ -24,7 +24,6 @@ from loadmanager.core.leading.assignments import (
     NotDecided,
     Outcome,
     PlaceSoon,
-    Poisoned,
 )
 from loadmanager.core.leading.signal import Signal
 from loadmanager.core.leading.writing import Write, WriteEnded
@@ -37,7 +36,7 @@ from loadmanager.core.ownership import (
     release,
 )
 from loadmanager.core.plan import Assign, Plan, Verdict
-from loadmanager.core.reasons import OwnershipReason, PlacementReason, PoisonReason
+from loadmanager.core.reasons import OwnershipReason, PlacementReason
 
 BUNDLE = "t/ns/b"
 
@@ -47,11 +46,10 @@ class Leader(APicture):
     """Assignments with their records, and a driver that does nothing until it is told to."""
 
     to_do: list[Instruction] = field(default_factory=list)
-    poison: dict[str, Poisoned] = field(default_factory=dict)
     machine: Assignments = field(init=False)
 
     def __post_init__(self) -> None:
-        self.machine = Assignments(self, self.poison.get)
+        self.machine = Assignments(self)
 
     def step(self, *events: Event) -> list[Instruction]:
         """What is to be done because of these alone; it is kept to be done, too."""
@@ -109,42 +107,6 @@ def leader() -> Leader:
 def asked(leader: Leader) -> None:
     """A bundle is asked for, and about to be decided."""
     leader.step(Ask(BUNDLE), Signal.TIME)
-
-
-POISON = Verdict(BUNDLE, PoisonReason.POISON_BUNDLE, acted=False)
-
-
-def test_poison_is_given_to_nobody_and_those_who_wait_are_told_why(leader: Leader) -> None:
-    leader.poison[BUNDLE] = Poisoned(None, POISON)
-    asked(leader)
-    assert leader.answer() is POISON
-    leader.step(PlaceSoon([BUNDLE]), Signal.TIME)
-    assert leader.answer() is POISON
-    leader.step(Ask(BUNDLE), Ask("t/ns/c"), Signal.TIME)
-    answer, decide = leader.to_do
-    assert isinstance(answer, Answer)
-    assert isinstance(decide, Decide)
-    assert decide.bundles == ["t/ns/c"]
-
-
-def test_poison_is_not_given_back_to_a_broker_that_was_held_off(leader: Leader) -> None:
-    leader.poison[BUNDLE] = Poisoned(None, POISON)
-    leader.records[BUNDLE] = assign(FREE, A, STAMP)
-    leader.registrations[A.broker] = A_BACK
-    leader.held[A.broker] = 60.0
-    asked(leader)
-    assert leader.answer() is POISON
-
-
-def test_poison_goes_to_the_broker_that_is_there_for_it(leader: Leader) -> None:
-    leader.poison[BUNDLE] = Poisoned(B, replace(POISON, verdict=PoisonReason.GIVEN_TO_POISON_BROKER, acted=True))
-    asked(leader)
-    leader.do_write()
-    outcome = leader.answer()
-    assert isinstance(outcome, Given)
-    assert (outcome.stored.owner, outcome.step.reason) == (B, PoisonReason.GIVEN_TO_POISON_BROKER)
-    asked(leader)
-    assert leader.answer() == outcome.stored, "it has it"
 
 
 def test_a_bundle_that_is_asked_for_is_decided_written_and_answered(leader: Leader) -> None:

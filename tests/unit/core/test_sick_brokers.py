@@ -11,7 +11,7 @@ from support.builders import Load, broker, bundle, owned, report, snapshot
 from loadmanager.core import planner
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.controls import Controls
-from loadmanager.core.explain import Situation, explain_broker, explain_bundle, why_not
+from loadmanager.core.explain import Situation, explain_broker, why_not
 from loadmanager.core.filters import EXTENSIBLE, LEVEL, MODULAR, SIMPLE, FilterRules, PlacementQuestion, allowed_brokers
 from loadmanager.core.ownership import FREE
 from loadmanager.core.placement.base import Projection
@@ -19,7 +19,7 @@ from loadmanager.core.plan import Figure, Plan, Unload, Verdict
 from loadmanager.core.planner import PlannerSettings
 from loadmanager.core.policies import NO_POLICIES, IsolationPolicy, Policies
 from loadmanager.core.quality import NO_DOUBTS, Doubts, Gate
-from loadmanager.core.reasons import DoubtReason, FilterReason, PoisonReason
+from loadmanager.core.reasons import DoubtReason, FilterReason
 from loadmanager.core.resources import HealthFigures, ResourceWeights
 from loadmanager.core.snapshot import Snapshot
 
@@ -165,28 +165,6 @@ def test_the_gate_hears_figures_of_reports_that_are_believed() -> None:
     distrusted = replace(report({}, cpu=10), health=bad, load=np.full(4, -1.0))
     gate.judge(brokers[5], distrusted, 180.0, 1_800.0)
     assert len(gate.doubts(400.0, 1_800.0, weights, 60.0).remarks) == 3
-
-
-def test_poison_is_given_to_nobody_by_whatever_places_it_and_is_not_shed() -> None:
-    """As of a bundle that a broker has which is kept for such: no round, drain or free choice takes it elsewhere."""
-    verdict = Verdict(bundle(0), PoisonReason.POISON_BUNDLE, acted=False, why={"deaths": 3})
-    given, rng = hot(NO_DOUBTS.with_poison({bundle(0): verdict})), np.random.default_rng(0)
-    plan, _ = planner.plan_drain(given, [A], PlannerSettings(), {}, rng)
-    assert bundle(0) not in {step.bundle for step in plan.steps}
-    assert [each.verdict for each in plan.verdicts if each.subject == bundle(0)] == [PoisonReason.POISON_BUNDLE]
-    plan = shed(given, "ThresholdShedder")
-    assert len(plan.steps) > 0
-    assert bundle(0) not in {step.bundle for step in plan.steps}
-    assert next(each for each in plan.verdicts if each.subject == bundle(0)) is verdict
-    stays = explain_bundle(Situation(given, PlannerSettings(), {}, rng), bundle(0)).shedding.stays
-    assert stays is verdict
-
-
-def test_doubts_are_none_again_when_nothing_is_poison_any_more() -> None:
-    verdict = Verdict(bundle(0), PoisonReason.POISON_BUNDLE, acted=False)
-    assert NO_DOUBTS.with_poison({}) is NO_DOUBTS
-    assert NO_DOUBTS.with_poison({bundle(0): verdict}).with_poison({}) is NO_DOUBTS
-    assert SICK.with_poison({bundle(0): verdict}).with_poison({}).sick == SICK.sick
 
 
 def test_how_long_a_broker_has_to_be_off_is_a_setting() -> None:

@@ -51,8 +51,6 @@ async def test_the_averages_of_bundles_and_brokers_and_the_strategies_memory_are
         assert state == {
             "states": {"ThresholdShedder": {"usage": {"b1:8080": [5, 0.25]}}},
             "recentlyUnloaded": {BUNDLE: 1_700_000_000.0},
-            "poisonSuspects": {},
-            "poisonBundles": {},
             "lastUnloaded": {},
         }
 

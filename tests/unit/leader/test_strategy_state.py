@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import orjson
 from support.builders import broker, bundle, report, snapshot
 from support.stores import MemoryWorld
 
 from loadmanager.config import Settings
-from loadmanager.core.leading.poison import Death, Memory, Suspect
 from loadmanager.core.planner import PlannerSettings, plan_assignments
 from loadmanager.core.state import as_json
 from loadmanager.leader.deciding.desk import Desk
@@ -21,7 +19,7 @@ from loadmanager.store import paths
 from loadmanager.store.base import Create, MetadataStore
 from loadmanager.store.codec import decode
 from loadmanager.wire.records import LeaderRecord
-from loadmanager.wire.strategy_state import StrategyStateRecord, parse_strategy_state
+from loadmanager.wire.strategy_state import StrategyStateRecord
 
 A, B = broker("a"), broker("b")
 NODE = LeaderRecord(broker_id="node:1", service_url="http://node:1", epoch=0)
@@ -83,24 +81,3 @@ def test_a_state_from_before_sources_were_noted_is_understood() -> None:
         '{"states": {}, "recentlyUnloaded": {"t/n/0x00000000_0xffffffff": 1}}'
     )
     assert record.last_unloaded == {}
-
-
-def test_what_is_remembered_of_poison_reads_as_it_was_and_is_not_lost_with_what_strategies_remember() -> None:
-    deaths = (Death("b1:8080", 1, 1_000.0, 4.5), Death("b2:8080", 2, 1_100.0, 0.0))
-    memory = Memory({bundle(1): Suspect(7, deaths)}, {bundle(2): deaths})
-    rng = np.random.default_rng(0)
-    quotas = {bundle(i): rng.random(5).tolist() for i in range(20_000)}
-    record = StrategyStateRecord.of({"leastLoadedServer": {"model": {"quotas": quotas}}}, memory)
-    kept = StrategyStateRecord.model_validate_json(decode(pack_within_limit(record), "here"))
-    assert kept.states == {}
-    assert kept.poison_memory() == memory
-
-
-def test_what_is_wrong_of_one_bundle_s_deaths_is_left_out_alone() -> None:
-    good = StrategyStateRecord.of({}, Memory({}, {bundle(2): (Death("b1:8080", 1, 1_000.0, 4.5),)}))
-    content = orjson.loads(good.to_json())
-    content["poisonBundles"][bundle(3)] = [["b1:8080", 1, -5.0, 1.0]]
-    content["poisonSuspects"][bundle(1)] = [7, []]
-    record, fault = parse_strategy_state(orjson.dumps(content), "here")
-    assert record == good
-    assert fault is not None
