@@ -36,6 +36,7 @@ class WatchHandlers:
 
     def __init__(self, node_id: str, view: PicturePort, live: SettingsPort, gate: Gate, metrics: WatchMetrics) -> None:
         self._node_id = node_id
+        self._view = view
         self._live = live
         self._hub = Hub(view, lambda request: gate.still_permits(request, Role.LOOKUP), metrics)
 
@@ -86,6 +87,9 @@ class WatchHandlers:
     def _refusal(self, request: web.Request, names: list[str]) -> web.Response | None:
         if self._hub.is_closed:
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, "this node is stopping: ask another node")
+        if not self._view.is_fresh:
+            reason = "this node is cut off from ZooKeeper, or is reading it again: ask another node"
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
         most = math.floor(min(self._live.current.max_watchers, _SHARE * connections_allowed(request)))
         if len(self._hub.watchers) >= most:
             reason = f"{most} watchers are here, as maxWatchers and maxHttpServerConnections allow: ask another node"

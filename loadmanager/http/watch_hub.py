@@ -36,6 +36,9 @@ HEARTBEAT_S = 10.0
 _LOOK_S = 1.0
 """How often each watcher is looked at: whether it is still there, and still may be."""
 
+_STALE_LOOKS = 2
+"""After so many looks in a row at a view that is not fresh all streams end: a link that only blinked ends none."""
+
 _SLOW_S = 30.0
 """Whoever takes nothing of an event for so long is not there any more."""
 
@@ -276,12 +279,14 @@ class Hub:
         return worked_s
 
     async def _look_after(self) -> None:
+        stale_looks = 0
         while True:
             await asyncio.sleep(_LOOK_S)
+            stale_looks = 0 if self._view.is_fresh else stale_looks + 1
             async for watchers in _in_turns(list(self.watchers)):
-                now_s = time.monotonic()
+                now_s, is_stale = time.monotonic(), stale_looks >= _STALE_LOOKS
                 for watcher in watchers:
-                    if watcher.is_gone or not self._permits(watcher.request):
+                    if is_stale or watcher.is_gone or not self._permits(watcher.request):
                         watcher.end()
                     else:
                         watcher.beat(now_s)

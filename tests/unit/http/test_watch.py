@@ -8,15 +8,23 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import orjson
 import pytest
+from prometheus_client import CollectorRegistry
 from pydantic import SecretStr
+from support.delays import a_memory_cluster
 from support.events import Events
-from support.nodes import Cluster, RunningNode, topics_by_bundle
+from support.nodes import Cluster, RunningNode, in_memory, topics_by_bundle
 from support.tokens import CLOSED, SECRET, bearer, token_of
 from support.waiting import eventually
 from yarl import URL
+
+from loadmanager.http.metrics import WatchMetrics
+from loadmanager.http.watch_hub import Hub
+from loadmanager.leader.picture.view import ClusterView
+from loadmanager.store.memory import MemoryStore
 
 WATCH = "/loadbalance/v1/watch"
 TOPIC = "persistent://t/ns/x"
@@ -282,3 +290,42 @@ async def test_a_stream_ends_when_its_token_is_good_no_more(tmp_path: Path) -> N
             key.write_bytes(b"another secret of 32 bytes, or of more.")
             await events.answer.read()
         assert (await node.get(f"{WATCH}?namespace=t/ns", headers=client)).status == 401
+
+
+async def test_streams_of_a_node_that_is_cut_off_from_the_store_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadmanager.http.watch_hub._LOOK_S", 0.05)
+    memory = a_memory_cluster()
+    async with Cluster(in_memory(memory)) as cluster:
+        _, node = await cluster.start_nodes(2)
+        await cluster.a_namespace()
+        assert isinstance(node.store, MemoryStore)
+        async with watching(node) as events:
+            memory.partition(node.store, noticed=True)
+            await events.answer.read()
+        refused = await node.get(f"{WATCH}?namespace=t/ns")
+        assert (refused.status, "cut off" in refused.reason) == (503, True)
+        memory.heal(node.store)
+        await eventually(lambda: node.node.view.is_fresh)
+        async with watching(node) as events:
+            await events.next("snapshot")
+
+
+async def test_a_link_to_the_store_that_only_blinks_ends_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadmanager.http.watch_hub._LOOK_S", 0.0)
+    looks, ended_at = iter([False, True, False, True, False]), list[int]()
+
+    class Blinking(ClusterView):
+        @property
+        def is_fresh(self) -> bool:
+            return next(looks, False)
+
+        @is_fresh.setter
+        def is_fresh(self, _: bool) -> None: ...
+
+    hub = Hub(Blinking(), lambda _: True, WatchMetrics(CollectorRegistry(), "test"))
+    watcher = Mock(places=(), is_gone=False)
+    watcher.end.side_effect = lambda: ended_at.append(len(list(looks)))
+    with hub.has(watcher):
+        await eventually(lambda: ended_at)
+    assert ended_at[0] == 0, "only after two looks in a row"
+    hub.close()

@@ -73,7 +73,7 @@ class Watched:
 
 @pytest.fixture(params=["plain", "tls"])
 async def watched(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Watched]:
-    authority, settings, view = Authority(tmp_path), Settings(history_url=""), ClusterView()
+    authority, settings, view = Authority(tmp_path), Settings(history_url=""), ClusterView(is_fresh=True)
     view.put_broker(BROKER, 0, a_record(BROKER.broker))
     for name, bundles in (("t/small", 64), ("t/large", 8_192)):
         state = NamespaceState.unowned(NamespaceName.parse(name), NamespaceBundles(equal_boundaries(bundles)))
