@@ -31,7 +31,7 @@ class Manner(enum.Enum):
 _STATUSES = {Manner.REFUSES: 412, Manner.FAILS: 503, Manner.REDIRECTS: 307}
 
 
-async def answer(manner: Manner, obey: Callable[[], Awaitable[web.Response]]) -> web.Response | None:
+async def answer(manner: Manner, obey: Callable[[], Awaitable[web.StreamResponse]]) -> web.StreamResponse | None:
     """What comes back; None when the connection ends instead."""
     if manner in _STATUSES:
         return web.Response(status=_STATUSES[manner], headers={"Location": _WHO_SAYS_YES})

@@ -2,12 +2,12 @@
 
     client                                        server
       │──request, after a while ──▶ the link is cut: again and again, until it is not     ──▶ handler
-      │                             the host is there, the process is not: refused
+      │                             the process is gone, or a firewall rejects: refused
       │                             the process is paused: nothing, until it goes on
       │◀──answer, after a while──── the link is cut: as above; the process was killed: the connection breaks
 
 As over TCP, what was sent is not lost while both hosts live, only late, perhaps too late for who waited. A client whose
-connection broke may send a request again, which the server then has twice.
+connection broke may send a request again, which the server then has twice. What is streamed is in `streams`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from aiohttp.http_writer import HttpVersion11
 from multidict import CIMultiDict, CIMultiDictProxy
 from protocol.manners import COMMANDS, Manner, answer
 from protocol.parties import Party, VirtualLoop, current_party
+from protocol.streams import Stream, StreamTransport, StreamWriter
 from yarl import URL
 
 _LATENCY_S = (0.0002, 0.004)
@@ -54,15 +55,19 @@ class Server:
 
 @dataclass(slots=True)
 class Network:
-    """`cuts` are the pairs of hosts (from, to) between which nothing gets through; `delivered` counts what does."""
+    """`cuts` are the pairs of hosts (from, to) between which nothing gets through, `rejects` those between which each
+    attempt to connect is refused at once; `delivered` counts what gets through.
+    """
 
     loop: VirtualLoop
     rng: random.Random
     servers: dict[str, Server] = field(default_factory=dict)
     cuts: set[tuple[str, str]] = field(default_factory=set)
+    rejects: set[tuple[str, str]] = field(default_factory=set)
     delivered: Counter[str] = field(default_factory=Counter)
-    waiting: dict[asyncio.Future[web.Response], Party] = field(default_factory=dict)
+    waiting: dict[asyncio.Future[web.StreamResponse], Party] = field(default_factory=dict)
     """The clients that wait for an answer."""
+    streams: list[Stream] = field(default_factory=list)
     tell: Callable[[str], None] = lambda _: None
     slow_share: float = 0.0
     slow_s: float = 0.0
@@ -91,12 +96,16 @@ class Network:
         if self.is_cut(source, destination) or self.is_cut(destination, source):
             await asyncio.sleep(1.0)
             return False
+        return self._is_refused(source, address)
+
+    def _is_refused(self, source: str, address: str) -> bool:
+        """Whether nobody listens there, or something on the way says so."""
         server = self.servers.get(address)
-        return server is None or server.party.is_dead
+        return server is None or server.party.is_dead or (source, _host_of(address)) in self.rejects
 
     async def exchange(
         self, method: str, url: URL, headers: CIMultiDict[str], body: bytes, connect_s: float | None
-    ) -> web.Response:
+    ) -> web.StreamResponse:
         """The answer to a request of the running party; it may take for ever, but to connect only so many seconds."""
         party = current_party()
         assert party is not None, "only parties send requests"
@@ -106,7 +115,7 @@ class Network:
                 server = await self._connect(party.host, address)
         except TimeoutError:
             raise aiohttp.ConnectionTimeoutError(address) from None
-        answer: asyncio.Future[web.Response] = self.loop.create_future()
+        answer: asyncio.Future[web.StreamResponse] = self.loop.create_future()
 
         def broken() -> None:
             if not self.is_cut(server.party.host, party.host):
@@ -130,16 +139,18 @@ class Network:
         for awaited, party in self.waiting.items():
             if party.host == host:
                 self.loop.as_party(party, 0.0, _fail, awaited)
+        for stream in self.streams:
+            if stream.client.host == host:
+                self.loop.as_party(stream.client, 0.0, stream.broken)
 
     async def _connect(self, host: str, address: str) -> Server:
         await asyncio.sleep(self.latency_s())
         destination = _host_of(address)
         while self.is_cut(host, destination) or self.is_cut(destination, host):  # noqa: ASYNC110 - as TCP does
             await asyncio.sleep(_TRY_AGAIN_S)
-        server = self.servers.get(address)
-        if server is None or server.party.is_dead:
+        if self._is_refused(host, address):
             raise aiohttp.ClientConnectorError(_NOWHERE, ConnectionRefusedError(f"{address} refuses connections"))
-        return server
+        return self.servers[address]
 
 
 @dataclass(eq=False, slots=True)
@@ -153,7 +164,7 @@ class _Delivery:
     url: URL
     headers: CIMultiDict[str]
     body: bytes
-    answer: asyncio.Future[web.Response]
+    answer: asyncio.Future[web.StreamResponse]
 
     def later(self) -> None:
         self._send(self.client.host, self.server.party, self._arrive)
@@ -174,11 +185,16 @@ class _Delivery:
         self.network.loop.create_task(self._handle())
 
     async def _handle(self) -> None:
-        obey = partial(respond, self.server.app, self.method, self.url, self.headers, self.body, self.client)
+        protocol = _Protocol(self.network, self.server.party, self.client, self._reply)
+        obey = partial(respond, self.server.app, self.method, self.url, self.headers, self.body, protocol)
         response = await (answer(self.server.manner, obey) if self.url.path.endswith(COMMANDS) else obey())
+        if response is None or not response.prepared:
+            self._reply(response)
+
+    def _reply(self, response: web.StreamResponse | None) -> None:
         self._send(self.server.party.host, self.client, lambda: self._answered(response))
 
-    def _answered(self, response: web.Response | None) -> None:
+    def _answered(self, response: web.StreamResponse | None) -> None:
         self.network.delivered["answer"] += 1
         if response is None:
             _fail(self.answer)
@@ -187,11 +203,13 @@ class _Delivery:
                 f"{self.client} ◀ {self.server.party}: {response.status} to {self.method} {self.url.path}"
             )
             self.answer.set_result(response)
+        elif isinstance(response, StreamedResponse):
+            response.protocol.leave()
 
 
 async def respond(
-    app: web.Application, method: str, url: URL, headers: CIMultiDict[str], body: bytes, client: Party | None = None
-) -> web.Response:
+    app: web.Application, method: str, url: URL, headers: CIMultiDict[str], body: bytes, protocol: _Protocol
+) -> web.StreamResponse:
     """What the application answers, also when it is an error of aiohttp's or of the handler's own."""
     loop = asyncio.get_running_loop()
     payload = streams.StreamReader(BaseProtocol(loop), 2**16, loop=loop)
@@ -212,33 +230,44 @@ async def respond(
     )
     task = asyncio.current_task()
     assert task is not None
-    request = web.Request(message, payload, _Connection(client), None, task, loop)  # type: ignore[arg-type]  # stand-ins
+    request = web.Request(message, payload, protocol, protocol.writer, task, loop)  # type: ignore[arg-type]  # stand-ins
     try:
-        response = await app._handle(request)
+        return await app._handle(request)
     except web.HTTPException as error:
         return web.Response(status=error.status, text=error.reason)
     except Exception as error:  # noqa: BLE001 - aiohttp answers so
         return web.Response(status=500, text=f"{type(error).__name__}: {error}")
-    assert isinstance(response, web.Response)
-    return response
 
 
-@dataclass(frozen=True, slots=True)
-class Transport:
-    """Who is at the other end, as the kernel knows it."""
+class StreamedResponse(web.StreamResponse):
+    """The head of an answer that is streamed, as its client has it."""
 
-    party: Party
+    def __init__(self, status: int, headers: CIMultiDict[str], protocol: _Protocol) -> None:
+        super().__init__(status=status, headers=headers)
+        self.protocol = protocol
 
 
-class _Connection:
-    """As much of a connection as requests look at."""
+class _Protocol:
+    """As much of a connection as requests look at: who is at the other end, and the stream to it."""
 
     ssl_context = None
     peername = ("10.0.0.1", 1)
     sockname = ("10.0.0.2", 1)
 
-    def __init__(self, client: Party | None) -> None:
-        self.transport = None if client is None else Transport(client)
+    def __init__(
+        self, network: Network, server: Party, client: Party, reply: Callable[[web.StreamResponse], None]
+    ) -> None:
+        self.stream = Stream(network, server, client)
+        self.transport: StreamTransport | None = StreamTransport(client, self.stream)
+        self.writer = StreamWriter(
+            self.stream, lambda status, headers: reply(StreamedResponse(status, headers.copy(), self))
+        )
+
+    def leave(self) -> None:
+        self.stream.leave(self._left)
+
+    def _left(self) -> None:
+        self.transport = None
 
 
 _NOWHERE = ConnectionKey("nowhere", 0, is_ssl=False, ssl=True, proxy=None, proxy_auth=None, proxy_headers_hash=None)
@@ -292,6 +321,7 @@ class _Call:
         self._url = url.update_query(options.get("params") or {})
         self._options = options
         self._timeout = timeout
+        self._streamed: StreamedResponse | None = None
 
     def __await__(self) -> Generator[Any, None, _Answer]:
         return self._make().__await__()
@@ -306,25 +336,33 @@ class _Call:
             response = await self._network.exchange(self._method, self._url, headers, body, self._timeout.sock_connect)
             if response.status == _REDIRECTS and self._options.get("allow_redirects", True):
                 response = web.Response(status=204)
-            return _Answer(self._url, response)
+            if isinstance(response, StreamedResponse):
+                self._network.streams.append(response.protocol.stream)
+                self._streamed = response
+            return _Answer(self._url, response, self._timeout.sock_read)
 
     async def __aenter__(self) -> _Answer:
         return await self._make()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        if self._streamed is not None:
+            self._network.streams.remove(self._streamed.protocol.stream)
+            self._streamed.protocol.leave()
 
 
 class _Answer:
-    """In place of `aiohttp.ClientResponse`: whole, since it has arrived."""
+    """In place of `aiohttp.ClientResponse`: whole, since it has arrived, unless it is streamed."""
 
-    def __init__(self, url: URL, response: web.Response) -> None:
-        body = response.body
+    def __init__(self, url: URL, response: web.StreamResponse, silence_s: float | None = None) -> None:
+        body = response.body if isinstance(response, web.Response) else None
         self.url = url
         self.status = response.status
         self.headers = response.headers
         self.content = _Content(bytes(body) if isinstance(body, (bytes, bytearray)) else b"")
+        if isinstance(response, StreamedResponse):
+            self.content = _Streamed(response.protocol.stream, silence_s)
         self.content_type = response.content_type
 
     async def read(self) -> bytes:
@@ -353,10 +391,20 @@ class _Content:
             yield await self.read()
 
 
+class _Streamed(_Content):
+    def __init__(self, stream: Stream, silence_s: float | None) -> None:
+        super().__init__(b"")
+        self._stream = stream
+        self._silence_s = silence_s
+
+    def iter_any(self) -> AsyncIterator[bytes]:
+        return self._stream.chunks(self._silence_s)
+
+
 def _host_of(address: str) -> str:
     return address.rpartition(":")[0]
 
 
-def _fail(answer: asyncio.Future[web.Response]) -> None:
+def _fail(answer: asyncio.Future[web.StreamResponse]) -> None:
     if not answer.done():
         answer.set_exception(aiohttp.ServerDisconnectedError())

@@ -2,13 +2,15 @@
 
     running ──pause──▶ paused      nothing of it runs; what became due waits (SIGSTOP)
        ▲                  │
-       └─────resume───────┘        all that waited runs, late
+       └─────resume───────┘        all that waited runs, late: messages first, then timers, as in asyncio's loops
+    running ──freeze──▶ frozen     paused, and its monotonic clock stands still (its machine is suspended)
     running or paused ──kill──▶ dead: nothing of it runs ever again (SIGKILL)
 
 Which party a callback belongs to is in its context, which asyncio hands on from task to task. Callbacks of one party
 run in the order in which they became ready, as in any event loop; whose turn it is among several is drawn. Each party
-has a monotonic clock of its own, which runs a little fast or slow and began at some other time. Time passes only when
-nobody has anything left to do, so a day takes as long as what happens in it.
+has a monotonic clock of its own, which runs a little fast or slow and began at some other time, and a boot-time clock
+that counts suspensions as well. Time passes only when nobody has anything left to do, so a day takes as long as what
+happens in it; but a party that stutters stands still, now and then, between two of its callbacks.
 
 Hundreds of thousands of callbacks a second go through here: the loop has handles of its own, and no debug mode.
 """
@@ -45,18 +47,37 @@ class Party:
         self.offset_s = offset_s
         self.is_paused = False
         self.is_dead = False
+        self.stutter: tuple[float, float] | None = None
+        """The share of its callbacks after which it stands still, and for how many seconds at most."""
+        self.is_between = False
+        """It stands still between two callbacks."""
+        self.frozen_s = 0.0
+        """For how long it was frozen in all; `frozen_at_s` is since when it is now."""
+        self.frozen_at_s: float | None = None
         self.on_death: list[Callable[[], None]] = []
         self.ready: deque[_Handle] = deque()
+        self.late_timers: list[_Handle] = []
+        """Timers that became due while it was paused: they run after the messages that arrived meanwhile."""
+        self.frozen_timers: list[_Handle] = []
         self.context = contextvars.copy_context()
         self.context.run(_PARTY.set, self)
 
-    def local_s(self, at_s: float) -> float:
-        """What its clock shows at a moment of the world."""
-        return self.offset_s + at_s * self.rate
+    @property
+    def is_halted(self) -> bool:
+        return self.is_paused or self.is_between
 
-    def world_s(self, local_s: float) -> float:
-        """The moment of the world at which its clock shows this."""
-        return (local_s - self.offset_s) / self.rate
+    def boottime_s(self, now_s: float) -> float:
+        """Its clock that goes on while the machine is suspended."""
+        return self.offset_s + now_s * self.rate
+
+    def monotonic_s(self, now_s: float) -> float:
+        """Its clock that stands still meanwhile."""
+        awake_until_s = now_s if self.frozen_at_s is None else self.frozen_at_s
+        return self.offset_s + (awake_until_s - self.frozen_s) * self.rate
+
+    def world_s(self, monotonic_s: float) -> float:
+        """The moment of the world at which its monotonic clock shows this, unless it is frozen until then."""
+        return (monotonic_s - self.offset_s) / self.rate + self.frozen_s
 
     def __repr__(self) -> str:
         return self.name
@@ -73,7 +94,7 @@ def current_party() -> Party | None:
 class _Handle:
     """A callback that is to run, in place of asyncio's own handles."""
 
-    __slots__ = ("args", "callback", "context", "due_s", "is_cancelled")
+    __slots__ = ("args", "callback", "context", "due_s", "frozen_s", "is_cancelled", "timer_of")
 
     def __init__(
         self, due_s: float, callback: Callable[..., object], args: tuple[object, ...], context: Context
@@ -83,6 +104,9 @@ class _Handle:
         self.args = args
         self.context = context
         self.is_cancelled = False
+        self.timer_of: Party | None = None
+        self.frozen_s = 0.0
+        """How long its party had been frozen when it was set."""
 
     def cancel(self) -> None:
         self.is_cancelled = True
@@ -115,7 +139,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def time(self) -> float:
         party = _PARTY.get(None)
-        return self.now_s if party is None else party.offset_s + self.now_s * party.rate
+        return self.now_s if party is None else party.monotonic_s(self.now_s)
+
+    def boottime(self) -> float:
+        """As `time()`, and goes on while the party is frozen."""
+        party = _PARTY.get(None)
+        return self.now_s if party is None else party.boottime_s(self.now_s)
 
     def call_soon(self, callback: Callable[..., object], *args: object, context: Context | None = None) -> _Handle:  # type: ignore[override]  # as good as asyncio's
         handle = _Handle(0.0, callback, args, contextvars.copy_context() if context is None else context)
@@ -135,7 +164,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """At a time by the clock of the party that is running now."""
         party = _PARTY.get(None)
         due_s = when if party is None else party.world_s(when)
-        return self._later(due_s, callback, args, contextvars.copy_context() if context is None else context)
+        handle = self._later(due_s, callback, args, contextvars.copy_context() if context is None else context)
+        if party is not None:
+            handle.timer_of, handle.frozen_s = party, party.frozen_s
+        return handle
 
     def as_party(self, party: Party, delay_s: float, callback: Callable[..., object], *args: object) -> None:
         """Have the party run this after so many seconds of the world."""
@@ -174,19 +206,61 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def pause(self, party: Party) -> None:
         party.is_paused = True
+        self._halt(party)
+
+    def resume(self, party: Party) -> None:
+        """Let it go on, also if it was frozen."""
+        party.is_paused = False
+        if party.frozen_at_s is not None:
+            self._thaw(party, self.now_s - party.frozen_at_s)
+        self._go_on(party)
+
+    def freeze(self, party: Party) -> None:
+        """Pause it, together with its monotonic clock."""
+        self.pause(party)
+        party.frozen_at_s = self.now_s
+
+    def _thaw(self, party: Party, frozen_s: float) -> None:
+        """Timers are as late as the freeze was long: the clock that they go by did not count it."""
+        party.frozen_s += frozen_s
+        party.frozen_at_s = None
+        for handle in party.frozen_timers:
+            self._put_off(handle, party)
+        party.frozen_timers.clear()
+
+    def _put_off(self, handle: _Handle, party: Party) -> None:
+        handle.due_s += party.frozen_s - handle.frozen_s
+        handle.frozen_s = party.frozen_s
+        self._number += 1
+        heapq.heappush(self._timers, (handle.due_s, self._number, handle))
+
+    def _halt(self, party: Party) -> None:
         if party in self._busy:
             self._busy.remove(party)
 
-    def resume(self, party: Party) -> None:
-        if party.is_paused and party.ready:
+    def _go_on(self, party: Party) -> None:
+        if party.is_halted or party.is_dead:
+            return
+        party.ready.extend(party.late_timers)
+        party.late_timers.clear()
+        if party.ready and party not in self._busy:
             self._busy.append(party)
-        party.is_paused = False
+
+    def _stand_still(self, party: Party, longest_s: float) -> None:
+        def end() -> None:
+            party.is_between = False
+            self._go_on(party)
+
+        party.is_between = True
+        self._halt(party)
+        self._later(self.now_s + self._rng.uniform(0.0, longest_s), end, (), self._world.context)
 
     def kill(self, party: Party) -> None:
         """End it in the middle of whatever it does."""
         self.pause(party)
         party.is_dead = True
         party.ready.clear()
+        party.late_timers.clear()
         for told in party.on_death:
             told()
 
@@ -212,25 +286,44 @@ class VirtualLoop(asyncio.BaseEventLoop):
             handle.context.run(handle.callback, *handle.args)
         except Exception as error:  # noqa: BLE001 - as asyncio's loops do
             self.call_exception_handler({"message": f"in {handle.callback}", "exception": error})
+        if party.stutter is not None and self._rng.random() < party.stutter[0]:
+            self._stand_still(party, party.stutter[1])
 
     def _take(self, handle: _Handle) -> None:
         """It is ready: to be run once it is the turn of its party, which is not, if that is dead."""
         party = handle.context.get(_PARTY, self._world)
-        if not party.is_dead:
-            if not party.ready and not party.is_paused:
-                self._busy.append(party)
-            party.ready.append(handle)
+        if party.is_dead:
+            return
+        if party.is_halted and handle.timer_of is party:
+            party.late_timers.append(handle)
+            return
+        if not party.ready and not party.is_halted:
+            self._busy.append(party)
+        party.ready.append(handle)
 
     def _let_time_pass(self) -> bool:
         """Until the next timer; False when there is none."""
         while self._timers:
             due_s, _, handle = heapq.heappop(self._timers)
-            if handle.is_cancelled:
+            if handle.is_cancelled or self._is_put_off(handle):
                 continue
             self.now_s = max(self.now_s, due_s)
             if int(self.now_s) != self._second:
                 self._second, self._left = int(self.now_s), self._most_a_second
             self._take(handle)
+            return True
+        return False
+
+    def _is_put_off(self, handle: _Handle) -> bool:
+        """Whether the timer is not due yet, since its party is frozen, or was."""
+        party = handle.timer_of
+        if party is None:
+            return False
+        if party.frozen_at_s is not None:
+            party.frozen_timers.append(handle)
+            return True
+        if party.frozen_s > handle.frozen_s:
+            self._put_off(handle, party)
             return True
         return False
 

@@ -3,7 +3,9 @@
     start, a namespace, clients ──▶ the steps, with pauses between them ──▶ everything is mended ──▶ it heals, in time
 
 After every step, and at every change of who serves what and of every record, the invariants are looked at (`brokers`,
-`records`). Once all is mended: every topic is served, every request answered, nothing is under way any more.
+`records`). Once all is mended: every topic is served, also to clients that keep who owns what, every request answered,
+nothing is under way any more. What operators have set stays as it is; one broker is never drained, so that somebody may
+serve.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from unittest.mock import patch
 import orjson
 from aiohttp import web_app
 from protocol.manners import Manner
-from protocol.parties import StuckError, VirtualLoop
-from protocol.world import AGENT_PORT, BROKER_PORT, DRIFT, NAMESPACE, SESSION_S, Shape, World, in_virtual_time
+from protocol.parties import Party, StuckError, VirtualLoop
+from protocol.world import AGENT_PORT, BROKER_PORT, DRIFT, NAMESPACE, Shape, World, in_virtual_time
 
 from loadmanager.core.ownership import Ownership
 from loadmanager.core.reasons.ownership import OwnershipReason
@@ -31,7 +33,12 @@ _ANSWER_S = 25.0
 _TRY_EVERY = 40
 _CREATE_AGAIN_S = 0.2
 _PAUSES_S = (0.01, 0.1, 0.5, 1.5)
-_LONG_PAUSE_S = 7.0
+_LONG_PAUSES = 1.2
+"""Of the nodes' session timeout."""
+_SESSIONS_S = ((6.0, 6.0), (10.0, 2.7))
+"""The timeouts of nodes and of agents: all the same, and those that they have by default."""
+_STUTTERS = ((0.02, 0.05), (0.02, 0.5), (0.002, 3.0), (0.0005, 12.0))
+"""How slow processes are: after so many of their callbacks they stand still, for so many seconds at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +101,29 @@ def _pause(world: World, name: str) -> None:
     world.loop.pause(party)
 
 
+def _freeze(world: World, step: Step) -> None:
+    """A machine is suspended, together with the clocks that do not count that."""
+    for party in _on_machine(world, step.target):
+        world.loop.freeze(party)
+
+
+def _thaw(world: World, step: Step) -> None:
+    for party in _on_machine(world, step.target):
+        world.loop.resume(party)
+
+
+def _on_machine(world: World, host: str) -> list[Party]:
+    parties = [process.party for process in world.processes.values() if process.host == host]
+    return [party for party in parties if party is not None and not party.is_dead]
+
+
+def _slow_down(world: World, step: Step) -> None:
+    """A process stands still between two callbacks, now and then; every other time it is as fast as ever again."""
+    party = world.processes[step.target].party
+    if party is not None:
+        party.stutter = _STUTTERS[step.number // 2 % len(_STUTTERS)] if step.number % 2 else None
+
+
 def _resume(world: World, name: str) -> None:
     party = world.processes[name].party
     assert party is not None
@@ -109,8 +139,24 @@ def _cut(world: World, step: Step) -> None:
         world.network.cuts.add((other, step.target))
 
 
+def _reject(world: World, step: Step) -> None:
+    """A firewall refuses what one host wants to connect to at another; every other time also the other way."""
+    hosts = world.hosts
+    other = hosts[step.number % len(hosts)]
+    if other != step.target:
+        world.network.rejects.add((step.target, other))
+        if step.number % 2:
+            world.network.rejects.add((other, step.target))
+
+
 def _mend_network(world: World, _: Step) -> None:
     world.network.cuts.clear()
+    world.network.rejects.clear()
+
+
+def _limit_znodes(world: World, step: Step) -> None:
+    """Some records have become as large as a znode may be: what is larger is refused. Every third time none is."""
+    world.zookeeper.most_bytes = 300 + step.number if step.number % 3 else None
 
 
 def _lag(world: World, step: Step) -> None:
@@ -125,7 +171,8 @@ def _break_connections(world: World, step: Step) -> None:
 
 def _set_back(world: World, step: Step) -> None:
     """Whoever does that has every lease of before lapse first: see `zookeeper`."""
-    world.zookeeper.set_back((LEASE_RATIO * (1 + DRIFT) + step.number % 7 / 4) * SESSION_S)
+    longest_s = max(world.shape.node_session_s, world.shape.agent_session_s)
+    world.zookeeper.set_back((LEASE_RATIO * (1 + DRIFT) + step.number % 7 / 4) * longest_s)
 
 
 def _behave(world: World, step: Step) -> None:
@@ -137,6 +184,10 @@ def _behave(world: World, step: Step) -> None:
 
 def _use(world: World, step: Step) -> None:
     world.use(world.topics[step.number % len(world.topics)], step.number // 7)
+
+
+def _use_as_client(world: World, step: Step) -> None:
+    world.use_as_client(world.topics[step.number % len(world.topics)], "client-0")
 
 
 def _bundle(world: World, number: int) -> str | None:
@@ -167,8 +218,10 @@ def _ours(world: World, step: Step, path: str) -> str:
 
 
 def _drain(world: World, step: Step) -> None:
+    """Of any broker but the first: whoever drains all has nobody left to serve."""
     method = "DELETE" if step.number % 3 == 0 else "PUT"
-    world.ask(method, _ours(world, step, f"brokers/{_broker(world, step.number)}/drain"))
+    broker = _broker(world, 1 + step.number % (world.shape.brokers - 1))
+    world.ask(method, _ours(world, step, f"brokers/{broker}/drain"))
 
 
 def _hold_off(world: World, step: Step) -> None:
@@ -176,7 +229,7 @@ def _hold_off(world: World, step: Step) -> None:
     world.ask("PUT", url, {"forS": 1 + step.number % 9})
 
 
-def _freeze(world: World, step: Step) -> None:
+def _freeze_balancing(world: World, step: Step) -> None:
     method, body = ("DELETE", None) if step.number % 2 else ("PUT", {"reason": "somebody is looking"})
     world.ask(method, _ours(world, step, "freeze"), body)
 
@@ -253,7 +306,11 @@ DO: dict[str, Callable[[World, Step], None]] = {
     "pause": _on_process(_pause, up=True),
     "resume": _on_process(_resume, up=True),
     "start": _on_process(World.start, up=False),
+    "slow down": _slow_down,
+    "freeze the machine": _freeze,
+    "thaw the machine": _thaw,
     "cut network": _cut,
+    "reject connections": _reject,
     "mend network": _mend_network,
     "break connections": lambda world, step: world.network.break_connections(step.target),
     "cut off from ZooKeeper": lambda world, step: world.zookeeper.cut(step.target),
@@ -265,7 +322,9 @@ DO: dict[str, Callable[[World, Step], None]] = {
     "let a follower lag": _lag,
     "break connections to ZooKeeper": _break_connections,
     "behave": _behave,
+    "let records be too large": _limit_znodes,
     "use a topic": _use,
+    "use a topic as a client": _use_as_client,
     "unload": _on_bundle("unload"),
     "transfer": _on_bundle("unload", _destination),
     "split": _on_bundle("split"),
@@ -274,7 +333,7 @@ DO: dict[str, Callable[[World, Step], None]] = {
     "pin": _pin,
     "hold off": _hold_off,
     "drain": _drain,
-    "freeze": _freeze,
+    "freeze balancing": _freeze_balancing,
     "plan": _plan,
     "change a setting": _change_a_setting,
     "delete the namespace": _delete,
@@ -293,13 +352,16 @@ _WEIGHTS = {
     "drain": 2,
     "plan": 1,
     "change a setting": 2,
-    "freeze": 1,
+    "freeze balancing": 1,
+    "use a topic as a client": 5,
     "kill": 3,
     "stop": 1,
     "start": 6,
     "pause": 4,
     "resume": 7,
+    "slow down": 3,
     "cut network": 3,
+    "reject connections": 2,
     "mend network": 3,
     "break connections": 2,
     "behave": 2,
@@ -310,16 +372,29 @@ _WEIGHTS = {
     "save ZooKeeper's data": 1,
     "set ZooKeeper back": 0.3,
     "let a follower lag": 2,
+    "let records be too large": 1,
     "break connections to ZooKeeper": 2,
 }
-_OF_PROCESSES = frozenset({"kill", "stop", "start", "pause", "resume"})
-_OF_HOSTS = frozenset({"cut network", "break connections", "cut off from ZooKeeper", "mend ZooKeeper's network"})
+_OF_PROCESSES = frozenset({"kill", "stop", "start", "pause", "resume", "slow down"})
+_OF_HOSTS = frozenset(
+    {
+        "cut network",
+        "reject connections",
+        "break connections",
+        "cut off from ZooKeeper",
+        "mend ZooKeeper's network",
+        "freeze the machine",
+        "thaw the machine",
+    }
+)
 
 
 def draw(seed: int, steps: int = 40) -> Schedule:
     """The schedule of a seed."""
     rng = random.Random(seed)
-    shape = Shape(rng.randint(1, 3), rng.randint(2, 3), rng.choice((1, 2, 4)), rng.randint(2, 5))
+    size = rng.randint(1, 3), rng.randint(2, 3), rng.choice((1, 2, 4)), rng.randint(2, 5)
+    node_session_s, agent_session_s = rng.choice(_SESSIONS_S)
+    shape = Shape(*size, clients=1, node_session_s=node_session_s, agent_session_s=agent_session_s)
     processes = [f"node-{n}" for n in range(shape.nodes)]
     processes += [f"{kind}-{n}" for n in range(shape.brokers) for kind in ("agent", "broker")]
     hosts = [f"n{n}" for n in range(shape.nodes)] + [f"b{n}" for n in range(shape.brokers)]
@@ -327,7 +402,8 @@ def draw(seed: int, steps: int = 40) -> Schedule:
     drawn = []
     for what in rng.choices(names, weights, k=steps):
         target = rng.choice(processes) if what in _OF_PROCESSES else rng.choice(hosts) if what in _OF_HOSTS else ""
-        pause_s = _LONG_PAUSE_S if rng.random() < 0.05 else rng.uniform(0.0, rng.choice(_PAUSES_S))
+        is_long = rng.random() < 0.05
+        pause_s = _LONG_PAUSES * node_session_s if is_long else rng.uniform(0.0, rng.choice(_PAUSES_S))
         drawn.append(Step(round(pause_s, 3), what, target, rng.randrange(1_000)))
     _draw_deletions(rng, drawn)
     return Schedule(seed, shape, tuple(drawn))
@@ -386,10 +462,10 @@ async def _play(world: World, steps: Sequence[Step]) -> None:
     await world.wait_until(lambda: not world.zookeeper.is_stopped, _SETTLE_S)
     await _create_namespace(world)
     await _expect_answers(world)
-    await _lift_controls(world)
     await _expect_health(world)
     await _expect_owners_let_go(world)
     await _expect_answers(world)
+    await _lift_controls(world)
 
 
 async def begin(world: World) -> None:
@@ -428,7 +504,8 @@ def _mend(world: World) -> None:
     """Whatever is broken is so no more."""
     calm(world)
     world.tell("— everything is mended")
-    world.network.cuts.clear()
+    _mend_network(world, Step(0.0, "mend network"))
+    world.zookeeper.most_bytes = None
     for server in world.network.servers.values():
         server.manner = Manner.OBEYS
     for host in list(world.zookeeper.cut_hosts):
@@ -438,6 +515,8 @@ def _mend(world: World) -> None:
         follower.lag_s = 0.0
     for name, process in world.processes.items():
         if process.is_up:
+            assert process.party is not None
+            process.party.stutter = None
             _resume(world, name)
         else:
             world.start(name)
@@ -452,7 +531,7 @@ async def _expect_answers(world: World) -> None:
 
 
 async def _lift_controls(world: World) -> None:
-    """What operators laid down that keeps bundles from being served is taken back, however often it takes."""
+    """Operators can take back what keeps bundles from some brokers, however often it takes."""
     undone: set[str] = set()
     wanted = [("DELETE", f"/loadbalance/v1/brokers/{_broker(world, n)}/drain") for n in range(world.shape.brokers)]
     tries = 0
@@ -479,26 +558,32 @@ def _note(undone: set[str], path: str, status: int) -> None:
 
 async def _expect_health(world: World) -> None:
     """In time every topic is served, nothing is on its way, and everybody was answered."""
-    served: set[str] = set()
+    served: set[tuple[str, bool]] = set()
+    wanted = [(topic, by_client) for topic in world.topics for by_client in (False, True)[: 1 + world.shape.clients]]
 
     def all_served() -> bool:
-        for number, topic in enumerate(world.topics):
+        for number, each in enumerate(wanted):
+            topic, by_client = each
             if not world.served.serving(topic):
-                served.discard(topic)
-            if topic not in served and f"{topic}" not in waiting:
-                waiting[topic] = world.loop.now_s
-                world.use(topic, number, then=lambda topic=topic: served.add(topic))  # type: ignore[misc]
-        for topic in [topic for topic, at_s in waiting.items() if world.loop.now_s - at_s > 1.0]:
-            del waiting[topic]
+                served.discard(each)
+            if each not in served and each not in waiting:
+                waiting[each] = world.loop.now_s
+                if by_client:
+                    world.use_as_client(topic, "client-0", then=lambda each=each: served.add(each))  # type: ignore[misc]
+                else:
+                    world.use(topic, number, then=lambda each=each: served.add(each))  # type: ignore[misc]
+        for each in [each for each, at_s in waiting.items() if world.loop.now_s - at_s > 1.0]:
+            del waiting[each]
         _create_again(world, created)
-        return len(served) == len(world.topics) and not world.records.released_at_s
+        return len(served) == len(wanted) and not world.records.released_at_s
 
-    waiting: dict[str, float] = {}
+    waiting: dict[tuple[str, bool], float] = {}
     created: list[float] = []
     for name in [name for name, process in world.processes.items() if not process.is_up]:
         world.start(name)
     if not await world.wait_until(lambda: _restart_ended(world) and all_served(), _SETTLE_S) and not world.violations:
-        missing = sorted(set(world.topics) - served)
+        missing = [f"{topic}{' to a client that keeps owners' * by_client}" for topic, by_client in wanted]
+        missing = [name for name, each in zip(missing, wanted, strict=True) if each not in served]
         world.failures.append(
             f"{_SETTLE_S:g} s after everything was mended: not served {missing},"
             f" on their way {sorted(world.records.released_at_s)}"

@@ -21,6 +21,7 @@ _PAUSES_A_MACHINE = int(os.environ.get("PROTOCOL_PAUSES") or 2_000) // 4
 _LOST_S = 3.1
 """The session, one of ZooKeeper's ticks, and what it takes to notice."""
 _MACHINES = 40
+_AGENT_SESSION_S = AgentSettings.model_fields["metadata_store_session_timeout_millis"].default / 1000
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
@@ -29,7 +30,6 @@ pytestmark = [
 
 
 async def _begin_with_defaults(world: World) -> None:
-    world.agents_session_s = AgentSettings.model_fields["metadata_store_session_timeout_millis"].default / 1000
     calm(world)
     await begin(world)
     assert await world.wait_until(lambda: _serve_all(world), 30.0)
@@ -98,7 +98,8 @@ def test_a_pause_of_a_second_costs_no_broker_its_registration_nor_any_topic_its_
         assert dict(world.records.bundles()) == before, "every bundle has the owner that it had, in the same life"
         closed.extend(noted)
 
-    assert not live(1, Shape(nodes=1, brokers=4, bundles=8, topics=8), main).violations
+    shape = Shape(nodes=1, brokers=4, bundles=8, topics=8, agent_session_s=_AGENT_SESSION_S)
+    assert not live(1, shape, main).violations
     assert not closed
 
 
@@ -114,6 +115,7 @@ def test_the_bundles_of_a_machine_that_is_lost_are_served_elsewhere_in_three_sec
         assert await world.wait_until(lambda: _serve_all(world), 30.0)
         took_s.append(world.loop.now_s - lost_s)
 
+    shape = Shape(nodes=1, brokers=2, bundles=4, topics=4, agent_session_s=_AGENT_SESSION_S)
     for seed in range(_MACHINES):
-        assert not live(seed, Shape(nodes=1, brokers=2, bundles=4, topics=4), main).violations
+        assert not live(seed, shape, main).violations
     assert max(took_s) < _LOST_S

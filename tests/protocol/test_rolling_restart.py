@@ -13,18 +13,15 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from unittest.mock import patch
 
 import aiohttp
 import pytest
 from protocol.network import ClientSession
 from protocol.parties import Party
-from protocol.pushing import Pushing
 from protocol.schedules import begin, calm, live, stop
 from protocol.world import BROKER_PORT, NAMESPACE, Shape, World
 
 from loadmanager.client import LookupClient
-from loadmanager.client.nodes import Nodes
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import OwnershipState
 from loadmanager.errors import LoadManagerError
@@ -191,11 +188,10 @@ def test_every_broker_restarts_and_no_request_fails(
         await begin(world)
         fleet = Fleet(world, patience_s)
         fleets.append(fleet)
-        with patch.object(Nodes, "watching", Pushing(world).watching):
-            await fleet.begin()
-            for number in range(BROKERS):
-                await restarted(fleet, number)
-            await world.wait(patience_s)
+        await fleet.begin()
+        for number in range(BROKERS):
+            await restarted(fleet, number)
+        await world.wait(patience_s)
         assert all(client.owners.resolve(client.topic) for client in fleet.clients), "it was pushed to them"
 
     world = live(1, Shape(2, BROKERS, BROKERS * _BUNDLES_PER_BROKER, BROKERS * _TOPICS_PER_BROKER), main)

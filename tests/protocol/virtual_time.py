@@ -15,11 +15,17 @@ _START_S = 1_700_000_000.0
 class VirtualTime:
     """What the product uses of `time`; the wall clock is right everywhere."""
 
+    CLOCK_BOOTTIME = "boottime"
+    CLOCK_MONOTONIC = "monotonic"
+
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
 
     def monotonic(self) -> float:
         return self._loop.time()
+
+    def clock_gettime(self, clock: str) -> float:
+        return self._loop.boottime() if clock == self.CLOCK_BOOTTIME else self._loop.time()
 
     def perf_counter(self) -> float:
         return self._loop.time()

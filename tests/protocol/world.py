@@ -34,8 +34,9 @@ from support.nodes import settings as node_settings
 from loadmanager.agent.host_usage import HostUsage
 from loadmanager.agent.life import Life
 from loadmanager.agent.service import Agent
+from loadmanager.client import LookupClient
 from loadmanager.config import AgentSettings, Settings
-from loadmanager.errors import StoreError
+from loadmanager.errors import LoadManagerError, NodesUnavailableError, StoreError
 from loadmanager.http.app import make_app
 from loadmanager.leader.service import Node
 
@@ -43,7 +44,7 @@ NAMESPACE = "t/ns"
 SESSION_S = 6.0
 NODE_PORT, AGENT_PORT, LOCAL_PORT, BROKER_PORT = 8080, 9090, 9091, 6650
 _OK, _NO_CONTENT = 200, 204
-_ANSWERS = {_OK, 202, _NO_CONTENT, 400, 404, 409, 412, 503, 504}
+_ANSWERS = {_OK, 202, _NO_CONTENT, 400, 404, 409, 412, 413, 503, 504}
 """Whatever is asked for is answered so."""
 DRIFT = 0.0049
 """Of each clock: one runs a hundredth faster than another, at most, as the contract allows."""
@@ -53,6 +54,8 @@ _PATIENCE_S = 20.0
 UNLOADS_AT_A_TIME = 2
 """By the nodes' own settings; operators only ever allow less."""
 _STORY_LINES = 400
+_CLIENT_PAUSE_S = 1.0
+_CLIENT_PATIENCE_S = 5.0
 
 _NODE_SETTINGS = {
     "lookup_timeout_ms": 5_000,
@@ -69,12 +72,15 @@ Then = Callable[[int, bytes], None]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How large a cluster is."""
+    """How large a cluster is, and the timeouts of its sessions with ZooKeeper; `clients` keep who owns what."""
 
     nodes: int
     brokers: int
     bundles: int
     topics: int
+    clients: int = 0
+    node_session_s: float = SESSION_S
+    agent_session_s: float = SESSION_S
 
 
 @dataclass(eq=False, slots=True)
@@ -116,7 +122,6 @@ class World:
         self.zookeeper.on_set_back.append(self.records.set_back)
         self.topics = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(shape.topics)]
         self.kernels = Kernels(seed, loop)
-        self.agents_session_s = SESSION_S
         self.lives: dict[str, Party] = {}
         """The agents there have been, by the names of their lives."""
         self.unanswered: dict[str, float] = {}
@@ -124,12 +129,18 @@ class World:
         self.processes: dict[str, Process] = {}
         self.states = States(self.records, self.served, self.processes.values())
         self.records.on_change = self.served.on_change = self.states.note
+        self.advertised: dict[str, str] = {}
+        """Where nodes say that they are reached, by their names, if that is not true."""
+        self.owners: dict[str, LookupClient] = {}
+        """What the clients that keep owners have, by their names, while they run."""
         self._people = Party("people", "people")
         for number in range(shape.nodes):
             self._add(f"node-{number}", f"n{number}", self._run_node)
         for number in range(shape.brokers):
             self._add(f"agent-{number}", f"b{number}", self._run_agent)
             self._add(f"broker-{number}", f"b{number}", self._run_broker)
+        for number in range(shape.clients):
+            self._add(f"client-{number}", f"c{number}", self._run_client)
 
     def tell(self, line: str) -> None:
         self.story.append(f"{self.loop.now_s:9.3f}  {line}")
@@ -180,8 +191,9 @@ class World:
     async def _run_node(self, process: Process, party: Party) -> None:
         address = f"{process.host}:{NODE_PORT}"
         settings = _settings_of_nodes()
-        async with self._a_store() as store:
-            node = process.node = Node(settings, store, address, f"http://{address}", self.rng.getrandbits(32))
+        async with self._a_store(self.shape.node_session_s) as store:
+            url = self.advertised.get(process.name, f"http://{address}")
+            node = process.node = Node(settings, store, address, url, self.rng.getrandbits(32))
             self.network.serve(address, party, make_app(node))
             await node.start()
             await _first(_event(process.stop), node.failure)
@@ -191,7 +203,7 @@ class World:
         host = process.host
         url = f"http://{host}:{AGENT_PORT}"
         settings = _settings_of_agent(host, self.shape.nodes)
-        async with self._a_store(self.agents_session_s) as store:
+        async with self._a_store(self.shape.agent_session_s) as store:
             agent = Agent(settings, store, url, clock=self.loop.time, life=_VirtualLife(party, self.lives))
             self.network.serve(f"{host}:{AGENT_PORT}", party, agent.server.app())
             self.network.serve(f"{host}:{LOCAL_PORT}", party, agent.server.broker_app())
@@ -207,8 +219,20 @@ class World:
         async with broker.hosting:
             await _event(process.stop)
 
+    async def _run_client(self, process: Process, party: Party) -> None:
+        """One that keeps who owns what, as nodes push it; it is made again where no node answers."""
+        urls = [self.node_url(number) for number in range(self.shape.nodes)]
+        assert process.stop is not None
+        while not process.stop.is_set():
+            client = LookupClient(urls, namespaces=[NAMESPACE], chance=random.Random(party.name))
+            with contextlib.suppress(NodesUnavailableError):
+                async with client:
+                    self.owners[process.name] = client
+                    await process.stop.wait()
+            await asyncio.sleep(_CLIENT_PAUSE_S)
+
     @contextlib.asynccontextmanager
-    async def _a_store(self, session_timeout_s: float = SESSION_S) -> Any:  # noqa: ANN401 - AsyncIterator[ModelStore], which mypy wants spelt out
+    async def _a_store(self, session_timeout_s: float) -> Any:  # noqa: ANN401 - AsyncIterator[ModelStore], which mypy wants spelt out
         written = as_another_version if self.rng.random() < _ANOTHER_VERSION else list
         store = ModelStore(self.zookeeper, session_timeout_s=session_timeout_s, written=written)
         await store.start()
@@ -256,6 +280,26 @@ class World:
                 then()
 
         self.ask("GET", f"{self.node_url(node)}/lookup/v2/topic/{topic.replace('://', '/')}", then=found)
+
+    def use_as_client(self, topic: str, name: str, then: Callable[[], None] | None = None) -> None:
+        """A client that keeps owners uses a topic where it takes it to be; `then` is called if it can."""
+        party = self.processes[name].party
+        if party is not None and not party.is_dead and name in self.owners:
+            self.loop.as_party(party, 0.0, lambda: asyncio.create_task(self._use_as_client(topic, name, then)))
+
+    async def _use_as_client(self, topic: str, name: str, then: Callable[[], None] | None) -> None:
+        owners = self.owners[name]
+        status = 0
+        with contextlib.suppress(LoadManagerError):
+            owner = await owners.lookup(topic, _CLIENT_PATIENCE_S)
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError):
+                url = f"http://{owner.broker_id}/serve?topic={topic}"
+                async with ClientSession().get(url, timeout=aiohttp.ClientTimeout(total=_CLIENT_PATIENCE_S)) as answer:
+                    status = answer.status
+            if status != _NO_CONTENT:
+                owners.refused(topic, owner.broker_id)
+            elif then is not None:
+                then()
 
     # Time
 
@@ -337,7 +381,8 @@ def in_virtual_time(loop: VirtualLoop, network: Network, kernels: Kernels) -> It
         stack.enter_context(patch("aiohttp.TCPConnector", lambda **_: None))
         stack.enter_context(patch("loadmanager.agent.usage_sampler.UsageSampler.sample", _no_sample))
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-        stack.enter_context(patch("loadmanager.broker.hosting.log.disabled", new=True))
+        for module in ("broker.hosting", "client.watch"):
+            stack.enter_context(patch(f"loadmanager.{module}.log.disabled", new=True))
         try:
             yield
         finally:

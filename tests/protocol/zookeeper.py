@@ -27,11 +27,12 @@ from typing import Any, Protocol
 
 from protocol.parties import Party, current_party
 
-from loadmanager.errors import OutcomeUnknownError, StoreUnavailableError, TransactionFailedError
+from loadmanager.errors import OutcomeUnknownError, StoreUnavailableError, TransactionFailedError, ZnodeTooLargeError
 from loadmanager.store._subscriptions import Subscriptions
 from loadmanager.store.base import (
     Create,
     Op,
+    Put,
     SessionState,
     Unsubscribe,
     Znode,
@@ -144,6 +145,8 @@ class Ensemble:
         self.slow_share = rng.choice(_SLOW_SHARES)
         """So many messages are slow: drawn once."""
         self.cut_hosts: set[str] = set()
+        self.most_bytes: int | None = None
+        """How large a znode's data may be, if that is less than ZooKeeper itself takes."""
         self.on_commit: list[OnCommit] = []
         self.on_set_back: list[OnSetBack] = []
         self.messages = 0
@@ -276,6 +279,12 @@ class Ensemble:
         session = self.sessions.get(number)
         if session is not None:
             session.heard_at_s = self.loop.now_s
+
+    def check_sizes(self, ops: Sequence[Op]) -> None:
+        """Refuse what is too large, as clients do before they send it."""
+        for op in ops:
+            if self.most_bytes is not None and isinstance(op, Create | Put) and len(op.data) > self.most_bytes:
+                raise ZnodeTooLargeError(f"{op.path}: {len(op.data)} bytes, at most {self.most_bytes} fit into a znode")
 
     def write(self, ops: Sequence[Op], number: int) -> list[int]:
         """Do all operations or none, for a session that lives."""
@@ -541,6 +550,7 @@ class ModelStore(OfSession):
         if not ops:
             return []
         ops = self._written(ops)
+        self._ensemble.check_sizes(ops)
         self._check_usable(session_id)
         number, follower, era = self.session_id, self._follower(), self._ensemble.era
 
