@@ -140,16 +140,6 @@ _AVERAGES = (
             **_of(_DOUBLE, "reported", "summed"),
         ),
     ),
-    Dataset(
-        "running_means",
-        "the leader's short and long means of a bundle",
-        _struct(
-            **_of(_STRING, "bundle", "namespace"),
-            **_of(_DOUBLE, *(f"short_{metric}" for metric in METRICS), *(f"long_{metric}" for metric in METRICS)),
-            **_of(_INT, "short_samples", "long_samples"),
-            **_of(_LONG, "topics", "at_ms", "epoch", "sequence"),
-        ),
-    ),
 )
 
 _BALANCE = (

@@ -42,27 +42,19 @@ def _clean_of(unit: Unit, usable: Sequence[Usable], faults: Sequence[FileFault],
     flushed = [each for one in usable for each in _as_flushed(one)]
     last = [file for file, last_ms in flushed if last_ms >= unit.to_ms - STANDS_MS]
     files = [file for file, _ in flushed]
-    of_bundles = [file for file in files if file.table == BUNDLE_REPORTS]
     return Clean(
         digest_of(range_ms, _said(files), sorted((each.path, each.why) for each in faults)),
         digest_of(range_ms, _said(last)),
-        by_hour(of_bundles),
         *range_ms,
         sum(file.size_bytes for file in files),
         sorted({file.epoch for file in files}),
-        max(([file.epoch, file.last] for file in of_bundles), default=[-1, -1]),
     )
 
 
-def files_flushed(history: HistoryTables, table: str) -> list[HistoryFile]:
-    """The files of the table as the history's leaders wrote them, also those that are compacted by now: whether they
-    are makes no difference to what is made of them.
-    """
-    return [file for usable in history.files(table) for file, _ in _as_flushed(usable)]
-
-
 def _as_flushed(usable: Usable) -> list[tuple[HistoryFile, int]]:
-    """The same of one file, each with its last time; -1 where there is none."""
+    """Return the files that leaders wrote, each with its last time (-1 without rows), also where they are compacted:
+    whether they are makes no difference to what is made of them.
+    """
     file, look = usable
     if not look.originals:
         return [(file, -1 if look.times is None else look.times[1])]
@@ -78,13 +70,6 @@ def _flushed(file: HistoryFile, original: Original) -> HistoryFile:
 def _said(files: Iterable[HistoryFile]) -> list[tuple[str, int, int]]:
     """What tells these files from others; times to the millisecond, since Hadoop's filesystems have no more."""
     return sorted((file.path, file.size_bytes, file.mtime_ns // 1_000_000) for file in files)
-
-
-def by_hour(files: Iterable[HistoryFile]) -> dict[str, str]:
-    found = defaultdict(list)
-    for file in files:
-        found[str(file.hour_ms)].append(file)
-    return {hour: digest_of(_said(each)) for hour, each in found.items()}
 
 
 def faults_in(history: HistoryTables) -> list[FileFault]:

@@ -1,6 +1,6 @@
 """Clean tables and windows kept up with a history: what has changed since the last time is made anew, and no more.
 
-    the files of a unit (a day, or an hour)  ──▶  its clean rows  ──▶  its windows  ──▶  running means
+    the files of a unit (a day, or an hour)  ──▶  its clean rows  ──▶  its windows
     the last minutes of the one before       ──────────────────────────────┘
     until when terms and the range go        ──────────────────────────────┘
 
@@ -19,14 +19,12 @@ from pyspark.sql import SparkSession
 
 from loadmanager.core.resources import HOT
 from loadmanager.errors import PipelineError
-from loadmanager.history.schemas import BUNDLE_REPORTS
 from loadmanager.pipeline.averaging import BY_UNIT, SUBJECTS
 from loadmanager.pipeline.filesystems import directory_at
-from loadmanager.pipeline.found import by_hour, files_flushed, found_in
-from loadmanager.pipeline.made import ANYTHING, Clean, Made, digest_of, load_made
-from loadmanager.pipeline.making import Maker, make_means, together
+from loadmanager.pipeline.found import found_in
+from loadmanager.pipeline.made import ANYTHING, digest_of, load_made
+from loadmanager.pipeline.making import Maker, together
 from loadmanager.pipeline.reading import HistoryTables, read_leaving_out
-from loadmanager.pipeline.running_means import MEANS
 from loadmanager.pipeline.standing import Ends, ends_of
 from loadmanager.pipeline.units import Grain, Unit, unit_of
 from loadmanager.pipeline.writing import Tables
@@ -56,7 +54,7 @@ class KeepingUp:
         self._directory = directory_at(spark, str(tables))
         self._made = load_made(self._directory, url, new_grain)
         if anew:
-            self._forget(*WINDOW_TABLES, *CLEAN_TABLES, MEANS)
+            self._forget(*WINDOW_TABLES, *CLEAN_TABLES)
         self._there: set[Unit] = set()
 
     @property
@@ -86,7 +84,6 @@ class KeepingUp:
         found = found_in(history, grain)
         changed = _changed(found, made, grain, from_ms)
         self._there = {*found, *self._units(made)}
-        self._forget_means_if_late(history, {unit: found[unit] for unit in changed if unit in found})
         sizes = {unit: clean.size_bytes for unit, clean in found.items()}
         for units in together(changed, lambda unit: sizes.get(unit, 0), TOGETHER_BYTES):
             self._begin(made, units, ANYTHING)
@@ -141,32 +138,6 @@ class KeepingUp:
             found[unit] = digest_of(files, of_terms, min(end_ms, unit.to_ms), overloaded)
         return found
 
-    def _forget_means_if_late(self, history: HistoryTables, changed: Mapping[Unit, Clean]) -> None:
-        """Means go on from report to report: where an earlier one came late, or is gone, they begin anew."""
-        made = self._made
-        newest = max((each.newest for each in made.clean.values()), default=[-1, -1])
-        known = {hour: digest for clean in made.clean.values() for hour, digest in clean.hours.items()}
-        files = files_flushed(history, BUNDLE_REPORTS)
-        earlier = by_hour(file for file in files if [file.epoch, file.first] <= newest)
-        hours = {hour for clean in changed.values() for hour in clean.hours}
-        is_late = any(known.get(hour) != digest for hour, digest in earlier.items() if hour in hours)
-        is_shorter = newest > max(([file.epoch, file.last] for file in files), default=[-1, -1])
-        if is_late or is_shorter or any(_ends_otherwise(unit, clean, made) for unit, clean in changed.items()):
-            made.means.clear()
-
-    def go_on_with_means(self) -> None:
-        """Have the running means of all clean rows."""
-        made = self._made
-        if not self._tables.has(MEANS):
-            self._forget(MEANS)
-        now = {key: clean.files for key, clean in made.clean.items()}
-        new = [unit for unit in self._units(now) if made.means.get(unit.key) != now[unit.key]]
-        if new:
-            parts = [key for unit in new for key in (unit.key, unit.end_key)] if made.means else None
-            make_means(self._spark, self._tables, parts, goes_on=bool(made.means))
-        made.means = now
-        made.save(self._directory)
-
     def _begin(self, made: dict[str, Any], units: Iterable[Unit], anything: object) -> None:
         made.update({unit.key: anything for unit in units})
         self._made.save(self._directory)
@@ -184,19 +155,9 @@ class KeepingUp:
             self._made.clean.clear()
         if set(names) & set(WINDOW_TABLES):
             self._made.windows.clear()
-        if MEANS in names:
-            self._made.means.clear()
 
     def _units(self, keys: Iterable[str]) -> list[Unit]:
         return [unit_of(key, self._made.grain) for key in keys]
-
-
-def _ends_otherwise(unit: Unit, clean: Clean, made: Made) -> bool:
-    """Whether rows of files may count that did not before, or not any more; also when a run was killed."""
-    before = made.clean.get(unit.key)
-    if before is None:
-        return unit.key in made.means
-    return clean.from_ms < before.from_ms or clean.to_ms != before.to_ms
 
 
 def _changed(found: Mapping[Unit, object], made: Mapping[str, object], grain: Grain, from_ms: int = 0) -> list[Unit]:

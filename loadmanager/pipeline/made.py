@@ -5,7 +5,6 @@ what a run was making when it was killed is made anew by the next one.
 
     clean       by unit, what its clean rows were made of
     windows     by unit, what its windows were made of
-    means       by unit, the clean rows that the running means have
 """
 
 from __future__ import annotations
@@ -22,28 +21,26 @@ from loadmanager.pipeline.units import Grain
 
 MADE = "_made.json"
 
-RULES = 2
+RULES = 3
 """Of how tables are made. Whoever has rows come out otherwise raises it, and all is made anew."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clean:
-    """What the clean rows of a unit were made of: digests of its `files`, of the `last_files`, which have rows that may
-    stand into the next unit, and of the files of bundles by hour (`hours`); from when to when rows counted. `newest` is
-    the epoch and sequence of the newest report of bundles.
+    """Digests of the files that the clean rows of a unit were made of, and from when to when rows counted.
+
+    `last_files` have rows that may stand into the next unit.
     """
 
     files: str
     last_files: str
-    hours: dict[str, str]
     from_ms: int
     to_ms: int
     size_bytes: int
     epochs: list[int]
-    newest: list[int]
 
 
-ANYTHING = Clean("", "", {}, 0, 0, 0, [], [-1, -1])
+ANYTHING = Clean("", "", 0, 0, 0, [])
 """What the clean rows of a unit may be that was being made when a run was killed; of windows it is an empty string."""
 
 
@@ -56,7 +53,6 @@ class Made:
     rules: int = RULES
     clean: dict[str, Clean] = field(default_factory=dict)
     windows: dict[str, str] = field(default_factory=dict)
-    means: dict[str, str] = field(default_factory=dict)
     batches: int = 0
 
     def save(self, directory: Directory) -> None:

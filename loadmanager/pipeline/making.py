@@ -16,7 +16,7 @@ from pyspark import RDD
 from pyspark.sql import SparkSession
 
 from loadmanager.history.files import HOUR_MS, HistoryFile
-from loadmanager.history.schemas import BUNDLE_REPORTS, EVENTS
+from loadmanager.history.schemas import EVENTS
 from loadmanager.pipeline.averaging import (
     BY_UNIT,
     CLEAN,
@@ -28,12 +28,11 @@ from loadmanager.pipeline.averaging import (
     with_days,
 )
 from loadmanager.pipeline.cleaning import FLEET_EVENTS_TABLE, Cleaning, Damaged, FileToClean, Rejections, Together
-from loadmanager.pipeline.contents import WHOLE, RowFile
+from loadmanager.pipeline.contents import RowFile
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.file_bytes import exchanged, on_files
 from loadmanager.pipeline.found import CLEANED_FROM, faults_in, hour_of
 from loadmanager.pipeline.reading import DamagedFileError, HistoryTables, overlapping_files
-from loadmanager.pipeline.running_means import MEANS, Sampling, gone_on
 from loadmanager.pipeline.standing import FLEET_EVENTS, STANDS_MS, Ends
 from loadmanager.pipeline.storing import Put
 from loadmanager.pipeline.units import Grain, Unit, unit_at
@@ -177,21 +176,6 @@ class Maker:
             there = self._tables.contents(name).parts
             found[name] = [*own, *(part for part in there if part not in self._stay and part not in own)]
         return found
-
-
-def make_means(spark: SparkSession, tables: Tables, parts: Sequence[str] | None, *, goes_on: bool) -> None:
-    """The running means of these parts of the clean rows, or of all; they go on from those that there are."""
-    clean = tables.files(CLEAN[BUNDLE_REPORTS], parts)
-    tasks = tasks_of(spark, clean, lambda each: each[1].rows, TASK_ROWS)
-    count = max(1, len(tasks))
-    tasks += [[each] for each in (tables.files(MEANS) if goes_on else [])]
-    paths = [[path for path, _ in task] for task in tasks]
-    given = list(zip(paths, paths, strict=True))
-
-    def made(_: Put) -> RDD[Any]:
-        return exchanged(on_files(spark, tables.directory, given, Sampling(count)), count).mapPartitions(gone_on)
-
-    tables.write_made(made, {MEANS: [WHOLE]}, _nothing_told)
 
 
 def tasks_of(

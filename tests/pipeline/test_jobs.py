@@ -59,7 +59,6 @@ def test_the_tables_have_what_the_fleet_reported(done: Done) -> None:
     assert rows["clean_broker_reports"] == REPORTS
     assert rows["clean_bundle_reports"] == 60 * NAMESPACES * BUNDLES
     assert rows["rejected_rows"] == 0
-    assert rows["running_means"] == NAMESPACES * BUNDLES
     assert rows["scenarios"] == 2
     assert rows["league"] == 2
     for table in ("carried", "bundle_windows", "broker_windows", "namespace_windows", "imbalance", "cost_models"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import groupby
 from pathlib import Path
@@ -29,7 +29,6 @@ from loadmanager.pipeline.contents import Account
 from loadmanager.pipeline.filesystems import _Hadoop
 from loadmanager.pipeline.keeping_up import KeepingUp
 from loadmanager.pipeline.known_files import KnownFiles
-from loadmanager.pipeline.made import Made
 from loadmanager.pipeline.reading import HistoryTables
 from loadmanager.pipeline.units import Grain, Unit
 from loadmanager.pipeline.writing import Tables
@@ -91,9 +90,7 @@ class Kept:
         known = KnownFiles(Directory.of(self.out))
         history = HistoryTables(self.spark, self.url, to_ms=to_ms, known=known)
         keeping = KeepingUp(self.spark, self.tables, self.url, new_grain=self.grain, anew=anew)
-        made_anew = keeping.ingest(history), keeping.average(history.range[1])
-        keeping.go_on_with_means()
-        return made_anew
+        return keeping.ingest(history), keeping.average(history.range[1])
 
     def assert_as_in_one_batch(self, end_ms: int | None = None) -> None:
         assert_as_in_one_batch(self.tables, self.url, end_ms)
@@ -171,7 +168,7 @@ def test_killed_between_two_writes_the_next_one_leaves_what_one_batch_would(
     """Each time other files are there."""
     rng = np.random.default_rng(2)
     kept = Kept(spark, tmp_path, "day")
-    names = ["clean_bundle_reports", "rejected_rows", "broker_windows", "running_means"]
+    names = ["clean_bundle_reports", "rejected_rows", "broker_windows"]
     rounds = in_rounds(files_of(drawn_nights(2, 1), rng), len(names) + 1, rng)
     whole = Tables._writing
     for name in names:
@@ -187,21 +184,12 @@ def test_killed_between_two_writes_the_next_one_leaves_what_one_batch_would(
             with pytest.raises(KilledError):
                 kept.take_in()
     kept.add(next(rounds))
-    with monkeypatch.context() as patch:
-        patch.setattr(KeepingUp, "go_on_with_means", killed_after(KeepingUp.go_on_with_means))
+    with monkeypatch.context() as patch:  # written, but not known to be
+        patch.setattr(KeepingUp, "_end", raise_killed)
         with pytest.raises(KilledError):
             kept.take_in()
     kept.take_in()
     kept.assert_as_in_one_batch()
-
-
-def killed_after(whole: Callable[..., object]) -> Callable[..., object]:
-    def method(*arguments: object) -> object:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Made, "save", raise_killed)
-            return whole(*arguments)
-
-    return method
 
 
 def raise_killed(*_: object) -> None:

@@ -16,7 +16,6 @@ from support.frames import MINUTE_MS, Timed, history_of, reported
 from loadmanager.pipeline.by_hour import reported_by, totals_compared
 from loadmanager.pipeline.carried import bundles_of
 from loadmanager.pipeline.evenness import imbalance
-from loadmanager.pipeline.running_means import nothing_known, running_means, samples_of
 from loadmanager.pipeline.writing import Tables
 
 _ORDERS = {
@@ -27,7 +26,6 @@ _ORDERS = {
     "namespace_windows": ("window_s", "start_ms", "namespace"),
     "imbalance": ("start_ms",),
     "carried": ("bundle", "start_ms", "from_ms"),
-    "running_means": ("bundle",),
     "reported_by": ("start_ms", "bundle", "broker"),
     "totals_compared": ("start_ms", "broker", "what"),
 }
@@ -71,5 +69,4 @@ def _in_one_batch(url: str, end_ms: int | None) -> Mapping[str, pa.Table]:
         "carried": made.pieces,
         "reported_by": reported_by(made.bundle_reports, bundles_of(made.bundle_reports)),
         "totals_compared": totals_compared(made.broker_reports, made.bundle_reports),
-        "running_means": running_means(nothing_known(), samples_of(made.bundle_reports)),
     }
