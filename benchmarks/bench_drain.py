@@ -67,7 +67,7 @@ class Busy:
 
 @asynccontextmanager
 async def brokers_of(cluster: Cluster, busy: Busy) -> AsyncIterator[list[ScriptedBroker]]:
-    store = await cluster.a_store(30.0)
+    store = await cluster.a_store()
     brokers = [ScriptedBroker(store=store, at=busy.at) for _ in range(BROKERS)]
     for broker in brokers:
         await broker.start()

@@ -192,7 +192,7 @@ async def a_world(
     connect_string: str, folder: Path, brokers: int, namespaces: int, settings: Mapping[str, object], at_a_time: int
 ) -> AsyncIterator[World]:
     async with a_cluster(connect_string, "/bench", folder) as cluster:
-        store = await cluster.a_store(30.0)
+        store = await cluster.a_store()
         fleet = []
         for _ in range(brokers):
             broker = ScriptedBroker(store=store)

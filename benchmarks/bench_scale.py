@@ -182,7 +182,7 @@ async def a_fleet(cluster: Cluster, bundles: int) -> AsyncIterator[Fleet]:
     names = [f"{namespace(number)}/{each}" for number in range(bundles // BUNDLES_PER_NAMESPACE) for each in ranges]
     brokers = bundles // BUNDLES_PER_BROKER
     nobody = Registration(BrokerId(""), 0)
-    fleet = Fleet(await cluster.a_store(60.0), names, [nobody] * brokers, np.random.default_rng(1))
+    fleet = Fleet(await cluster.a_store(), names, [nobody] * brokers, np.random.default_rng(1))
     await fleet.register()
     await fleet.own()
     yield fleet

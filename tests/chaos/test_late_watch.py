@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from support.delays import a_memory_cluster
 from support.lm_node import a_local_node
-from support.waiting import eventually
+from support.waiting import eventually, patience
 
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, Unsubscribe
@@ -46,7 +46,7 @@ async def test_a_node_that_reads_everything_before_its_watch_is_in_force_is_not_
     store = LateWatchStore(beneath)
     async with (
         a_local_node(store) as local,  # type: ignore[arg-type]  # it delegates
-        asyncio.timeout(60),
+        asyncio.timeout(patience()),
     ):
         assert local.node.view.is_fresh
         store.may_arm.clear()

@@ -16,7 +16,7 @@ import pytest
 from support.scripted_broker import ScriptedBroker, asking
 from support.steps import NAME, MortalNode, MortalStore, SteppedCluster, Steps, a_stepped_cluster, in_memory
 from support.stores import MemoryWorld
-from support.waiting import eventually
+from support.waiting import eventually, patience
 
 from loadmanager.core.invariants import ownership_violations, succession_violations
 from loadmanager.core.ownership import NamespaceState
@@ -83,7 +83,7 @@ class Walk:
 
     async def _ask(self, method: str, path: str, body: object = None) -> None:
         url = f"{self.chance.choice(self.nodes).url}{path}"
-        timeout = aiohttp.ClientTimeout(total=20)
+        timeout = aiohttp.ClientTimeout(total=patience())
         try:
             async with self.cluster.http.request(method, url, json=body, timeout=timeout) as answer:
                 self.statuses.add(answer.status)

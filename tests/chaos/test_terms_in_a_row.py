@@ -13,7 +13,7 @@ from support.delays import a_memory_cluster
 from support.lm_node import LocalNode, a_local_node
 from support.scripted_broker import ScriptedBroker
 from support.stores import MemoryWorld, StoreWorld, ZooKeeperWorld
-from support.waiting import eventually
+from support.waiting import eventually, patience
 
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.names import BundleName, NamespaceName, TopicName
@@ -91,7 +91,7 @@ async def test_a_lookup_that_waits_when_the_term_ends_is_told_so_or_answered(alo
         asyncio.create_task(node.lookups.lookup(TopicName.parse(f"persistent://tenant/ns/a{n}"))) for n in range(20)
     ]
     await alone.lose_leadership()
-    outcomes = await asyncio.wait_for(asyncio.gather(*lookups, return_exceptions=True), 30.0)
+    outcomes = await asyncio.wait_for(asyncio.gather(*lookups, return_exceptions=True), patience())
     assert [o for o in outcomes if isinstance(o, BaseException) and not isinstance(o, NotLeaderError)] == []
 
 

@@ -23,7 +23,7 @@ from support.fake_node import FakeNode
 from support.processes import ended
 from support.servers import closed_port, listen
 from support.tcp_proxy import TcpProxy
-from support.waiting import eventually
+from support.waiting import eventually, patience
 
 from loadmanager.embedded.ports import free_ports
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
@@ -106,7 +106,7 @@ async def test_a_port_that_is_taken_ends_it_with_1_and_names_the_port(tmp_path: 
 async def test_hiccups_of_zookeeper_while_it_starts_are_waited_through(
     zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
 ) -> None:
-    store = ZooKeeperStore(zookeeper.connect_string, session_timeout_s=30.0, chroot=chroot)
+    store = ZooKeeperStore(zookeeper.connect_string, session_timeout_s=600.0, chroot=chroot)
     await store.start()
     async with FakeBroker() as broker, FakeNode() as node, TcpProxy(zookeeper.port) as network:
         network.cuts.extend(range(50, 650, 60))
@@ -132,7 +132,7 @@ async def test_hiccups_of_zookeeper_while_it_starts_are_waited_through(
 async def test_told_to_stop_it_has_the_broker_close_everything_and_leaves_nothing_behind(
     zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path, stop: signal.Signals
 ) -> None:
-    store = ZooKeeperStore(zookeeper.connect_string, session_timeout_s=30.0, chroot=chroot)
+    store = ZooKeeperStore(zookeeper.connect_string, session_timeout_s=600.0, chroot=chroot)
     await store.start()
     async with FakeBroker() as broker, FakeNode() as node, aiohttp.ClientSession() as http:
         node.create_namespace("t/ns")
@@ -222,13 +222,13 @@ class Place:
 
 @pytest.fixture
 async def place(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> AsyncIterator[Place]:
-    store = ZooKeeperStore(zookeeper.connect_string, session_timeout_s=30.0, chroot=chroot)
+    store = ZooKeeperStore(zookeeper.connect_string, session_timeout_s=600.0, chroot=chroot)
     await store.start()
     async with FakeBroker() as broker, FakeNode() as node, aiohttp.ClientSession() as http:
         settings = some_settings(f"zk:{zookeeper.connect_string}{chroot}", broker.url, node.url)
         settings |= {
             "metadataStoreConnectTimeoutMillis": 15_000,
-            "metadataStoreSessionTimeoutMillis": 40_000,
+            "metadataStoreSessionTimeoutMillis": 600_000,
             "loadBalancerReportUpdateMinIntervalMillis": 50,
         }
         yield Place(settings, store, broker, node, http, tmp_path)
@@ -273,13 +273,11 @@ async def test_an_agent_killed_hands_over_to_its_next_life_which_waits_for_the_l
         while time.monotonic() < valid_until_s:
             is_there = await place.incarnation() == first
             assert is_there or time.monotonic() >= valid_until_s
-        killed_s = time.monotonic()
 
         async def is_another() -> bool:
             return await place.incarnation() not in (None, first)
 
-        await eventually(is_another)
-        assert time.monotonic() - killed_s < 30, "long before the session of the former life has expired"
+        await eventually(is_another, "it does not wait for the session of the former life")
 
 
 @pytest.mark.zookeeper
@@ -297,7 +295,7 @@ async def test_of_two_agents_with_one_configuration_the_second_waits_and_says_so
             assert second.stderr is not None
             said = b""
             while b"broker_id_in_use" not in said:
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(patience()):
                     said += await second.stderr.readline()
                 assert await place.incarnation() == first
             assert await place.lease_until_s(url) is None, "the second was granted what the first one holds"

@@ -28,7 +28,7 @@ from support.background import a_cluster_in_another_thread, in_another_thread
 from support.beside import NAMESPACE, Beside, beside_pulsar
 from support.nodes import Cluster
 from support.tokens import CLOSED, bearer, token_of
-from support.waiting import eventually
+from support.waiting import eventually, patience
 
 from loadmanager.http import openapi
 from loadmanager.http.openapi import EVENTS
@@ -40,7 +40,6 @@ DECLARED = {HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
 NO_LISTENER = "has no advertised listener named"
 """Pulsar answers a listener that the owner does not have with 500."""
 
-TIMEOUT_S = 60.0
 EXAMPLES = 4
 
 RANGES = ["0x00000000_0x80000000", "0x80000000_0xffffffff", "0x00000000_0x40000000", "0x40000000_0x80000000"]
@@ -177,7 +176,7 @@ def _ask_in_many_ways(operation: Operation, headers: Mapping[str, str], examples
         )
         @given(case=operation.as_strategy(generation_mode=mode))
         def ask(case: schemathesis.Case[Operation]) -> None:
-            response = case.call(timeout=TIMEOUT_S, headers=dict(headers))
+            response = case.call(timeout=patience(), headers=dict(headers))
             checks = [status_code_conformance, content_type_conformance, response_schema_conformance]
             if response.status_code not in DECLARED and NO_LISTENER not in response.text:
                 checks.append(not_a_server_error)

@@ -22,7 +22,7 @@ from support.processes import ended
 from support.registrations import write
 from support.servers import LoopbackServer, closed_port
 from support.stores import ZooKeeperWorld
-from support.waiting import eventually
+from support.waiting import eventually, patience
 from support.zookeeper import ZooKeeperFactory
 
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper, ZooKeeperServer
@@ -36,9 +36,7 @@ from loadmanager.wire.acting import decode_acts
 pytestmark = pytest.mark.zookeeper
 
 COMMAND = "from loadmanager.cli import main; main()"
-WITHIN_S = 60.0
 SWITCHED_OFF = {"loadBalancerSheddingEnabled": "false", "loadBalancerAutoBundleSplitEnabled": "false"}
-PATIENT = aiohttp.ClientTimeout(total=WITHIN_S)
 
 
 def environment() -> dict[str, str]:
@@ -66,7 +64,9 @@ class Beside:
         self.url = orjson.loads(ready.read_bytes())["url"]
 
     async def ask(self, path: str, method: str = "GET") -> tuple[int, Any]:
-        async with self.http.request(method, f"{self.url}{path}", timeout=PATIENT) as answer:
+        async with self.http.request(
+            method, f"{self.url}{path}", timeout=aiohttp.ClientTimeout(total=patience())
+        ) as answer:
             body = await answer.read()
             return answer.status, orjson.loads(body) if body else None
 
@@ -405,7 +405,7 @@ async def refusals(folder: Path, all_settings: Sequence[Mapping[str, object]]) -
         env=environment(),
         cwd=folder,
     )
-    code, _, errors = await ended(process, within_s=2 * WITHIN_S)
+    code, _, errors = await ended(process)
     assert code == 0, errors
     assert "Traceback" not in errors
     found, said = [], ""

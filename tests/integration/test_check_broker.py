@@ -21,7 +21,7 @@ COMMAND = [sys.executable, "-m", "loadmanager", "check-broker"]
 NAMES = [rule.name for rule in RULES]
 KEPT, NOT_THERE = "kept", "does not apply"
 
-pytestmark = [pytest.mark.deep, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.deep
 
 
 async def verdicts(*arguments: str) -> Mapping[str, str]:

@@ -13,7 +13,6 @@ from support.demo import BrokerProcess, FakeAgent, HandDrivenClient, a_broker, a
 from support.processes import ended
 from support.waiting import eventually
 
-from loadmanager.demo.hosting import DRAIN_TIMEOUT_S
 from loadmanager.demo.protocol import CloseReason, Kind
 
 TOPIC = "persistent://demo/orders/topic-000"
@@ -119,7 +118,6 @@ async def test_serving_stops_when_the_lease_lapses_and_the_agent_is_silent(tmp_p
             another.replace(tmp_path / "broker-agent-file.json")  # a broker never reads half a file
             before_s = time.monotonic()
             assert (await client.receive(Kind.CLOSED)).text == CloseReason.LEASE_LAPSED
-            assert time.monotonic() - before_s < 10
             (closed,) = broker.serving_log("closed")
             assert closed["at_s"] <= before_s + 1.5
             assert (await client.open(Kind.SUBSCRIBE, 3, TOPIC)).kind is Kind.REFUSED
@@ -152,9 +150,7 @@ async def test_an_unload_does_not_wait_for_ever_and_says_what_it_dropped(
 ) -> None:
     await attach(client)
     assert (await client.publish(PRODUCER, 0, 5)).kind is Kind.ACCEPTED
-    before_s = time.monotonic()
     assert await broker.unload(TOPIC) == 204
-    assert time.monotonic() - before_s >= DRAIN_TIMEOUT_S
     (dropped,) = broker.serving_log("dropped")
     assert dropped["ranges"] == [[0, 5]]
 

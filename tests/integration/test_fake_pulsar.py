@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from support.fake_pulsar import FakePulsar
 from support.stores import ZooKeeperWorld
+from support.waiting import patience
 
 from loadmanager.beside.admin import PulsarAdmin
 from loadmanager.core.names import BundleName
@@ -23,7 +24,7 @@ async def test_a_bundle_moves_and_is_nobodys_when_its_owner_dies(zookeeper: ZooK
         pulsar.load(str(BUNDLE), rate=100.0)
         await pulsar.report()
         assert await foreign.find_pulsar(pulsar.operator) == "/admin/clusters"
-        async with PulsarAdmin(pulsar.urls[:1], timeout_s=30.0) as admin:
+        async with PulsarAdmin(pulsar.urls[:1], timeout_s=patience()) as admin:
             admin.trust(pulsar.urls)
             await admin.unload(BUNDLE, to.broker_id)
             await admin.look_up(BUNDLE)

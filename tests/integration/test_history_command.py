@@ -12,10 +12,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from support.commands import run as run_command
-from support.recorded import FLUSH_S, NOON_MS, a_report, a_writer, put_file, record
+from support.recorded import NOON_MS, a_report, a_writer, put_file, record
 from support.registrations import a_record, load_of, register, write
 from support.stores import ZooKeeperWorld
-from support.waiting import eventually
+from support.waiting import eventually, patience
 from support.zookeeper import a_session
 
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
@@ -48,7 +48,7 @@ def root(tmp_path: Path) -> Path:
     with a_writer(directory) as writer:
         writer.begin_term(4, NOON_MS + 120_000)
         writer.put(NOON_MS + 120_000, a_report(bundles=2))
-        assert writer.flush(FLUSH_S)
+        assert writer.flush(patience())
     return root
 
 

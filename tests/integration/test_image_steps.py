@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.waiting import patience
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(1_200)]
 
@@ -37,7 +38,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def install(source: Path, extras: str) -> Path:
     target = source.parent / "installed"
     script = str(source / "docker" / "install.sh")
-    subprocess.run(["/bin/sh", script, str(source), str(target), extras], check=True, timeout=900, capture_output=True)
+    subprocess.run(
+        ["/bin/sh", script, str(source), str(target), extras], check=True, timeout=patience(), capture_output=True
+    )
     return target
 
 
@@ -65,7 +68,7 @@ def run(installed: Path, *command: str) -> str:
     """The output of a command with nothing on the path but the image's programs, and without the checkout."""
     environment = {"PATH": f"{installed / 'bin'}:{os.defpath}", "HOME": "/nonexistent"}
     done = subprocess.run(
-        command, check=True, timeout=180, capture_output=True, text=True, cwd=installed, env=environment
+        command, check=True, timeout=patience(), capture_output=True, text=True, cwd=installed, env=environment
     )
     return done.stdout
 

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from support.cluster import Cluster, a_cluster, topics_of_bundles
 from support.lm_node import get_json
-from support.waiting import eventually
+from support.waiting import eventually, patience
 
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
@@ -33,7 +33,7 @@ async def cluster(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> 
 
 
 async def ask(cluster: Cluster, method: str, url: str, **options: Any) -> int:  # noqa: ANN401 - aiohttp's options
-    timeout = aiohttp.ClientTimeout(total=60)
+    timeout = aiohttp.ClientTimeout(total=patience())
     async with cluster.http.request(method, url, timeout=timeout, **options) as answer:
         assert answer.status < 500, await answer.text()
         return answer.status

@@ -17,7 +17,7 @@ import pytest
 from support.commands import run as run_command
 from support.processes import ended
 from support.servers import closed_port
-from support.waiting import eventually
+from support.waiting import eventually, patience
 
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
@@ -95,7 +95,7 @@ async def test_into_a_pipe_it_prints_the_broker_that_changed(store: ZooKeeperSto
     )
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(180):
+        async with asyncio.timeout(patience()):
             first = json.loads(await process.stdout.readline())
             assert [broker["brokerId"] for broker in first["brokers"]] == ["b:1", "b:2"]
             await store.commit([Put(paths.broker("b:2"), b'{"msgRateIn":77.0}')])
@@ -121,7 +121,7 @@ async def test_in_the_background_of_a_script_it_leaves_ctrl_c_to_the_script_and_
     )
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(180):
+        async with asyncio.timeout(patience()):
             await process.stdout.readline()
             process.send_signal(signal.SIGINT)
             await store.commit([Put(paths.broker("b:1"), b'{"msgRateIn":77.0}')])

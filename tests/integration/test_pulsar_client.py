@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 from support.nodes import Cluster, FakeAgent, on_zookeeper
 from support.tokens import CLOSED, bearer, token_of
+from support.waiting import patience
 
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 
@@ -59,7 +60,7 @@ async def _dials(broker: BrokerPort, service_url: str, topic: str, *token: str) 
         stderr=asyncio.subprocess.STDOUT,
     )
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             return await broker.frames.get()
     except TimeoutError:
         client.kill()

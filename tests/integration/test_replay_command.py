@@ -11,9 +11,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from support.builders import broker, report
-from support.recorded import FLUSH_S, NEVER, NOON_MS, Disk, abandon, record
+from support.recorded import NEVER, NOON_MS, Disk, abandon, record
 from support.recorded_cluster import OF_STRATEGY, a_recorded_leader
-from support.waiting import eventually, eventually_sync
+from support.waiting import eventually, eventually_sync, patience
 
 from loadmanager.cli import main
 from loadmanager.core.leading import moves
@@ -99,7 +99,7 @@ def test_what_a_killed_leader_wrote_in_part_is_missing_and_no_difference(
     writer.start()
     writer.begin_term(1, NOON_MS)
     writer.put(NOON_MS, Event("checkpoint", "", {"parts": 1}))
-    assert writer.flush(FLUSH_S)
+    assert writer.flush(patience())
     for second in range(1, 4):
         writer.put(NOON_MS + second * 1000, Event("redistributed", "", {}))
         writer.put(NOON_MS + second * 1000, StrategyState("ThresholdShedder", {}))

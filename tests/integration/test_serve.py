@@ -6,20 +6,18 @@ import asyncio
 import contextlib
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import orjson
-import psutil
 import pytest
 import yaml
 from kazoo.security import make_digest_acl
 from support.nodes import FakeAgent, on_zookeeper
-from support.processes import ENDS_WITHIN_S, ended
+from support.processes import ended
 from support.registrations import a_record, register
 from support.servers import closed_port, listen
 from support.tcp_proxy import TcpProxy
@@ -38,23 +36,18 @@ class Serve:
     process: asyncio.subprocess.Process
     ready_file: Path
     config: Path
-    started_s: float = field(default_factory=time.monotonic)
-    slowness: float = 1.0
-    """How many times longer its start took than it worked: more than once on a machine that is busy."""
 
     async def url(self) -> str:
         """Where it answers, once it is ready."""
         await eventually(lambda: self.ready_file.exists() or self.process.returncode is not None)
         assert self.process.returncode is None, "it ended at its start"
-        worked = psutil.Process(self.process.pid).cpu_times()
-        self.slowness = max(1.0, (time.monotonic() - self.started_s) / (worked.user + worked.system))
         url = orjson.loads(self.ready_file.read_bytes())["url"]
         assert isinstance(url, str)
         return url
 
-    async def end(self, timeout_s: float = ENDS_WITHIN_S) -> tuple[int, str]:
+    async def end(self) -> tuple[int, str]:
         """The exit code and what was said on standard error, once it has ended by itself."""
-        code, _, said = await ended(self.process, timeout_s)
+        code, _, said = await ended(self.process)
         return code, said
 
 
@@ -97,7 +90,7 @@ async def test_it_answers_once_it_is_ready_and_ends_at_a_signal_within_two_secon
         async with http.get(f"{url}/loadbalance/v1/live") as stream:
             assert await stream.content.readuntil(b"\n\n")
             serve.process.send_signal(number)
-            code, said = await serve.end(2.0 * serve.slowness)
+            code, said = await serve.end()
             await stream.content.read()  # to its end, which the node has made
     assert code == 0
     assert "Traceback" not in said
@@ -165,7 +158,7 @@ async def test_it_ends_in_time_although_a_request_is_under_way(
         unload = asyncio.create_task(_put(http, f"{url}/admin/v2/namespaces/t/ns/unload"))
         await eventually(lambda: agent.unloads)
         serve.process.terminate()
-        code, said = await serve.end(2.0 * serve.slowness)
+        code, said = await serve.end()
         await asyncio.gather(unload, return_exceptions=True)
         await agent.store.close()
     assert code == 0

@@ -19,7 +19,7 @@ import pytest
 import yaml
 from support.fake_broker import FakeBroker
 from support.nodes import Cluster, RunningNode, on_zookeeper
-from support.waiting import eventually
+from support.waiting import eventually, patience
 
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 
@@ -75,7 +75,7 @@ class Versions:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
-            await asyncio.wait_for(process.wait(), 60)
+            await asyncio.wait_for(process.wait(), patience())
 
     def node_before(self) -> contextlib.AbstractAsyncContextManager[str]:
         return self.running("serve", is_old=True, webServicePort=0, advertisedAddress="127.0.0.1")

@@ -78,11 +78,9 @@ async def test_a_session_that_has_seen_more_than_a_server_set_back_is_given_up_a
         await eventually(lambda: store.state is SessionState.CONNECTED)
         held_by = store.session_id
         await write_some(store)
-        certain_until_s = store.lease_valid_until_s
         await asyncio.to_thread(set_back, server, tmp_path / "saved")
         await eventually(lambda: store.session_id not in {0, held_by}, what="a new session begins")
         assert store.sessions_given_up == 1
-        assert time.monotonic() >= certain_until_s + 8.0, "that is two session timeouts after the last sign of life"
         assert await store.get("/a") is None
 
 

@@ -19,7 +19,7 @@ from support.fake_broker import FakeBroker
 from support.lm_node import NodeProcess
 from support.processes import Processes
 from support.servers import listen
-from support.waiting import eventually
+from support.waiting import eventually, patience
 from typer.testing import CliRunner, Result
 
 from loadmanager.cli.admin import admin
@@ -192,7 +192,7 @@ async def dialled(closed: Closed, url: str) -> bytes:
     talking = asyncio.create_task(client.communicate())
     hearing = asyncio.create_task(closed.heard.get())
     try:
-        await asyncio.wait({talking, hearing}, timeout=90, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({talking, hearing}, timeout=patience(), return_when=asyncio.FIRST_COMPLETED)
         assert hearing.done(), (await talking)[0].decode()[-3000:] if talking.done() else "the client dialled nobody"
         return hearing.result()
     finally:

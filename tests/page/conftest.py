@@ -13,7 +13,8 @@ import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, async_playwright, expect
 from support.browser import NAMED_BY, find_browser
 from support.nodes import Cluster, RunningNode
-from support.page import BROKERS, BUNDLES, NAMESPACE, PATIENCE_MS, Shown, a_tab, report
+from support.page import BROKERS, BUNDLES, NAMESPACE, Shown, a_tab, report
+from support.waiting import patience
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -23,7 +24,7 @@ async def browser() -> AsyncIterator[Browser]:
     if executable is None:
         pytest.skip(f"no Chromium was found: apt-get install chromium, or name one in {NAMED_BY}")
     async with async_playwright() as driver:
-        expect.set_options(timeout=PATIENCE_MS)
+        expect.set_options(timeout=1000 * patience())
         browser = await driver.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         yield browser
         await browser.close()

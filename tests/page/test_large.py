@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from playwright.async_api import Browser, expect
 from support.large_fleet import a_large_fleet
-from support.page import PATIENCE_MS, on_one_loop
+from support.page import on_one_loop
+from support.waiting import patience
 
 pytestmark = on_one_loop
 
@@ -19,7 +20,7 @@ _COLOURS = """(canvas) => {
 async def test_a_thousand_brokers_are_one_drawing_and_a_list_of_what_is_seen(browser: Browser) -> None:
     async with a_large_fleet() as fleet:
         page = await browser.new_page()
-        page.set_default_timeout(PATIENCE_MS)
+        page.set_default_timeout(1000 * patience())
         try:
             await page.goto(f"{fleet.url}/#/fleet")
             table = page.get_by_role("table", name="Brokers")
@@ -44,7 +45,7 @@ async def test_a_new_picture_shows_other_figures_and_leaves_the_rows_where_they_
 ) -> None:
     async with a_large_fleet() as fleet:
         page = await browser.new_page()
-        page.set_default_timeout(PATIENCE_MS)
+        page.set_default_timeout(1000 * patience())
         await page.clock.install()
         try:
             await page.goto(f"{fleet.url}/#/fleet")
@@ -62,7 +63,7 @@ async def test_a_new_picture_shows_other_figures_and_leaves_the_rows_where_they_
 async def test_a_day_of_a_thousand_brokers_is_a_heat_map(browser: Browser) -> None:
     async with a_large_fleet() as fleet:
         page = await browser.new_page()
-        page.set_default_timeout(PATIENCE_MS)
+        page.set_default_timeout(1000 * patience())
         try:
             await page.goto(f"{fleet.url}/#/heat?range=86400")
             await expect(page.locator(".map canvas")).to_be_visible()

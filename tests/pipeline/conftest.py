@@ -9,6 +9,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from support.recorded_fleet import record_fleet
+from support.waiting import patience
 from support.whole_run import Done, Seen, whatif
 
 from loadmanager.pipeline import session as session_module
@@ -19,11 +20,6 @@ from loadmanager.pipeline.steps import STEPS
 from loadmanager.pipeline.steps.whatif import RECOMMENDED
 from loadmanager.pipeline.writing import Tables
 
-_TIMEOUT_S = 1200
-"""Nothing takes that long by itself: the first test also starts the JVM, and the machine may be busy."""
-
-_JVM_ENDS_WITHIN_S = 60
-
 _FOLDER = Path(__file__).parent
 
 
@@ -32,8 +28,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_FOLDER) and "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(_TIMEOUT_S))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -44,7 +38,7 @@ def _jvm_ends_with_its_tests() -> Iterator[None]:
     if gateway is not None:
         gateway.shutdown()
         gateway.proc.stdin.close()
-        gateway.proc.wait(_JVM_ENDS_WITHIN_S)
+        gateway.proc.wait(patience())
         SparkContext._gateway = SparkContext._jvm = None
 
 

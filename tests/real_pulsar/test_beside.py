@@ -17,7 +17,7 @@ from examples.pulsar.skew import RunningLoad, Skew
 from examples.pulsar.znodes import sessions_of
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 
-pytestmark = [pytest.mark.pulsar, pytest.mark.zookeeper, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.pulsar, pytest.mark.zookeeper]
 
 SHEDDING = "loadBalancerSheddingEnabled"
 QUICK = {"loadBalancerSheddingIntervalMinutes": "0.1"}

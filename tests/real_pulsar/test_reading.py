@@ -17,7 +17,7 @@ from examples.pulsar.operations import Operator
 from examples.pulsar.skew import RunningLoad, Skew
 from examples.pulsar.znodes import Znode, looking_at, read_tree
 
-pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.pulsar]
 
 SHEDDING = "loadBalancerSheddingEnabled"
 

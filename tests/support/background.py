@@ -9,8 +9,8 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, asyn
 from typing import TypeVar
 
 from support.nodes import Cluster
+from support.waiting import patience
 
-START_TIMEOUT_S = 90.0
 T = TypeVar("T")
 
 
@@ -52,12 +52,12 @@ def in_another_thread(make: Callable[[], AbstractAsyncContextManager[T]]) -> Ite
 
     thread = threading.Thread(target=work, name="background")
     thread.start()
-    assert ready.wait(START_TIMEOUT_S)
+    assert ready.wait(patience())
     try:
         if not failure:
             yield made[0]
     finally:
         if not loop.is_closed():
             loop.call_soon_threadsafe(done.set)
-        thread.join(START_TIMEOUT_S)
+        thread.join(patience())
     assert not failure, failure

@@ -12,10 +12,10 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 from support.fake_pulsar import FakePulsar, PulsarBroker
-from support.nodes import PATIENT, Connect, Reply, in_memory
+from support.nodes import Connect, Reply, in_memory
 from support.servers import end_app, listen, serve_app
 from support.stores import MemoryWorld
-from support.waiting import eventually
+from support.waiting import eventually, patience
 from yarl import URL
 
 from loadmanager.beside.admin import PulsarAdmin
@@ -58,7 +58,7 @@ class Beside:
         """One more process, which has read everything and asked all brokers."""
         folder = self.folder / str(len(self.nodes))
         settings = BesideSettings(**{**_SETTINGS, "admin_urls": tuple(self.pulsar.urls), "folder": folder, **changes})
-        admin = PulsarAdmin(self.pulsar.urls, timeout_s=30.0)
+        admin = PulsarAdmin(self.pulsar.urls, timeout_s=patience())
         self._stack.push_async_callback(admin.close)
         live = PulsarSettings(await admin.settings(self.pulsar.urls[0]), settings)
         listener = listen()
@@ -83,7 +83,10 @@ class Beside:
     async def ask(self, node: BesideNode, method: str, path: str, **options: Any) -> Reply:  # noqa: ANN401 - aiohttp's
         """One request to a process over HTTP; the path goes out as it is given."""
         url = URL(f"{node.service_url}{path}", encoded=True)
-        async with aiohttp.ClientSession() as http, http.request(method, url, timeout=PATIENT, **options) as answer:
+        async with (
+            aiohttp.ClientSession() as http,
+            http.request(method, url, timeout=aiohttp.ClientTimeout(total=patience()), **options) as answer,
+        ):
             return Reply(answer.status, dict(answer.headers), await answer.read())
 
     async def acts(self) -> Acts:

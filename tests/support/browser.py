@@ -7,12 +7,13 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from support.waiting import patience
+
 NAMED_BY = "LOADMANAGER_CHROMIUM"
 _NAMED_FOR_WORKERS = "CHROMIUM_OF_TESTS"
 """By another name: processes that tests start refuse a variable with our prefix that is none of their keys."""
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-_SHOWN_WITHIN_S = 60
 
 if NAMED_BY in os.environ:
     os.environ[_NAMED_FOR_WORKERS] = os.environ.pop(NAMED_BY)
@@ -26,4 +27,4 @@ def find_browser() -> str | None:
 def shown(browser: str, page: Path) -> str:
     """What the page has become once the browser has made sense of it."""
     command = [browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--dump-dom", f"file://{page}"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=_SHOWN_WITHIN_S, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=patience(), check=True).stdout

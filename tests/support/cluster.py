@@ -60,9 +60,12 @@ class Cluster:
         self.http = await self._stack.enter_async_context(aiohttp.ClientSession())
         self.witness = await self.a_store()
 
-    async def a_store(self, session_timeout_s: float = 10.0) -> ZooKeeperStore:
-        """A store of the test's own on this cluster's part of ZooKeeper; closed with the cluster."""
-        store = ZooKeeperStore(self._connect_string, session_timeout_s=session_timeout_s, chroot=self.chroot)
+    async def a_store(self) -> ZooKeeperStore:
+        """A store of the test's own on this cluster's part of ZooKeeper; closed with the cluster.
+
+        Its session outlives every pause of ZooKeeper and of this process.
+        """
+        store = ZooKeeperStore(self._connect_string, session_timeout_s=600.0, chroot=self.chroot)
         await store.start()
         self._stack.push_async_callback(store.close)
         return store
@@ -81,8 +84,8 @@ class Cluster:
         self.nodes[name] = node
         return node
 
-    async def start_broker(self, cpu_percent: float = 1.0, session_timeout_s: float = 10.0) -> ScriptedBroker:
-        broker = ScriptedBroker(store=await self.a_store(session_timeout_s))
+    async def start_broker(self, cpu_percent: float = 1.0) -> ScriptedBroker:
+        broker = ScriptedBroker(store=await self.a_store())
         await broker.start()
         self._stack.push_async_callback(broker.stop)
         await broker.register(cpu_percent)
@@ -106,9 +109,9 @@ class Cluster:
             return True
         return (await get_json(self.http, f"{url}/readyz"))[0] != 200
 
-    async def lookup(self, url: str, topic: str, timeout_s: float = 30.0) -> tuple[int, dict[str, Any]]:
+    async def lookup(self, url: str, topic: str) -> tuple[int, dict[str, Any]]:
         """Status and body; `topic` is `tenant/namespace/topic`."""
-        return await get_json(self.http, f"{url}/lookup/v2/topic/persistent/{topic}", timeout_s)
+        return await get_json(self.http, f"{url}/lookup/v2/topic/persistent/{topic}")
 
     async def unload(self, url: str, bundle: str, destination: str = "") -> int:
         namespace, _, bundle_range = bundle.rpartition("/")
@@ -210,7 +213,7 @@ async def probing(
     *,
     concurrency: int = 2,
     pause_s: float = 0.005,
-    timeout_s: float = 30.0,
+    timeout_s: float | None = None,
 ) -> AsyncIterator[Prober]:
     """Meanwhile look up `topic_of(0)`, `topic_of(1)`, ... at the nodes in turn."""
     prober = Prober()

@@ -14,12 +14,10 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 from support.servers import end_app
-from support.waiting import eventually
+from support.waiting import eventually, patience
 
 from loadmanager.demo.journal import read_journal
 from loadmanager.demo.protocol import Frame, Kind, encode, read_frame
-
-ANSWER_TIMEOUT_S = 30.0
 
 
 class FakeAgent:
@@ -135,7 +133,7 @@ class HandDrivenClient:
 
     async def receive(self, *wanted: Kind) -> Frame:
         """The next frame of one of these kinds; others before it are kept in `others`."""
-        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+        async with asyncio.timeout(patience()):
             while (frame := await read_frame(self._reader)) is not None:
                 if frame.kind in wanted:
                     return frame

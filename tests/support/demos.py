@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.waiting import patience
 
 _COMMAND = [sys.executable, "-c", "from loadmanager.cli import main; main()", "demo", "--json", "--duration", "30"]
-_ENDS_WITHIN_S = 500
 
 
 @contextmanager
@@ -45,5 +45,5 @@ class FinishedDemo:
 def finished_demo(tmp_path_factory: pytest.TempPathFactory) -> FinishedDemo:
     folder = tmp_path_factory.mktemp("demo")
     with running_demo(folder) as process:
-        out, err = process.communicate(timeout=_ENDS_WITHIN_S)
+        out, err = process.communicate(timeout=patience(120.0))
     return FinishedDemo(folder, process.returncode, out, err)

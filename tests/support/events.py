@@ -7,6 +7,7 @@ from typing import Any
 
 import aiohttp
 import orjson
+from support.waiting import patience
 
 
 class Events:
@@ -19,7 +20,7 @@ class Events:
     async def next(self, wanted: str = "") -> dict[str, str]:
         """The next event, or the next of that kind."""
         while True:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(patience()):
                 frame = await self._frame()
             fields = dict(line.split(": ", 1) for line in frame.decode().strip().split("\n"))
             if fields.get("event") and (not wanted or fields["event"] == wanted):

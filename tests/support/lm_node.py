@@ -15,7 +15,7 @@ import orjson
 import yaml
 from support.processes import Processes
 from support.servers import end_app, listen, serve_app
-from support.waiting import eventually
+from support.waiting import eventually, patience
 
 from loadmanager.config import Settings, load_settings
 from loadmanager.http.app import make_app
@@ -101,10 +101,10 @@ async def a_local_node(store: MetadataStore, settings: Mapping[str, Any] | None 
     assert not node.failure.done(), f"a task of the node ended: {node.failure}"
 
 
-async def get_json(http: aiohttp.ClientSession, url: str, timeout_s: float = 10.0) -> tuple[int, dict[str, Any]]:
+async def get_json(http: aiohttp.ClientSession, url: str, timeout_s: float | None = None) -> tuple[int, dict[str, Any]]:
     """Status and body; status 0 when there was no answer."""
     try:
-        async with http.get(url, timeout=aiohttp.ClientTimeout(total=timeout_s)) as answer:
+        async with http.get(url, timeout=aiohttp.ClientTimeout(total=timeout_s or patience())) as answer:
             return answer.status, await answer.json()
     except (aiohttp.ClientError, TimeoutError, asyncio.IncompleteReadError):
         return 0, {}

@@ -12,7 +12,7 @@ from support.history import History, recording
 from support.lm_node import LocalNode, a_local_node, get_json
 from support.scripted_broker import ScriptedBroker, asking, overlaps
 from support.stores import ZooKeeperWorld
-from support.waiting import eventually
+from support.waiting import eventually, patience
 
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.names import NamespaceName, TopicName
@@ -79,7 +79,7 @@ class LocalCluster:
         namespace, _, bundle_range = self.bundle.rpartition("/")
         query = {"destinationBroker": destination.broker_id} if destination else {}
         url = f"{self.local.url}/admin/v2/namespaces/{namespace}/{bundle_range}/unload"
-        async with self.http.put(url, params=query, timeout=aiohttp.ClientTimeout(total=60)) as answer:
+        async with self.http.put(url, params=query, timeout=aiohttp.ClientTimeout(total=patience())) as answer:
             return answer.status
 
     def other_than(self, *brokers: ScriptedBroker) -> ScriptedBroker:

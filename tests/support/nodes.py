@@ -16,7 +16,7 @@ from support.builders import Load
 from support.delays import a_memory_cluster
 from support.registrations import a_record, register
 from support.servers import LoopbackServer, end_app, listen, serve_app
-from support.waiting import eventually
+from support.waiting import eventually, patience
 from yarl import URL
 
 from loadmanager.config import Settings
@@ -38,8 +38,6 @@ from loadmanager.wire.validation import parse_model
 
 Connect = Callable[[], Awaitable[MetadataStore]]
 """Opens one more session with the metadata store that the nodes and brokers of a test share."""
-
-PATIENT = aiohttp.ClientTimeout(total=60)
 
 
 def in_memory(cluster: MemoryCluster | None = None) -> Connect:
@@ -125,7 +123,7 @@ class RunningNode:
     async def ask(self, method: str, path: str, **options: Any) -> Reply:  # noqa: ANN401 - aiohttp's options
         """One request; the path goes out as it is given, percent signs and all."""
         url = URL(f"{self.node.service_url}{path}", encoded=True)
-        async with self.http.request(method, url, timeout=PATIENT, **options) as answer:
+        async with self.http.request(method, url, timeout=aiohttp.ClientTimeout(total=patience()), **options) as answer:
             return Reply(answer.status, dict(answer.headers), await answer.read())
 
     async def get(self, path: str, **options: Any) -> Reply:  # noqa: ANN401 - aiohttp's options

@@ -12,6 +12,7 @@ from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Locato
 from support.nodes import Cluster, RunningNode
 from support.registrations import a_record, load_of
 from support.servers import listen, serve_app
+from support.waiting import patience
 from yarl import URL
 
 from loadmanager.http.app import make_app
@@ -20,8 +21,6 @@ BROKERS = ("b1:8080", "b2:8080", "b3:8080", "b4:8080")
 CPU = {"b1:8080": 92.0, "b2:8080": 61.0, "b3:8080": 40.0, "b4:8080": 31.0}
 NAMESPACE = "t/ns"
 BUNDLES = 16
-PATIENCE_MS = 20_000
-"""For what a machine that is busy takes its time for."""
 
 on_one_loop = pytest.mark.asyncio(loop_scope="session")
 
@@ -105,7 +104,7 @@ class Shown:
 @asynccontextmanager
 async def a_tab(context: BrowserContext, cluster: Cluster) -> AsyncIterator[Shown]:
     """One more tab. At its end the browser may not have complained of anything."""
-    context.set_default_timeout(PATIENCE_MS)
+    context.set_default_timeout(1000 * patience())
     node, page = cluster.nodes[0], await context.new_page()
     shown = Shown(page, node, cluster, node.node.view.namespaces[NAMESPACE].state.bundle_names())
     page.on("console", shown.note)

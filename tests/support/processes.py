@@ -14,19 +14,17 @@ from types import TracebackType
 from typing import Self
 
 from support import forking as guardian
+from support.waiting import patience
 
 from loadmanager.embedded.processes import ServerProcesses
-
-ENDS_WITHIN_S = 30.0
-"""A process that was told to end takes a moment, and on a machine that is busy some moments."""
 
 _FORKED = ["-m", "loadmanager"]
 """How the arguments of a Python begin that need not be started anew."""
 
 
-async def ended(process: asyncio.subprocess.Process, within_s: float = ENDS_WITHIN_S) -> tuple[int, str, str]:
+async def ended(process: asyncio.subprocess.Process) -> tuple[int, str, str]:
     """Exit code, output and errors of a process that is about to end; not to do so is a failure, and it is killed."""
-    talking = asyncio.create_task(process.communicate())
+    within_s, talking = patience(), asyncio.create_task(process.communicate())
     await asyncio.wait([talking], timeout=within_s)
     is_late = not talking.done()
     if is_late:
@@ -37,8 +35,9 @@ async def ended(process: asyncio.subprocess.Process, within_s: float = ENDS_WITH
     return process.returncode, out, errors
 
 
-def ended_sync(process: subprocess.Popen[str], within_s: float = ENDS_WITHIN_S) -> tuple[int, str, str]:
+def ended_sync(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """`ended` for tests without an event loop."""
+    within_s = patience()
     try:
         out, errors = process.communicate(timeout=within_s)
     except subprocess.TimeoutExpired:

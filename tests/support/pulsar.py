@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from support.waiting import patience
+
 from examples.pulsar.cluster import Broker, PulsarCluster
 from examples.pulsar.znodes import Transaction, last_zxid, read_transactions
 
@@ -21,7 +23,7 @@ def run_loadmanager(*arguments: str) -> subprocess.CompletedProcess[str]:
     """A command of ours, to its end."""
     command = [sys.executable, "-m", "loadmanager", *arguments]
     environment = {**os.environ, "TERM": "dumb", "COLUMNS": "200"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=patience(), env=environment, check=False)
 
 
 def read_dump(cluster: PulsarCluster, *more: str) -> dict[str, Any]:

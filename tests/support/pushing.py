@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 from support.registrations import a_record
 from support.virtual_loop import close_port, serve
+from support.waiting import patience
 
 from loadmanager.client.pushed import EventReader, StreamEvent
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
@@ -192,7 +193,7 @@ class ScriptedNode:
                 await response.write(self.node.sheet.since(place).partition(b"\r\n")[2].removesuffix(b"\r\n"))
                 place = self.node.sheet.place
             try:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(patience()):
                     await news.wait()
             except TimeoutError:
                 if not self.is_silent:

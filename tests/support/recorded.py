@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from pyarrow import fs
+from support.waiting import patience
 from typing_extensions import Buffer
 
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
@@ -27,7 +28,6 @@ from loadmanager.history.writer import HistoryWriter, WriterLimits
 NOON_MS = 1_790_000_000_000 // 86_400_000 * 86_400_000 + 43_200_000
 SOON = WriterLimits(flush_interval_s=0.01, retry_s=0.01)
 NEVER = WriterLimits(flush_interval_s=1e6, retry_s=0.01)
-FLUSH_S = 20.0
 
 
 def a_report(number: int = 1, bundles: int = 3, seed: int = 0) -> Report:
@@ -64,7 +64,7 @@ def a_writer(directory: Directory, limits: WriterLimits = NEVER, node: str = "no
     try:
         yield writer
     finally:
-        writer.close(NOON_MS, timeout_s=FLUSH_S if writer.figures.last_error == "" else 0.0)
+        writer.close(NOON_MS, timeout_s=patience() if writer.figures.last_error == "" else 0.0)
 
 
 def abandon(writer: HistoryWriter) -> None:
@@ -74,7 +74,7 @@ def abandon(writer: HistoryWriter) -> None:
         writer._queue.stop = True
         writer._condition.notify_all()
     assert writer._thread is not None
-    writer._thread.join(FLUSH_S)
+    writer._thread.join(patience())
     assert not writer._thread.is_alive()
 
 
@@ -85,7 +85,7 @@ def record(directory: Directory, epoch: int, *events: str, at_ms: int = NOON_MS)
         for number, kind in enumerate(events, 1):
             writer.put(at_ms + number * 1000, Event(kind))
         writer.end_term(at_ms + len(events) * 1000)
-        assert writer.flush(FLUSH_S), writer.figures
+        assert writer.flush(patience()), writer.figures
 
 
 def kinds(

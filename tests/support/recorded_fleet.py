@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from support.recorded import FLUSH_S, NOON_MS, a_writer
+from support.recorded import NOON_MS, a_writer
+from support.waiting import patience
 
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.load import BrokerReport, FloatArray
@@ -91,5 +92,5 @@ def record_fleet(
                 at_ms = NOON_MS + minute * MINUTE_MS + number * 1000
                 writer.put(at_ms, report_of(number, at_ms, own))
         writer.end_term(NOON_MS + minutes * MINUTE_MS)
-        assert writer.flush(FLUSH_S), writer.figures
+        assert writer.flush(patience()), writer.figures
     return History(directory)

@@ -11,7 +11,7 @@ from kazoo.protocol.serialization import ReplyHeader
 from kazoo.security import ACL, Id, Permissions
 from support.clock import ManualClock
 from support.delays import a_memory_cluster
-from support.waiting import eventually
+from support.waiting import eventually, patience
 
 from loadmanager.embedded.zookeeper import EmbeddedEnsemble, ZooKeeperServer
 from loadmanager.store import _kazoo_requests as requests
@@ -161,7 +161,7 @@ def close_session(connect_string: str, client_id: tuple[int, bytes] | None) -> N
     is_known = True
     while is_known:
         client = KazooClient(connect_string, timeout=6.0, client_id=client_id)
-        client.start(timeout=15)
+        client.start(timeout=patience())
         is_known = client.client_id == client_id
         client.stop()
         client.close()

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from kazoo.client import KazooClient
+from support.waiting import patience
 
 from loadmanager.embedded.server_files import DATA_FOLDER
 from loadmanager.embedded.zookeeper import EmbeddedEnsemble, EmbeddedZooKeeper
@@ -53,7 +54,7 @@ def start_ensemble() -> Iterator[EnsembleFactory]:
 def a_session(connect_string: str, timeout_s: float = 10.0) -> Iterator[Any]:
     """A bare kazoo client, for looking at a server from outside of what is tested (kazoo has no types)."""
     client = KazooClient(connect_string, timeout=timeout_s)
-    client.start(timeout=15)
+    client.start(timeout=patience())
     try:
         yield client
     finally:

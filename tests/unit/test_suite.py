@@ -9,7 +9,7 @@ from pathlib import Path
 
 import support.children
 from coverage import Coverage
-from support.waiting import eventually_sync
+from support.waiting import eventually_sync, patience
 from support.zookeeper import is_alive
 
 TESTS = Path(support.children.__file__).parents[1]
@@ -49,7 +49,7 @@ def run(folder: Path, test: str, *, shell: str = "") -> subprocess.CompletedProc
     pytest = f"exec {sys.executable} -m pytest -q -p no:cacheprovider -p support.children -c /dev/null test_it.py"
     command = ["/bin/sh", "-c", f"{shell}\n{pytest}"]
     return subprocess.run(
-        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=120, check=False
+        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=patience(), check=False
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from support.fake_pulsar import IMPL, FakePulsar
+from support.waiting import patience
 
 from loadmanager.beside.admin import PulsarAdmin
 from loadmanager.beside.refusals import PulsarRefusedError
@@ -17,7 +18,7 @@ BUNDLE = BundleName.parse("lm/bench/0x40000000_0x80000000")
 
 @pytest.fixture
 async def admin(pulsar: FakePulsar) -> AsyncIterator[PulsarAdmin]:
-    async with PulsarAdmin(pulsar.urls[:1], timeout_s=30.0) as admin:
+    async with PulsarAdmin(pulsar.urls[:1], timeout_s=patience()) as admin:
         admin.trust(pulsar.urls)
         yield admin
 
@@ -125,7 +126,7 @@ async def test_who_is_there_and_who_leads(pulsar: FakePulsar, admin: PulsarAdmin
     assert await admin.leader() == pulsar.brokers[0].broker_id
     pulsar.elects = False
     await pulsar.kill(pulsar.brokers[0])
-    async with PulsarAdmin(pulsar.urls, timeout_s=30.0) as other:
+    async with PulsarAdmin(pulsar.urls, timeout_s=patience()) as other:
         assert await other.leader() is None
         pulsar.faults.refuse("leaderBroker", 500)
         with pytest.raises(PulsarRefusedError, match="answered 500"):

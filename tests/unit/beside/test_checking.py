@@ -12,6 +12,7 @@ from support.fake_pulsar import FakePulsar
 from support.registrations import write
 from support.servers import closed_port
 from support.stores import MemoryWorld
+from support.waiting import patience
 
 from loadmanager.beside.admin import PulsarAdmin
 from loadmanager.beside.checking import find_warnings, refuse_unfit
@@ -31,7 +32,7 @@ def settings_for(*urls: str, **more: object) -> BesideSettings:
 async def check(pulsar: FakePulsar, *urls: str, store: MetadataStore | None = None, **more: object) -> BrokerSettings:
     """All brokers of the Pulsar are configured, unless others are given."""
     settings = settings_for(*(urls or pulsar.urls), **more)
-    async with PulsarAdmin(settings.admin_urls, token_file=settings.token_file, timeout_s=30.0) as admin:
+    async with PulsarAdmin(settings.admin_urls, token_file=settings.token_file, timeout_s=patience()) as admin:
         return await refuse_unfit(store or pulsar.operator, admin, settings)
 
 

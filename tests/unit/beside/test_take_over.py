@@ -11,7 +11,7 @@ import pytest
 from support.fake_pulsar import FakePulsar
 from support.registrations import write
 from support.stores import MemoryWorld
-from support.waiting import eventually
+from support.waiting import eventually, patience
 
 from loadmanager.beside.admin import PulsarAdmin
 from loadmanager.beside.fenced import FencedRecord
@@ -77,7 +77,7 @@ async def ours(pulsar: FakePulsar) -> AsyncIterator[Ours]:
     world = MemoryWorld()
     store = await world.connect()
     await write(store, paths.EPOCH, b"")
-    async with PulsarAdmin(pulsar.urls[:1], timeout_s=30.0) as admin:
+    async with PulsarAdmin(pulsar.urls[:1], timeout_s=patience()) as admin:
         admin.trust(pulsar.urls)
         yield Ours(pulsar, store, admin)
     await world.close()

@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 from support.certificates import ELSEWHERE, Authority, Signed
 from support.servers import listen
+from support.waiting import patience
 
 from loadmanager.beside.admin import PulsarAdmin
 from loadmanager.beside.refusals import PulsarRefusedError, PulsarUnreachableError
@@ -80,7 +81,7 @@ async def broker() -> AsyncIterator[Broker]:
 
 
 async def ask(broker: Broker, tls: TlsOptions) -> list[str]:
-    async with PulsarAdmin([broker.url], tls=tls, timeout_s=30.0) as admin:
+    async with PulsarAdmin([broker.url], tls=tls, timeout_s=patience()) as admin:
         return [str(each) for each in await admin.brokers()]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-from support.waiting import eventually_sync
+from support.waiting import eventually_sync, patience
 
 from loadmanager.check.process import find_process, process_of, started
 from loadmanager.check.verdicts import UnsettledError
@@ -43,7 +43,7 @@ def test_a_process_that_listens_at_the_url_is_the_brokers_and_can_be_stopped(lis
     eventually_sync(lambda: psutil.Process(listening[0]).status() != psutil.STATUS_STOPPED)
     assert not process.has_ended()
     process.end()
-    process.process.wait(30)
+    process.process.wait(patience())
     assert process.has_ended()
     process.go_on()
     process.end()

@@ -14,6 +14,7 @@ from aiohttp.test_utils import make_mocked_request
 from support.nodes import a_leader
 from support.recording_node import RecordingNode, a_recording_node
 from support.servers import closed_port
+from support.waiting import patience
 from typer.testing import CliRunner, Result
 
 from loadmanager.cli.admin import admin, requests
@@ -391,7 +392,7 @@ def test_a_reader_that_goes_away_is_no_fault(node: RecordingNode, body: bytes, o
         assert process.stderr is not None
         process.stdout.close()
         said = process.stderr.read()
-        assert (process.wait(timeout=180), said) == (0, b"")
+        assert (process.wait(timeout=patience()), said) == (0, b"")
 
 
 @pytest.mark.parametrize("body", [b'["b1:8080"]', b'{"a":{"b":1.23456789}}', b"{}", b"[]"])

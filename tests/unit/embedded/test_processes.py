@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.waiting import eventually_sync
+from support.waiting import eventually_sync, patience
 from support.zookeeper import is_alive
 
 from loadmanager.embedded.processes import ServerProcesses
@@ -180,14 +180,16 @@ def test_servers_and_folder_go_with_a_parent_that_is_ended_by_a_signal(number: s
         assert parent.stdout is not None
         told = json.loads(parent.stdout.readline())
         os.killpg(parent.pid, number)
-        parent.wait(60)
+        parent.wait(patience())
     eventually_sync(lambda: not is_alive(told["pid"]))
     eventually_sync(lambda: not is_alive(told["guardian"]))
     assert not Path(told["folder"]).exists()
 
 
 def test_servers_go_with_a_parent_that_ends_normally() -> None:
-    done = subprocess.run([sys.executable, "-c", A_PARENT], input=b"", capture_output=True, check=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", A_PARENT], input=b"", capture_output=True, check=True, timeout=patience()
+    )
     told = json.loads(done.stdout)
     eventually_sync(lambda: not is_alive(told["guardian"]))
     assert not is_alive(told["pid"])
@@ -207,6 +209,6 @@ def test_servers_go_with_their_parent_even_when_a_process_forked_from_it_lives_o
         try:
             eventually_sync(lambda: not is_alive(told["pid"]))
             eventually_sync(lambda: not Path(told["folder"]).exists())
-            assert parent.wait(60) == 0
+            assert parent.wait(patience()) == 0
         finally:
             os.killpg(told["group"], signal.SIGKILL)

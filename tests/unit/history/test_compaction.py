@@ -17,8 +17,8 @@ import structlog.testing
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import fs
-from support.recorded import FLUSH_S, NOON_MS, SOON, a_report
-from support.waiting import eventually_sync
+from support.recorded import NOON_MS, SOON, a_report
+from support.waiting import eventually_sync, patience
 
 from loadmanager.history import compaction
 from loadmanager.history.compaction import COMPACTED_KEY, Compacted, Compaction, originals_of
@@ -287,7 +287,7 @@ def test_the_writer_compacts_after_a_flush(an_hour: Directory) -> None:
     writer.start()
     writer.begin_term(2, now_ms())
     eventually_sync(lambda: writer.figures.files_compacted == 3)
-    assert writer.close(now_ms(), timeout_s=FLUSH_S)
+    assert writer.close(now_ms(), timeout_s=patience())
     assert [row for row in seen(an_hour)[EVENTS] if row["epoch"] == 1] == before
 
 

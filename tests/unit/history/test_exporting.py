@@ -10,7 +10,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.recorded import FLUSH_S, NOON_MS, a_report, a_writer
+from support.recorded import NOON_MS, a_report, a_writer
+from support.waiting import patience
 
 from loadmanager.core.plan import Verdict
 from loadmanager.core.shedding.threshold import ThresholdReason
@@ -29,7 +30,7 @@ def history(tmp_path: Path) -> History:
         writer.begin_term(1, NOON_MS)
         writer.put(NOON_MS, a_report(bundles=2))
         writer.put(NOON_MS, Decision("shed", 1, "s", "h", 0.5, (), [verdict], detail={"x": 'a "quoted" text'}))
-        assert writer.flush(FLUSH_S)
+        assert writer.flush(patience())
     return History(directory)
 
 

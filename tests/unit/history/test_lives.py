@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from support.recorded import FLUSH_S, NOON_MS, a_writer, abandon, put_file
+from support.recorded import NOON_MS, a_writer, abandon, put_file
+from support.waiting import patience
 
 from loadmanager.core.catalogue import reason_of
 from loadmanager.core.names import BundleName
@@ -50,7 +51,7 @@ def write(root: Path, epoch: int, *entries: Entry, begin_ms: int = NOON_MS, ends
             writer.put(begin_ms + number * 1000, entry)
         if ends:
             writer.end_term(begin_ms + len(entries) * 1000)
-        assert writer.flush(FLUSH_S)
+        assert writer.flush(patience())
         if not ends:
             abandon(writer)
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.recorded import FLUSH_S, NOON_MS, a_report, a_writer, kinds, put_file, record
+from support.recorded import NOON_MS, a_report, a_writer, kinds, put_file, record
+from support.waiting import patience
 
 from loadmanager.errors import HistoryError, HistoryFileError, HistorySchemaError
 from loadmanager.history.files import HOUR_MS, Directory
@@ -174,7 +175,7 @@ def test_the_reports_of_a_part_of_the_time_come_with_all_their_bundles(tmp_path:
         writer.begin_term(1, NOON_MS)
         for number in range(10):
             writer.put(NOON_MS + number, a_report(number, bundles=number % 4))
-        assert writer.flush(FLUSH_S)
+        assert writer.flush(patience())
     read = list(History(directory).reports(NOON_MS + 3, NOON_MS + 7))
     assert [len(each.report.bundle_names) for each in read] == [3, 0, 1, 2]
 
@@ -185,7 +186,7 @@ def test_what_a_table_holds_is_told_from_the_footers(tmp_path: Path) -> None:
         for epoch in (1, 2):
             writer.begin_term(epoch, NOON_MS + epoch * 10)
             writer.put(NOON_MS + epoch * 10, a_report())
-        assert writer.flush(FLUSH_S)
+        assert writer.flush(patience())
     info = History(directory).info(BUNDLE_REPORTS)
     assert (info.files, info.rows, info.from_ms, info.to_ms, info.epochs) == (2, 6, NOON_MS + 10, NOON_MS + 20, (1, 2))
     assert History(directory).info(DECISIONS).rows == 0
@@ -206,7 +207,7 @@ def test_equal_rows_of_one_sequence_keep_their_order_when_files_overlap(tmp_path
         for number, hour in enumerate((1, 0, 1)):
             writer.put(NOON_MS + hour * HOUR_MS, a_report(number, bundles=50))
         writer.put(NOON_MS, Event("x"))
-        assert writer.flush(FLUSH_S)
+        assert writer.flush(patience())
     rows = list(History(directory).rows(BUNDLE_REPORTS))
     assert [row["sequence"] for row in rows] == [1] * 50 + [2] * 50 + [3] * 50
     for at in range(0, 150, 50):

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.builders import broker, bundle, report
+from support.waiting import patience
 
 from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.timeline.drawing import throughput_of
@@ -36,7 +37,7 @@ def recorded(folder: Path) -> str:
             NOW_MS - 5_000,
             MoveRow(kind, bundle(1), A.broker, B.broker, "admin_unload", started_ms=NOW_MS - 6_000, ended_ms=ended_ms),
         )
-    writer.close(timeout_s=30)
+    writer.close(timeout_s=patience())
     return str(folder)
 
 

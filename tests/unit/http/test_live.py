@@ -14,7 +14,7 @@ from support.events import Events
 from support.nodes import Cluster, RunningNode
 from support.registrations import a_record, load_of
 from support.tokens import CLOSED, SECRET, bearer, token_of
-from support.waiting import eventually
+from support.waiting import eventually, patience
 from yarl import URL
 
 from loadmanager.core.names import BrokerId
@@ -184,7 +184,7 @@ async def test_streams_are_bounded_and_end_with_the_node(cluster: Cluster) -> No
         assert (reply.status, reply.reason) == (503, "2 streams are open, as maxLiveStreams allows")
         await first.next("fleet")
         await node._runner.shutdown()
-        rest = await asyncio.wait_for(second.answer.content.read(), 30)
+        rest = await asyncio.wait_for(second.answer.content.read(), patience())
         assert rest.endswith(b"\n\n")
         assert (await first.answer.content.read()) is not None
 
@@ -240,6 +240,6 @@ async def test_a_stream_ends_when_its_token_is_good_no_more(tmp_path: Path) -> N
         async with a_stream(node, reader) as events:
             await events.next("fleet")
             key.write_bytes(b"another secret of 32 bytes, or of more.")
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(patience()):
                 await events.answer.read()
         assert (await node.get(FLEET, headers=reader)).status == 401

@@ -49,7 +49,6 @@ async def test_a_bundle_is_placed_by_the_policy_that_was_just_set() -> None:
         assert (await leader.lookup(TOPIC)).json()["brokerId"] == "b3:8080"
 
 
-@pytest.mark.timeout(60)
 async def test_a_pattern_that_would_go_back_and_forth_for_ever_holds_no_lookup_up() -> None:
     async with a_leader() as (cluster, leader):
         await cluster.a_broker("b1:8080")

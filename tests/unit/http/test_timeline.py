@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from support.builders import broker, bundle, report, throughput
 from support.nodes import RunningNode, a_leader, settings
 from support.recorded_cluster import Recorded, a_recorded_leader
-from support.waiting import eventually
+from support.waiting import eventually, patience
 
 from loadmanager.config import Settings
 from loadmanager.core.load import FloatArray
@@ -64,7 +64,7 @@ async def test_however_many_ask_few_wait_and_what_is_seen_waits_for_one(monkeypa
     may_end = threading.Event()
 
     def draw(*_: object) -> None:
-        may_end.wait(60)
+        may_end.wait(patience())
         raise NotFoundError("nothing was drawn")
 
     monkeypatch.setattr(chronicle, "draw_brokers", draw)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.nodes import RunningNode, a_leader
 from support.recorded_cluster import OF_STRATEGY, Recorded, a_recorded_leader
-from support.waiting import eventually
+from support.waiting import eventually, patience
 
 from loadmanager.cli.recorded import find_start, planner_settings_of, recorded_items
 from loadmanager.core import planner
@@ -27,8 +27,6 @@ from loadmanager.leader.recording.recorded_model import RecordedModel
 from loadmanager.sim.replay import Outcome, replay
 
 BUNDLE = "t/ns/0x00000000_0xffffffff"
-_LONGEST_S = 60.0
-"""A test that fails lets everything go after that."""
 
 
 class Held:
@@ -45,7 +43,7 @@ class Held:
             return self._work(*given)
         finally:
             self.begun += 1
-            self._go.wait(_LONGEST_S)
+            self._go.wait(patience())
 
     def let_go(self) -> None:
         self._go.set()
@@ -66,7 +64,7 @@ def explanation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
 
 
 async def _placed(leader: RunningNode, bundle: str = BUNDLE) -> Plan:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience()):
         return await leader.node.desk.place([bundle])
 
 
@@ -76,7 +74,7 @@ async def test_a_lookup_does_not_wait_for_a_round_of_shedding(round_of_shedding:
         await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
         cycle = asyncio.create_task(leader.node.shedding.cycle())
         await eventually(lambda: round_of_shedding.begun)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience()):
             assert (await leader.lookup("persistent://t/ns/x")).status == 200
         assert not cycle.done()
         round_of_shedding.let_go()
@@ -90,7 +88,7 @@ async def test_a_lookup_does_not_wait_for_explanations_and_plans(explanation: He
         explained = [asyncio.create_task(leader.get(f"/loadbalance/v1/explain/bundle/{BUNDLE}")) for _ in range(20)]
         await eventually(lambda: explanation.begun)
         planned = asyncio.create_task(leader.node.desk.preview_shed())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience()):
             assert (await leader.lookup("persistent://t/ns/x")).status == 200
         assert not any(each.done() for each in (*explained, planned))
         explanation.let_go()
@@ -230,7 +228,7 @@ async def test_a_checkpoint_waits_for_a_round_and_assignments_do_not_wait_for_th
         cycle = asyncio.create_task(node.shedding.cycle())
         await eventually(lambda: round_of_shedding.begun)
         checkpoint = asyncio.create_task(node.desk.checkpoint(node.view.model))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience()):
             await recorded.own("t/third")
         assert not checkpoint.done()
         round_of_shedding.let_go()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import re
 from collections.abc import Sequence
 
 import orjson
@@ -12,7 +12,7 @@ import structlog
 from support.delays import a_memory_cluster
 from support.nodes import Cluster, Connect, RunningNode, a_leader, in_memory
 from support.registrations import a_record, read, register, write
-from support.waiting import eventually
+from support.waiting import eventually, patience
 
 from loadmanager.errors import StoreError, StoreUnavailableError
 from loadmanager.store import paths
@@ -213,15 +213,15 @@ async def test_a_node_that_has_seen_nobody_lead_for_three_session_timeouts_is_no
     async with Cluster(_with_sessions_of(a_memory_cluster(), 0.5)) as cluster:
         with monkeypatch.context() as refusing:
             _campaigns(refusing, StoreUnavailableError("no campaign gets through"))
-            began_s = time.monotonic()
             node = await cluster.start_node()
 
             async def is_not_ready() -> bool:
                 return (await node.get("/readyz")).status == 503
 
             await eventually(is_not_ready)
-            assert time.monotonic() >= began_s + 1.5
-            assert (await node.get("/readyz")).reason.startswith("nobody has led for ")
+            said = re.match("nobody has led for ([0-9]+) s", (await node.get("/readyz")).reason)
+            assert said is not None
+            assert int(said[1]) >= 2
         await eventually(lambda: node.leads)
         assert (await node.get("/readyz")).status == 200
 
@@ -256,7 +256,7 @@ async def test_a_node_stops_at_once_in_the_middle_of_its_work() -> None:
             await cluster.a_broker()
             await cluster.a_namespace()
             await leader.lookup("persistent://t/ns/x")
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(patience()):
                 await leader.stop()
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from support.nodes import Cluster, FakeAgent, RunningNode, a_leader, the_next_refusal_is_the_last
 from support.servers import closed_port
-from support.waiting import eventually
+from support.waiting import eventually, patience
 
 from loadmanager.core.leading import moves
 from loadmanager.core.names import BrokerId, BundleName, TopicName
@@ -118,11 +118,11 @@ async def test_an_owner_that_is_gone_need_not_answer() -> None:
 
 
 async def test_a_broker_that_never_answers_keeps_the_bundle_at_a_higher_version_when_the_time_is_up() -> None:
-    patience = {"namespace_bundle_unloading_timeout_ms": 300, "unload_attempt_timeout_ms": 60_000}
-    async with a_leader(**patience) as (cluster, leader):
+    limits = {"namespace_bundle_unloading_timeout_ms": 300, "unload_attempt_timeout_ms": 60_000}
+    async with a_leader(**limits) as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
         broker.may_answer.clear()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience()):
             with pytest.raises(UnloadFailedError, match=r"stays with b1:8080: .*/unload did not answer within 0.3 s"):
                 await leader.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
         kept = leader.ownership(bundle)
@@ -410,7 +410,7 @@ async def test_an_unload_between_two_calls_is_cancelled_at_once(monkeypatch: pyt
         name = BundleName.parse(bundle)
         unload = asyncio.create_task(leader.node.bundles.unload(name, None, OwnershipReason.ADMIN_UNLOAD))
         await eventually(lambda: broker.unloads)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience()):
             await leader.node.executor.cancel(name)
         with pytest.raises(UnloadCancelledError):
             await unload

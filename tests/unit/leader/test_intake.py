@@ -14,7 +14,7 @@ import orjson
 import pytest
 from support.delays import a_memory_cluster
 from support.registrations import a_record, load_of, register, write
-from support.waiting import eventually
+from support.waiting import eventually, patience
 
 from loadmanager.config import Settings
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
@@ -144,7 +144,7 @@ class HeldBack:
 
     def __call__(self, *arguments: Any) -> BrokerReport:  # noqa: ANN401 - those of `report_of`
         self.threads.append(threading.current_thread())
-        assert self.may_go_on.wait(30.0), "nobody else could do anything meanwhile"
+        assert self.may_go_on.wait(patience()), "nobody else could do anything meanwhile"
         return report_of(*arguments)
 
 

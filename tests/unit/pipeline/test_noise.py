@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.waiting import patience
 
 SAID = """
 import subprocess, sys
@@ -48,7 +49,7 @@ def test_noise_is_left_out_and_what_matters_is_not(tmp_path: Path, arguments: li
             stderr=error,
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
             check=True,
-            timeout=60,
+            timeout=patience(),
         )
     said = errors.read_text().splitlines()
     assert sorted(said) == sorted(["Error: Could not create the Java Virtual Machine.", last])

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.recorded import FLUSH_S, NOON_MS, a_writer
+from support.recorded import NOON_MS, a_writer
 from support.recorded_fleet import BROKERS, MINUTE_MS, broker, bundle_name, record_fleet, report_of
+from support.waiting import patience
 
 from loadmanager.errors import HistoryError
 from loadmanager.history.columns import columns_of
@@ -78,7 +79,7 @@ def test_a_range_that_begins_with_the_start_of_a_fleet_begins_when_all_are_there
                 at_ms = NOON_MS + minute * MINUTE_MS + number
                 writer.put(at_ms, report_of(number, at_ms, {bundle_name(0, number): 1.0}))
         writer.end_term(NOON_MS + 30 * MINUTE_MS)
-        assert writer.flush(FLUSH_S)
+        assert writer.flush(patience())
     started = History(str(tmp_path))
 
     found, *parts = made(started, brought(started, BROKER_REPORTS, BUNDLE_REPORTS, EVENTS))

@@ -7,7 +7,7 @@ import random
 
 import pytest
 from support.clock import ManualClock
-from support.waiting import eventually
+from support.waiting import eventually, patience
 
 from loadmanager.errors import OutcomeUnknownError, StoreUnavailableError
 from loadmanager.store.base import Create, Delete, Put
@@ -186,4 +186,4 @@ async def test_closing_does_not_wait_for_a_link_that_breaks_meanwhile(trip: Trip
     closing = asyncio.create_task(trip.store.close())
     await asyncio.sleep(0)
     trip.cluster.partition(trip.store)
-    await asyncio.wait_for(closing, 30)
+    await asyncio.wait_for(closing, patience())

@@ -19,7 +19,7 @@ from aiohttp import web
 from structlog.testing import capture_logs
 from support.certificates import ELSEWHERE, Authority, Signed
 from support.servers import LIMITS, end_app, listen
-from support.waiting import eventually
+from support.waiting import eventually, patience
 
 from loadmanager import entrance
 from loadmanager.calling import Caller, HttpClient, PeerNotReachedError, PeerUnavailableError
@@ -28,7 +28,6 @@ from loadmanager.serving import ServerLimits, listen_on, serve_within
 from loadmanager.tls import RenewedTls, ServerTls, TlsOptions, TlsServerOptions, principal_of
 
 SHORT_S = 0.2
-TIMEOUT_S = 30.0
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ class Served:
     async def ask(self, **options: object) -> str:
         """As a client with these `TlsOptions`, on a connection of its own."""
         async with HttpClient(caller=Caller(tls=RenewedTls(TlsOptions(**options)))) as http:  # type: ignore[arg-type]
-            return (await http.call("GET", self.url, TIMEOUT_S)).body.decode()
+            return (await http.call("GET", self.url, patience())).body.decode()
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """As far as TCP goes."""
@@ -158,7 +157,7 @@ async def test_new_certificates_are_shown_to_new_connections_and_live_ones_go_on
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", served.port, ssl=TlsOptions(authority.certificate).context()
         )
-        assert (await http.call("GET", served.url, TIMEOUT_S)).status == 200
+        assert (await http.call("GET", served.url, patience())).status == 200
         next_authority.sign("node").put_in_place_of(own)
         writer.write(b"GET /who HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert (await reader.read()).startswith(b"HTTP/1.1 200")
@@ -167,7 +166,7 @@ async def test_new_certificates_are_shown_to_new_connections_and_live_ones_go_on
             await served.ask(trust_certs=authority.certificate)
         assert await served.ask(trust_certs=next_authority.certificate) == "nobody"
         trust.write_bytes(next_authority.certificate.read_bytes())
-        assert (await http.call("GET", served.url, TIMEOUT_S)).status == 200, "a client reads its files again, too"
+        assert (await http.call("GET", served.url, patience())).status == 200, "a client reads its files again, too"
 
 
 async def test_an_authority_that_is_taken_out_is_believed_no_more(authority: Authority) -> None:
