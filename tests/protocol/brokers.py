@@ -33,6 +33,8 @@ class Served:
     open: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     violations: list[str] = field(default_factory=list)
     on_change: Callable[[], None] = lambda: None
+    on_event: Callable[[Mapping[str, Any]], None] = lambda _: None
+    """Told of each opening and closing, as the log of the demo's brokers has it."""
     is_owner: Callable[[str, str, int | None], bool] = lambda *_: True
     """Whether the record gives a topic to a host in an incarnation, or does not take it away yet."""
 
@@ -78,6 +80,7 @@ class _Log:
         self._served = served
 
     def append(self, record: Mapping[str, Any]) -> None:
+        self._served.on_event(record)
         match record["event"]:
             case "opened":
                 self._served.opened(record["instance"], record["topic"])
@@ -100,13 +103,13 @@ class _WatchedContract(Contract):
 class Broker:
     """To be made, and run, as its party. Some lives of it do not know how to prepare."""
 
-    def __init__(self, party: Party, agent_url: str, served: Served) -> None:
+    def __init__(self, party: Party, agent_url: str, served: Served, rng: random.Random) -> None:
         self.host = TopicHost(agent_url, _Log(served), clock=served.loop.time)  # type: ignore[arg-type]  # a log
         self.host.instance = party.name
         self.hosting = self.host.hosting
         self.hosting._contract = _WatchedContract(lambda: served.renewed(party.name))
         self.hosting._on_prepare = self._prepare
-        self._rng = random.Random(party.name)
+        self._rng = rng
         self._can_prepare = self._rng.random() < 0.75
         self._openings: set[asyncio.Task[object]] = set()
         served.joined(party.name, party, self.hosting)

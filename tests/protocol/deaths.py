@@ -6,6 +6,7 @@ is told soon, or late, but never of a process that lives.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from protocol.parties import Party, VirtualLoop, current_party
 from loadmanager.agent.presence import BrokerProcess
 
 _SEPARATE_SHARE = 0.25
+_FOUND_AFTER_S = 0.02
 _TOLD_AFTER_S = (0.001, 0.01, 0.5)
 _THIS_PROCESS = os.getpid
 
@@ -23,9 +25,9 @@ _THIS_PROCESS = os.getpid
 class Kernels:
     """Of all hosts; `pids` are theirs, each given once."""
 
-    def __init__(self, seed: int, loop: VirtualLoop) -> None:
+    def __init__(self, rng: random.Random, loop: VirtualLoop) -> None:
         self.loop = loop
-        self.rng = random.Random(seed)
+        self.rng = rng
         self.parties: dict[int, Party] = {}
         self.separate_share = _SEPARATE_SHARE
         self.told_after_s: Sequence[float] = _TOLD_AFTER_S
@@ -69,11 +71,14 @@ class VirtualDeaths:
         if party is not None:
             party.on_death.append(lambda: self._tell(process))
 
-    def holder(self, transport: Any) -> BrokerProcess | None:  # noqa: ANN401 - of the network's model
-        if self._followed is None or transport is None:
+    async def holder(self, transport: Any) -> BrokerProcess | None:  # noqa: ANN401 - of the network's model
+        """Found in a worker thread, which takes a while."""
+        followed = self._followed
+        if followed is None or transport is None:
             return None
-        process, party = self._followed
-        return process if party is transport.party and not party.is_dead else None
+        await asyncio.sleep(self._kernels.rng.uniform(0.0, _FOUND_AFTER_S))
+        process, party = followed
+        return process if self._followed == followed and party is transport.party and not party.is_dead else None
 
     def close(self) -> None:
         self._followed = None

@@ -34,7 +34,7 @@ from protocol.parties import Party, VirtualLoop, current_party
 from protocol.streams import Stream, StreamTransport, StreamWriter
 from yarl import URL
 
-_LATENCY_S = (0.0002, 0.004)
+_LATENCY_S = (0.0002, 0.0038)
 _SLOW_SHARES = (0.0, 0.02, 0.1, 0.3)
 _SLOW_S = (0.05, 0.5, 2.5)
 _TRY_AGAIN_S = 0.2
@@ -53,6 +53,25 @@ class Server:
     """How it answers commands."""
 
 
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A request that arrives, an answer to one, or that there is none: `response` is None, and `failure` says why."""
+
+    client: Party
+    server: str
+    """The name of a party, or an address where nobody is."""
+    method: str
+    url: URL
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    response: web.StreamResponse | None = None
+    failure: str = ""
+
+    @property
+    def is_request(self) -> bool:
+        return self.response is None and not self.failure
+
+
 @dataclass(slots=True)
 class Network:
     """`cuts` are the pairs of hosts (from, to) between which nothing gets through, `rejects` those between which each
@@ -69,6 +88,7 @@ class Network:
     """The clients that wait for an answer."""
     streams: list[Stream] = field(default_factory=list)
     tell: Callable[[str], None] = lambda _: None
+    on_message: list[Callable[[Message], None]] = field(default_factory=list)
     slow_share: float = 0.0
     slow_s: float = 0.0
     """So many messages are slow, and take so long at most: drawn once."""
@@ -79,6 +99,10 @@ class Network:
     def serve(self, address: str, party: Party, app: web.Application) -> None:
         app.freeze()
         self.servers[address] = Server(party, app)
+
+    def note(self, message: Message) -> None:
+        for told in self.on_message:
+            told(message)
 
     def is_cut(self, source: str, destination: str) -> bool:
         return source != destination and (source, destination) in self.cuts
@@ -113,7 +137,11 @@ class Network:
         try:
             async with asyncio.timeout(connect_s):
                 server = await self._connect(party.host, address)
+        except aiohttp.ClientConnectorError:
+            self.note(Message(party, address, method, url, failure="refused"))
+            raise
         except TimeoutError:
+            self.note(Message(party, address, method, url, failure="no connection"))
             raise aiohttp.ConnectionTimeoutError(address) from None
         answer: asyncio.Future[web.StreamResponse] = self.loop.create_future()
 
@@ -129,6 +157,9 @@ class Network:
             deliver.later()
         try:
             return await answer
+        except aiohttp.ServerDisconnectedError:
+            self.note(Message(party, server.party.name, method, url, failure="the connection broke"))
+            raise
         finally:
             self.waiting.pop(answer, None)
             if broken in server.party.on_death:
@@ -180,8 +211,12 @@ class _Delivery:
 
         network.loop.as_party(to, network.latency_s(), hop)
 
+    def _message(self, response: web.StreamResponse | None = None) -> Message:
+        return Message(self.client, self.server.party.name, self.method, self.url, self.headers, self.body, response)
+
     def _arrive(self) -> None:
         self.network.delivered["request"] += 1
+        self.network.note(self._message())
         self.network.loop.create_task(self._handle())
 
     async def _handle(self) -> None:
@@ -199,6 +234,7 @@ class _Delivery:
         if response is None:
             _fail(self.answer)
         elif not self.answer.done():
+            self.network.note(self._message(response))
             self.network.tell(
                 f"{self.client} ◀ {self.server.party}: {response.status} to {self.method} {self.url.path}"
             )

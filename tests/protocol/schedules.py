@@ -429,10 +429,15 @@ def run(schedule: Schedule) -> Outcome:
     )
 
 
-def live(seed: int, shape: Shape, main: Callable[[World], Coroutine[None, None, None]]) -> World:
-    """A world as `main` has left it."""
-    loop = VirtualLoop(random.Random(seed ^ 0x5EED))
-    world = World(seed, shape, loop)
+def live(
+    seed: int,
+    shape: Shape,
+    main: Callable[[World], Coroutine[None, None, None]],
+    chance: Callable[[int], random.Random] = random.Random,
+) -> World:
+    """A world as `main` has left it; `chance` makes what everything is drawn by that is not the product's."""
+    loop = VirtualLoop(chance(seed ^ 0x5EED))
+    world = World(seed, shape, loop, chance)
     asyncio.set_event_loop(loop)
     try:
         with in_virtual_time(loop, world.network, world.kernels):

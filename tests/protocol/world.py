@@ -11,6 +11,7 @@ import contextlib
 import functools
 import logging
 import random
+import zlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import dataclass
@@ -107,21 +108,24 @@ class Process:
 class World:
     """One cluster. `violations` are what must never be, `unanswered` the requests that wait, and since when."""
 
-    def __init__(self, seed: int, shape: Shape, loop: VirtualLoop) -> None:
-        self.rng = random.Random(seed)
+    def __init__(
+        self, seed: int, shape: Shape, loop: VirtualLoop, chance: Callable[[int], random.Random] = random.Random
+    ) -> None:
+        self._chance = chance
+        self.rng = chance(seed)
         self.shape = shape
         self.loop = loop
         self.story: deque[str] = deque(maxlen=_STORY_LINES)
         self.failures: list[str] = []
-        self.network = Network(loop, random.Random(self.rng.getrandbits(64)), tell=self.tell)
-        self.zookeeper = Ensemble(loop, random.Random(self.rng.getrandbits(64)))
+        self.network = Network(loop, chance(self.rng.getrandbits(64)), tell=self.tell)
+        self.zookeeper = Ensemble(loop, chance(self.rng.getrandbits(64)))
         self.served = Served(loop)
         self.records = Records(loop, self.served, self.tell, UNLOADS_AT_A_TIME)
         self.served.is_owner = self.records.is_owner
         self.zookeeper.on_commit.append(self.records.committed)
         self.zookeeper.on_set_back.append(self.records.set_back)
         self.topics = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(shape.topics)]
-        self.kernels = Kernels(seed, loop)
+        self.kernels = Kernels(chance(seed), loop)
         self.lives: dict[str, Party] = {}
         """The agents there have been, by the names of their lives."""
         self.unanswered: dict[str, float] = {}
@@ -214,7 +218,8 @@ class World:
                 await agent.close()
 
     async def _run_broker(self, process: Process, party: Party) -> None:
-        broker = Broker(party, f"http://{process.host}:{LOCAL_PORT}", self.served)
+        rng = self._chance(zlib.crc32(party.name.encode()))
+        broker = Broker(party, f"http://{process.host}:{LOCAL_PORT}", self.served, rng)
         self.network.serve(f"{process.host}:{BROKER_PORT}", party, broker.app())
         async with broker.hosting:
             await _event(process.stop)
@@ -330,6 +335,9 @@ class _VirtualLife(Life):
     def is_over(self, name: str) -> bool:
         party = self._lives.get(name)
         return party is not None and party.host == self._host and party.is_dead
+
+    def count_agents_here(self) -> int:
+        return sum(party.host == self._host and not party.is_dead for party in self._lives.values())
 
 
 @functools.cache

@@ -56,7 +56,7 @@ from loadmanager.store.session import (
     Unanswered,
 )
 
-_LATENCY_S = (0.0001, 0.002)
+_LATENCY_S = (0.0001, 0.0019)
 _SLOW_SHARES = (0.0, 0.0, 0.05, 0.2)
 _SLOW_S = 1.5
 _LAG_S = 0.003
@@ -79,6 +79,9 @@ class Clockwork(Protocol):
 Changes = dict[str, Znode | None]
 OnCommit = Callable[[int, Sequence[Op], Changes], None]
 """Told of each transaction: the session, its operations, and the znodes as they are then; None: deleted."""
+
+OnRefusal = Callable[[Party, Sequence[Op], TransactionFailedError], None]
+"""Told of each transaction that the servers refuse, and of whose it was."""
 
 OnSetBack = Callable[[dict[str, Znode]], None]
 """Told of the tree with which the servers have come back."""
@@ -148,7 +151,10 @@ class Ensemble:
         self.most_bytes: int | None = None
         """How large a znode's data may be, if that is less than ZooKeeper itself takes."""
         self.on_commit: list[OnCommit] = []
+        self.on_refusal: list[OnRefusal] = []
         self.on_set_back: list[OnSetBack] = []
+        self.clients: dict[int, Party] = {}
+        """Whose each session is, or was."""
         self.messages = 0
         self._numbers = 0
         self._held: list[Callable[[], None]] = []
@@ -238,9 +244,10 @@ class Ensemble:
             return self.rng.uniform(0.0, _SLOW_S)
         return self.rng.uniform(*_LATENCY_S)
 
-    def begin_session(self, timeout_s: float) -> int:
+    def begin_session(self, timeout_s: float, party: Party) -> int:
         self._numbers += 1
         number = (self._numbers << 8) | 0xA
+        self.clients[number] = party
         self.sessions[number] = _Session(number, timeout_s, self.loop.now_s)
         self.zxid += 1
         self._spread({})
@@ -257,7 +264,7 @@ class Ensemble:
 
         def answer() -> None:
             if not greeted.done():
-                found = self._follower_for(number, seen_zxid, timeout_s)
+                found = self._follower_for(party, number, seen_zxid, timeout_s)
                 self.loop.as_party(party, self.latency_s(), come_back, found)
 
         def come_back(found: _Greeting) -> None:
@@ -266,14 +273,14 @@ class Ensemble:
 
         self.loop.as_party(self.party, self.latency_s(), arrive)
 
-    def _follower_for(self, number: int, seen_zxid: int, timeout_s: float) -> _Greeting:
+    def _follower_for(self, party: Party, number: int, seen_zxid: int, timeout_s: float) -> _Greeting:
         follower = self.rng.choice(self.followers)
         if follower.zxid < seen_zxid:
             return None
         if number in self.sessions:
             self.heard(number)
             return follower, number
-        return follower, 0 if number else self.begin_session(timeout_s)
+        return follower, 0 if number else self.begin_session(timeout_s, party)
 
     def heard(self, number: int) -> None:
         session = self.sessions.get(number)
@@ -564,6 +571,8 @@ class ModelStore(OfSession):
                 try:
                     versions = self._ensemble.write(ops, number)
                 except TransactionFailedError as error:
+                    for told in self._ensemble.on_refusal:
+                        told(self._party, ops, error)
                     done(error)
                 else:
                     follower.once_at(self._ensemble.zxid, lambda: done(versions))
