@@ -10,9 +10,10 @@ import structlog
 from loadmanager.core.bundles import NamespaceBundles
 from loadmanager.core.leadership import Term
 from loadmanager.core.names import BundleName, BundleRange, NamespaceName
-from loadmanager.core.ownership import NamespaceState, OwnershipState, Registration
+from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, OwnershipState, Registration
 from loadmanager.core.reasons import MergeReason, OwnershipReason, Reason
 from loadmanager.leader.carrying_out.agents import Agents
+from loadmanager.leader.carrying_out.assigning import Assigner
 from loadmanager.leader.carrying_out.executor import Executor
 from loadmanager.leader.carrying_out.reshaping import Reshaper
 from loadmanager.leader.picture.view import ClusterView
@@ -20,6 +21,8 @@ from loadmanager.leader.term.ledger import Ledger
 from loadmanager.wire.http import OpenTopic
 
 log = structlog.get_logger(__name__)
+
+_ATTEMPTS = 5
 
 
 class BundleCommands:
@@ -30,6 +33,7 @@ class BundleCommands:
         view: ClusterView,
         ledger: Ledger,
         executor: Executor,
+        assigner: Assigner,
         reshaper: Reshaper,
         agents: Agents,
         must_lead: Callable[[], None],
@@ -38,6 +42,7 @@ class BundleCommands:
         self._view = view
         self._ledger = ledger
         self._executor = executor
+        self._assigner = assigner
         self._reshaper = reshaper
         self._agents = agents
         self.must_lead = must_lead
@@ -50,16 +55,32 @@ class BundleCommands:
         log.info("namespace_created", namespace=str(name), bundles=len(bundles))
 
     async def unload(self, name: BundleName, destination: Registration | None, reason: Reason) -> None:
-        """Release one bundle at an operator's word; an unowned one, or one of the destination, is left as it is.
+        """Release one bundle at an operator's word, or give it to the destination, whoever owns it or nobody.
 
-        Raises `BundleNotFoundError`, `NotLeaderError`, `UnloadFailedError`, or a `StoreError`.
+        Lookups, and unloads under way, may give it to others meanwhile: then it is tried again. Raises
+        `BundleNotFoundError`, `NotLeaderError`, `IllegalTransitionError` when it kept changing or the destination has
+        left, `UnloadFailedError`, or a `StoreError`.
         """
         self.must_lead()
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                if await self._try_to_unload(name, destination, reason):
+                    return
+            except IllegalTransitionError:
+                if attempt == _ATTEMPTS or not (destination is None or self._view.is_registered(destination)):
+                    raise
+        raise IllegalTransitionError(f"bundle {name} is {self._view.get_ownership(name)}: it was not given away")
+
+    async def _try_to_unload(self, name: BundleName, destination: Registration | None, reason: Reason) -> bool:
+        """Return whether the bundle is where it shall be; `IllegalTransitionError` if it changed meanwhile."""
         ownership = self._view.get_ownership(name)
         if ownership.state is OwnershipState.RELEASING:
-            await self._executor.outcome_of(name, ownership)
+            ownership = await self._executor.outcome_of(name, ownership)
         elif ownership.state is OwnershipState.OWNED and (destination is None or ownership.owner != destination):
-            await self._executor.unload(name, destination, reason)
+            ownership = await self._executor.unload(name, destination, reason)
+        elif ownership.state is OwnershipState.FREE and destination is not None:
+            ownership = await self._assigner.give(name, destination, reason)
+        return destination is None or ownership.owner == destination
 
     async def unload_namespace(self, name: NamespaceName) -> None:
         """Release every bundle of a namespace; raises as `unload`, after all of them were tried."""

@@ -103,7 +103,14 @@ class Node(Candidate):
         self.persistence = Persistence(store, self.view, self.election, self.desk, self.intake.reject, self.live)
         self.reshaper = self._make_reshaper()
         self.bundles = BundleCommands(
-            self.view, self.ledger, self.executor, self.reshaper, self.agents, self.must_lead, self.get_term
+            self.view,
+            self.ledger,
+            self.executor,
+            self.assigner,
+            self.reshaper,
+            self.agents,
+            self.must_lead,
+            self.get_term,
         )
         self.deletion = NamespaceDeletion(self.view, self.ledger, self.operators, self.bundles, self.persistence)
         self.lookups = OwnerLookups(

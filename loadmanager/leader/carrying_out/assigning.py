@@ -27,8 +27,9 @@ from loadmanager.core.leading.assignments import (
 )
 from loadmanager.core.leading.writing import Write
 from loadmanager.core.names import BundleName, namespace_of
-from loadmanager.core.ownership import Ownership
+from loadmanager.core.ownership import IllegalTransitionError, Ownership, Registration, Stamp, assign
 from loadmanager.core.plan import Verdict
+from loadmanager.core.reasons import Reason
 from loadmanager.errors import HeldForOwnerError, LoadManagerError, NoBrokerAvailableError
 from loadmanager.leader.carrying_out.driving import Driver, Waiting, write
 from loadmanager.leader.deciding.desk import Desk
@@ -74,6 +75,22 @@ class Assigner:
     def place_soon(self, bundles: Sequence[str]) -> None:
         """Have bundles placed that nobody has asked for, without holding up those that somebody waits for."""
         self._driver.step(PlaceSoon(bundles))
+
+    async def give(self, name: BundleName, destination: Registration, reason: Reason) -> Ownership:
+        """Give a free bundle to this broker at an operator's word; the ownership as it is stored.
+
+        Raises `IllegalTransitionError` when it is not free or the broker has left, and as `Ledger.apply`.
+        """
+
+        def give(current: Ownership, stamp: Stamp) -> Ownership:
+            if not self._view.is_registered(destination):
+                raise IllegalTransitionError(f"{destination} left while {name} was being given to it")
+            return assign(current, destination, stamp)
+
+        stored = await self._ledger.apply(str(name.namespace), name.range, give, reason.value)
+        self.assignments += 1
+        self._journal.moved("assign", str(name), reason, epoch=stored.epoch, source=None, destination=destination)
+        return stored
 
     def is_assigning(self, now_s: float) -> bool:
         """Whether owners are being found for bundles at this time, by the monotonic clock."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 
 import pytest
@@ -155,6 +156,42 @@ async def test_a_bundle_unloaded_with_a_destination_is_owned_by_it(
     reply = await node.put(f"/admin/v2/namespaces/{owned}/unload?destinationBroker={prefix}b2:8080&authoritative=false")
     assert reply.status == 204
     assert node.ownership(owned).owner == target.registration
+
+
+async def test_a_free_bundle_unloaded_with_a_destination_is_given_to_it(
+    cluster: Cluster, node: RunningNode, owned: str
+) -> None:
+    target = await cluster.a_broker("b2:8080")
+    unload = f"/admin/v2/namespaces/{owned}/unload"
+    assert (await node.put(unload)).status == 204
+    assert (await node.put(f"{unload}?destinationBroker=b2:8080")).status == 204
+    assert node.ownership(owned).owner == target.registration
+    decisions = (await node.get("/loadbalance/v1/decisions?kind=assign")).json()["decisions"]
+    assert (owned, "b2:8080") in {(each["subject"], each["destination"]) for each in decisions}
+
+
+async def test_moves_reach_their_destination_while_clients_look_up_and_others_unload(
+    cluster: Cluster, node: RunningNode, owned: str
+) -> None:
+    target = await cluster.a_broker("b2:8080")
+    path, is_over = f"/admin/v2/namespaces/{owned}/unload", asyncio.Event()
+
+    async def look_up() -> list[int]:
+        statuses = []
+        while not is_over.is_set():
+            statuses.append((await node.lookup(TOPIC)).status)
+        return statuses
+
+    clients = [asyncio.create_task(look_up()) for _ in range(20)]
+    for _ in range(10):
+        moved = node.put(f"{path}?destinationBroker=b2:8080")
+        statuses = [reply.status for reply in await asyncio.gather(node.put(path), moved)]
+        assert statuses == [204, 204]
+        assert (await node.put(f"{path}?destinationBroker=b2:8080")).status == 204
+        assert node.ownership(owned).owner == target.registration
+        assert (await node.put(f"{path}?destinationBroker=b1:8080")).status == 204
+    is_over.set()
+    assert {status for each in await asyncio.gather(*clients) for status in each} == {200}
 
 
 async def test_a_parameter_that_is_misspelt_changes_nothing(node: RunningNode, owned: str) -> None:
