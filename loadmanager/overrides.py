@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from loadmanager.config import NEEDS_RESTART, AuthSettings, Settings, StoreSettings, settings_of, with_overrides
@@ -59,25 +60,25 @@ def settings_under(base: Settings, overrides: Mapping[str, str]) -> Settings:
 
 
 def usable_overrides(base: Settings, overrides: Mapping[str, str]) -> tuple[Settings, dict[str, str], list[str]]:
-    """The settings under those of the overrides that can be used, these overrides, and what is wrong with the others.
+    """Return the settings under the usable overrides, these overrides, and what is wrong with the others.
 
-    When all of them together cannot be used, those go that cannot be used alone; and if that is not enough, all.
+    Left out are the keys that a fault names: each by itself, or those that exclude each other once the others are gone.
     """
     faults: list[str] = []
-    usable = dict(overrides)
-    try:
-        return settings_under(base, usable), usable, faults
-    except (NotDynamicError, BadRequestError):
-        for key, text in overrides.items():
-            try:
-                settings_under(base, {key: text})
-            except (NotDynamicError, BadRequestError) as error:
-                faults.append(str(error))
-                del usable[key]
-    try:
-        return settings_under(base, usable), usable, faults
-    except BadRequestError as error:
-        return base, {}, [*faults, f"no override is in force: {error}"]
+    usable: dict[str, str] = {}
+    for key, text in overrides.items():
+        try:
+            check_dynamic(key)
+            usable[key] = text
+        except NotDynamicError as error:
+            faults.append(str(error))
+    while True:
+        try:
+            return settings_under(base, usable), usable, faults
+        except BadRequestError as error:
+            faults.append(str(error))
+            named = [key for key in usable if re.search(rf"\b{key}(: | ')", str(error))]
+            usable = {key: text for key, text in usable.items() if named and key not in named}
 
 
 def settings_recorded(texts: Mapping[str, str]) -> Settings:

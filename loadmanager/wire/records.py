@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, NotRequired
 
 import orjson
-from pydantic import Field, TypeAdapter
+from pydantic import Field, JsonValue, TypeAdapter
 from typing_extensions import TypedDict
 
 from loadmanager.core.amounts import MAX_AMOUNT
@@ -199,13 +199,23 @@ class NodeRecord(WireModel):
     start_timestamp: Natural
 
 
-_CONFIGURATION = TypeAdapter(dict[str, str])
+_CONFIGURATION = TypeAdapter(dict[str, JsonValue])
 
 
 def decode_configuration(data: bytes, where: str) -> dict[str, str]:
-    """`/loadbalance/configuration`: values by key, as text."""
-    return parse_json(_CONFIGURATION, data, where)
+    """`/loadbalance/configuration`: values by key, as text. Other values become text, so that none spoils the rest."""
+    return {key: _as_text(value) for key, value in parse_json(_CONFIGURATION, data, where).items()}
 
 
 def encode_configuration(overrides: Mapping[str, str]) -> bytes:
-    return _CONFIGURATION.dump_json(dict(sorted(overrides.items())))
+    return orjson.dumps(dict(sorted(overrides.items())))
+
+
+def _as_text(value: JsonValue) -> str:
+    match value:
+        case str():
+            return value
+        case list():
+            return ",".join(map(_as_text, value))
+        case _:
+            return orjson.dumps(value).decode()

@@ -131,6 +131,29 @@ async def test_what_cannot_be_read_is_not_written_over(cluster: Cluster) -> None
     assert znode.data == b"garbage"
 
 
+async def test_a_value_in_the_configuration_that_is_no_text_spoils_no_other(cluster: Cluster) -> None:
+    leader = await cluster.start_leader()
+    await write(cluster.store, paths.CONFIGURATION, f'{{"{GRACE}": 5, "maxConcurrentUnloads": null}}'.encode())
+    await eventually(lambda: leader.node.live.overrides == {GRACE: "5"})
+    assert "maxConcurrentUnloads" in leader.node.view.faults[paths.CONFIGURATION]
+
+
+@pytest.mark.parametrize("damaged", [b"garbage", b"[]", b"\x1f\x8bgarbage"])
+async def test_a_damaged_configuration_is_replaced_by_what_is_in_force(cluster: Cluster, damaged: bytes) -> None:
+    leader = await cluster.start_leader()
+    await leader.node.operators.update_configuration(lambda _: {GRACE: "5"})
+    await write(cluster.store, paths.CONFIGURATION, damaged)
+    await eventually(lambda: paths.CONFIGURATION in leader.node.view.faults)
+    path = "/admin/v2/brokers/configuration"
+    assert (await leader.ask("POST", f"{path}/maxConcurrentUnloads/3")).status == 200
+    assert leader.node.live.overrides == {GRACE: "5", "maxConcurrentUnloads": "3"}
+    assert not leader.node.view.faults
+    await write(cluster.store, paths.CONFIGURATION, damaged)
+    assert (await leader.ask("DELETE", f"{path}/loadBalancerBrokerMaxTopics")).status == 200
+    await eventually(lambda: not leader.node.view.faults)
+    assert leader.node.live.overrides == {GRACE: "5", "maxConcurrentUnloads": "3"}
+
+
 async def test_holds_that_have_ended_are_dropped_with_the_next_change(cluster: Cluster) -> None:
     leader = await cluster.start_leader()
     ended = Controls(held_off={BrokerId("b1:8080"): 1.0})

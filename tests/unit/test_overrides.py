@@ -89,6 +89,7 @@ def test_of_stored_overrides_those_that_can_be_used_are_and_the_others_are_named
     assert settings.load_balancer_broker_overloaded_threshold_percentage == 70
     assert settings.load_balancer_shedding_grace_period_minutes == 7
     assert [key for key in stored if any(key in fault for fault in faults)] == [GRACE, "noSuchKey", "clusterName"]
+    assert len(faults) == 3
 
 
 def test_overrides_that_are_good_only_together_are_used_together() -> None:
@@ -101,15 +102,34 @@ def test_overrides_that_are_good_only_together_are_used_together() -> None:
     assert usable_overrides(BASE, stored)[1:] == (stored, [])
 
 
-def test_overrides_that_exclude_each_other_are_all_left_out() -> None:
+@pytest.mark.parametrize(
+    ("bad", "named"),
+    [
+        ({OVERLOADED: "many"}, OVERLOADED),
+        ({"noSuchKey": "1"}, "noSuchKey"),
+        ({SHEDDING: "AvgShedder"}, SHEDDING),
+    ],
+)
+def test_one_value_that_cannot_be_used_spoils_no_other(bad: dict[str, str], named: str) -> None:
+    good = {
+        GRACE: "5",
+        "supportedNamespaceBundleSplitAlgorithms": "topic_count_equally_divide",
+        "defaultNamespaceBundleSplitAlgorithm": "topic_count_equally_divide",
+    }
+    _, usable, (fault,) = usable_overrides(BASE, {**bad, **good})
+    assert usable == good
+    assert named in fault
+
+
+def test_of_overrides_that_exclude_each_other_the_one_that_the_fault_names_is_left_out() -> None:
     stored = {
+        GRACE: "5",
         "supportedNamespaceBundleSplitAlgorithms": "range_equally_divide",
         "defaultNamespaceBundleSplitAlgorithm": "topic_count_equally_divide",
     }
-    settings, usable, faults = usable_overrides(BASE, stored)
-    assert (settings, usable) == (BASE, {})
+    _, usable, faults = usable_overrides(BASE, stored)
+    assert usable == {key: stored[key] for key in list(stored)[:2]}
     assert len(faults) == 1
-    assert faults[0].startswith("no override is in force: dynamic configuration: ")
 
 
 def test_all_settings_as_text_are_what_they_are_read_from() -> None:

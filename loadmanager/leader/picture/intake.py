@@ -12,7 +12,7 @@ from before a commit of this node's own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 import structlog
 
@@ -298,6 +298,11 @@ class Intake:
         self._view.model.set_rules(ReportRules.of(self._live.planner))
         if faults:
             raise InvalidRecordError(f"{where}: {'; '.join(faults)}")
+
+    @property
+    def overrides(self) -> Mapping[str, str]:
+        """The overrides of settings that are in force on this node, by key."""
+        return self._live.overrides
 
     async def load_history(self) -> None:
         """Seed the model with the averages a former leader wrote."""

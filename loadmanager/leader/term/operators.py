@@ -15,7 +15,7 @@ import structlog
 
 from loadmanager.core.controls import Controls
 from loadmanager.core.names import BrokerId
-from loadmanager.errors import ConcurrentModificationError, StaleEpochError, TransactionFailedError
+from loadmanager.errors import ConcurrentModificationError, InvalidRecordError, StaleEpochError, TransactionFailedError
 from loadmanager.leader.picture.intake import Intake
 from loadmanager.leader.term.election import Election
 from loadmanager.store import paths
@@ -78,8 +78,13 @@ class Operators:
         return await self._update(paths.ANTI_AFFINITY, decode_groups, encode_groups, change)
 
     async def update_configuration(self, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Mapping[str, str]:
-        """The overrides of settings by key, as they are stored: one that cannot be used is among them."""
-        return await self._update(paths.CONFIGURATION, decode_configuration, encode_configuration, change)
+        """The overrides of settings by key, as they are stored: one that cannot be used is among them.
+
+        A damaged record is replaced: those in force here stand for it.
+        """
+        return await self._update(
+            paths.CONFIGURATION, decode_configuration, encode_configuration, change, lambda: self._intake.overrides
+        )
 
     async def update_learned(self, learned: LearnedData | None) -> LearnedData | None:
         """What the pipeline learned, in place of what there was; None takes it back."""
@@ -109,13 +114,20 @@ class Operators:
         read: Callable[[bytes, str], _Value],
         write: Callable[[_Value], bytes],
         change: Callable[[_Value], _Value],
+        in_force: Callable[[], _Value] | None = None,
     ) -> _Value:
         for _ in range(_ATTEMPTS):
             term = self._election.get_term()
             znode = await self._store.get(path)
-            stored = read(b"{}" if znode is None else decode(znode.data, path), path)
+            is_damaged = False
+            try:
+                stored = read(b"{}" if znode is None else decode(znode.data, path), path)
+            except InvalidRecordError:
+                if in_force is None:
+                    raise
+                stored, is_damaged = in_force(), True
             changed = change(stored)
-            if changed == stored:
+            if changed == stored and not is_damaged:
                 return await self._seen(path, stored)
             data = pack(write(changed))
             op: Op = Create(path, data) if znode is None else Put(path, data, znode.version)
@@ -128,7 +140,7 @@ class Operators:
                 if error.cause not in _CHANGED_UNDERNEATH:
                     raise
                 continue
-            log.info("laid_down", path=path)
+            log.info("laid_down", path=path, replaced_damaged=is_damaged)
             return await self._seen(path, changed)
         raise ConcurrentModificationError(f"Concurrent modification of {path}: nothing was written")
 
