@@ -1,19 +1,19 @@
-"""The broker's side of the contract (docs/broker-contract.md): what may be served, asked, opened and closed, and when.
+"""State machine of the broker's side of the contract (docs/broker-contract.md): lease, questions, open topics.
 
-A passive machine: `step(event, now_s)` takes what has happened and gives what is to be done; `wake_s` is when it wants
-to be stepped by itself, with `TIME`. `serves(topic, now_s)` is what to ask in the very path that serves.
+Passive: `step(event, now_s)` returns the actions for one event, `wake_s` is when the next `TIME` event is due, and
+`serves(topic, now_s)` is the check for the code path that serves.
 
-    the lease   event                   if                             then
-    ---------   -----                   --                             ----
-    any         TIME                    it is to be asked for again    AskLease, one at a time
+    lease       event                   condition                      actions                           next
+    -----       -----                   ---------                      -------                           ----
+    any         TIME                    the next question is due       AskLease, one at a time
                 Leased                  of this incarnation            valid from the asking on
                                         of another                     Close all, LAPSED; valid once that is done
-                UNLEASED                                               (what there is lapses by itself)
-                any event               it has lapsed                  Close all, LAPSED
+                UNLEASED                                               (the lease in hand lapses by itself)
+                any event               the lease has lapsed           Close all, LAPSED
     Whatever closes all makes void what is asked.
 
-    a topic     event                   if                             then
-    -------     -----                   --                             ----
+    topic       event                   condition                      actions                           next
+    -----       -----                   ---------                      -------                           ----
     unknown     Want                    the lease is valid             Ask                               ─▶ ASKED
     ASKED       Answered                the lease is not valid         Refuse                            ─▶ unknown
                                         void                           Ask; the fifth time Refuse        ─▶ unknown
@@ -31,7 +31,11 @@ to be stepped by itself, with `TIME`. `serves(topic, now_s)` is what to ask in t
                 the lease lapses        it is not LAPSED yet           Close once more, LAPSED
     STUCK       Unload, or a second has passed                         Close                             ─▶ CLOSING
 
-A topic is OPENING while the broker loads what belongs to it, and CLOSING while it puts that away: neither is served.
+Order within one step: the rows of `Closed`, `NotClosed` and `NotOpened` come first, and the lapse of the lease after
+them. With every other event the lapse comes first. A broker that was stopped may notice both at once; what is closed
+already must not be closed again.
+
+OPENING: the broker loads the topic. CLOSING: the broker puts it away. Neither is served.
 """
 
 from __future__ import annotations
@@ -224,8 +228,10 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Put away what belongs to the topic, and come back with Closed or NotClosed, once. It comes twice where the lease
-    lapses meanwhile: the first is then to be given up.
+    """Put away what belongs to the topic, and come back with Closed or NotClosed, once.
+
+    It comes twice where the lease lapses meanwhile. Then give the first one up; if that has closed the topic all the
+    same, come back with Closed, and do not begin again.
     """
 
     topic: str
@@ -324,9 +330,26 @@ class Contract:
         return min(ask_s, lapse_s, *self._stuck.values())
 
     def step(self, event: Event, now_s: float) -> list[Instruction]:
-        """What there is to do now that this has happened."""
-        if not self.has_lease(now_s) and not self._has_lapsed:
-            self._lapse()
+        """Return what there is to do now that this has happened; see the module for the order of its parts."""
+        if isinstance(event, (Closed, NotClosed, NotOpened)):
+            self._ended(event, now_s)
+            self._close_without_lease(now_s)
+        else:
+            self._close_without_lease(now_s)
+            self._happened(event, now_s)
+        to_do, self._to_do = self._to_do, []
+        return to_do
+
+    def _ended(self, event: Closed | NotClosed | NotOpened, now_s: float) -> None:
+        held = self._held.get(event.topic)
+        if held is None or held.phase is not (Phase.OPENING if isinstance(event, NotOpened) else Phase.CLOSING):
+            return
+        if isinstance(event, NotClosed):
+            self._not_closed(event, held, now_s)
+        else:
+            self._forget(event.topic)
+
+    def _happened(self, event: Event, now_s: float) -> None:
         match event:
             case Signal():
                 self._signalled(event, now_s)
@@ -334,18 +357,14 @@ class Contract:
                 self._leased(incarnation, valid_for_s, now_s)
             case Unload():
                 self._unload(event)
-            case NotClosed(topic, why):
-                self._not_closed(topic, why, now_s)
             case Want(topic):
                 self._want(topic, now_s)
             case Answered() | Unanswered():
                 self._answered(event, now_s)
-            case Opened() | NotOpened():
-                self._opened(event)
-            case _:
-                self._let_go(event)
-        to_do, self._to_do = self._to_do, []
-        return to_do
+            case Opened(topic):
+                self._opened(topic)
+            case Leave(topic) if topic in self._held:
+                self._begin_to_close(topic, self._held[topic], CloseReason.LEFT)
 
     # The lease
 
@@ -393,6 +412,10 @@ class Contract:
         if not self._held or not self._is_clearing:
             self.lease_until_s, self._is_clearing, self._has_lapsed = self._next_until_s, False, False
 
+    def _close_without_lease(self, now_s: float) -> None:
+        if not self.has_lease(now_s) and not self._has_lapsed:
+            self._lapse()
+
     def _lapse(self) -> None:
         self._has_lapsed = True
         self._stop_everything(CloseReason.LAPSED)
@@ -438,15 +461,11 @@ class Contract:
             refused = Refuse(topic, Refusal.NOT_OWNER, event.owner)
         self._to_do.append(refused)
 
-    def _opened(self, event: Opened | NotOpened) -> None:
-        held = self._held.get(event.topic)
-        if held is None or held.phase is not Phase.OPENING:
-            return
-        if isinstance(event, NotOpened):
-            self._forget(event.topic)
-        else:
+    def _opened(self, topic: str) -> None:
+        held = self._held.get(topic)
+        if held is not None and held.phase is Phase.OPENING:
             held.phase = Phase.OPEN
-            self._to_do.append(Serve(event.topic))
+            self._to_do.append(Serve(topic))
 
     def _make_void(self, topics: Iterable[str]) -> None:
         for topic in topics:
@@ -482,22 +501,12 @@ class Contract:
         self._stuck.pop(topic, None)
         self._to_do.append(Close(topic, held.reason, held.unload))
 
-    def _let_go(self, event: Leave | Closed) -> None:
-        held = self._held.get(event.topic)
-        if held is not None and isinstance(event, Leave):
-            self._begin_to_close(event.topic, held, CloseReason.LEFT)
-        elif held is not None and held.phase is Phase.CLOSING:
-            self._forget(event.topic)
-
-    def _not_closed(self, topic: str, why: str, now_s: float) -> None:
-        held = self._held.get(topic)
-        if held is None or held.phase is not Phase.CLOSING:
-            return
+    def _not_closed(self, event: NotClosed, held: _Held, now_s: float) -> None:
         held.phase = Phase.STUCK
-        self._stuck[topic] = now_s + _TRY_TO_CLOSE_AGAIN_S
-        for number in [number for number, waiting in self._unloads.items() if topic in waiting]:
+        self._stuck[event.topic] = now_s + _TRY_TO_CLOSE_AGAIN_S
+        for number in [number for number, waiting in self._unloads.items() if event.topic in waiting]:
             del self._unloads[number]
-            self._to_do.append(Deny(number, why))
+            self._to_do.append(Deny(number, event.why))
 
     def _forget(self, topic: str) -> None:
         """Nothing of it is held any more: who waited for that goes on."""

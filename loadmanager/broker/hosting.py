@@ -75,8 +75,8 @@ class Hosting:
     `on_open(topic)` loads what belongs to a topic; its error is the error of whoever wanted it. `on_close(topic,
     closing)` disconnects its clients, writes down what is to be kept, and returns once nothing is held: from then on
     another broker may serve it. It is cancelled, and called again with LAPSED, if the lease lapses meanwhile; when it
-    raises, it is called again. `on_prepare(bundle, topics)` may make ready what is about to come, in 2 s. `health()`
-    is asked with the statistics. All of it belongs to one event loop.
+    raises, it is called again; once it has returned, it is not. `on_prepare(bundle, topics)` may make ready what is
+    about to come, in 2 s. `health()` is asked with the statistics. All of it belongs to one event loop.
     """
 
     def __init__(
@@ -103,8 +103,10 @@ class Hosting:
         self._started_ms = time.time_ns() // 1_000_000
         self._contract = Contract()
         self._topics: dict[str, Topic] = {}
-        self._work: dict[str, asyncio.Task[None]] = {}
+        self._work: dict[str, list[asyncio.Task[None]]] = {}
+        """What is being done with each topic: the last one counts, those before were given up for it."""
         self._begun: set[str] = set()
+        """Topics for which `on_open` was called, and `on_close` has not returned since."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._interest: Counter[str] = Counter()
@@ -276,6 +278,10 @@ class Hosting:
         return stats if self._health is None else {**stats, "health": self._health().as_json()}
 
     async def _unload(self, named: Named) -> None:
+        if self._is_over:
+            if self._topics.keys() & set(named.topics):
+                raise NotDoneError("the broker has ended without closing all of it")
+            return
         self._last_unload += 1
         number = self._last_unload
         done = self._unloads[number] = asyncio.get_running_loop().create_future()
@@ -308,10 +314,17 @@ class Hosting:
                 instructions = self._contract.step(self._events.popleft(), self._clock())
                 _note_lapse(instructions)
                 for instruction in instructions:
-                    self._do(instruction)
+                    self._do_surely(instruction)
         finally:
             self._is_stepping = False
-        self._set_timer()
+            self._set_timer()
+
+    def _do_surely(self, instruction: Instruction) -> None:
+        """Do it; an error of one action must not keep those after it from being done."""
+        try:
+            self._do(instruction)
+        except Exception:
+            log.exception("an action of the contract failed: %s", instruction)
 
     def _do(self, instruction: Instruction) -> None:
         match instruction:
@@ -330,9 +343,14 @@ class Hosting:
             case Close():
                 self._close_topic(instruction)
             case Confirm(number):
-                self._unloads.pop(number).set_result(None)
+                self._answer_unload(number, None)
             case Deny(number, why):
-                self._unloads.pop(number).set_result(why)
+                self._answer_unload(number, why)
+
+    def _answer_unload(self, number: int, why_not: str | None) -> None:
+        answer = self._unloads.pop(number)
+        if not answer.done():  # the agent may have hung up
+            answer.set_result(why_not)
 
     async def _ask_lease(self, timeout_s: float) -> None:
         event: Leased | Signal = Signal.UNLEASED
@@ -379,25 +397,30 @@ class Hosting:
     def _open_topic(self, wanted: Open) -> None:
         topic = self._topics[wanted.topic] = Topic(wanted.topic, wanted.incarnation)
         self._prepared.pop(wanted.topic, None)
+        self._work[topic.name] = []
         if self._on_open is None:
             self._begun.add(topic.name)
             self._step(Opened(topic.name))
         else:
-            self._work[topic.name] = self._spawn(self._load(topic, self._on_open))
+            self._work[topic.name].append(self._spawn(self._load(topic, self._on_open)))
 
     async def _load(self, topic: Topic, on_open: OnOpen) -> None:
-        self._begun.add(topic.name)
+        name = topic.name
+        self._begun.add(name)
         try:
             await on_open(topic)
         except (Exception, asyncio.CancelledError) as error:
-            if not self._is_current(topic.name):
+            is_given_up = not self._is_current(name)
+            if is_given_up and isinstance(error, asyncio.CancelledError):
                 raise
-            log.exception("on_open failed for %s", topic.name)
-            self._fail(topic.name, error)
-            self._forget(topic.name)
-            self._step(NotOpened(topic.name))
+            log.exception("on_open failed for %s", name)
+            self._begun.discard(name)  # nothing of it is left
+            if not is_given_up:
+                self._fail(name, error)
+                self._forget(name)
+                self._step(NotOpened(name))
         else:
-            self._step(Opened(topic.name))
+            self._step(Opened(name))
 
     def _close_topic(self, wanted: Close) -> None:
         topic = self._topics[wanted.topic]
@@ -406,29 +429,36 @@ class Hosting:
         if unload is not None:
             closing = Closing(wanted.reason, unload.bundle, unload.destination, unload.number)
         topic.closing = closing
-        before = self._work.get(topic.name)
-        self._work[topic.name] = self._spawn(self._put_away(topic, closing, before))
+        given_up = [task for task in self._work[topic.name] if not task.done()]
+        self._work[topic.name] = [*given_up, self._spawn(self._put_away(topic, closing, given_up))]
 
-    async def _put_away(self, topic: Topic, closing: Closing, before: asyncio.Task[None] | None) -> None:
-        if before is not None:
-            before.cancel()
-            await asyncio.wait([before])
-        if self._on_close is not None and topic.name in self._begun:
+    async def _put_away(self, topic: Topic, closing: Closing, given_up: Sequence[asyncio.Task[None]]) -> None:
+        """Close the topic, once everything that was begun with it before has ended, and unless that has closed it."""
+        name = topic.name
+        for task in given_up:
+            if not task.cancelling():  # once: a second time would cut short what it does about the first
+                task.cancel()
+        if given_up:
+            await asyncio.wait(given_up)
+        if self._on_close is not None and name in self._begun:
             try:
                 await self._on_close(topic, closing)
             except (Exception, asyncio.CancelledError) as error:
-                if not self._is_current(topic.name):
+                is_given_up = not self._is_current(name)
+                if is_given_up and isinstance(error, asyncio.CancelledError):
                     raise
-                log.exception("on_close failed for %s: it will be called again", topic.name)
-                self._step(NotClosed(topic.name, f"{topic.name}: {_say(error)}"))
+                log.exception("on_close failed for %s: it will be called again", name)
+                if not is_given_up:
+                    self._step(NotClosed(name, f"{name}: {_say(error)}"))
                 return
-        if self._is_current(topic.name):
-            self._forget(topic.name)
-            self._step(Closed(topic.name))
+            self._begun.discard(name)  # it has returned: done, even if it was given up at that very moment
+        if self._is_current(name):
+            self._forget(name)
+            self._step(Closed(name))
 
     def _is_current(self, name: str) -> bool:
         """Whether what is running has not been given up for something else."""
-        return self._work.get(name) is asyncio.current_task()
+        return self._work.get(name, [])[-1:] == [asyncio.current_task()]
 
     def _forget(self, name: str) -> None:
         del self._topics[name], self._work[name]

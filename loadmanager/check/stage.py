@@ -211,7 +211,8 @@ class Stage:
 
     async def _within(self, topic: str, limit_s: float) -> Tried | None:
         try:
-            return await asyncio.wait_for(self.attempt(topic), limit_s)
+            async with asyncio.timeout(limit_s):
+                return await self.attempt(topic)
         except TimeoutError:
             self.diary.note("nobody is answered, and the client goes away")
             return None

@@ -64,7 +64,8 @@ async def _run(settings: AgentSettings, ready_file: Path | None) -> None:
         fail(f"the agent cannot go on: {said}", EXIT_FAILURE)
     finally:
         await beside.close()
-        await asyncio.wait_for(asyncio.gather(runner.cleanup(), broker_runner.cleanup()), GRACE_S)
+        async with asyncio.timeout(GRACE_S):
+            await asyncio.gather(runner.cleanup(), broker_runner.cleanup())
         await store.close()
 
 

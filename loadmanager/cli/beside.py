@@ -173,4 +173,5 @@ async def _serve(
         log.info("stopping", url=url)
     finally:
         await node.stop()
-        await asyncio.wait_for(runner.cleanup(), GRACE_S)
+        async with asyncio.timeout(GRACE_S):
+            await runner.cleanup()

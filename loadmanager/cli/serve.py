@@ -75,7 +75,8 @@ async def _serve(settings: Settings, ready_file: Path | None) -> None:
         fail(f"metadataStoreUrl {settings.metadata_store_url}: {error}", EXIT_FAILURE)
     finally:
         await node.stop()
-        await asyncio.wait_for(runner.cleanup(), GRACE_S)
+        async with asyncio.timeout(GRACE_S):
+            await runner.cleanup()
         await store.close()
 
 

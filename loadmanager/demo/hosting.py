@@ -98,7 +98,8 @@ class TopicHost:
         topic = self._topics[hosted.name]
         if closing.reason is not Why.LAPSED:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(topic.drained.wait(), DRAIN_TIMEOUT_S)
+                async with asyncio.timeout(DRAIN_TIMEOUT_S):
+                    await topic.drained.wait()
         # Without a lease nothing was served, so serving ended with the lease even if nobody could notice at once.
         # The last moment at which the topic did serve is the evidence that overrides that claim.
         now_s, reason = self._clock(), _REASONS[closing.reason]

@@ -36,6 +36,7 @@ BREAKS = {
     "unload-twice": ("500 while it closes", "404 when it is closed"),
     "unload-under-load": ("204 before it has closed",),
     "unload-hangs": ("204 before it has closed", "statistics behind a lock"),
+    "unload-stopped": ("never ends the closing",),
     "prepare": ("serves what was prepared", "302"),
     "opening-is-told": ("says nothing of a question", "says nothing of what it opens"),
     "statistics": ("counts on", "names a topic twice", "wall clock"),
@@ -82,6 +83,7 @@ class ContractBroker:
     _incarnation: float | None = None
     _seems_valid: bool = False
     _is_dead: bool = False
+    _stuck: set[str] = field(default_factory=set)
     _counted: Counter[str] = field(default_factory=Counter)
     _unloads: asyncio.Lock = field(default_factory=asyncio.Lock)
     _statistics: int = 0
@@ -326,6 +328,8 @@ class ContractBroker:
         return web.Response(status=204)
 
     def _odd_status(self, names: list[str], opened: list[OpenTopic]) -> int:
+        if self._stuck.intersection(names):
+            return 500
         if not opened and not any(self._counted[name] for name in names):
             statuses = {"404": 404, "500": 500}
             return next((code for how, code in statuses.items() if self.does("unload-unknown", how)), 204)
@@ -345,6 +349,10 @@ class ContractBroker:
             if not self.hangs[topic.name]:
                 break
             await asyncio.sleep(_CLOSING_S)
+        await self.thawed.wait()
+        if time.monotonic() >= self._valid_until_s and self.does("unload-stopped", "never ends the closing"):
+            self._stuck.add(topic.name)
+            await asyncio.Event().wait()
         if self._topics.get(topic.name) is topic:
             del self._topics[topic.name]
 

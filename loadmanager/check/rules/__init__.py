@@ -20,6 +20,7 @@ RULES = (
     unloads.unload_twice,
     unloads.unload_under_load,
     unloads.unload_hangs,
+    unloads.unload_stopped,
     unloads.prepare,
     statistics.opening_is_told,
     statistics.statistics,

@@ -64,8 +64,9 @@ async def _is_served_under(stage: Stage, topic: str, valid_for_ms: int) -> bool:
     stage.agent.reply(await stage.fresh_lease_question(), lease(stage.incarnation, valid_for_ms))
     while (left_s := stage.agent.valid_until_s - time.monotonic()) > 0:
         try:
-            if (await asyncio.wait_for(stage.attempt(topic), left_s)).served:
-                return True
+            async with asyncio.timeout(left_s):
+                if (await stage.attempt(topic)).served:
+                    return True
         except TimeoutError:
             return False
         await asyncio.sleep(_BETWEEN_TRIES_S)

@@ -73,9 +73,8 @@ async def opened_once(stage: Stage) -> None:
             await asyncio.wait([second], timeout=_UNTIL_IT_ASKED_S)
             stage.own(together)
             stage.agent.reply_to_all(owned(stage.incarnation))
-            served = [
-                tried.served for tried in await asyncio.wait_for(asyncio.gather(client, second), stage.pace.patience_s)
-            ]
+            async with asyncio.timeout(stage.pace.patience_s):
+                served = [tried.served for tried in await asyncio.gather(client, second)]
         except TimeoutError:
             raise LateError(
                 f"two clients that came together were not answered in {stage.pace.patience_s:g} s"

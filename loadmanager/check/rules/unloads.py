@@ -16,6 +16,8 @@ _CLIENTS = 4
 _BETWEEN_REQUESTS_S = 0.001
 _HANGING_S = 1.5
 _BETWEEN_STATISTICS_S = 0.1
+_UNTIL_STOPPED_S = (0.0, 0.01)
+"""After an unload was sent: the broker has not heard of it yet, or is in the middle of it, as a rule."""
 
 
 @rule("unload-unknown", "An unload that names topics which are not open, or unknown: 204.")
@@ -133,6 +135,34 @@ async def _hangs(stage: Stage, unload: asyncio.Task[float]) -> bool:
         await stage.broker.stats()
         await asyncio.sleep(_BETWEEN_STATISTICS_S)
     return not unload.done()
+
+
+@rule(
+    "unload-stopped",
+    "`SIGSTOP` in the middle of an unload, for longer than the lease, then `SIGCONT`: the unload is answered with 204,"
+    " and under the next lease the topic is served again, and others are.",
+    Need.PROBE,
+    Need.PROCESS,
+)
+async def unload_stopped(stage: Stage) -> None:
+    """The broker wakes up with two things to do at once: to end the closing, and to close without a lease."""
+    for pause_s in _UNTIL_STOPPED_S:
+        topic, other = stage.topic("unload-stopped"), stage.topic("not-unloaded")
+        await stage.calm()
+        await stage.open(topic)
+        await stage.open(other)
+        unload = asyncio.create_task(stage.broker.unload(topic))
+        try:
+            await asyncio.sleep(pause_s)
+            with stage.stopped():
+                await stage.lapse()
+            await stage.granted(lease(stage.incarnation, stage.pace.calm_ms))
+            await unload
+        finally:
+            unload.cancel()
+            await asyncio.gather(unload, return_exceptions=True)
+        await stage.served(topic)
+        await stage.served(other)
 
 
 @rule(

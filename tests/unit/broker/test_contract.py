@@ -286,6 +286,31 @@ def test_a_closing_in_the_middle_of_which_the_lease_ends_is_hurried_once(broker:
     assert broker.step(Closed(T)) == [Confirm(1)]
 
 
+@pytest.mark.parametrize(
+    ("ended", "actions"),
+    [
+        (Closed(T), [Confirm(1)]),
+        (NotClosed(T, "disk full"), [Deny(1, "disk full"), Close(T, CloseReason.LAPSED)]),
+    ],
+    ids=["closed", "not closed"],
+)
+def test_a_closing_that_ends_after_the_lease_counts_before_the_lapse_does(
+    broker: Broker, ended: Event, actions: list[Instruction]
+) -> None:
+    broker.open(T, U)
+    broker.step(unload(T))
+    broker.now_s = 104.0
+    assert broker.step(ended) == [*actions, Close(U, CloseReason.LAPSED)]
+
+
+def test_an_opening_that_fails_after_the_lease_is_not_closed(broker: Broker) -> None:
+    broker.step(Want(T))
+    broker.step(Answered(T, is_owned=True, incarnation=7))
+    broker.now_s = 104.0
+    assert broker.step(NotOpened(T)) == []
+    assert broker.contract.held == []
+
+
 def test_what_could_not_be_closed_is_denied_and_tried_again(broker: Broker) -> None:
     broker.open(T)
     call = unload(T)
@@ -464,10 +489,18 @@ opening = st.builds(
 )
 reborn = st.tuples(opening, leases, opening)
 late = st.tuples(st.builds(Want, topics), calls | leasing | leases, answers)
+paused = st.builds(
+    lambda opened, call, pause_s, topic, ended: (opened, call, pause_s, ended(topic)),
+    opening,
+    calls,
+    pauses_s,
+    topics,
+    st.sampled_from([Closed, lambda topic: NotClosed(topic, "broken"), NotOpened]),
+)
 """What follows each other so often that chance alone would take long to find it."""
 
 Happening = Event | float | tuple["Happening", ...]
-happening = st.lists(st.one_of(single, leasing, opening, reborn, late), max_size=40)
+happening = st.lists(st.one_of(single, leasing, opening, reborn, late, paused), max_size=40)
 
 
 def flat(happening: Iterable[Happening]) -> Iterator[Event | float]:

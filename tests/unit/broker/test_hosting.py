@@ -22,7 +22,8 @@ from support.waiting import eventually
 
 from loadmanager.agent.bundle_stats import check_stats
 from loadmanager.broker import CloseReason, Closing, Health, Hosting, Refusal, RefusedError, Topic
-from loadmanager.broker.endpoints import Named
+from loadmanager.broker.contract import Close
+from loadmanager.broker.endpoints import Named, NotDoneError
 from loadmanager.wire.http import BrokerStats
 
 TOPIC, OTHER = "persistent://t/ns/one", "persistent://t/ns/other"
@@ -211,6 +212,115 @@ async def test_a_lapse_hurries_what_is_being_closed(world: World) -> None:
     world.pass_time(3.0)
     await unload
     assert world.calls[1:] == [(CloseReason.UNLOADED, TOPIC), (CloseReason.LAPSED, TOPIC)]
+
+
+async def test_a_broker_that_wakes_up_without_a_lease_and_a_closing_that_has_ended_goes_on(world: World) -> None:
+    await world.hosting.open(TOPIC)
+    await world.hosting.open(OTHER)
+    world.may_close.clear()
+    unload = world.unload()
+    await settled()
+    world.clock.now_s += 4.0
+    world.may_close.set()
+    await unload
+    await settled()
+    assert world.calls[2:] == [(CloseReason.UNLOADED, TOPIC), (CloseReason.LAPSED, OTHER)]
+    world.lease()
+    assert await world.hosting.open(TOPIC)
+
+
+async def test_on_close_that_returns_although_it_was_given_up_is_not_called_again() -> None:
+    """`wait_for` of Python 3.11 swallows a cancellation that comes together with the result."""
+    world = World()
+    calls: list[CloseReason] = []
+
+    async def close(_: Topic, closing: Closing) -> None:
+        calls.append(closing.reason)
+        with contextlib.suppress(asyncio.CancelledError):
+            await world.may_close.wait()
+
+    world.hosting._on_close = close
+    async with world.hosting:
+        world.lease()
+        await world.hosting.open(TOPIC)
+        world.may_close.clear()
+        unload = world.unload()
+        await settled()
+        world.pass_time(3.0)
+        await unload
+        assert (calls, world.hosting.topics) == ([CloseReason.UNLOADED], [])
+
+
+async def test_on_close_waits_until_on_open_has_ended_however_often_it_is_given_up() -> None:
+    world = World()
+    calls: list[str] = []
+    may_end = asyncio.Event()
+
+    async def opens(_: Topic) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await may_end.wait()
+            calls.append("open ended")
+
+    async def close(_: Topic, closing: Closing) -> None:
+        calls.append(closing.reason)
+
+    world.hosting._on_open, world.hosting._on_close = opens, close
+    async with world.hosting:
+        world.lease()
+        wanting = asyncio.create_task(world.hosting._keep(TOPIC))
+        await settled()
+        unload = world.unload()
+        await settled()
+        world.pass_time(3.0)
+        await settled()
+        may_end.set()
+        await unload
+        assert calls == ["open ended", CloseReason.LAPSED]
+        await asyncio.wait([wanting])
+
+
+async def test_an_unload_whose_caller_hung_up_does_not_keep_others_from_being_answered(world: World) -> None:
+    await world.hosting.open(TOPIC)
+    world.may_close.clear()
+    first, second = world.unload(), world.unload()
+    await settled()
+    first.cancel()
+    await settled()
+    world.may_close.set()
+    await second
+    assert world.hosting.topics == []
+
+
+async def test_an_action_that_fails_does_not_keep_those_after_it_from_being_done(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await world.hosting.open(TOPIC)
+    await world.hosting.open(OTHER)
+    close = world.hosting._close_topic
+
+    def fails_once(wanted: Close) -> None:
+        monkeypatch.undo()
+        raise KeyError(wanted.topic)
+
+    monkeypatch.setattr(world.hosting, "_close_topic", fails_once)
+    world.pass_time(3.0)
+    await settled()
+    assert world.calls[2:] == [(CloseReason.LAPSED, OTHER)]
+    assert "an action of the contract failed: Close" in caplog.text
+    close(Close(TOPIC, CloseReason.LAPSED))  # so that the fixture can end
+
+
+async def test_an_unload_after_the_end_is_answered_by_what_is_held() -> None:
+    world = World()
+    async with world.hosting:
+        world.lease()
+        await world.hosting.open(TOPIC)
+    await world.unload()
+    world.hosting._topics[TOPIC] = Topic(TOPIC, 7)  # as after an end that was cancelled
+    with pytest.raises(NotDoneError):
+        await world.unload()
 
 
 async def test_on_close_is_called_again_when_it_failed_and_the_agent_is_told(world: World) -> None:
