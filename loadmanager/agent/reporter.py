@@ -161,7 +161,6 @@ class Reporter:
         self._wake = asyncio.Event()
         self._metrics = metrics
         self._clock = clock
-        self._started_ms = _now_ms()
         self._first: _Report | None = None
         self._written: _Report | None = None
         self._incarnation: int | None = None
@@ -192,7 +191,7 @@ class Reporter:
         """Write the report if it is due."""
         await self._namespaces.refresh(self._watch.loads)
         incarnation = registration.incarnation
-        if incarnation is None:
+        if incarnation is None or self._watch.stats is None:
             return
         if incarnation != self._incarnation:
             self._incarnation, self._written = incarnation, self._first
@@ -254,7 +253,7 @@ class Reporter:
             usage=self._host_usage(),
             bundles=loads.bundles,
             version=stats.version if stats else "",
-            start_timestamp_ms=(stats.start_timestamp if stats else 0) or self._started_ms,
+            start_timestamp_ms=stats.start_timestamp if stats else 0,
             health=stats.health if stats else None,
         )
         record = build_report(self._identity, now, written.record if written else None, _now_ms())

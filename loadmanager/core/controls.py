@@ -7,22 +7,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from loadmanager.core.names import BrokerId, namespace_of
+
+
+class DrainOrder(NamedTuple):
+    """Order to drain one process of a broker.
+
+    `since_s`: seconds since 1970. `process`: the `startTimestamp` of the process; 0 if unknown, then it is any process.
+    """
+
+    since_s: float
+    process: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Controls:
     """All controls at one moment; times in seconds since 1970.
 
-    `draining`: brokers whose bundles are given away, and since when; they get no new ones. `excluded`: brokers that get
+    `draining`: brokers whose bundles are given away; they get no new ones. `excluded`: brokers that get
     no new bundles and keep those they have. `held_off`: brokers that are restarting, and until when the bundles they
     had wait for them. `pinned`: the broker on which a bundle belongs; it is never shed from there. `frozen_bundles`:
     bundles that nothing moves by itself, and why. `frozen`: why nothing at all is shed, split or merged by itself, or
     nothing. `dry_run`: shedding decides and explains, and moves nothing.
     """
 
-    draining: Mapping[BrokerId, float] = field(default_factory=dict)
+    draining: Mapping[BrokerId, DrainOrder] = field(default_factory=dict)
     excluded: frozenset[BrokerId] = frozenset()
     held_off: Mapping[BrokerId, float] = field(default_factory=dict)
     pinned: Mapping[str, BrokerId] = field(default_factory=dict)
@@ -34,11 +45,19 @@ class Controls:
         """Whether the broker may be given bundles."""
         return broker not in self.draining and broker not in self.excluded
 
-    def without_drain(self, broker: BrokerId, since_s: float | None = None) -> Controls:
-        """The broker is drained no more; with `since_s` only if that is the drain."""
-        if since_s not in (None, self.draining.get(broker)):
+    def with_drain(self, broker: BrokerId, ordered: DrainOrder) -> Controls:
+        """The same with this drain, unless that process of the broker is being drained already."""
+        order = self.draining.get(broker)
+        if order is not None and ordered.process in (0, order.process):
             return self
-        return replace(self, draining={each: at_s for each, at_s in self.draining.items() if each != broker})
+        return replace(self, draining={**self.draining, broker: ordered})
+
+    def without_drain(self, broker: BrokerId, since_s: float | None = None) -> Controls:
+        """The same without the drain of the broker; with `since_s` only if that is the drain."""
+        order = self.draining.get(broker)
+        if order is None or since_s not in (None, order.since_s):
+            return self
+        return replace(self, draining={each: order for each, order in self.draining.items() if each != broker})
 
     def without_namespace(self, namespace: str) -> Controls:
         """Nothing about its bundles."""

@@ -89,7 +89,7 @@ def _find_obstacles(
 
 def _drain(case: _Case) -> dict[str, Figure]:
     snapshot = case.question.snapshot
-    since_s = snapshot.controls.draining[snapshot.brokers.ids[case.broker]]
+    since_s = snapshot.controls.draining[snapshot.brokers.ids[case.broker]].since_s
     return {"drained_for_s": max(0, round(snapshot.taken_at_s - since_s))}
 
 

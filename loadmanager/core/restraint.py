@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from loadmanager.core.controls import DrainOrder
 from loadmanager.core.names import BrokerId
 from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.reasons import FilterReason, SheddingReason
@@ -45,7 +46,7 @@ def restrain(snapshot: Snapshot) -> Snapshot:
 def as_if_draining(snapshot: Snapshot, brokers: Collection[BrokerId]) -> Snapshot:
     """The cluster in which none of these brokers is given anything."""
     draining = snapshot.controls.draining
-    more = {broker: snapshot.taken_at_s for broker in sorted(brokers) if broker not in draining}
+    more = {broker: DrainOrder(snapshot.taken_at_s) for broker in sorted(brokers) if broker not in draining}
     if not more:
         return snapshot
     controls = replace(snapshot.controls, draining={**draining, **more})
@@ -80,7 +81,8 @@ def doubted(snapshot: Snapshot) -> Iterator[Verdict]:
 
 def drain_of(snapshot: Snapshot, broker: BrokerId) -> Verdict:
     """Why a broker that is being drained is left out."""
-    why: dict[str, Figure] = {"seconds": max(0, round(snapshot.taken_at_s - snapshot.controls.draining[broker]))}
+    since_s = snapshot.controls.draining[broker].since_s
+    why: dict[str, Figure] = {"seconds": max(0, round(snapshot.taken_at_s - since_s))}
     return Verdict(broker, FilterReason.BROKER_DRAINING, acted=False, why=why)
 
 

@@ -111,8 +111,8 @@ class DrainingHandlers:
         return await self._forwarder.once_it_leads(request, act)
 
     def _drained_since_s(self, broker: BrokerId) -> dict[str, float] | None:
-        since_s = self._view.laid_down.controls.draining.get(broker)
-        return None if since_s is None else {"drainedSince": since_s}
+        order = self._view.laid_down.controls.draining.get(broker)
+        return None if order is None else {"drainedSince": order.since_s}
 
     async def cancel_unload(self, request: web.Request) -> web.Response:
         namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])

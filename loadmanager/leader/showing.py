@@ -108,13 +108,12 @@ class Showing:
         if after is not None and after.epoch != epoch:  # another leader's journal and audit are counted apart
             after = Mark(epoch, 0, node.audit.noted_before_term)
         stopped_s, frozen = figures.shedding_stopped_for_s, figures.frozen_for_s
-        draining = [broker for broker in node.view.laid_down.controls.draining if broker in node.view.registrations]
         return Briefing.model_validate(
             {
                 "mark": str(mark),
                 "breaker": {"stoppedS": round(stopped_s), "bundles": len(frozen)} if stopped_s or frozen else None,
                 "cannotMove": [{"key": each.key, "sentence": each.sentence} for each in node.standstill.found],
-                "drains": [node.drains.progress(broker) for broker in sorted(draining)],
+                "drains": [node.drains.progress(broker) for broker in sorted(node.view.laid_down.controls.draining)],
                 "sick": sorted(doubts.sick),
                 "doubted": sorted(doubts.quarantined),
                 "lowerBound": self._lower_bound(),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from loadmanager.config import Settings
-from loadmanager.core.controls import Controls
+from loadmanager.core.controls import Controls, DrainOrder
 from loadmanager.core.learned import NOTHING_LEARNED, Learned
 from loadmanager.core.load import FloatArray, IntArray
 from loadmanager.core.names import BrokerId, InvalidNameError
@@ -417,7 +417,7 @@ def _ends(event: files.BrokersStop | files.BrokersCrash | files.BrokersRestart) 
 def _controls(event: files.OperatorsSay, names: Callable[[Iterable[str], str], tuple[str, ...]]) -> Controls:
     pinned = event.pinned.items()
     return Controls(
-        draining={BrokerId(each): event.at_s for each in event.draining},
+        draining={BrokerId(each): DrainOrder(event.at_s) for each in event.draining},
         excluded=frozenset(BrokerId(each) for each in event.excluded),
         pinned={bundle: BrokerId(broker) for given, broker in pinned for bundle in names([given], "pinned")},
         frozen_bundles=dict.fromkeys(names(event.frozen_bundles, "frozenBundles"), "by the scenario"),

@@ -40,7 +40,11 @@ class SimDrainer:
         self._executor = executor
         self._on_empty = on_empty
         drains = Drains(
-            lambda: scene.controls, scene.registrations.get, self._owner_of, lambda: scene.rules.max_concurrent_unloads
+            lambda: scene.controls,
+            scene.registrations.get,
+            scene.process_of,
+            self._owner_of,
+            lambda: scene.rules.max_concurrent_unloads,
         )
         self._driver = Driver(scene.agenda, drains, self._do, self._look)
 

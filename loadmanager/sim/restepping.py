@@ -35,6 +35,7 @@ MACHINES: dict[str, Callable[[Ask], Form[Any, Any]]] = {
         Drains(
             ask("controls", wishes_of),
             ask("registration_of", registration_of),
+            ask("process_of"),
             ask("owner_of", registration_of),
             ask("at_a_time"),
         )

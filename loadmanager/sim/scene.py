@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.controls import Controls
+from loadmanager.core.controls import Controls, DrainOrder
 from loadmanager.core.extensible import ReportRules
 from loadmanager.core.leading.writing import Write, WriteEnded
 from loadmanager.core.load import BrokerReport
@@ -125,9 +125,14 @@ class Scene:
         self.controls = controls
         self.model.set_controls(controls)
 
-    def set_draining(self, draining: Mapping[BrokerId, float]) -> None:
-        """These brokers are drained, and since when, seconds since 1970."""
-        self.set_controls(replace(self.controls, draining=draining))
+    def process_of(self, broker: BrokerId) -> int:
+        """The process of a registered broker; 0 for others. In a simulation each registration is another process."""
+        registration = self.registrations.get(broker)
+        return 0 if registration is None else registration.incarnation
+
+    def begin_drain(self, broker: BrokerId) -> None:
+        order = DrainOrder(self.now_s, self.process_of(broker))
+        self.set_controls(replace(self.controls, draining={broker: order, **self.controls.draining}))
 
     def judged(self, asked: str, verdicts: Iterable[Verdict]) -> None:
         for verdict in verdicts:
@@ -176,6 +181,6 @@ def in_world_time(controls: Controls) -> Controls:
     """Controls with times from the world's beginning, with the times that what decides takes."""
     return replace(
         controls,
-        draining={broker: START_S + since_s for broker, since_s in controls.draining.items()},
+        draining={each: order._replace(since_s=START_S + order.since_s) for each, order in controls.draining.items()},
         held_off={broker: START_S + until_s for broker, until_s in controls.held_off.items()},
     )

@@ -286,7 +286,7 @@ class World:
         registration = self._scene.registrations.get(broker)
         if drain and registration is not None:
             self._stopping.add(registration)
-            self._scene.set_draining({broker: self._scene.now_s, **self._scene.controls.draining})
+            self._scene.begin_drain(broker)
             self._drains.changed()
         else:
             self._membership.leave(broker)

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
-from loadmanager.core.controls import Controls
+from loadmanager.core.controls import Controls, DrainOrder
 from loadmanager.core.names import BrokerId, BundleName, parse_broker_id
 from loadmanager.wire.validation import MAX_COUNT, WireModel, parse_json
 
@@ -33,10 +33,18 @@ def _printable(text: str) -> str:
 
 
 @with_config(ConfigDict(extra="forbid", strict=True))
+class DrainData(TypedDict):
+    """A drain: when it was ordered, and the `startTimestamp` of the broker process that it is for."""
+
+    since: Milliseconds
+    startTimestamp: Milliseconds
+
+
+@with_config(ConfigDict(extra="forbid", strict=True))
 class ControlsData(TypedDict, total=False):
     """All controls; what is absent is not in force. Times in milliseconds since 1970."""
 
-    draining: dict[Broker, Milliseconds]
+    draining: dict[Broker, DrainData]
     excluded: list[Broker]
     heldOff: dict[Broker, Milliseconds]
     pinned: dict[Bundle, Broker]
@@ -59,7 +67,10 @@ def encode_controls(controls: Controls) -> bytes:
 
 def controls_of(data: ControlsData) -> Controls:
     return Controls(
-        draining={BrokerId(broker): ms / _MS for broker, ms in data.get("draining", {}).items()},
+        draining={
+            BrokerId(broker): DrainOrder(drain["since"] / _MS, drain["startTimestamp"])
+            for broker, drain in data.get("draining", {}).items()
+        },
         excluded=frozenset(BrokerId(broker) for broker in data.get("excluded", ())),
         held_off={BrokerId(broker): ms / _MS for broker, ms in data.get("heldOff", {}).items()},
         pinned={bundle: BrokerId(broker) for bundle, broker in data.get("pinned", {}).items()},
@@ -72,7 +83,10 @@ def controls_of(data: ControlsData) -> Controls:
 def data_of(controls: Controls) -> ControlsData:
     """The controls as they are written: all of them, those that are not in force as well."""
     return ControlsData(
-        draining={broker: round(at_s * _MS) for broker, at_s in sorted(controls.draining.items())},
+        draining={
+            broker: DrainData(since=round(order.since_s * _MS), startTimestamp=order.process)
+            for broker, order in sorted(controls.draining.items())
+        },
         excluded=sorted(controls.excluded),
         heldOff={broker: round(at_s * _MS) for broker, at_s in sorted(controls.held_off.items())},
         pinned=dict(sorted(controls.pinned.items())),

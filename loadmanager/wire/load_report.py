@@ -4,7 +4,8 @@ Source: Pulsar's LoadReport as its brokers write it. Its totals are what its bun
 are not looked at: `msgThroughputIn` and `msgThroughputOut` there are message rates, by a getter's mistake.
 
 Differs from Pulsar: a report without `systemResourceUsage` is of a broker whose usage is not known, where Pulsar stops
-looking at any report; and the znode's name is the broker's, not `name`.
+looking at any report; the znode's name is the broker's, not `name`; and `startTimestamp` is not looked at: it is the
+time of the report, not that of the broker's start.
 """
 
 from __future__ import annotations
@@ -61,7 +62,6 @@ class LoadReport(TypedDict, total=False):
     persistentTopicsEnabled: bool
     nonPersistentTopicsEnabled: bool
     timestamp: Count
-    startTimestamp: Count
     protocols: dict[str, str]
     loadManagerClassName: str
     systemResourceUsage: SystemResourceUsage
@@ -85,7 +85,6 @@ _SAME = (
     "pulsarServiceUrlTls",
     "persistentTopicsEnabled",
     "nonPersistentTopicsEnabled",
-    "startTimestamp",
     "protocols",
     "loadManagerClassName",
 )

@@ -28,13 +28,13 @@ async def test_a_successor_goes_on_with_the_drain_of_a_killed_leader(step: str) 
 
 
 @pytest.mark.parametrize("step", UNLOAD)
-async def test_a_drain_ends_with_the_life_of_the_broker_that_is_drained(step: str) -> None:
+async def test_the_drain_of_a_broker_that_dies_is_done(step: str) -> None:
     async with a_stepped_cluster(in_memory()) as cluster:
         await begin_to_drain(cluster, step)
         await cluster.source.die()
         cluster.steps.go_on()
         await cluster.settled()
-        await eventually(lambda: not cluster.standby.node.view.laid_down.controls.draining)
+        await eventually(lambda: is_done(cluster), what="the drain is done")
     assert cluster.violations() == []
 
 

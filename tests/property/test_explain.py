@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.random_clusters import Build, SomeCluster, clusters
 
-from loadmanager.core.controls import Controls
+from loadmanager.core.controls import Controls, DrainOrder
 from loadmanager.core.explain import Situation, explain_broker, explain_bundle, why_not
 from loadmanager.core.filters import PlacementQuestion, allowed_brokers, rules_of
 from loadmanager.core.obstacles import find_obstacles
@@ -41,7 +41,7 @@ def situations(draw: st.DrawFn) -> Situation:
     snapshot = Build().snapshot(cluster)
     ids, names = st.sampled_from(snapshot.brokers.ids), st.sampled_from(snapshot.bundles.names)
     controls = Controls(
-        draining=dict.fromkeys(draw(st.lists(ids, max_size=1)), 0.0),
+        draining=dict.fromkeys(draw(st.lists(ids, max_size=1)), DrainOrder(0.0)),
         excluded=frozenset(draw(st.lists(ids, max_size=1))),
         pinned=draw(st.dictionaries(names, ids, max_size=1)),
     )

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from loadmanager.core.controls import Controls
+from loadmanager.core.controls import Controls, DrainOrder
 from loadmanager.core.leading.drains import (
     PAUSE_S,
     BeginMove,
@@ -37,11 +37,13 @@ from loadmanager.wire.leading.form import registration_as_json
 A, B, C = (Registration(BrokerId(f"{letter}:1"), number) for number, letter in enumerate("abc", 1))
 MOVED = Moved(Ownership())
 STALE = Failed(StaleStepError("it is another"))
+PROCESS = 7
+"""The process of each broker at first."""
 STAYS = PlacementReason.NO_OTHER_BROKER
 
 
 def drained(*brokers: Registration, since_s: float = 50.0) -> Controls:
-    return Controls(draining={each.broker: since_s for each in brokers})
+    return Controls(draining={each.broker: DrainOrder(since_s, PROCESS) for each in brokers})
 
 
 def away(bundle: str, source: Registration = A, reason: Reason = OwnershipReason.DRAIN) -> Unload:
@@ -69,6 +71,7 @@ class Leader:
     registrations: dict[BrokerId, Registration] = field(
         default_factory=lambda: {each.broker: each for each in (A, B, C)}
     )
+    processes: dict[BrokerId, int] = field(default_factory=lambda: {each.broker: PROCESS for each in (A, B, C)})
     owners: dict[str, Registration] = field(default_factory=dict)
     now_s: float = 100.0
     noting: Callable[..., Any] = lambda _, ask, __=None: ask
@@ -79,6 +82,7 @@ class Leader:
         self.drains = Drains(
             self.noting("controls", lambda: self.controls, wishes_as_json),
             self.noting("registration_of", self.registrations.get, registration_as_json),
+            self.noting("process_of", self.processes.__getitem__),
             self.noting("owner_of", self._owner_of, registration_as_json),
             self.noting("at_a_time", lambda: self.at_a_time),
         )
@@ -139,6 +143,9 @@ class AnyOrder(RuleBasedStateMachine):
                 case WithdrawMove(bundle):
                     assert bundle in self.moving
                 case EndDrain(broker):
+                    order, process = self.leader.controls.draining[broker], self.leader.processes[broker]
+                    assert broker in self.leader.registrations, "a lost session ends no drain"
+                    assert order.process != process, "only another process does"
                     assert broker not in [each.broker for each in self.ending], "once at a time"
                     self.ending.append(told)
 
@@ -179,7 +186,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(brokers=st.sets(st.sampled_from([A.broker, B.broker])), since_s=st.sampled_from([10.0, 20.0]))
     def wish(self, brokers: set[BrokerId], since_s: float) -> None:
-        draining = dict.fromkeys(sorted(brokers), since_s)
+        draining = {each: DrainOrder(since_s, self.leader.processes[each]) for each in sorted(brokers)}
         self.leader.controls = replace(self.leader.controls, draining=draining)
         self.step(Signal.CHANGED)
 
@@ -187,10 +194,11 @@ class AnyOrder(RuleBasedStateMachine):
     def pin(self, pinned: dict[str, BrokerId]) -> None:
         self.leader.controls = replace(self.leader.controls, pinned=pinned)
 
-    @rule(broker=st.sampled_from([A.broker, B.broker]), incarnation=st.integers(0, 9))
-    def come_or_go(self, broker: BrokerId, incarnation: int) -> None:
+    @rule(broker=st.sampled_from([A.broker, B.broker]), incarnation=st.integers(0, 9), restarts=st.booleans())
+    def come_or_go(self, broker: BrokerId, incarnation: int, *, restarts: bool) -> None:
         if incarnation:
             self.leader.registrations[broker] = Registration(broker, incarnation)
+            self.leader.processes[broker] += restarts
         else:
             self.leader.registrations.pop(broker, None)
 
@@ -221,5 +229,5 @@ class AnyOrder(RuleBasedStateMachine):
                     self.end(is_written=True)
                 else:
                     self.move_ends(0, MOVED)
-        drained = [self.leader.registrations[broker] for broker in self.leader.controls.draining]
+        drained = [self.leader.registrations.get(broker) for broker in self.leader.controls.draining]
         assert not [owner for owner in self.leader.owners.values() if owner in drained]

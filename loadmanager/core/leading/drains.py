@@ -7,10 +7,10 @@ anew.
 
     a drain     event               if                                      then
     -------     -----               --                                      ----
-    (none)      look                it is wished, its broker registered                                 ─▶ UNDER WAY
-                                    it is wished, its broker is not         EndDrain
-    UNDER WAY   look                that life of its broker is over         EndDrain
-                                    it is wished no more, or anew           WithdrawMove for each of
+    (none)      look                it is ordered, its broker registered                                ─▶ UNDER WAY
+    any         look                another process of its broker is        EndDrain
+                                    registered
+    UNDER WAY   look                it is no longer ordered, or anew        WithdrawMove for each of
                                                                             its moves                   ─▶ (none)
 
     a bundle
@@ -26,9 +26,9 @@ drains give away (GiveAway), and after them those that are pinned elsewhere (Bri
 twice as many bundles as unloads have their turn at a time; neither is asked for while more than half of it is MOVING.
 The next look is due in a second, or at once when something is CHANGED or the window has become half empty.
 
-A drain is for one life of a broker: EndDrain has the wish taken back when that is over, so that a broker which was
-stopped after its drain is given bundles again when it is back. Pinned and frozen bundles leave a draining broker like
-all others, and pinned ones come back to it when it is drained no more.
+A drain is for one process of a broker: EndDrain takes the order back when another process registers, so that a broker
+that was restarted after its drain is given bundles again. A lost session ends no drain. Pinned and frozen bundles leave
+a draining broker like all others, and pinned ones come back to it after its drain.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _RATE_WINDOW_S = 60.0
 
 @dataclass(slots=True, eq=False)
 class Drain:
-    """The wish of `since_s`, for one life of a broker, and what came of it since this node leads."""
+    """The progress of a drain since this node leads; `registration` is the broker's latest one."""
 
     registration: Registration
     since_s: float
@@ -102,7 +102,7 @@ class MoveEnded:
 
 @dataclass(frozen=True, slots=True)
 class TriedToEnd:
-    """The wish was taken back, or could not be; the controls say which."""
+    """The order was taken back, or could not be; the controls say which."""
 
     broker: BrokerId
 
@@ -148,7 +148,7 @@ class WithdrawMove:
 
 @dataclass(frozen=True, slots=True)
 class EndDrain:
-    """Take the wish of `since_s` back in the controls, and come back with TriedToEnd."""
+    """Take the order of `since_s` back in the controls, and come back with TriedToEnd."""
 
     broker: BrokerId
     since_s: float
@@ -171,10 +171,14 @@ class Remembered:
 
 @dataclass(slots=True)
 class Drains:
-    """The drains of one leader. All that it is given is of this moment; `at_a_time` is how many unloads have a turn."""
+    """The drains of one leader. All that it is given is of this moment; `at_a_time` is how many unloads have a turn.
+
+    `process_of`: the `startTimestamp` of a broker's registered process, 0 if unknown.
+    """
 
     controls: Callable[[], Controls]
     registration_of: Callable[[BrokerId], Registration | None]
+    process_of: Callable[[BrokerId], int]
     owner_of: Callable[[str], Registration | None]
     at_a_time: Callable[[], int]
     _drains: dict[BrokerId, Drain] = field(default_factory=dict)
@@ -246,7 +250,7 @@ class Drains:
         most = 2 * half - len(self._moving)
         if most < half:
             return
-        brokers = tuple(broker for broker in self._drains if broker not in self._ending)
+        brokers = tuple(broker for broker, drain in self._drains.items() if self._can_give_away(drain))
         if brokers:
             self._ask(GiveAway(brokers, most, self._to_leave()))
         else:
@@ -256,18 +260,26 @@ class Drains:
         for drain in [each for each in self._drains.values() if not self._is_wished(each)]:
             del self._drains[drain.registration.broker]
             self._to_do += [WithdrawMove(bundle) for bundle, moved_for in self._moving.items() if moved_for is drain]
-        for broker, since_s in self.controls().draining.items():
-            registration, drained = self.registration_of(broker), self._drains.get(broker)
-            if broker in self._ending:
+        for broker, order in self.controls().draining.items():
+            registration = self.registration_of(broker)
+            if broker in self._ending or registration is None:
                 continue
-            if registration is None or (drained is not None and drained.registration != registration):
+            if 0 != order.process != self.process_of(broker) != 0:
                 self._ending.add(broker)
-                self._to_do.append(EndDrain(broker, since_s))
-            elif drained is None:
-                self._drains[broker] = Drain(registration, since_s, self._now_s)
+                self._to_do.append(EndDrain(broker, order.since_s))
+            elif broker in self._drains:
+                self._drains[broker].registration = registration
+            else:
+                self._drains[broker] = Drain(registration, order.since_s, self._now_s)
 
     def _is_wished(self, drain: Drain) -> bool:
-        return self.controls().draining.get(drain.registration.broker) == drain.since_s
+        order = self.controls().draining.get(drain.registration.broker)
+        return order is not None and order.since_s == drain.since_s
+
+    def _can_give_away(self, drain: Drain) -> bool:
+        """Whether its broker is registered, and the drain is not about to end."""
+        broker = drain.registration.broker
+        return broker not in self._ending and self.registration_of(broker) == drain.registration
 
     def _look_after_pins(self, most: int) -> None:
         leave, pinned = self._to_leave(), self.controls().pinned

@@ -14,4 +14,4 @@ class OwnershipReason(Reason):
     UNLOAD_CANCELLED = entry("unload_cancelled")
     DRAIN = entry("drain")
     PLAN_EXECUTED = entry("plan_executed")
-    DRAIN_ENDED = entry("drain_ended", "Drained no more because the registration that was drained has ended")
+    DRAIN_ENDED = entry("drain_ended", "Drain ended because another process of the broker has registered")

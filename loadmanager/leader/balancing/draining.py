@@ -8,12 +8,11 @@ import contextvars
 import math
 import time
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import structlog
 
-from loadmanager.core.controls import Controls
+from loadmanager.core.controls import Controls, DrainOrder
 from loadmanager.core.leading import drains
 from loadmanager.core.leading.drains import (
     BeginMove,
@@ -81,6 +80,7 @@ class Drainer:
         self._drains = Drains(
             answers.noting("controls", lambda: self._controls, wishes_as_json),
             answers.noting("registration_of", self._view.registrations.get, registration_as_json),
+            answers.noting("process_of", self._view.process_of),
             answers.noting("owner_of", self._owner_of, registration_as_json),
             answers.noting("at_a_time", lambda: self._live.current.max_concurrent_unloads),
         )
@@ -96,11 +96,10 @@ class Drainer:
 
     async def start(self, broker: BrokerId) -> DrainProgress:
         """Begin to drain a broker. Raises `BrokerNotFoundError`, `NotLeaderError` or a `StoreError`."""
-        self._view.get_registration(broker)
-        since_s = time.time()
-        await self._operators.update_controls(
-            lambda controls: replace(controls, draining={broker: since_s, **controls.draining})
-        )
+        if broker not in self._controls.draining:
+            self._view.get_registration(broker)
+        ordered = DrainOrder(time.time(), self._view.process_of(broker))
+        await self._operators.update_controls(lambda controls: controls.with_drain(broker, ordered))
         log.info("drain_begun", broker=broker)
         self._tell(Signal.CHANGED)
         return self.progress(broker)
@@ -112,18 +111,19 @@ class Drainer:
         self._tell(Signal.CHANGED)
 
     def progress(self, broker: BrokerId) -> DrainProgress:
-        """How far the drain of a broker is; `BrokerNotFoundError` when there is none."""
-        since_s, now_s = self._controls.draining.get(broker), time.monotonic()
-        registration = self._view.get_registration(broker)
-        if since_s is None:
+        """How far the drain of a broker is, registered or not; `BrokerNotFoundError` when there is none."""
+        order, now_s = self._controls.draining.get(broker), time.monotonic()
+        if order is None:
+            self._view.get_registration(broker)
             raise BrokerNotFoundError(f"broker {broker} is not being drained")
-        drain = self._drains.find(broker) or Drain(registration, since_s, now_s)
-        left, rate = self._view.model.count_bundles_of(registration), drain.rate_per_s(now_s)
+        registration = self._view.registrations.get(broker, Registration(broker, 0))
+        drain = self._drains.find(broker) or Drain(registration, order.since_s, now_s)
+        left, rate = self._view.model.count_bundles_of(drain.registration), drain.rate_per_s(now_s)
         blocked = [BlockedBundle(bundle=bundle, why=why) for bundle, why in self._drains.blocked(drain).items()]
         return DrainProgress(
             broker=broker,
             state=self._drains.state(drain, left),
-            since=round(since_s * 1000),
+            since=round(order.since_s * 1000),
             bundles_left=left,
             moved=drain.moved,
             failed=drain.failed,
@@ -206,7 +206,7 @@ class Drainer:
         self._tell(MoveEnded(step.bundle, outcome))
 
     async def _end(self, broker: BrokerId, since_s: float) -> None:
-        """The life of the broker that was to be drained is over."""
+        """Another process of the broker has registered."""
         try:
             await self._operators.update_controls(lambda controls: controls.without_drain(broker, since_s))
         except LoadManagerError as error:
@@ -216,5 +216,5 @@ class Drainer:
         else:
             ended = Verdict(broker, OwnershipReason.DRAIN_ENDED, acted=True)
             self._journal.judged("drain", ended, epoch=self._view.epoch)
-            log.info("drain_ended_with_registration", broker=broker)
+            log.info("drain_ended_with_process", broker=broker)
         self._tell(TriedToEnd(broker))

@@ -166,6 +166,14 @@ class ClusterView:
             raise BrokerNotFoundError(f"broker {broker_id!r} is not registered; known: {known}")
         return registration
 
+    def process_of(self, broker_id: BrokerId) -> int:
+        """Return the `startTimestamp` of the registered process, 0 if its record is unknown.
+
+        Where a broker publishes none, each registration counts as another process.
+        """
+        entry = self.brokers.get(broker_id)
+        return 0 if entry is None else entry.record.get("startTimestamp") or entry.registration.incarnation
+
     def get_broker(self, broker_id: BrokerId) -> BrokerEntry:
         """A registered broker; `BrokerNotFoundError` when it is not, `InvalidRecordError` when it cannot be read."""
         self.get_registration(broker_id)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from loadmanager.core.catalogue import reason_of
-from loadmanager.core.controls import Controls
+from loadmanager.core.controls import Controls, DrainOrder
 from loadmanager.core.leading.drains import (
     BeginMove,
     BringHome,
@@ -125,13 +125,13 @@ class DrainsForm:
 
 
 def wishes_as_json(controls: Controls) -> list[Any]:
-    """What a drain, or a pin, is wished by."""
-    return [controls.draining, controls.pinned]
+    """Drain orders and pins."""
+    return [{broker: [*order] for broker, order in controls.draining.items()}, controls.pinned]
 
 
 def wishes_of(content: Sequence[Any]) -> Controls:
     draining, pinned = content
-    return Controls(draining=draining, pinned=pinned)
+    return Controls(draining={broker: DrainOrder(*order) for broker, order in draining.items()}, pinned=pinned)
 
 
 def _question_as_json(question: GiveAway | BringHome) -> list[Any]:

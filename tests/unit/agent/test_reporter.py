@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from unittest.mock import AsyncMock, Mock
 
 from loadmanager.agent.host_usage import HostUsage, Resource
-from loadmanager.agent.reporter import Identity, ReportSources, build_report
+from loadmanager.agent.metrics import AgentMetrics
+from loadmanager.agent.reporter import Identity, Reporter, ReportSources, build_report
+from loadmanager.config import AgentSettings
+from loadmanager.core.names import BrokerId
 from loadmanager.core.resources import HealthFigures
 from loadmanager.store import codec
 from loadmanager.wire.broker_columns import report_of
@@ -108,3 +112,15 @@ def test_how_the_broker_serves_is_passed_on_as_far_as_it_says_so() -> None:
     report = build_report(IDENTITY, replace(a_situation(), health=health), None, 0)
     assert json.loads(encode_local_broker_data(report))["health"] == {"latencyMs": 12.5, "errorShare": 0.0}
     assert report_of(report, "here").health == HealthFigures(12.5, 0.0, None)
+
+
+async def test_no_report_is_written_without_statistics() -> None:
+    """It would not say when the process started, and so be taken for that of another process."""
+    registration, namespaces = Mock(incarnation=7, publish=AsyncMock()), Mock(refresh=AsyncMock())
+    settings = AgentSettings(broker_id="a:8080", broker_url="http://a:1", load_manager_urls=("http://n:8080",))
+    lost, metrics = Mock(stats=None, loads={}), AgentMetrics(BrokerId("a:8080"))
+    reporter = Reporter(IDENTITY, settings, lost, namespaces, HostUsage, lambda: 0.0, metrics, lambda: 0.0)
+    await reporter.tick(registration)
+    registration.publish.assert_not_called()
+    first = decode_local_broker_data(codec.decode(reporter.first_record(), "here"), "here")
+    assert first["startTimestamp"] == 0

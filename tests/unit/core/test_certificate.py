@@ -18,7 +18,7 @@ from loadmanager.core.certificate.floor import highest_of, noise_floor
 from loadmanager.core.certificate.instance import Instance
 from loadmanager.core.certificate.rounds import DecidedRound
 from loadmanager.core.certificate.saying import Summary, binding_of, describe, verdict_of
-from loadmanager.core.controls import Controls
+from loadmanager.core.controls import Controls, DrainOrder
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.plan import Assign, Unload
 from loadmanager.core.planner import plan_drain, plan_shedding
@@ -107,7 +107,7 @@ def test_an_empty_cluster_has_no_bound() -> None:
 @pytest.mark.parametrize("hosts", ["", "a"])
 def test_a_cluster_that_is_left_with_nobody_has_figures_all_the_same(hosts: str) -> None:
     given_cluster = cluster(**{host: carrying(host, [8.0]) for host in hosts})
-    draining = Controls(draining={broker(host).broker: 1.0 for host in hosts})
+    draining = Controls(draining={broker(host).broker: DrainOrder(1.0) for host in hosts})
     steps = [move(0, host, "b") for host in hosts]
     nobody = DecidedRound(replace(given_cluster, controls=draining, _derived={}), SETTINGS, steps)
     figures = nobody.certified().figures
@@ -201,7 +201,7 @@ def test_what_a_plan_does_is_among_the_choices() -> None:
 
 
 def test_a_broker_that_is_left_out_has_no_part_in_it() -> None:
-    given = replace(uneven(), controls=Controls(draining={broker("a").broker: 1.0}), _derived={})
+    given = replace(uneven(), controls=Controls(draining={broker("a").broker: DrainOrder(1.0)}), _derived={})
     done = certified(restrain(given), Assign(bundle(9), broker("b"), OwnershipReason.ADMIN_UNLOAD), move(0, "a", None))
     assert done.figures.heat_before == done.figures.heat_after == 0
     assert done.figures.bundles_moved == 0

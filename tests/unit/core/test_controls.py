@@ -9,7 +9,7 @@ import pytest
 from support.builders import MIB, broker, bundle, report, snapshot, throughput
 
 from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.controls import Controls
+from loadmanager.core.controls import Controls, DrainOrder
 from loadmanager.core.extensible import BrokerLoad, ReportRules, TopBundles
 from loadmanager.core.names import BrokerId
 from loadmanager.core.plan import Plan, Verdict
@@ -61,7 +61,7 @@ def hot(**others: list[str]) -> Snapshot:
 @pytest.mark.parametrize(
     ("controls", "reason"),
     [
-        (Controls(draining={A: 0.0}), FilterReason.BROKER_DRAINING),
+        (Controls(draining={A: DrainOrder(0.0)}), FilterReason.BROKER_DRAINING),
         (Controls(excluded=frozenset({A})), FilterReason.BROKER_EXCLUDED),
     ],
 )
@@ -71,14 +71,14 @@ def test_a_broker_that_is_drained_or_excluded_gets_no_bundle(controls: Controls,
 
 
 def test_nobody_gets_a_bundle_when_every_broker_is_drained_or_excluded() -> None:
-    controls = Controls(draining={A: 0.0}, excluded=frozenset({B}))
+    controls = Controls(draining={A: DrainOrder(0.0)}, excluded=frozenset({B}))
     verdict = place(under(controls, snapshot({"a": report(), "b": report()})))
     assert (verdict.verdict, verdict.acted) == (PlacementReason.NO_BROKER_AVAILABLE, False)
     assert (verdict.why["broker_draining"], verdict.why["broker_excluded"]) == (1, 1)
 
 
 def test_controls_that_name_brokers_which_are_not_there_change_nothing() -> None:
-    controls = Controls(draining={C: 0.0}, excluded=frozenset({BrokerId("d:8080")}))
+    controls = Controls(draining={C: DrainOrder(0.0)}, excluded=frozenset({BrokerId("d:8080")}))
     assert place(under(controls, snapshot({"a": report()}))).why["broker"] == A
     given = under(controls, hot(b=[]))
     assert restrain(given) is given
@@ -89,7 +89,7 @@ def test_a_drained_primary_broker_does_not_keep_secondary_ones_from_helping() ->
     policies = Policies((IsolationPolicy("mine", ("tenant/ns",), ("a",), ("b",)),))
     given = snapshot({"a": report([bundle(9)]), "b": report()}, policies=policies)
     destination, _, _ = choose_destination(
-        under(Controls(draining={A: 0.0}), given), bundle(9), A, OVERLOAD, {}, np.random.default_rng(0)
+        under(Controls(draining={A: DrainOrder(0.0)}), given), bundle(9), A, OVERLOAD, {}, np.random.default_rng(0)
     )
     assert destination is not None
     assert destination.broker == B
@@ -167,7 +167,7 @@ def test_a_frozen_balancer_sheds_nothing_for_the_operators_reason() -> None:
 
 
 def test_shedding_takes_a_drained_broker_for_gone_and_says_since_when() -> None:
-    given = replace(under(Controls(draining={B: 40.0}), hot(b=[bundle(7)], c=[])), taken_at_s=100.0)
+    given = replace(under(Controls(draining={B: DrainOrder(40.0)}), hot(b=[bundle(7)], c=[])), taken_at_s=100.0)
     plan = shed(given)
     assert set(moves(plan).values()) == {C}
     (verdict,) = about(plan, B)
@@ -176,7 +176,7 @@ def test_shedding_takes_a_drained_broker_for_gone_and_says_since_when() -> None:
 
 
 def test_a_hot_broker_that_is_drained_sheds_nothing_by_itself() -> None:
-    plan = shed(under(Controls(draining={A: 0.0}), hot(b=[], c=[])))
+    plan = shed(under(Controls(draining={A: DrainOrder(0.0)}), hot(b=[], c=[])))
     assert plan.steps == ()
 
 
@@ -185,7 +185,7 @@ def test_an_emptying_broker_does_not_make_the_others_look_uneven() -> None:
     others = {bundle(i): throughput(10) for i in range(40, 80)}
     given = snapshot({"a": report(loaded), "b": report(others), "c": report({bundle(80): throughput(1)})})
     assert moves(shed(given, UNIFORM))
-    assert not moves(shed(under(Controls(draining={C: 0.0}), given), UNIFORM))
+    assert not moves(shed(under(Controls(draining={C: DrainOrder(0.0)}), given), UNIFORM))
 
 
 def test_a_broker_that_is_excluded_gets_nothing_from_shedding_but_may_shed() -> None:
@@ -197,7 +197,7 @@ def test_transfers_pass_over_a_drained_and_an_excluded_broker() -> None:
     carried = {bundle(i): throughput(10) for i in range(10)}
     reports = {"a": report(carried, cpu=90), "b": report(cpu=1), "c": report(cpu=2), "d": report(cpu=3)}
     given = snapshot({name: replace(each, last_update_ms=1) for name, each in reports.items()})
-    controls = Controls(draining={B: 0.0}, excluded=frozenset({C}))
+    controls = Controls(draining={B: DrainOrder(0.0)}, excluded=frozenset({C}))
     assert set(moves(shed(given, TRANSFER)).values()) == {B}
     assert set(moves(shed(under(controls, given), TRANSFER)).values()) == {BrokerId("d:8080")}
 
@@ -211,9 +211,9 @@ def test_what_brokers_made_known_is_left_out_with_them() -> None:
     model = ClusterModel()
     model.apply_report(broker("a"), report({bundle(0): throughput(1)}, cpu=10))
     model.apply_report(broker("b"), report({bundle(1): throughput(2)}, cpu=20))
-    model.set_controls(Controls(draining={A: 0.0}))
+    model.set_controls(Controls(draining={A: DrainOrder(0.0)}))
     whole = model.snapshot(1.0, 0.0)
-    assert whole.controls.draining == {A: 0.0}
+    assert whole.controls.draining == {A: DrainOrder(0.0)}
     left = restrain(whole)
     assert left.brokers.ids == (B,)
     assert left.top_bundles is not None
@@ -233,19 +233,36 @@ def test_columns_of_some_brokers_keep_their_order() -> None:
 
 
 def test_a_bundle_waits_for_a_broker_that_is_held_off_until_the_time_is_over_or_it_is_drained() -> None:
-    controls = Controls(held_off={A: 100.0, B: 100.0}, draining={B: 1.0})
+    controls = Controls(held_off={A: 100.0, B: 100.0}, draining={B: DrainOrder(1.0)})
     assert controls.holds(40.0) == {A: 60.0}
     assert controls.holds(100.0) == {}
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, DrainOrder(2.0, 7)),
+        ({A: DrainOrder(1.0, 7)}, DrainOrder(1.0, 7)),
+        ({A: DrainOrder(1.0, 6)}, DrainOrder(2.0, 7)),
+        ({A: DrainOrder(1.0, 0)}, DrainOrder(2.0, 7)),
+    ],
+)
+def test_a_drain_that_is_ordered_again_is_the_same_for_the_same_process(
+    before: dict[BrokerId, DrainOrder], after: DrainOrder
+) -> None:
+    assert Controls(draining=before).with_drain(A, DrainOrder(2.0, 7)).draining == {A: after}
+    assert Controls(draining={A: after}).with_drain(A, DrainOrder(3.0, 0)).draining == {A: after}, "it is away"
+
+
 def test_a_drain_is_taken_back_if_it_is_the_one_that_is_meant() -> None:
-    controls = Controls(draining={A: 1.0, B: 2.0}, frozen="night")
-    assert controls.without_drain(A) == controls.without_drain(A, 1.0) == Controls(draining={B: 2.0}, frozen="night")
+    controls = Controls(draining={A: DrainOrder(1.0), B: DrainOrder(2.0)}, frozen="night")
+    others = Controls(draining={B: DrainOrder(2.0)}, frozen="night")
+    assert controls.without_drain(A) == controls.without_drain(A, 1.0) == others
     assert controls.without_drain(A, 2.0) == controls == controls.without_drain(BrokerId("c:8080"))
 
 
 def test_only_what_is_neither_pinned_nor_frozen_may_be_shed() -> None:
-    controls = Controls(pinned={bundle(0): A}, frozen_bundles={bundle(1): "stay"}, draining={A: 0.0})
+    controls = Controls(pinned={bundle(0): A}, frozen_bundles={bundle(1): "stay"}, draining={A: DrainOrder(0.0)})
     assert [controls.may_be_shed(bundle(i)) for i in range(3)] == [False, False, True]
     assert [controls.takes_bundles(each) for each in (A, B)] == [False, True]
 
@@ -285,8 +302,10 @@ def test_what_an_operator_did_to_a_bundle_is_said_in_words() -> None:
 def test_what_is_about_a_namespace_goes_with_it_and_nothing_else() -> None:
     of_it, of_others = "t/ns/0x00000000_0xffffffff", "t/ns2/0x00000000_0xffffffff"
     before = Controls(
-        draining={A: 1.0}, pinned=dict.fromkeys((of_it, of_others), A), frozen_bundles={of_it: "x", of_others: "y"}
+        draining={A: DrainOrder(1.0)},
+        pinned=dict.fromkeys((of_it, of_others), A),
+        frozen_bundles={of_it: "x", of_others: "y"},
     )
-    after = Controls(draining={A: 1.0}, pinned={of_others: A}, frozen_bundles={of_others: "y"})
+    after = Controls(draining={A: DrainOrder(1.0)}, pinned={of_others: A}, frozen_bundles={of_others: "y"})
     assert before.without_namespace("t/ns") == after
     assert after.without_namespace("t/ns") == after

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.drains import MOVED, STALE, STAYS, A, AnyOrder, B, C, Leader, away, drained, home, plan
+from support.drains import MOVED, PROCESS, STALE, STAYS, A, AnyOrder, B, C, Leader, away, drained, home, plan
 
-from loadmanager.core.controls import Controls
+from loadmanager.core.controls import Controls, DrainOrder
 from loadmanager.core.leading.drains import (
     PAUSE_S,
     REST_S,
@@ -194,7 +194,7 @@ def test_of_two_drains_only_the_one_that_is_lifted_withdraws_its_moves_and_begin
 
 def test_a_drain_begins_also_behind_one_that_ends(leader: Leader) -> None:
     leader.controls = drained(A)
-    del leader.registrations[A.broker]
+    leader.processes[A.broker] += 1
     assert leader.look() == [EndDrain(A.broker, 50.0)]
     leader.controls = drained(A, B)
     assert leader.look() == [GiveAway((B.broker,), 4, frozenset())]
@@ -207,14 +207,11 @@ def test_a_wish_that_was_taken_back_and_made_again_between_two_looks_is_another_
     assert leader.drains.find(A.broker) is not drain
 
 
-@pytest.mark.parametrize("is_back", [False, True])
-def test_a_drain_ends_with_the_life_of_its_broker(leader: Leader, is_back: bool) -> None:  # noqa: FBT001 - a case
+def test_a_drain_ends_when_another_process_of_the_broker_registers(leader: Leader) -> None:
     leader.draining("t/1", broker=B)
     leader.controls = drained(A, B)
-    if is_back:
-        leader.registrations[B.broker] = replace(B, incarnation=9)
-    else:
-        del leader.registrations[B.broker]
+    leader.registrations[B.broker] = replace(B, incarnation=9)
+    leader.processes[B.broker] += 1
     end = EndDrain(B.broker, 50.0)
     asked = GiveAway((A.broker,), 3, frozenset({"t/1"}))
     assert leader.look() == [end, asked], "nothing more of it is given away"
@@ -229,12 +226,28 @@ def test_a_drain_ends_with_the_life_of_its_broker(leader: Leader, is_back: bool)
     assert leader.look() == [WithdrawMove("t/1"), asked]
 
 
-def test_a_wish_for_a_broker_that_is_gone_is_taken_back_by_whoever_leads(leader: Leader) -> None:
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_lost_session_ends_no_drain(leader: Leader, is_new: bool) -> None:  # noqa: FBT001 - a case
+    """Whoever leads when the broker is away, or when it is back."""
+    drain = None if is_new else leader.draining("t/1")
     leader.controls = drained(A)
-    del leader.registrations[A.broker]
-    assert leader.look() == [EndDrain(A.broker, 50.0)]
-    leader.registrations[A.broker] = A
-    assert leader.look() == [], "its next life is not drained meanwhile"
+    leader.registrations.pop(A.broker)
+    assert leader.look() == [], "there is nothing to give away meanwhile"
+    leader.registrations[A.broker] = replace(A, incarnation=9)
+    (asked,) = leader.look()
+    assert isinstance(asked, GiveAway)
+    assert asked.brokers == (A.broker,)
+    found = leader.drains.find(A.broker)
+    assert found is not None
+    assert found.registration.incarnation == 9
+    assert is_new or found is drain, "what was counted goes on"
+
+
+@pytest.mark.parametrize(("ordered", "seen"), [(0, PROCESS), (PROCESS, 0)])
+def test_a_process_that_is_not_known_is_no_other_process(leader: Leader, ordered: int, seen: int) -> None:
+    leader.controls = Controls(draining={A.broker: DrainOrder(50.0, ordered)})
+    leader.processes[A.broker] = seen
+    assert leader.look() == [GiveAway((A.broker,), 4, frozenset())]
 
 
 def test_what_was_decided_for_a_life_that_is_over_moves_nothing_of_the_next_one(leader: Leader) -> None:

@@ -12,7 +12,7 @@ from support.builders import MIB, averages, broker, bundle, owned, releasing, re
 
 from loadmanager.core import churn
 from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.controls import Controls
+from loadmanager.core.controls import Controls, DrainOrder
 from loadmanager.core.explain import Situation, explain_broker, explain_bundle, why_not
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId
@@ -96,7 +96,7 @@ def test_a_bundle_whose_broker_sheds_nothing_says_so_with_the_verdict_about_the_
 
 
 RULES: list[tuple[dict[str, Any], Reason, str]] = [
-    ({"draining": {A: 40.0}}, FilterReason.BROKER_DRAINING, "end its drain"),
+    ({"draining": {A: DrainOrder(40.0)}}, FilterReason.BROKER_DRAINING, "end its drain"),
     ({"pinned": {HEAVY: A}}, SheddingReason.BUNDLE_PINNED, "take back its pin"),
     ({"frozen_bundles": {HEAVY: "audit"}}, SheddingReason.BUNDLE_FROZEN, "take back its freeze"),
     ({"frozen": "audit"}, SheddingReason.SHEDDING_FROZEN, "take back the freeze"),
@@ -296,7 +296,7 @@ def test_a_broker_that_has_reached_its_threshold_and_yet_sheds_nothing_has_no_ma
 
 
 def test_a_drained_broker_has_no_margin_and_takes_no_bundles() -> None:
-    explained = explain_broker(under(hot_a(), draining={B: 40.0}), B)
+    explained = explain_broker(under(hot_a(), draining={B: DrainOrder(40.0)}), B)
     assert explained.margin is None
     assert [each.sentence() for each in explained.obstacles] == ["Not on b:8080 because it has been drained for 60 s"]
     assert [each.verdict for each in explained.verdicts] == [FilterReason.BROKER_DRAINING]
@@ -339,7 +339,7 @@ def test_each_strategy_has_its_own_margin(strategy: str, sentence: str) -> None:
 
 
 def test_a_filter_is_the_answer_with_all_others_behind_it() -> None:
-    answer = why_not(under(hot_a(), excluded=frozenset({C}), draining={C: 0.0}), HEAVY, C)
+    answer = why_not(under(hot_a(), excluded=frozenset({C}), draining={C: DrainOrder(0.0)}), HEAVY, C)
     assert answer.verdict.sentence() == "Not on c:8080 because it has been drained for 100 s"
     assert [each.verdict for each, _ in answer.obstacles] == [
         FilterReason.BROKER_DRAINING,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from support.builders import bundle, report, snapshot
 
-from loadmanager.core.controls import Controls
+from loadmanager.core.controls import Controls, DrainOrder
 from loadmanager.core.filters import EXTENSIBLE, MODULAR, SIMPLE, FilterRules, PlacementQuestion
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId
@@ -52,7 +52,7 @@ def test_a_broker_that_nothing_speaks_against_has_no_obstacles() -> None:
 
 
 def test_what_operators_say_comes_first_and_each_word_of_theirs_is_listed() -> None:
-    controls = Controls(draining={A: 40.0}, excluded=frozenset({A}))
+    controls = Controls(draining={A: DrainOrder(40.0)}, excluded=frozenset({A}))
     drained, excluded = find_obstacles(MODULAR, question({"a": report(), "b": report()}, controls=controls), 0)
     assert said(drained) == ("Not on a:8080 because it has been drained for 60 s", "end its drain")
     assert said(excluded) == ("Not on a:8080 because an operator has excluded it", "take back its exclusion")

@@ -14,7 +14,7 @@ from support.random_clusters import Build, SomeCluster, clusters
 
 from loadmanager.core import planner
 from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.controls import Controls
+from loadmanager.core.controls import Controls, DrainOrder
 from loadmanager.core.effect import carried_load
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import FREE
@@ -57,7 +57,7 @@ def test_only_so_many_are_planned_and_not_those_to_leave() -> None:
 
 
 def test_brokers_that_are_drained_together_give_each_other_nothing() -> None:
-    for taken in (cluster(), cluster(Controls(draining={A: 0.0, B: 0.0}))):
+    for taken in (cluster(), cluster(Controls(draining={A: DrainOrder(0.0), B: DrainOrder(0.0)}))):
         assert {destination for _, destination in moves(drain(taken, A, B))} == {C}
         assert len(drain(taken, A, B).steps) == 4
 
@@ -114,7 +114,7 @@ def test_a_pinned_bundle_that_nobody_has_is_left_to_its_next_lookup() -> None:
 @pytest.mark.parametrize(
     ("controls", "rule"),
     [
-        (Controls(draining={B: 0.0}), "broker draining"),
+        (Controls(draining={B: DrainOrder(0.0)}), "broker draining"),
         (Controls(excluded=frozenset({B})), "broker excluded"),
     ],
 )

@@ -19,7 +19,7 @@ from support.nodes import (
 from support.registrations import a_record, load_of, register, write
 from support.waiting import eventually
 
-from loadmanager.core.controls import Controls
+from loadmanager.core.controls import Controls, DrainOrder
 from loadmanager.core.leading import drains
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import OwnershipState
@@ -141,32 +141,51 @@ async def test_a_drain_that_is_stopped_begins_no_further_move() -> None:
         assert len(broker.unloads) == 1
 
 
-async def test_a_drain_ends_with_the_registration_it_was_for() -> None:
+async def comes_back(cluster: Cluster, broker: FakeAgent, started_ms: int) -> None:
+    """Register again, as a process that was started then."""
+    broker.store = await cluster.connect()
+    broker.record["startTimestamp"] = started_ms
+    broker.registration = await register(broker.store, broker.registration.broker, broker.record)
+
+
+async def test_a_drain_outlasts_a_lost_session_and_ends_with_the_next_process() -> None:
+    async with a_leader() as (cluster, leader):
+        drain, broker_id = "/loadbalance/v1/brokers/b1:8080/drain", BrokerId("b1:8080")
+        broker = await cluster.a_broker("b1:8080", a_record("b1:8080") | {"startTimestamp": 1_000})
+        await leader.put(drain)
+        await eventually(lambda: leader.node.drains._drains.find(broker_id))
+        await broker.leave()
+        await eventually(lambda: broker_id not in leader.node.view.registrations)
+        away = await leader.get(drain)
+        assert (away.status, away.json()["state"], away.json()["bundlesLeft"]) == (200, "done", 0)
+        assert (await leader.put(drain)).json()["since"] == away.json()["since"], "it is being drained already"
+        await comes_back(cluster, broker, 1_000)
+        drained = leader.node.drains._drains.find
+        await eventually(lambda: (found := drained(broker_id)) and found.registration == broker.registration)
+        await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
+        assert (await leader.lookup("persistent://t/ns/x")).status == 503, "no other broker is there"
+        await broker.leave()
+        await comes_back(cluster, broker, 2_000)
+        await eventually(lambda: not leader.node.view.laid_down.controls.draining)
+        assert (await leader.lookup("persistent://t/ns/x")).status == 200
+        await eventually(lambda: any(e["kind"] == "drain" and e["acted"] for e in leader.node.journal.recent(100)))
+        (entry,) = [e for e in leader.node.journal.recent(100, "b1:8080") if e["kind"] == "drain" and e["acted"]]
+        assert entry["sentence"] == "Drain ended because another process of the broker has registered"
+        await broker.leave()
+
+
+async def test_where_brokers_do_not_say_when_they_started_a_registration_counts_as_a_process() -> None:
     async with a_leader() as (cluster, leader):
         broker, _ = await owned_by_b1(cluster, leader)
         await leader.put("/loadbalance/v1/brokers/b1:8080/drain")
         await eventually(lambda: leader.node.drains._drains.find(broker.registration.broker))
         await broker.leave()
-        await eventually(lambda: leader.node.view.laid_down.controls == Controls())
-        await eventually(lambda: any(e["kind"] == "drain" and e["acted"] for e in leader.node.journal.recent(100)))
-        (entry,) = [e for e in leader.node.journal.recent(100, "b1:8080") if e["kind"] == "drain" and e["acted"]]
-        assert entry["sentence"] == "Drained no more because the registration that was drained has ended"
-
-
-async def test_a_broker_that_comes_back_between_two_looks_is_drained_no_more() -> None:
-    async with a_leader() as (cluster, leader):
-        broker, _ = await owned_by_b1(cluster, leader)
-        await leader.put("/loadbalance/v1/brokers/b1:8080/drain")
-        await eventually(lambda: leader.node.drains._drains.find(broker.registration.broker))
-        assert broker.store is not None
-        await broker.store.close()
-        broker.store = await cluster.connect()
-        await register(broker.store, "b1:8080", broker.record)
+        await comes_back(cluster, broker, 0)
         await eventually(lambda: not leader.node.view.laid_down.controls.draining)
-        await broker.store.close()
+        await broker.leave()
 
 
-async def test_the_leader_outlives_a_drained_broker_that_leaves_while_the_controls_are_garbage() -> None:
+async def test_the_leader_outlives_a_drain_that_ends_while_the_controls_are_garbage() -> None:
     async with a_leader() as (cluster, leader):
         broker, _ = await owned_by_b1(cluster, leader)
         await leader.put("/loadbalance/v1/brokers/b1:8080/drain")
@@ -175,10 +194,13 @@ async def test_the_leader_outlives_a_drained_broker_that_leaves_while_the_contro
         await eventually(lambda: paths.CONTROLS in leader.node.view.faults)
         with structlog.testing.capture_logs() as logs:
             await broker.leave()
+            await comes_back(cluster, broker, 2_000)
             await eventually(lambda: "drain_not_ended" in [entry["event"] for entry in logs])
         assert leader.leads
-        await write(cluster.store, paths.CONTROLS, encode_controls(Controls(draining={BrokerId("b1:8080"): 5.0})))
+        draining = {BrokerId("b1:8080"): DrainOrder(5.0, 1_000)}
+        await write(cluster.store, paths.CONTROLS, encode_controls(Controls(draining=draining)))
         await eventually(lambda: leader.node.view.laid_down.controls == Controls())
+        await broker.leave()
 
 
 async def test_a_mistake_in_planning_a_drain_ends_neither_the_drain_nor_the_node(

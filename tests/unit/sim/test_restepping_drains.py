@@ -143,7 +143,7 @@ def test_what_a_checkpoint_finds_goes_on_from_there(tape: Tape) -> None:
     leader = recorded(tape)
     leader.draining("t/1", broker=B)
     leader.controls = drained(A, B)
-    del leader.registrations[B.broker]
+    leader.processes[B.broker] += 1
     leader.look()
     leader.step(Planned(plan(away("t/2"))))
     image, first = tape.image(), len(tape.bodies)

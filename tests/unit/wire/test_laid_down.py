@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.controls import Controls
+from loadmanager.core.controls import Controls, DrainOrder
 from loadmanager.core.hashing import HashFunction
 from loadmanager.core.names import BrokerId
 from loadmanager.errors import InvalidRecordError
@@ -71,7 +71,7 @@ def test_equal_bundles_are_a_number_for_people() -> None:
 
 
 def test_what_ends_by_itself_is_no_part_of_it() -> None:
-    moment = Controls(draining={BrokerId("b:1"): 1.0}, held_off={BrokerId("b:2"): 2.0}, frozen="incident")
+    moment = Controls(draining={BrokerId("b:1"): DrainOrder(1.0)}, held_off={BrokerId("b:2"): 2.0}, frozen="incident")
     assert standing(moment) == Controls(frozen="incident")
 
 

@@ -53,7 +53,7 @@ WRITTEN_BY_A_BROKER: dict[str, Any] = {
     "numProducers": 4,
     "numBundles": 1,
     "protocols": {},
-    "startTimestamp": 0,
+    "startTimestamp": 1753000015000,
     "systemResourceUsage": USAGE,
     "bundleStats": {BUNDLE: STATS},
     "bundleGains": [],
