@@ -348,6 +348,7 @@ _FILTERS = frozenset(
         FilterReason.BROKER_DRAINING,
         FilterReason.BROKER_EXCLUDED,
         FilterReason.BROKER_SICK,
+        FilterReason.SICKER_THAN_OTHERS,
         FilterReason.ISOLATION_POLICY,
         FilterReason.PERSISTENCE_DISABLED,
         FilterReason.OTHER_LOAD_MANAGER_CLASS,

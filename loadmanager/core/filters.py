@@ -32,7 +32,7 @@ from loadmanager.core.extensible import throughput_of
 from loadmanager.core.load import BoolArray, FloatArray, IntArray
 from loadmanager.core.names import SYSTEM_NAMESPACE, BrokerId
 from loadmanager.core.placement.base import Projection
-from loadmanager.core.plan import Figure
+from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.policies import IsolationPolicy
 from loadmanager.core.reasons import FilterReason, Reason
 from loadmanager.core.settings import PlannerSettings, is_simple, short_class_name
@@ -41,6 +41,7 @@ from loadmanager.core.versions import UNREADABLE, rank_versions
 
 _ROUNDING = 1e-9
 """Equal usages are no more than their average but for this."""
+_ABOUT_AS_SICK = 1.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,6 +88,25 @@ def keep_well(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
     if not sick:
         return brokers
     return np.asarray(brokers & ~_which(question.snapshot, "sick", lambda broker: broker in sick))
+
+
+def keep_least_sick(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
+    """Those that are well; where none is that is not overloaded, those that are about as sick as the least sick."""
+    snapshot, settings = question.snapshot, question.settings
+    unwell = snapshot.derive("unwell", lambda: snapshot.doubts.unwell)
+    if not unwell:
+        return brokers
+    ids = snapshot.brokers.ids
+    times = snapshot.derive("sickness", lambda: np.array([_times_off(unwell.get(broker)) for broker in ids]))
+    threshold = settings.broker_overloaded_threshold_percentage / 100
+    free = brokers & (usage_per_broker(snapshot, settings.resource_weights) <= threshold)
+    if not free.any():
+        return brokers
+    return np.asarray(brokers & (times <= _ABOUT_AS_SICK * times[free].min()))
+
+
+def _times_off(verdict: Verdict | None) -> float:
+    return 0.0 if verdict is None else float(verdict.why.get("times", 1.0))
 
 
 def keep_isolated(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
@@ -229,6 +249,9 @@ CONTROLS = (
 HEALTH = (BrokerFilter(FilterReason.BROKER_SICK, keep_well),)
 """Comes next, so that the secondary brokers of a policy stand in for a sick primary one."""
 
+LEAST_SICK = (BrokerFilter(FilterReason.SICKER_THAN_OTHERS, keep_least_sick),)
+"""Comes last: it chooses among those that may have the bundle."""
+
 _ISOLATION = (
     BrokerFilter(FilterReason.ISOLATION_POLICY, keep_isolated),
     BrokerFilter(FilterReason.PERSISTENCE_DISABLED, keep_serving_domain),
@@ -320,9 +343,10 @@ def allowed_brokers(rules: FilterRules, question: PlacementQuestion) -> tuple[Bo
     well, by_health = apply(HEALTH, brokers, question)
     allowed, by_rule = _allowed_by_rules(rules, well, question)
     if by_health and question.is_homeless and not allowed.any():
+        by_health = {}
         allowed, by_rule = _allowed_by_rules(rules, brokers, question)
-        return allowed, by_control | by_rule
-    return allowed, by_control | by_health | by_rule
+    allowed, by_sickness = apply(LEAST_SICK, allowed, question)
+    return allowed, by_control | by_health | by_rule | by_sickness
 
 
 def _allowed_by_rules(

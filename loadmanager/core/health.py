@@ -15,7 +15,11 @@ above that, by the median of deviations; for one that is sick already half the b
 report holds until the next one. A broker that registers again is another one, and well.
 
 Never is more than a third of those with figures sick: when more would be, the cause is common, and none is added. When
-brokers have gone and too many are sick for those left, the last to become so are suspects again.
+brokers have gone and too many are sick for those left, the last to become so are suspects again. Suspects that may not
+become sick are only given less than others, the sicker the less (`sick_with_others`).
+
+Where the median itself is above the least that counts, most brokers may be sick, and it shows nothing. There a broker
+is a suspect above three times the lowest figure, and counts when more than a third are.
 """
 
 from __future__ import annotations
@@ -67,11 +71,15 @@ class _Off:
     figure: str
     value: float
     peers: float
+    times: float
+    """How many times the bar of suspects it is."""
+    is_far: bool
+    """Whether it is above the bar of the sick, too."""
 
     def why(self) -> dict[str, Figure]:
         name, factor, unit = _SHOWN[self.figure]
         value, peers = (f"{factor * figure:.4g}{unit}" for figure in (self.value, self.peers))
-        return {"figure": name, "value": value, "peers": peers}
+        return {"figure": name, "value": value, "peers": peers, "times": round(self.times, 2)}
 
 
 _SHOWN = {"latency_ms": ("latency", 1, " ms"), "error_share": ("share of errors", 100, " %"), "queue": ("queue", 1, "")}
@@ -97,8 +105,8 @@ class Health:
 
     def __init__(self) -> None:
         self._lives: dict[BrokerId, _Life] = {}
-        self._bars: dict[str, tuple[float, float]] = {}
-        """Of the last look, by figure: the bar, and the median."""
+        self._bars: dict[str, _Bars] = {}
+        """Of the last look, by figure."""
 
     def hear(self, registration: Registration, figures: HealthFigures | None, now_s: float) -> None:
         """A broker has reported; without any figures it is not far off."""
@@ -152,38 +160,44 @@ class Health:
 
     def _find_off(self, life: _Life) -> _Off | None:
         """The figure that is furthest above its bar, None when none is above it."""
-        part = _BAR_WHILE_SICK if life.phase in _KEPT_AWAY else 1.0
+        is_kept_away = life.phase in _KEPT_AWAY
         said = {} if life.figures is None else life.figures.said()
         above = [
-            (value / (part * bar), _Off(name, value, median))
+            _Off(name, value, bars.peers, value / bars.suspect, value > bars.sick)
             for name, value in said.items()
             if name in self._bars
-            for bar, median in [self._bars[name]]
-            if value > part * bar
+            for bars in [self._bars[name]]
+            if value > (_BAR_WHILE_SICK * bars.sick if is_kept_away else bars.suspect)
         ]
-        return max(above, key=lambda each: each[0])[1] if above else None
+        return max(above, key=lambda each: (each.is_far, each.times), default=None)
 
     def _admit(self, now_s: float, patience_s: float) -> tuple[Verdict, ...]:
-        """Let those become sick that have been suspects for long enough, if a third allows it; else say why not."""
+        """Let those become sick that have been suspects for long enough, if a third allows it; say who of the others
+        are no better.
+        """
         lives = self._lives.values()
-        most = sum(life.figures is not None for life in lives) // 3
+        brokers = sum(life.figures is not None for life in lives)
+        most = brokers // 3
         sick = sorted((life for life in lives if life.phase in _KEPT_AWAY), key=lambda life: life.sick_since_s)
         for life in sick[most:]:
             life.turn(Phase.SUSPECT, life.sick_since_s)
             self._judge(life, now_s)
         ripe = [life for life in lives if life.phase is Phase.SUSPECT and now_s - life.since_s >= patience_s]
         off = min(len(sick), most) + len(ripe)
-        if off > most:
-            why: dict[str, Figure] = {"off": off, "brokers": sum(life.figures is not None for life in lives)}
-            ripe.sort(key=lambda life: life.registration.broker)
-            return tuple(
-                Verdict(life.registration.broker, DoubtReason.SICK_WITH_OTHERS, acted=False, why=_off_of(life) | why)
-                for life in ripe
-            )
-        for life in ripe:
-            life.sick_since_s = life.since_s
-            life.turn(Phase.SICK, now_s)
-        return ()
+        far = [life for life in ripe if life.off is not None and life.off.is_far]
+        if min(len(sick), most) + len(far) <= most:
+            for life in far:
+                life.sick_since_s = life.since_s
+                life.turn(Phase.SICK, now_s)
+        if off <= most:
+            return ()
+        why: dict[str, Figure] = {"off": off, "brokers": brokers}
+        ripe.sort(key=lambda life: life.registration.broker)
+        return tuple(
+            Verdict(life.registration.broker, DoubtReason.SICK_WITH_OTHERS, acted=False, why=_off_of(life) | why)
+            for life in ripe
+            if life.phase is Phase.SUSPECT
+        )
 
 
 def has_changed(before: HealthFigures | None, now: HealthFigures | None) -> bool:
@@ -200,15 +214,27 @@ def has_changed(before: HealthFigures | None, now: HealthFigures | None) -> bool
     )
 
 
-def _bars_of(all_figures: list[HealthFigures]) -> dict[str, tuple[float, float]]:
+@dataclass(frozen=True, slots=True)
+class _Bars:
+    """Of one figure: what makes a suspect and what makes sick, and the figure of peers that the first goes by."""
+
+    suspect: float
+    sick: float
+    peers: float
+
+
+def _bars_of(all_figures: list[HealthFigures]) -> dict[str, _Bars]:
     bars = {}
     for name, least in LEAST.said().items():
         said = [figures.said() for figures in all_figures]
         values = [each[name] for each in said if name in each]
         if len(values) >= FEWEST_PEERS:
-            middle = statistics.median(values)
+            middle, lowest = statistics.median(values), min(values)
             deviation = _OF_NORMAL * statistics.median(abs(each - middle) for each in values)
-            bars[name] = max(least, _TIMES_MEDIAN * middle, middle + _DEVIATIONS * deviation), middle
+            sick = max(least, _TIMES_MEDIAN * middle, middle + _DEVIATIONS * deviation)
+            by_lowest = max(least, _TIMES_MEDIAN * lowest)
+            is_most = middle > least and by_lowest < sick
+            bars[name] = _Bars(by_lowest, sick, lowest) if is_most else _Bars(sick, sick, middle)
     return bars
 
 

@@ -16,6 +16,7 @@ from loadmanager.core.filters import (
     CONTROLS,
     EXTENSIBLE,
     HEALTH,
+    LEAST_SICK,
     BrokerFilter,
     FilterRules,
     PlacementQuestion,
@@ -83,6 +84,8 @@ def _find_obstacles(
     left = judge((*CONTROLS, *HEALTH), everyone(question))
     left = judge(rules.policies, left)
     left = judge(rules.limits, others_than_excluded(left, question))
+    if FilterReason.BROKER_SICK not in {each.reason for each in obstacles}:
+        left = judge(LEAST_SICK, left)
     judge(rules.preferences, left, is_preference=True)
     return obstacles
 
@@ -100,7 +103,7 @@ def _exclusion(case: _Case) -> dict[str, Figure]:
 
 def _sickness(case: _Case) -> dict[str, Figure]:
     snapshot = case.question.snapshot
-    return dict(snapshot.doubts.sick[snapshot.brokers.ids[case.broker]].why)
+    return dict(snapshot.doubts.unwell[snapshot.brokers.ids[case.broker]].why)
 
 
 def _isolation(case: _Case) -> dict[str, Figure]:
@@ -186,6 +189,7 @@ _FIGURES: Mapping[Reason, Callable[[_Case], dict[str, Figure]]] = {
     FilterReason.BROKER_DRAINING: _drain,
     FilterReason.BROKER_EXCLUDED: _exclusion,
     FilterReason.BROKER_SICK: _sickness,
+    FilterReason.SICKER_THAN_OTHERS: _sickness,
     FilterReason.ISOLATION_POLICY: _isolation,
     FilterReason.PERSISTENCE_DISABLED: _domain,
     FilterReason.OTHER_LOAD_MANAGER_CLASS: _class,

@@ -62,6 +62,12 @@ class Doubts:
     remarks: tuple[Verdict, ...] = ()
     sick: Mapping[BrokerId, Verdict] = field(default_factory=dict)
 
+    @property
+    def unwell(self) -> Mapping[BrokerId, Verdict]:
+        """The sick brokers, and those that are no better, but too many to be kept away."""
+        others = (each for each in self.remarks if each.verdict is DoubtReason.SICK_WITH_OTHERS)
+        return {**{BrokerId(each.subject): each for each in others}, **self.sick}
+
 
 NO_DOUBTS = Doubts()
 

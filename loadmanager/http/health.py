@@ -41,7 +41,7 @@ class HealthHandlers:
 
     def _of(self, broker: BrokerId) -> BrokerHealth:
         said = self._view.brokers[broker].record.get("health") or {}
-        sick = self._desk.snapshot().doubts.sick.get(broker)
+        sick = self._desk.snapshot().doubts.unwell.get(broker)
         return BrokerHealth(
             broker_id=broker,
             latency_ms=said.get("latencyMs"),

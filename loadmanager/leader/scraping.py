@@ -198,9 +198,9 @@ def _gauges(node: Counting) -> list[Sample]:
         ),
         (
             "loadmanager_brokers_sick",
-            "Brokers far off their peers by their own figures, to which nothing is moved.",
+            "Brokers far off their peers by their own figures, which are given less, or nothing.",
             none,
-            len(node.desk.snapshot().doubts.sick),
+            len(node.desk.snapshot().doubts.unwell),
         ),
         (
             "loadmanager_cannot_move",

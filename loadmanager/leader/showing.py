@@ -114,7 +114,7 @@ class Showing:
                 "breaker": {"stoppedS": round(stopped_s), "bundles": len(frozen)} if stopped_s or frozen else None,
                 "cannotMove": [{"key": each.key, "sentence": each.sentence} for each in node.standstill.found],
                 "drains": [node.drains.progress(broker) for broker in sorted(node.view.laid_down.controls.draining)],
-                "sick": sorted(doubts.sick),
+                "sick": sorted(doubts.unwell),
                 "doubted": sorted(doubts.quarantined),
                 "lowerBound": self._lower_bound(),
                 "decisions": [] if after is None else self._decisions(after),

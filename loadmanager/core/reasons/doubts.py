@@ -19,8 +19,8 @@ class DoubtReason(Reason):
     SICK_WITH_OTHERS = entry(
         "sick_with_others",
         (
-            "May still be given bundles though its {figure} is {value}, that of its peers {peers}: {off} of {brokers}"
-            " brokers are far off, more than a third, so the cause is common"
+            "Given bundles only where no less sick broker may have them: its {figure} is {value}, that of well brokers"
+            " {peers}; {off} of {brokers} brokers are sick, so the cause is probably common"
         ),
         remedy="look for what these brokers share",
     )

@@ -29,6 +29,14 @@ class FilterReason(Reason):
         ),
         remedy="mend or restart it; or wait until it has been like its peers for {well_after_s} s more",
     )
+    SICKER_THAN_OTHERS = entry(
+        "sicker_than_others",
+        (
+            "Not on {broker} because less sick brokers may have it: its {figure} is {value}, that of well brokers"
+            " {peers}"
+        ),
+        remedy="mend or restart it",
+    )
     ISOLATION_POLICY = entry(
         "isolation_policy",
         (

@@ -160,11 +160,31 @@ def test_a_common_cause_makes_nobody_sick_and_is_said() -> None:
     first = told.found.left_in[0]
     assert first.verdict is DoubtReason.SICK_WITH_OTHERS
     assert first.sentence() == (
-        "May still be given bundles though its latency is 2500 ms, that of its peers 10 ms: 4 of 9 brokers are far"
-        " off, more than a third, so the cause is common"
+        "Given bundles only where no less sick broker may have them: its latency is 2500 ms, that of well brokers"
+        " 10 ms; 4 of 9 brokers are sick, so the cause is probably common"
     )
     told.say({A: WELL})
     assert told.sick() == {each.broker for each in off[1:]}
+
+
+@pytest.mark.parametrize(("off", "brokers"), [(2, 4), (3, 4), (2, 3), (5, 9), (8, 9)])
+def test_half_of_the_fleet_or_more_is_compared_with_its_best_broker(off: int, brokers: int) -> None:
+    told = Told(brokers)
+    told.say(dict.fromkeys(BROKERS[:off], BAD))
+    assert told.sick(PATIENCE_S - 1) == set()
+    assert not told.found.left_in
+    assert told.sick(1) == set()
+    assert [each.subject for each in told.found.left_in] == [each.broker for each in BROKERS[:off]]
+    assert {(each.why["off"], each.why["brokers"]) for each in told.found.left_in} == {(off, brokers)}
+
+
+def test_a_broker_that_is_far_off_even_a_fleet_that_is_mostly_sick_is_sick_by_itself() -> None:
+    told = Told()
+    told.say(dict.fromkeys(BROKERS[1:5], HealthFigures(latency_ms=500.0)))
+    told.say({A: HealthFigures(latency_ms=9_000.0)})
+    assert told.sick(PATIENCE_S) == {A.broker}
+    assert [each.subject for each in told.found.left_in] == [each.broker for each in BROKERS[1:5]]
+    assert [each.why["times"] for each in told.found.left_in] == [5.0] * 4
 
 
 def test_those_that_are_sick_already_stay_so_when_more_become_it() -> None:

@@ -45,6 +45,12 @@ def hot(doubts: Doubts = SICK, policies: Policies = NO_POLICIES, controls: Contr
     return replace(given, doubts=doubts, controls=controls or Controls())
 
 
+def cool(doubts: Doubts) -> Snapshot:
+    """Three brokers with room."""
+    given = snapshot({"a": report({bundle(0): LOAD}, cpu=20), "b": report({}, cpu=20), "c": report({}, cpu=20)})
+    return replace(given, doubts=doubts)
+
+
 def ask(given: Snapshot, *, is_homeless: bool = False) -> PlacementQuestion:
     return PlacementQuestion(
         "tenant/ns",
@@ -89,6 +95,60 @@ def test_only_what_nobody_has_is_given_to_it_where_nobody_else_may_have_it(rules
 def test_the_secondary_brokers_of_a_policy_stand_in_for_a_sick_primary_one() -> None:
     assert allowed_brokers(MODULAR, ask(hot(NO_DOUBTS, MINE)))[0].tolist() == [False, False, True]
     assert allowed_brokers(MODULAR, ask(hot(SICK, MINE)))[0].tolist() == [False, True, False]
+
+
+def too_many_sick(**times: float) -> Doubts:
+    """Brokers that are sick, and too many to be kept away."""
+    why: dict[str, Figure] = {"figure": "latency", "value": "2500 ms", "peers": "10 ms", "off": 3, "brokers": 4}
+    return Doubts(
+        remarks=tuple(
+            Verdict(broker(name).broker, DoubtReason.SICK_WITH_OTHERS, acted=False, why=why | {"times": each})
+            for name, each in times.items()
+        )
+    )
+
+
+@pytest.mark.parametrize("rules", [MODULAR, EXTENSIBLE, SIMPLE, LEVEL])
+@pytest.mark.parametrize(
+    ("doubts", "kept"),
+    [
+        (too_many_sick(b=9.0, c=9.0), [True, False, False]),
+        (too_many_sick(a=9.0, b=4.0, c=5.0), [False, True, True]),
+        (too_many_sick(a=9.0, b=9.0, c=2.0), [False, False, True]),
+        (too_many_sick(b=1.0), [True, False, True]),
+    ],
+)
+def test_of_many_sick_brokers_the_least_sick_get_it(rules: FilterRules, doubts: Doubts, kept: list[bool]) -> None:
+    allowed, dropped = allowed_brokers(rules, ask(cool(doubts)))
+    assert allowed.tolist() == kept
+    assert dropped == {"sicker_than_others": kept.count(False)}
+
+
+def test_a_well_broker_that_is_overloaded_is_not_given_everything() -> None:
+    assert allowed_brokers(MODULAR, ask(hot(too_many_sick(b=9.0, c=9.0))))[0].tolist() == [True, True, True]
+    full = snapshot({name: report({}, cpu=95) for name in "abc"})
+    assert allowed_brokers(MODULAR, ask(replace(full, doubts=too_many_sick(b=9.0))))[0].all()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_nothing_is_shed_to_a_sick_broker_where_a_well_one_is(strategy: str) -> None:
+    assert C in takers(shed(hot(NO_DOUBTS), strategy))
+    assert takers(shed(hot(too_many_sick(c=25.0)), strategy)) <= {B}
+
+
+def test_of_brokers_that_are_kept_away_the_least_sick_takes_what_nobody_has() -> None:
+    sick = {each: Verdict(each, FilterReason.BROKER_SICK, acted=False, why=WHY | {"times": 9.0}) for each in (A, B)}
+    sick[C] = replace(sick[A], subject=C, why=WHY | {"times": 2.0})
+    assert allowed_brokers(MODULAR, ask(cool(Doubts(sick=sick)), is_homeless=True))[0].tolist() == [False, False, True]
+
+
+def test_why_not_names_the_sickness_of_one_among_many() -> None:
+    situation = Situation(cool(too_many_sick(b=4.0, c=9.0)), PlannerSettings(), {}, np.random.default_rng(0))
+    explained = why_not(situation, bundle(0), C)
+    assert explained.verdict.verdict is FilterReason.SICKER_THAN_OTHERS
+    assert explained.verdict.sentence() == (
+        f"Not on {C} because less sick brokers may have it: its latency is 2500 ms, that of well brokers 10 ms"
+    )
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
