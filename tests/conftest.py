@@ -94,6 +94,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="seeds of the delays of messages of stores in memory; tests of the leader run with each of them (all"
         " but the first are deep), other tests with the first",
     )
+    parser.addoption("--rewrite-traces", action="store_true", help="write tests/protocol/traces/*.txt anew")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
