@@ -53,12 +53,12 @@ tests/__pycache__: | $(VENV)/.for-development
 	@ls -d tests/*/ | xargs -n 6 -P "$$(nproc)" $(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1; true
 
 test: $(VENV)/.for-development tests/__pycache__ ## A test of everything, with every branch of what decides covered
-	$(BIN)/python -m pytest -m 'not deep and not pulsar' -n $(WORKERS) \
+	$(BIN)/python -m pytest -m 'not deep and not pulsar' --retry -n $(WORKERS) \
 		--cov --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100 $(ARGS)
 
 # ARGS=--store-seeds=1,2,3,4 runs the tests of the leader with more timings of the store.
 test-deep: $(VENV)/.for-development tests/__pycache__ ## All that `make test` leaves out, and more examples of each property
-	$(BIN)/python -m pytest -m '(deep or hypothesis) and not pulsar' --hypothesis-profile=deep -n $(WORKERS) $(ARGS)
+	$(BIN)/python -m pytest -m '(deep or hypothesis) and not pulsar' --hypothesis-profile=deep --retry -n $(WORKERS) $(ARGS)
 
 # So many schedules (1000), one of them (=17) or some (1000-2000); ARGS=--guards takes out each guard in turn.
 SEEDS ?= 1000

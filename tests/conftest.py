@@ -21,7 +21,14 @@ from xdist.workermanage import WorkerController
 # The cluster beside which tests run is that of the examples; behind everything else, so that it hides no other package.
 sys.path.append(str(Path(__file__).parents[1]))
 
-pytest_plugins = ["support.browser", "support.children", "support.demos", "support.processes", "support.zookeeper"]
+pytest_plugins = [
+    "support.browser",
+    "support.children",
+    "support.demos",
+    "support.processes",
+    "support.retries",
+    "support.zookeeper",
+]
 
 # No deadline: how long an example takes says more about what else the machine does than about the code.
 settings.register_profile("quick", max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -18,14 +18,14 @@ _ENDS_WITHIN_S = 5.0
 
 def pytest_configure(config: pytest.Config) -> None:
     _do_not_ignore_signals()
-    if not _is_worker(config):
+    if not is_worker(config):
         os.environ[_MARK] = str(os.getpid())
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail, and end them, if processes are left: workers have ended by now, and shared servers with them."""
-    if _is_worker(session.config) or not (left := _left()):
+    if is_worker(session.config) or not (left := _left()):
         return
     session.exitstatus = pytest.ExitCode.TESTS_FAILED
     reporter = session.config.pluginmanager.getplugin("terminalreporter")
@@ -49,7 +49,7 @@ def _carry_on(_signal: int, _frame: FrameType | None) -> None:
     pass
 
 
-def _is_worker(config: pytest.Config) -> bool:
+def is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 

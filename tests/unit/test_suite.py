@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import support.children
 from coverage import Coverage
 from support.waiting import eventually_sync, patience
@@ -32,6 +34,22 @@ def test_leaves_something():
     pathlib.Path("pid").write_bytes(shell.stdout.readline())
 """
 
+FAILING = """
+import pathlib, pytest
+
+pytestmark = pytest.mark.{mark}
+
+@pytest.fixture(params=range({tests}))
+def runs(request):
+    seen = pathlib.Path(f"seen-{{request.param}}")
+    seen.write_text(seen.read_text() + "x" if seen.exists() else "x")
+    yield len(seen.read_text())
+    assert len(seen.read_text()) > {failures}, "it fails at its end, too"
+
+def test_fails(runs):
+    assert runs > {failures}
+"""
+
 FORKING = """
 import sys
 from pathlib import Path
@@ -54,7 +72,8 @@ def run(folder: Path, test: str, *, shell: str = "") -> subprocess.CompletedProc
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
+    paths = os.pathsep.join([str(TESTS), str(TESTS.parent)])
+    return {**os.environ, "PYTHONPATH": paths, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
 def test_processes_of_tests_heed_signals_also_where_the_run_was_told_to_ignore_them(tmp_path: Path) -> None:
@@ -89,3 +108,39 @@ def test_what_was_forked_ends_with_the_tests_also_if_these_are_killed(tmp_path: 
 
 def test_coverage_does_not_count_where_not_every_branch_has_to_be_reached() -> None:
     assert Coverage.current() is None
+
+
+@pytest.mark.parametrize(
+    ("place", "mark", "tests", "failures", "options", "outcome", "runs"),
+    [
+        ("chaos", "slow", 3, 1, ["--retry"], (0, {"flaky": 3}), 2),
+        ("pipeline", "slow", 1, 1, ["--retry", "-pxdist", "-n1"], (0, {"flaky": 1}), 2),
+        ("page", "slow", 1, 2, ["--retry"], (1, {"failed": 1, "error": 1}), 2),
+        ("integration", "slow", 4, 1, ["--retry"], (1, {"failed": 4, "error": 4}), 1),
+        ("property", "slow", 1, 1, ["--retry"], (1, {"failed": 1, "error": 1}), 1),
+        ("integration", "hypothesis", 1, 1, ["--retry"], (1, {"failed": 1, "error": 1}), 1),
+        ("chaos", "slow", 1, 1, [], (1, {"failed": 1, "error": 1}), 1),
+    ],
+    ids=["three pass alone", "in a worker", "fails alone", "four", "no process", "a property", "not asked for"],
+)
+def test_tests_of_processes_that_failed_run_again_alone(
+    tmp_path: Path,
+    place: str,
+    mark: str,
+    tests: int,
+    failures: int,
+    options: list[str],
+    outcome: tuple[int, dict[str, int]],
+    runs: int,
+) -> None:
+    folder = tmp_path / "tests" / place
+    folder.mkdir(parents=True)
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["support.retries"]')
+    (tmp_path / "pytest.ini").write_text("[pytest]")
+    (folder / "test_it.py").write_text(FAILING.format(mark=mark, tests=tests, failures=failures))
+    command = [sys.executable, "-m", "pytest", *options]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False)
+    closing = done.stdout.splitlines()[-1]
+    counts = {what: int(count) for count, what in re.findall(r"(\d+) (passed|failed|error|flaky)", closing)}
+    assert (done.returncode, counts) == outcome, done.stdout
+    assert {len(seen.read_text()) for seen in tmp_path.glob("seen-*")} == {runs}
