@@ -33,7 +33,7 @@ def main(names: list[str]) -> int:
         if subprocess.run([sys.executable, str(known[name])], check=False).returncode:
             failed.append(name)
     if failed:
-        print(f"\nnot run to the end: {', '.join(failed)}", file=sys.stderr)
+        print(f"\ncould not be measured to the end: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
 
