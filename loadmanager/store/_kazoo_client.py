@@ -175,6 +175,10 @@ class _Connection(ConnectionHandler):
             timeouts = self._begin_session(host, hostip, port, address)
             self._say_who_we_are(timeouts[1])
         except (AuthFailedError, SASLException, RefusedError) as error:
+            if isinstance(error, AuthFailedError) and isinstance(error.__cause__, ConnectionDropped):
+                # During SASL. A server that refuses us says so.
+                self._listener.on_session(session.HungUp(address))
+                raise ConnectionDropped(str(error)) from error
             why = str(error) if isinstance(error, RefusedError) else f"it does not take {self._access.who}"
             self._listener.on_session(session.Refused(address, why))
             raise ConnectionDropped(why) from error

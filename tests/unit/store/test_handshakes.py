@@ -16,6 +16,7 @@ import pytest
 from support.waiting import eventually
 
 from loadmanager.store._kazoo_client import PromptClient
+from loadmanager.store.access import Access, Credentials
 from loadmanager.store.session import Connected, Event, GivenUp, HungUp, SessionSignal
 
 TIMEOUT_S = 3.0
@@ -85,6 +86,18 @@ async def server() -> AsyncIterator[ScriptedServer]:
     async with listening:
         yield server
         server.hang_up()
+
+
+async def test_a_server_that_hangs_up_during_sasl_has_refused_nobody(server: ScriptedServer) -> None:
+    heard = Heard()
+    access = Access(Credentials("sasl", "node", "secret", "file:///run/zk"))
+    client = PromptClient(server.hosts, TIMEOUT_S, time.monotonic, heard, access)
+    client.start_async()
+    try:
+        await eventually(lambda: heard.words)
+        assert heard.words[0] == "hung up"
+    finally:
+        await asyncio.get_running_loop().run_in_executor(None, client.shut_down)
 
 
 @contextlib.asynccontextmanager
