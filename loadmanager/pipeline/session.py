@@ -27,6 +27,15 @@ _NEEDED = ("pyspark", "pandas", "scipy", "deltalake")
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """The variable that spark-submit sets: the JVM is there already."""
 
+_PYTHON = "PYSPARK_PYTHON"
+"""The variable that says which Python Spark's workers run."""
+
+_STARTED_BY = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_SUBMIT_OPTS", "PYSPARK_SUBMIT_ARGS")
+"""Variables that Spark is started by."""
+
+_OF_PYTHON = re.compile(r"^((?!org\.|java\.)[\w.]+(?:Error|Exception): .+)", re.MULTILINE)
+_CAUSE = re.compile(r"java\.io\.IOException: (.+)")
+
 _STANDALONE = "spark://"
 _FRAME = struct.Struct(">qb")
 """How a message of Spark's network layer begins: the length of all of it, and its kind."""
@@ -111,6 +120,7 @@ def spark_session(
     from pyspark.sql import SparkSession  # noqa: PLC0415 - it may not be installed, see above
 
     is_submitted = _SUBMITTED in os.environ
+    python = os.environ.get(_PYTHON, sys.executable)
     if master is None and not is_submitted:
         master = HERE
     if not is_submitted:
@@ -122,10 +132,11 @@ def spark_session(
         builder = builder.config(key, value)
     if master is not None:
         builder = builder.master(master)
-    if master is None or _is_here(master):
-        return _create(builder, master)
     session = _create(builder, master)
-    _require_answer(session, master, answer_timeout_s)
+    if master is not None and not _is_here(master):
+        _require_answer(session, master, answer_timeout_s)
+    if python != sys.executable:
+        _require_python(session, python)
     return session
 
 
@@ -134,7 +145,13 @@ def _create(builder: SparkSession.Builder, master: str | None) -> SparkSession:
         with without_noise():
             return builder.getOrCreate()
     except Exception as error:  # whatever Spark and py4j raise when there is no session
-        raise PipelineError(f"master {master}: no Spark session: {_first_line(error)}") from error
+        raise PipelineError(f"master {master}: no Spark session: {_first_line(error)}{_of_environment()}") from error
+
+
+def _of_environment() -> str:
+    """Name the variables that Spark is started by and that nobody has set for this run."""
+    found = [name for name in _STARTED_BY if name in os.environ]
+    return f"; is what the environment says meant for this? It sets {', '.join(found)}" if found else ""
 
 
 def _settings(master: str | None, given: Mapping[str, str], *, for_few: bool = False) -> dict[str, str]:
@@ -152,7 +169,7 @@ def _is_here(master: str) -> bool:
 
 def _use_java() -> None:
     """And for Python's part of the work the Python that runs this, where the packages are."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault(_PYTHON, sys.executable)
     try:
         os.environ["JAVA_HOME"] = str(spark_java_home(get_java()))
     except EmbeddedServerError as error:
@@ -214,6 +231,24 @@ def _require_answer(session: SparkSession, master: str, timeout_s: float) -> Non
         ) from error
     finally:
         timer.cancel()
+
+
+def _require_python(session: SparkSession, python: str) -> None:
+    """Check that the Python that the environment names can run a task of this package."""
+    try:
+        session.sparkContext.parallelize([0], 1).map(_is_here_too).collect()
+    except Exception as error:
+        session.stop()
+        said = _OF_PYTHON.findall(str(error)) or _CAUSE.findall(str(error)) or ["they end at once"]
+        raise PipelineError(
+            f"{_PYTHON} {python}: Spark's workers cannot use it: {said[0][:300]}: unset the variable, or name a Python"
+            " of the same version that has what this one has"
+        ) from error
+
+
+def _is_here_too(_: int) -> bool:
+    """Run on a worker, which imports this module for it."""
+    return True
 
 
 def _first_line(error: Exception) -> str:

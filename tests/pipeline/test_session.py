@@ -167,3 +167,32 @@ def test_as_many_partitions_as_two_for_each_core() -> None:
     assert settings["spark.sql.shuffle.partitions"] == "6"
     assert settings["spark.log.level"] == "WARN"
     assert "spark.driver.memory" not in session_module._settings("yarn", {})
+
+
+@pytest.mark.parametrize(
+    ("python", "why"), [("/nowhere/python", "Cannot run program"), ("/bin/false", "they end at once")]
+)
+def test_a_python_of_the_environment_that_workers_cannot_use_is_named(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, python: str, why: str
+) -> None:
+    stopped: list[bool] = []
+    monkeypatch.setattr(spark, "stop", lambda: stopped.append(True))
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", python)
+    monkeypatch.setattr(session_module, "_create", lambda *_: spark)
+    monkeypatch.setenv("PYSPARK_PYTHON", python)
+    with pytest.raises(PipelineError, match=f"^PYSPARK_PYTHON {python}: .*{why}.*unset the variable"):
+        spark_session("local[1]")
+    assert stopped == [True]
+
+
+@pytest.mark.parametrize("name", ["SPARK_HOME", "PYSPARK_SUBMIT_ARGS"])
+def test_a_variable_that_spark_is_started_by_is_named_when_it_does_not_start(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    class Broken:
+        def getOrCreate(self) -> SparkSession:  # noqa: N802 - Spark's name
+            raise FileNotFoundError("/nowhere/bin/spark-submit")
+
+    monkeypatch.setenv(name, "/nowhere")
+    with pytest.raises(PipelineError, match=f"no Spark session: .*It sets {name}"):
+        session_module._create(Broken(), "local[1]")  # type: ignore[arg-type]
