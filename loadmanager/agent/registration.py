@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -58,7 +58,7 @@ class Registrar:
         leases: Leases,
         metrics: AgentMetrics,
         clock: Callable[[], float],
-        first_record: Callable[[], bytes],
+        first_record: Callable[[], Awaitable[bytes]],
     ) -> None:
         self._store = store
         self._path = paths.broker(broker_id)
@@ -207,7 +207,7 @@ class Registrar:
                 return Made(znode, self._maker_of(znode))
             case Create(session_id):
                 await self._store.ensure_path(paths.BROKERS)  # a store that was wiped has lost it
-                create = base.Create(self._path, self._first_record(), ephemeral=True)
+                create = base.Create(self._path, await self._first_record(), ephemeral=True)
                 await self._store.commit([create], session_id=session_id)
                 return PresenceSignal.CREATED
             case Delete(version, session_id):

@@ -165,10 +165,10 @@ class Reporter:
         self._written: _Report | None = None
         self._incarnation: int | None = None
 
-    def first_record(self) -> bytes:
+    async def first_record(self) -> bytes:
         """What a new znode says."""
         self._first = self._build(None)
-        return codec.pack(encode_local_broker_data(self._first.record))
+        return await asyncio.to_thread(pack_report, self._first.record)
 
     def bundle_unloaded(self) -> None:
         """The broker has just closed a bundle: what it reported last is no longer its load."""
@@ -234,7 +234,7 @@ class Reporter:
 
     async def _write(self, registration: Registrar, report: _Report, due: ReportDue) -> None:
         try:
-            await registration.publish(codec.pack(encode_local_broker_data(report.record)))
+            await registration.publish(await asyncio.to_thread(pack_report, report.record))
         except StoreError as error:
             log.warning("report_not_written", reason=due.reason, error=str(error))
             self._metrics.reports.labels("failed").inc()
@@ -262,6 +262,11 @@ class Reporter:
     def _bundle_of(self, topic: str) -> str | None:
         bundle = self._namespaces.find_bundle(topic)
         return str(bundle) if bundle else None
+
+
+def pack_report(record: LocalBrokerData) -> bytes:
+    """The record as a znode. A thread's work: of many bundles it takes long."""
+    return codec.pack_rounded(lambda digits: encode_local_broker_data(record, digits))
 
 
 def _wire(resource: Resource) -> ResourceUsage:

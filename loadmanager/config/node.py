@@ -140,11 +140,11 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
         "max_number_of_bundles_in_bundle_load_report"
     )
     max_bundles_per_load_report: int = Field(
-        50_000,
+        20_000,
         ge=1,
         le=1_000_000,
         description="A load report of more bundles is not taken in, and its znode is listed as faulty: reading it would"
-        " hold up a node.",
+        " hold up a node. An agent's report of about so many fits into a znode.",
     )
     load_balancer_shedding_bundles_with_policies_enabled: bool = _planned("shedding_bundles_with_policies_enabled")
     load_balancer_memory_resource_weight: Finite = _planned("memory_resource_weight")

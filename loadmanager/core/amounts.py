@@ -4,3 +4,11 @@ from __future__ import annotations
 
 MAX_AMOUNT = 1e18
 """Rates, bytes per second and usages beyond this are mistakes, and would overflow where they are added up."""
+
+ALL_DIGITS = 17
+"""As many significant digits as a float has."""
+
+
+def rounded(figure: float, digits: int) -> float:
+    """Return the figure with so many significant digits."""
+    return figure if digits >= ALL_DIGITS else float(f"{figure:.{digits}g}")

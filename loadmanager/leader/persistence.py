@@ -7,21 +7,31 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
+import orjson
 import structlog
 
+from loadmanager.core.load import BundleAverages
 from loadmanager.core.names import BrokerId
 from loadmanager.core.planner import State
-from loadmanager.errors import InvalidRecordError, NotLeaderError, StoreError, TransactionFailedError
+from loadmanager.core.state import as_json
+from loadmanager.errors import (
+    AccessDeniedError,
+    InvalidRecordError,
+    NotLeaderError,
+    StoreError,
+    TransactionFailedError,
+    ZnodeTooLargeError,
+)
 from loadmanager.leader.deciding.desk import MINUTE_S, Desk
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.term.election import Election
 from loadmanager.leader.term.ledger import MAX_TRANSACTION_BYTES, MAX_TRANSACTION_RECORDS
 from loadmanager.store import paths
-from loadmanager.store.base import Check, Create, Delete, MetadataStore, Op, Put
-from loadmanager.store.codec import decode, pack
+from loadmanager.store.base import MAX_ZNODE_BYTES, Check, Create, Delete, MetadataStore, Op, Put
+from loadmanager.store.codec import decode, pack, pack_rounded
 from loadmanager.wire.averages import TimeAverageBrokerData, encode_bundle_data
 from loadmanager.wire.strategy_state import StrategyStateRecord, parse_strategy_state
 
@@ -176,8 +186,7 @@ class Persistence:
         for namespace in sorted(model.namespaces_changed_since(self._flushed_revision)):
             if namespace in self._view.namespaces:
                 averages = model.bundle_averages(namespace)
-                records[paths.bundle_data(namespace)] = pack(encode_bundle_data(averages))
-                await asyncio.sleep(0)
+                records[paths.bundle_data(namespace)] = await asyncio.to_thread(pack_averages, averages)
         for broker_id, sums in model.broker_time_averages().items():
             records[paths.broker_time_average(broker_id)] = TimeAverageBrokerData.of(sums).to_json()
         records[paths.STRATEGY_STATE] = await asyncio.to_thread(pack_within_limit, self._strategy_state())
@@ -197,7 +206,9 @@ class Persistence:
 
     async def _write_history(self, namespaces: set[str]) -> None:
         averages = {name: self._view.model.bundle_averages(name) for name in sorted(namespaces)}
-        records = {paths.bundle_data(name): pack(encode_bundle_data(found)) for name, found in averages.items()}
+        records = {
+            paths.bundle_data(name): await asyncio.to_thread(pack_averages, found) for name, found in averages.items()
+        }
         await self._write({path: data for path, data in records.items() if self._written.get(path) != data}, [])
 
     async def flush_memory(self) -> None:
@@ -222,18 +233,46 @@ class Persistence:
         )
 
     async def _write(self, changed: dict[str, bytes], stale: list[str]) -> None:
-        for path in changed.keys() - self.existing:
-            await self._store.ensure_path(path.rpartition("/")[0])
-        ops: list[tuple[Op, int]] = [(Delete(path), 0) for path in stale]
+        """Write all records that the store takes, then raise the first error that kept one from being written."""
+        errors: list[StoreError] = []
+        ops: list[Op] = [Delete(path) for path in stale]
         for path, data in changed.items():
-            op: Op = Put(path, data) if path in self.existing else Create(path, data)
-            ops.append((op, len(data)))
+            try:
+                ops.append(await self._op(path, data))
+            except (ZnodeTooLargeError, AccessDeniedError) as error:
+                errors.append(error)
         while ops:
             batch, size = [ops.pop()], 0
-            while ops and len(batch) < MAX_TRANSACTION_RECORDS and size + ops[-1][1] <= MAX_TRANSACTION_BYTES:
-                size += ops[-1][1]
+            while ops and len(batch) < MAX_TRANSACTION_RECORDS and size + _size(ops[-1]) <= MAX_TRANSACTION_BYTES:
+                size += _size(ops[-1])
                 batch.append(ops.pop())
-            await self._commit([op for op, _ in batch])
+            errors += await self._commit_what_is_taken(batch)
+        if errors:
+            raise errors[0]
+
+    async def _op(self, path: str, data: bytes) -> Op:
+        if len(data) > MAX_ZNODE_BYTES:
+            error = ZnodeTooLargeError(f"{path}: {len(data)} bytes, at most {MAX_ZNODE_BYTES} fit into a znode")
+            self._reject(path, error)
+            raise error
+        if path in self.existing:
+            return Put(path, data)
+        await self._store.ensure_path(path.rpartition("/")[0])
+        return Create(path, data)
+
+    async def _commit_what_is_taken(self, ops: list[Op]) -> list[StoreError]:
+        """Commit the operations but for those that the store refuses; the errors of these."""
+        errors: list[StoreError] = []
+        while ops:
+            try:
+                await self._commit(ops)
+                break
+            except TransactionFailedError as error:
+                if error.index == 0:
+                    raise
+                errors.append(error)
+                del ops[error.index - 1]
+        return errors
 
     async def _commit(self, ops: list[Op]) -> None:
         term = self._election.get_term()
@@ -269,13 +308,31 @@ class Persistence:
                 pass
 
 
-def pack_within_limit(record: StrategyStateRecord) -> bytes:
-    """The record as a znode; without what strategies remember when that is too much, as quotas of many bundles are.
+def pack_averages(averages: Mapping[str, BundleAverages]) -> bytes:
+    """The averages of a namespace as a znode."""
+    return pack_rounded(lambda digits: encode_bundle_data(averages, digits))
 
-    Strategies start without it then, as after any loss; what else is written must not fail for it.
+
+def pack_within_limit(record: StrategyStateRecord) -> bytes:
+    """The record as a znode, without the largest parts if it would not fit into one.
+
+    Strategies start without their states then, as after any loss; what else is written must not fail for it.
     """
+    states = dict(sorted(as_json(record.states).items(), key=lambda state: len(orjson.dumps(state[1]))))
+    left_out: list[str] = []
     data = pack(record.to_json())
-    if len(data) <= MAX_TRANSACTION_BYTES:
-        return data
-    log.warning("strategy_states_not_kept", bytes=len(data), limit=MAX_TRANSACTION_BYTES)
-    return pack(record.model_copy(update={"states": {}}).to_json())
+    while len(data) > MAX_ZNODE_BYTES and (states or record.recently_unloaded):
+        if states:
+            left_out.append(states.popitem()[0])
+            record = record.model_copy(update={"states": states})
+        else:
+            left_out.append("recentlyUnloaded")
+            record = record.model_copy(update={"recently_unloaded": {}})
+        data = pack(record.to_json())
+    if left_out:
+        log.warning("strategy_states_not_kept", left_out=left_out, limit=MAX_ZNODE_BYTES)
+    return data
+
+
+def _size(op: Op) -> int:
+    return len(op.data) if isinstance(op, Put | Create) else 0

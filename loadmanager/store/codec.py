@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from collections.abc import Callable
 
+from loadmanager.core.amounts import ALL_DIGITS
 from loadmanager.errors import InvalidRecordError
+from loadmanager.store.base import MAX_ZNODE_BYTES
 
 COMPRESS_ABOVE_BYTES = 256 * 1024
 MAX_DECODED_BYTES = 64 * 1024 * 1024
 
+_DIGITS = (ALL_DIGITS, 3, 2)
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WINDOW_BITS = 16 + zlib.MAX_WBITS
 
@@ -17,6 +21,15 @@ _GZIP_WINDOW_BITS = 16 + zlib.MAX_WBITS
 def pack(data: bytes) -> bytes:
     """JSON as it goes into a znode: gzip above `COMPRESS_ABOVE_BYTES`. Equal records, equal bytes."""
     return gzip.compress(data, mtime=0) if len(data) > COMPRESS_ABOVE_BYTES else data
+
+
+def pack_rounded(encode: Callable[[int], bytes]) -> bytes:
+    """`pack` with as many significant digits of figures as fit into a znode; `encode` is given their number."""
+    for digits in _DIGITS:
+        data = pack(encode(digits))
+        if len(data) <= MAX_ZNODE_BYTES:
+            break
+    return data
 
 
 def is_packed(data: bytes) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import TypeAdapter
 
+from loadmanager.core.amounts import ALL_DIGITS, rounded
 from loadmanager.core.load import BundleAverages, TimeMean
 from loadmanager.wire.records import Amount, Natural
 from loadmanager.wire.validation import MAX_TOPICS, WireModel, parse_json
@@ -25,8 +26,8 @@ class TimeAverageMessageData(WireModel):
     msg_rate_out: Amount
 
     @classmethod
-    def of(cls, mean: npt.NDArray[np.float64], samples: int, max_samples: int) -> TimeAverageMessageData:
-        return cls(max_samples=max_samples, num_samples=samples, **_figures(mean))
+    def of(cls, mean: npt.NDArray[np.float64], samples: int, max_samples: int, digits: int) -> TimeAverageMessageData:
+        return cls(max_samples=max_samples, num_samples=samples, **_figures(mean, digits))
 
     def mean(self) -> npt.NDArray[np.float64]:
         return _load_of(self)
@@ -42,8 +43,8 @@ class TimeMeanData(WireModel):
     sigma: Amount
 
     @classmethod
-    def of(cls, mean: TimeMean) -> TimeMeanData:
-        return cls(**_figures(mean.load), sigma=mean.sigma)
+    def of(cls, mean: TimeMean, digits: int) -> TimeMeanData:
+        return cls(**_figures(mean.load, digits), sigma=rounded(mean.sigma, digits))
 
     def mean(self) -> TimeMean:
         return TimeMean(_load_of(self), self.sigma)
@@ -66,14 +67,17 @@ SHORT_TERM_SAMPLES = 10
 LONG_TERM_SAMPLES = 1000
 
 
-def encode_bundle_data(averages: Mapping[str, BundleAverages]) -> bytes:
-    """`/loadbalance/bundle-data/<tenant>/<namespace>`: ranges to Pulsar's BundleData, and our mean over time."""
+def encode_bundle_data(averages: Mapping[str, BundleAverages], digits: int = ALL_DIGITS) -> bytes:
+    """`/loadbalance/bundle-data/<tenant>/<namespace>`: ranges to Pulsar's BundleData, and our mean over time.
+
+    Figures have so many significant digits.
+    """
     records = {
         name.rpartition("/")[2]: BundleData(
-            short_term_data=TimeAverageMessageData.of(value.short, value.short_samples, SHORT_TERM_SAMPLES),
-            long_term_data=TimeAverageMessageData.of(value.long, value.long_samples, LONG_TERM_SAMPLES),
+            short_term_data=TimeAverageMessageData.of(value.short, value.short_samples, SHORT_TERM_SAMPLES, digits),
+            long_term_data=TimeAverageMessageData.of(value.long, value.long_samples, LONG_TERM_SAMPLES, digits),
             topics=value.topics,
-            time_mean=TimeMeanData.of(value.time_mean) if value.time_mean else None,
+            time_mean=TimeMeanData.of(value.time_mean, digits) if value.time_mean else None,
         )
         for name, value in averages.items()
     }
@@ -126,9 +130,9 @@ class TimeAverageBrokerData(WireModel):
         )
 
 
-def _figures(load: npt.NDArray[np.float64]) -> dict[str, Any]:
+def _figures(load: npt.NDArray[np.float64], digits: int) -> dict[str, Any]:
     """A load (4,) by the names of the fields."""
-    rate_in, rate_out, throughput_in, throughput_out = load.tolist()
+    rate_in, rate_out, throughput_in, throughput_out = (rounded(figure, digits) for figure in load.tolist())
     return {
         "msg_throughput_in": throughput_in,
         "msg_throughput_out": throughput_out,

@@ -6,13 +6,13 @@ brokers write them.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple, NotRequired
+from typing import Annotated, Literal, NamedTuple, NotRequired, cast
 
 import orjson
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from loadmanager.core.amounts import MAX_AMOUNT
+from loadmanager.core.amounts import ALL_DIGITS, MAX_AMOUNT, rounded
 from loadmanager.core.resources import HealthFigures
 from loadmanager.wire.validation import MAX_COUNT, parse_json
 
@@ -136,8 +136,17 @@ def decode_local_broker_data(data: bytes, where: str) -> LocalBrokerData:
     return parse_json(_ADAPTER, _without_nulls(data) if b"null" in data else data, where)
 
 
-def encode_local_broker_data(record: LocalBrokerData) -> bytes:
+def encode_local_broker_data(record: LocalBrokerData, digits: int = ALL_DIGITS) -> bytes:
+    """The record as JSON; the rates of its bundles have so many significant digits."""
+    if digits < ALL_DIGITS:
+        stats = record.get("lastStats") or {}
+        record = {**record, "lastStats": {name: _rounded(each, digits) for name, each in stats.items()}}
     return _ADAPTER.dump_json(record)
+
+
+def _rounded(stats: NamespaceBundleStats, digits: int) -> NamespaceBundleStats:
+    figures = {name: rounded(value, digits) if isinstance(value, float) else value for name, value in stats.items()}
+    return cast("NamespaceBundleStats", figures)
 
 
 def load_and_usage_of(record: LocalBrokerData) -> LoadAndUsage:

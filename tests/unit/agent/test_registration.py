@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from unittest.mock import AsyncMock
 
 import pytest
 from structlog.testing import capture_logs
@@ -49,7 +50,14 @@ class Beside:
         self.leases = Leases(LEASE_MS)
         self.metrics = AgentMetrics(BROKER)
         self.registration = Registrar(
-            self.store, BROKER, self.life, self.grants, self.leases, self.metrics, self.clock, lambda: b"{}"
+            self.store,
+            BROKER,
+            self.life,
+            self.grants,
+            self.leases,
+            self.metrics,
+            self.clock,
+            AsyncMock(return_value=b"{}"),
         )
 
     async def registered(self) -> int:

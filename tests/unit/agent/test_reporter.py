@@ -122,5 +122,5 @@ async def test_no_report_is_written_without_statistics() -> None:
     reporter = Reporter(IDENTITY, settings, lost, namespaces, HostUsage, lambda: 0.0, metrics, lambda: 0.0)
     await reporter.tick(registration)
     registration.publish.assert_not_called()
-    first = decode_local_broker_data(codec.decode(reporter.first_record(), "here"), "here")
+    first = decode_local_broker_data(codec.decode(await reporter.first_record(), "here"), "here")
     assert first["startTimestamp"] == 0

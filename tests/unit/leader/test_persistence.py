@@ -7,7 +7,8 @@ import time
 import orjson
 import pytest
 from structlog.testing import capture_logs
-from support.nodes import Cluster, RunningNode, a_leader
+from support.delays import a_memory_cluster
+from support.nodes import Cluster, RunningNode, a_leader, in_memory
 from support.registrations import a_record, load_of, read, write
 from support.waiting import eventually
 
@@ -19,7 +20,7 @@ from loadmanager.core.repeats import PastMove
 from loadmanager.errors import InvalidRecordError, NotLeaderError, StoreError, StoreUnavailableError
 from loadmanager.leader import persistence
 from loadmanager.store import paths
-from loadmanager.store.base import Delete, MetadataStore, Put, Znode
+from loadmanager.store.base import MAX_ZNODE_BYTES, Delete, MetadataStore, Put, Znode
 from loadmanager.wire.strategy_state import StrategyStateRecord, parse_strategy_state
 
 BUNDLE = "t/ns/0x00000000_0xffffffff"
@@ -381,3 +382,32 @@ async def test_the_history_of_split_bundles_is_written_alone_and_again_after_a_f
         await eventually(lambda: leader.node.persistence.records_written == written + 2)
         data = orjson.loads(await read(cluster.store, paths.bundle_data("t/ns")))
         assert set(data) == {"0x00000000_0xffffffff"}
+
+
+@pytest.mark.parametrize("is_shut", [False, True])
+async def test_a_record_that_cannot_be_written_keeps_no_other_from_being_written(
+    monkeypatch: pytest.MonkeyPatch,
+    is_shut: bool,  # noqa: FBT001 - a case: by an access list, or because it is too large
+) -> None:
+    memory = a_memory_cluster()
+    path, pack = paths.bundle_data("t/ns"), persistence.pack_averages
+    async with Cluster(in_memory(memory)) as cluster:
+        leader = await cluster.start_leader()
+        await _loaded(cluster, leader)
+        await leader.node.persistence.flush()
+        await _loaded(cluster, leader, mib_per_s=9.0)
+        with monkeypatch.context() as patched:
+            if is_shut:
+                memory.shut[path] = "the access list says no"
+            else:
+                patched.setattr(persistence, "pack_averages", lambda of: pack(of) + bytes(MAX_ZNODE_BYTES))
+            leader.node.desk.state = {"ThresholdShedder": {"usage": {"b1:8080": [6, 0.5]}}}
+            with pytest.raises(StoreError, match="t/ns"):
+                await leader.node.persistence.flush()
+        assert b"[6,0.5]" in await read(cluster.store, paths.STRATEGY_STATE)
+        assert path in (await leader.get("/readyz")).json()["faults"]
+        memory.shut.clear()
+        await leader.node.persistence.flush()
+        await eventually(lambda: path not in leader.node.view.faults)
+        data = orjson.loads(await read(cluster.store, path))
+        assert data["0x00000000_0xffffffff"]["shortTermData"]["msgThroughputIn"] > 1024 * 1024
