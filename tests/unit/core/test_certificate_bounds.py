@@ -167,6 +167,19 @@ def test_prices_know_that_brokers_of_two_shapes_do_not_add_up() -> None:
     assert find_bounds(instance_of([[0.1, 0.1]] * 40, [[0.5, 0.5]] * 4, [0] * 40))[0][0] == pytest.approx(0.5)
 
 
+@pytest.mark.parametrize(
+    "bound",
+    [
+        Pigeonhole(0, np.array([False, False]), 1),
+        Pigeonhole(0, np.array([True, True]), 1),
+        Prices(np.zeros((2, 1))),
+    ],
+    ids=["of no brokers", "with fewer bundles than places", "without prices"],
+)
+def test_a_bound_that_says_nothing_is_0(bound: Bound) -> None:
+    assert bound.peak(instance_of([[1.0], [1.0]], [[1.0]] * 2, [0, 0])) == 0.0
+
+
 def test_where_nobody_owns_anything_there_is_no_bound() -> None:
     assert find_bounds(instance_of([[1.0]], [[1.0]], [-1])) == []
 
