@@ -8,8 +8,8 @@ SHELL := /bin/bash
 # What was compiled once is not compiled anew by each process: a cluster is many.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Test processes side by side: three times as many as there are cores, and one, since most tests wait.
-WORKERS ?= $(shell expr 3 \* $$(nproc) + 1)
+# Test processes side by side: twice as many as there are cores, and one, since many tests wait.
+WORKERS ?= $(shell expr 2 \* $$(nproc) + 1)
 
 # The newest interpreter that really starts (a shim may be there without a Python behind it) and can make a venv.
 PYTHON ?= $(shell for each in python3.14 python3.13 python3.12 python3.11 python3 python; do \

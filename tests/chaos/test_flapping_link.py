@@ -18,6 +18,7 @@ SETTINGS = {"metadataStoreSessionTimeoutMillis": 6_000}
 FLAPS = 2
 
 
+@pytest.mark.deep
 async def test_a_standby_with_a_sound_link_is_elected_and_stays(
     zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
 ) -> None:

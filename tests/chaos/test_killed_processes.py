@@ -139,6 +139,7 @@ def assert_outcome(operation: str, step: str, state: NamespaceState, target: Scr
         assert owner.broker == target.broker_id
 
 
+@pytest.mark.deep
 async def test_brokers_are_killed_with_their_agents_while_they_are_asked_for_a_bundle(tmp_path: Path) -> None:
     """One after the other: the owner of a bundle that is unloaded, transferred, split or merged."""
     settings = DemoSettings(nodes=2, brokers=3)

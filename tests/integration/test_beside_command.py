@@ -168,6 +168,7 @@ async def test_two_addresses_are_enough_to_be_told_how_a_pulsar_stands_and_nothi
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
+@pytest.mark.deep
 async def test_a_pulsar_whose_zookeeper_is_closed_is_read_with_credentials_of_its_own(
     zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.deep import deep_except
 from support.processes import ended_sync
 from support.waiting import eventually_sync, patience
 from support.zookeeper import EnsembleFactory, ZooKeeperFactory, a_session, is_alive
@@ -70,6 +71,7 @@ def test_stop_ends_the_process_and_removes_the_temporary_folder() -> None:
     server.stop()
 
 
+@pytest.mark.deep
 def test_a_stopped_server_starts_again_empty_when_its_folder_was_a_temporary_one(chroot: str) -> None:
     server = EmbeddedZooKeeper()
     for _ in range(2):
@@ -100,6 +102,7 @@ def test_a_killed_server_comes_back_with_its_port_and_data(start_zookeeper: ZooK
         assert session.get(chroot)[0] == b"kept"
 
 
+@pytest.mark.deep
 def test_a_running_server_restarts_on_its_port_and_data(start_zookeeper: ZooKeeperFactory, chroot: str) -> None:
     server = start_zookeeper()
     port, pid = server.port, server.pid
@@ -123,6 +126,7 @@ def test_a_paused_server_answers_nothing_until_it_is_resumed(start_zookeeper: Zo
     assert session_works(server.connect_string, timeout_s=patience())
 
 
+@pytest.mark.deep
 def test_a_paused_server_is_ended_too() -> None:
     with EmbeddedZooKeeper() as server:
         pid, folder = server.pid, server.data_dir
@@ -194,6 +198,7 @@ def test_server_and_folder_go_with_a_parent_that_was_killed() -> None:
     eventually_sync(lambda: not Path(told["folder"]).exists())
 
 
+@pytest.mark.deep
 def test_an_ensemble_goes_on_after_the_kill_of_its_leader(start_ensemble: EnsembleFactory, chroot: str) -> None:
     ensemble = start_ensemble(members=3)
     leader = ensemble.find_leader()
@@ -211,6 +216,7 @@ def test_an_ensemble_goes_on_after_the_kill_of_its_leader(start_ensemble: Ensemb
         assert session.get(chroot)[0] == b"after"
 
 
+@pytest.mark.deep
 def test_members_of_an_ensemble_stop_and_start_one_by_one_and_go_together() -> None:
     with EmbeddedEnsemble(3) as ensemble:
         one, two, _ = ensemble.members
@@ -228,6 +234,7 @@ def test_members_of_an_ensemble_stop_and_start_one_by_one_and_go_together() -> N
     assert not folder.exists()
 
 
+@pytest.mark.deep
 def test_an_ensemble_keeps_its_data_in_a_given_folder(tmp_path: Path, chroot: str) -> None:
     for attempt in range(2):
         with EmbeddedEnsemble(1, data_dir=tmp_path) as ensemble, a_session(ensemble.connect_string) as session:
@@ -275,7 +282,7 @@ def test_a_guardian_whose_answers_nobody_reads_any_more_ends_without_a_word() ->
         assert process.wait() == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", deep_except({signal.SIGTERM}, [signal.SIGINT, signal.SIGTERM]))
 def test_the_command_serves_until_it_is_told_to_end(number: signal.Signals) -> None:
     port = free_ports(1)[0]
     with the_command("--port", str(port)) as (process, first_line):
@@ -289,6 +296,7 @@ def test_the_command_serves_until_it_is_told_to_end(number: signal.Signals) -> N
         listener.bind((LOOPBACK, port))
 
 
+@pytest.mark.deep
 def test_the_command_runs_an_ensemble_and_keeps_its_data_where_it_is_told(tmp_path: Path) -> None:
     with the_command("--port", "0", "--members", "3", "--data-dir", str(tmp_path)) as (process, first_line):
         connect_string = first_line.rpartition(" ")[2]
@@ -308,6 +316,7 @@ def test_the_command_fails_with_a_message_when_its_port_is_taken() -> None:
     assert errors.strip() == f"port {port} on 127.0.0.1 is taken: ZooKeeper cannot listen there"
 
 
+@pytest.mark.deep
 def test_the_command_ends_with_an_error_when_the_server_ends_by_itself() -> None:
     with the_command("--port", "0") as (process, _):
         (guardian,) = psutil.Process(process.pid).children()

@@ -128,6 +128,7 @@ async def everybody_names(new: RunningNode, urls: tuple[str, ...], owner: str) -
     await eventually(do_all, what=f"all nodes name {owner}")
 
 
+@pytest.mark.deep
 async def test_an_upgrade_and_the_way_back(
     before: Path, zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
 ) -> None:

@@ -67,6 +67,7 @@ async def test_a_session_that_a_wiped_server_does_not_know_is_given_up_for_a_new
     assert (given_up["address"], given_up["log_level"]) == (server.connect_string, "warning")
 
 
+@pytest.mark.deep
 async def test_a_session_that_has_seen_more_than_a_server_set_back_is_given_up_and_not_gone_on_with(
     start_zookeeper: ZooKeeperFactory, tmp_path: Path
 ) -> None:
@@ -84,6 +85,7 @@ async def test_a_session_that_has_seen_more_than_a_server_set_back_is_given_up_a
         assert await store.get("/a") is None
 
 
+@pytest.mark.deep
 async def test_while_no_server_serves_no_session_is_given_up(start_ensemble: EnsembleFactory) -> None:
     """A member without a quorum hangs up too, and when there is one again the sessions go on."""
     ensemble = start_ensemble()

@@ -567,6 +567,7 @@ async def test_an_answer_that_cannot_be_read_is_none(zookeeper: EmbeddedZooKeepe
                 await store._exchange(Request(requests.SYNC, write_string(chroot), Mock(side_effect=error)))
 
 
+@pytest.mark.deep
 async def test_a_client_moves_to_another_member_when_its_own_dies(start_ensemble: EnsembleFactory) -> None:
     ensemble = start_ensemble()
     async with a_store(ensemble.connect_string, "/app") as store:
@@ -590,6 +591,7 @@ async def _answers(store: ZooKeeperStore) -> bool:
     return True
 
 
+@pytest.mark.deep
 async def test_without_a_quorum_the_lease_lapses_even_though_a_member_is_there(start_ensemble: EnsembleFactory) -> None:
     ensemble = start_ensemble()
     async with a_store(ensemble.members[0].connect_string, "/app", session_timeout_s=SHORT_S) as store:

@@ -112,6 +112,7 @@ async def test_both_recover_by_themselves_from_a_zookeeper_that_has_lost_everyth
         await pair.recover()
 
 
+@pytest.mark.deep
 async def test_both_recover_by_themselves_from_a_zookeeper_that_was_set_back_to_older_data(
     start_zookeeper: ZooKeeperFactory, tmp_path: Path
 ) -> None:

@@ -21,6 +21,14 @@ from loadmanager.pipeline.steps.whatif import RECOMMENDED
 from loadmanager.pipeline.writing import Tables
 
 _FOLDER = Path(__file__).parent
+_QUICK = (
+    "test_advice.py",
+    "test_jobs.py",
+    "test_report.py",
+    "test_streaming.py::test_a_stream_that_is_stopped_and_started_again_counts_everything_once",
+    "test_whatif.py",
+)
+"""Tests on Spark that `make test` runs: mostly of one whole run."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -28,6 +36,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_FOLDER) and "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+            if not item.nodeid.partition("pipeline/")[2].startswith(_QUICK):
+                item.add_marker(pytest.mark.deep)
 
 
 @pytest.fixture(scope="session", autouse=True)

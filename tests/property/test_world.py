@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.waiting import patience
 from support.worlds import EAGER, load_of, violations, world
@@ -103,6 +103,10 @@ def _run(seed: int, events: list[Event], strategy: str, *, with_topics: bool, ch
     return result
 
 
+a_run_each = settings(max_examples=settings().max_examples // 2)
+
+
+@a_run_each
 @given(
     seed=st.integers(0, 1000),
     events=st.lists(_EVENTS, max_size=6),
@@ -119,6 +123,7 @@ def test_each_bundle_has_at_most_one_owner_none_is_lost_and_all_load_is_somewher
     assert result.bundles == 20 + sum(len(split.boundaries) for split in result.splits)
 
 
+@a_run_each
 @given(st.integers(0, 1000), st.lists(_EVENTS, max_size=4), st.sampled_from(sorted(SHEDDING_STRATEGIES)))
 def test_the_same_seed_and_events_give_the_same_run_to_the_last_bit(
     seed: int, events: list[Event], strategy: str

@@ -1,12 +1,8 @@
-"""Nodes that watch each other: none is replaced without cause, and one that is gone is, in less than a second.
-
-PROTOCOL_PAUSES=10000 pauses as often; by default it is a fifth of that.
-"""
+"""Nodes that watch each other: none is replaced without cause, and one that is gone is, in less than a second."""
 
 from __future__ import annotations
 
 import math
-import os
 import random
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
@@ -15,6 +11,7 @@ from unittest.mock import patch
 import pytest
 from protocol.schedules import calm, live
 from protocol.world import SESSION_S, Process, Shape, World
+from support.deep import deep_except
 
 from loadmanager.core.leading import vigil
 from loadmanager.http.term import TermHandlers
@@ -22,7 +19,7 @@ from loadmanager.leader.picture.intake import Intake
 from loadmanager.store import paths
 from loadmanager.store.base import Create, Znode
 
-PAUSES = int(os.environ.get("PROTOCOL_PAUSES") or 2_000)
+PAUSES = 10_000
 _PAUSES_A_WORLD = 500
 _LONGEST_PAUSE_S = 0.5
 _APART_S = (0.2, 0.6)
@@ -70,7 +67,7 @@ def play(seed: int, main: Happens) -> World:
     return world
 
 
-@pytest.mark.parametrize("seed", range(PAUSES // _PAUSES_A_WORLD))
+@pytest.mark.parametrize("seed", deep_except(range(2), range(PAUSES // _PAUSES_A_WORLD)))
 def test_no_pause_of_up_to_half_a_second_brings_an_election(seed: int) -> None:
     """Of the leader, of a standby, of both, or of ZooKeeper; now and then each for the longest time."""
     rng = random.Random(seed)
@@ -123,7 +120,7 @@ def cut_off_from_nodes(world: World, node: Process) -> None:
         world.network.cuts |= {(node.host, each.host), (each.host, node.host)}
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", deep_except(range(3), range(10)))
 @pytest.mark.parametrize("lose", [pause, lose_the_machine, cut_off_from_zookeeper])
 def test_a_leader_that_is_lost_has_a_successor_within_a_second(
     seed: int, lose: Callable[[World, Process], None]
