@@ -9,6 +9,7 @@
 
 const fs = require("node:fs");
 const http = require("node:http");
+const os = require("node:os");
 const path = require("node:path");
 const { parseArgs } = require("node:util");
 const sleep = require("node:timers/promises").setTimeout;
@@ -24,7 +25,8 @@ const { values: options } = parseArgs({
 
 const STARTED_MS = Date.now();
 const PAUSE_WITHOUT_LEASE_MS = 100;
-const now = () => performance.now(); // monotonic, and goes on while the process is stopped
+const RESOLUTION_MS = 10;
+const now = () => os.uptime() * 1_000; // goes on while the process is stopped, and while the machine sleeps
 
 // --- What is open, and what is asked for --------------------------------------------------------------------------
 
@@ -70,7 +72,7 @@ async function keepLease() {
       hasLease();
       if (answer.incarnation !== lease.incarnation) closeAll(); // rule 4
       lease.incarnation = answer.incarnation;
-      lease.validUntil = asked + answer.validForMs;
+      lease.validUntil = asked + answer.validForMs - RESOLUTION_MS;
       pause = Math.min(answer.validForMs / 3, 1_000);
     }
     await sleep(pause);

@@ -6,10 +6,12 @@ at a time, whose outcome is the next event; `wake_s` is when it wants to `Look` 
     phase         event                      if                                     then
     -----         -----                      --                                     ----
     ABSENT        Look                       a broker serves, the store answers     Read
-    REGISTERED    Look                       the session is another                 Forget            ─▶ ABSENT
+    REGISTERED    Look                       the session is another                 CloseTopics,      ─▶ ABSENT
+                                                                                    Forget
                                              the broker is gone, or another         Forget, Read      ─▶ WITHDRAWING
                                              else                                   Read
-    WITHDRAWING   Look                       the session is another                 Forget            ─▶ ABSENT
+    WITHDRAWING   Look                       the session is another                 CloseTopics,      ─▶ ABSENT
+                                                                                    Forget
                                              else                                   Read
     ABSENT        Found nothing                                                     Create
                   Created                                                           Read
@@ -19,7 +21,8 @@ at a time, whose outcome is the next event; `wake_s` is when it wants to `Look` 
                                              else                                   Delete
                   Made by another                                                   (said once)
     REGISTERED    Found as it was made       at a later version than we wrote       (it is overwritten)
-                  Found nothing, or another                                         Forget            ─▶ ABSENT
+                  Found nothing, or another                                         CloseTopics,      ─▶ ABSENT
+                                                                                    Forget
                   Withdraw                                                          Forget            ─▶ WITHDRAWING
     WITHDRAWING   Found as it was made       a lease may be valid, and the broker   (until it has lapsed)
                                              has not closed everything
@@ -29,6 +32,9 @@ at a time, whose outcome is the next event; `wake_s` is when it wants to `Look` 
     any           Died                       (its leases are over) it was           Forget            ─▶ WITHDRAWING
                                              registered
                   Failed                                                            (again soon)
+
+A registration that has ended by itself frees its bundles: the broker closes all topics (CloseTopics), although its
+lease may be valid by its own clock. That matters after a pause that its clock has not counted.
 
 The incarnation is the znode's `czxid`. The znode is deleted only when no lease can be valid any more, because its
 absence tells the leader that this broker serves nothing.
@@ -178,6 +184,11 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True)
+class CloseTopics:
+    """Have the broker close all topics at once, whatever its lease says: others may own their bundles already."""
+
+
+@dataclass(frozen=True, slots=True)
 class Read:
     """Come back with Found."""
 
@@ -207,7 +218,7 @@ class Delete:
 Work = Read | Identify | Create | Delete
 """One at a time; it may come back with Failed instead."""
 
-Instruction = Work | Register | Forget | Say
+Instruction = Work | Register | CloseTopics | Forget | Say
 
 
 @dataclass(slots=True)
@@ -403,7 +414,7 @@ class Presence:
         """The registration has ended without our doing."""
         self._say("registration_lost", reason=reason, incarnation=held.incarnation)
         self._held = None
-        self._to_do.append(Forget(reason))
+        self._to_do += [CloseTopics(), Forget(reason)]
 
     def _gone(self) -> None:
         if self._held is not None:

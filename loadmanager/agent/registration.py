@@ -17,6 +17,7 @@ from loadmanager.agent.life import Life
 from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.presence import (
     BrokerProcess,
+    CloseTopics,
     Create,
     Delete,
     Died,
@@ -59,6 +60,7 @@ class Registrar:
         metrics: AgentMetrics,
         clock: Callable[[], float],
         first_record: Callable[[], Awaitable[bytes]],
+        close_topics: Callable[[], None],
     ) -> None:
         self._store = store
         self._path = paths.broker(broker_id)
@@ -67,6 +69,7 @@ class Registrar:
         self._metrics = metrics
         self._clock = clock
         self._first_record = first_record
+        self._close_topics = close_topics
         self._presence = Presence(life.name, leases)
         self._wake = asyncio.Event()
 
@@ -183,6 +186,8 @@ class Registrar:
                 case Register(incarnation):
                     self._grants.register(incarnation)
                     self._metrics.registrations.inc()
+                case CloseTopics():
+                    self._close_topics()
                 case Forget(reason):
                     self._grants.forget()
                     self._metrics.withdrawals.labels(reason).inc()

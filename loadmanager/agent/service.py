@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 
 import structlog
@@ -30,6 +29,7 @@ from loadmanager.agent.unloads import Unloads
 from loadmanager.agent.usage_sampler import UsageSampler
 from loadmanager.auth.gate import Gate
 from loadmanager.calling import Caller, HttpClient
+from loadmanager.clock import now_s
 from loadmanager.config import AgentSettings
 from loadmanager.core.names import BrokerId, broker_host
 from loadmanager.store.base import MetadataStore
@@ -58,7 +58,7 @@ def url_of(settings: AgentSettings, scheme: str, port: int) -> str:
 class Agent:
     """One broker's agent. Created inside the event loop; `store` is started and closed by whoever made it.
 
-    `clock` is monotonic, in seconds, and the one that the store's lease is measured with.
+    `clock` is in seconds, and the one that the store's lease is measured with.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Agent:
         agent_url: str,
         *,
         life: Life | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = now_s,
         roots: Roots | None = None,
         unload_timeout_s: float | None = None,
     ) -> None:
@@ -95,8 +95,17 @@ class Agent:
         )
         self.reporter = self._make_reporter(agent_url)
         self.registration = Registrar(
-            store, broker_id, self._life, self.grants, self.leases, self.metrics, clock, self.reporter.first_record
+            store,
+            broker_id,
+            self._life,
+            self.grants,
+            self.leases,
+            self.metrics,
+            clock,
+            self.reporter.first_record,
+            self._close_topics,
         )
+        self._closing: set[asyncio.Task[bool]] = set()
         set_back = SetBack(store, self.grants, self._withdraw)
         self.unloads = Unloads(
             self.grants,
@@ -133,6 +142,8 @@ class Agent:
             await self._leave("stopped" if stop.is_set() else "failed")
 
     async def close(self) -> None:
+        for task in self._closing:
+            task.cancel()
         self._deaths.close()
         self._life.close()
         await self._http.close()
@@ -205,6 +216,12 @@ class Agent:
             self.metrics,
             self._clock,
         )
+
+    def _close_topics(self) -> None:
+        """Begin to have the broker close everything; nothing waits for it."""
+        task = asyncio.create_task(self.unloads.close(self.unloads.everything_open()))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     def _withdraw(self, reason: str) -> None:
         self.registration.withdraw(reason)

@@ -12,10 +12,10 @@ another store than the day before:
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 from loadmanager.beside.settings import HISTORY
+from loadmanager.clock import now_s
 from loadmanager.history.aside import put_aside_if_ahead
 from loadmanager.history.gaps import last_epoch
 from loadmanager.history.reader import History
@@ -26,7 +26,7 @@ from loadmanager.store.memory import MemoryCluster, SavedTree
 
 def memory_after(folder: Path) -> MemoryCluster:
     """A store in memory whose epochs come after those that are recorded in the `folder`; raises `HistoryError`."""
-    cluster = MemoryCluster(time.monotonic)
+    cluster = MemoryCluster(now_s)
     epoch = last_epoch(History(str(folder / HISTORY)))
     if epoch:
         versions = {"/": 0, paths.ROOT: 0, paths.EPOCH: epoch}

@@ -48,6 +48,7 @@ from loadmanager.broker.contract import (
 )
 from loadmanager.broker.endpoints import Endpoints, Named, NotDoneError
 from loadmanager.broker.topic import Closing, Health, RefusedError, Topic
+from loadmanager.clock import now_s
 from loadmanager.core.names import TopicName
 
 log = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ class Hosting:
         on_prepare: OnPrepare | None = None,
         health: Callable[[], Health] | None = None,
         version: str = "",
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = now_s,
     ) -> None:
         self._agent = AgentClient(agent)
         self._host, self._port = host, port
@@ -138,7 +139,7 @@ class Hosting:
 
     @property
     def lease_until_s(self) -> float:
-        """When everything has to be closed by, or had to, on the monotonic clock."""
+        """When everything has to be closed by, or had to, on the clock that `clock` gives."""
         return self._contract.lease_until_s
 
     @property

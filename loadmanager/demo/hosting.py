@@ -54,7 +54,7 @@ class TopicHost:
         *,
         address: str = "127.0.0.1",
         port: int | None = None,
-        clock: Clock = time.monotonic,
+        clock: Clock = time.monotonic,  # the clock of the serving log, which clients of the demo share
     ) -> None:
         self.instance = ""
         self.vitals = Vitals()

@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from loadmanager import __version__
+from loadmanager import __version__, clock
 from loadmanager.calling import NOBODY, Caller
 from loadmanager.core.leadership import StepDownReason, Term
 from loadmanager.errors import (
@@ -135,7 +135,7 @@ class Candidate(ABC):
         ZooKeeper may have been set back since, and may give out again the incarnations that the view names: an agent
         would believe what was true of another life.
         """
-        if self._elected_in.is_of_former_session or time.monotonic() >= self.store.lease_valid_until_s:
+        if self._elected_in.is_of_former_session or clock.now_s() >= self.store.lease_valid_until_s:
             raise OutdatedViewError(self.why_not_ready() or "the session with ZooKeeper may be over")
 
     @property

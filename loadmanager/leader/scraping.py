@@ -5,12 +5,12 @@ Pulsar's names where it has them, `loadmanager_` for the rest. `Sample` is a nam
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
+from loadmanager import clock
 from loadmanager.core.reasons import MergeReason, Reason, SplitReason
 from loadmanager.core.splitting import PULSAR_REASONS
 from loadmanager.leader.balancing.draining import Drainer
@@ -310,4 +310,4 @@ def splits_of(reshaper: CountingSplits) -> dict[tuple[str, str], int]:
 
 
 def _lease_s(node: Counting) -> float:
-    return max(0.0, node.store.lease_valid_until_s - time.monotonic())
+    return max(0.0, node.store.lease_valid_until_s - clock.now_s())

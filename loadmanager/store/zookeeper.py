@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +34,7 @@ from kazoo.exceptions import (
 from kazoo.hosts import collect_hosts
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
 
+from loadmanager.clock import now_s
 from loadmanager.core.saying import Say
 from loadmanager.errors import (
     AccessDeniedError,
@@ -110,7 +110,7 @@ class ZooKeeperStore(OfSession):
     """A `MetadataStore` on the ZooKeeper at `hosts` (`host:port,host:port`), with all paths below `chroot`.
 
     The chroot is created at start where it is missing, unless `create_chroot` is off: then it is an error. `access`
-    says who we are there, and what may be done by whom with what is created. `clock` is the monotonic clock of the
+    says who we are there, and what may be done by whom with what is created. `clock` is the clock of the
     lease, in seconds; it is also read in kazoo's thread. `connect_timeout_s` bounds `start`.
     """
 
@@ -121,7 +121,7 @@ class ZooKeeperStore(OfSession):
         session_timeout_s: float,
         chroot: str = "",
         connect_timeout_s: float = 15.0,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] = now_s,
         create_chroot: bool = True,
         access: Access = ANYBODY,
     ) -> None:

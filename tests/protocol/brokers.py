@@ -18,6 +18,7 @@ from protocol.parties import Party, VirtualLoop
 
 from loadmanager.broker import Hosting
 from loadmanager.broker.contract import Contract
+from loadmanager.clock import now_s
 from loadmanager.demo.hosting import TopicHost
 
 _PREPARES_S = (0.0, 0.0, 0.0, 0.1, 1.0, 3.0)
@@ -104,7 +105,7 @@ class Broker:
     """To be made, and run, as its party. Some lives of it do not know how to prepare."""
 
     def __init__(self, party: Party, agent_url: str, served: Served, rng: random.Random) -> None:
-        self.host = TopicHost(agent_url, _Log(served), clock=served.loop.time)  # type: ignore[arg-type]  # a log
+        self.host = TopicHost(agent_url, _Log(served), clock=now_s)  # type: ignore[arg-type]  # a log
         self.host.instance = party.name
         self.hosting = self.host.hosting
         self.hosting._contract = _WatchedContract(lambda: served.renewed(party.name))

@@ -14,6 +14,7 @@ from loadmanager.config import AgentSettings
 _PAUSE_S = 1.0
 _BETWEEN_S = 0.5, 2.0
 _PAUSES_A_MACHINE = 500
+_SUSPENDED_S = 5.0
 _LOST_S = 3.1
 """The session, one of ZooKeeper's ticks, and what it takes to notice."""
 _MACHINES = 40
@@ -97,6 +98,31 @@ def test_a_pause_of_a_second_costs_no_broker_its_registration_nor_any_topic_its_
     shape = Shape(nodes=1, brokers=4, bundles=8, topics=8, agent_session_s=_AGENT_SESSION_S)
     assert not live(1, shape, main).violations
     assert not closed
+
+
+async def _use_all_topics(world: World, for_s: float) -> None:
+    """Clients ask for every topic again and again, served or not."""
+    until_s = world.loop.now_s + for_s
+    while world.loop.now_s < until_s:
+        for number, topic in enumerate(world.topics):
+            world.use(topic, number)
+        await world.wait(0.1)
+
+
+def test_a_machine_that_was_suspended_with_its_clocks_serves_nothing_that_others_own_by_then() -> None:
+    """`time.monotonic()` and timers have not counted the suspension, when it wakes up."""
+
+    async def main(world: World) -> None:
+        await _begin_with_defaults(world)
+        await world.wait(world.rng.uniform(0.0, 1.0))
+        DO["freeze the machine"](world, Step(0.0, "freeze the machine", "b0"))
+        await _use_all_topics(world, _SUSPENDED_S)
+        DO["thaw the machine"](world, Step(0.0, "thaw the machine", "b0"))
+        await _use_all_topics(world, 2.0)
+
+    shape = Shape(nodes=1, brokers=3, bundles=4, topics=4, agent_session_s=_AGENT_SESSION_S)
+    for seed in range(_MACHINES // 10):
+        assert not live(seed, shape, main).violations
 
 
 @pytest.mark.deep

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from protocol.parties import Party, VirtualLoop
+from protocol.virtual_time import virtual_time
 from protocol.zookeeper import Ensemble, ModelStore
 
 from loadmanager.errors import StoreError
@@ -34,7 +35,8 @@ def in_a_world(scenario: Callable[[Ensemble, ModelStore], Awaitable[None]]) -> N
 
         client = Party("client", "client")
         task = client.context.run(loop.create_task, play())
-        loop.run_until_complete(task)
+        with virtual_time(loop):
+            loop.run_until_complete(task)
         ensemble.end()
     finally:
         loop.close()

@@ -36,6 +36,7 @@ from loadmanager.agent.host_usage import HostUsage
 from loadmanager.agent.life import Life
 from loadmanager.agent.service import Agent
 from loadmanager.client import LookupClient
+from loadmanager.clock import now_s
 from loadmanager.config import AgentSettings, Settings
 from loadmanager.errors import LoadManagerError, NodesUnavailableError, StoreError
 from loadmanager.http.app import make_app
@@ -208,7 +209,7 @@ class World:
         url = f"http://{host}:{AGENT_PORT}"
         settings = _settings_of_agent(host, self.shape.nodes)
         async with self._a_store(self.shape.agent_session_s) as store:
-            agent = Agent(settings, store, url, clock=self.loop.time, life=_VirtualLife(party, self.lives))
+            agent = Agent(settings, store, url, clock=now_s, life=_VirtualLife(party, self.lives))
             self.network.serve(f"{host}:{AGENT_PORT}", party, agent.server.app())
             self.network.serve(f"{host}:{LOCAL_PORT}", party, agent.server.broker_app())
             assert process.stop is not None

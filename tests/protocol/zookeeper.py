@@ -27,6 +27,7 @@ from typing import Any, Protocol
 
 from protocol.parties import Party, current_party
 
+from loadmanager.clock import now_s
 from loadmanager.errors import OutcomeUnknownError, StoreUnavailableError, TransactionFailedError, ZnodeTooLargeError
 from loadmanager.store._subscriptions import Subscriptions
 from loadmanager.store.base import (
@@ -666,17 +667,17 @@ class ModelStore(OfSession):
             self._under_way.pop(request, None)
 
     async def _keep_connected(self) -> None:
-        rng, loop = self._ensemble.rng, asyncio.get_running_loop()
+        rng = self._ensemble.rng
         while True:
             if self._connection is None:
                 await self._connect()
-            lapses_in_s = self.lease_valid_until_s - loop.time()
+            lapses_in_s = self.lease_valid_until_s - now_s()
             await asyncio.sleep(rng.uniform(*_RECONNECT_S) if self._connection is None else max(0.001, lapses_in_s))
 
     async def _connect(self) -> None:
         """One attempt: to be heard by a follower that has seen all that this client has."""
         loop = asyncio.get_running_loop()
-        asked_at_s = loop.time()
+        asked_at_s = now_s()
         greeted: asyncio.Future[_Greeting] = loop.create_future()
         self._ensemble.greet(self._party, self.session_id, self._seen_zxid, self.session_timeout_s, greeted)
         try:
@@ -688,7 +689,7 @@ class ModelStore(OfSession):
             self._connected(*answer, asked_at_s)
         elif self.session_id:
             self._step(HungUp(_SERVERS))
-            if self._session.is_over(loop.time()):
+            if self._session.is_over(now_s()):
                 self._seen_zxid = 0
                 self._step(GivenUp(_SERVERS))
 
@@ -703,7 +704,7 @@ class ModelStore(OfSession):
 
     def _step(self, event: Event) -> None:
         loop = asyncio.get_running_loop()
-        for instruction in self._session.step(event, loop.time()):
+        for instruction in self._session.step(event, now_s()):
             match instruction:
                 case Announce(state):
                     self._subscriptions.state_changed(state)

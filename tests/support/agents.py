@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +16,7 @@ from support.waiting import eventually
 
 from loadmanager.agent.life import Life
 from loadmanager.agent.service import Agent
+from loadmanager.clock import now_s
 from loadmanager.config import AgentSettings, load_settings
 from loadmanager.store import codec, paths
 from loadmanager.store.base import MetadataStore, Put
@@ -118,7 +118,7 @@ def agent_settings(broker: FakeBroker, *nodes: FakeNode, **settings: object) -> 
 async def running_agent(
     settings: AgentSettings,
     store: MetadataStore,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] = now_s,
     unload_timeout_s: float = 10.0,
     life: Life | None = None,
     highest_epoch: int = HIGHEST_EPOCH,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable
 
+from loadmanager.clock import now_s
 from loadmanager.store.memory import MemoryCluster
 
 TURNS = (1, 1, 1, 2, 3, 5, 8, 20)
@@ -24,6 +24,6 @@ def drawn_turns() -> Callable[[], int]:
     return lambda: chance.choice(TURNS)
 
 
-def a_memory_cluster(clock: Callable[[], float] = time.monotonic) -> MemoryCluster:
+def a_memory_cluster(clock: Callable[[], float] = now_s) -> MemoryCluster:
     """A cluster in memory that takes its time, by default on the clock that nodes look at."""
     return MemoryCluster(clock, drawn_turns())

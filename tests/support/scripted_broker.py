@@ -20,6 +20,7 @@ from aiohttp import web
 from support.lm_node import get_json
 from support.servers import LoopbackServer
 
+from loadmanager.clock import now_s
 from loadmanager.core.hashing import HashFunction, topic_hash
 from loadmanager.core.names import BundleName
 from loadmanager.store import paths
@@ -169,7 +170,7 @@ class ScriptedBroker(LoopbackServer):
         mine = answer.get("owner") == self.broker_id and answer.get("incarnation") == self.incarnation
         if answer["state"] != "Owned" or not mine or version <= self._fence(topic):
             return False
-        if time.monotonic() >= self._get_store().lease_valid_until_s:
+        if now_s() >= self._get_store().lease_valid_until_s:
             return False
         held = [serving for serving in self.serving_now() if serving.topic == topic]
         if not held:

@@ -62,11 +62,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.run(end_all())
         self.close()
 
-    def _clocks(self) -> Mapping[str, Callable[[], float]]:
+    def _clocks(self) -> Mapping[str, Callable[..., float]]:
         def wall_s() -> float:
             return self.now_s + _WALL_CLOCK_S
 
-        return {"monotonic": self.time, "time": wall_s, "time_ns": lambda: int(wall_s() * 1e9)}
+        return {
+            "monotonic": self.time,
+            "clock_gettime": lambda _: self.time(),
+            "time": wall_s,
+            "time_ns": lambda: int(wall_s() * 1e9),
+        }
 
     def run_in_executor(self, _: object, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]  # noqa: ANN401
         """Done at once, on what is known now; the result comes when a thread would have had it."""

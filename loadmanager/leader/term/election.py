@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
 
+from loadmanager import clock
 from loadmanager.core.leadership import (
     Action,
     Campaign,
@@ -96,7 +96,7 @@ class Election:
                 self._store.session_id,
                 view.leader,
                 view.epoch,
-                lease_is_valid=time.monotonic() < self._store.lease_valid_until_s,
+                lease_is_valid=clock.now_s() < self._store.lease_valid_until_s,
                 view_is_fresh=view.is_fresh,
             )
             if over is not None:
@@ -116,7 +116,7 @@ class Election:
             return None
         if self._obstacle is not None:
             return f"nobody can lead: {self._obstacle}"
-        since_s = time.monotonic() - self._open_since_s
+        since_s = clock.now_s() - self._open_since_s
         if since_s <= _LONG_WITHOUT_LEADER_TIMEOUTS * self._store.session_timeout_s:
             return None
         return f"nobody has led for {since_s:.0f} s"
@@ -127,7 +127,7 @@ class Election:
 
     def link_changed(self) -> None:
         """The link to the store broke, or is back: for a session timeout from then on it is not sound."""
-        self._unsound_until_s = time.monotonic() + self._store.session_timeout_s
+        self._unsound_until_s = clock.now_s() + self._store.session_timeout_s
         self.wake()
 
     def probe_soon(self) -> None:
@@ -179,7 +179,7 @@ class Election:
             if self._open_since_s is None:
                 self._obstacle = None
             wait_until_s = await self._act(next_action(self._knowledge()))
-            if wait_until_s is None or wait_until_s > time.monotonic():
+            if wait_until_s is None or wait_until_s > clock.now_s():
                 await self._sleep_until(wait_until_s)
 
     async def resign(self) -> None:
@@ -196,7 +196,7 @@ class Election:
 
     def _knowledge(self) -> Knowledge:
         return Knowledge(
-            now_s=time.monotonic(),
+            now_s=clock.now_s(),
             node_id=self._node.broker_id,
             session_id=self._store.session_id,
             lease_valid_until_s=self._store.lease_valid_until_s,
@@ -222,7 +222,7 @@ class Election:
             case Vacate(epoch_version):
                 log.info("leaves_the_first_turn_to_others", epoch=epoch_version)
                 await self._take_znode_away(epoch_version, self._store.session_id)
-                await self._sleep_until(time.monotonic() + _RETRY_S)
+                await self._sleep_until(clock.now_s() + _RETRY_S)
             case Reassure(epoch):
                 await self._reassure(epoch)
             case Probe():
@@ -232,7 +232,7 @@ class Election:
         return 0.0
 
     async def _sleep_until(self, until_s: float | None) -> None:
-        timeout_s = None if until_s is None else max(0.0, until_s - time.monotonic())
+        timeout_s = None if until_s is None else max(0.0, until_s - clock.now_s())
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._wake.wait()
@@ -258,11 +258,11 @@ class Election:
             elif obstacle != self._obstacle:
                 log.error("nobody_can_lead", why=obstacle)  # noqa: TRY400 - a state of the store, not of the code
             self._obstacle = obstacle
-            await self._sleep_until(time.monotonic() + (_RETRY_S if obstacle is None else _LONG_RETRY_S))
+            await self._sleep_until(clock.now_s() + (_RETRY_S if obstacle is None else _LONG_RETRY_S))
             return
         except StoreError as error:
             log.info("campaign_failed", epoch=epoch, error=str(error))
-            await self._sleep_until(time.monotonic() + _RETRY_S)
+            await self._sleep_until(clock.now_s() + _RETRY_S)
             return
         self._term = Term(epoch, session_id)
         self.terms_won += 1
@@ -287,7 +287,7 @@ class Election:
                 return
         except StoreError as error:
             log.info("doubt_not_taken_away", error=str(error))
-            await self._sleep_until(time.monotonic() + _RETRY_S)
+            await self._sleep_until(clock.now_s() + _RETRY_S)
             return
         self._reassured_czxid = doubted
         log.info("doubted", epoch=epoch)
@@ -296,7 +296,7 @@ class Election:
         """Probe beside whatever else there is to do: a machine that is gone takes long to say nothing. One at a time;
         when to look again.
         """
-        now_s = time.monotonic()
+        now_s = clock.now_s()
         if self._probing is not None and not self._probing.done():
             return now_s + _RETRY_S
         self._next_probe_s = now_s + self._probe_interval_s

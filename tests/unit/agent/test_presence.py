@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from loadmanager.agent.lease import Leases
 from loadmanager.agent.presence import (
+    CloseTopics,
     Create,
     Delete,
     Died,
@@ -142,14 +143,14 @@ def test_a_record_that_another_wrote_is_to_be_written_again(registered: Presence
 def test_with_its_session_the_registration_is_lost_and_made_anew(registered: Presence) -> None:
     to_do = registered.step(Look(PROCESS, THEIRS, is_connected=True), NOW_S)
     lost = Say("registration_lost", {"reason": "session_lost", "incarnation": 50})
-    assert to_do == [lost, Forget("session_lost"), Read()]
+    assert to_do == [lost, CloseTopics(), Forget("session_lost"), Read()]
     assert registered.phase is PresencePhase.ABSENT
     assert registered.step(Found(None, THEIRS), NOW_S) == [Create(THEIRS)]
 
 
 def test_while_there_is_no_session_nothing_is_asked_for(registered: Presence) -> None:
     to_do = registered.step(Look(PROCESS, 0, is_connected=False), NOW_S)
-    assert without_words(to_do) == [Forget("session_lost")]
+    assert without_words(to_do) == [CloseTopics(), Forget("session_lost")]
 
 
 @pytest.mark.parametrize("instead", [None, a_znode(THEIRS, czxid=51)])
@@ -158,17 +159,22 @@ def test_a_registration_that_vanished_is_lost_and_what_is_there_instead_dealt_wi
 ) -> None:
     registered.step(LOOK, NOW_S)
     to_do = registered.step(Found(instead, OURS), NOW_S)
-    assert to_do[:2] == [
+    assert to_do[:3] == [
         Say("registration_lost", {"reason": "znode_vanished", "incarnation": 50}),
+        CloseTopics(),
         Forget("znode_vanished"),
     ]
-    assert to_do[2:] == [Create(OURS) if instead is None else Identify(instead)]
+    assert to_do[3:] == [Create(OURS) if instead is None else Identify(instead)]
 
 
 def test_another_znode_of_the_own_session_is_another_registration(registered: Presence) -> None:
     registered.step(LOOK, NOW_S + 1)
     anew = a_znode(czxid=51)
-    assert without_words(registered.step(Found(anew, OURS), NOW_S + 1)) == [Forget("znode_vanished"), Register(51)]
+    assert without_words(registered.step(Found(anew, OURS), NOW_S + 1)) == [
+        CloseTopics(),
+        Forget("znode_vanished"),
+        Register(51),
+    ]
     assert (registered.incarnation(OURS), registered.wake_s) == (51, NOW_S + 6)
 
 
@@ -299,7 +305,11 @@ def test_a_leftover_that_stood_before_a_registration_is_not_known_after_it(absen
     leftover = a_znode(THEIRS)
     found(absent, leftover, FORMER)
     absent.step(Found(a_znode(czxid=51), OURS), NOW_S)
-    assert without_words(absent.step(Found(leftover, OURS), NOW_S)) == [Forget("znode_vanished"), Identify(leftover)]
+    assert without_words(absent.step(Found(leftover, OURS), NOW_S)) == [
+        CloseTopics(),
+        Forget("znode_vanished"),
+        Identify(leftover),
+    ]
 
 
 def test_what_the_broker_has_closed_of_its_own_shortens_no_lease_of_a_leftover(withdrawing: Presence) -> None:

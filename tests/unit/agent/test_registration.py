@@ -49,6 +49,7 @@ class Beside:
         self.grants = Grants(BROKER)
         self.leases = Leases(LEASE_MS)
         self.metrics = AgentMetrics(BROKER)
+        self.closed: list[int] = []
         self.registration = Registrar(
             self.store,
             BROKER,
@@ -58,6 +59,7 @@ class Beside:
             self.metrics,
             self.clock,
             AsyncMock(return_value=b"{}"),
+            lambda: self.closed.append(self.grants.incarnation or 0),
         )
 
     async def registered(self) -> int:
@@ -144,6 +146,7 @@ async def test_after_a_lost_session_the_broker_is_a_new_incarnation(beside: Besi
     assert beside.registration.grant_lease() == 0
     await beside.registration.step(PROCESS)
     assert await beside.registered() > first
+    assert beside.closed == [first], "while it was known still what the broker may have open"
 
 
 async def test_leases_end_before_the_session_is_in_doubt_and_come_back_with_the_connection(beside: Beside) -> None:

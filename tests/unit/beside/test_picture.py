@@ -37,6 +37,7 @@ from support.waiting import eventually
 
 from loadmanager.beside.reading import ReadOnlyStore
 from loadmanager.beside.trees import WATCHED
+from loadmanager.clock import now_s
 from loadmanager.core.judging import NO_LIFE
 from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.core.ownership import Ownership, OwnershipState, Registration
@@ -482,7 +483,7 @@ def test_whatever_changed_in_whatever_order_the_view_is_in_the_end_what_a_fresh_
 
 
 async def follow(events: list[tuple[str, str] | str], chance: random.Random) -> None:
-    world = MemoryWorld(MemoryCluster(time.monotonic, lambda: chance.choice(TURNS)))
+    world = MemoryWorld(MemoryCluster(now_s, lambda: chance.choice(TURNS)))
     async with beside(world, {"/admin/clusters/c1": {}}) as pulsar:
         for event in events:
             if isinstance(event, tuple):

@@ -16,6 +16,7 @@ from support.delays import a_memory_cluster
 from support.registrations import a_record, load_of, register, write
 from support.waiting import eventually, patience
 
+from loadmanager.clock import now_s
 from loadmanager.config import Settings
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.controls import Controls
@@ -240,7 +241,7 @@ async def test_a_report_that_does_not_say_when_it_was_made_is_no_old_one(mirror:
     assert TransferReason.OUT_DATED_DATA not in [verdict.verdict for verdict in shed.verdicts]
 
 
-@pytest.mark.parametrize("mirror", [lambda: MemoryCluster(time.monotonic)], indirect=True, ids=["at once"])
+@pytest.mark.parametrize("mirror", [lambda: MemoryCluster(now_s)], indirect=True, ids=["at once"])
 async def test_a_burst_of_changes_of_one_znode_costs_one_read(mirror: Mirror) -> None:
     await register(mirror.store, "b1:8080", report(1))
     await mirror.read()
