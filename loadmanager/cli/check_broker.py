@@ -10,13 +10,11 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from io import StringIO
 from typing import Annotated
 
 import orjson
 import psutil
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -32,7 +30,7 @@ from loadmanager.check.running import check
 from loadmanager.check.stage import Pace, Stage
 from loadmanager.check.verdicts import Finding, Need, Rule, Verdict
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
-from loadmanager.cli.output import write_lines
+from loadmanager.cli.output import rendered, write_lines
 from loadmanager.errors import ConfigurationError, InvalidRecordError
 
 EXIT_NOT_ALL_TESTED = 3
@@ -250,21 +248,17 @@ def _as_record(url: str, findings: Sequence[Finding]) -> Mapping[str, object]:
 
 
 def _show(findings: Sequence[Finding]) -> None:
-    shown, terminal = StringIO(), Console()
-    console = Console(file=shown, width=terminal.width, force_terminal=terminal.is_terminal)
+    parts: list[Table | Text | str] = []
     for each in findings:
         if each.verdict is Verdict.BROKEN:
-            console.print(Text(f"\n{each.rule.name}: {each.rule.text}"))
-            for event in each.events:
-                console.print(Text(f"  {event}"), soft_wrap=True)
-    console.print()
+            parts.append(Text(f"\n{each.rule.name}: {each.rule.text}"))
+            parts += [Text(f"  {event}") for event in each.events]
     table = Table("Rule", "Verdict", "Why", box=None, pad_edge=False)
     for each in findings:
         table.add_row(Text(each.rule.name), Text(each.verdict.value, style=_STYLES[each.verdict]), Text(each.why))
-    console.print(table)
     counted = Counter(each.verdict for each in findings)
-    console.print(Text("\n" + ", ".join(f"{counted[verdict]} {verdict}" for verdict in Verdict if counted[verdict])))
-    write_lines(shown.getvalue().splitlines())
+    counts = ", ".join(f"{counted[verdict]} {verdict}" for verdict in Verdict if counted[verdict])
+    write_lines(rendered(*parts, "", table, "", Text(counts)))
 
 
 _STYLES = {

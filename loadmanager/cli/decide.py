@@ -5,19 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
 import numpy as np
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from typer.core import TyperCommand
 
 from loadmanager.cli.exits import EXIT_CONFIGURATION, fail
-from loadmanager.cli.output import write_lines
+from loadmanager.cli.output import rendered, write_lines
 from loadmanager.cli.running import given_settings
 from loadmanager.core.settings import UnknownStrategyError
 from loadmanager.decide.deciding import DecidedLine, Decider, PlaceDecider, ShedDecider
@@ -77,11 +75,7 @@ def decide(
     if as_json:
         write_lines(encode(each.to_record()) for each in decided)
     else:
-        shown, terminal = StringIO(), Console()
-        console = Console(file=shown, width=terminal.width, force_terminal=terminal.is_terminal)
-        for number, each in enumerate(decided, start=1):
-            _show(each, number, console)
-        write_lines(shown.getvalue().splitlines())
+        write_lines(line for number, each in enumerate(decided, start=1) for line in rendered(*_parts(each, number)))
 
 
 def _decider(
@@ -132,19 +126,18 @@ def _opened(file: str) -> Iterator[BinaryIO]:
         fail(f"{file}: {error.strerror}", EXIT_CONFIGURATION)
 
 
-def _show(decided: DecidedLine, number: int, console: Console) -> None:
-    console.print(f"[bold]Line {number}[/bold], taken at {decided.taken_at_ms} ms")
-    console.print(_decisions(decided.decisions))
+def _parts(decided: DecidedLine, number: int) -> Iterator[Table | Text | str]:
+    yield f"[bold]Line {number}[/bold], taken at {decided.taken_at_ms} ms"
+    yield _decisions(decided.decisions)
     if decided.candidates is not None:
-        console.print(Text("Drawn from: " + (", ".join(decided.candidates) or "nobody")))
+        yield Text("Drawn from: " + (", ".join(decided.candidates) or "nobody"))
     verdicts = Table("Subject", "Why", box=None, pad_edge=False)
     for verdict in decided.verdicts:
         verdicts.add_row(Text(verdict.subject), Text(verdict.sentence()))
-    console.print(verdicts)
+    yield verdicts
     if decided.metrics:
-        figures = ", ".join(f"{name} {value:g}" for name, value in decided.metrics.items())
-        console.print(Text(figures))
-    console.print()
+        yield Text(", ".join(f"{name} {value:g}" for name, value in decided.metrics.items()))
+    yield ""
 
 
 def _decisions(decisions: Sequence[Mapping[str, Any]]) -> Table | str:

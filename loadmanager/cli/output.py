@@ -8,12 +8,19 @@ import json
 import os
 import sys
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from loadmanager.cli.exits import EXIT_FAILURE, fail
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
 
 _ERRORS = "loadmanager_replace"
 _PLAIN = str.maketrans("─│·▁▂▃▄▅▆▇█", "-|..:-=+*%#")
 """Characters that tables, bars and curves are drawn with."""
+
+_WIDE = 100_000
 
 
 def replace_unencodable() -> None:
@@ -40,6 +47,22 @@ def write_lines(lines: Iterable[str]) -> None:
     except OSError as error:
         write_nowhere()
         fail(f"standard output: {error.strerror}", EXIT_FAILURE)
+
+
+def rendered(*parts: Table | Text | str) -> list[str]:
+    """Render for standard output: as wide as the terminal, and anywhere else as wide as it takes. No name is cut."""
+    from rich.console import Console  # noqa: PLC0415 - it takes its time to load, and so does the next
+    from rich.table import Table  # noqa: PLC0415
+
+    shown, terminal = io.StringIO(), Console()
+    width = terminal.width if terminal.is_terminal else _WIDE
+    console = Console(file=shown, width=width, force_terminal=terminal.is_terminal)
+    for part in parts:
+        if isinstance(part, Table):
+            for column in part.columns:
+                column.overflow = "fold"
+        console.print(part)
+    return [line.rstrip() for line in shown.getvalue().splitlines()]
 
 
 def write_nowhere() -> None:

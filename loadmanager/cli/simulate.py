@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from io import StringIO
 from typing import Annotated
 
 import orjson
@@ -20,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
-from loadmanager.cli.output import write_lines
+from loadmanager.cli.output import rendered, write_lines
 from loadmanager.cli.plotting import plot
 from loadmanager.cli.running import given_settings
 from loadmanager.cli.scenarios import load_scenario, packaged_scenarios, recorded_for
@@ -162,12 +161,12 @@ def _show_list(*, as_json: bool) -> None:
     table = Table("Scenario", "Class of trouble", "What it is", box=None, pad_edge=False)
     for name, each in known.items():
         table.add_row(Text(name, no_wrap=True), Text(each.pathology), Text(each.about))
-    write_lines(_printed(table))
+    write_lines(rendered(table))
 
 
 def _shown(case: _ScenarioCase, runs: Sequence[Run], with_plot: bool) -> list[str]:  # noqa: FBT001 - as it was asked for
     scenario = case.scenario
-    lines = _printed(Text(f"{scenario.name}: {scenario.about}"), "", _figures(runs), "", _checks(runs))
+    lines = rendered(Text(f"{scenario.name}: {scenario.about}"), "", _figures(runs), "", _checks(runs))
     lines += [line for each in runs if each.certified for line in ("", f"{_name(each)}: {_certified(each.certified)}")]
     if with_plot:
         console = Console()
@@ -293,12 +292,3 @@ def _json(scenario: Scenario, each: Run) -> str:
 
 def _highest(values: Sequence[float]) -> float:
     return max((each for each in values if each == each), default=1.0)  # noqa: PLR0124 - what is not a number
-
-
-def _printed(*parts: Table | Text | str) -> list[str]:
-    """As the terminal shows it, if it is one."""
-    shown, terminal = StringIO(), Console()
-    console = Console(file=shown, width=terminal.width, force_terminal=terminal.is_terminal)
-    for part in parts:
-        console.print(part)
-    return [line.rstrip() for line in shown.getvalue().splitlines()]

@@ -2,8 +2,13 @@
 more (the extra `client`).
 """
 
-from loadmanager.client.blocking import BlockingLookupClient
-from loadmanager.client.client import LookupClient
-from loadmanager.client.owner import Owner
+from loadmanager.extras import naming_extra
+
+try:
+    from loadmanager.client.blocking import BlockingLookupClient
+    from loadmanager.client.client import LookupClient
+    from loadmanager.client.owner import Owner
+except ModuleNotFoundError as error:
+    raise naming_extra(error, "client") from None
 
 __all__ = ["BlockingLookupClient", "LookupClient", "Owner"]

@@ -34,7 +34,7 @@ from loadmanager.wire.learned import decode_learned, what_decides
 from loadmanager.wire.load_report import decode_broker_record
 from loadmanager.wire.policies import decode_domains, decode_groups, decode_isolation
 from loadmanager.wire.records import decode_configuration, decode_namespace
-from loadmanager.wire.strategy_state import StrategyStateRecord
+from loadmanager.wire.strategy_state import RememberedStates, StrategyStateRecord
 from loadmanager.wire.validation import parse_model
 
 _Value = TypeVar("_Value")
@@ -237,7 +237,7 @@ async def _memory(store: Reader, collected: Collected, registered: Mapping[str, 
     for strategy, state in record.states.items():
         if strategy in StrategyStates.__annotations__:
             collected.add("state", strategy, _translated(state, registered, starts), path)
-        else:
+        elif strategy not in RememberedStates.__annotations__:  # of the limits on churn nothing is dumped
             collected.faults.append(f"{path}: {strategy}: no strategy of this version")
     unloaded = {"bundles": record.recently_unloaded, "brokers": record.last_unloaded}
     for kind, at_s in unloaded.items():

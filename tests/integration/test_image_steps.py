@@ -86,7 +86,9 @@ def test_commands_where_there_is_only_a_kit_name_what_they_need(installed_for_br
     with pytest.raises(subprocess.CalledProcessError) as refused:
         run(installed_for_brokers, "loadmanager", "--help")
     said = refused.value.stderr
-    assert said.startswith("loadmanager: not installed: typer; install what commands need with: pip install 'PyJWT")
+    assert said.startswith(
+        "loadmanager: not installed: typer; install what commands need with: pip install 'loadmanager[agent]'"
+    )
     assert "aiohttp" not in said, "that is there"
 
 
@@ -103,7 +105,7 @@ def test_the_image_for_agents_holds_what_they_need_and_nothing_of_what_nodes_nee
 def test_what_nodes_need_is_named_with_the_fix(installed_for_agents: Path, command: tuple[str, ...]) -> None:
     with pytest.raises(subprocess.CalledProcessError) as refused:
         run(installed_for_agents, "loadmanager", *command)
-    fix = "install what nodes need with: pip install 'numpy>=2' 'pyarrow>=20'"
+    fix = "install what nodes need with: pip install 'loadmanager[node]'"
     assert refused.value.stderr == f"loadmanager: not installed: numpy; {fix}\n"
 
 

@@ -59,7 +59,7 @@ def test_a_missing_package_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(importlib.util, "find_spec", without_pandas)
     with pytest.raises(
-        PipelineError, match=r"not installed: pandas; install with: pip install .*'pandas<3,>=2\.2'.*'pyspark<5,>=4\.0'"
+        PipelineError, match=r"not installed: pandas; install with: pip install 'loadmanager\[pipeline\]'$"
     ):
         require_spark()
 

@@ -15,9 +15,6 @@ from typing import Any
 
 import pytest
 
-from loadmanager import extras
-from loadmanager.extras import how_to_install
-
 CHECKOUT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
 
@@ -91,22 +88,18 @@ def test_the_licence_is_named_and_is_there() -> None:
     assert [each for name in PROJECT["license-files"] for each in CHECKOUT.glob(name)]
 
 
-def test_how_to_install_names_packages_that_an_index_has_and_this_installation_lacks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    declared = [
-        'no-such-loop>=0.21; extra == "fast"',
-        "b-lacks<2,>=1 ; extra == 'two'",
-        'a-lacks>=3; extra == "two"',
-        'pytest>=8; extra == "two"',
-        "loadmanager[fast,two]; extra == 'all'",
-        'c-lacks; extra == "all"',
-        'pytest>=8; extra == "there"',
-    ]
-    monkeypatch.setattr(extras, "requires", lambda _: declared)
-    assert how_to_install("fast") == "pip install 'no-such-loop>=0.21'"
-    assert how_to_install("two") == "pip install 'a-lacks>=3' 'b-lacks<2,>=1'"
-    assert how_to_install("all") == "pip install 'a-lacks>=3' 'b-lacks<2,>=1' c-lacks 'no-such-loop>=0.21'"
-    assert how_to_install("there") == "pip install 'pytest>=8'"
-    monkeypatch.setattr(extras, "requires", lambda _: None)
-    assert how_to_install("fast") == "pip install '.[fast]', in the checkout"
+@pytest.mark.parametrize(("kit", "lacking"), [("client", "mmh3"), ("broker", "aiohttp")])
+def test_a_kit_that_lacks_a_package_names_its_extra(kit: str, lacking: str) -> None:
+    script = f"import sys; sys.modules['{lacking}'] = None; import loadmanager.{kit}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last == f"ModuleNotFoundError: {lacking} is not installed: pip install 'loadmanager[{kit}]'"
+    assert done.stderr.count("Traceback") == 1
+
+
+@pytest.mark.parametrize("page", sorted([CHECKOUT / "README.md", *(CHECKOUT / "docs").glob("*.md")]), ids=str)
+def test_every_row_of_a_page_is_in_a_table(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for rows in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        assert re.match(r"\|.*\n\|[-:| ]+\|\n", rows), f"no heading above {rows[:80]!r}"

@@ -36,6 +36,7 @@ from loadmanager.errors import (
     InvariantViolatedError,
     NamespaceBeingDeletedError,
     NamespaceExistsError,
+    NotLeaderError,
     OutcomeUnknownError,
     StaleEpochError,
     StoreError,
@@ -230,8 +231,8 @@ class Ledger:
         """
         self.must_be_open(str(state.name))
         path = paths.namespace(str(state.name))
-        await self._store.ensure_path(path.rpartition("/")[0])
         async with self._one_at_a_time:
+            await self._store.ensure_path(path.rpartition("/")[0])
             highest, as_read = await self._highest_deleted()
             first = state.from_version(highest)
             ops: list[Op] = [] if as_read is None else [Check(paths.DELETED, as_read)]
@@ -280,6 +281,9 @@ class Ledger:
                 for op in ops:
                     self._intake.mark_dirty(op.path)
                 await self._intake.settled()
+            for path in (paths.namespace(namespace), paths.bundle_data(namespace)):
+                with contextlib.suppress(StoreError, NotLeaderError):  # the tenant has other namespaces
+                    await self._commit_alone([Delete(path.rpartition("/")[0])])
 
     async def _highest_deleted(self) -> tuple[int, int | None]:
         """The highest version of all namespaces that were deleted, and the version of the znode that says so."""

