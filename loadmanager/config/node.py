@@ -120,6 +120,13 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
     load_balancer_averages_by_time_enabled: bool = _planned("averages_by_time_enabled")
     load_balancer_level_evenness_percentage: Finite = _planned("level_evenness_percentage")
     load_balancer_level_calm_minutes: Finite = _planned("level_calm_minutes")
+    load_balancer_level_rest_minutes: Finite = _planned("level_rest_minutes")
+    load_balancer_level_max_load_moved_per_cycle_percentage: Finite = _planned(
+        "level_max_load_moved_per_cycle_percentage"
+    )
+    load_balancer_level_max_load_moved_per_hour_percentage: Finite = _planned(
+        "level_max_load_moved_per_hour_percentage"
+    )
     load_balancer_level_least_usage_percentage: Finite = _planned("level_least_usage_percentage")
     load_balancer_level_headroom_percentage: Finite = _planned("level_headroom_percentage")
     load_balancer_sick_broker_quarantine_enabled: bool = _planned("sick_broker_quarantine_enabled")

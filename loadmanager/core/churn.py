@@ -18,7 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from loadmanager.core.effect import share_of
+from loadmanager.core.effect import is_idle, share_of
+from loadmanager.core.names import namespace_of
 from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Assign, Figure, Plan, Unload, Verdict
 from loadmanager.core.reasons import ChurnReason, OwnershipReason, PlacementReason, Reason, SplitReason
@@ -131,9 +132,19 @@ class Memory:
             tuple(sorted({*self.moves, *other.moves})), frozen, max(self.stopped_until_s, other.stopped_until_s)
         )
 
-    def moved_share(self, now_s: float, within_s: float = _HOUR_S) -> float:
-        """The shares that shedding has moved within the time, added up."""
-        return sum(move.share for move in self._since(now_s - within_s) if move.is_own)
+    def moved_this_hour(self, snapshot: Snapshot, now_s: float) -> list[PastMove]:
+        """What shedding has moved within the hour, but for moves of namespaces that are gone or idle by now."""
+        moves = [move for move in self._since(now_s - _HOUR_S) if move.is_own]
+        of_bundles: dict[str, dict[str, float]] = {}
+        for move in moves:
+            of_namespace = of_bundles.setdefault(namespace_of(move.bundle), {})
+            of_namespace[move.bundle] = max(of_namespace.get(move.bundle, 0.0), move.share)
+        idle = {name for name, shares in of_bundles.items() if is_idle(snapshot, name, sum(shares.values()))}
+        return [move for move in moves if namespace_of(move.bundle) not in idle]
+
+    def moved_share(self, snapshot: Snapshot, now_s: float) -> float:
+        """The shares of what shedding has moved within the hour, as `moved_this_hour`, added up."""
+        return sum(move.share for move in self.moved_this_hour(snapshot, now_s))
 
     def moved_again(self, now_s: float) -> float:
         """The shares that shedding has moved again within the last two hours, added up."""
@@ -240,7 +251,8 @@ class _Allowance:
         self._snapshot = snapshot
         self._settings = settings
         self._now_s = snapshot.taken_at_s
-        self._this_hour = memory.moved_share(self._now_s) + under_way
+        self._moved = memory.moved_this_hour(snapshot, self._now_s)
+        self._this_hour = sum(move.share for move in self._moved) + under_way
         self._this_cycle = 0.0
         self._left = {move.bundle for move in memory.moves}
 
@@ -250,14 +262,7 @@ class _Allowance:
             self._find_breaker(step)
             or self._find_return(step)
             or self._find_excess_of_cycle(step, share)
-            or self._find_excess(
-                step,
-                ChurnReason.MOVED_ENOUGH_THIS_HOUR,
-                KEYS["max_load_moved_per_hour_percentage"],
-                share,
-                self._this_hour,
-                self._settings.max_load_moved_per_hour_percentage,
-            )
+            or self._find_excess_of_hour(step, share)
         )
         if refusal is None:
             self._this_cycle += share
@@ -304,6 +309,24 @@ class _Allowance:
             return None
         key = KEYS["max_load_moved_per_cycle_percentage"]
         return self._find_excess(step, ChurnReason.MOVED_ENOUGH_THIS_CYCLE, key, share, self._this_cycle, most_percent)
+
+    def _find_excess_of_hour(self, step: Unload, share: float) -> Verdict | None:
+        most_percent = self._settings.max_load_moved_per_hour_percentage
+        key = KEYS["max_load_moved_per_hour_percentage"]
+        refusal = self._find_excess(step, ChurnReason.MOVED_ENOUGH_THIS_HOUR, key, share, self._this_hour, most_percent)
+        if refusal is None:
+            return None
+        left_s = self._seconds_until(most_percent / 100 - share)
+        return refusal if left_s is None else replace(refusal, why={**refusal.why, "seconds_left": round(left_s)})
+
+    def _seconds_until(self, most: float) -> float | None:
+        """In how many seconds no more than this share will have been moved within the hour; None: not by waiting."""
+        moved = self._this_hour
+        for move in self._moved:
+            moved -= move.share
+            if moved <= most + _ROUNDING:
+                return move.at_s + _HOUR_S - self._now_s
+        return None
 
     def _find_excess(
         self, step: Unload, reason: Reason, key: str, share: float, moved: float, most_percent: float

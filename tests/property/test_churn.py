@@ -65,7 +65,7 @@ def test_no_limit_is_ever_exceeded(case: Case, cycle: float, hour: float, cool_d
     loaded = [step for step in plan.steps if share_of(case.snapshot, step.bundle) > 0]
     assert moved <= cycle / 100 + CLOSE or (cycle > 0 and len(loaded) == 1)
     if moved > CLOSE:
-        assert moved + memory.moved_share(0.0) <= hour / 100 + CLOSE
+        assert moved + memory.moved_share(case.snapshot, 0.0) <= hour / 100 + CLOSE
     for step in plan.steps:
         assert isinstance(step, Unload)
         assert step.destination is not None

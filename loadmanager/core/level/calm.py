@@ -24,14 +24,14 @@ Level has put it, while its broker has headroom, and may still go to a cold brok
 What is remembered besides is how far from its average the load of each broker usually is: its noise.
 
 As JSON: `{"brokers": {broker: [incarnation, rests_until_s, seen_s, hot_since_s or null, noise, excess_s, cold_since_s
-or null, comebacks, came_s]}, "moved": [[at_s, share]], "put": {broker: {bundle: at_s}}}`. Of a broker the last four may
-be missing.
+or null, comebacks, came_s]}, "moved": [[at_s, share, {namespace: share}]], "put": {broker: {bundle: at_s}}}`. Of a
+broker the last four may be missing, of `moved` the last.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -39,14 +39,12 @@ import numpy as np
 
 from loadmanager.core.load import BoolArray, FloatArray
 from loadmanager.core.ownership import Registration
-from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.settings import KEYS, PlannerSettings
 
 MUCH = 1.30
 """A broker as hot as this is relieved at once."""
 COLD = 0.70
 """A broker is cold below this heat."""
-REST_S = 4 * 3600.0 + 600.0
-"""How long a bundle rests: until it cannot be back within four hours, whenever its moves end."""
 MOST_RESTING = 5_000
 """So many are remembered, those that were moved last."""
 _TARGET_PART = 0.3
@@ -65,23 +63,23 @@ _MOST_NOISE = 0.15
 """What is further from the average than twice the noise and this does not count for more: it may be a change."""
 _LONGEST_REST = 4.0
 """In calms."""
-_A_ROUND, _A_ROUND_IN_NEED = 0.10, 0.50
-"""What part of all load may move in a round; when some broker waits for nothing."""
-_AN_HOUR, _AN_HOUR_IN_NEED = 0.50, 1.00
+_MOST_NAMESPACES = 20
+"""Of so many namespaces, those of which most was moved, it is remembered how much; it fits a znode."""
 _HOUR_S = 3600.0
 _MINUTE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Bands:
-    """How far above the level brokers may be, and to which heat they are brought; the calm; and from which usage on, a
-    fraction, a broker lacks headroom.
+    """How far above the level brokers may be, and to which heat they are brought; the calm; from which usage on, a
+    fraction, a broker lacks headroom; and how long a bundle rests where it was put.
     """
 
     evenness: float
     target: float
     calm_s: float
     most_usage: float
+    rest_s: float
 
     @classmethod
     def of(cls, settings: PlannerSettings) -> Bands:
@@ -91,6 +89,7 @@ class Bands:
             target=1 + _TARGET_PART * evenness,
             calm_s=settings.level_calm_minutes * _MINUTE_S,
             most_usage=1 - settings.level_headroom_percentage / 100,
+            rest_s=settings.level_rest_minutes * _MINUTE_S,
         )
 
     def trigger(self, noise: FloatArray) -> FloatArray:
@@ -128,6 +127,23 @@ class Seen(NamedTuple):
     came_s: float = 0.0
 
 
+class MovedShare(NamedTuple):
+    """What share of all load a round moved, and how much of it was of which namespace."""
+
+    at_s: float
+    share: float
+    by_namespace: Mapping[str, float] = {}
+
+
+class Budget(NamedTuple):
+    """What share of all load a round may move, the setting that says so, and for how many seconds if for the hour."""
+
+    share: float
+    key: str
+    percent: float
+    seconds_left: float | None = None
+
+
 class Look(NamedTuple):
     """What is seen of a broker: how far above its trigger it is, whether it is cold, and how far off its average, as a
     part of that, or not a number.
@@ -146,13 +162,13 @@ class Memory:
     """
 
     brokers: Mapping[str, Seen]
-    moved: Sequence[tuple[float, float]]
+    moved: Sequence[MovedShare]
     put: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Memory:
         seen = {broker: Seen(*entry) for broker, entry in state.get("brokers", {}).items()}
-        return cls(seen, tuple((at_s, share) for at_s, share in state.get("moved", ())), state.get("put", {}))
+        return cls(seen, tuple(MovedShare(*each) for each in state.get("moved", ())), state.get("put", {}))
 
     def as_state(self) -> dict[str, Any]:
         return {
@@ -161,29 +177,33 @@ class Memory:
             "put": {broker: dict(bundles) for broker, bundles in self.put.items()},
         }
 
-    def after_look(self, looks: Iterable[Look], calm_s: float, now_s: float) -> Memory:
+    def after_look(self, looks: Iterable[Look], bands: Bands, now_s: float) -> Memory:
         """With what is seen of all brokers now."""
         brokers = {broker: seen for broker, seen in self.brokers.items() if now_s - seen.at_s < _HOUR_S}
         for look in looks:
             broker = look.registration.broker
-            brokers[broker] = _seen(brokers.get(broker), look, calm_s, now_s)
-        moved = tuple((at_s, share) for at_s, share in self.moved if now_s - at_s < _HOUR_S)
-        return Memory(brokers, moved, _put_after(self.put, now_s - REST_S))
+            brokers[broker] = _seen(brokers.get(broker), look, bands.calm_s, now_s)
+        moved = tuple(each for each in self.moved if now_s - each.at_s < _HOUR_S)
+        return Memory(brokers, moved, _put_after(self.put, now_s - bands.rest_s))
 
     def after_moves(
-        self, share: float, put: Mapping[str, Sequence[str]], relieved: Iterable[str], now_s: float
+        self, moved: Mapping[str, float], put: Mapping[str, Sequence[str]], relieved: Iterable[str], now_s: float
     ) -> Memory:
-        """With what moves now: a share of all load, bundles to brokers (`put`), from brokers not hot then (`relieved`).
+        """With what moves now: shares of all load by namespace, bundles to brokers (`put`), from brokers not hot then
+        (`relieved`).
 
         A move that is not carried out leaves its bundle where it was: there it does not rest.
         """
+        share = math.fsum(moved.values())
+        most = sorted(moved, key=lambda namespace: (-moved[namespace], namespace))[:_MOST_NAMESPACES]
+        entry = MovedShare(now_s, share, {namespace: moved[namespace] for namespace in sorted(most)})
         brokers = {**self.brokers, **{each: self.brokers[each]._replace(excess_s=0.0) for each in relieved}}
         both = {broker: dict(bundles) for broker, bundles in self.put.items()}
         for broker, bundles in put.items():
             both.setdefault(broker, {}).update(dict.fromkeys(bundles, now_s))
         times = sorted((at_s for bundles in both.values() for at_s in bundles.values()), reverse=True)
         oldest_s = times[MOST_RESTING] if len(times) > MOST_RESTING else -math.inf
-        return Memory(brokers, (*self.moved, (now_s, share)) if share else self.moved, _put_after(both, oldest_s))
+        return Memory(brokers, (*self.moved, entry) if share else self.moved, _put_after(both, oldest_s))
 
     def seen(self, registrations: Sequence[Registration]) -> list[Seen]:
         """What is remembered of each of them, after a look."""
@@ -201,10 +221,20 @@ class Memory:
 
         return np.array([rests(each) for each in registrations], dtype=bool)
 
-    def budget(self, *, in_need: bool) -> float:
-        """What share of all load a round may move now."""
-        a_round, an_hour = (_A_ROUND_IN_NEED, _AN_HOUR_IN_NEED) if in_need else (_A_ROUND, _AN_HOUR)
-        return max(0.0, min(a_round, an_hour - sum(share for _, share in self.moved)))
+    def budget(
+        self, settings: PlannerSettings, is_idle: Callable[[str, float], bool], now_s: float, *, in_need: bool
+    ) -> Budget:
+        """What share of all load a round may move now; what was moved of namespaces that are idle is free again."""
+        names = ["max_load_moved_per_cycle_percentage"] + ["level_max_load_moved_per_cycle_percentage"] * (not in_need)
+        a_round = min((getattr(settings, name), KEYS[name]) for name in names)
+        names = ["max_load_moved_per_hour_percentage"] + ["level_max_load_moved_per_hour_percentage"] * (not in_need)
+        an_hour = min((getattr(settings, name), KEYS[name]) for name in names)
+        spent = {each.at_s: each.share - _idle_part(each, is_idle) for each in self.moved}
+        left = an_hour[0] / 100 - sum(spent.values())
+        if a_round[0] / 100 <= left:
+            return Budget(a_round[0] / 100, a_round[1], a_round[0])
+        oldest_s = min((at_s for at_s, share in spent.items() if share > 0), default=now_s)
+        return Budget(max(0.0, left), an_hour[1], an_hour[0], oldest_s + _HOUR_S - now_s)
 
 
 def noise_of(state: Mapping[str, Any], brokers: Sequence[str]) -> FloatArray:
@@ -244,6 +274,10 @@ def _noise_after(noise: float, off: float) -> float:
         return noise
     off = min(off, _MOST_NOISE + 2 * noise)
     return math.sqrt((1 - _NEWEST) * noise * noise + _NEWEST * off * off)
+
+
+def _idle_part(moved: MovedShare, is_idle: Callable[[str, float], bool]) -> float:
+    return sum(share for namespace, share in moved.by_namespace.items() if is_idle(namespace, share))
 
 
 def _put_after(put: Mapping[str, Mapping[str, float]], oldest_s: float) -> Mapping[str, Mapping[str, float]]:

@@ -18,6 +18,10 @@ class ChurnReason(Reason):
         "moved_enough_this_hour",
         (
             "No move because its {share_percent} % of all load and the {moved_percent} % that were moved within the"
+            " hour are more than {=max_load_moved_per_hour_percentage} %; they will not be in {seconds_left} s"
+        ),
+        (
+            "No move because its {share_percent} % of all load and the {moved_percent} % that were moved within the"
             " hour are more than {=max_load_moved_per_hour_percentage} %"
         ),
         remedy="wait, or raise {#max_load_moved_per_hour_percentage}",

@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from loadmanager.core.effect import carried_load, total_load
+from loadmanager.core.effect import carried_load, is_idle, total_load
 from loadmanager.core.level.calm import COLD, Bands, Look, Memory, Seen, noise_of
 from loadmanager.core.level.forced import find_forced
 from loadmanager.core.level.load import Loads, heat_of, level_of
@@ -28,7 +29,7 @@ from loadmanager.core.level.prices import move_costs
 from loadmanager.core.level.search import find_moves
 from loadmanager.core.level.task import Found, Move, Task
 from loadmanager.core.load import BoolArray, FloatArray
-from loadmanager.core.names import BrokerId
+from loadmanager.core.names import BrokerId, namespace_of
 from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.reasons import Reason, entry
 from loadmanager.core.settings import PlannerSettings
@@ -94,14 +95,22 @@ class LevelReason(Reason):
         "no_levelling_move",
         (
             "No move because none of its {bundles} bundles may go where it makes load lie more evenly, {resting} of"
+            f" which rest where they were put, the first for {{seconds_left}} s ({{=level_rest_minutes}}): {_IS_HOT}"
+        ),
+        (
+            "No move because none of its {bundles} bundles may go where it makes load lie more evenly, {resting} of"
             f" which rest where they were put: {_IS_HOT}"
         ),
         remedy="split its bundles, or wait for the end of rests and grace periods",
     )
     BUDGET_SPENT = entry(
         "budget_spent",
-        f"No move because a round may move {{budget_percent}} % of all load now: {_IS_HOT}",
-        remedy="wait for the next rounds",
+        (
+            "No move because only {budget_percent} % of all load may move in the next {seconds_left} s"
+            f" ({{key}} {{percent}} %): {_IS_HOT}"
+        ),
+        f"No move because a round may move {{budget_percent}} % of all load ({{key}}): {_IS_HOT}",
+        remedy="wait for the next rounds, or raise {key}",
     )
 
 
@@ -184,7 +193,9 @@ class _Round:
         self._hottest = self._loads.hottest_resources()
         self._highest: list[float] = self._loads.usage.max(axis=1, initial=0.0).tolist()
         self._limits = Limits(snapshot, settings)
-        self._budget = self._memory.budget(in_need=bool((self._urgent & snapshot.brokers.settled).any()))
+        in_need = bool((self._urgent & snapshot.brokers.settled).any())
+        self._limit = self._memory.budget(settings, partial(is_idle, snapshot), self._now_s, in_need=in_need)
+        self._budget = self._limit.share
 
     def run(self) -> Shed:
         task = self._task()
@@ -195,15 +206,14 @@ class _Round:
         for move, why in moves:
             given.setdefault(move.source, []).append(why)
         verdicts = tuple(self._judge(row, given.get(row, []), found) for row in range(len(self._seen)))
-        share = found.share + self._budget - left.budget
-        memory = self._remembering([move for move, _ in moves], share, found)
+        memory = self._remembering([move for move, _ in moves], task, found)
         heat = float(self._heat.max(initial=0.0)), float(found.heat.max(initial=0.0))
         return Shed(_picks(moves), verdicts, memory.as_state(), {"heat": heat[0], "heatAfter": heat[1]})
 
     def _looked(self, memory: Memory) -> Memory:
         columns = self._excess, self._heat < COLD, find_deviation(self._snapshot)
         rows = zip(self._snapshot.brokers.registrations, *(each.tolist() for each in columns), strict=True)
-        return memory.after_look((Look(*row) for row in rows), self._bands.calm_s, self._now_s)
+        return memory.after_look((Look(*row) for row in rows), self._bands, self._now_s)
 
     def _cold_for_s(self, seen: Seen) -> float:
         return -1.0 if seen.cold_since_s is None else self._now_s - seen.cold_since_s
@@ -273,14 +283,17 @@ class _Round:
             made=limits.made,
         )
 
-    def _remembering(self, moves: list[Move], share: float, found: Found) -> Memory:
+    def _remembering(self, moves: list[Move], task: Task, found: Found) -> Memory:
         ids, names = self._snapshot.brokers.ids, self._snapshot.bundles.names
         put: dict[str, list[str]] = {}
+        moved: dict[str, float] = {}
         for move in moves:
-            put.setdefault(ids[move.destination], []).append(names[move.bundle])
+            name = names[move.bundle]
+            put.setdefault(ids[move.destination], []).append(name)
+            moved[namespace_of(name)] = moved.get(namespace_of(name), 0.0) + float(task.share[move.bundle])
         is_calm = found.heat <= self._bands.trigger(self._noise)
         relieved = {ids[move.source] for move in moves if is_calm[move.source]}
-        return self._memory.after_moves(share, put, relieved, self._now_s)
+        return self._memory.after_moves(moved, put, relieved, self._now_s)
 
     def _judge(self, broker: int, given: list[LevelReason], found: Found) -> Verdict:
         """`given` is why each bundle that leaves the broker does."""
@@ -306,9 +319,17 @@ class _Round:
         if refusal is not None:
             return refusal, {}
         if found.spent:
-            return LevelReason.BUDGET_SPENT, {"budget_percent": 100 * self._budget}
-        own = self._snapshot.bundles.assigned == broker
-        return LevelReason.NO_LEVELLING_MOVE, {"resting": int(np.count_nonzero(self._rests & own))}
+            limit, why = self._limit, dict[str, Figure]()
+            if limit.seconds_left is not None:
+                why["seconds_left"] = round(limit.seconds_left)
+            why |= {"budget_percent": 100 * limit.share, "key": limit.key, "percent": limit.percent}
+            return LevelReason.BUDGET_SPENT, why
+        own = self._rests & (self._snapshot.bundles.assigned == broker)
+        if not own.any():
+            return LevelReason.NO_LEVELLING_MOVE, {"resting": 0}
+        left_s = float(self._put_s[own].min()) + self._bands.rest_s - self._now_s
+        said = self._settings.said("level_rest_minutes")
+        return LevelReason.NO_LEVELLING_MOVE, {"resting": int(own.sum()), "seconds_left": round(left_s), **said}
 
     def _why_later(self, broker: int) -> tuple[Reason, dict[str, Figure]]:
         """Why a hot one is not relieved yet."""

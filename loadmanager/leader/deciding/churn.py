@@ -125,7 +125,7 @@ class Churn:
         memory = Memory.of(self.state).at(now_s, settings)
         return ChurnFigures(
             memory.thrash(now_s, settings),
-            memory.moved_share(now_s),
+            memory.moved_share(self._snapshot(), now_s),
             memory.moved_again(now_s),
             memory.moved_back(now_s),
             max(0.0, memory.stopped_until_s - now_s),

@@ -107,7 +107,7 @@ def test_what_was_moved_within_the_hour_counts_and_what_was_moved_before_does_no
     assert moving == [bundle(1)]
     assert refused[bundle(0)].sentence() == (
         "No move because its 40 % of all load and the 70 % that were moved within the hour are more than"
-        " loadBalancerMaxLoadMovedPerHourPercentage 100 %"
+        " loadBalancerMaxLoadMovedPerHourPercentage 100 %; they will not be in 60 s"
     )
 
 
@@ -120,6 +120,23 @@ def test_what_moves_of_former_rounds_take_along_counts_for_the_hour_before_it_ha
     refusal = churn.find_excess(unload(0), cluster, SETTINGS, {}, under_way=0.7)
     assert refusal is not None
     assert refusal.verdict is ChurnReason.MOVED_ENOUGH_THIS_HOUR
+
+
+@pytest.mark.parametrize(
+    ("namespace", "is_counted"), [("t/deleted", False), ("t/idle", False), ("t/busy", True), ("tenant/ns", True)]
+)
+def test_moves_of_namespaces_that_are_gone_or_idle_by_now_use_up_nothing(
+    namespace: str,
+    is_counted: bool,  # noqa: FBT001 - of the table
+) -> None:
+    carried = {bundle(0): 40.0, bundle(1): 46.0, bundle(0, "t/idle"): 4.0, bundle(0, "t/busy"): 10.0}
+    loads = {name: (0.0, 0.0, each, 0.0) for name, each in carried.items()}
+    cluster = snapshot({"a": report(loads), "b": report()}, taken_at_s=NOW_S)
+    state, _ = churn.noted({}, bundle(0, namespace), A, B, 0.7, SETTINGS, at_s=NOW_S, is_own=True)
+    assert limited(a_plan(unload(0)), cluster, state)[0] == ([] if is_counted else [bundle(0)])
+    often = Memory(tuple(PastMove(NOW_S, bundle(0, namespace), "a", 1, 0.09, is_own=True) for _ in range(20)))
+    counted = 0.0 if namespace == "t/deleted" else 1.8
+    assert often.moved_share(cluster, NOW_S) == pytest.approx(counted), "that of a bundle that moves often is its own"
 
 
 def test_what_an_operator_moved_uses_up_nothing() -> None:

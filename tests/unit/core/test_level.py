@@ -335,7 +335,11 @@ def test_why_a_broker_keeps_what_is_too_much_is_said() -> None:
     assert verdict_of(stuck, "a").startswith("No move because none of its 2 bundles may go where it makes load")
     given = cluster(a=carrying("a", [5.0] * 20), b=carrying("b", [5.0] * 4))
     spent = shed(given, {"moved": [[NOW_S - 10, 1.0]]})
-    assert verdict_of(spent, "a").startswith("No move because a round may move 0 % of all load now")
+    assert verdict_of(spent, "a").startswith(
+        "No move because only 0 % of all load may move in the next 3590 s (loadBalancerMaxLoadMovedPerHourPercentage 100 %)"
+    )
+    gone = shed(given, {"moved": [[NOW_S - 10, 1.0, {"t/deleted": 1.0}]]})
+    assert gone.bundles, "what was moved of a deleted namespace uses up nothing"
 
 
 def test_bundles_of_excluded_namespaces_stay() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import averages, broker, bundle, report, snapshot, throughput
 
-from loadmanager.core.level.calm import MOST_RESTING, MUCH, REST_S, Bands, Look, Memory, noise_of
+from loadmanager.core.level.calm import MOST_RESTING, MUCH, Bands, Budget, Look, Memory, noise_of
 from loadmanager.core.level.load import Loads
 from loadmanager.core.level.noise import find_deviation, noise_of_bundles
 from loadmanager.core.level.prices import move_costs, parse_move_cost
@@ -30,7 +31,14 @@ def looked(
     memory: Memory, after_s: float, excess: float = -0.1, *, cold: bool = False, life: int = 1, off: float = math.nan
 ) -> Memory:
     """After a look at broker a, so many seconds after the beginning."""
-    return memory.after_look([Look(broker("a", life), excess, cold, off)], BANDS.calm_s, NOW_S + after_s)
+    return memory.after_look([Look(broker("a", life), excess, cold, off)], BANDS, NOW_S + after_s)
+
+
+def budget(
+    memory: Memory, *, in_need: bool = False, idle: Collection[str] = (), after_s: float = 0.0, **changes: float
+) -> Budget:
+    settings = replace(SETTINGS, **changes)  # type: ignore[arg-type]
+    return memory.budget(settings, lambda namespace, _: namespace in idle, NOW_S + after_s, in_need=in_need)
 
 
 def looked_each_minute(memory: Memory, minutes: int, excess: float, **more: float) -> Memory:
@@ -97,7 +105,7 @@ def test_what_was_while_nobody_looked_does_not_count() -> None:
 
 def test_one_that_was_relieved_begins_anew() -> None:
     hot = looked_each_minute(Memory.of({}), 4, 0.1)
-    (seen,) = hot.after_moves(0.1, {}, ["a:8080"], NOW_S + 180).seen([broker("a")])
+    (seen,) = hot.after_moves({"t/a": 0.1}, {}, ["a:8080"], NOW_S + 180).seen([broker("a")])
     assert seen.excess_s == 0.0
 
 
@@ -137,22 +145,45 @@ def test_a_broker_that_keeps_coming_back_rests_longer_and_longer() -> None:
 
 def test_what_was_moved_within_the_hour_counts_against_the_budget() -> None:
     memory = looked(Memory.of({}), 0)
-    assert (memory.budget(in_need=False), memory.budget(in_need=True)) == (0.1, 0.5)
-    spent = memory.after_moves(0.45, {}, [], NOW_S).after_moves(0.0, {}, [], NOW_S)
+    assert (budget(memory).share, budget(memory, in_need=True).share) == (0.1, 0.5)
+    spent = memory.after_moves({"t/a": 0.4, "t/b": 0.05}, {}, [], NOW_S).after_moves({}, {}, [], NOW_S)
     assert len(spent.moved) == 1
-    assert spent.budget(in_need=False) == pytest.approx(0.05)
-    assert spent.after_moves(0.2, {}, [], NOW_S).budget(in_need=False) == 0.0
-    assert looked(spent, 3600).budget(in_need=False) == 0.1
+    assert budget(spent).share == pytest.approx(0.05)
+    assert budget(spent.after_moves({"t/a": 0.2}, {}, [], NOW_S + 60)).share == 0.0
+    assert budget(looked(spent, 3600)).share == 0.1
+
+
+def test_a_budget_names_the_setting_behind_it_and_when_the_hour_is_over() -> None:
+    cycle, hour = "MaxLoadMovedPerCyclePercentage", "MaxLoadMovedPerHourPercentage"
+    memory = looked(Memory.of({}), 0).after_moves({"t/a": 0.3}, {}, [], NOW_S)
+    assert budget(memory) == Budget(0.1, f"loadBalancerLevel{cycle}", 10)
+    assert budget(memory, in_need=True) == Budget(0.5, f"loadBalancer{cycle}", 50)
+    assert budget(memory, max_load_moved_per_cycle_percentage=5) == Budget(0.05, f"loadBalancer{cycle}", 5)
+    spent = memory.after_moves({"t/a": 0.2}, {}, [], NOW_S + 600)
+    assert budget(spent, after_s=900) == Budget(0.0, f"loadBalancerLevel{hour}", 50, 2700.0)
+    assert budget(spent, after_s=900, in_need=True).share == 0.5
+    assert budget(spent, after_s=900, max_load_moved_per_hour_percentage=40).key == f"loadBalancer{hour}"
+    assert budget(spent, level_max_load_moved_per_hour_percentage=0, idle=["t/a"]).seconds_left == 3600
+
+
+def test_what_was_moved_of_namespaces_that_are_idle_now_uses_up_nothing() -> None:
+    memory = looked(Memory.of({}), 0).after_moves({"t/gone": 0.4, "t/b": 0.1}, {}, [], NOW_S)
+    assert budget(memory, idle=["t/gone"]).share == 0.1
+    assert budget(memory, idle=["t/b"]).share == pytest.approx(0.1)
+    many = looked(Memory.of({}), 0).after_moves({f"t/{number}": 0.01 for number in range(45)}, {}, [], NOW_S)
+    assert len(many.moved[0].by_namespace) == 20
+    idle = [f"t/{number}" for number in range(45)]
+    assert budget(many, idle=idle, level_max_load_moved_per_cycle_percentage=50).share == pytest.approx(0.25)
 
 
 def test_where_bundles_were_put_is_remembered_while_they_rest_and_the_last_of_too_many() -> None:
-    memory = looked(Memory.of({}), 0).after_moves(0.1, {"b:8080": ["x", "y"]}, [], NOW_S)
+    memory = looked(Memory.of({}), 0).after_moves({"t/a": 0.1}, {"b:8080": ["x", "y"]}, [], NOW_S)
     assert memory.put == {"b:8080": {"x": NOW_S, "y": NOW_S}}
-    more = memory.after_moves(0.1, {"b:8080": ["x"], "c:8080": ["z"]}, [], NOW_S + 60)
+    more = memory.after_moves({"t/a": 0.1}, {"b:8080": ["x"], "c:8080": ["z"]}, [], NOW_S + 60)
     assert more.put == {"b:8080": {"x": NOW_S + 60, "y": NOW_S}, "c:8080": {"z": NOW_S + 60}}
-    assert looked(more, REST_S).put == {"b:8080": {"x": NOW_S + 60}, "c:8080": {"z": NOW_S + 60}}
-    assert looked(more, REST_S + 60).put == {}
-    many = more.after_moves(0.1, {"d:8080": [str(i) for i in range(MOST_RESTING)]}, [], NOW_S + 120)
+    assert looked(more, BANDS.rest_s).put == {"b:8080": {"x": NOW_S + 60}, "c:8080": {"z": NOW_S + 60}}
+    assert looked(more, BANDS.rest_s + 60).put == {}
+    many = more.after_moves({"t/a": 0.1}, {"d:8080": [str(i) for i in range(MOST_RESTING)]}, [], NOW_S + 120)
     assert many.put.keys() == {"d:8080"}
 
 
@@ -243,7 +274,7 @@ def test_whatever_is_seen_its_rules_hold(history: list[tuple[float, float, bool,
     for passed_s, excess, cold, life, off in history:
         now_s += passed_s
         before = memory.brokers.get("a:8080")
-        memory = memory.after_look([Look(broker("a", life), excess, cold, off)], BANDS.calm_s, now_s)
+        memory = memory.after_look([Look(broker("a", life), excess, cold, off)], BANDS, now_s)
         (seen,) = memory.seen([broker("a", life)])
         is_known = before is not None and now_s - before.at_s < 3600
         assert seen.excess_s >= 0
@@ -254,9 +285,9 @@ def test_whatever_is_seen_its_rules_hold(history: list[tuple[float, float, bool,
         if is_known and before is not None and before.incarnation != life:
             assert seen.rests_until_s > now_s
             assert seen.excess_s == 0
-        memory = memory.after_moves(0.1, {"a:8080": [str(now_s)]}, [], now_s)
-        assert all(now_s - at_s < REST_S for at_s in memory.put["a:8080"].values())
-        assert memory.budget(in_need=False) <= memory.budget(in_need=True) <= 0.5
+        memory = memory.after_moves({"t/a": 0.1}, {"a:8080": [str(now_s)]}, [], now_s)
+        assert all(now_s - at_s < BANDS.rest_s for at_s in memory.put["a:8080"].values())
+        assert budget(memory).share <= budget(memory, in_need=True).share <= 0.5
         assert Memory.of(json.loads(json.dumps(memory.as_state()))).as_state() == memory.as_state()
 
 
