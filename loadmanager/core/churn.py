@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from loadmanager.core.blocking_limits import BlockingLimit
 from loadmanager.core.effect import is_idle, share_of
 from loadmanager.core.names import namespace_of
 from loadmanager.core.ownership import Registration
@@ -172,6 +173,24 @@ class Memory:
 
     def _since(self, since_s: float) -> tuple[PastMove, ...]:
         return tuple(move for move in self.moves if move.at_s > since_s)
+
+
+def standing_limits(
+    state: State, snapshot: Snapshot, settings: PlannerSettings, now_s: float, under_way: float
+) -> list[BlockingLimit]:
+    """Return what keeps all bundles where they are, whatever a round would want: the breaker, and the spent hour."""
+    memory = Memory.of(state).at(now_s, settings)
+    found = []
+    if memory.stopped_until_s:
+        key = KEYS["thrash_shedding_stop_minutes"]
+        found.append(BlockingLimit(key, "Nothing is shed: the breaker has stopped shedding", memory.stopped_until_s))
+    moved = memory.moved_this_hour(snapshot, now_s)
+    share, most_percent = sum(move.share for move in moved) + under_way, settings.max_load_moved_per_hour_percentage
+    if moved and share >= most_percent / 100 - _ROUNDING:
+        key = KEYS["max_load_moved_per_hour_percentage"]
+        said = f"Nothing is shed: {100 * share:.0f} % of all load were moved within the hour"
+        found.append(BlockingLimit(key, said, moved[0].at_s + _HOUR_S))
+    return found
 
 
 def noted(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
@@ -60,6 +60,7 @@ _REFUSED = {
 }
 """Elements of a pattern that RE2 has not, or understands as Java does not; it refuses others itself."""
 
+_SHOWN_NAMESPACES = 5
 _SHOWN_CHARACTERS = 80
 """How much of a pattern an error repeats."""
 
@@ -230,6 +231,45 @@ class Policies:
 
 
 NO_POLICIES = Policies()
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaceable:
+    """Namespaces that no broker may own, sorted, by the isolation policy that holds for them; "" for those without."""
+
+    policy: str
+    namespaces: tuple[str, ...]
+
+    @property
+    def sentence(self) -> str:
+        shown = ", ".join(self.namespaces[:_SHOWN_NAMESPACES])
+        more = len(self.namespaces) - _SHOWN_NAMESPACES
+        who = f"{shown} and {more} more" if more > 0 else shown
+        if not self.policy:
+            return f"No broker may own {who}: each is the primary of an isolation policy, and these are in none"
+        return f"No broker may own {who}: isolation policy {self.policy!r} names none that is registered"
+
+
+def find_unplaceable(policies: Policies, brokers: Collection[BrokerId], namespaces: Iterable[str]) -> list[Unplaceable]:
+    """Return the namespaces that none of these brokers may own, by policy; nothing without any broker."""
+    if not policies.isolation or not brokers:
+        return []
+    by_policy: dict[IsolationPolicy | None, list[str]] = {}
+    for namespace in namespaces:
+        by_policy.setdefault(policies.find_policy(namespace), []).append(namespace)
+    return [
+        Unplaceable(policy.name if policy else "", tuple(sorted(of_policy)))
+        for policy, of_policy in sorted(by_policy.items(), key=lambda each: each[0].name if each[0] else "")
+        if not _any_may_own(policies, policy, brokers)
+    ]
+
+
+def _any_may_own(policies: Policies, policy: IsolationPolicy | None, brokers: Collection[BrokerId]) -> bool:
+    if policy is None:
+        return any(map(policies.is_shared, brokers))
+    if any(policies.is_primary(policy, broker) for broker in brokers):
+        return True
+    return policy.min_limit > 0 and any(policies.is_secondary(policy, broker) for broker in brokers)
 
 
 def domain_of_each_broker(domains: Mapping[str, Iterable[BrokerId]]) -> dict[BrokerId, str]:

@@ -17,6 +17,7 @@ from loadmanager.http.auditing import note_change
 from loadmanager.http.bodies import truth_of
 from loadmanager.http.forwarding import Forwarder, unloading_timeout_s
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
+from loadmanager.http.policies import refuse_to_strand
 from loadmanager.http.responses import json_response, problem
 from loadmanager.leader.port import BundlePort, DeletionPort, LeadershipPort, PicturePort, SettingsPort
 from loadmanager.wire.http import NamespacePolicies
@@ -52,6 +53,7 @@ class AdminHandlers:
             "destinationBroker", "the broker that shall own it next; none: placed at the next lookup"
         )
         force = Parameter("force", "also with open topics, which are closed", BOOLEAN)
+        strand = Parameter("force", "also when no broker may own a bundle afterwards", BOOLEAN)
         return [
             Operation(
                 "GET",
@@ -111,6 +113,7 @@ class AdminHandlers:
                 f"{_NAMESPACE}/unload",
                 "release every bundle; 504 when an owner did not do so in time",
                 self.unload_namespace,
+                (strand,),
                 role=Role.OPERATE,
                 statuses=unloaded,
             ),
@@ -119,7 +122,7 @@ class AdminHandlers:
                 f"{_BUNDLE}/unload",
                 "release a bundle, or hand it to a broker; 504 when the owner did not do so in time and keeps it",
                 self.unload_bundle,
-                (destination,),
+                (destination, strand),
                 role=Role.OPERATE,
                 statuses=unloaded,
             ),
@@ -197,10 +200,13 @@ class AdminHandlers:
         return self._view.get_namespace(str(_namespace_of(request))).state.bundles
 
     async def unload_namespace(self, request: web.Request) -> web.Response:
-        """`PUT .../unload`: 204 once every bundle is released; the next lookup places each anew."""
-        name = _namespace_of(request)
+        """`PUT .../unload`: 204 once every bundle is released; the next lookup places each anew. 409 if no broker could
+        be given one then, unless `force`.
+        """
+        name, force = _namespace_of(request), truth_of(request, "force")
 
         async def act() -> web.Response:
+            refuse_to_strand(self._view, self._view.unplaceable(), {str(name)}, force)
             before = self._owners(name)
             await self._bundles.unload_namespace(name)
             note_change(request, before, self._owners(name))
@@ -211,11 +217,11 @@ class AdminHandlers:
     async def unload_bundle(self, request: web.Request) -> web.Response:
         """`PUT .../{range}/unload[?destinationBroker=]`: 204 once released, or owned by the destination.
 
-        412 for a range that is no current bundle, 409 for a destination that is not registered, 504 when the owner
-        did not release it in time.
+        412 for a range that is no current bundle, 409 for a destination that is not registered, or if no broker could
+        be given it then, unless `force`; 504 when the owner did not release it in time.
         """
         name = BundleName(_namespace_of(request), BundleRange.parse(request.match_info["range"].lower()))
-        wanted = request.query.get("destinationBroker", "")
+        wanted, force = request.query.get("destinationBroker", ""), truth_of(request, "force")
 
         async def act() -> web.Response:
             self._leadership.get_term()  # only the leader knows for certain who is registered
@@ -224,6 +230,8 @@ class AdminHandlers:
                 known = ", ".join(sorted(self._view.brokers)) or "none"
                 return problem(HTTPStatus.CONFLICT, f"destinationBroker {wanted!r} is not registered; known: {known}")
             before = self._owners(name.namespace).get(str(name.range))
+            if destination is None and before is not None:
+                refuse_to_strand(self._view, self._view.unplaceable(), {str(name.namespace)}, force)
             await self._bundles.unload(name, destination, OwnershipReason.ADMIN_UNLOAD)
             note_change(request, before, self._owners(name.namespace).get(str(name.range)))
             return web.Response(status=HTTPStatus.NO_CONTENT)

@@ -15,7 +15,7 @@ from loadmanager.http.openapi import TEXT, Operation
 from loadmanager.http.responses import json_bytes, problem
 from loadmanager.leader.port import HealthPort, PicturePort
 from loadmanager.process_metrics import choose_format
-from loadmanager.wire.http import CannotMove, Health, Readiness
+from loadmanager.wire.http import CannotMove, Health, Readiness, ShownLimit, UnplaceableNamespaces
 
 
 class OpsHandlers:
@@ -78,6 +78,8 @@ class OpsHandlers:
             epoch=self._view.epoch,
             faults={**self._view.faults, **self._node.denied},
             cannot_move=cannot_move,
+            limits=[ShownLimit.of(each) for each in self._node.standstill.limits],
+            unplaceable=[UnplaceableNamespaces.of(each) for each in self._view.unplaceable()],
             open_to_anyone=self._gate.is_open_to_anyone,
         )
         return json_bytes(ready.to_json())

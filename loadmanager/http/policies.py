@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Generic, TypeVar
@@ -12,12 +12,22 @@ from aiohttp.typedefs import Handler
 
 from loadmanager.auth.roles import Role
 from loadmanager.core.names import BrokerId, NamespaceName, broker_host
-from loadmanager.core.policies import InvalidPolicyError, IsolationPolicy, UnloadScope, namespaces_to_unload
+from loadmanager.core.pattern_matches import PatternMatch, match_names, match_policy
+from loadmanager.core.policies import (
+    InvalidPolicyError,
+    IsolationPolicy,
+    Policies,
+    UnloadScope,
+    Unplaceable,
+    find_unplaceable,
+    namespaces_to_unload,
+)
+from loadmanager.core.settings import KEYS
 from loadmanager.errors import BadRequestError, ConflictError, NotFoundError, UnloadFailedError
 from loadmanager.http.auditing import noting
-from loadmanager.http.bodies import value_of
+from loadmanager.http.bodies import truth_of, value_of
 from loadmanager.http.forwarding import Forwarder, unloading_timeout_s
-from loadmanager.http.openapi import Operation
+from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
 from loadmanager.http.responses import json_response
 from loadmanager.leader.port import BundlePort, LaidDownPort, PicturePort, SettingsPort
 from loadmanager.wire.policies import (
@@ -26,6 +36,7 @@ from loadmanager.wire.policies import (
     BrokerUnderPolicy,
     FailureDomain,
     IsolationData,
+    ShownMatch,
     isolation_policies,
     isolation_policy,
 )
@@ -34,6 +45,11 @@ _CLUSTER = "/admin/v2/clusters/{cluster}"
 _POLICIES = f"{_CLUSTER}/namespaceIsolationPolicies"
 _DOMAINS = f"{_CLUSTER}/failureDomains"
 _NOT_BROKERS = "{policy:(?!brokers$)[^/]+}"
+_MATCHES = "/loadbalance/v1/matches"
+_EXCLUDED, _COSTS = KEYS["shedding_excluded_namespaces"], KEYS["level_move_costs"]
+_NAMESPACE_KEYS = (_EXCLUDED, _COSTS)
+"""Settings that name namespaces."""
+_SHOWN_MATCHES = 10
 
 _Data = TypeVar("_Data")
 
@@ -43,6 +59,21 @@ def check_cluster(own: str, request: web.Request) -> None:
     name = request.match_info["cluster"]
     if name != own:
         raise NotFoundError(f"cluster {name[:80]!r} not found; this one is {own!r}")
+
+
+def refuse_to_strand(
+    view: PicturePort,
+    unplaceable: Iterable[Unplaceable],
+    namespaces: Collection[str],
+    force: bool,  # noqa: FBT001 - as asked
+) -> None:
+    """Raise `ConflictError` if bundles of these namespaces would be unloaded that no broker could be given then."""
+    for each in [] if force else unplaceable:
+        for namespace in each.namespaces:
+            if namespace in namespaces and any(owned.owner for owned in view.namespaces[namespace].state.ownerships):
+                raise ConflictError(
+                    f"{each.sentence}; nothing was changed: force=true unloads their bundles all the same"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +131,22 @@ class PolicyHandlers:
         )
 
     def operations(self) -> list[Operation]:
-        return [*self._of_policies(), *self._of_domains()]
+        matches = Operation(
+            "GET",
+            _MATCHES,
+            "what an isolation policy, a failure domain, or a setting that names namespaces matches now, and namespaces"
+            " that no broker may own",
+            self.list_matches,
+            (
+                Parameter("policy", "this isolation policy"),
+                Parameter("failureDomain", "this failure domain"),
+                Parameter("setting", f"this setting: {' or '.join(_NAMESPACE_KEYS)}"),
+            ),
+            role=Role.READ,
+            response_model=list[ShownMatch],
+            statuses=(200, 404),
+        )
+        return [*self._of_policies(), *self._of_domains(), matches]
 
     def _of_policies(self) -> list[Operation]:
         policy, found = f"{_POLICIES}/{_NOT_BROKERS}", (200, 404)
@@ -148,6 +194,7 @@ class PolicyHandlers:
                 policy,
                 set_policy,
                 self.set_policy,
+                (Parameter("force", "unload also bundles that no broker may own then", BOOLEAN),),
                 role=Role.ADMIN,
                 body_model=IsolationData,
                 statuses=(204, 404, 409, 504),
@@ -234,25 +281,29 @@ class PolicyHandlers:
         return [isolation_policy(name, data) for name, data in sorted(self._isolation.known().items())]
 
     async def set_policy(self, request: web.Request) -> web.Response:
-        """`POST`: 204 once it is stored and the bundles of the namespaces it concerns are unloaded."""
+        """`POST`: 204 once it is stored and the bundles of the namespaces it concerns are unloaded; 409 if no broker
+        could own one of these then, unless `force`.
+        """
         check_cluster(self._cluster, request)
-        name = request.match_info["policy"]
+        name, force = request.match_info["policy"], truth_of(request, "force")
         data = await value_of(request, ISOLATION_DATA)
         policy = _usable(name, data)
 
         async def act() -> web.Response:
-            replaced: list[IsolationData | None] = []
+            concerned: list[str] = []
 
             def put(policies: Mapping[str, IsolationData]) -> Mapping[str, IsolationData]:
-                replaced.append(policies.get(name))
                 changed = {**policies, name: data}
-                _require_usable(changed)
+                usable = _require_usable(changed)
+                old = isolation_policy(name, policies[name]) if name in policies else None
+                scope = data.get("unload_scope", UnloadScope.CHANGED)
+                concerned[:] = namespaces_to_unload(old, policy, scope, sorted(self._view.namespaces))
+                unplaceable = find_unplaceable(Policies(usable), self._view.registrations, self._view.namespaces)
+                refuse_to_strand(self._view, unplaceable, concerned, force)
                 return changed
 
             await noting(request, self._isolation.update, put)
-            old = None if replaced[-1] is None else isolation_policy(name, replaced[-1])
-            scope = data.get("unload_scope", UnloadScope.CHANGED)
-            for namespace in namespaces_to_unload(old, policy, scope, sorted(self._view.namespaces)):
+            for namespace in concerned:
                 await self._unload(namespace, name)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
@@ -264,6 +315,54 @@ class PolicyHandlers:
         except UnloadFailedError as error:
             said = f"isolation policy {policy!r} is stored, but not every bundle of {namespace} was unloaded: {error}"
             raise UnloadFailedError(said) from None
+
+    async def list_matches(self, request: web.Request) -> web.Response:
+        """`GET ?policy= | ?failureDomain= | ?setting=`: a row for each pattern or name, and what no broker may own."""
+
+        async def act() -> web.Response:  # of the leader alone it is certain that it knows what was just set
+            return json_response([self._shown_match(each) for each in self._matches(request.query)])
+
+        return await self._forwarder.on_leader(request, act)
+
+    def _matches(self, query: Mapping[str, str]) -> list[PatternMatch]:
+        view = self._view
+        found: list[PatternMatch] = []
+        if "policy" in query:
+            policy = isolation_policy(query["policy"], self._isolation.get(query["policy"]))
+            found += match_policy(policy, view.registrations, view.namespaces)
+        if "failureDomain" in query:
+            brokers = self._domains.get(query["failureDomain"]).get("brokers", [])
+            found += match_names("brokers", brokers, view.registrations)
+        if "setting" in query:
+            found += match_names("namespaces", self._named_by(query["setting"]), view.namespaces)
+        stranded = [
+            PatternMatch("no broker", each.policy, each.namespaces, each.sentence) for each in view.unplaceable()
+        ]
+        return [*found, *stranded]
+
+    def _named_by(self, key: str) -> list[str]:
+        """The namespaces that a setting names, sorted."""
+        if key not in _NAMESPACE_KEYS:
+            raise BadRequestError(f"setting {key[:80]!r}: expected {' or '.join(_NAMESPACE_KEYS)}")
+        settings = self._live.current
+        entries = (
+            settings.load_balancer_shedding_excluded_namespaces
+            if key == _EXCLUDED
+            else settings.load_balancer_level_move_costs
+        )
+        return sorted(entry.partition("=")[0] for entry in entries)
+
+    def _shown_match(self, found: PatternMatch) -> ShownMatch:
+        of_namespaces = [self._view.namespaces[name] for name in found.matches if name in self._view.namespaces]
+        are_namespaces = found.kind in ("namespaces", "no broker")
+        return ShownMatch(
+            kind=found.kind,
+            pattern=found.pattern,
+            count=len(found.matches),
+            bundles=sum(len(each.state.bundles) for each in of_namespaces) if are_namespaces else None,
+            matches=list(found.matches[:_SHOWN_MATCHES]),
+            sentence=found.hint,
+        )
 
     async def set_domain(self, request: web.Request) -> web.Response:
         """`POST`: 204; 409 when one of the brokers is in another domain."""

@@ -30,12 +30,14 @@ from typing import Any, Literal, Protocol
 
 from loadmanager.calling import Caller
 from loadmanager.config import Settings
+from loadmanager.core.blocking_limits import BlockingLimit
 from loadmanager.core.bundles import NamespaceBundles
 from loadmanager.core.certificate.rounds import DecidedRound
 from loadmanager.core.controls import Controls
 from loadmanager.core.leadership import Sighting, Term
 from loadmanager.core.names import BrokerId, BundleName, BundleRange, NamespaceName, TopicName
 from loadmanager.core.ownership import NamespaceState, Ownership, Registration
+from loadmanager.core.policies import Unplaceable
 from loadmanager.core.reasons import Reason
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.core.standstill import Standstill
@@ -119,6 +121,10 @@ class StandstillPort(Protocol):
     @property
     def found(self) -> Sequence[Standstill]:
         """Why nothing can be moved, as the leader saw it last; nothing on a node that does not lead."""
+
+    @property
+    def limits(self) -> Sequence[BlockingLimit]:
+        """Limits that keep bundles where they are at this moment; none on a node that does not lead."""
 
 
 class HealthPort(Protocol):
@@ -267,6 +273,7 @@ class PicturePort(Protocol):
     def bundle(self, name: BundleName) -> tuple[RecordPort, int]: ...
     def bundle_of_topic(self, topic: TopicName) -> tuple[RecordPort, int]: ...
     def ownerships(self) -> Iterator[tuple[RecordPort, int, Ownership]]: ...
+    def unplaceable(self) -> list[Unplaceable]: ...
 
 
 class SettingsPort(Protocol):

@@ -208,6 +208,12 @@ def _gauges(node: Counting) -> list[Sample]:
             none,
             len(node.standstill.found),
         ),
+        (
+            "loadmanager_namespaces_unplaceable",
+            "Namespaces that no broker may own by the isolation policies; /readyz names them.",
+            none,
+            sum(len(each.namespaces) for each in node.view.unplaceable()),
+        ),
         ("loadmanager_namespaces", "Namespaces.", none, len(node.view.namespaces)),
         ("loadmanager_shedding_cycle_seconds", "Time the last round took to plan.", none, node.shedding.last_cycle_s),
     ]

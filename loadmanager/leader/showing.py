@@ -27,6 +27,7 @@ from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.audit import AuditTrail
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.wire.fleet import Briefing, BrokerState, Mark, MarkedDecision, MarkedOperation
+from loadmanager.wire.http import ShownLimit, UnplaceableNamespaces
 
 log = structlog.get_logger(__name__)
 
@@ -84,6 +85,7 @@ class Showing:
                 "dryRun": controls.dry_run or self._only_shows,
                 "breaker": briefing and briefing.breaker and briefing.breaker.model_dump(by_alias=True),
                 "cannotMove": [each.model_dump(by_alias=True) for each in (briefing.cannot_move if briefing else ())],
+                "limits": [each.model_dump(by_alias=True) for each in (briefing.limits if briefing else ())],
             },
             "drains": [each.model_dump(by_alias=True) for each in (briefing.drains if briefing else ())],
             "brokers": self._columns(glance, highest.tolist(), controls, briefing),
@@ -95,6 +97,7 @@ class Showing:
             "moving": [self._moving(bundle) for bundle in glance.releasing[:_MOST_MOVING]],
             "movingInAll": len(glance.releasing),
             "faults": view.faults,
+            "unplaceable": [UnplaceableNamespaces.of(each).model_dump(by_alias=True) for each in view.unplaceable()],
         }
 
     def briefing(self, after: Mark | None) -> Briefing:
@@ -113,6 +116,7 @@ class Showing:
                 "mark": str(mark),
                 "breaker": {"stoppedS": round(stopped_s), "bundles": len(frozen)} if stopped_s or frozen else None,
                 "cannotMove": [{"key": each.key, "sentence": each.sentence} for each in node.standstill.found],
+                "limits": [ShownLimit.of(each).model_dump(by_alias=True) for each in node.standstill.limits],
                 "drains": [node.drains.progress(broker) for broker in sorted(node.view.laid_down.controls.draining)],
                 "sick": sorted(doubts.unwell),
                 "doubted": sorted(doubts.quarantined),

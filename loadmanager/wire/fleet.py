@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field
 
 from loadmanager.wire.audit import AuditEntry
-from loadmanager.wire.http import CannotMove
+from loadmanager.wire.http import CannotMove, ShownLimit, UnplaceableNamespaces
 from loadmanager.wire.plans import DrainProgress
 from loadmanager.wire.validation import WireModel
 
@@ -82,13 +82,14 @@ class Breaker(WireModel):
 
 class Balancing(WireModel):
     """What keeps the balancer from moving bundles: `frozen` says why, and is empty when it is not; `cannot_move` why
-    nothing can be moved whatever the load.
+    nothing can be moved whatever the load; `limits` what keeps some bundles for a time.
     """
 
     frozen: str
     dry_run: bool
     breaker: Breaker | None
     cannot_move: list[CannotMove]
+    limits: list[ShownLimit]
 
 
 class MovingBundle(WireModel):
@@ -126,6 +127,7 @@ class Fleet(WireModel):
     moving: list[MovingBundle]
     moving_in_all: int
     faults: dict[str, str]
+    unplaceable: list[UnplaceableNamespaces]
 
 
 class MarkedDecision(WireModel):
@@ -146,6 +148,7 @@ class Briefing(WireModel):
     mark: MarkText
     breaker: Breaker | None
     cannot_move: list[CannotMove]
+    limits: list[ShownLimit]
     drains: list[DrainProgress]
     sick: list[str]
     doubted: list[str]

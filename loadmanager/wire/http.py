@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BaseModel, Field
 
@@ -12,6 +12,12 @@ from loadmanager.core.amounts import MAX_AMOUNT
 from loadmanager.core.hashing import HashFunction
 from loadmanager.core.names import HASH_SPACE_END
 from loadmanager.wire.validation import WireModel
+
+if TYPE_CHECKING:  # what agents do without
+    from loadmanager.core.blocking_limits import BlockingLimit
+    from loadmanager.core.policies import Unplaceable
+
+_MOST_NAMESPACES = 20
 
 Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
 
@@ -162,14 +168,45 @@ class CannotMove(WireModel):
     sentence: str
 
 
+class ShownLimit(WireModel):
+    """A limit that keeps bundles where they are now: the setting behind it, and when it ends, in ms since 1970, null if
+    nobody knows.
+    """
+
+    key: str
+    sentence: str
+    until: int | None
+
+    @classmethod
+    def of(cls, limit: BlockingLimit) -> Self:
+        until_ms = None if limit.until_s is None else round(limit.until_s * 1000)
+        return cls(key=limit.key, sentence=limit.sentence, until=until_ms)
+
+
+class UnplaceableNamespaces(WireModel):
+    """Namespaces that no broker may own, so many in all, and the isolation policy behind it, "" for none."""
+
+    policy: str
+    namespaces: list[str]
+    count: int
+    sentence: str
+
+    @classmethod
+    def of(cls, found: Unplaceable) -> Self:
+        names = list(found.namespaces[:_MOST_NAMESPACES])
+        return cls(policy=found.policy, namespaces=names, count=len(found.namespaces), sentence=found.sentence)
+
+
 class Readiness(WireModel):
     """`GET /readyz`; `faults` says what is wrong with a znode, by its path; `openToAnyone` that callers from other
-    hosts need no token. `cannotMove` is the leader's alone.
+    hosts need no token. `cannotMove` and `limits` are the leader's alone.
     """
 
     epoch: int
     faults: dict[str, str]
     cannot_move: list[CannotMove]
+    limits: list[ShownLimit]
+    unplaceable: list[UnplaceableNamespaces]
     open_to_anyone: bool
 
 

@@ -139,6 +139,19 @@ def encode_groups(groups: Mapping[str, str]) -> bytes:
     return _GROUPS.dump_json(dict(sorted(groups.items())))
 
 
+class ShownMatch(TypedDict):
+    """What one pattern or name matches now: so many brokers or namespaces, some of them, and the bundles of these
+    namespaces. `sentence` says what is wrong with it, or is empty.
+    """
+
+    kind: str
+    pattern: str
+    count: int
+    bundles: int | None
+    matches: list[str]
+    sentence: str
+
+
 class BrokerUnderPolicy(TypedDict):
     """Pulsar's BrokerNamespaceIsolationData: a broker, and the policy that names it, if one does."""
 

@@ -13,6 +13,11 @@ from loadmanager.core.names import BundleName, BundleRange, InvalidNameError, Na
 
 T = TypeVar("T")
 
+MATCHES = "/loadbalance/v1/matches"
+"""Where a node tells what patterns and names match now."""
+
+Force = Annotated[bool, typer.Option("--force", help="Unload also what no broker may own afterwards.")]
+
 
 def _named(parse: Callable[[str], T]) -> Callable[[str], T]:
     """The parser of a name for Typer, which says what is wrong in a usage error."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from loadmanager.cli.admin import draining
-from loadmanager.cli.admin.arguments import AnyCluster, Broker, Cluster, Namespace
+from loadmanager.cli.admin.arguments import MATCHES, AnyCluster, Broker, Cluster, Namespace
 from loadmanager.cli.admin.commands import command, group
 from loadmanager.cli.admin.requests import AdminRequest, delete, get, post, put
 from loadmanager.cli.moments import read_duration
+from loadmanager.core.settings import KEYS
 
 APP = group("Brokers, and the configuration that can be changed while nodes run.")
 STATS = group("What brokers report of themselves.")
@@ -59,8 +61,10 @@ def version() -> AdminRequest:
 def update_dynamic_config(
     key: _Key, value: Annotated[str, typer.Option("-v", "--value", help="The new value.")]
 ) -> AdminRequest:
-    """Change a key on all nodes."""
-    return post(_BASE, "configuration", key, value)
+    """Change a key on all nodes; of one that names namespaces, show which there are."""
+    change = post(_BASE, "configuration", key, value)
+    names_namespaces = key in (KEYS["shedding_excluded_namespaces"], KEYS["level_move_costs"])
+    return replace(change, then=lambda _: get(MATCHES, setting=key)) if names_namespaces else change
 
 
 @command(APP, "delete-dynamic-config")

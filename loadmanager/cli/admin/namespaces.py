@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from loadmanager.cli.admin.arguments import Namespace, NeededRange, Range, Yes, confirm, words
+from loadmanager.cli.admin.arguments import Force, Namespace, NeededRange, Range, Yes, confirm, words
 from loadmanager.cli.admin.commands import command, group
 from loadmanager.cli.admin.requests import AdminRequest, delete, get, post, put
 
@@ -75,13 +75,15 @@ def unload(
     destination: Annotated[
         str | None, typer.Option("-d", "--destinationBroker", help="The broker that shall own it next (with -b).")
     ] = None,
+    *,
+    force: Force = False,
 ) -> AdminRequest:
     """Have the bundles of a namespace, or one of them, released by their owner."""
     if bundle is not None:
-        return put(_BASE, namespace, bundle, "unload", destinationBroker=destination)
+        return put(_BASE, namespace, bundle, "unload", destinationBroker=destination, force=force)
     if destination is not None:
         raise typer.BadParameter("only one bundle can be given to a broker: name it with -b", param_hint="-d")
-    return put(_BASE, namespace, "unload")
+    return put(_BASE, namespace, "unload", force=force)
 
 
 @command(APP, "split-bundle")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from loadmanager.cli.admin.arguments import Cluster, pairs, words
+from loadmanager.cli.admin.arguments import MATCHES, Cluster, Force, pairs, words
 from loadmanager.cli.admin.commands import command, group
 from loadmanager.cli.admin.requests import AdminRequest, delete, get, post
 from loadmanager.core.policies import MIN_AVAILABLE, UnloadScope
@@ -39,8 +40,10 @@ def set_policy(
         str, typer.Option("--auto-failover-policy-params", help="min_limit=1,usage_threshold=80")
     ] = "min_limit=1,usage_threshold=100",
     unload_scope: Annotated[UnloadScope | None, typer.Option("--unload-scope", help="What moves at once.")] = None,
+    *,
+    force: Force = False,
 ) -> AdminRequest:
-    """Create or replace a policy."""
+    """Create or replace a policy, and show what it matches now."""
     data: IsolationData = {
         "namespaces": words(namespaces),
         "primary": words(primary),
@@ -49,7 +52,9 @@ def set_policy(
     }
     if unload_scope is not None:
         data["unload_scope"] = unload_scope.value
-    return post(_BASE, cluster, _ISOLATION, policy, body=data)
+    return replace(
+        post(_BASE, cluster, _ISOLATION, policy, body=data, force=force), then=lambda _: get(MATCHES, policy=policy)
+    )
 
 
 @command(APP, "get")
@@ -86,12 +91,12 @@ def policy_broker(
 
 def _put_domain(cluster: Cluster, domain: _Domain, brokers: _Brokers) -> AdminRequest:
     data: FailureDomain = {"brokers": words(brokers)}
-    return post(_BASE, cluster, _DOMAINS, domain, body=data)
+    return replace(post(_BASE, cluster, _DOMAINS, domain, body=data), then=lambda _: get(MATCHES, failureDomain=domain))
 
 
 @command(CLUSTERS, "create-failure-domain")
 def create_failure_domain(cluster: Cluster, domain: _Domain, brokers: _Brokers) -> AdminRequest:
-    """Create a failure domain."""
+    """Create a failure domain, and show which of its brokers are registered."""
     return _put_domain(cluster, domain, brokers)
 
 

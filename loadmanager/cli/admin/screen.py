@@ -27,8 +27,15 @@ _TROUBLED = ("unreadable", "sick", "doubted")
 _DROPPED = ("load", "bundles", "most")
 """What is left out of a line that is too long, in this order."""
 
-_NO_LEADER, _CANNOT, _FAULT, _OPEN = "no leader", "cannot move", "fault", "open"
-_URGENT = {_NO_LEADER: "red", _CANNOT: "yellow", _FAULT: "red", _OPEN: "yellow"}
+_NO_LEADER, _CANNOT, _LIMIT, _FAULT, _UNPLACEABLE, _OPEN = (
+    "no leader",
+    "cannot move",
+    "limit",
+    "fault",
+    "no broker",
+    "open",
+)
+_URGENT = {_NO_LEADER: "red", _CANNOT: "yellow", _FAULT: "red", _UNPLACEABLE: "red", _OPEN: "yellow"}
 
 
 def draw(seen: Json, width: int, height: int) -> list[str]:
@@ -50,6 +57,8 @@ def _head(seen: Json, width: int) -> list[str]:
         rows.append(("", "the leader does not answer: what only it knows is missing"))
     rows += [("balancing", "; ".join(_hindrances(seen["balancing"])) or "on")]
     rows += [(_CANNOT, each["sentence"]) for each in seen["balancing"].get("cannotMove") or ()]
+    rows += [(_LIMIT, _limit(each, seen["at"])) for each in seen["balancing"].get("limits") or ()]
+    rows += [(_UNPLACEABLE, each["sentence"]) for each in seen.get("unplaceable") or ()]
     rows += [("moving", _moving(seen))] if seen["movingInAll"] else []
     rows += [(_FAULT, f"{path}: {told}") for path, told in list(faults.items())[:_SHOWN_FAULTS]]
     if len(faults) > _SHOWN_FAULTS:
@@ -66,8 +75,16 @@ def _hindrances(balancing: Json) -> list[str]:
         "dry run: nothing is moved": balancing["dryRun"],
         f"the breaker has stopped shedding for {lasting(breaker['stoppedS'])} more": breaker["stoppedS"],
         f"the breaker keeps {breaker['bundles']} bundles where they are": breaker["bundles"],
+        "nothing can move": balancing.get("cannotMove"),
+        "limits keep bundles where they are": balancing.get("limits"),
     }
     return [sentence for sentence, is_so in told.items() if is_so]
+
+
+def _limit(limit: Json, now_ms: float) -> str:
+    until = limit["until"]
+    ends = "" if until is None else f", until {clock(until)} ({relative(until, now_ms)})"
+    return f"{limit['sentence']} ({limit['key']}){ends}"
 
 
 def _moving(seen: Json) -> str:

@@ -151,6 +151,10 @@ class ClusterModel:
         """Take later reports in by these rules."""
         self._reporters.rules = rules
 
+    @property
+    def policies(self) -> Policies:
+        return self._policies
+
     def set_policies(self, policies: Policies) -> None:
         """Take in what operators have laid down about who may own what, in place of what held before."""
         self._rows.revision += 1

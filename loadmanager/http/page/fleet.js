@@ -2,7 +2,7 @@
 
 import { endDryRun, freezeAll, liftBreaker, startDryRun, thawAll } from "./actions.js";
 import { Bars, Lines } from "./bars.js";
-import { ago, bytesPerS, duration, percent, perS, whole } from "./format.js";
+import { ago, bytesPerS, clock, duration, percent, perS, whole } from "./format.js";
 import { RESOURCES, stateWords } from "./fleet_words.js";
 import { fleet } from "./live.js";
 import { BrokerLink, Search, State } from "./parts.js";
@@ -40,8 +40,8 @@ export function FleetView() {
 const NOT_WHOLE = "Drains, the breaker, and who is sick are not known here at the moment.";
 
 function Notices({ now }) {
-  const { leader, isWhole, faults = {}, balancing } = now;
-  const { frozen, breaker, dryRun, cannotMove = [] } = balancing;
+  const { leader, isWhole, faults = {}, unplaceable = [], balancing } = now;
+  const { frozen, breaker, dryRun, cannotMove = [], limits = [] } = balancing;
   const unreadable = ([path, sentence]) =>
     html`<${Notice} kind="bad" title="A record cannot be read"><code>${path}</code>: ${sentence}<//>`;
   return html`<div class="notices">
@@ -62,9 +62,19 @@ function Notices({ now }) {
       html`<${Notice} kind="warn" title="Nothing can move">
         <ul>${cannotMove.map(({ key, sentence }) => html`<li>${sentence} <code>${key}</code></li>`)}</ul><//>`
     }
+    ${
+      limits.length > 0 &&
+      html`<${Notice} kind="info" title="Limits keep bundles where they are"><ul>${limits.map(Limit)}</ul><//>`
+    }
+    ${unplaceable.map(
+      ({ sentence }) => html`<${Notice} kind="bad" title="Namespaces without a broker">${sentence}.<//>`,
+    )}
     ${Object.entries(faults).map(unreadable)}
   </div>`;
 }
+
+const Limit = ({ key, sentence, until }) =>
+  html`<li>${sentence}${until && html`, until ${clock(until)} (${duration(Math.max(until - Date.now(), 0) / 1000)})`} <code>${key}</code></li>`;
 
 function Breaker({ stoppedS, bundles }) {
   const [title, sentence] = stoppedS

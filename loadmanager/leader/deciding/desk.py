@@ -15,6 +15,7 @@ import numpy as np
 import structlog
 
 from loadmanager.core import churn, planner, recency
+from loadmanager.core.blocking_limits import BlockingLimit, Pace, in_force, limits_of_round
 from loadmanager.core.certificate.certificate import Certified, certify
 from loadmanager.core.certificate.rounds import DecidedRound
 from loadmanager.core.explain import Situation
@@ -79,6 +80,8 @@ class Desk:
         self._rng, self._round_rng = np.random.default_rng(seed).spawn(2)
         self.last_round: DecidedRound | None = None
         """The last round of shedding of this term."""
+        self._limits: tuple[BlockingLimit, ...] = ()
+        """Behind what the last round of this term left where it is."""
         self._snapshot: Snapshot | None = None
         self._small, self._round = asyncio.Lock(), asyncio.Lock()
         self._worker = Worker("small decisions")
@@ -118,7 +121,7 @@ class Desk:
 
     def begin_term(self) -> None:
         """Draw from generators of this term's own; no round has been decided in it."""
-        self.last_round = None
+        self.last_round, self._limits = None, ()
         self._rng, self._round_rng = self._rng.spawn(2)
         self._planning.begin_term()
 
@@ -152,6 +155,12 @@ class Desk:
                 self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, self.state, rng, underWay=under_way)
                 self.recorder.remembered({**self.state, **self.churn.state})
             self.last_round = DecidedRound(snapshot.afresh(), settings, done.plan.steps)
+            current = self._live.current
+            pace = Pace(
+                current.load_balancer_shedding_interval_minutes * MINUTE_S,
+                current.load_balancer_shedding_grace_period_minutes * MINUTE_S,
+            )
+            self._limits = limits_of_round(done.plan.verdicts, snapshot.taken_at_s, pace)
             return done.plan
 
     async def _within_limits(self, proposal: Proposal, worker: Worker) -> tuple[Round, float]:
@@ -236,6 +245,14 @@ class Desk:
         if not self._view.model.is_laid_down_in(snapshot) or snapshot.brokers.find_row(destination) is None:
             snapshot = self.snapshot()
         return planner.find_move_refusal(snapshot, bundle, destination, self._live.planner)
+
+    def blocking_limits(self) -> list[BlockingLimit]:
+        """Limits that keep bundles where they are at this moment."""
+        now_s, under_way = time.time(), self.churn.share_under_way
+        standing = churn.standing_limits(
+            self.churn.state, self._recent_snapshot(), self._live.planner, now_s, under_way
+        )
+        return in_force([*standing, *self._limits], now_s)
 
     def find_excess(self, step: Unload) -> Verdict | None:
         """Why the limits on churn keep a move from being made now that no round has planned, None if they do not."""

@@ -6,6 +6,7 @@ import asyncio
 
 import structlog
 
+from loadmanager.core.blocking_limits import BlockingLimit
 from loadmanager.core.standstill import Standstill, find_standstill
 from loadmanager.leader.deciding.desk import MINUTE_S, Desk
 from loadmanager.leader.picture.live_settings import LiveSettings
@@ -20,16 +21,23 @@ class StandstillWatch:
         self._desk = desk
         self._live = live
         self.found: tuple[Standstill, ...] = ()
+        self._is_running = False
         self._told: list[str] = []
+
+    @property
+    def limits(self) -> list[BlockingLimit]:
+        """Limits that keep bundles where they are at this moment; none outside a term."""
+        return self._desk.blocking_limits() if self._is_running else []
 
     async def run(self) -> None:
         """Look as often as shedding does, until the term ends."""
+        self._is_running = True
         try:
             while True:
                 await self._live.pause(lambda settings: settings.load_balancer_shedding_interval_minutes * MINUTE_S)
                 await self._try_to_look()
         finally:
-            self.found, self._told = (), []
+            self.found, self._told, self._is_running = (), [], False
 
     async def _try_to_look(self) -> None:
         try:

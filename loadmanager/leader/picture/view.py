@@ -16,6 +16,7 @@ from loadmanager.core.controls import NO_CONTROLS, Controls
 from loadmanager.core.leadership import Sighting
 from loadmanager.core.names import BrokerId, BundleName, TopicName
 from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState, Registration
+from loadmanager.core.policies import Unplaceable, find_unplaceable
 from loadmanager.core.quality import Gate
 from loadmanager.errors import (
     BrokerNotFoundError,
@@ -135,6 +136,10 @@ class ClusterView:
     """Told of each namespace that has another record now, or none."""
     on_address: list[Callable[[BrokerId], None]] = field(default_factory=list)
     """Told of each broker that lookups answer with from now on, with something else, or no more."""
+
+    def unplaceable(self) -> list[Unplaceable]:
+        """Namespaces that no registered broker may own, by what keeps them from it."""
+        return find_unplaceable(self.model.policies, self.registrations, self.namespaces)
 
     def get_namespace(self, name: str) -> NamespaceEntry:
         entry = self.namespaces.get(name)

@@ -199,8 +199,29 @@ REQUESTS = {
 def test_a_command_asks_for(node: RecordingNode, line: str, request_made: tuple[str, str, object]) -> None:
     done = run(line, node.url)
     assert (done.exit_code, done.output) == (0, "")
-    ((method, path, body),) = node.asked
+    (method, path, body), *then = node.asked
     assert (method, path, json.loads(body) if body else None) == request_made
+    assert all((method, path.partition("?")[0]) == ("GET", "/loadbalance/v1/matches") for method, path, _ in then)
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"),
+    [
+        ("ns-isolation-policy set c p --namespaces t/.* --primary b --force", ["?force=true", "policy=p"]),
+        ("clusters create-failure-domain c --domain-name d --broker-list b:1", ["", "failureDomain=d"]),
+        ("brokers update-dynamic-config -c loadBalancerSheddingExcludedNamespaces -v t/x", ["", "Namespaces"]),
+        ("brokers update-dynamic-config -c loadBalancerSheddingEnabled -v true", [""]),
+        ("namespaces unload t/ns --force", ["?force=true"]),
+        ("namespaces unload t/ns -b 0x00000000_0xffffffff --force", ["?force=true"]),
+    ],
+)
+def test_a_command_that_names_brokers_or_namespaces_shows_what_it_matches(
+    node: RecordingNode, line: str, asked: list[str]
+) -> None:
+    done = run(line, node.url)
+    assert done.exit_code == 0, done.output
+    assert len(node.asked) == len(asked)
+    assert all(path.endswith(end) for (_, path, _), end in zip(node.asked, asked, strict=True)), node.asked
 
 
 async def test_every_command_asks_for_something_that_a_node_answers() -> None:

@@ -58,7 +58,7 @@ def seen(**others: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of it
         "nodes": ["n1:8080", "n2:8080"],
         "openToAnyone": False,
         "isWhole": True,
-        "balancing": {"frozen": "", "dryRun": False, "breaker": None, "cannotMove": []},
+        "balancing": {"frozen": "", "dryRun": False, "breaker": None, "cannotMove": [], "limits": []},
         "drains": [],
         "brokers": brokers(20.0, 90.0),
         "mean": 55.0,
@@ -68,6 +68,7 @@ def seen(**others: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of it
         "unowned": 0,
         "moving": [],
         "movingInAll": 0,
+        "unplaceable": [],
         "faults": {},
         **others,
     }
@@ -104,6 +105,21 @@ def test_a_bound_that_the_load_has_fallen_below_is_not_said() -> None:
     assert draw(seen(lowerBound=90.1), 80, 24)[-1] == "mean 55 % (│)"
 
 
+def test_limits_are_said_with_their_setting_and_their_end_and_namespaces_that_no_broker_may_own() -> None:
+    limits = [
+        {"key": "loadBalancerX", "sentence": "2 bundles wait", "until": NOON_MS + 240_000},
+        {"key": "loadBalancerY", "sentence": "1 broker waits", "until": None},
+    ]
+    said = {"policy": "p", "namespaces": ["t/ns"], "count": 1, "sentence": "No broker may own t/ns"}
+    told = draw(seen(balancing=seen()["balancing"] | {"limits": limits}, unplaceable=[said]), 120, 40)
+    assert told[2:6] == [
+        "balancing  limits keep bundles where they are",
+        "limit      2 bundles wait (loadBalancerX), until 12:04:00Z (in 4 min)",
+        "limit      1 broker waits (loadBalancerY)",
+        "no broker  No broker may own t/ns",
+    ]
+
+
 def test_all_that_is_wrong_is_said() -> None:
     drain = {"broker": "b2:8080", "state": "draining", "since": 1, "bundlesLeft": 9, "moved": 1, "failed": 0}
     lines = draw(
@@ -115,6 +131,7 @@ def test_all_that_is_wrong_is_said() -> None:
                 "dryRun": True,
                 "breaker": {"stoppedS": 720, "bundles": 2},
                 "cannotMove": [{"key": "loadBalancerX", "sentence": "Nothing can move because of loadBalancerX"}],
+                "limits": [],
             },
             drains=[{**drain, "ratePerS": 3.0, "etaS": 3, "blocked": []}],
             brokers=brokers(50.0, 10.0, state="sick"),

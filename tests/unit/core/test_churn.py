@@ -139,6 +139,18 @@ def test_moves_of_namespaces_that_are_gone_or_idle_by_now_use_up_nothing(
     assert often.moved_share(cluster, NOW_S) == pytest.approx(counted), "that of a bundle that moves often is its own"
 
 
+def test_what_keeps_everything_is_known_before_a_round_wants_anything() -> None:
+    cluster = of_loads(40, 60)
+    assert churn.standing_limits({}, cluster, SETTINGS, NOW_S, 1.0) == [], "what is under way ends by itself"
+    state = moved(moved({}, 0, A, B, at_s=NOW_S - 600, share=0.4), 1, A, B, at_s=NOW_S - 60, share=0.5)
+    assert churn.standing_limits(state, cluster, SETTINGS, NOW_S, 0.0) == []
+    (hour,) = churn.standing_limits(state, cluster, SETTINGS, NOW_S, 0.1)
+    assert (hour.key, hour.until_s) == ("loadBalancerMaxLoadMovedPerHourPercentage", NOW_S + 3000)
+    stopped = Memory(stopped_until_s=NOW_S + 5).into({})
+    (breaker,) = churn.standing_limits(stopped, cluster, SETTINGS, NOW_S, 0.0)
+    assert (breaker.key, breaker.until_s) == ("loadBalancerThrashSheddingStopMinutes", NOW_S + 5)
+
+
 def test_what_an_operator_moved_uses_up_nothing() -> None:
     state = moved({}, 8, A, B, share=1.0, is_own=False)
     assert limited(a_plan(unload(0)), of_loads(40, 60), state)[0] == [bundle(0)]

@@ -336,7 +336,8 @@ def test_why_a_broker_keeps_what_is_too_much_is_said() -> None:
     given = cluster(a=carrying("a", [5.0] * 20), b=carrying("b", [5.0] * 4))
     spent = shed(given, {"moved": [[NOW_S - 10, 1.0]]})
     assert verdict_of(spent, "a").startswith(
-        "No move because only 0 % of all load may move in the next 3590 s (loadBalancerMaxLoadMovedPerHourPercentage 100 %)"
+        "No move because only 0 % of all load may move in the next 3590 s"
+        " (loadBalancerMaxLoadMovedPerHourPercentage 100 %)"
     )
     gone = shed(given, {"moved": [[NOW_S - 10, 1.0, {"t/deleted": 1.0}]]})
     assert gone.bundles, "what was moved of a deleted namespace uses up nothing"

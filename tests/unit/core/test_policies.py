@@ -9,12 +9,14 @@ from support.builders import broker, bundle, report, snapshot
 
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.names import BrokerId
+from loadmanager.core.pattern_matches import PatternMatch, match_names, match_policy
 from loadmanager.core.policies import (
     NO_POLICIES,
     InvalidPolicyError,
     IsolationPolicy,
     Policies,
     domain_of_each_broker,
+    find_unplaceable,
     namespaces_to_unload,
 )
 
@@ -224,3 +226,56 @@ def test_the_namespaces_that_a_changed_policy_concerns_are_unloaded_by_its_scope
     old: IsolationPolicy | None, scope: str, unloaded: list[str]
 ) -> None:
     assert namespaces_to_unload(old, a_policy("t/a.*"), scope, NAMESPACES) == unloaded
+
+
+A_AND_B = [BrokerId("a:8080"), BrokerId("b:8080")]
+
+
+@pytest.mark.parametrize(
+    ("policy", "brokers", "stranded"),
+    [
+        (IsolationPolicy("p", ("t/.*",), ("a",)), A_AND_B, {}),
+        (IsolationPolicy("p", ("t/.*",), ("c",)), A_AND_B, {"p": ("t/x", "t/y")}),
+        (IsolationPolicy("p", ("t/.*",), ("c",)), [], {}),
+        (IsolationPolicy("p", ("t/.*",), ("c",), ("b",)), A_AND_B, {}),
+        (IsolationPolicy("p", ("t/.*",), ("c",), ("b",), min_limit=0), A_AND_B, {"p": ("t/x", "t/y")}),
+        (IsolationPolicy("p", ("t/.*",), ("c",), ("d",)), A_AND_B, {"p": ("t/x", "t/y")}),
+        (IsolationPolicy("p", ("t/x",), (".*",)), A_AND_B, {"": ("t/y", "u/z")}),
+        (IsolationPolicy("p", ("v/.*",), ("c",)), A_AND_B, {}),
+    ],
+)
+def test_namespaces_that_no_broker_may_own_are_found_by_policy(
+    policy: IsolationPolicy, brokers: list[BrokerId], stranded: dict[str, tuple[str, ...]]
+) -> None:
+    found = find_unplaceable(Policies((policy,)), brokers, ["u/z", "t/y", "t/x"])
+    assert {each.policy: each.namespaces for each in found} == stranded
+    for each in found:
+        assert all(name in each.sentence for name in each.namespaces)
+        assert ("isolation policy 'p'" in each.sentence) == (each.policy == "p")
+    many = find_unplaceable(Policies((policy,)), brokers, [f"t/{number:02}" for number in range(9)])
+    assert all("t/04 and 4 more: " in each.sentence for each in many)
+    assert find_unplaceable(NO_POLICIES, brokers, ["t/x"]) == []
+
+
+def test_each_pattern_tells_what_it_matches_and_what_is_wrong_with_it() -> None:
+    brokers = [BrokerId("b-1:8080"), BrokerId("b-2:8080"), BrokerId("[::1]:8080")]
+    primary = ("b-.*", "http://b-1", r"b-1:\d+", "b-1:8080", "[::1]", r"\[::1\]", "x")
+    policy = IsolationPolicy("p", ("t/.*", "default", "persistent://t/ns", "t/none"), primary)
+    found = match_policy(policy, brokers, ["t/b", "t/a", "u/c"])
+    assert [(each.pattern, each.matches, each.hint) for each in found] == [
+        ("t/.*", ("t/a", "t/b"), ""),
+        ("default", (), "it matches nothing: expected tenant/namespace"),
+        ("persistent://t/ns", (), "it matches nothing: expected tenant/namespace, without a domain"),
+        ("t/none", (), "it matches nothing"),
+        ("b-.*", ("b-1:8080", "b-2:8080"), ""),
+        ("http://b-1", (), "it matches nothing: expected a host, without a scheme"),
+        (r"b-1:\d+", (), "it matches nothing: expected a host, without a port"),
+        ("b-1:8080", (), "it matches nothing: expected a host, without a port"),
+        ("[::1]", (), r"it matches nothing: brackets stand for one character of those in them; write \[ and \]"),
+        (r"\[::1\]", ("[::1]:8080",), ""),
+        ("x", (), "it matches nothing"),
+    ]
+    assert match_names("brokers", ["b-1:8080", "c:1"], brokers) == [
+        PatternMatch("brokers", "b-1:8080", ("b-1:8080",), ""),
+        PatternMatch("brokers", "c:1", (), "it is not registered"),
+    ]

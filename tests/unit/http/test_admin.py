@@ -198,7 +198,7 @@ async def test_a_parameter_that_is_misspelt_changes_nothing(node: RunningNode, o
     before = node.ownership(owned)
     reply = await node.put(f"/admin/v2/namespaces/{owned}/unload?destination=b2:8080")
     assert reply.status == 400
-    assert reply.reason == "query parameter 'destination': unknown; known: destinationBroker"
+    assert reply.reason == "query parameter 'destination': unknown; known: destinationBroker, force"
     assert node.ownership(owned) == before
 
 

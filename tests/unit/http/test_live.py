@@ -64,7 +64,7 @@ async def test_the_fleet_has_a_column_for_each_figure_and_says_who_leads(cluster
     assert fleet["lowerBound"] is None
     cannot_move = {each["key"]: each["sentence"] for each in fleet["balancing"].pop("cannotMove")}
     assert cannot_move["loadBalancerSheddingEnabled"].startswith("Nothing can move because")
-    assert fleet["balancing"] == {"frozen": "night", "dryRun": False, "breaker": None}
+    assert fleet["balancing"] == {"frozen": "night", "dryRun": False, "breaker": None, "limits": []}
 
 
 async def test_what_operators_and_doubts_say_of_brokers_is_their_state(cluster: Cluster) -> None:

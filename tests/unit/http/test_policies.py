@@ -76,6 +76,56 @@ async def test_what_a_new_policy_concerns_is_unloaded_by_its_scope(scope: str | 
         assert (await leader.lookup(TOPIC)).json()["brokerId"] == ("b3:8080" if unloaded else "b1:8080")
 
 
+async def test_bundles_that_no_broker_could_own_are_not_unloaded_unless_that_is_forced() -> None:
+    async with a_leader() as (cluster, leader):
+        broker = await cluster.a_broker("b1:8080")
+        await cluster.a_namespace()
+        await leader.lookup(TOPIC)
+        bundle = leader.bundle_of(TOPIC)
+        stranding = {**POLICY, "primary": ["http://b1"], "secondary": []}
+        refused = await leader.ask("POST", f"{ISOLATION}/p", json=stranding)
+        assert (refused.status, broker.unloads) == (409, [])
+        assert "No broker may own t/ns: isolation policy 'p' names none that is registered" in refused.reason
+        assert (await leader.get(ISOLATION)).json() == {}
+        assert await post(leader, f"{ISOLATION}/p", json={**stranding, "unload_scope": "none"}) == 204
+        (said,) = (await leader.get("/readyz")).json()["unplaceable"]
+        assert (said["policy"], said["namespaces"], said["count"]) == ("p", ["t/ns"], 1)
+        assert (await leader.get("/loadbalance/v1/fleet")).json()["unplaceable"] == [said]
+        assert 'namespaces_unplaceable{cluster="standalone"} 1.0' in (await leader.get("/metrics")).body.decode()
+        for path in ("t/ns", bundle):
+            unload = f"/admin/v2/namespaces/{path}/unload"
+            assert (await leader.put(unload)).status == 409
+            assert (await leader.lookup(TOPIC)).status == 200
+        assert (await leader.put(f"{unload}?destinationBroker=b1:8080")).status == 204
+        assert (await leader.put(f"{unload}?force=true")).status == 204
+        assert leader.ownership(bundle).owner is None
+
+
+async def test_what_patterns_and_names_match_is_told() -> None:
+    async with a_leader() as (cluster, leader):
+        await cluster.a_broker("b1:8080")
+        await cluster.a_namespace("t/ns", bundles={"numBundles": 8})
+        assert await post(leader, f"{ISOLATION}/p?force=true", json={**POLICY, "primary": ["c.*"]}) == 204
+        assert await post(leader, f"{DOMAINS}/d", json={"brokers": ["b1:8080", "c1:8080"]}) == 204
+        key = "loadBalancerSheddingExcludedNamespaces"
+        assert await post(leader, f"/admin/v2/brokers/configuration/{key}/t%2Fns%2Ct%2Fx") == 200
+
+        async def told(query: str) -> list[tuple[str, str, int, int | None]]:
+            rows = (await leader.get(f"/loadbalance/v1/matches?{query}")).json()
+            return [(row["kind"], row["pattern"], row["count"], row["bundles"]) for row in rows]
+
+        policy = [("namespaces", "t/.*", 1, 8), ("primary", "c.*", 0, None), ("secondary", "b2", 0, None)]
+        stranded = [("no broker", "p", 1, 8)]
+        assert await told("policy=p") == [*policy, *stranded]
+        domain = [("brokers", "b1:8080", 1, None), ("brokers", "c1:8080", 0, None)]
+        assert await told("failureDomain=d") == [*domain, *stranded]
+        excluded = [("namespaces", "t/ns", 1, 8), ("namespaces", "t/x", 0, 0)]
+        assert await told(f"setting={key}") == [*excluded, *stranded]
+        assert await told("setting=loadBalancerLevelMoveCosts") == stranded
+        assert (await leader.get("/loadbalance/v1/matches?policy=q")).status == 404
+        assert (await leader.get("/loadbalance/v1/matches?setting=x")).status == 400
+
+
 async def test_a_policy_set_again_as_it_was_unloads_nothing_and_nothing_of_other_namespaces() -> None:
     async with a_leader() as (cluster, leader):
         await cluster.a_broker("b1:8080")
@@ -93,7 +143,7 @@ async def test_a_policy_whose_unloads_fail_is_stored_and_the_answer_says_so() ->
         await cluster.a_namespace("t/ns")
         await leader.lookup(TOPIC)
         broker.status = 503
-        reply = await leader.ask("POST", f"{ISOLATION}/p", json={**POLICY, "primary": ["b3"]})
+        reply = await leader.ask("POST", f"{ISOLATION}/p?force=true", json={**POLICY, "primary": ["b3"]})
         assert reply.status == 504
         assert reply.reason.startswith("isolation policy 'p' is stored, but not every bundle of t/ns was unloaded: ")
         assert list((await leader.get(ISOLATION)).json()) == ["p"]

@@ -1,0 +1,75 @@
+"""Limits that keep bundles where they are: their setting, and when they end."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadmanager.core.blocking_limits import GRACE_PERIOD, BlockingLimit, Pace, in_force, limits_of_round
+from loadmanager.core.plan import Figure, Verdict
+from loadmanager.core.reasons import ChurnReason, Reason, SheddingReason
+from loadmanager.core.shedding.level import LevelReason
+
+NOW_S = 1_000_000.0
+PACE = Pace(60.0, 1800.0)
+CYCLE = "loadBalancerMaxLoadMovedPerCyclePercentage"
+
+
+def limits(*verdicts: tuple[Reason, dict[str, Figure]]) -> tuple[BlockingLimit, ...]:
+    said = [Verdict(f"t/{number}", reason, acted=False, why=why) for number, (reason, why) in enumerate(verdicts)]
+    return limits_of_round(said, NOW_S, PACE)
+
+
+@pytest.mark.parametrize(
+    ("reason", "why", "key", "left_s"),
+    [
+        (ChurnReason.MOVED_ENOUGH_THIS_CYCLE, {}, CYCLE, 60.0),
+        (ChurnReason.MOVED_ENOUGH_THIS_HOUR, {"seconds_left": 90}, "loadBalancerMaxLoadMovedPerHourPercentage", 90.0),
+        (ChurnReason.MOVED_ENOUGH_THIS_HOUR, {}, "loadBalancerMaxLoadMovedPerHourPercentage", None),
+        (
+            ChurnReason.NO_RETURN,
+            {"seconds_ago": 600, "loadBalancerReturnCoolDownMinutes": 60},
+            "loadBalancerReturnCoolDownMinutes",
+            3000.0,
+        ),
+        (ChurnReason.KEEPS_RETURNING, {"seconds_left": 5}, "loadBalancerThrashBundleFreezeMinutes", 5.0),
+        (ChurnReason.SHEDDING_STOPPED, {"seconds_left": 7}, "loadBalancerThrashSheddingStopMinutes", 7.0),
+        (LevelReason.BUDGET_SPENT, {"key": "budget"}, "budget", 60.0),
+        (LevelReason.BUDGET_SPENT, {"key": "budget", "seconds_left": 8}, "budget", 8.0),
+        (LevelReason.NO_LEVELLING_MOVE, {"resting": 2, "seconds_left": 9}, "loadBalancerLevelRestMinutes", 9.0),
+        (LevelReason.RESTS_AFTER_RESTART, {"seconds_left": 3}, "loadBalancerLevelCalmMinutes", 3.0),
+        (SheddingReason.NO_ELIGIBLE_BUNDLE, {"recently_unloaded": 1}, GRACE_PERIOD, 1800.0),
+    ],
+)
+def test_a_limit_has_a_key_and_an_end(reason: Reason, why: dict[str, Figure], key: str, left_s: float | None) -> None:
+    (limit,) = limits((reason, why))
+    assert (limit.key, limit.until_s) == (key, None if left_s is None else NOW_S + left_s)
+    assert " waits: " in limit.sentence
+
+
+def test_what_does_not_end_by_itself_is_no_limit() -> None:
+    acted = Verdict("t/x", ChurnReason.MOVED_ENOUGH_THIS_CYCLE, acted=True)
+    assert limits_of_round([acted], NOW_S, PACE) == ()
+    assert not limits(
+        (LevelReason.NO_LEVELLING_MOVE, {"resting": 0}),
+        (SheddingReason.NO_ELIGIBLE_BUNDLE, {"recently_unloaded": 0}),
+        (SheddingReason.SINGLE_BUNDLE, {}),
+    )
+
+
+def test_those_of_one_setting_are_counted_until_the_first_of_them_ends() -> None:
+    (limit,) = limits(
+        (ChurnReason.KEEPS_RETURNING, {"seconds_left": 9}), (ChurnReason.KEEPS_RETURNING, {"seconds_left": 4})
+    )
+    assert limit.sentence == "2 bundles wait: too many returns to former owners"
+    assert limit.until_s == NOW_S + 4
+
+
+def test_what_has_ended_is_not_in_force_and_a_setting_is_told_once() -> None:
+    told = [
+        BlockingLimit("a", "1", NOW_S + 9),
+        BlockingLimit("a", "2", NOW_S + 1),
+        BlockingLimit("b", "3", None),
+        BlockingLimit("c", "4", NOW_S + 2),
+        BlockingLimit("d", "5", NOW_S),
+    ]
+    assert [limit.sentence for limit in in_force(told, NOW_S)] == ["4", "1", "3"]
