@@ -247,7 +247,7 @@ class Unplaceable:
         who = f"{shown} and {more} more" if more > 0 else shown
         if not self.policy:
             return f"No broker may own {who}: each is the primary of an isolation policy, and these are in none"
-        return f"No broker may own {who}: isolation policy {self.policy!r} names none that is registered"
+        return f"No broker may own {who}: isolation policy {self.policy!r} matches no registered broker"
 
 
 def find_unplaceable(policies: Policies, brokers: Collection[BrokerId], namespaces: Iterable[str]) -> list[Unplaceable]:

@@ -10,6 +10,8 @@ from playwright.async_api import Locator, expect
 from support.page import BROKERS, Shown, on_one_loop, report
 from support.waiting import eventually
 
+from loadmanager.core.blocking_limits import BlockingLimit
+
 pytestmark = on_one_loop
 
 
@@ -193,6 +195,26 @@ async def test_what_keeps_every_bundle_where_it_is_is_said_with_the_key(shown: S
     finally:
         await node.ask("DELETE", f"/admin/v2/brokers/configuration/{key}")
         node.node.standstill.found = ()
+
+
+async def test_limits_and_namespaces_that_no_broker_may_own_are_told(shown: Shown) -> None:
+    desk, policy = shown.node.node.desk, "/admin/v2/clusters/standalone/namespaceIsolationPolicies/nobody"
+    limit = BlockingLimit("loadBalancerReturnCoolDownMinutes", "2 bundles wait: too soon", time.time() + 600)
+    desk._limits = (limit, BlockingLimit("loadBalancerLevelRestMinutes", "1 broker waits: all rest", None))
+    data = {"namespaces": ["t/.*"], "primary": ["http://b1"], "unload_scope": "none"}
+    assert (await shown.node.ask("POST", policy, json=data)).status == 204
+    try:
+        await shown.open("fleet")
+        limits = shown.page.locator(".notice").filter(has_text="Limits keep bundles where they are").locator("li")
+        await expect(limits).to_have_count(2)
+        await expect(limits.first).to_contain_text(re.compile(r"too soon, until \d\d:\d\d:\d\d \((9|10) min"))
+        await expect(limits.first.locator("code")).to_have_text(limit.key)
+        stranded = shown.page.locator(".notice").filter(has_text="Namespaces without a broker")
+        await expect(stranded).to_contain_text("isolation policy 'nobody' matches no registered broker")
+        await expect(shown.page.get_by_label("At a glance")).to_contain_text("Balancing▲ limited")
+    finally:
+        desk._limits = ()
+        assert (await shown.node.ask("DELETE", policy)).status == 204
 
 
 async def test_plans_that_are_kept_are_listed(shown: Shown) -> None:

@@ -121,8 +121,15 @@ function Summary({ now }) {
   </section>`;
 }
 
-function Balancing({ frozen, breaker, dryRun }) {
-  const said = frozen ? "frozen" : breaker?.stoppedS ? "stopped" : dryRun ? "dry run" : "on";
+function Balancing({ frozen, breaker, dryRun, cannotMove = [], limits = [] }) {
+  const states = [
+    ["frozen", frozen],
+    ["stopped", breaker?.stoppedS],
+    ["dry run", dryRun],
+    ["blocked", cannotMove.length],
+    ["limited", limits.length],
+  ];
+  const said = states.find(([, isSo]) => isSo)?.[0] ?? "on";
   return html`<${Figure} name="Balancing" value=${said} kind=${said === "on" ? "" : "warn"}>
     ${!frozen && html`<button class="plain" onClick=${freezeAll}>Freeze…</button>`}${" "}
     ${!dryRun && html`<button class="plain" onClick=${startDryRun}>Dry run…</button>`}<//>`;

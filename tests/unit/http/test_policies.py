@@ -85,7 +85,7 @@ async def test_bundles_that_no_broker_could_own_are_not_unloaded_unless_that_is_
         stranding = {**POLICY, "primary": ["http://b1"], "secondary": []}
         refused = await leader.ask("POST", f"{ISOLATION}/p", json=stranding)
         assert (refused.status, broker.unloads) == (409, [])
-        assert "No broker may own t/ns: isolation policy 'p' names none that is registered" in refused.reason
+        assert "No broker may own t/ns: isolation policy 'p' matches no registered broker" in refused.reason
         assert (await leader.get(ISOLATION)).json() == {}
         assert await post(leader, f"{ISOLATION}/p", json={**stranding, "unload_scope": "none"}) == 204
         (said,) = (await leader.get("/readyz")).json()["unplaceable"]
