@@ -7,8 +7,8 @@ and the disturbance that every move is. Where no move helps, exchanges are weigh
 brokers. Where there is none either, a large bundle goes to another broker, and small ones leave that one for it. A
 broker that nothing helps is left, and the next one is looked at. What is left of all of them is gone over again, by
 scales on which it counts for more and more (`score.py`). A bundle that a step has put somewhere may be put elsewhere by
-a later one, and moves once all the same. What need not have moved in the end stays. Work is bounded by counts, never by
-a clock.
+a later one, and moves once all the same. What need not have moved in the end stays, and so does what changes less than
+noise does. Work is bounded by counts, never by a clock.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ _MOST_ROOMS = 100
 _COST_POWER = 0.75
 """Below 1, so that large bundles move while there is room for them."""
 _LEAST_GAIN = 1e-9
+_LEAST_CHANGE = 0.01
+"""A change of heat by a smaller part is noise, however steady load is."""
 
 
 def find_moves(task: Task) -> Found:
@@ -59,9 +61,9 @@ class _Search:
         self.owned: list[Rows] = []
 
     def run(self) -> Found:
-        heat = self.heat.copy()
+        heat_before = self.heat.copy()
         goal = move_many(self.draft)
-        before = score(heat, self.part, self.draft.target)
+        before = score(heat_before, self.part, self.draft.target)
         self._level()
         at, moved, heat = self.at.copy(), self.draft.moved, self.heat.copy()
         for scale in () if self.spent else LEFT_OVER:
@@ -71,6 +73,7 @@ class _Search:
         if self._score() > before:
             self.at[:], self.draft.moved, self.heat[:] = at, moved, heat
         self._trim(goal)
+        self._drop_noise(heat_before)
         heat = self.draft.hottest()
         return Found(self._moves(), self.draft.moved, before, self._score(), heat, self.stuck, self.spent)
 
@@ -203,6 +206,24 @@ class _Search:
             origin = int(task.assigned[row])
             if (self.heat[origin] + task.loads.need[row] * self.per_need[origin]).max() <= goal:
                 self._put(Move(row, int(self.at[row]), origin))
+
+    def _drop_noise(self, before: FloatArray) -> None:
+        """Undo the moves of a broker that change its heat by no more than its noise, all together, and do not bring it
+        to the target. Where moves are to fill brokers, those count that take. `before` (M, R) is the heat at first.
+        """
+        task = self.task
+        rows = np.flatnonzero(self.at != task.assigned)
+        helped = self.at[rows] if task.fills else task.assigned[rows]
+        change = np.zeros_like(before)
+        np.add.at(change, helped, task.loads.need[rows] * self.per_need[helped])
+        least = np.maximum(task.noise, _LEAST_CHANGE)[:, None] * np.maximum(before, 1.0)
+        hottest, target = before.max(axis=1, initial=0.0), self.draft.target
+        is_relieved = (hottest > target) & (self.draft.hottest() <= target)
+        is_noise = ~(is_relieved | (change > least).any(axis=1))[helped]
+        for row in rows[is_noise].tolist():
+            self._put(Move(row, int(self.at[row]), int(task.assigned[row])))
+        if len(rows) and is_noise.all():
+            self.heat[:], self.spent = before, False
 
     def _worth(self, broker: int) -> float:
         """What it may cost at the most to have the broker at the target."""

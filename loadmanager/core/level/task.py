@@ -29,7 +29,8 @@ class Move:
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
     """Which bundles (N,) may move, which brokers (M,) may give and take. `share` (N,) of all load is what the budget
-    goes by, `cost` (N,), in the same unit, what a gain is weighed against.
+    goes by, `cost` (N,), in the same unit, what a gain is weighed against. `noise` (M,) is a part of each broker's
+    load. `fills`: moves are to fill brokers that take, and not to relieve those that give.
 
     Bundles of one of the `classes` (N,) may be owned by the same brokers, `owners` (K, M), before any move is made. For
     one that is `limited` (N,), `may_move` has to be asked before each move, and for all where topics run out: the
@@ -44,7 +45,9 @@ class Task:
     takers: BoolArray
     share: FloatArray
     cost: FloatArray
+    noise: FloatArray
     target: float
+    fills: bool
     budget: float
     classes: IntArray
     owners: BoolArray

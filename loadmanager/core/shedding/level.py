@@ -254,7 +254,7 @@ class _Round:
         return self._fill(replace(task, movable=unrested), came_s == newest_s), LevelReason.FILLS_COLD_BROKER
 
     def _fill(self, task: Task, cold: BoolArray) -> Found:
-        return find_moves(replace(task, takers=cold, target=1.0))
+        return find_moves(replace(task, takers=cold, target=1.0, fills=True))
 
     def _task(self) -> Task:
         """To bring all brokers that are not awaiting a report down to the target; the others give nothing, also not in
@@ -272,7 +272,9 @@ class _Round:
             takers=self._takers,
             share=share,
             cost=share * move_costs(snapshot, self._settings.level_move_costs),
+            noise=self._noise,
             target=self._bands.target,
+            fills=False,
             budget=self._budget,
             classes=limits.classes,
             owners=limits.owners,

@@ -63,6 +63,15 @@ def verdict_of(found: Shed, host: str) -> str:
     return verdict.sentence()
 
 
+@pytest.mark.parametrize("size", [1e-9, 1e-3, 0.01])
+def test_weightless_bundles_next_to_a_giant_one_stay(size: float) -> None:
+    idle = {host: carrying(host, []) for host in "bcde"}
+    found = shed(cluster(a=carrying("a", [100.0] + [size] * 40), **idle))
+    assert moves(found) == 0
+    assert found.metrics["heat"] == found.metrics["heatAfter"] == pytest.approx(5.0)
+    assert "none of its 41 bundles may go where it makes load lie more evenly" in verdict_of(found, "a")
+
+
 # Cost
 
 

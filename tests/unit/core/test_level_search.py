@@ -46,7 +46,9 @@ def task_of(
         takers=everyone,
         share=share,
         cost=share,
+        noise=np.zeros(brokers),
         target=target,
+        fills=False,
         budget=budget,
         classes=np.zeros(len(need), dtype=np.int64),
         owners=everyone[None, :],
@@ -80,6 +82,18 @@ def test_the_hottest_broker_gives_what_is_too_much_to_the_coldest() -> None:
 def test_what_lies_evenly_enough_stays() -> None:
     found = find_moves(task([[5.0, 5.0], [5.0, 4.6]]))
     assert (found.moves, found.before, found.after, found.share) == ([], 0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(("size", "noise", "moved"), [(1e-9, 0.0, 0), (0.01, 0.0, 0), (0.1, 0.0, 40), (0.1, 0.05, 0)])
+def test_what_changes_less_than_noise_stays(size: float, noise: float, moved: int) -> None:
+    """Next to a giant bundle that has to stay."""
+    given = task([[100.0] + [size] * 40, [2.0], [3.0], [], []], noise=np.full(5, noise))
+    found = find_moves(given)
+    assert len(found.moves) == moved
+    assert after(given, found) == pytest.approx(found.heat)
+    assert moved or found.after == found.before
+    filled = find_moves(replace(given, target=1.0, fills=True))
+    assert len(filled.moves) == (40 if size == 0.1 else 0)
 
 
 def test_bundles_are_exchanged_where_no_move_helps() -> None:
