@@ -16,13 +16,15 @@ from typing import Any
 from aiohttp import web
 from protocol.parties import Party, VirtualLoop
 
-from loadmanager.broker import Hosting
+from loadmanager.broker import CloseReason, Closing, Hosting, Topic
 from loadmanager.broker.contract import Contract
 from loadmanager.clock import now_s
 from loadmanager.demo.hosting import TopicHost
 
 _PREPARES_S = (0.0, 0.0, 0.0, 0.1, 1.0, 3.0)
 """How long it takes to prepare; the last is longer than anybody waits for it."""
+_CLOSES_S = (0.0, 0.0, 0.0, 0.05, 1.0, 3.0)
+"""How long it takes to close a topic; the last is longer than one attempt at an unload."""
 
 
 @dataclass(slots=True)
@@ -110,8 +112,10 @@ class Broker:
         self.hosting = self.host.hosting
         self.hosting._contract = _WatchedContract(lambda: served.renewed(party.name))
         self.hosting._on_prepare = self._prepare
+        self.hosting._on_close = self._close
         self._rng = rng
         self._can_prepare = self._rng.random() < 0.75
+        self._party, self._loop = party, served.loop
         self._openings: set[asyncio.Task[object]] = set()
         served.joined(party.name, party, self.hosting)
 
@@ -126,6 +130,14 @@ class Broker:
         topic = await self.host.find_or_open(request.query["topic"])
         return web.Response(status=204 if topic is not None else 409)
 
+    async def _close(self, hosted: Topic, closing: Closing) -> None:
+        """With a lease something is written first, by a disk that goes on while this process is paused."""
+        if closing.reason is not CloseReason.LAPSED:
+            written: asyncio.Future[None] = self._loop.create_future()
+            self._loop.as_party(self._party, self._rng.choice(_CLOSES_S), _finish, written)
+            await written
+        await self.host._close(hosted, closing)
+
     async def _prepare(self, _bundle: str, topics: Sequence[str]) -> None:
         """Opens what is about to come as soon as it may: by then it has asked for it."""
         for topic in topics:
@@ -133,3 +145,8 @@ class Broker:
             self._openings.add(opening)
             opening.add_done_callback(self._openings.discard)
         await asyncio.sleep(self._rng.choice(_PREPARES_S))
+
+
+def _finish(written: asyncio.Future[None]) -> None:
+    if not written.done():
+        written.set_result(None)

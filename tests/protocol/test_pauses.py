@@ -8,16 +8,18 @@ from collections.abc import Callable, Coroutine
 import pytest
 from protocol.schedules import DO, Step, begin, calm, kill, live
 from protocol.world import Shape, World
+from support.deep import deep_except
 
 from loadmanager.config import AgentSettings
 
 _PAUSE_S = 1.0
 _BETWEEN_S = 0.5, 2.0
 _PAUSES_A_MACHINE = 500
+_FEW_PAUSES = 100
 _SUSPENDED_S = 5.0
 _LOST_S = 3.1
 """The session, one of ZooKeeper's ticks, and what it takes to notice."""
-_MACHINES = 40
+_MACHINES, _AT_A_TIME = 40, 8
 _AGENT_SESSION_S = AgentSettings.model_fields["metadata_store_session_timeout_millis"].default / 1000
 
 pytestmark = [
@@ -56,10 +58,10 @@ def _machine(number: int) -> list[str]:
     return [f"agent-{number}", f"broker-{number}"]
 
 
-async def _pause_processes(world: World, number: int) -> None:
+async def _pause_processes(world: World, number: int, times: int) -> None:
     """Of a machine now the agent, now the broker, now both."""
     both = _machine(number)
-    for _ in range(_PAUSES_A_MACHINE):
+    for _ in range(times):
         await world.wait(world.rng.uniform(*_BETWEEN_S))
         names = world.rng.choice([both[:1], both[1:], both])
         for name in names:
@@ -69,21 +71,22 @@ async def _pause_processes(world: World, number: int) -> None:
             DO["resume"](world, Step(0.0, "resume", name))
 
 
-async def _pause_zookeeper(world: World) -> None:
-    for _ in range(_PAUSES_A_MACHINE // 4):
+async def _pause_zookeeper(world: World, times: int) -> None:
+    for _ in range(times // 4):
         await world.wait(world.rng.uniform(*_BETWEEN_S))
         world.zookeeper.stop()
         await world.wait(_PAUSE_S)
         world.zookeeper.go_on()
 
 
-async def _pause_machines(world: World) -> None:
-    await asyncio.gather(*(_pause_processes(world, number) for number in range(world.shape.brokers)))
+async def _pause_machines(world: World, times: int) -> None:
+    await asyncio.gather(*(_pause_processes(world, number, times) for number in range(world.shape.brokers)))
 
 
+@pytest.mark.parametrize("times", deep_except([_FEW_PAUSES], [_FEW_PAUSES, _PAUSES_A_MACHINE]))
 @pytest.mark.parametrize("pause", [_pause_machines, _pause_zookeeper])
 def test_a_pause_of_a_second_costs_no_broker_its_registration_nor_any_topic_its_owner(
-    pause: Callable[[World], Coroutine[None, None, None]],
+    pause: Callable[[World, int], Coroutine[None, None, None]], times: int
 ) -> None:
     """No topic is even closed."""
     closed: list[str] = []
@@ -91,7 +94,7 @@ def test_a_pause_of_a_second_costs_no_broker_its_registration_nor_any_topic_its_
     async def main(world: World) -> None:
         await _begin_with_defaults(world)
         noted, before = _noting_closings(world), dict(world.records.bundles())
-        await pause(world)
+        await pause(world, times)
         assert dict(world.records.bundles()) == before, "every bundle has the owner that it had, in the same life"
         closed.extend(noted)
 
@@ -125,8 +128,8 @@ def test_a_machine_that_was_suspended_with_its_clocks_serves_nothing_that_others
         assert not live(seed, shape, main).violations
 
 
-@pytest.mark.deep
-def test_the_bundles_of_a_machine_that_is_lost_are_served_elsewhere_in_three_seconds() -> None:
+@pytest.mark.parametrize("first", deep_except([0], range(0, _MACHINES, _AT_A_TIME)))
+def test_the_bundles_of_a_machine_that_is_lost_are_served_elsewhere_in_three_seconds(first: int) -> None:
     took_s: list[float] = []
 
     async def main(world: World) -> None:
@@ -139,6 +142,6 @@ def test_the_bundles_of_a_machine_that_is_lost_are_served_elsewhere_in_three_sec
         took_s.append(world.loop.now_s - lost_s)
 
     shape = Shape(nodes=1, brokers=2, bundles=4, topics=4, agent_session_s=_AGENT_SESSION_S)
-    for seed in range(_MACHINES):
+    for seed in range(first, first + _AT_A_TIME):
         assert not live(seed, shape, main).violations
     assert max(took_s) < _LOST_S

@@ -13,7 +13,7 @@ from support.deep import deep_except
 
 SEEDS = 1_000
 """How many schedules `make test-deep` tries; `make protocol` tries others, and more."""
-QUICK = 200
+QUICK = 150
 """How many of them `make test` tries."""
 
 MOST_UNTIL_MISSED = 400

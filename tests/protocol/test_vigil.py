@@ -67,7 +67,7 @@ def play(seed: int, main: Happens) -> World:
     return world
 
 
-@pytest.mark.parametrize("seed", deep_except(range(2), range(PAUSES // _PAUSES_A_WORLD)))
+@pytest.mark.parametrize("seed", deep_except([0], range(PAUSES // _PAUSES_A_WORLD)))
 def test_no_pause_of_up_to_half_a_second_brings_an_election(seed: int) -> None:
     """Of the leader, of a standby, of both, or of ZooKeeper; now and then each for the longest time."""
     rng = random.Random(seed)
@@ -198,12 +198,12 @@ def elections(seed: int, happens: Happens) -> tuple[int, int]:
     return counted[0], counted[1]
 
 
+@pytest.mark.parametrize("seed", deep_except([0], range(5)))
 @pytest.mark.parametrize("happens", MOST_DOUBTS)
-def test_no_leader_that_has_zookeeper_is_replaced_or_doubted_all_the_time(happens: Happens) -> None:
-    for seed in range(5):
-        elected, doubted = elections(seed, happens)
-        assert elected == 0
-        assert doubted <= MOST_DOUBTS[happens]
+def test_no_leader_that_has_zookeeper_is_replaced_or_doubted_all_the_time(happens: Happens, seed: int) -> None:
+    elected, doubted = elections(seed, happens)
+    assert elected == 0
+    assert doubted <= MOST_DOUBTS[happens]
 
 
 def test_a_leader_that_does_not_say_whether_it_leads_is_left_to_its_session() -> None:
