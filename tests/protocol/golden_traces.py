@@ -135,7 +135,6 @@ class Recorder:
         )
 
     async def do(self, command: str) -> None:
-        command = re.sub(r"\b(leader|standby)\b", lambda found: self._node(found[0]), command)
         name, *words = command.split()
         if name not in COMMANDS:
             raise ValueError(f"{command!r}: expected one of {', '.join(COMMANDS)}")
@@ -143,11 +142,6 @@ class Recorder:
         self.lines += ["", f"> {command}"]
         await COMMANDS[name](self, words)
         self.flush()
-
-    def _node(self, role: str) -> str:
-        """The name of the node that leads, or of the first one that does not."""
-        nodes = [each for each in self.world.of("node") if each.is_up and each.node is not None]
-        return next(each.name for each in nodes if each.node.is_leading == (role == "leader"))  # type: ignore[union-attr]  # see above
 
     def begin(self) -> None:
         """From here on lines are kept, and time counts."""
@@ -368,11 +362,13 @@ Command = Callable[[Recorder, list[str]], Awaitable[None]]
 
 
 async def _begin(recorder: Recorder, words: list[str]) -> None:
-    """Everything is started, the namespace created, and every topic used, unless it is to be `idle`."""
+    """Everything is started, `node-0` first, so that it leads; the namespace is created, and every topic used, unless
+    it is to be `idle`.
+    """
     world = recorder.world
     for name in world.processes:
         world.start(name)
-    await world.wait_until(lambda: world.records.has_leader, _SET_UP_S)
+        await world.wait_until(lambda: world.records.has_leader, _SET_UP_S)
     await world.wait_until(lambda: len(world.records.registered) == world.shape.brokers, _SET_UP_S)
     await _create(recorder, [])
     if words != ["idle"]:
@@ -409,7 +405,7 @@ def _on_machine(what: str) -> Command:
 
 async def _use(recorder: Recorder, topics: list[str]) -> None:
     for topic in topics:
-        recorder.world.use(f"persistent://{NAMESPACE}/{topic}", 0)
+        recorder.world.use(f"persistent://{NAMESPACE}/{topic}", recorder.world.shape.nodes - 1)
         await _answered(recorder)
 
 

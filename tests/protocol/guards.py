@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from unittest.mock import patch
 
+from protocol.virtual_time import VirtualTime
 from protocol.zookeeper import ModelStore
 
 from loadmanager.agent import grants, lease
@@ -155,6 +156,10 @@ def _no_owner_asked_before_deletion() -> Iterator[None]:
         yield
 
 
+def _no_suspension_counted() -> contextlib.AbstractContextManager[object]:
+    return patch.object(VirtualTime, "clock_gettime", lambda clocks, _: clocks.monotonic())
+
+
 @dataclass(frozen=True, slots=True)
 class Guard:
     """`taken_out` is without it. `missed_by` is the seed of a schedule that fails then, None where it takes thousands
@@ -181,6 +186,9 @@ GUARDS = {
         Guard("incarnation: a broker that registered again is another one", _no_incarnation, missed_by=9),
         Guard("lease: a broker without one serves nothing", _no_lease_at_broker, missed_by=1),
         Guard("lease: it counts from the moment of asking", _no_moment_of_asking),
+        Guard(
+            "lease: its clock counts the time for which the machine was suspended", _no_suspension_counted, missed_by=12
+        ),
         Guard("lease: it never outlives what is certain of the agent's session", _no_session_in_lease, missed_by=3),
         Guard(
             "session: trusted for two thirds of its timeout after a request was sent",

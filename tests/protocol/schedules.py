@@ -360,6 +360,8 @@ _WEIGHTS = {
     "pause": 4,
     "resume": 7,
     "slow down": 3,
+    "freeze the machine": 2,
+    "thaw the machine": 3,
     "cut network": 3,
     "reject connections": 2,
     "mend network": 3,
