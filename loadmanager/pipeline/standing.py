@@ -12,8 +12,8 @@ So a bundle is carried by one broker at a time, and what it carries is counted o
 itself, its resources, stands likewise until the broker's next report.
 
 What comes later is what (`at_ms`, `epoch`, `sequence`) say; of reports of one millisecond the last one stands. What
-a leader recorded after the end of its term is left out: the next one records the same. What was imported (epoch 0) has
-no term.
+a leader recorded after the end of its term is left out, and ends nothing: the next one records the same. What was
+imported (epoch 0) has no term.
 """
 
 from __future__ import annotations
@@ -72,17 +72,17 @@ def standing(broker_reports: pa.Table, ends: Ends, end_ms: int) -> pa.Table:
 
     From `clean_broker_reports` of a range that ends before `end_ms`.
     """
-    by, brokers = codes_of(broker_reports.column("broker"))
-    gone = ends.gone.append_column("by", _codes_in(brokers, ends.gone.column("broker")))
+    reports = _of_their_terms(broker_reports, ends.terms).filter(pc.field("at_ms") < end_ms)
+    by, brokers = codes_of(reports.column("broker"))
+    gone = _of_their_terms(ends.gone, ends.terms)
+    gone = gone.append_column("by", _codes_in(brokers, gone.column("broker")))
     gone = gone.filter(pc.is_valid(gone.column("by")))
-    keys = [_joined(broker_reports.column(name), gone.column(name)) for name in KEYS]
+    keys = [_joined(reports.column(name), gone.column(name)) for name in KEYS]
     whose = _joined(by, gone.column("by"))
     next_ms, gone_ms = _what_follows(keys, whose, reports=len(by))
     at_ms, epoch, sequence = (each[: len(by)] for each in keys)
-    term_ms = _terms(epoch, ends.terms)
-    ends_ms = np.minimum(np.minimum(at_ms + STANDS_MS, end_ms), np.minimum(gone_ms, term_ms))
+    ends_ms = np.minimum(np.minimum(at_ms + STANDS_MS, end_ms), np.minimum(gone_ms, _terms(epoch, ends.terms)))
     order = np.lexsort((sequence, epoch, at_ms))
-    order = order[(at_ms[order] <= term_ms[order]) & (at_ms[order] < end_ms)]
     columns = {"at_ms": at_ms, "epoch": epoch, "sequence": sequence}
     columns |= {"until_ms": np.minimum(ends_ms, next_ms), "ends_ms": ends_ms}
     found = {name: pa.array(values[order], pa.int64()) for name, values in columns.items()}
@@ -121,6 +121,12 @@ def _what_follows(keys: list[IntArray], whose: IntArray, reports: int) -> tuple[
     is_same = whose[order[then]] == whose[order[has]]
     gone_ms[order[has[is_same]]] = sorted_ms[then[is_same]]
     return next_ms[:reports], gone_ms[:reports]
+
+
+def _of_their_terms(rows: pa.Table, terms: Mapping[int, int]) -> pa.Table:
+    """Without what leaders recorded after the ends of their terms: it ends nothing either."""
+    at_ms, epoch = (rows.column(name).to_numpy() for name in ("at_ms", "epoch"))
+    return rows.filter(pa.array(at_ms <= _terms(epoch, terms)))
 
 
 def _terms(epochs: IntArray, terms: Mapping[int, int]) -> IntArray:

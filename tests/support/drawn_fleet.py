@@ -71,22 +71,26 @@ class Drawn:
             self.owners[namespace, lower, other[2]] = owner
 
     def _elect(self) -> None:
-        """Another leader; the one before may have ended its term or not, and may not know yet."""
+        """Another leader; the one before may have ended its term or not, and may go on recording for a while."""
         before = self.epoch
         if self.rng.random() < 0.5:
             self._happen("term_ended")
             self.at_ms += int(self.rng.choice([0, 1000, 30_000]))
         self.epoch += int(self.rng.integers(1, 3))
         self._happen("term_began")
-        if self.rng.random() < 0.3:
+        if self.rng.random() < 0.5:
+            for broker in self.brokers:
+                self._report(broker)
             self.at_ms += 1000
             self._report(epoch=before)
+            if self.rng.random() < 0.5:
+                self._happen("broker_gone", self._any(self.brokers), epoch=before)
 
     def _fall_silent(self) -> None:
         self.at_ms += 20 * 60_000
 
-    def _happen(self, kind: str, subject: str = "") -> None:
-        self.entries.append(Happened(self.at_ms, self.epoch, self._next(), kind, subject))
+    def _happen(self, kind: str, subject: str = "", epoch: int | None = None) -> None:
+        self.entries.append(Happened(self.at_ms, epoch or self.epoch, self._next(), kind, subject))
 
     def _next(self) -> int:
         self.sequence += 1

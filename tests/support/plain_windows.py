@@ -94,11 +94,13 @@ class _Moment:
         self.brokers: dict[str, Reported] = {}
 
     def apply(self, entry: Reported | Happened) -> None:
+        if entry.at_ms > self._terms.get(entry.epoch, entry.at_ms):
+            return  # by a former leader
         if isinstance(entry, Happened):
             if entry.kind == "broker_gone":
                 self.brokers.pop(entry.subject, None)
                 self._keep(lambda each: each.broker != entry.subject)
-        elif entry.at_ms <= self._terms.get(entry.epoch, entry.at_ms):
+        else:
             self.brokers[entry.broker] = entry
             for other in list(self.bundles):
                 if any(_meets(other, named) for named in entry.bundles):

@@ -145,6 +145,23 @@ def test_nothing_is_covered_for_longer_than_its_window(found: Found) -> None:
         assert 0 < row["covered_s"] <= WINDOW_S
 
 
+def test_a_broker_is_covered_for_as_long_as_it_carries_and_has_no_more_bundles_than_it_carries(
+    made: Averaged, found: Found
+) -> None:
+    carried: dict[tuple[str, int], list[dict[str, Any]]] = defaultdict(list)
+    for piece in made.pieces.to_pylist():
+        carried[piece["broker"], piece["start_ms"]].append(piece)
+    for row in found.brokers:
+        pieces = sorted(carried[row["broker"], row["start_ms"]], key=lambda piece: piece["from_ms"])
+        covered_ms, until_ms = 0, 0
+        for piece in pieces:
+            end_ms = piece["from_ms"] + piece["covered_ms"]
+            covered_ms += max(0, end_ms - max(until_ms, piece["from_ms"]))
+            until_ms = max(until_ms, end_ms)
+        assert round(row["covered_s"] * 1000) >= covered_ms, row
+        assert row["bundles"] <= len({piece["bundle"] for piece in pieces}) + 1e-9, row
+
+
 def test_namespaces_add_up_to_what_brokers_add_up_to(found: Found) -> None:
     for figure in (*(f"mean_{name}" for name in LOAD_COLUMNS), "topics", "sessions"):
         sums: list[dict[int, float]] = []
