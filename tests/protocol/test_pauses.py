@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Callable, Coroutine
 
 import pytest
+from protocol.guards import GUARDS
 from protocol.schedules import DO, Step, begin, calm, kill, live
 from protocol.world import Shape, World
 from support.deep import deep_except
 
 from loadmanager.config import AgentSettings
+from loadmanager.store.session import LEASE_RATIO
 
 _PAUSE_S = 1.0
 _BETWEEN_S = 0.5, 2.0
@@ -126,6 +128,29 @@ def test_a_machine_that_was_suspended_with_its_clocks_serves_nothing_that_others
     shape = Shape(nodes=1, brokers=3, bundles=4, topics=4, agent_session_s=_AGENT_SESSION_S)
     for seed in range(_MACHINES // 10):
         assert not live(seed, shape, main).violations
+
+
+def test_a_suspension_that_no_clock_counts_leaves_two_owners_for_a_lease_at_most() -> None:
+    """What the contract does not promise: there may be two, and soon there is one again."""
+    two_s: list[float] = []
+
+    async def main(world: World) -> None:
+        await _begin_with_defaults(world)
+        DO["freeze the machine"](world, Step(0.0, "freeze the machine", "b0"))
+        await _use_all_topics(world, _SUSPENDED_S)
+        DO["thaw the machine"](world, Step(0.0, "thaw the machine", "b0"))
+        woke_s = ended_s = world.loop.now_s
+        while world.loop.now_s < woke_s + _SUSPENDED_S:
+            await world.wait(0.01)
+            if any(len(world.served.serving(topic)) > 1 for topic in world.topics):
+                ended_s = world.loop.now_s
+        two_s.append(ended_s - woke_s)
+
+    shape = Shape(nodes=1, brokers=3, bundles=4, topics=4, agent_session_s=_AGENT_SESSION_S)
+    with GUARDS["lease: its clock counts the time for which the machine was suspended"].taken_out():
+        found = [live(seed, shape, main).violations for seed in range(_MACHINES // 10)]
+    assert any(found)
+    assert 0.0 < max(two_s) < LEASE_RATIO * _AGENT_SESSION_S
 
 
 @pytest.mark.parametrize("first", deep_except([0], range(0, _MACHINES, _AT_A_TIME)))
