@@ -21,6 +21,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # The same with a word on each package as it comes.
 INSTALL_AND_TELL := set -o pipefail; $(subst --quiet,--progress-bar off,$(INSTALL))
+NOT_INSTALLED := echo "packages could not be installed: is there a network, or an index (PIP_INDEX_URL)?" >&2; exit 1
 TELL := | awk '/^ *(Collecting|Downloading|Building|Installing) / { print "  " substr($$0, 1, 100); fflush() }'
 CODE := loadmanager tests benchmarks examples
 
@@ -103,16 +104,16 @@ $(BIN)/python:
 
 $(VENV)/.for-running: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV) what running needs (a few minutes the first time)"
-	@$(INSTALL_AND_TELL) -e '.[embedded,fast,node]' $(TELL)
+	@{ $(INSTALL_AND_TELL) -e '.[embedded,fast,node]' $(TELL); } || { $(NOT_INSTALLED); }
 	@touch $@
 
 $(VENV)/.for-pipeline: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV) what the pipeline needs (a few minutes the first time)"
-	$(INSTALL) -e '.[embedded,fast,node,pipeline]'
+	$(INSTALL) -e '.[embedded,fast,node,pipeline]' || { $(NOT_INSTALLED); }
 	@touch $@ $(VENV)/.for-running
 
 # Holds all of the above, so that after this one nothing is left to do for running.
 $(VENV)/.for-development: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV) what development needs (a few minutes the first time)"
-	$(INSTALL) -e '.[dev]'
+	$(INSTALL) -e '.[dev]' || { $(NOT_INSTALLED); }
 	@touch $@ $(VENV)/.for-running $(VENV)/.for-pipeline

@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import re
 import sys
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -29,6 +30,7 @@ pytest_plugins = [
     "support.children",
     "support.demos",
     "support.processes",
+    "support.requirements",
     "support.retries",
     "support.zookeeper",
 ]
@@ -144,7 +146,11 @@ def _store_seed(request: pytest.FixtureRequest) -> None:
 
 
 def _store_seeds(config: pytest.Config) -> list[int]:
-    return [int(word) for word in config.getoption("--store-seeds").split(",")]
+    given = config.getoption("--store-seeds")
+    try:
+        return [int(word) for word in given.split(",")]
+    except ValueError:
+        raise pytest.UsageError(f"--store-seeds {given}: expected whole numbers, such as 1,2") from None
 
 
 class _SideBySide(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
@@ -179,11 +185,21 @@ _STATE = TemporaryDirectory(prefix="loadmanager-tests-")
 """Where nodes record of which a test does not say where: nothing is left in anybody's home."""
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    _store_seeds(config)
     gc.disable()
     _log_plainly()
     os.environ["XDG_STATE_HOME"] = _STATE.name
     os.environ.pop("STATE_DIRECTORY", None)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Refuse a marker that does not exist: pytest would deselect everything, or nothing."""
+    known = {re.split(r"\W", line)[0] for line in session.config.getini("markers")}
+    unknown = set(re.findall(r"\w+", session.config.option.markexpr)) - known - {"and", "or", "not"}
+    if unknown:
+        raise pytest.UsageError(f"-m: no marker {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
 
 
 def pytest_collection_finish() -> None:

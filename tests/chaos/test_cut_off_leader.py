@@ -20,7 +20,7 @@ from support.zookeeper import ZooKeeperFactory
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
+pytestmark = pytest.mark.zookeeper
 
 SETTINGS = {
     "metadataStoreSessionTimeoutMillis": 6_000,

@@ -125,7 +125,6 @@ def ensemble() -> Iterator[EmbeddedEnsemble]:
 
 
 @pytest.mark.zookeeper
-@pytest.mark.slow
 @pytest.mark.parametrize(("operation", "step"), deep_except(QUICK_STEPS, EVERY_STEP))
 async def test_when_a_zookeeper_server_dies_at_a_step_it_is_completed_or_undone(
     ensemble: EmbeddedEnsemble, chroot: str, operation: str, step: str

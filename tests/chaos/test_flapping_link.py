@@ -12,7 +12,7 @@ from support.waiting import eventually
 
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
+pytestmark = pytest.mark.zookeeper
 
 SETTINGS = {"metadataStoreSessionTimeoutMillis": 6_000}
 FLAPS = 2

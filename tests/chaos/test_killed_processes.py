@@ -33,7 +33,7 @@ from loadmanager.store.codec import decode
 from loadmanager.store.zookeeper import ZooKeeperStore
 from loadmanager.wire.records import decode_namespace
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
+pytestmark = pytest.mark.zookeeper
 
 REQUESTS = {
     "split": ("PUT", "/admin/v2/namespaces/{}/split?splitAlgorithmName=range_equally_divide"),

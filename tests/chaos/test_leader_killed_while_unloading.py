@@ -15,7 +15,7 @@ from support.waiting import eventually
 from loadmanager.core.ownership import Ownership, OwnershipState
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
+pytestmark = pytest.mark.zookeeper
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
 from loadmanager.wire.broker_data import NamespaceBundleStats
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
+pytestmark = pytest.mark.zookeeper
 
 MIB = 1024 * 1024
 SHEDDING = {

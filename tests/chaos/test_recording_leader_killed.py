@@ -19,7 +19,7 @@ from loadmanager.history.reader import History
 from loadmanager.history.schemas import DECISIONS, EVENTS
 from loadmanager.sim.replay import replay
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
+pytestmark = pytest.mark.zookeeper
 
 
 def decisions(folder: Path, epoch: int) -> list[int]:

@@ -15,7 +15,7 @@ from support.demos import FinishedDemo, running_demo
 from support.processes import ended_sync
 from support.waiting import eventually_sync
 
-pytestmark = [pytest.mark.slow, pytest.mark.zookeeper]
+pytestmark = pytest.mark.zookeeper
 
 
 @pytest.fixture

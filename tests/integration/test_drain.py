@@ -24,7 +24,7 @@ from loadmanager.core.names import BundleName, NamespaceName, TopicName
 from loadmanager.core.ownership import OwnershipState
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
+pytestmark = pytest.mark.zookeeper
 
 BUNDLES = 300
 SETTINGS = {"metadataStoreSessionTimeoutMillis": 30_000, "loadBalancerReturnCoolDownMinutes": 30}

@@ -13,7 +13,7 @@ from support.zookeeper import ZooKeeperFactory
 
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
+pytestmark = pytest.mark.zookeeper
 
 QUIET_S = 6.0
 OFTEN = {

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from support.waiting import patience
 
-pytestmark = [pytest.mark.deep, pytest.mark.timeout(1_200)]
+pytestmark = [pytest.mark.deep, pytest.mark.network, pytest.mark.timeout(1_200)]
 
 TOP = Path(__file__).parents[2]
 

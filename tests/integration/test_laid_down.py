@@ -16,7 +16,7 @@ from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
+pytestmark = pytest.mark.zookeeper
 
 POLICIES = "/admin/v2/clusters/standalone/namespaceIsolationPolicies"
 CONFIGURATION = "/admin/v2/brokers/configuration"

@@ -14,7 +14,7 @@ from support.waiting import eventually
 
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
+pytestmark = pytest.mark.zookeeper
 
 SESSION_MS = 600_000
 """Longer than `patience` ever is."""

@@ -173,7 +173,6 @@ async def test_a_blocking_client_that_cannot_begin_leaves_no_thread_behind() -> 
 
 
 @pytest.mark.zookeeper
-@pytest.mark.slow
 async def test_node_processes_are_killed_and_a_client_goes_on(
     zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from support.browser import find_browser, shown
 from support.demos import FinishedDemo
 from support.nodes import RunningNode, a_leader
 
-pytestmark = [pytest.mark.deep, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.deep, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 LEARNED = "/loadbalance/v1/learned"
 SECTIONS = 10

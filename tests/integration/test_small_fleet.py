@@ -16,7 +16,7 @@ from loadmanager.demo.cluster import DemoCluster
 from loadmanager.demo.settings import DemoSettings
 from loadmanager.demo.workload import TENANT, DemoWorkload
 
-pytestmark = [pytest.mark.deep, pytest.mark.slow, pytest.mark.zookeeper]
+pytestmark = [pytest.mark.deep, pytest.mark.zookeeper]
 
 WORKLOAD = DemoWorkload(messages_per_s=200, message_bytes=512, topics=60, hot_share=0)
 SETTINGS = DemoSettings(nodes=1, brokers=1, client_processes=1, bundles_per_namespace=8, workload=WORKLOAD)

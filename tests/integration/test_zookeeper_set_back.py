@@ -20,7 +20,7 @@ from support.zookeeper import ZooKeeperFactory, save, set_back, wipe
 
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 
-pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
+pytestmark = pytest.mark.zookeeper
 
 SESSION = {"metadataStoreSessionTimeoutMillis": 2_000}
 GIVEN_UP = "session_given_up"

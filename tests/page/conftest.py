@@ -8,10 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 
-import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, async_playwright, expect
-from support.browser import NAMED_BY, find_browser
+from support.browser import find_browser
 from support.nodes import Cluster, RunningNode
 from support.page import BROKERS, BUNDLES, NAMESPACE, Shown, a_tab, report
 from support.waiting import patience
@@ -20,12 +19,9 @@ from support.waiting import patience
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser() -> AsyncIterator[Browser]:
     """Chromium without a window."""
-    executable = find_browser()
-    if executable is None:
-        pytest.skip(f"no Chromium was found: apt-get install chromium, or name one in {NAMED_BY}")
     async with async_playwright() as driver:
         expect.set_options(timeout=1000 * patience())
-        browser = await driver.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        browser = await driver.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
         yield browser
         await browser.close()
 

@@ -144,3 +144,41 @@ def test_tests_of_processes_that_failed_run_again_alone(
     counts = {what: int(count) for count, what in re.findall(r"(\d+) (passed|failed|error|flaky)", closing)}
     assert (done.returncode, counts) == outcome, done.stdout
     assert {len(seen.read_text()) for seen in tmp_path.glob("seen-*")} == {runs}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["-m", "not nosuch"], "ERROR: -m: no marker nosuch; there are "),
+        (["--store-seeds", "1,x"], "ERROR: --store-seeds 1,x: expected whole numbers, such as 1,2"),
+    ],
+)
+def test_a_marker_or_a_seed_that_does_not_exist_is_refused_in_one_line(options: list[str], said: str) -> None:
+    done = pytest_in_the_project("tests/unit/test_suite.py", *options)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert done.stderr.startswith(said)
+    assert done.stderr.strip().count("\n") == 0
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize(
+    ("lacking", "test", "said"),
+    [
+        ({"LOADMANAGER_JAVA": "/none"}, "integration/test_explain.py", "need zookeeper: no Java 17 or newer"),
+        ({"PATH": "/none"}, "page/test_large.py", "need browser: no Chromium was found: apt-get install chromium"),
+        ({"PIP_INDEX_URL": "http://127.0.0.1:1"}, "integration/test_image_steps.py", "need network: no package index"),
+    ],
+)
+def test_without_what_tests_need_they_are_skipped_with_one_line(lacking: dict[str, str], test: str, said: str) -> None:
+    done = pytest_in_the_project(f"tests/{test}", **lacking)
+    assert done.returncode == 0, done.stdout
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
+    assert said in line
+    assert " passed" not in done.stdout
+
+
+def pytest_in_the_project(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    return subprocess.run(
+        command, cwd=TESTS.parent, env=os.environ | variables, capture_output=True, text=True, check=False
+    )
