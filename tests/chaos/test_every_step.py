@@ -129,7 +129,7 @@ def ensemble() -> Iterator[EmbeddedEnsemble]:
 async def test_when_a_zookeeper_server_dies_at_a_step_it_is_completed_or_undone(
     ensemble: EmbeddedEnsemble, chroot: str, operation: str, step: str
 ) -> None:
-    async with a_stepped_cluster(ZooKeeperWorld(ensemble, chroot, session_timeout_s=6.0)) as cluster:
+    async with a_stepped_cluster(ZooKeeperWorld(ensemble, chroot)) as cluster:
         urls = [cluster.leader.url, cluster.standby.url]
         async with probing(cluster.http, urls, lambda _: cluster.uninvolved) as prober:
             cluster.steps.hold(step)

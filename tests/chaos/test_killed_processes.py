@@ -47,7 +47,7 @@ REQUESTS = {
 async def cluster(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> AsyncIterator[Cluster]:
     """Two node processes and one broker; the sessions are so long that no test waits for the end of one."""
     async with a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
-        settings = {"metadataStoreSessionTimeoutMillis": 30_000, "unloadAttemptTimeoutMs": 1_000}
+        settings = {"unloadAttemptTimeoutMs": 1_000}
         await asyncio.gather(*(cluster.start_node(name, settings) for name in ("n1", "n2")), cluster.start_broker())
         for node in cluster.nodes.values():
             await cluster.brokers_are_seen(node.url, 1)
@@ -145,7 +145,7 @@ async def test_brokers_are_killed_with_their_agents_while_they_are_asked_for_a_b
     settings = DemoSettings(nodes=2, brokers=3)
     async with DemoCluster.started(settings, tmp_path) as demo, aiohttp.ClientSession() as http:
         url, name = demo.node_urls[0], NamespaceName.of("tenant", "ns")
-        store = ZooKeeperStore(demo._zookeeper.connect_string, session_timeout_s=10.0)
+        store = ZooKeeperStore(demo._zookeeper.connect_string, session_timeout_s=60.0)
         await store.start()
 
         async def state() -> NamespaceState:

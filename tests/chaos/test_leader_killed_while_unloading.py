@@ -23,7 +23,6 @@ async def cluster(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> 
     """Two nodes and two brokers; the session is so long that no test waits for its end."""
     async with a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
         settings = {
-            "metadataStoreSessionTimeoutMillis": 30_000,
             "unloadAttemptTimeoutMs": 5_000,
             "namespaceBundleUnloadingTimeoutMs": 6_000,
         }

@@ -43,7 +43,7 @@ class Place:
 
     @contextlib.asynccontextmanager
     async def store(self) -> AsyncIterator[ZooKeeperStore]:
-        store = ZooKeeperStore(self.server.connect_string, session_timeout_s=15.0, chroot=self.chroot)
+        store = ZooKeeperStore(self.server.connect_string, session_timeout_s=60.0, chroot=self.chroot)
         await store.start()
         try:
             yield store

@@ -117,7 +117,7 @@ async def a_pulsar(
     access: Access = ANYBODY,
     **how: Any,  # noqa: ANN401 - whatever it takes
 ) -> AsyncIterator[FakePulsar]:
-    world = ZooKeeperWorld(server, chroot, session_timeout_s=40.0, access=access)
+    world = ZooKeeperWorld(server, chroot, session_timeout_s=60.0, access=access)
     async with FakePulsar(world, **how) as pulsar:
         yield pulsar
     await world.close()
@@ -227,7 +227,7 @@ async def moving(
 ) -> AsyncIterator[tuple[FakePulsar, EmbeddedZooKeeper, dict[str, object], MetadataStore]]:
     """A Pulsar that does not balance by itself, its ZooKeeper, what it takes to act, and a session with that store."""
     own = start_zookeeper()
-    store = ZooKeeperStore(zookeeper.connect_string, session_timeout_s=30.0, chroot=chroot)
+    store = ZooKeeperStore(zookeeper.connect_string, session_timeout_s=60.0, chroot=chroot)
     await store.start()
     async with a_pulsar(own, "") as pulsar:
         await pulsar.set_dynamic(SWITCHED_OFF)

@@ -27,7 +27,7 @@ from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 pytestmark = pytest.mark.zookeeper
 
 BUNDLES = 300
-SETTINGS = {"metadataStoreSessionTimeoutMillis": 30_000, "loadBalancerReturnCoolDownMinutes": 30}
+SETTINGS = {"loadBalancerReturnCoolDownMinutes": 30}
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ OURS = "/loadbalance/v1"
 async def cluster(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> AsyncIterator[Cluster]:
     async with a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
         for name in ("n1", "n2"):
-            await cluster.start_node(name, {"metadataStoreSessionTimeoutMillis": 30_000})
+            await cluster.start_node(name)
         await cluster.leader()
         yield cluster
 

@@ -33,7 +33,7 @@ AVERAGES = b'{"longTermMsgRateIn":40.0,"longTermMsgRateOut":2.0}'
 
 @pytest.fixture
 async def store(zookeeper: EmbeddedZooKeeper, chroot: str) -> AsyncIterator[ZooKeeperStore]:
-    store = ZooKeeperStore(zookeeper.connect_string, session_timeout_s=30.0, chroot=chroot)
+    store = ZooKeeperStore(zookeeper.connect_string, session_timeout_s=60.0, chroot=chroot)
     await store.start()
     for path in (paths.BROKERS, paths.BROKER_TIME_AVERAGE):
         await store.ensure_path(path)

@@ -105,7 +105,7 @@ def connect(secured: Secured, chroot: str) -> Connect:
     ) -> AsyncIterator[ZooKeeperStore]:
         store = ZooKeeperStore(
             hosts or secured.server.connect_string,
-            session_timeout_s=6.0,
+            session_timeout_s=60.0,
             chroot=chroot,
             connect_timeout_s=within_s,
             access=access,
@@ -179,7 +179,7 @@ async def test_each_may_do_what_the_table_says_and_no_more(connect: Connect, sch
         assert not await may_write(agents, Delete(namespace))
         with pytest.raises(AccessDeniedError):
             await agents.set_acl(paths.EPOCH, OPEN_ACL_UNSAFE)
-        store = ZooKeeperStore(nodes._hosts, session_timeout_s=6.0, chroot=nodes._chroot, access=stranger)
+        store = ZooKeeperStore(nodes._hosts, session_timeout_s=60.0, chroot=nodes._chroot, access=stranger)
         with pytest.raises(AccessDeniedError, match=r"digest:stranger .metadataStoreCredentials file:///run/zk"):
             await store.start()
         await agents.commit([Delete(registration)])
@@ -317,7 +317,7 @@ async def test_what_is_denied_is_kept_until_it_is_let_through(connect: Connect) 
 async def test_above_the_chroot_znodes_belong_to_nobody(connect: Connect, secured: Secured, chroot: str) -> None:
     node, _ = accesses("digest")
     store = ZooKeeperStore(
-        secured.server.connect_string, session_timeout_s=6.0, chroot=f"{chroot}/deep/down", access=node
+        secured.server.connect_string, session_timeout_s=60.0, chroot=f"{chroot}/deep/down", access=node
     )
     await store.start()
     acl = await store.get_acl("/")

@@ -28,7 +28,7 @@ from loadmanager.store.zookeeper import ZooKeeperStore
 from loadmanager.wire.records import decode_namespace
 
 CALM: dict[str, Any] = {
-    "metadataStoreSessionTimeoutMillis": 10_000,
+    "metadataStoreSessionTimeoutMillis": 60_000,
     "leaderSilenceMs": 0,
     "lookupTimeoutMs": 15_000,
     "namespaceBundleUnloadingTimeoutMs": 20_000,

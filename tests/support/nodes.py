@@ -56,7 +56,7 @@ def on_zookeeper(server: ZooKeeperServer, chroot: str) -> Connect:
     """Sessions with a real ZooKeeper, below `chroot`."""
 
     async def connect() -> MetadataStore:
-        store = ZooKeeperStore(server.connect_string, session_timeout_s=15.0, chroot=chroot)
+        store = ZooKeeperStore(server.connect_string, session_timeout_s=60.0, chroot=chroot)
         await store.start()
         return store
 

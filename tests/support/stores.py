@@ -78,7 +78,7 @@ class ZooKeeperWorld:
         self,
         server: ZooKeeperServer | EmbeddedEnsemble,
         chroot: str,
-        session_timeout_s: float = 15.0,
+        session_timeout_s: float = 60.0,
         access: Access = ANYBODY,
     ) -> None:
         self._server = server
