@@ -37,7 +37,7 @@ async def test_a_killed_leader_loses_the_tail_and_the_next_term_is_replayed_too(
     zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "history"
-    settings = {"historyUrl": str(folder), "historyFlushIntervalS": 1}
+    settings = {"historyUrl": str(folder), "historyFlushIntervalS": 1, "namespaceBundleUnloadingTimeoutMs": 600_000}
     async with a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
         for name in ("n1", "n2"):
             await cluster.start_node(name, settings)

@@ -130,7 +130,7 @@ async def test_when_the_destination_dies_in_the_middle_the_bundle_is_free(cluste
     await target.die()
     await eventually(lambda: len(cluster.node.view.brokers) == 2)
     source.may_obey.set()
-    assert await unloading == 204
+    assert await unloading == 409
     assert (await cluster.story())[-1] == ("Free", None, "admin_unload")
     assert await cluster.owner() is not target
 
@@ -145,7 +145,7 @@ async def test_when_source_and_destination_die_in_the_middle_the_third_broker_ge
     unloading = asyncio.create_task(cluster.unload(target))
     await eventually(lambda: source.unloads)
     await asyncio.gather(source.die(), target.die())
-    assert await unloading == 204
+    assert await unloading in (204, 409), "it depends on whose end the leader sees first"
     assert await cluster.owner() is third
 
 
@@ -160,7 +160,7 @@ async def test_a_destination_that_registered_again_meanwhile_is_somebody_else(cl
     assert target.incarnation > before
     await eventually(lambda: target.incarnation in [r.incarnation for r in cluster.node.view.registrations.values()])
     source.may_obey.set()
-    assert await unloading == 204
+    assert await unloading == 409
     assert cluster.ownership.state is FREE
     assert not target.serves(cluster.bundle)
 
