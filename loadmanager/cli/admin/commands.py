@@ -30,6 +30,7 @@ Made = TypeVar("Made", bound=AdminRequest | Course)
 
 EXIT_INTERRUPTED = 130
 _NODE = "http://127.0.0.1:8080"
+_EXPECTED = "expected http://host:port, or http://host:port/path behind a proxy"
 
 _Urls = Annotated[
     str,
@@ -125,10 +126,10 @@ def _urls(text: str) -> list[str]:
             usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
         except ValueError:
             usable = False
-        if not usable or parts.path:
-            raise typer.BadParameter(f"{url!r}: expected http://host:port", param_hint=f"--url or {URL_VARIABLE}")
+        if not usable or parts.query or parts.fragment:
+            raise typer.BadParameter(f"{url!r}: {_EXPECTED}", param_hint=f"--url or {URL_VARIABLE}")
     if not urls:
-        raise typer.BadParameter("expected http://host:port", param_hint=f"--url or {URL_VARIABLE}")
+        raise typer.BadParameter(_EXPECTED, param_hint=f"--url or {URL_VARIABLE}")
     return urls
 
 

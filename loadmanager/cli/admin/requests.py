@@ -151,9 +151,9 @@ def ask(urls: Sequence[str], request: AdminRequest, timeout_s: float, tls: Renew
     `NoNodeReachableError`, `AnswerLostError`.
     """
 
-    def exchange(connection: HTTPConnection) -> AdminAnswer:
+    def exchange(connection: HTTPConnection, base: str) -> AdminAnswer:
         try:
-            return _read(_send(connection, request, timeout_s))
+            return _read(_send(connection, base, request, timeout_s))
         finally:
             connection.close()
 
@@ -167,9 +167,9 @@ def open_stream(
     silent. Raises `NoNodeReachableError`.
     """
 
-    def begin(connection: HTTPConnection) -> Stream | AdminAnswer:
+    def begin(connection: HTTPConnection, base: str) -> Stream | AdminAnswer:
         try:
-            response = _send(connection, request, silence_s)
+            response = _send(connection, base, request, silence_s)
             if response.status == HTTPStatus.OK:
                 return Stream(connection, response)
             answer = _read(response)
@@ -187,8 +187,9 @@ def _first(
     request: AdminRequest,
     timeout_s: float,
     tls: RenewedTls | None,
-    talk: Callable[[HTTPConnection], T],
+    talk: Callable[[HTTPConnection, str], T],
 ) -> T:
+    """Talk to the first node that can be reached. `talk` also gets the path of its URL, which begins all others."""
     faults = []
     for url in urls:
         connection = _connection(url, tls)
@@ -198,7 +199,7 @@ def _first(
             faults.append(f"{url}: {_why_not_reached(error)}")
             continue
         try:
-            return talk(connection)
+            return talk(connection, urlsplit(url).path)
         except (OSError, HTTPException) as error:
             fault = f"{url}: {_said(error, timeout_s)}"
             if request.method != "GET":
@@ -227,11 +228,11 @@ def _connection(url: str, tls: RenewedTls | None) -> HTTPConnection:
     return HTTPSConnection(parts.hostname or "", parts.port, timeout=_CONNECT_TIMEOUT_S, context=context)
 
 
-def _send(connection: HTTPConnection, request: AdminRequest, timeout_s: float) -> HTTPResponse:
+def _send(connection: HTTPConnection, base: str, request: AdminRequest, timeout_s: float) -> HTTPResponse:
     assert isinstance(connection.sock, socket.socket), "the caller has connected"
     connection.sock.settimeout(timeout_s)
     headers = {"Accept": _JSON} | ({"Content-Type": _JSON} if request.body is not None else {}) | request.headers
-    connection.request(request.method, request.target, body=request.content, headers=headers)
+    connection.request(request.method, base + request.target, body=request.content, headers=headers)
     return connection.getresponse()
 
 

@@ -1,5 +1,6 @@
 // Questions and commands to the node that served this page.
 
+import { BASE } from "./base.js";
 import { asked, headersWithToken, token } from "./token.js";
 
 // A command or question that was not granted. `status` is 0 when there was no answer at all.
@@ -61,7 +62,7 @@ export async function send(method, path, { body, signal, headers } = {}) {
   const sent = token.value;
   let response;
   try {
-    response = await fetch(path, {
+    response = await fetch(BASE + path, {
       method,
       signal,
       headers: headersWithToken({ ...headers, ...(body === undefined ? {} : { "Content-Type": "application/json" }) }),

@@ -1,8 +1,9 @@
 // The token that an operator has entered: kept for this tab and no longer.
 
+import { BASE } from "./base.js";
 import { Cell } from "./ui.js";
 
-const KEY = "loadmanager.token";
+const KEY = `loadmanager.token${BASE}`; // several clusters may be behind one proxy
 
 export const token = new Cell(sessionStorage.getItem(KEY) ?? "");
 // Whether somebody is asked for a token, and why.

@@ -140,7 +140,7 @@ class Operators:
                 if error.cause not in _CHANGED_UNDERNEATH:
                     raise
                 continue
-            log.info("laid_down", path=path, replaced_damaged=is_damaged)
+            log.info("damaged_record_replaced" if is_damaged else "laid_down", path=path)
             return await self._seen(path, changed)
         raise ConcurrentModificationError(f"Concurrent modification of {path}: nothing was written")
 

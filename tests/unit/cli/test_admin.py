@@ -271,6 +271,7 @@ WRONG_USAGE = {
     "brokers list --url ftp://h": "expected http://host:port",
     "brokers list --url http://h:port": "expected http://host:port",
     "brokers list --url ,": "expected http://host:port",
+    "brokers list --url http://h:1/path?query": "http://host:port/path",
     "brokers list --limit 1": "No such option",
     "brokers shut": "No such command",
     "balancer dry-run maybe": "maybe",
