@@ -30,8 +30,11 @@ _RESAVE = "have the plan computed and saved again"
 _RELIEFS = ("budget", "load", "moves")
 
 _Columns = Mapping[str, npt.NDArray[Any]]
-_Number = Annotated[float, Field(allow_inf_nan=False)]
-_Row = Annotated[int, Field(ge=0)]
+_MOST = 1e100
+"""Larger numbers are refused: what is worked out of them would overflow."""
+_Number = Annotated[float, Field(allow_inf_nan=False, ge=-_MOST, le=_MOST)]
+_Count = Annotated[int, Field(ge=0, le=1 << 53)]
+_Row = _Count
 
 
 class _Part(BaseModel):
@@ -55,8 +58,8 @@ class _Figures(_Part):
     noise_floor: _Number
     load_moved: _Number
     least_load: _Number
-    bundles_moved: int
-    least_bundles: int
+    bundles_moved: _Count
+    least_bundles: _Count
 
 
 class _Bound(_Part):
@@ -233,10 +236,10 @@ def _column(columns: _Columns, name: str, kind: str, shape: tuple[int, ...]) -> 
 
 
 def _amounts(columns: _Columns, name: str, kind: str, shape: tuple[int, ...]) -> npt.NDArray[np.float64]:
-    found = _column(columns, name, kind, shape)
-    if not (np.isfinite(found) & (found >= 0)).all():
-        raise InvalidRecordError(f"{name}: it has numbers that are negative, or none: {_RESAVE}")
-    return found.astype(np.float64)
+    found = _column(columns, name, kind, shape).astype(np.float64)
+    if not ((found >= 0) & (found <= _MOST)).all():
+        raise InvalidRecordError(f"{name}: it has numbers that are negative, above {_MOST:g}, or none: {_RESAVE}")
+    return found
 
 
 def _rows(columns: _Columns, name: str, kind: str, length: int, first: int, end: int) -> npt.NDArray[np.int64]:

@@ -79,7 +79,9 @@ def _faults_of_steps(certified: Certified, claims: Claims) -> Iterator[str]:
             yield f"steps[{number}]: bundle {step.bundle} is {wrong}"
         elif instance.owner[row] != source:
             yield f"steps[{number}]: {step.source[0]} does not own {step.bundle} by the column owner"
-        elif destination >= 0 and not instance.may_own[instance.classes[row], destination]:
+        elif destination < 0:
+            yield f"steps[{number}]: {step.destination[0]} has no columns, so nothing follows of what goes there"
+        elif not instance.may_own[instance.classes[row], destination]:
             yield f"steps[{number}]: {step.destination[0]} may not own {step.bundle} by the columns classes and mayOwn"
         moved.add(step.bundle)
 
