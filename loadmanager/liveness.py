@@ -1,14 +1,24 @@
-"""Whether the process at an address is gone, or merely slow."""
+"""Evidence that a process is gone, and not merely slow: its address refuses; the kernel says that it has ended.
+
+That a life of a process is over can be told for certain only where it was lived, by what the kernel keeps there and
+nobody can copy: it holds an abstract socket of its own name, which goes with the process. The place is a network
+namespace of one boot of one machine. Of a life elsewhere nothing is known: an address that refuses may be wrong.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import socket
+import uuid
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 _PROBE_TIMEOUT_S = 1.0
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_NETWORK = Path("/proc/self/ns/net")
+_SOCKETS = Path("/proc/self/net/unix")
 
 
 async def is_refused(url: str) -> bool:
@@ -57,3 +67,59 @@ def _has_source(family: int, address: tuple[Any, ...]) -> bool:
     except OSError as error:
         return error.errno not in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
     return True
+
+
+def this_place() -> str:
+    """Where this process lives; empty where the system does not say, which is like no other place."""
+    try:
+        return f"{_BOOT_ID.read_text(encoding='ascii').strip()}.{_NETWORK.stat().st_ino}"
+    except OSError:
+        return ""
+
+
+class Life:
+    """One life of this process, as a `kind` of process; `name` is unlike that of any other, here or elsewhere."""
+
+    def __init__(self, place: str | None = None, kind: str = "agent") -> None:
+        self._place = this_place() if place is None else place
+        self._kind = kind
+        self.name = f"{self._place}/{uuid.uuid4().hex}"
+        self._sign = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._sign.bind(_address(kind, self.name))
+
+    def close(self) -> None:
+        """As the end of the process would."""
+        self._sign.close()
+
+    def is_over(self, name: str) -> bool:
+        """Whether the life of that name has ended for certain; False wherever that cannot be known."""
+        place, _, _ = name.partition("/")
+        return bool(place) and place == self._place and _is_unheld(self._kind, name)
+
+    def count_agents_here(self) -> int:
+        """Agents that live in this network namespace, this one included: by the sockets that they hold."""
+        try:
+            sockets = _SOCKETS.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return 1
+        return max(1, sockets.count(f"@{_prefix(self._kind)}{self._place}/"))
+
+
+def _is_unheld(kind: str, name: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_address(kind, name))
+        except ConnectionRefusedError:
+            return True
+        except OSError:  # a name that is none, or a limit of this process
+            return False
+    return False
+
+
+def _address(kind: str, name: str) -> str:
+    """In Linux's abstract namespace, which has no files; at most 107 bytes."""
+    return f"\0{_prefix(kind)}{name}"
+
+
+def _prefix(kind: str) -> str:
+    return f"loadmanager-{kind}/"

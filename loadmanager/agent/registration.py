@@ -13,7 +13,6 @@ import structlog
 
 from loadmanager.agent.grants import Grants
 from loadmanager.agent.lease import Leases
-from loadmanager.agent.life import Life
 from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.presence import (
     BrokerProcess,
@@ -40,6 +39,7 @@ from loadmanager.agent.presence import (
 )
 from loadmanager.core.saying import Say
 from loadmanager.errors import InvalidRecordError, StoreError, TransactionFailedError, ZnodeTooLargeError
+from loadmanager.liveness import Life
 from loadmanager.store import base, codec, paths
 from loadmanager.store.base import MetadataStore, SessionState, Znode
 from loadmanager.wire.broker_data import AGENT_PROTOCOL, decode_local_broker_data

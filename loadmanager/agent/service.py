@@ -14,7 +14,6 @@ from loadmanager.agent.deaths import Deaths
 from loadmanager.agent.grants import Grants
 from loadmanager.agent.host_readings import Roots
 from loadmanager.agent.lease import Leases
-from loadmanager.agent.life import Life
 from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.namespaces import NamespaceCache
 from loadmanager.agent.nodes import LoadManagerNodes
@@ -32,6 +31,7 @@ from loadmanager.calling import Caller, HttpClient
 from loadmanager.clock import now_s
 from loadmanager.config import AgentSettings
 from loadmanager.core.names import BrokerId, broker_host
+from loadmanager.liveness import Life
 from loadmanager.store.base import MetadataStore
 from loadmanager.tracing import tracing_of
 from loadmanager.wire.http import LeaseAnswer

@@ -86,7 +86,8 @@ class BesideNode(Candidate):
         self.audit = AuditTrail(node_id, settings, self.recorder, live.base.history_url)
         self.lives = Lives(live.base.history_url, self.recorder)
         self._told = ClusterView()
-        super().__init__(store, self._told, node_id, service_url, live.current.leader_probe_interval_ms / 1000)
+        silence_s = live.current.leader_silence_ms / 1000
+        super().__init__(store, self._told, node_id, service_url, silence_s, self.caller)
         self._pulsar = pulsar
         self._admin = admin
         self.journal = Journal(live.current.decisions_kept)

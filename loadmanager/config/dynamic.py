@@ -35,7 +35,6 @@ NEEDS_RESTART = frozenset(
         "load_balancer_broker_comfort_load_level_percentage",  # as in Pulsar
         "lower_boundary_shedding_enabled",  # as in Pulsar
         "lookup_timeout_ms",  # how long nodes wait for each other goes by it
-        "leader_probe_interval_ms",  # standbys go by their own, whoever leads
         "leader_silence_ms",  # and by this
         "decisions_kept",  # the size of a buffer
         "timeline_hours",  # and so are these

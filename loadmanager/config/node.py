@@ -235,15 +235,13 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
     lookup_timeout_ms: PositiveMs = Field(
         5_000, description="How long a lookup waits for the assignment of its bundle before it answers 503."
     )
-    leader_probe_interval_ms: PositiveMs = Field(
-        300, description="How often a standby tries to connect to the leader; a refused connection starts an election."
-    )
     leader_silence_ms: int = Field(
         800,
         ge=0,
         le=86_400_000,
         description="A standby that has not heard the leader for so long takes over without waiting for the end of its"
-        " session, if ZooKeeper does not hear it either; below 600 a pause of half a second is enough. 0: never.",
+        " session, if ZooKeeper does not hear it either; later on a busy machine, and below 600 after a pause of half a"
+        " second. 0: never.",
     )
     decisions_kept: int = Field(
         2_000,

@@ -6,9 +6,9 @@ An election alone does not stop a leader that was paused and wakes up, so leader
 - the **lease**: a leader trusts itself only while the newest answered heartbeat of its own session is young;
 - the **session** in which it won: another session is another life.
 
-Since the epoch makes an early take-over safe, a standby may be quick: it campaigns when there is no leader, when the
-leader's process is gone (its port refuses connections), or when it has been silent for too long
-(`loadmanager.core.leading.vigil`), without waiting for the old session to expire.
+Since the epoch makes an early take-over safe, a standby may be quick: it campaigns when there is no leader, and when
+`loadmanager.core.leading.vigil` has found that the leader's process has ended, or that it has been silent for too long,
+without waiting for the old session to expire.
 
 A node whose link to the store broke lately leaves others the first turn: when it is back it takes its own znode away,
 and waits a little before it campaigns. Else one whose link flaps would be elected each time that it is up.
@@ -48,6 +48,8 @@ class Sighting:
     epoch: int
     session_id: int
     czxid: int
+    life: str = ""
+    """Of its process, as `loadmanager.liveness` names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +64,9 @@ class Term:
 class Knowledge:
     """Everything a node knows that bears on leadership, at one moment of the monotonic clock `now_s`.
 
-    `view_is_fresh` says that leader and epoch were read after the last (re)connection. `refused_czxid` is the leader
-    znode (by czxid) whose process was found gone, `silent_czxid` the one whose leader a doubt stands against,
-    `next_probe_s` when the leader's port is to be tried again. `is_doubted`: somebody asks through the store whether
-    this node leads.
+    `view_is_fresh` says that leader and epoch were read after the last (re)connection. `ended_czxid` is the leader
+    znode (by czxid) whose process has ended, `silent_czxid` the one whose leader a doubt stands against. `is_doubted`:
+    somebody asks through the store whether this node leads.
     `open_since_s` is what `open_since` said last. Until `unsound_until_s` the own link is one that broke lately, and
     then the turn is with the others for `turn_s` from `open_since_s` on; 0 when there are none.
     """
@@ -78,10 +79,9 @@ class Knowledge:
     epoch_version: int
     leader: Sighting | None
     term: Term | None = None
-    refused_czxid: int | None = None
+    ended_czxid: int | None = None
     silent_czxid: int | None = None
     is_doubted: bool = False
-    next_probe_s: float = 0.0
     open_since_s: float | None = None
     unsound_until_s: float = -math.inf
     turn_s: float = 0.0
@@ -113,14 +113,6 @@ class Vacate:
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
-    """Try to connect to the leader at `service_url`; the outcome is about the leader znode `czxid`."""
-
-    service_url: str
-    czxid: int
-
-
-@dataclass(frozen=True, slots=True)
 class Reassure:
     """Take the doubt away if the epoch is still `epoch`: this node leads."""
 
@@ -132,7 +124,7 @@ class StepDown:
     reason: StepDownReason
 
 
-Action = Wait | Campaign | Vacate | Probe | Reassure | StepDown
+Action = Wait | Campaign | Vacate | Reassure | StepDown
 
 
 def next_action(known: Knowledge) -> Action:
@@ -191,7 +183,7 @@ def _as_follower(known: Knowledge) -> Action:
         return Wait(None)
     leader = known.leader
     if leader is not None and not _is_open(known):
-        return Wait(known.next_probe_s) if known.now_s < known.next_probe_s else Probe(leader.service_url, leader.czxid)
+        return Wait(None)
     others_until_s = _others_turn_ends_s(known)
     if known.now_s >= others_until_s:
         on_doubt = leader is not None and not _is_gone(known, leader)
@@ -210,7 +202,8 @@ def _others_turn_ends_s(known: Knowledge) -> float:
 def _is_open(known: Knowledge) -> bool:
     """Whether nobody leads behind the leader znode, whatever it says.
 
-    There is none, it is our own and we do not lead, no session holds it, the leader's process is gone, or it is silent.
+    There is none, it is our own and we do not lead, no session holds it, the leader's process has ended, or it is
+    silent.
     """
     leader = known.leader
     return leader is None or _is_gone(known, leader) or leader.czxid == known.silent_czxid
@@ -218,7 +211,7 @@ def _is_open(known: Knowledge) -> bool:
 
 def _is_gone(known: Knowledge, leader: Sighting) -> bool:
     """Whether that is certain: then nobody need be asked."""
-    return _is_own(known, leader) or leader.session_id == 0 or leader.czxid == known.refused_czxid
+    return _is_own(known, leader) or leader.session_id == 0 or leader.czxid == known.ended_czxid
 
 
 def _is_own(known: Knowledge, leader: Sighting) -> bool:

@@ -74,7 +74,6 @@ def node_configuration(settings: DemoSettings, connect_string: str, history: Pat
         "loadBalancerSheddingIntervalMinutes": settings.shedding_interval_s / _SECONDS_PER_MINUTE,
         "loadBalancerSheddingGracePeriodMinutes": settings.shedding_grace_s / _SECONDS_PER_MINUTE,
         **_HOURS_IN_MINUTES,
-        "leaderProbeIntervalMs": 200,
     }
 
 

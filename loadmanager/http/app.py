@@ -111,6 +111,7 @@ def make_beside_app(node: BesidePort) -> web.Application:
     live = LiveHandlers(node.showing, node.live, forwarder, gate)
     operations = [
         *BesideHandlers(node, forwarder).operations(),
+        *TermHandlers(node).operations(),
         *ConfigurationHandlers(node.live, node.operators, forwarder).questions(),
         *ControlHandlers(node, node.view, node.operators, forwarder).of_balancing(),
         *DrainingHandlers(node.view, node.drains_to_order, node.unloads, node.desk.churn, forwarder).operations(),

@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from loadmanager import __version__, clock
-from loadmanager.calling import NOBODY, Caller
+from loadmanager.calling import Caller
 from loadmanager.core.leadership import StepDownReason, Term
 from loadmanager.errors import (
     NoLeaderError,
@@ -24,6 +24,7 @@ from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.registering import NodeRegistrar
 from loadmanager.leader.term.election import Election
 from loadmanager.leader.vigil import VigilKeeper
+from loadmanager.liveness import Life
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, SessionState
 from loadmanager.wire.records import LeaderRecord, NodeRecord
@@ -37,7 +38,7 @@ class Candidate(ABC):
     """What it does while it leads is said by whoever derives from it. It is a `port.LeadershipPort`.
 
     `view` mirrors the store in which it is elected. A leader that has been silent for `patience_s` is replaced early,
-    and asked whether it leads on behalf of the `caller`; 0: none is.
+    and asked whether it leads on behalf of the `caller`; 0: none is that lives. `life` is this process's own.
     """
 
     def __init__(
@@ -46,22 +47,17 @@ class Candidate(ABC):
         view: ClusterView,
         node_id: str,
         service_url: str,
-        probe_interval_s: float,
-        patience_s: float = 0.0,
-        caller: Caller = NOBODY,
+        patience_s: float,
+        caller: Caller,
+        life: Life | None = None,
     ) -> None:
         self.store = store
         self.node_id = node_id
         self.service_url = service_url
-        self.election = Election(
-            store,
-            view,
-            LeaderRecord(broker_id=node_id, service_url=service_url, epoch=0),
-            probe_interval_s,
-            self._on_elected,
-            self._on_deposed,
-        )
-        self.vigil = VigilKeeper(store, view, self.election, caller, patience_s) if patience_s else None
+        self._life = life or Life(kind="node")
+        record = LeaderRecord(broker_id=node_id, service_url=service_url, epoch=0, life=self._life.name)
+        self.election = Election(store, view, record, self._on_elected, self._on_deposed)
+        self.vigil = VigilKeeper(store, view, self.election, caller, patience_s, self._life)
         self.leading = asyncio.Event()
         self.leader_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the leader changes, or this node begins to lead; then there is another one for the next time."""
@@ -74,8 +70,8 @@ class Candidate(ABC):
         self._end_of_term: asyncio.Task[None] | None = None
         self._epoch_asked: asyncio.Task[int] | None = None
         now_ms = time.time_ns() // 1_000_000
-        record = NodeRecord(node_id=node_id, service_url=service_url, version=__version__, start_timestamp=now_ms)
-        self._registrar = NodeRegistrar(store, record)
+        node = NodeRecord(node_id=node_id, service_url=service_url, version=__version__, start_timestamp=now_ms)
+        self._registrar = NodeRegistrar(store, node)
 
     @abstractmethod
     async def _prepare(self, term: Term) -> None:
@@ -166,8 +162,7 @@ class Candidate(ABC):
         """Register, and take part in elections from now on."""
         self._spawn(self._registrar.run(), "register")
         self._spawn(self.election.run(), "election")
-        if self.vigil is not None:
-            self._spawn(self.vigil.run(), "vigil")
+        self._spawn(self.vigil.run(), "vigil")
 
     async def _leave(self) -> None:
         """Hand leadership over and end every task; what is under way is finished by the next leader."""
@@ -179,6 +174,7 @@ class Candidate(ABC):
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._life.close()
 
     def _store_changed(self) -> None:
         """Something that was read may bear on who leads."""
@@ -188,8 +184,7 @@ class Candidate(ABC):
             self._announce_leader()
 
     def _keep_watch(self) -> None:
-        if self.vigil is not None:
-            self.vigil.look()
+        self.vigil.look()
 
     def _announce_leader(self) -> None:
         self._announced_url = self.leader_url

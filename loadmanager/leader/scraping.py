@@ -81,7 +81,7 @@ class CountingOwners(Counting, Protocol):
     ledger: Ledger
     reshaper: Reshaper
     reshaping: ReshapingLoop
-    vigil: VigilKeeper | None
+    vigil: VigilKeeper
 
 
 def scrape_of(node: CountingOwners) -> Scrape:
@@ -126,7 +126,7 @@ def _owner_counters(node: CountingOwners) -> list[Sample]:
             "loadmanager_leaders_found_silent",
             "Leaders that this node was to replace early.",
             none,
-            0 if node.vigil is None else node.vigil.found_silent,
+            node.vigil.found_silent,
         ),
         (
             "loadmanager_invariants_violated",
@@ -139,8 +139,8 @@ def _owner_counters(node: CountingOwners) -> list[Sample]:
 
 
 def _owner_gauges(node: CountingOwners) -> list[Sample]:
-    hears = node.vigil is not None and node.vigil.hears
-    return [("loadmanager_leader_heard", "1 while the leader, another node, says that it leads.", {}, hears)]
+    meaning = "1 while the leader, another node, says that it leads."
+    return [("loadmanager_leader_heard", meaning, {}, node.vigil.hears)]
 
 
 def _counters(node: Counting) -> list[Sample]:

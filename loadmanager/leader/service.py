@@ -45,6 +45,7 @@ from loadmanager.leader.scraping import scrape_of
 from loadmanager.leader.showing import Showing
 from loadmanager.leader.term.ledger import Ledger
 from loadmanager.leader.term.operators import Operators
+from loadmanager.liveness import Life
 from loadmanager.store.base import MetadataStore
 from loadmanager.tracing import tracing_of
 
@@ -60,22 +61,23 @@ class Node(Candidate):
     To HTTP it is a `port.NodePort`. Raises `ConfigurationError` for what it is to show of itself and cannot be used.
     """
 
-    def __init__(self, settings: Settings, store: MetadataStore, node_id: str, service_url: str, seed: int) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        store: MetadataStore,
+        node_id: str,
+        service_url: str,
+        seed: int,
+        life: Life | None = None,
+    ) -> None:
         if settings.history_url == AUTO_HISTORY:  # whoever starts a process finds a place before
             settings = settings.model_copy(update={"history_url": ""})
         self.settings = settings
         self.caller = Caller.of(settings, tracing_of(settings, SERVICE, node_id))
         self.live = LiveSettings(settings)
         self.view, self.recorder, self.moves = open_view(self.live, node_id)
-        super().__init__(
-            store,
-            self.view,
-            node_id,
-            service_url,
-            settings.leader_probe_interval_ms / 1000,
-            settings.leader_silence_ms / 1000,
-            self.caller,
-        )
+        silence_s = settings.leader_silence_ms / 1000
+        super().__init__(store, self.view, node_id, service_url, silence_s, self.caller, life)
         self.journal = Journal(settings.decisions_kept)
         self.audit = AuditTrail(node_id, settings, self.recorder, settings.history_url)
         self.lives = Lives(settings.history_url, self.recorder)

@@ -1,4 +1,4 @@
-"""Keeps the vigil of a standby over the leader (`loadmanager.core.leading.vigil`): asks it, and asks the store."""
+"""Driver of the failure detector (`loadmanager.core.leading.vigil`): asks the leader, the kernel and the store."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from loadmanager.core.leading.vigil import (
     Ask,
     Doubt,
     Doubted,
+    Ended,
     Event,
     Heard,
     Instruction,
     Leads,
     Look,
     Missed,
-    Probe,
     Seen,
     Spare,
     TakeOver,
@@ -33,6 +33,7 @@ from loadmanager.errors import LoadManagerError, StoreError
 from loadmanager.leader.carrying_out.driving import Driver
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.term.election import Election
+from loadmanager.liveness import Life, is_refused
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore
 from loadmanager.wire.http import LONGEST_HOLD_MS, TermAnswer
@@ -48,12 +49,19 @@ class VigilKeeper:
     """`look` is to be called when what was read, or the own session or term, is another. `run` keeps the vigil."""
 
     def __init__(
-        self, store: MetadataStore, view: ClusterView, election: Election, caller: Caller, patience_s: float
+        self,
+        store: MetadataStore,
+        view: ClusterView,
+        election: Election,
+        caller: Caller,
+        patience_s: float,
+        life: Life,
     ) -> None:
         self._store = store
         self._view = view
         self._election = election
         self._caller = caller
+        self._life = life
         self._vigil = Vigil(patience_s)
         self._driver = Driver[Event, Instruction](self._vigil, self._do)
         self._http: HttpClient
@@ -80,7 +88,9 @@ class VigilKeeper:
     def look(self) -> None:
         """See whom to watch: nobody while this node leads, or does not know who does."""
         if self._is_kept:
-            self._driver.step(Leads(self._election.find_other_leader(), self._store.session_timeout_s))
+            sessions = frozenset(self._view.node_sessions.values()) if self._view.is_fresh else None
+            leader, session_s = self._election.find_other_leader(), self._store.session_timeout_s
+            self._driver.step(Leads(leader, session_s, sessions))
 
     def _do(self, instruction: Instruction) -> Coroutine[Any, Any, Event] | None:
         match instruction:
@@ -90,14 +100,12 @@ class VigilKeeper:
                 return self._doubt(leader)
             case Look():
                 return self._see(instruction)
-            case Probe():
-                self._election.probe_soon()
-            case TakeOver(czxid):
-                self._election.found_silent(czxid)
+            case TakeOver(czxid, has_ended):
+                (self._election.found_ended if has_ended else self._election.found_silent)(czxid)
             case Spare():
                 self._election.found_silent(None)
-            case Say(said, fields):
-                log.warning(said, **fields)
+            case Say(said, fields, is_warning):
+                (log.warning if is_warning else log.info)(said, **fields)
         return None
 
     async def _ask(self, ask: Ask) -> Event:
@@ -111,9 +119,12 @@ class VigilKeeper:
                 return Heard(leader.czxid)
         except LoadManagerError as error:
             log.debug("leader_not_heard", leader=leader.service_url, error=str(error))
+        if self._life.is_over(leader.life) and await is_refused(leader.service_url):
+            return Ended(leader.czxid)
         return Missed(leader.czxid)
 
     async def _doubt(self, leader: Sighting) -> Event:
+        log.debug("leader_doubted", leader=leader.service_url, epoch=leader.epoch)
         return Doubted(leader.czxid, await self._election.doubt(leader))
 
     async def _see(self, look: Look) -> Event:

@@ -176,11 +176,14 @@ def _position(positions: Mapping[str, int], text: str) -> int:
 
 
 class LeaderRecord(WireModel):
-    """`/loadbalance/leader`: who leads, in which epoch, and where it answers. Pulsar's fields, and the epoch."""
+    """`/loadbalance/leader`: who leads, in which epoch, and where it answers: Pulsar's fields, and the epoch. By the
+    `life` of its process others on its machine know when that has ended.
+    """
 
     broker_id: str
     service_url: str
     epoch: Natural
+    life: str = ""
 
 
 class DoubtRecord(WireModel):

@@ -24,7 +24,6 @@ pytestmark = pytest.mark.zookeeper
 
 SETTINGS = {
     "metadataStoreSessionTimeoutMillis": 6_000,
-    "leaderProbeIntervalMs": 200,
     "lookupTimeoutMs": 10_000,
 }
 

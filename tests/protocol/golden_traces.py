@@ -62,8 +62,8 @@ _RECORDS = (paths.BROKERS, paths.BUNDLE_DATA, paths.BROKER_TIME_AVERAGE, paths.S
 _LOGGED = {
     "elected": "leads now, with epoch {epoch}",
     "stepped_down": "leads no more: {reason}",
-    "leader_process_gone": "finds the leader's port refusing connections",
-    "leader_doubted": "has not heard the leader for {silent_s} s: asks it through ZooKeeper",
+    "leader_process_ended": "knows that the leader's process has ended",
+    "leader_doubted": "has not heard the leader: asks it through ZooKeeper",
     "leader_silent": "has not heard the leader for {silent_s} s, not through ZooKeeper either",
     "leader_has_zookeeper": "leaves the leader in office: it has ZooKeeper",
 }

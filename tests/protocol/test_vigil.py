@@ -159,6 +159,14 @@ async def a_standby_cut_off_from_the_other_nodes(world: World) -> None:
     await world.wait(10 * SESSION_S)
 
 
+async def nodes_that_reject_each_other(world: World) -> None:
+    """As with a firewall that rejects, or wrong advertised ports: ZooKeeper has them all."""
+    hosts = [each.host for each in world.of("node")]
+    world.network.rejects |= {(one, other) for one in hosts for other in hosts if one != other}
+    before = epoch(world)
+    await world.wait_until(lambda: epoch(world) != before, 10 * SESSION_S)
+
+
 async def standbys_that_are_paused(world: World) -> None:
     leader = leader_of(world)
     for standby in [each for each in world.of("node") if each is not leader] * 5:
@@ -179,6 +187,7 @@ async def zookeeper_that_is_paused(world: World) -> None:
 MOST_DOUBTS: dict[Happens, int] = {
     a_leader_cut_off_from_the_other_nodes: 2 * 11,
     a_standby_cut_off_from_the_other_nodes: 11,
+    nodes_that_reject_each_other: 2 * 11,
     standbys_that_are_paused: 0,
     zookeeper_that_is_paused: 2 * 10,
 }
@@ -244,6 +253,10 @@ GUARDS: dict[str, tuple[Callable[[], AbstractContextManager[object]], Happens]] 
     "only a store that answers at once says that a doubt stands": (
         lambda: patch.object(vigil, "_PROMPT_LOOKS", 0),
         zookeeper_that_is_paused,
+    ),
+    "a refused connection is no more than silence": (
+        lambda: patch("protocol.world._VirtualLife.is_over", lambda *_: True),
+        nodes_that_reject_each_other,
     ),
     "a doubt that was answered is good for a session": (
         lambda: patch.object(vigil.Vigil, "_rest", _restless),

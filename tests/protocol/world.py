@@ -33,7 +33,6 @@ from protocol.zookeeper import Ensemble, ModelStore
 from support.nodes import settings as node_settings
 
 from loadmanager.agent.host_usage import HostUsage
-from loadmanager.agent.life import Life
 from loadmanager.agent.service import Agent
 from loadmanager.client import LookupClient
 from loadmanager.clock import now_s
@@ -41,6 +40,7 @@ from loadmanager.config import AgentSettings, Settings
 from loadmanager.errors import LoadManagerError, NodesUnavailableError, StoreError
 from loadmanager.http.app import make_app
 from loadmanager.leader.service import Node
+from loadmanager.liveness import Life
 
 NAMESPACE = "t/ns"
 SESSION_S = 6.0
@@ -61,7 +61,6 @@ _CLIENT_PATIENCE_S = 5.0
 
 _NODE_SETTINGS = {
     "lookup_timeout_ms": 5_000,
-    "leader_probe_interval_ms": 500,
     "leader_silence_ms": 800,
     "namespace_bundle_unloading_timeout_ms": 8_000,
     "unload_attempt_timeout_ms": 2_000,
@@ -198,7 +197,8 @@ class World:
         settings = _settings_of_nodes()
         async with self._a_store(self.shape.node_session_s) as store:
             url = self.advertised.get(process.name, f"http://{address}")
-            node = process.node = Node(settings, store, address, url, self.rng.getrandbits(32))
+            seed, life = self.rng.getrandbits(32), _VirtualLife(party, self.lives)
+            node = process.node = Node(settings, store, address, url, seed, life)
             self.network.serve(address, party, make_app(node))
             await node.start()
             await _first(_event(process.stop), node.failure)
@@ -323,7 +323,7 @@ class World:
 
 
 class _VirtualLife(Life):
-    """An agent's life, without the sockets by which the product's own tells on its host that it is over."""
+    """A life of an agent or a node, without the sockets by which the product's own tells that it is over."""
 
     def __init__(self, party: Party, lives: dict[str, Party]) -> None:
         self.name = f"{party.host}/{party.name}"
@@ -382,7 +382,7 @@ def in_virtual_time(loop: VirtualLoop, network: Network, kernels: Kernels) -> It
     ClientSession.network = network
     with contextlib.ExitStack() as stack:
         stack.enter_context(virtual_time(loop))
-        for module in ("agent.broker", "leader.term.election"):
+        for module in ("agent.broker", "leader.vigil"):
             stack.enter_context(patch(f"loadmanager.{module}.is_refused", is_refused))
         stack.enter_context(patch("loadmanager.agent.service.Deaths", kernels.deaths))
         stack.enter_context(patch("os.getpid", kernels.pid))

@@ -19,6 +19,7 @@ from loadmanager.beside.owners import PulsarOwners
 from loadmanager.beside.refusals import PulsarRefusedError
 from loadmanager.beside.remembering import ActsMemory
 from loadmanager.beside.seeing import Owned
+from loadmanager.calling import NOBODY
 from loadmanager.config import settings_of
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.hashing import HashFunction
@@ -142,7 +143,7 @@ class Actor(Candidate):
         self._elected_view = ClusterView()
         port = 1_000 + number
         network().servers[port] = asyncio.Protocol
-        super().__init__(store, self._elected_view, f"beside-{number}", f"http://127.0.0.1:{port}", 1.0)
+        super().__init__(store, self._elected_view, f"beside-{number}", f"http://127.0.0.1:{port}", 0.0, NOBODY)
         self.view = ClusterView()
         for broker in BROKERS:
             self.view.registrations[broker.broker] = broker

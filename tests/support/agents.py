@@ -14,10 +14,10 @@ from support.fake_node import FakeNode
 from support.servers import end_app, listen, serve_app
 from support.waiting import eventually
 
-from loadmanager.agent.life import Life
 from loadmanager.agent.service import Agent
 from loadmanager.clock import now_s
 from loadmanager.config import AgentSettings, load_settings
+from loadmanager.liveness import Life
 from loadmanager.store import codec, paths
 from loadmanager.store.base import MetadataStore, Put
 from loadmanager.wire.broker_data import LocalBrokerData, decode_local_broker_data

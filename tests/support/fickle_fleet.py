@@ -57,7 +57,6 @@ _LOOKUP_ANSWERS = {0, 200, 503}
 _PATH = paths.namespace(str(NAME))
 _SETTINGS: dict[str, Any] = {
     "loadBalancerSheddingEnabled": False,
-    "leaderProbeIntervalMs": 300,
     "unloadAttemptTimeoutMs": 1_000,
     "namespaceBundleUnloadingTimeoutMs": int(UNLOAD_S * 1_000),
     "lookupTimeoutMs": int(LOOKUP_S * 1_000),

@@ -67,7 +67,6 @@ def settings(**overrides: Any) -> Settings:  # noqa: ANN401 - whatever a setting
     """Nothing is shed or written unless a test asks for it, and nobody gives up because the machine is busy."""
     values: dict[str, Any] = {
         "lookup_timeout_ms": 10_000,
-        "leader_probe_interval_ms": 50,
         "leader_silence_ms": 0,
         "namespace_bundle_unloading_timeout_ms": 20_000,
         "unload_attempt_timeout_ms": 10_000,
@@ -150,8 +149,13 @@ class RunningNode:
         await self.store.close()
 
     async def vanish(self) -> None:
-        """Close the port at once but keep the session: what a killed process looks like until its session expires."""
+        """Close the port at once, and go on."""
         await end_app(self._runner)
+
+    async def kill(self) -> None:
+        """What a killed process looks like until its session expires: its port and its life are gone."""
+        self.node._life.close()
+        await self.vanish()
 
 
 @dataclass(slots=True)

@@ -49,7 +49,6 @@ STEPS: Mapping[str, Sequence[str]] = {
 NAME = NamespaceName.of("tenant", "ns")
 _SETTINGS: dict[str, Any] = {
     "loadBalancerSheddingEnabled": False,
-    "leaderProbeIntervalMs": 100,
     "unloadAttemptTimeoutMs": 1_000,
     "namespaceBundleUnloadingTimeoutMs": 8_000,
     "namespaceBundlePrepareTimeoutMs": 60_000,

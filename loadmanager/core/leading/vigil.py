@@ -1,4 +1,4 @@
-"""The vigil that a standby keeps over the leader: when it has been silent for so long that it is replaced early.
+"""Failure detector for the leader: decides when a standby takes over before the leader's session expires.
 
 A passive machine, as `loadmanager.core.leading.moves` is. The leader is asked again and again, and answers once
 ZooKeeper has told it that its epoch is still the last one: an answer says that its loop runs and that it can write.
@@ -9,8 +9,8 @@ ZooKeeper has told it that its epoch is still the last one: an answer says that 
     STRANGE    Heard                          Ask                                                        ─▶ HEARD
                Missed                         (asked again after a patience)
     HEARD      Heard                          (it is silent for 0 s) Ask
-               Missed                         Probe: its process may be gone; (asked again after a tick)
-               TIME, 5/8 of a patience silent Say, Doubt                                                 ─▶ DOUBTING
+               Missed                         (asked again after a tick)
+               TIME, 5/8 of a patience silent Doubt                                                      ─▶ DOUBTING
     DOUBTING   Heard                          Ask                                                        ─▶ HEARD
                Missed                         as in HEARD
                Doubted: it stands             Look after a tick
@@ -21,7 +21,8 @@ ZooKeeper has told it that its epoch is still the last one: an answer says that 
     RESTING    Heard                          Ask; Spare, if it was to be replaced                       ─▶ HEARD
                Missed                         as in HEARD
                TIME, rested for a session     as from HEARD                                              ─▶ HEARD
-    any        Leads: nobody, or this node                                                               ─▶ IDLE
+    any        Ended                          Say, TakeOver at once                                      ─▶ RESTING
+               Leads: nobody, or this node                                                               ─▶ IDLE
                Leads: another node            as from IDLE
 
 What is not in the table has come too late and changes nothing.
@@ -34,13 +35,19 @@ Why there is hardly any without cause
     Silence is time in which this process ran itself: a step counts one tick at most, so one that was stopped, or
     starved, holds nothing against the leader. A leader that cannot be heard is asked by another way as well: the
     *doubt* is a znode, which any leader deletes as soon as it sees it, and the campaign goes through only while it is
-    there. So a leader stays while it has ZooKeeper, though this node may be cut off from it. ZooKeeper that is slow or
-    stopped itself says nothing about the leader: only looks that it answered within a tick count, three in a row. And
-    whoever has not answered yet, being of another version or not to be reached from here, is not missed.
+    there. So a leader stays while it has ZooKeeper, though this node may be cut off from it, or its connections be
+    refused: a firewall and a wrong port refuse as well as a process that is gone. ZooKeeper that is slow or stopped
+    itself says nothing about the leader: only looks that it answered within a tick count, three in a row. And whoever
+    has not answered yet, being of another version or not to be reached from here, is not missed. On a busy machine all
+    answers take longer, so patience is at least three times the slowest one of the last minutes.
+
+    Only Ended needs no doubt: the leader's address refuses, and the kernel of this very machine, in this very network
+    namespace, says that the process which holds the leader's znode has ended.
 
 Why they do not depose each other without end
-    A doubt that was answered is good for a session timeout, and with each take-over within ten minutes this node's
-    patience doubles, up to the session timeout: then it is no sooner than without all this.
+    A doubt that was answered is good for a session timeout. A take-over was needless when the session of the leader
+    that was replaced lives on: it would have led on. With each needless one within ten minutes this node's patience
+    doubles, up to the session timeout: then it is no sooner than without all this.
 """
 
 from __future__ import annotations
@@ -64,6 +71,16 @@ _TICKS_HELD = 2
 
 _REMEMBERED_S = 600.0
 
+_TIMES_SLOWEST = 3.0
+_HALF_LIFE_S = 60.0
+"""The slowest answer counts half as much after that."""
+
+_JUDGED_AFTER_SESSIONS = 1.5
+"""By then a session whose holder has ended has expired, ticks of the servers included."""
+
+_NORMAL_PATIENCE_S = 0.8
+"""What goes by patience where silence never counts: how often the leader is asked."""
+
 
 class VigilPhase(enum.Enum):
     IDLE = enum.auto()
@@ -83,11 +100,12 @@ class VigilPhase(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Leads:
     """This node leads, by the newest that was read of the store; None: nobody, this one, or it is not known.
-    `session_s` is the timeout of sessions with the store.
+    `session_s` is the timeout of sessions with the store, `sessions` those of registered nodes, None: not known.
     """
 
     leader: Sighting | None
     session_s: float
+    sessions: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +118,13 @@ class Heard:
 @dataclass(frozen=True, slots=True)
 class Missed:
     """What it was asked has ended otherwise."""
+
+    czxid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The process of that leader has ended for certain."""
 
     czxid: int
 
@@ -120,7 +145,7 @@ class Seen:
     stands: bool | None
 
 
-Event = Leads | Heard | Missed | Doubted | Seen | Signal
+Event = Leads | Heard | Missed | Ended | Doubted | Seen | Signal
 
 # Instructions
 
@@ -128,17 +153,12 @@ Event = Leads | Heard | Missed | Doubted | Seen | Signal
 @dataclass(frozen=True, slots=True)
 class Ask:
     """Ask the leader whether it leads, to be answered after `hold_s` at the latest; wait `patience_s` longer. Come back
-    with Heard or Missed.
+    with Heard, Missed or Ended.
     """
 
     leader: Sighting
     hold_s: float
     patience_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """Find out soon whether the leader's process is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +178,10 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """Campaign in the place of that leader while the doubt is there."""
+    """Campaign in the place of that leader: while the doubt is there, unless its process `has_ended`."""
 
     czxid: int
+    has_ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,12 +191,12 @@ class Spare:
     czxid: int
 
 
-Instruction = Ask | Probe | Doubt | Look | TakeOver | Spare | Say
+Instruction = Ask | Doubt | Look | TakeOver | Spare | Say
 
 
 @dataclass(slots=True)
 class Vigil:
-    """`least_s` is the patience to begin with."""
+    """`least_s` is the least patience with a silent leader; with 0 silence never counts."""
 
     least_s: float
     phase: VigilPhase = VigilPhase.IDLE
@@ -191,7 +212,9 @@ class Vigil:
     _rested_s: float = math.inf
     _looks: int = 0
     _takes_over: bool = False
-    _taken_over_s: list[float] = field(default_factory=list)
+    _slowest_s: float = 0.0
+    _taken_over: list[tuple[float, int]] = field(default_factory=list)
+    """When it took over, and from which session, unless that has expired."""
     _to_do: list[Instruction] = field(default_factory=list)
 
     @property
@@ -201,19 +224,31 @@ class Vigil:
 
     @property
     def tick_s(self) -> float:
-        return self.least_s / TICKS
+        return self._asked_for_s / TICKS
+
+    @property
+    def _asked_for_s(self) -> float:
+        return self.least_s or _NORMAL_PATIENCE_S
 
     def patience_s(self, now_s: float) -> float:
         """How long a leader may be silent now."""
-        lately = sum(at_s > now_s - _REMEMBERED_S for at_s in self._taken_over_s)
-        return max(self.least_s, min(self.least_s * 2.0**lately, self._session_s))
+        if not self.least_s:
+            return math.inf
+        judged_s = now_s - _JUDGED_AFTER_SESSIONS * self._session_s
+        needless = sum(now_s - _REMEMBERED_S < at_s <= judged_s for at_s, _ in self._taken_over)
+        usual_s = max(self.least_s, _TIMES_SLOWEST * self._slowest_s)
+        return max(self.least_s, min(usual_s * 2.0**needless, self._session_s))
 
     def step(self, event: Event, now_s: float) -> list[Instruction]:
         """What there is to do now that this has happened."""
-        self.silent_s += min(now_s - self._stepped_s, _MOST_TICKS_A_STEP * self.tick_s)
+        passed_s = now_s - self._stepped_s
+        self.silent_s += min(passed_s, _MOST_TICKS_A_STEP * self.tick_s)
+        self._slowest_s *= 0.5 ** (passed_s / _HALF_LIFE_S)
         self._stepped_s = now_s
         if isinstance(event, Leads):
             self._session_s = event.session_s
+            if event.sessions is not None:
+                self._taken_over = [each for each in self._taken_over if each[1] in event.sessions]
             self._leads(event.leader, now_s)
         elif self._leader is not None:
             self._heard_of(self._leader, event, now_s)
@@ -223,8 +258,9 @@ class Vigil:
     def _leads(self, leader: Sighting | None, now_s: float) -> None:
         if leader == self._leader:
             return
-        if self._takes_over and leader is None:  # it was elected itself, most likely
-            self._taken_over_s = [at_s for at_s in self._taken_over_s if at_s > now_s - _REMEMBERED_S] + [now_s]
+        if self._takes_over and leader is None and self._leader is not None:  # it was elected itself, most likely
+            lately = [each for each in self._taken_over if each[0] > now_s - _REMEMBERED_S]
+            self._taken_over = [*lately, (now_s, self._leader.session_id)]
         self._leader, self._takes_over = leader, False
         self.phase = VigilPhase.IDLE
         if leader is not None:
@@ -236,7 +272,11 @@ class Vigil:
             case Heard(czxid) if czxid == leader.czxid:
                 self._heard(leader)
             case Missed(czxid) if czxid == leader.czxid:
-                self._missed(now_s)
+                self._ask_s = now_s + (self._asked_for_s if self.phase is VigilPhase.STRANGE else self.tick_s)
+            case Ended(czxid) if czxid == leader.czxid:
+                self._say("leader_process_ended", leader)
+                self._to_do.append(TakeOver(czxid, has_ended=True))
+                self._rest(now_s)
             case Doubted(czxid, stands) if czxid == leader.czxid and self.phase is VigilPhase.DOUBTING:
                 self._look_on(leader, now_s, stands=stands)
             case Seen(look, stands) if look.czxid == leader.czxid and self.phase is VigilPhase.DOUBTING:
@@ -252,19 +292,15 @@ class Vigil:
         if self._takes_over:
             self._to_do.append(Spare(leader.czxid))
             self._takes_over = False
+        if self.phase is not VigilPhase.STRANGE:
+            self._slowest_s = max(self._slowest_s, self.silent_s)
         self.phase = VigilPhase.HEARD
         self.silent_s = 0.0
         self._ask(leader, hold_s=_TICKS_HELD * self.tick_s)
 
-    def _missed(self, now_s: float) -> None:
-        is_strange = self.phase is VigilPhase.STRANGE
-        self._ask_s = now_s + (self.least_s if is_strange else self.tick_s)
-        if not is_strange:
-            self._to_do.append(Probe())
-
     def _ask(self, leader: Sighting, hold_s: float = 0.0) -> None:
         self._ask_s = math.inf
-        self._to_do.append(Ask(leader, hold_s, self.least_s))
+        self._to_do.append(Ask(leader, hold_s, self._asked_for_s))
 
     def _look_at_the_time(self, leader: Sighting, now_s: float) -> None:
         if now_s >= self._ask_s:
@@ -273,7 +309,6 @@ class Vigil:
             self.phase = VigilPhase.HEARD
         if self.phase is VigilPhase.HEARD and self.silent_s >= self.patience_s(now_s) * _TICKS_UNTIL_DOUBT / TICKS:
             self.phase, self._look_s, self._looks = VigilPhase.DOUBTING, math.inf, 0
-            self._say("leader_doubted", leader)
             self._to_do.append(Doubt(leader))
         if self.phase is VigilPhase.DOUBTING and now_s >= self._look_s:
             self._look_s = math.inf
@@ -282,7 +317,7 @@ class Vigil:
     def _look_on(self, leader: Sighting, now_s: float, *, stands: bool) -> None:
         """The doubt was asked about, and stands, or is gone."""
         if not stands:
-            self._say("leader_has_zookeeper", leader)
+            self._say("leader_has_zookeeper", leader, is_warning=False)
             self._rest(now_s)
         elif self._looks >= _PROMPT_LOOKS and self.silent_s >= self.patience_s(now_s):
             self._say("leader_silent", leader)
@@ -296,6 +331,6 @@ class Vigil:
     def _rest(self, now_s: float) -> None:
         self.phase, self._rested_s = VigilPhase.RESTING, now_s + self._session_s
 
-    def _say(self, event: str, leader: Sighting) -> None:
+    def _say(self, event: str, leader: Sighting, *, is_warning: bool = True) -> None:
         fields = {"leader": leader.service_url, "epoch": leader.epoch, "silent_s": round(self.silent_s, 3)}
-        self._to_do.append(Say(event, fields))
+        self._to_do.append(Say(event, fields, is_warning))

@@ -203,7 +203,7 @@ class Intake:
         for name in [n for n in self._view.namespaces if paths.namespace(n) not in there]:
             self._view.drop_namespace(name)
         for node_id in [n for n in self._view.nodes if paths.node(n) not in there]:
-            del self._view.nodes[node_id]
+            self._apply_node(node_id, None)
         for path in [p for p in self._view.faults if _is_record(p) and p not in there]:
             del self._view.faults[path]
 
@@ -230,7 +230,7 @@ class Intake:
         with self._faults.of(paths.LEADER):
             record = parse_model(LeaderRecord, decode(leader.data, paths.LEADER), paths.LEADER)
         self._view.leader = Sighting(
-            record.broker_id, record.service_url, record.epoch, leader.ephemeral_owner, leader.czxid
+            record.broker_id, record.service_url, record.epoch, leader.ephemeral_owner, leader.czxid, record.life
         )
 
     def _apply_namespace(self, name: str, znode: Znode | None) -> None:
@@ -260,7 +260,9 @@ class Intake:
     def _apply_node(self, name: str, znode: Znode | None) -> None:
         if znode is None:
             self._view.nodes.pop(name, None)
+            self._view.node_sessions.pop(name, None)
             return
+        self._view.node_sessions[name] = znode.ephemeral_owner
         where = paths.node(name)
         self._view.nodes[name] = parse_model(NodeRecord, decode(znode.data, where), where)
 

@@ -115,6 +115,8 @@ class ClusterView:
     brokers: dict[BrokerId, BrokerEntry] = field(default_factory=dict)
     namespaces: dict[str, NamespaceEntry] = field(default_factory=dict)
     nodes: dict[str, NodeRecord] = field(default_factory=dict)
+    node_sessions: dict[str, int] = field(default_factory=dict)
+    """The session that holds the registration of each node."""
     laid_down: LaidDown = field(default_factory=LaidDown)
     leader: Sighting | None = None
     doubt_czxid: int | None = None

@@ -1,4 +1,4 @@
-"""Carries out what `loadmanager.core.leadership` decides: campaigns, probes the leader, steps down."""
+"""Carries out what `loadmanager.core.leadership` decides: campaigns, answers a doubt, steps down."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from loadmanager.core.leadership import (
     Action,
     Campaign,
     Knowledge,
-    Probe,
     Reassure,
     Sighting,
     StepDown,
@@ -29,7 +28,6 @@ from loadmanager.core.leadership import (
 )
 from loadmanager.errors import NotLeaderError, StoreError, TransactionFailedError
 from loadmanager.leader.picture.view import ClusterView
-from loadmanager.liveness import is_refused
 from loadmanager.store import paths
 from loadmanager.store.base import Check, Create, Delete, MetadataStore, Op, Put
 from loadmanager.wire.records import DoubtRecord, LeaderRecord
@@ -62,24 +60,19 @@ class Election:
         store: MetadataStore,
         view: ClusterView,
         node: LeaderRecord,
-        probe_interval_s: float,
         on_elected: Callable[[Term], None],
         on_deposed: Callable[[StepDownReason], None],
     ) -> None:
         self._store = store
         self._view = view
         self._node = node
-        self._probe_interval_s = probe_interval_s
         self._on_elected = on_elected
         self._on_deposed = on_deposed
         self._wake = asyncio.Event()
         self._term: Term | None = None
-        self._refused_czxid: int | None = None
+        self._ended_czxid: int | None = None
         self._silent_czxid: int | None = None
         self._reassured_czxid: int | None = None
-        self._probing: asyncio.Task[None] | None = None
-        self._doubted_czxid: int | None = None
-        self._next_probe_s = 0.0
         self._open_since_s: float | None = None
         self._unsound_until_s = -math.inf
         self._obstacle: str | None = None
@@ -130,11 +123,6 @@ class Election:
         self._unsound_until_s = clock.now_s() + self._store.session_timeout_s
         self.wake()
 
-    def probe_soon(self) -> None:
-        """The leader's process may be gone: try its port now."""
-        self._next_probe_s = -math.inf
-        self.wake()
-
     def find_other_leader(self) -> Sighting | None:
         """The node that leads in place of this one, by a view that can be relied on, also one that is to be replaced
         for its silence; None when there is none.
@@ -159,6 +147,11 @@ class Election:
     def found_silent(self, czxid: int | None) -> None:
         """The leader of that znode has answered nobody, and a doubt stands against it; None: it was heard after all."""
         self._silent_czxid = czxid
+        self.wake()
+
+    def found_ended(self, czxid: int) -> None:
+        """The process of the leader of that znode has ended."""
+        self._ended_czxid = czxid
         self.wake()
 
     def deposed(self) -> None:
@@ -186,8 +179,6 @@ class Election:
         """Hand leadership over at once: the leader znode goes, and this node takes no further part."""
         self._resigned = True
         self.wake()
-        if self._probing is not None:
-            self._probing.cancel()
         term = self._term
         if term is None:
             return
@@ -204,10 +195,9 @@ class Election:
             epoch_version=self._view.epoch,
             leader=self._view.leader,
             term=self._term,
-            refused_czxid=self._refused_czxid,
+            ended_czxid=self._ended_czxid,
             silent_czxid=self._silent_czxid,
             is_doubted=self._view.doubt_czxid not in {None, self._reassured_czxid},
-            next_probe_s=self._next_probe_s,
             open_since_s=self._open_since_s,
             unsound_until_s=self._unsound_until_s,
             turn_s=_OTHERS_TURN_S if self._view.nodes.keys() - {self._node.broker_id} else 0.0,
@@ -225,8 +215,6 @@ class Election:
                 await self._sleep_until(clock.now_s() + _RETRY_S)
             case Reassure(epoch):
                 await self._reassure(epoch)
-            case Probe():
-                return self._begin_probe(action)
             case StepDown(reason):
                 self._step_down(reason)
         return 0.0
@@ -290,34 +278,7 @@ class Election:
             await self._sleep_until(clock.now_s() + _RETRY_S)
             return
         self._reassured_czxid = doubted
-        log.info("doubted", epoch=epoch)
-
-    def _begin_probe(self, probe: Probe) -> float:
-        """Probe beside whatever else there is to do: a machine that is gone takes long to say nothing. One at a time;
-        when to look again.
-        """
-        now_s = clock.now_s()
-        if self._probing is not None and not self._probing.done():
-            return now_s + _RETRY_S
-        self._next_probe_s = now_s + self._probe_interval_s
-        self._probing = asyncio.create_task(self._probe(probe))
-        self._probing.add_done_callback(lambda _: self.wake())
-        return self._next_probe_s
-
-    async def _probe(self, probe: Probe) -> None:
-        """Find out whether the leader's process is gone.
-
-        A refusal counts only if our own advertised address does not refuse too: then it is addresses that are wrong,
-        and nodes that believed it would depose each other without end.
-        """
-        if not await is_refused(probe.service_url) or probe.czxid == self._doubted_czxid:
-            return
-        if await is_refused(self._node.service_url):
-            log.warning("own_address_is_refused_too", service_url=self._node.service_url, leader=probe.service_url)
-            self._doubted_czxid = probe.czxid
-            return
-        log.info("leader_process_gone", service_url=probe.service_url)
-        self._refused_czxid = probe.czxid
+        log.debug("doubted", epoch=epoch)
 
     def _step_down(self, reason: StepDownReason | None) -> None:
         """End the term; without a reason it ends because this node resigns."""

@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from loadmanager.agent.life import Life, this_place
+from loadmanager.liveness import Life, this_place
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ from support.delays import a_memory_cluster
 
 from loadmanager.agent.grants import Grants
 from loadmanager.agent.lease import Leases
-from loadmanager.agent.life import Life
 from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.presence import PresencePhase
 from loadmanager.agent.registration import Registrar
 from loadmanager.core.names import BrokerId
 from loadmanager.errors import StoreError
+from loadmanager.liveness import Life
 from loadmanager.store import paths
 from loadmanager.store.base import Create, Delete, Put, Znode
 from loadmanager.store.memory import MemoryCluster, MemoryStore

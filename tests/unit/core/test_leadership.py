@@ -9,7 +9,6 @@ import pytest
 from loadmanager.core.leadership import (
     Campaign,
     Knowledge,
-    Probe,
     Reassure,
     Sighting,
     StepDown,
@@ -32,7 +31,7 @@ NOBODY_LEADS = Knowledge(
 )
 OTHER = Sighting("n2:8080", "http://n2:8080", epoch=4, session_id=8, czxid=40)
 OURS = Sighting("n1:8080", "http://n1:8080", epoch=4, session_id=7, czxid=41)
-FOLLOWING = replace(NOBODY_LEADS, leader=OTHER, next_probe_s=105.0)
+FOLLOWING = replace(NOBODY_LEADS, leader=OTHER)
 LEADING = replace(NOBODY_LEADS, leader=OURS, term=Term(epoch=4, session_id=7))
 
 
@@ -46,39 +45,35 @@ def test_a_node_campaigns_for_the_next_epoch_when_nobody_leads() -> None:
         replace(NOBODY_LEADS, view_is_fresh=False),
         replace(NOBODY_LEADS, now_s=110.0),
         replace(NOBODY_LEADS, now_s=111.0),
-        replace(FOLLOWING, now_s=110.0, refused_czxid=40),
+        replace(FOLLOWING, now_s=110.0, ended_czxid=40),
     ],
 )
-def test_a_node_that_cannot_trust_its_view_or_its_session_neither_campaigns_nor_probes(ignorant: Knowledge) -> None:
+def test_a_node_that_cannot_trust_its_view_or_its_session_does_not_campaign(ignorant: Knowledge) -> None:
     assert next_action(ignorant) == Wait(None)
 
 
-def test_a_follower_waits_until_the_next_probe_of_a_leader_that_seems_well() -> None:
-    assert next_action(FOLLOWING) == Wait(105.0)
+def test_a_follower_waits_while_somebody_leads() -> None:
+    assert next_action(FOLLOWING) == Wait(None)
 
 
-def test_a_follower_probes_the_leader_when_it_is_time() -> None:
-    assert next_action(replace(FOLLOWING, now_s=105.0)) == Probe("http://n2:8080", 40)
+def test_a_follower_replaces_a_leader_whose_process_has_ended() -> None:
+    assert next_action(replace(FOLLOWING, ended_czxid=40)) == Campaign(4, replaces_leader=True)
 
 
-def test_a_follower_replaces_a_leader_whose_port_refused() -> None:
-    assert next_action(replace(FOLLOWING, refused_czxid=40)) == Campaign(4, replaces_leader=True)
-
-
-def test_a_refusal_of_a_former_leader_says_nothing_about_the_present_one() -> None:
-    assert next_action(replace(FOLLOWING, refused_czxid=39)) == Wait(105.0)
+def test_the_end_of_a_former_leader_says_nothing_about_the_present_one() -> None:
+    assert next_action(replace(FOLLOWING, ended_czxid=39)) == Wait(None)
 
 
 def test_a_follower_replaces_a_leader_that_is_silent_while_the_doubt_stands() -> None:
     assert next_action(replace(FOLLOWING, silent_czxid=40)) == Campaign(4, replaces_leader=True, on_doubt=True)
-    assert next_action(replace(FOLLOWING, silent_czxid=39)) == Wait(105.0), "that was a former one"
-    assert next_action(replace(FOLLOWING, silent_czxid=40, refused_czxid=40)) == Campaign(4, replaces_leader=True)
+    assert next_action(replace(FOLLOWING, silent_czxid=39)) == Wait(None), "that was a former one"
+    assert next_action(replace(FOLLOWING, silent_czxid=40, ended_czxid=40)) == Campaign(4, replaces_leader=True)
 
 
 def test_a_leader_takes_a_doubt_away_if_it_may_go_on() -> None:
     assert next_action(replace(LEADING, is_doubted=True)) == Reassure(4)
     assert next_action(replace(LEADING, is_doubted=True, epoch_version=5)) == StepDown(StepDownReason.EPOCH_MOVED_ON)
-    assert next_action(replace(FOLLOWING, is_doubted=True)) == Wait(105.0), "it is for the leader"
+    assert next_action(replace(FOLLOWING, is_doubted=True)) == Wait(None), "it is for the leader"
 
 
 def test_a_node_that_finds_itself_as_the_leader_without_a_term_replaces_what_its_former_life_left() -> None:

@@ -16,13 +16,13 @@ from loadmanager.core.leading.vigil import (
     Ask,
     Doubt,
     Doubted,
+    Ended,
     Event,
     Heard,
     Instruction,
     Leads,
     Look,
     Missed,
-    Probe,
     Seen,
     Spare,
     TakeOver,
@@ -51,8 +51,10 @@ class Standby:
         self.done += done
         return done
 
-    def follows(self, leader: Sighting | None = OTHER) -> list[Instruction]:
-        return self.hears(Leads(leader, SESSION_S))
+    def follows(
+        self, leader: Sighting | None = OTHER, after_s: float = 0.0, sessions: frozenset[int] | None = None
+    ) -> list[Instruction]:
+        return self.hears(Leads(leader, SESSION_S, sessions), after_s)
 
     def ticks(self, count: int) -> list[Instruction]:
         """So many, each in time; what was to be done in them."""
@@ -115,9 +117,24 @@ def test_what_is_heard_of_another_leader_says_nothing(standby: Standby) -> None:
     assert standby.hears(Seen(Look(OTHER.czxid, 0.0), stands=True)) == []
 
 
-def test_when_an_answer_fails_the_process_may_be_gone_and_is_asked_again_soon(standby: Standby) -> None:
-    assert standby.hears(Missed(OTHER.czxid)) == [Probe()]
+def test_when_an_answer_fails_it_is_asked_again_soon(standby: Standby) -> None:
+    assert standby.hears(Missed(OTHER.czxid)) == []
     assert standby.ticks(1) == [Ask(OTHER, 0.0, PATIENCE_S)]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_leader_whose_process_has_ended_is_replaced_at_once(*, is_known: bool) -> None:
+    standby = Standby()
+    standby.follows()
+    if is_known:
+        standby.hears(Heard(OTHER.czxid))
+    assert standby.hears(Ended(NEXT.czxid)) == [], "another one"
+    said, take_over = standby.hears(Ended(OTHER.czxid))
+    assert isinstance(said, Say)
+    assert said.event == "leader_process_ended"
+    assert take_over == TakeOver(OTHER.czxid, has_ended=True)
+    assert standby.vigil.phase is VigilPhase.RESTING
+    assert standby.vigil.found_silent == 0
 
 
 def test_a_leader_that_nobody_hears_is_replaced_after_a_patience(standby: Standby) -> None:
@@ -128,14 +145,16 @@ def test_a_leader_that_nobody_hears_is_replaced_after_a_patience(standby: Standb
     assert replaced == [TakeOver(OTHER.czxid)]
     assert PATIENCE_S <= standby.now_s - begun_s < PATIENCE_S + 3 * TICK_S
     assert standby.vigil.found_silent == 1
-    assert [each.event for each in standby.done if isinstance(each, Say)] == ["leader_doubted", "leader_silent"]
+    assert [(each.event, each.is_warning) for each in standby.done if isinstance(each, Say)] == [
+        ("leader_silent", True)
+    ]
 
 
 def test_a_leader_that_takes_the_doubt_away_is_left_alone_for_a_session(standby: Standby) -> None:
     standby.doubts()
     (said,) = standby.looks(stands=False)
     assert isinstance(said, Say)
-    assert said.event == "leader_has_zookeeper"
+    assert (said.event, said.is_warning) == ("leader_has_zookeeper", False)
     assert standby.vigil.phase is VigilPhase.RESTING
     assert of_kind(Doubt, standby.ticks(round(SESSION_S / TICK_S) - 1)) == []
     assert of_kind(Doubt, standby.ticks(2)) != []
@@ -164,8 +183,11 @@ def test_one_that_is_heard_is_doubted_no_more_and_not_replaced(standby: Standby)
     standby.doubts()
     standby.hears(Heard(OTHER.czxid))
     assert standby.vigil.phase is VigilPhase.HEARD
-    assert standby.hears(Missed(OTHER.czxid)) == [Probe()]
-    standby.doubts()
+    standby.hears(Missed(OTHER.czxid))
+    assert any(isinstance(each, Doubt) for each in standby.ticks(3 * TICKS)), (
+        "it was silent for long: that is usual now"
+    )
+    standby.hears(Doubted(OTHER.czxid, stands=True))
     while not of_kind(TakeOver, standby.looks(stands=True)):
         pass
     assert standby.hears(Heard(OTHER.czxid))[0] == Spare(OTHER.czxid)
@@ -177,21 +199,66 @@ def test_a_standby_that_was_stopped_itself_holds_nothing_against_the_leader(stan
     assert standby.vigil.silent_s == pytest.approx(4 * TICK_S)
 
 
-def test_with_each_take_over_patience_doubles_up_to_a_session_and_is_back_after_ten_minutes(standby: Standby) -> None:
+def replace_leader(standby: Standby, leader: Sighting) -> float:
+    """Have a leader that is heard fall silent and be replaced by this node; how long that took."""
+    standby.follows(leader)
+    standby.hears(Heard(leader.czxid))
+    begun_s = standby.now_s
+    while not of_kind(Doubt, standby.ticks(1)):
+        pass
+    standby.hears(Doubted(leader.czxid, stands=True))
+    while not of_kind(TakeOver, standby.looks(stands=True)):
+        pass
+    standby.follows(None)  # it is elected itself
+    return standby.now_s - begun_s
+
+
+def test_a_justified_take_over_costs_no_patience(standby: Standby) -> None:
+    """The session of the leader that was replaced has expired: somebody else would have led by then anyway."""
+    for number in range(6):
+        assert replace_leader(standby, replace(OTHER, czxid=100 + number, session_id=number)) < PATIENCE_S + 3 * TICK_S
+        standby.follows(None, SESSION_S, sessions=frozenset({99}))
+        assert standby.vigil.patience_s(standby.now_s + SESSION_S) == PATIENCE_S
+
+
+def test_with_each_needless_take_over_patience_doubles_up_to_a_session_for_ten_minutes(standby: Standby) -> None:
+    lives_on = frozenset({OTHER.session_id})
     for number in range(6):
         patience_s = standby.vigil.patience_s(standby.now_s)
         assert patience_s == min(PATIENCE_S * 2**number, SESSION_S)
-        leader = replace(OTHER, czxid=100 + number)
-        standby.follows(leader)
-        standby.hears(Heard(leader.czxid))
-        begun_s = standby.now_s
-        assert any(isinstance(each, Doubt) for each in standby.ticks(round(patience_s / TICK_S)))
-        standby.hears(Doubted(leader.czxid, stands=True))
-        while not of_kind(TakeOver, standby.looks(stands=True)):
-            pass
-        assert standby.now_s - begun_s >= patience_s
-        standby.follows(None)  # it is elected itself
+        assert replace_leader(standby, replace(OTHER, czxid=100 + number)) >= patience_s
+        assert standby.vigil.patience_s(standby.now_s) == patience_s, "it is not known yet whether it was needless"
+        standby.follows(None, 1.5 * SESSION_S, sessions=lives_on)
     assert standby.vigil.patience_s(standby.now_s + 600.0) == PATIENCE_S
+
+
+def test_on_a_busy_machine_patience_is_three_times_the_slowest_answer_lately(standby: Standby) -> None:
+    for _ in range(6):
+        standby.ticks(1)
+    standby.hears(Heard(OTHER.czxid))
+    assert standby.vigil.patience_s(standby.now_s) == pytest.approx(3 * 6 * TICK_S)
+    standby.hears(Heard(OTHER.czxid))
+    standby.hears(Signal.TIME, 60.0)
+    assert standby.vigil.patience_s(standby.now_s) == pytest.approx(3 * 3 * TICK_S)
+    standby.hears(Signal.TIME, 60.0)
+    assert standby.vigil.patience_s(standby.now_s) == PATIENCE_S
+
+
+def test_what_a_leader_took_to_answer_first_is_not_usual() -> None:
+    standby = Standby()
+    standby.follows()
+    standby.ticks(6)
+    standby.hears(Heard(OTHER.czxid))
+    assert standby.vigil.patience_s(standby.now_s) == PATIENCE_S
+
+
+def test_silence_never_counts_without_patience_but_the_end_of_the_process_does() -> None:
+    standby = Standby(vigil=Vigil(0.0))
+    standby.follows()
+    standby.hears(Heard(OTHER.czxid))
+    standby.hears(Missed(OTHER.czxid))
+    assert {type(each) for each in standby.ticks(1_000)} == {Ask}
+    assert TakeOver(OTHER.czxid, has_ended=True) in standby.hears(Ended(OTHER.czxid))
 
 
 def test_a_take_over_that_another_has_won_costs_no_patience(standby: Standby) -> None:

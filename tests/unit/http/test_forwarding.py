@@ -211,7 +211,7 @@ def test_a_clock_that_stands_still_at_the_deadline_keeps_nobody_busy() -> None:
 
 async def test_a_thousand_that_wait_for_a_leader_wake_when_there_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Cluster() as cluster, HttpClient() as http:
-        first, second = await cluster.start_nodes(2, leader_probe_interval_ms=60_000)
+        first, second = await cluster.start_nodes(2)
         second.node.election._resigned = True
         await first.stop()
         await eventually(lambda: second.node.view.leader is None)
@@ -254,7 +254,7 @@ async def test_what_is_passed_on_to_a_node_that_is_about_to_lead_waits_until_it_
 ) -> None:
     may_lead = asyncio.Event()
     async with Cluster() as cluster:
-        node = await cluster.start_node(leader_probe_interval_ms=60_000)
+        node = await cluster.start_node()
         await eventually(lambda: node.leads)
         take_over = node.node.persistence.take_over
 
@@ -293,7 +293,7 @@ async def test_others_may_know_of_an_election_before_the_elected_node_has_read_o
 
 async def test_a_request_that_waits_for_a_leader_is_done_as_soon_as_there_is_one() -> None:
     async with Cluster() as cluster:
-        first, second = await cluster.start_nodes(2, leader_probe_interval_ms=60_000)
+        first, second = await cluster.start_nodes(2)
         await cluster.a_broker()
         await cluster.a_namespace()
         await first.vanish()

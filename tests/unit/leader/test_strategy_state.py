@@ -26,7 +26,7 @@ NODE = LeaderRecord(broker_id="node:1", service_url="http://node:1", epoch=0)
 
 
 def persistence(store: MetadataStore, view: ClusterView) -> Persistence:
-    election = Election(store, view, NODE, 1.0, lambda _: None, lambda _: None)
+    election = Election(store, view, NODE, lambda _: None, lambda _: None)
     live = LiveSettings(Settings())
     return Persistence(store, view, election, Desk(view, live, Journal(10), seed=1), nothing_to_reject, live)
 

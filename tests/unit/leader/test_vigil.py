@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from unittest.mock import AsyncMock, Mock
+
 import pytest
+import structlog
 from support.delays import a_memory_cluster
 from support.nodes import Cluster, in_memory
+from support.servers import closed_port
 from support.waiting import eventually
 
+from loadmanager.core.leading.vigil import Ask, Ended
 from loadmanager.errors import NotLeaderError
 from loadmanager.store import paths
 from loadmanager.store.base import Create, MetadataStore, Put
@@ -78,11 +84,39 @@ async def _is_gone(witness: MetadataStore) -> bool:
     return await witness.get(paths.DOUBT) is None
 
 
-async def test_a_process_that_is_gone_is_known_by_its_connection_however_seldom_its_port_is_tried() -> None:
+@pytest.mark.parametrize("silence_ms", [0, LONG_MS])
+async def test_the_end_of_a_process_on_this_machine_is_known_by_its_connection(silence_ms: int) -> None:
     async with Cluster() as cluster:
-        first, second = await cluster.start_nodes(2, leader_probe_interval_ms=LONG_MS, leader_silence_ms=LONG_MS)
-        assert second.node.vigil is not None
+        first, second = await cluster.start_nodes(2, leader_silence_ms=silence_ms)
         await eventually(lambda: len(first.connections) > 0)
-        await first.vanish()
+        await first.kill()
         await eventually(lambda: second.leads)
         assert second.node.vigil.found_silent == 0
+
+
+async def test_a_leader_that_refuses_connections_and_has_its_session_leads_on() -> None:
+    """As behind a firewall that rejects."""
+    async with Cluster() as cluster:
+        first, second = await cluster.start_nodes(2, leader_silence_ms=100)
+        await eventually(lambda: second.node.vigil.hears)
+        with structlog.testing.capture_logs() as said:
+            await first.vanish()
+            await eventually(lambda: "leader_has_zookeeper" in [entry["event"] for entry in said])
+        assert {entry["event"] for entry in said if entry["log_level"] != "debug"} == {"leader_has_zookeeper"}
+        assert (first.leads, first.node.view.epoch) == (True, 1)
+
+
+@pytest.mark.parametrize(("is_over", "refuses"), [(True, True), (True, False), (False, True)])
+async def test_a_process_has_ended_where_its_kernel_and_its_address_say_so(
+    monkeypatch: pytest.MonkeyPatch, *, is_over: bool, refuses: bool
+) -> None:
+    async with Cluster() as cluster:
+        _, second = await cluster.start_nodes(2)
+        leader, keeper = second.node.view.leader, second.node.vigil
+        await eventually(lambda: keeper.hears)
+        assert leader is not None
+        gone = replace(leader, service_url=f"http://127.0.0.1:{closed_port()}")
+        monkeypatch.setattr(keeper, "_life", Mock(is_over=Mock(return_value=is_over)))
+        monkeypatch.setattr("loadmanager.leader.vigil.is_refused", AsyncMock(return_value=refuses))
+        ended = await keeper._ask(Ask(gone, 0.0, 10.0)) == Ended(leader.czxid)
+        assert ended == (is_over and refuses)
