@@ -52,7 +52,7 @@ GOES_ON = {"TransferShedder", "SimpleLoadManagerImpl", "Level"}
 a budget for each round.
 """
 ROUNDS = 3
-SEEDS = range(120)
+SEEDS = range(60)
 LEAST_SHARE = 0.2
 """In so great a part of the clusters each strategy has to act, or the properties would say little of it."""
 

@@ -334,6 +334,7 @@ def test_hot_state_stays_within_136_bytes_a_bundle(bundles: int) -> None:
     assert model.hot_bytes() <= 136 * bundles
 
 
+@pytest.mark.deep
 def test_hot_state_stays_within_136_bytes_when_bundles_come_one_by_one() -> None:
     model = ClusterModel()
     ratios = []

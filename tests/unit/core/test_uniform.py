@@ -144,6 +144,7 @@ def test_loads_that_are_not_numbers_decide_nothing() -> None:
     assert verdicts(infinite, nothing)["a:8080"].why["need_msg_rate_per_s"] == 0
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("carried", "taken"), [(0.0, 100_000), (10.0, 19_999)])
 def test_a_broker_with_a_hundred_thousand_bundles_is_decided_on_at_once(carried: float, taken: int) -> None:
     loads: dict[str, Load] = {bundle(i): (carried, 0, 0, 0) for i in range(100_000)}
