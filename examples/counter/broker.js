@@ -33,6 +33,7 @@ const now = () => os.uptime() * 1_000; // goes on while the process is stopped, 
 const lease = { incarnation: undefined, validUntil: -Infinity };
 const topics = new Map(); // the open ones: { file, count, messagesIn, messagesOut, bytesIn, bytesOut }
 const questions = new Map(); // topics whose answer is still to come: { isVoid }
+let opened = 0; // how many topics, since the process began
 const openings = new Map(); // the same topics: a promise for all who wait
 
 // Rule 1: whoever serves calls this at that very moment. A lease that has lapsed closes everything.
@@ -98,6 +99,7 @@ async function open(name) {
     if (answer === undefined || !hasLease()) return;
     if (question.isVoid) continue; // rule 3: whatever it says, ask again
     if (answer.owned === true && answer.incarnation === lease.incarnation) {
+      opened += 1;
       topics.set(name, { ...read(name), messagesIn: 0, messagesOut: 0, bytesIn: 0, bytesOut: 0 });
     }
     return;
@@ -150,6 +152,7 @@ function statistics() {
       return { topic, messagesIn, messagesOut, bytesIn, bytesOut, producers: 0, consumers: 0 };
     }),
     opening: [...openings.keys()],
+    opened,
   };
 }
 

@@ -15,6 +15,10 @@ UNLOAD_TIMEOUT_S = 8.0
 """Shorter than the leader's patience with one attempt (10 s), so that it hears why an unload did not succeed."""
 
 
+class UnloadRefusedError(PeerUnavailableError):
+    """The broker has answered that it has not closed the topics."""
+
+
 class BrokerClient:
     """The HTTP interface of one broker."""
 
@@ -54,7 +58,7 @@ class BrokerClient:
         """
         answer = await self._tell("unload", UnloadRequest(bundle=bundle, topics=topics, destination=destination))
         if answer.status != HTTPStatus.NO_CONTENT:
-            raise PeerUnavailableError(f"{answer.shown()}, expected 204")
+            raise UnloadRefusedError(f"{answer.shown()}, expected 204")
 
     async def _tell(self, what: str, body: TopicsOfBundle) -> HttpAnswer:
         return await self._http.call(

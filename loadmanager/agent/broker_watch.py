@@ -7,6 +7,7 @@
     neither statistics nor a lease asked for        GONE after `silence_s`: it has not had a lease for long
     its port refuses connections                    GONE at once: the process has ended
     the kernel says that it has ended (`deaths`)    GONE at once
+    statistics, and asks for no lease any more      GONE until it asks again (`stuck`): it serves nothing
     (nothing yet)                                   GONE
 
 A broker with another pid or start time than before is another broker: it has none of the old one's topics open.
@@ -24,6 +25,7 @@ from loadmanager.agent.bundle_stats import OpenTopicLoad, topic_loads
 from loadmanager.agent.grants import Grants
 from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.presence import BrokerProcess
+from loadmanager.agent.stuck import StuckDetector
 from loadmanager.calling import PeerUnavailableError
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.http import BrokerStats
@@ -39,6 +41,7 @@ class BrokerWatch:
         client: BrokerClient,
         grants: Grants,
         metrics: AgentMetrics,
+        stuck: StuckDetector,
         clock: Callable[[], float],
         *,
         stats_interval_s: float,
@@ -50,6 +53,7 @@ class BrokerWatch:
         self._client = client
         self._grants = grants
         self._metrics = metrics
+        self._stuck = stuck
         self._clock = clock
         self._stats_interval_s = stats_interval_s
         self._probe_interval_s = probe_interval_s
@@ -105,6 +109,8 @@ class BrokerWatch:
 
     async def look(self) -> None:
         """Ask for statistics when they are due, else only whether the process is there."""
+        if self._stats is not None and self._stuck.asks_for_no_lease(self._clock()):
+            self._lose("asks_for_no_lease")
         if not self.is_answering or self._clock() - self._stats_at_s >= self._stats_interval_s:
             await self._take_stats()
         elif await self._client.is_gone():
@@ -119,7 +125,8 @@ class BrokerWatch:
             self._metrics.garbage.labels("broker").inc()
             await self._without_answer(str(error))
         else:
-            if _process_of(stats) == self._dead:
+            self._stuck.read_statistics(stats, self._grants.granted, self._clock())
+            if _process_of(stats) == self._dead or self._stuck.asks_for_no_lease(self._clock()):
                 return
             self._accept(stats)
             if stats.opening is not None:

@@ -142,6 +142,8 @@ class Grants:
         self._unseen: set[str] = set()
         self._namespaces: dict[NamespaceName, _Namespace] = {}
         self._bundle_of: dict[str, BundleName] = {}
+        self.granted = 0
+        """How many topics were granted since the agent began."""
 
     @property
     def incarnation(self) -> int | None:
@@ -194,6 +196,7 @@ class Grants:
         if claim.version <= self.highest_fence(claim.bundle):
             return GrantVerdict.STALE
         self._grant(str(question.topic), claim)
+        self.granted += 1
         return GrantVerdict.GRANTED
 
     def revoke(

@@ -78,6 +78,7 @@ class ReportSources:
     version: str
     start_timestamp_ms: int
     health: HealthStats | None = None
+    stuck: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,6 +126,8 @@ def build_report(
         record["webServiceUrlTls"] = identity.web_service_url_tls
     if now.health is not None and (said := now.health.model_dump(by_alias=True, exclude_none=True)):
         record["health"] = cast("HealthData", said)
+    if now.stuck is not None:
+        record["stuck"] = now.stuck
     _add_sums(record, now.bundles.values())
     record["maxResourceUsage"] = UsedResources.of(load_and_usage_of(record).usage).most()
     return record
@@ -134,7 +137,7 @@ class Reporter:
     """Writes the report whenever `report_due` says so, when it has other bundles, limits or health, and once all in it
     was measured after an unload: until then the leader takes nothing more from this broker.
 
-    `host_usage()` is the last one measured, at `measured_at_s()`.
+    `host_usage()` is the last one measured, at `measured_at_s()`; `find_fault()` says why the broker is stuck.
     """
 
     def __init__(
@@ -147,6 +150,7 @@ class Reporter:
         measured_at_s: Callable[[], float],
         metrics: AgentMetrics,
         clock: Callable[[], float],
+        find_fault: Callable[[], str | None] = lambda: None,
     ) -> None:
         self._identity = identity
         self._interval_s = settings.load_balancer_report_update_min_interval_millis / 1000
@@ -161,6 +165,7 @@ class Reporter:
         self._wake = asyncio.Event()
         self._metrics = metrics
         self._clock = clock
+        self._find_fault = find_fault
         self._first: _Report | None = None
         self._written: _Report | None = None
         self._incarnation: int | None = None
@@ -203,6 +208,7 @@ class Reporter:
             or self._other_bundles(report)
             or self._other_limits(report)
             or self._other_health(report)
+            or self._other_fault(report)
             or (ReportDue(ReportReason.RECORD_OVERWRITTEN, "", 0.0) if registration.is_overwritten else None)
         )
         if due is not None:
@@ -232,6 +238,12 @@ class Reporter:
             return None
         return ReportDue(ReportReason.LOAD_CHANGED, "health", 0.0)
 
+    def _other_fault(self, report: _Report) -> ReportDue | None:
+        """Due for a broker that has become stuck, or is not any more."""
+        if self._written is None or ("stuck" in self._written.record) == ("stuck" in report.record):
+            return None
+        return ReportDue(ReportReason.LOAD_CHANGED, "stuck", 0.0)
+
     async def _write(self, registration: Registrar, report: _Report, due: ReportDue) -> None:
         try:
             await registration.publish(await asyncio.to_thread(pack_report, report.record))
@@ -255,6 +267,7 @@ class Reporter:
             version=stats.version if stats else "",
             start_timestamp_ms=stats.start_timestamp if stats else 0,
             health=stats.health if stats else None,
+            stuck=self._find_fault(),
         )
         record = build_report(self._identity, now, written.record if written else None, _now_ms())
         return _Report(record, ReportFigures.of(load_and_usage_of(record), self._weights, self._clock()))

@@ -241,7 +241,7 @@ class AgentServer:
 
     async def _healthz(self, _request: web.Request) -> web.Response:
         health = self._health()
-        status = HTTPStatus.OK if health["registered"] else HTTPStatus.SERVICE_UNAVAILABLE
+        status = HTTPStatus.OK if health["registered"] and not health.get("fault") else HTTPStatus.SERVICE_UNAVAILABLE
         return _json(orjson.dumps(dict(health)), status)
 
     async def _metrics(self, request: web.Request) -> web.Response:

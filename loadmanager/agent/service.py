@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
-from loadmanager.agent.broker import BrokerClient
+from loadmanager.agent.broker import BrokerClient, UnloadRefusedError
 from loadmanager.agent.broker_watch import BrokerWatch
 from loadmanager.agent.coming import Coming
 from loadmanager.agent.deaths import Deaths
@@ -24,13 +24,14 @@ from loadmanager.agent.registration import Registrar
 from loadmanager.agent.reporter import Identity, Reporter
 from loadmanager.agent.server import AgentServer
 from loadmanager.agent.set_back import SetBack
+from loadmanager.agent.stuck import StuckDetector
 from loadmanager.agent.unloads import Unloads
 from loadmanager.agent.usage_sampler import UsageSampler
 from loadmanager.auth.gate import Gate
 from loadmanager.calling import Caller, HttpClient
 from loadmanager.clock import now_s
 from loadmanager.config import AgentSettings
-from loadmanager.core.names import BrokerId, broker_host
+from loadmanager.core.names import BrokerId, BundleName, broker_host
 from loadmanager.liveness import Life
 from loadmanager.store.base import MetadataStore
 from loadmanager.tracing import tracing_of
@@ -88,6 +89,7 @@ class Agent:
         self._broker = BrokerClient(self._http, settings.broker_url, **timeouts)
         nodes = LoadManagerNodes(self._http_of_nodes, settings.load_manager_urls, self.metrics)
         self.namespaces = NamespaceCache(nodes, self.grants, clock)
+        self._stuck = StuckDetector(settings.broker_lease_ms / 1000)
         self.watch = self._make_watch()
         self._deaths = Deaths(self._broker_died)
         self.sampler = UsageSampler(
@@ -116,6 +118,7 @@ class Agent:
             lambda: self.watch.loads,
             self.reporter.bundle_unloaded,
             set_back.look,
+            self._unload_answered,
         )
         questions = OwnershipQuestions(
             self.grants, nodes, self.namespaces, self.metrics, lambda: self.registration.is_certain, set_back.look
@@ -152,6 +155,7 @@ class Agent:
 
     async def grant_lease(self, asked_over: asyncio.BaseTransport | None = None) -> LeaseAnswer | None:
         holder = await self._deaths.holder(asked_over)
+        self._stuck.ask_for_lease(self._clock())
         incarnation = self.registration.incarnation
         valid_for_ms = self.registration.grant_lease(holder)
         self.metrics.leases.labels("granted" if valid_for_ms else "refused").inc()
@@ -161,14 +165,16 @@ class Agent:
 
     def health(self) -> dict[str, object]:
         """What /healthz says."""
-        process = self.watch.process
+        process, fault = self.watch.process, self.find_fault()
+        broker = "gone" if process is None else "answering" if self.watch.is_answering else "silent"
         return {
             "registered": self.registration.is_certain,
             "brokerId": self._settings.broker_id,
             "phase": self.registration.phase.value,
             "incarnation": self.registration.incarnation,
             "session": self._store.state.value,
-            "broker": "gone" if process is None else "answering" if self.watch.is_answering else "silent",
+            "broker": "stuck" if fault else broker,
+            "fault": f"broker_stuck: {fault}: restart it" if fault else None,
             "brokerPid": process[0] if process else None,
             "grantedTopics": len(self.grants),
             "highestEpoch": self.grants.highest_epoch,
@@ -177,6 +183,16 @@ class Agent:
             "notMeasured": self.sampler.fault(),
             "brokersOnHost": self.sampler.agents_on_host,
         }
+
+    def find_fault(self) -> str | None:
+        """Return why the broker is stuck; None while it is not."""
+        return self._stuck.find_fault(self._clock())
+
+    def _unload_answered(self, bundle: BundleName, refusal: UnloadRefusedError | None) -> None:
+        if refusal is None:
+            self._stuck.close_bundle(str(bundle))
+        else:
+            self._stuck.refuse_to_close(str(bundle), self._clock())
 
     def _make_server(self) -> AgentServer:
         """The HTTP interfaces; they may be served from the start, and say so while the broker is not registered."""
@@ -197,6 +213,7 @@ class Agent:
             self._broker,
             self.grants,
             self.metrics,
+            self._stuck,
             self._clock,
             stats_interval_s=self._settings.stats_update_frequency_in_secs,
             probe_interval_s=self._settings.broker_lease_ms / 1000 / _PROBES_PER_LEASE,
@@ -215,6 +232,7 @@ class Agent:
             lambda: min(self.watch.measured_at_s, self.sampler.measured_at_s),
             self.metrics,
             self._clock,
+            self.find_fault,
         )
 
     def _close_topics(self) -> None:
@@ -270,6 +288,9 @@ class Agent:
     def _show_state(self) -> None:
         self.metrics.show(
             "registered", "1 while the broker is registered for certain.", lambda: self.registration.is_certain
+        )
+        self.metrics.show(
+            "broker_stuck", "1 while the broker serves nothing of what it owns.", lambda: self.find_fault() is not None
         )
         self.metrics.show("broker_answering", "1 while the broker answers.", lambda: self.watch.is_answering)
         self.metrics.show("granted_topics", "Topics the broker may have open.", lambda: len(self.grants))

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import structlog
 
-from loadmanager.agent.broker import BrokerClient
+from loadmanager.agent.broker import BrokerClient, UnloadRefusedError
 from loadmanager.agent.grants import Grants, Refusal, Revocation
 from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.namespaces import NamespaceCache
@@ -24,7 +24,8 @@ _UNLOADS_AT_A_TIME = 8
 
 class Unloads:
     """`read_epoch()` asks the metadata store for the current epoch, `open_topics()` are the topics in the broker's last
-    statistics, and `on_unloaded()` is called after each unload; `contradicted()` when the epoch of one is too old.
+    statistics, and `on_unloaded()` is called after each unload; `answered()` with the broker's refusal,
+    or None when it has closed the bundle; `contradicted()` when the epoch of one is too old.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Unloads:
         open_topics: Callable[[], Iterable[str]],
         on_unloaded: Callable[[], None],
         contradicted: Callable[[BundleName], Awaitable[None]],
+        answered: Callable[[BundleName, UnloadRefusedError | None], None] = lambda *_: None,
     ) -> None:
         self._grants = grants
         self._broker = broker
@@ -46,6 +48,7 @@ class Unloads:
         self._open_topics = open_topics
         self._on_unloaded = on_unloaded
         self._contradicted = contradicted
+        self._answered = answered
 
     async def unload(
         self,
@@ -77,7 +80,10 @@ class Unloads:
         except (PeerUnavailableError, InvalidRecordError) as error:
             self._metrics.unloads.labels("broker_unavailable").inc()
             log.warning("unload_failed", bundle=str(bundle), epoch=epoch, version=version, error=str(error))
+            if isinstance(error, UnloadRefusedError):
+                self._answered(bundle, error)
             raise
+        self._answered(bundle, None)
         self._grants.closed(revocation)
         self._on_unloaded()
         self._metrics.unloads.labels("done").inc()

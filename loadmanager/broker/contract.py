@@ -281,6 +281,8 @@ class Contract:
     incarnation: int | None = None
     lease_until_s: float = -math.inf
     """When what is served has to end, or had to."""
+    opened: int = 0
+    """How many topics were opened in this life of the process."""
     _next_until_s: float = -math.inf
     """Until when the latest lease is valid, and whether it waits until nothing of the incarnation before is held."""
     _is_clearing: bool = False
@@ -465,6 +467,7 @@ class Contract:
         held = self._held.get(topic)
         if held is not None and held.phase is Phase.OPENING:
             held.phase = Phase.OPEN
+            self.opened += 1
             self._to_do.append(Serve(topic))
 
     def _make_void(self, topics: Iterable[str]) -> None:

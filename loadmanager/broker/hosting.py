@@ -275,6 +275,7 @@ class Hosting:
             "monotonicS": self._clock(),
             "topics": [topic.as_json() for topic in self._topics.values()],
             "opening": self._contract.opening,
+            "opened": self._contract.opened,
         }
         return stats if self._health is None else {**stats, "health": self._health().as_json()}
 

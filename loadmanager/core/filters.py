@@ -21,6 +21,7 @@ Differs from Pulsar in both: topics, bundles of a namespace and namespaces of a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -84,10 +85,20 @@ def keep_not_excluded(brokers: BoolArray, question: PlacementQuestion) -> BoolAr
 
 def keep_well(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
     """Those that are not sick."""
+    return _keep_not(FilterReason.BROKER_SICK, brokers, question)
+
+
+def keep_serving(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
+    """Those that are not stuck: these serve nothing of what they own."""
+    return _keep_not(FilterReason.BROKER_STUCK, brokers, question)
+
+
+def _keep_not(reason: Reason, brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
     sick = question.snapshot.doubts.sick
     if not sick:
         return brokers
-    return np.asarray(brokers & ~_which(question.snapshot, "sick", lambda broker: broker in sick))
+    are_so = _which(question.snapshot, reason.value, lambda broker: broker in sick and sick[broker].verdict is reason)
+    return np.asarray(brokers & ~are_so)
 
 
 def keep_least_sick(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
@@ -106,7 +117,9 @@ def keep_least_sick(brokers: BoolArray, question: PlacementQuestion) -> BoolArra
 
 
 def _times_off(verdict: Verdict | None) -> float:
-    return 0.0 if verdict is None else float(verdict.why.get("times", 1.0))
+    if verdict is None:
+        return 0.0
+    return math.inf if verdict.verdict is FilterReason.BROKER_STUCK else float(verdict.why.get("times", 1.0))
 
 
 def keep_isolated(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
@@ -246,7 +259,10 @@ CONTROLS = (
 )
 """What operators say holds in front of everything: such a broker does not count as a primary one that is there."""
 
-HEALTH = (BrokerFilter(FilterReason.BROKER_SICK, keep_well),)
+HEALTH = (
+    BrokerFilter(FilterReason.BROKER_STUCK, keep_serving),
+    BrokerFilter(FilterReason.BROKER_SICK, keep_well),
+)
 """Comes next, so that the secondary brokers of a policy stand in for a sick primary one."""
 
 LEAST_SICK = (BrokerFilter(FilterReason.SICKER_THAN_OTHERS, keep_least_sick),)

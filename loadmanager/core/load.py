@@ -78,7 +78,7 @@ class BrokerReport:
     `usage` is (5, 2): per resource how much is used and the limit, in any unit common to both. `load` is the broker's
     reported totals. `bundle_load` (k, 4), `bundle_topics`, `bundle_sessions` (k,; consumers and producers) and
     `bundle_cache_bytes` (k,) belong to `bundle_names`, which holds the bundles with at least one loaded topic. `health`
-    is None when nothing is said of it.
+    is None when nothing is said of it. `stuck` says why the broker serves nothing of what it owns; empty: it serves.
     """
 
     usage: FloatArray
@@ -99,6 +99,7 @@ class BrokerReport:
     persistent_enabled: bool
     non_persistent_enabled: bool
     health: HealthFigures | None = None
+    stuck: str = ""
 
     def __post_init__(self) -> None:
         bundles = len(self.bundle_names)

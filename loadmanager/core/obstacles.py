@@ -84,7 +84,7 @@ def _find_obstacles(
     left = judge((*CONTROLS, *HEALTH), everyone(question))
     left = judge(rules.policies, left)
     left = judge(rules.limits, others_than_excluded(left, question))
-    if FilterReason.BROKER_SICK not in {each.reason for each in obstacles}:
+    if not {each.reason for each in obstacles}.intersection(each.reason for each in HEALTH):
         left = judge(LEAST_SICK, left)
     judge(rules.preferences, left, is_preference=True)
     return obstacles
@@ -188,6 +188,7 @@ def _counted(its: np.int64, least: np.int64) -> dict[str, Figure]:
 _FIGURES: Mapping[Reason, Callable[[_Case], dict[str, Figure]]] = {
     FilterReason.BROKER_DRAINING: _drain,
     FilterReason.BROKER_EXCLUDED: _exclusion,
+    FilterReason.BROKER_STUCK: _sickness,
     FilterReason.BROKER_SICK: _sickness,
     FilterReason.SICKER_THAN_OTHERS: _sickness,
     FilterReason.ISOLATION_POLICY: _isolation,

@@ -32,7 +32,7 @@ from loadmanager.core.load import (
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Verdict
-from loadmanager.core.reasons import DoubtReason
+from loadmanager.core.reasons import DoubtReason, FilterReason
 from loadmanager.core.resources import ResourceWeights
 
 _MIB = 1024 * 1024
@@ -55,7 +55,7 @@ _LEAST_RATE, _LEAST_THROUGHPUT = 1_000.0, float(_MIB)
 @dataclass(frozen=True, slots=True, eq=False)
 class Doubts:
     """What is wrong with brokers or their reports at a moment: those to leave alone, and why; what else has to be said;
-    and those that are sick, to which nothing is to be moved.
+    and those that are sick or stuck, to which nothing is to be moved.
     """
 
     quarantined: Mapping[BrokerId, Verdict] = field(default_factory=dict)
@@ -67,6 +67,14 @@ class Doubts:
         """The sick brokers, and those that are no better, but too many to be kept away."""
         others = (each for each in self.remarks if each.verdict is DoubtReason.SICK_WITH_OTHERS)
         return {**{BrokerId(each.subject): each for each in others}, **self.sick}
+
+    def is_stuck(self, broker: BrokerId) -> bool:
+        return broker in self.sick and self.sick[broker].verdict is FilterReason.BROKER_STUCK
+
+    def with_stuck(self, broker: BrokerId, why: str) -> Doubts:
+        """Return the doubts with this broker stuck, or no longer so where `why` is empty."""
+        others = {each: verdict for each, verdict in self.sick.items() if each != broker}
+        return replace(self, sick={**others, broker: _stuck(broker, why)} if why else others)
 
 
 NO_DOUBTS = Doubts()
@@ -94,6 +102,7 @@ class _Life:
     doubt: str | None = None
     doubted_s: float = 0.0
     unknown: frozenset[int] = frozenset()
+    stuck: str = ""
     is_recalled: bool = False
 
 
@@ -110,6 +119,7 @@ class Gate:
         if life is None or life.registration != registration:
             life = self._lives[registration.broker] = _Life(registration, at_s)
         life.heard_s = at_s
+        life.stuck = report.stuck
         life.unknown = frozenset(resource for resource in RATED if report.usage[resource, 1] <= 0)
         report = _with_limits_recalled(report, life)
         doubt = find_doubt(report, at_s, most_age_s)
@@ -158,7 +168,13 @@ class Gate:
                 remarks.append(Verdict(broker, DoubtReason.LIMIT_UNKNOWN, acted=False, why={key: unknown}))
         health = self._health.look(now_s, patience_s)
         remarks += health.left_in
-        return Doubts(quarantined, tuple(remarks), health.sick) if quarantined or remarks or health.sick else NO_DOUBTS
+        stuck = {broker: _stuck(broker, life.stuck) for broker, life in sorted(self._lives.items()) if life.stuck}
+        sick = {**health.sick, **stuck}
+        return Doubts(quarantined, tuple(remarks), sick) if quarantined or remarks or sick else NO_DOUBTS
+
+
+def _stuck(broker: BrokerId, why: str) -> Verdict:
+    return Verdict(broker, FilterReason.BROKER_STUCK, acted=False, why={"fault": why})
 
 
 def find_doubt(report: BrokerReport, at_s: float, most_age_s: float) -> str | None:

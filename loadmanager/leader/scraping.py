@@ -23,6 +23,7 @@ from loadmanager.leader.carrying_out.reshaping import Reshaper
 from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.deciding.standstill import StandstillWatch
 from loadmanager.leader.persistence import Persistence
+from loadmanager.leader.picture.unserved import unserved_bundles
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.port import Sample, Scrape
 from loadmanager.leader.recording.journal import Journal
@@ -201,6 +202,12 @@ def _gauges(node: Counting) -> list[Sample]:
             "Brokers far off their peers by their own figures, which are given less, or nothing.",
             none,
             len(node.desk.snapshot().doubts.unwell),
+        ),
+        (
+            "loadmanager_bundles_unserved",
+            "Bundles of brokers that serve nothing of what they own (broker_stuck).",
+            none,
+            sum(each["bundles"] for each in unserved_bundles(node.view)),
         ),
         (
             "loadmanager_cannot_move",

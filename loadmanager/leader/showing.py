@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -23,6 +23,7 @@ from loadmanager.leader.balancing.draining import Drainer
 from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.deciding.standstill import StandstillWatch
 from loadmanager.leader.picture.live_settings import LiveSettings
+from loadmanager.leader.picture.unserved import stuck_brokers, unserved_bundles
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.audit import AuditTrail
 from loadmanager.leader.recording.journal import Journal
@@ -94,6 +95,7 @@ class Showing:
             "capacity": _CAPACITY,
             "bundles": glance.bundles,
             "unowned": glance.unowned,
+            "unserved": unserved_bundles(view),
             "moving": [self._moving(bundle) for bundle in glance.releasing[:_MOST_MOVING]],
             "movingInAll": len(glance.releasing),
             "faults": view.faults,
@@ -148,7 +150,7 @@ class Showing:
         self, glance: Glance, highest: list[float], controls: Controls, briefing: Briefing | None
     ) -> dict[str, list[Any]]:
         usage, rates = _shown(glance.usage_percent).T.tolist(), _shown(glance.load)
-        states = _States(controls, briefing)
+        states = _States(controls, briefing, stuck_brokers(self._node.view))
         silent = sorted(self._node.view.registrations.keys() - set(glance.brokers))
         nothing, no_bundles = [0.0] * len(silent), [0] * len(silent)
         columns: dict[str, list[Any]] = {"id": [*glance.brokers, *silent]}
@@ -198,11 +200,12 @@ class Showing:
 class _States:
     """What is to be known of a broker first."""
 
-    def __init__(self, controls: Controls, briefing: Briefing | None) -> None:
+    def __init__(self, controls: Controls, briefing: Briefing | None, stuck: Collection[BrokerId]) -> None:
         held_off = controls.holds(time.time())
         by_state: Sequence[tuple[BrokerState, Any]] = (
             ("doubted", briefing.doubted if briefing else ()),
             ("sick", briefing.sick if briefing else ()),
+            ("broker_stuck", stuck),
             ("excluded", controls.excluded),
             ("held_off", held_off),
             ("draining", controls.draining),

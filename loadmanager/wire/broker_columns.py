@@ -66,6 +66,7 @@ def report_of(
         persistent_enabled=record.get("persistentTopicsEnabled", True),
         non_persistent_enabled=record.get("nonPersistentTopicsEnabled", True),
         health=health_of(record),
+        stuck=record.get("stuck", ""),
     )
 
 

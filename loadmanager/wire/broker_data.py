@@ -64,7 +64,7 @@ class HealthData(TypedDict, total=False):
 
 
 class LocalBrokerData(TypedDict, total=False):
-    """Every field Pulsar writes, and three of our agents; all of them may be absent, and unknown ones are ignored."""
+    """Every field Pulsar writes, and four of our agents; all of them may be absent, and unknown ones are ignored."""
 
     brokerId: str
     webServiceUrl: str
@@ -101,6 +101,7 @@ class LocalBrokerData(TypedDict, total=False):
     agentLife: str
     brokerLeaseMs: Milliseconds
     health: HealthData
+    stuck: str
 
 
 _ADAPTER = TypeAdapter(LocalBrokerData)

@@ -15,9 +15,9 @@ from loadmanager.wire.http import CannotMove, ShownLimit, UnplaceableNamespaces
 from loadmanager.wire.plans import DrainProgress
 from loadmanager.wire.validation import WireModel
 
-BrokerState = Literal["active", "excluded", "draining", "held_off", "sick", "doubted", "unreadable"]
-"""What is to be known of a broker first: what operators told, then what is wrong with it. `doubted`: its reports are
-not believed; `unreadable`: nothing that it reported can be read.
+BrokerState = Literal["active", "excluded", "draining", "held_off", "sick", "broker_stuck", "doubted", "unreadable"]
+"""What is to be known of a broker first: what operators told, then what is wrong with it. `broker_stuck`: it serves
+nothing of what it owns; `doubted`: its reports are not believed; `unreadable`: nothing that it reported can be read.
 """
 
 
@@ -102,6 +102,15 @@ class MovingBundle(WireModel):
     since: int
 
 
+class Unserved(WireModel):
+    """Bundles that a broker owns and does not serve: `broker_stuck`."""
+
+    broker: str
+    bundles: int
+    why: str
+    remedy: str
+
+
 class Fleet(WireModel):
     """The cluster as it is shown. `is_whole` is whether the leader could be asked for what only it knows: drains, the
     breaker, who is sick or doubted, and the `lower_bound`, the least `highest` that any assignment would have left
@@ -124,6 +133,7 @@ class Fleet(WireModel):
     capacity: float
     bundles: int
     unowned: int
+    unserved: list[Unserved]
     moving: list[MovingBundle]
     moving_in_all: int
     faults: dict[str, str]

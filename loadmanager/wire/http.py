@@ -372,7 +372,8 @@ class BrokerStats(WireModel):
     """`GET /loadmanager/v1/stats` of a broker; `monotonic_s` is its clock at the moment of counting.
 
     `opening` are the topics that it asks for or is about to open, None from a broker that does not say; `health` is
-    left out by one that does not say either. `sole_process`: with the end of `pid` nobody serves under its leases.
+    left out by one that does not say either. `opened` counts the topics opened since the process began, None from one
+    that does not count. `sole_process`: with the end of `pid` nobody serves under its leases.
     """
 
     pid: int
@@ -382,6 +383,7 @@ class BrokerStats(WireModel):
     monotonic_s: Annotated[float, Field(allow_inf_nan=False)]
     topics: list[TopicStats] = Field(default_factory=list)
     opening: list[str] | None = None
+    opened: Annotated[int, Field(ge=0)] | None = None
     health: HealthStats | None = None
 
 

@@ -19,6 +19,7 @@ from support.fake_node import FakeNode
 from support.servers import closed_port
 from support.waiting import eventually
 
+from loadmanager.agent.presence import PresencePhase
 from loadmanager.agent.usage_sampler import UsageSampler
 from loadmanager.core.bundles import NamespaceBundles
 from loadmanager.core.hashing import HashFunction, topic_hash
@@ -508,6 +509,49 @@ async def test_a_graceful_stop_closes_all_topics_before_the_registration_goes(
 
         await eventually(is_deregistered, what="the znode goes at once: no lease lapses while the clock stands still")
     assert broker.topics == {}
+
+
+async def test_a_broker_that_opens_nothing_of_what_it_was_granted_is_said_to_be_stuck(
+    beside: RunningAgent, broker: FakeBroker, node: FakeNode
+) -> None:
+    broker.opening = []
+    await own(beside, node)
+    assert (await beside.owner(TOPIC))[1]["owned"]
+    await eventually(lambda: beside.agent.find_fault() is not None)
+    status, health = await beside.get("/healthz")
+    assert (status, health["broker"]) == (503, "stuck")
+    assert health["fault"] == "broker_stuck: it was granted topics, and opens none: restart it"
+    await eventually(lambda: reports_stuck(beside, "it was granted topics, and opens none"))
+    assert beside.metric("broker_stuck") == 1
+    broker.open(TOPIC)
+    await eventually(lambda: reports_stuck(beside, None))
+    assert (await beside.get("/healthz"))[0] == 200
+
+
+async def reports_stuck(beside: RunningAgent, stuck: str | None) -> bool:
+    record = await beside.record()
+    return record is not None and record.get("stuck") == stuck
+
+
+async def test_a_broker_that_asks_for_no_lease_any_more_is_withdrawn_until_it_asks(
+    broker: FakeBroker, node: FakeNode
+) -> None:
+    clock = ManualClock()
+    cluster = a_memory_cluster(clock)
+    store = MemoryStore(cluster)
+    await store.start()
+    async with running_agent(agent_settings(broker, node), store, clock=clock) as beside:
+        first = await beside.registered()
+        assert (await beside.lease())[0] == 200
+        clock.advance(11.0)
+        await eventually(lambda: beside.agent.registration.phase is PresencePhase.ABSENT)
+        status, health = await beside.get("/healthz")
+        assert (status, health["broker"]) == (503, "stuck")
+        assert health["fault"] == "broker_stuck: it answers, and has asked for no lease for 11 s: restart it"
+        assert (await beside.lease())[0] == 503
+        await beside.registered(after=first)
+        assert (await beside.get("/healthz"))[0] == 200
+    await store.close()
 
 
 async def test_health_and_metrics_say_what_is_known(beside: RunningAgent) -> None:

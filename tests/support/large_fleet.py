@@ -65,6 +65,7 @@ class LargeFleet:
             "capacity": 100.0,
             "bundles": self.bundles,
             "unowned": 0,
+            "unserved": [],
             "moving": [],
             "movingInAll": 0,
             "faults": {},

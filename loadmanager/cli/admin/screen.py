@@ -22,20 +22,24 @@ _RESOURCES = {
     "bandwidthIn": "net in",
     "bandwidthOut": "net out",
 }
-_STATES = {"active": "", "held_off": "held off", "unreadable": "no report"}
-_TROUBLED = ("unreadable", "sick", "doubted")
+_STATES = {"active": "", "held_off": "held off", "broker_stuck": "stuck", "unreadable": "no report"}
+_TROUBLED = ("unreadable", "broker_stuck", "sick", "doubted")
 _DROPPED = ("load", "bundles", "most")
 """What is left out of a line that is too long, in this order."""
 
-_NO_LEADER, _CANNOT, _LIMIT, _FAULT, _UNPLACEABLE, _OPEN = (
+_NO_LEADER, _CANNOT, _LIMIT, _FAULT, _UNPLACEABLE, _UNSERVED, _OPEN = (
     "no leader",
     "cannot move",
     "limit",
     "fault",
     "no broker",
+    "unserved",
     "open",
 )
-_URGENT = {_NO_LEADER: "red", _CANNOT: "yellow", _FAULT: "red", _UNPLACEABLE: "red", _OPEN: "yellow"}
+_URGENT = {
+    **dict.fromkeys((_NO_LEADER, _FAULT, _UNPLACEABLE, _UNSERVED), "red"),
+    **dict.fromkeys((_CANNOT, _OPEN), "yellow"),
+}
 
 
 def draw(seen: Json, width: int, height: int) -> list[str]:
@@ -59,6 +63,7 @@ def _head(seen: Json, width: int) -> list[str]:
     rows += [(_CANNOT, each["sentence"]) for each in seen["balancing"].get("cannotMove") or ()]
     rows += [(_LIMIT, _limit(each, seen["at"])) for each in seen["balancing"].get("limits") or ()]
     rows += [(_UNPLACEABLE, each["sentence"]) for each in seen.get("unplaceable") or ()]
+    rows += [(_UNSERVED, _unserved(each)) for each in seen.get("unserved") or ()]
     rows += [("moving", _moving(seen))] if seen["movingInAll"] else []
     rows += [(_FAULT, f"{path}: {told}") for path, told in list(faults.items())[:_SHOWN_FAULTS]]
     if len(faults) > _SHOWN_FAULTS:
@@ -66,6 +71,10 @@ def _head(seen: Json, width: int) -> list[str]:
     rows += [(_OPEN, "to anyone: nobody is asked for a token (docs/security.md)")] if seen.get("openToAnyone") else []
     title = f"{brokers}; {clock(seen['at'])}, by {seen['node']}"
     return [*wrapped(title, width), *pairs(rows, width, _URGENT)]
+
+
+def _unserved(found: Json) -> str:
+    return f"{found['bundles']} bundles of {found['broker']}: {found['why']}; {found['remedy']}"
 
 
 def _hindrances(balancing: Json) -> list[str]:

@@ -29,6 +29,15 @@ class FilterReason(Reason):
         ),
         remedy="mend or restart it; or wait until it has been like its peers for {well_after_s} s more",
     )
+    BROKER_STUCK = entry(
+        "broker_stuck",
+        "Not on {broker} because it serves nothing of what it owns: {fault}",
+        "Nothing is moved to it because it serves nothing of what it owns: {fault}",
+        remedy=(
+            "restart {broker}, or drain it: `loadmanager admin brokers drain {broker}`",
+            "restart it, or drain it with `loadmanager admin brokers drain`",
+        ),
+    )
     SICKER_THAN_OTHERS = entry(
         "sicker_than_others",
         (

@@ -40,10 +40,13 @@ export function FleetView() {
 const NOT_WHOLE = "Drains, the breaker, and who is sick are not known here at the moment.";
 
 function Notices({ now }) {
-  const { leader, isWhole, faults = {}, unplaceable = [], balancing } = now;
+  const { leader, isWhole, faults = {}, unplaceable = [], unserved = [], balancing } = now;
   const { frozen, breaker, dryRun, cannotMove = [], limits = [] } = balancing;
   const unreadable = ([path, sentence]) =>
     html`<${Notice} kind="bad" title="A record cannot be read"><code>${path}</code>: ${sentence}<//>`;
+  const notServed = ({ broker, bundles, why, remedy }) =>
+    html`<${Notice} kind="bad" title=${`${whole(bundles)} bundles are not served`}>
+      <${BrokerLink} name=${broker} /> is stuck: ${why}. To mend it: ${remedy}<//>`;
   return html`<div class="notices">
     ${!leader && html`<${Notice} kind="bad" title="Nobody leads">No bundle gets an owner until a node is elected.<//>`}
     ${leader && !isWhole && html`<${Notice} kind="warn" title="The leader does not answer this node">${NOT_WHOLE}<//>`}
@@ -69,6 +72,7 @@ function Notices({ now }) {
     ${unplaceable.map(
       ({ sentence }) => html`<${Notice} kind="bad" title="Namespaces without a broker">${sentence}.<//>`,
     )}
+    ${unserved.map(notServed)}
     ${Object.entries(faults).map(unreadable)}
   </div>`;
 }

@@ -22,6 +22,7 @@ from loadmanager.agent.broker_watch import BrokerWatch
 from loadmanager.agent.grants import Grants
 from loadmanager.agent.host_readings import Roots
 from loadmanager.agent.metrics import AgentMetrics
+from loadmanager.agent.stuck import StuckDetector
 from loadmanager.agent.usage_sampler import NOT_MEASURED, UsageSampler
 from loadmanager.calling import HttpClient
 from loadmanager.core.names import BrokerId
@@ -75,6 +76,7 @@ async def sampling(
             BrokerClient(http, broker.url),
             Grants(BrokerId("a:1")),
             metrics,
+            StuckDetector(1.0),
             time.monotonic,
             stats_interval_s=1,
             probe_interval_s=1,

@@ -66,6 +66,7 @@ def seen(**others: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of it
         "capacity": 100.0,
         "bundles": 32,
         "unowned": 0,
+        "unserved": [],
         "moving": [],
         "movingInAll": 0,
         "unplaceable": [],
@@ -136,6 +137,7 @@ def test_all_that_is_wrong_is_said() -> None:
             drains=[{**drain, "ratePerS": 3.0, "etaS": 3, "blocked": []}],
             brokers=brokers(50.0, 10.0, state="sick"),
             unowned=3,
+            unserved=[{"broker": "b1:8080", "bundles": 16, "why": "it opens none", "remedy": "restart b1:8080"}],
             moving=[
                 {"bundle": BUNDLE, "source": "b1:8080", "destination": None, "reason": "x", "since": NOON_MS - 9_000}
             ],
@@ -154,6 +156,7 @@ def test_all_that_is_wrong_is_said() -> None:
         "cannot move  Nothing can move because of loadBalancerX",
         f"moving       {BUNDLE} from b1:8080 to nobody yet, since 9 s ago, and 3 more",
         "fault        /loadbalance/0: not JSON",
+        "unserved     16 bundles of b1:8080: it opens none; restart b1:8080",
         "open         to anyone: nobody is asked for a token",
         "and 2 more faults",
         "16 bundles  sick",

@@ -31,6 +31,7 @@ WHY: dict[str, Figure] = {
     "seconds": 240,
     "well_after_s": 360,
 }
+STUCK = NO_DOUBTS.with_stuck(C, "it opens none")
 SICK = Doubts(sick={C: Verdict(C, FilterReason.BROKER_SICK, acted=False, why=WHY)})
 LOAD: Load = (1_000.0, 1_000.0, 50e6, 50e6)
 MINE = Policies((IsolationPolicy("mine", ("tenant/ns",), ("c.*",), ("b.*",)),))
@@ -238,3 +239,40 @@ def test_the_bundles_of_a_registration_are_those_that_records_give_it() -> None:
     assert model.bundles_of(broker("a")) == [bundle(0)]
     assert model.bundles_of(broker("a", 2)) == []
     assert model.doubts() is NO_DOUBTS
+
+
+# Stuck brokers
+
+
+@pytest.mark.parametrize("rules", [MODULAR, EXTENSIBLE, SIMPLE, LEVEL])
+def test_a_stuck_broker_is_given_nothing_as_long_as_another_may_have_it(rules: FilterRules) -> None:
+    allowed, dropped = allowed_brokers(rules, ask(cool(STUCK), is_homeless=True))
+    assert (allowed.tolist(), dropped) == ([True, True, False], {"broker_stuck": 1})
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_no_strategy_moves_anything_to_a_stuck_broker(strategy: str) -> None:
+    assert C not in takers(shed(hot(STUCK), strategy))
+
+
+def test_why_nothing_goes_to_a_stuck_broker_is_said_with_the_remedy() -> None:
+    doubts = STUCK.with_stuck(B, "it asks for no lease")
+    assert [doubts.is_stuck(each) for each in (A, B, C)] == [False, True, True]
+    assert not doubts.with_stuck(B, "").is_stuck(B)
+    verdict = doubts.sick[B]
+    assert verdict.sentence() == (
+        "Nothing is moved to it because it serves nothing of what it owns: it asks for no lease"
+    )
+    assert verdict.remedy() == "restart it, or drain it with `loadmanager admin brokers drain`"
+    explained = why_not(Situation(hot(STUCK), PlannerSettings(), {}, np.random.default_rng(0)), bundle(0), C)
+    assert explained.verdict.sentence() == "Not on c:8080 because it serves nothing of what it owns: it opens none"
+    assert explained.verdict.remedy() == "restart c:8080, or drain it: `loadmanager admin brokers drain c:8080`"
+
+
+def test_the_reports_say_who_is_stuck_whether_or_not_sick_brokers_are_kept_away() -> None:
+    gate = Gate()
+    registration = broker("c")
+    gate.judge(registration, replace(report({}), stuck="it opens none"), 100.0, 60.0)
+    assert gate.doubts(100.0, 60.0, ResourceWeights()).is_stuck(C)
+    gate.judge(registration, report({}), 101.0, 60.0)
+    assert not gate.doubts(101.0, 60.0, ResourceWeights()).is_stuck(C)

@@ -50,6 +50,30 @@ async def test_each_broker_says_how_it_serves_and_a_sick_one_is_given_nothing() 
         assert not any(each["isSick"] for each in (await node.get(HEALTH)).json())
 
 
+async def test_a_stuck_broker_is_given_nothing_and_its_bundles_are_said_to_be_unserved() -> None:
+    async with a_leader() as (cluster, node):
+        await cluster.a_broker("b1:8080")
+        (first, *others) = await cluster.a_namespace()
+        owner = await node.node.assigner.request(first)
+        assert owner.owner is not None
+        await cluster.a_broker("b2:8080")
+        why = "it was granted topics, and opens none"
+        await cluster.brokers["b1:8080"].report({**a_record("b1:8080"), "stuck": why})
+        await eventually(lambda: "stuck" in node.node.view.brokers[BrokerId("b1:8080")].record, what="it says so")
+        for bundle in others:
+            destination, verdict = await node.node.desk.choose(bundle)
+            assert destination is not None
+            assert (destination.broker, verdict.why["broker_stuck"]) == ("b2:8080", 1)
+        fleet = (await node.get("/loadbalance/v1/fleet")).json()
+        assert fleet["brokers"]["state"] == ["broker_stuck", "active"]
+        remedy = "restart b1:8080, or drain it: loadmanager admin brokers drain b1:8080"
+        assert fleet["unserved"] == [{"broker": "b1:8080", "bundles": 1, "why": why, "remedy": remedy}]
+        assert "loadmanager_bundles_unserved{" in (await node.get("/metrics")).body.decode()
+        health = (await node.get(HEALTH)).json()[0]
+        assert health["sentence"] == f"Nothing is moved to it because it serves nothing of what it owns: {why}"
+        assert health["remedy"].startswith("restart it")
+
+
 async def test_why_nothing_goes_to_it_is_in_the_decisions() -> None:
     async with a_leader(loadBalancerSickBrokerMinutes=0) as (cluster, node):
         for number, health in enumerate((BAD, WELL, WELL), 1):
