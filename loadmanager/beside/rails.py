@@ -8,6 +8,7 @@ from typing import Protocol
 
 from loadmanager.beside.remembering import ActsMemory
 from loadmanager.config import BesideSettings
+from loadmanager.core.blocking_limits import BlockingLimit
 from loadmanager.core.churn import AT_AN_OPERATORS_WORD
 from loadmanager.core.leading.rails import (
     BrokerFacts,
@@ -24,8 +25,16 @@ from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Ownership, Registration
 from loadmanager.core.plan import Unload, Verdict
 from loadmanager.core.policies import Patterns
+from loadmanager.core.reasons import RailReason, Reason
 from loadmanager.errors import ConflictError
 from loadmanager.leader.picture.view import ClusterView
+
+_HOUR_S = 3600.0
+_SETTINGS: Mapping[Reason, str] = {
+    RailReason.HOUR_IS_FULL: "moves_per_hour",
+    RailReason.BROKERS_SETTLING: "settling_seconds",
+    RailReason.MOVES_KEEP_FAILING: "failures_until_stop",
+}
 
 
 class RailError(ConflictError):
@@ -110,6 +119,22 @@ class Rails:
     def stops_of_round(self) -> Sequence[Verdict]:
         """What would stop a round at this moment."""
         return stops_of_round(self._facts(), self._limits())
+
+    def limits(self) -> list[BlockingLimit]:
+        """What stops rounds at this moment that a setting is for."""
+        facts = self._facts()
+        return [
+            BlockingLimit(self._settings.key(_SETTINGS[stop.verdict]), stop.sentence(), self._ends_s(stop, facts))
+            for stop in stops_of_round(facts, self._limits())
+            if stop.verdict in _SETTINGS
+        ]
+
+    def _ends_s(self, stop: Verdict, facts: Facts) -> float | None:
+        if stop.verdict is RailReason.BROKERS_SETTLING:
+            return facts.now_s + self._settings.settling_seconds - facts.quiet_for_s
+        if stop.verdict is RailReason.HOUR_IS_FULL:
+            return self._memory.acts.at(facts.now_s).began_s[-self._settings.moves_per_hour] + _HOUR_S
+        return None
 
     def stops_of_steps(self, steps: Sequence[Unload]) -> Sequence[Sequence[Verdict]]:
         """What stops each step of a round."""

@@ -100,7 +100,6 @@ class BesideNode(Candidate):
         self.desk = Desk(self.view, live, self.journal, seed, self.recorder, self.moves)
         self.terms = Terms(node_id, self.view, self.desk, self.moves, live)
         self.explainer = Explainer(self.view, self.desk, self.journal)
-        self.standstill = StandstillWatch(self.desk, live)
         self.diary = Diary(settings.folder)
         self.scores = self._make_scores()
         self.judge = self._make_judge(seed)
@@ -119,6 +118,7 @@ class BesideNode(Candidate):
             lambda plan: self.judge.planned(plan, self.desk.snapshot()),
             self.caller.tracing,
         )
+        self.standstill = StandstillWatch(self.desk, live, self.hands.rails.limits)
         self.executor, self.shedding = self.hands.executor, self.hands.shedding
         self.drains, self.plans = self.hands.drains, self.hands.plans
         is_shadow = settings.mode == "shadow"

@@ -12,6 +12,7 @@ from loadmanager.core.leadership import Term
 from loadmanager.core.names import BundleName, BundleRange, NamespaceName
 from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, OwnershipState, Registration
 from loadmanager.core.reasons import MergeReason, OwnershipReason, Reason
+from loadmanager.errors import ConflictError
 from loadmanager.leader.carrying_out.agents import Agents
 from loadmanager.leader.carrying_out.assigning import Assigner
 from loadmanager.leader.carrying_out.executor import Executor
@@ -113,8 +114,13 @@ class BundleCommands:
     async def split(
         self, name: BundleName, *, algorithm: str, positions: Sequence[int], unload: bool
     ) -> list[BundleName]:
-        """Split a bundle at an operator's word; raises as `Reshaper.split`."""
+        """Split a bundle at an operator's word; raises as `Reshaper.split`, and `ConflictError` if the parts were to be
+        unloaded and no broker could own them then.
+        """
         self.must_lead()
+        stranded = [each for each in self._view.unplaceable() if str(name.namespace) in each.namespaces]
+        if unload and stranded:
+            raise ConflictError(f"{stranded[0].sentence}; nothing was changed: split it without unloading")
         return await self._reshaper.split(name, algorithm=algorithm, positions=positions, unload=unload)
 
     async def merge(self, name: BundleName, with_: BundleRange | None) -> BundleName:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -15,9 +16,12 @@ log = structlog.get_logger(__name__)
 
 
 class StandstillWatch:
-    """`found` is what was found last, in this term."""
+    """`found` is what was found last, in this term. `more_limits` gives those that the desk does not know."""
 
-    def __init__(self, desk: Desk, live: LiveSettings) -> None:
+    def __init__(
+        self, desk: Desk, live: LiveSettings, more_limits: Callable[[], Sequence[BlockingLimit]] = lambda: ()
+    ) -> None:
+        self._more_limits = more_limits
         self._desk = desk
         self._live = live
         self.found: tuple[Standstill, ...] = ()
@@ -27,7 +31,7 @@ class StandstillWatch:
     @property
     def limits(self) -> list[BlockingLimit]:
         """Limits that keep bundles where they are at this moment; none outside a term."""
-        return self._desk.blocking_limits() if self._is_running else []
+        return [*self._more_limits(), *self._desk.blocking_limits()] if self._is_running else []
 
     async def run(self) -> None:
         """Look as often as shedding does, until the term ends."""

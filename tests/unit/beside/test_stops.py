@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,8 @@ async def test_while_brokers_join_and_leave_nothing_is_moved(beside: Beside) -> 
     await beside.pulsar.join()
     await eventually(lambda: len(node.view.registrations) == 4 and not node.brokers.unknown())
     assert reasons(node) == [RailReason.BROKERS_SETTLING]
+    (limit,) = node.hands.rails.limits()
+    assert (limit.key, limit.until_s is None) == ("settlingSeconds", False)
     await stops(beside, node, RailReason.BROKERS_SETTLING)
 
 
@@ -138,12 +142,22 @@ async def test_of_namespaces_that_are_left_out_nothing_moves_and_others_are_chos
     ("limit", "reason"), [("moves_per_round", "round_is_full"), ("moves_per_hour", "hour_is_full")]
 )
 async def test_so_many_moves_are_made_and_no_more(beside: Beside, limit: str, reason: str) -> None:
-    node = await beside.leader(**{limit: 1})
+    node, began_s = await beside.leader(**{limit: 1}), time.time()
     await load(beside, node)
     assert len((await node.shedding.cycle()).steps) == 2
     assert sorted(await counts(beside)) == [0, 1, 3]
     assert [each["reason"] for each in node.journal.recent(100) if each["kind"] == "rail"] == [reason]
+    limits = {each.key: each.until_s for each in node.standstill.limits}
+    assert set(limits) & {"movesPerHour", "movesPerRound"} == ({"movesPerHour"} if limit == "moves_per_hour" else set())
+    assert all(end is not None and end > began_s for key, end in limits.items() if key == "movesPerHour")
     await is_settled(beside, node)
+
+
+async def test_what_waits_for_an_operator_is_told_as_a_limit_without_an_end(beside: Beside) -> None:
+    node = await beside.leader()
+    node.hands.memory.acts = replace(node.hands.memory.acts, failures=99)
+    (failing,) = node.hands.rails.limits()
+    assert (failing.key, failing.until_s) == ("failuresUntilStop", None)
 
 
 async def test_an_overdue_report_of_a_destination_stops_what_goes_there(beside: Beside) -> None:

@@ -348,6 +348,8 @@ def test_why_a_broker_keeps_what_is_too_much_is_said() -> None:
         "No move because only 0 % of all load may move in the next 3590 s"
         " (loadBalancerMaxLoadMovedPerHourPercentage 100 %)"
     )
+    nothing = shed(given, settings=replace(SETTINGS, max_load_moved_per_cycle_percentage=0))
+    assert "a round may move 0 % of all load (loadBalancerMaxLoadMovedPerCyclePercentage)" in verdict_of(nothing, "a")
     gone = shed(given, {"moved": [[NOW_S - 10, 1.0, {"t/deleted": 1.0}]]})
     assert gone.bundles, "what was moved of a deleted namespace uses up nothing"
 

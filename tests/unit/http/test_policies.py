@@ -96,9 +96,13 @@ async def test_bundles_that_no_broker_could_own_are_not_unloaded_unless_that_is_
             unload = f"/admin/v2/namespaces/{path}/unload"
             assert (await leader.put(unload)).status == 409
             assert (await leader.lookup(TOPIC)).status == 200
+        split = f"/admin/v2/namespaces/{bundle}/split"
+        assert [(await leader.put(f"{split}?unload={each}")).status for each in ("true", "false")] == [409, 204]
+        unload = f"/admin/v2/namespaces/{leader.bundle_of(TOPIC)}/unload"
+        assert (await leader.put(unload)).status == 409
         assert (await leader.put(f"{unload}?destinationBroker=b1:8080")).status == 204
         assert (await leader.put(f"{unload}?force=true")).status == 204
-        assert leader.ownership(bundle).owner is None
+        assert leader.ownership(leader.bundle_of(TOPIC)).owner is None
 
 
 async def test_what_patterns_and_names_match_is_told() -> None:
