@@ -220,14 +220,19 @@ class BesideNode(Candidate):
         return replace(scrape_of_moves(self, counters, self.judge.gauges()), splits=splits_of(reshaper))
 
     async def _give_back(self) -> None:
-        """Let Pulsar balance again as it did; if that cannot be had now, it is said how, and the next one does it."""
-        if not self.is_leading:
-            return
+        """Let Pulsar balance again as it did. Where that cannot be had now, say how: there may be no next leader."""
         try:
             async with asyncio.timeout(_GIVE_BACK_S):
-                await self.take_over.give_back()
+                if self.is_leading:
+                    await self.take_over.give_back()
+                    return
+                if self.leader_url not in (None, self.service_url) or not await self.take_over.find_left_off():
+                    return
+            why = "this process does not lead, and no other does"
         except (LoadManagerError, TimeoutError) as error:
-            log.error("not_given_back", error=str(error), way_back=self.take_over.way_back())  # noqa: TRY400 - of Pulsar
+            why = str(error) or f"no answer within {_GIVE_BACK_S:g} s"
+        if way_back := self.take_over.way_back():
+            log.error("not_given_back", error=why, way_back=way_back)
 
     # What was read
 

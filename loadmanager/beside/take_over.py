@@ -66,6 +66,12 @@ class TakeOver:
         """The commands by which Pulsar is as it was before."""
         return [_way_back(key, before) for key, before in self._before.items()]
 
+    async def find_left_off(self) -> list[str]:
+        """Return the commands that give back what an earlier term left off, by the record; raises as `begin`."""
+        async with self._turn:
+            self._before = _decode(await self._record.read(), self._record.path)
+        return self.way_back()
+
     async def begin(self) -> None:
         """Go on with what earlier terms left, or give it back if that is not wanted any more.
 

@@ -63,8 +63,8 @@ class Assigner:
         """A future of the committed ownership of a bundle that is free now; all who ask meanwhile are told the same.
 
         `non_persistent`: it is wanted for a topic of that kind, which not every broker serves.
-        It may fail with `NoBrokerAvailableError`, `NotLeaderError` or a `StoreError`. Raises
-        `NamespaceBeingDeletedError`.
+        It may fail with `NoBrokerAvailableError`, `NotLeaderError` or a `StoreError`. Raises `NotLeaderError` once the
+        term is over, since nobody would answer before this node's next one, and `NamespaceBeingDeletedError`.
         """
         self._ledger.must_be_open(namespace_of(bundle))
         future = self._waiting.future(bundle)

@@ -20,7 +20,7 @@ from loadmanager.core.extensible import ReportRules
 from loadmanager.core.leadership import Sighting
 from loadmanager.core.names import BrokerId, NamespaceName
 from loadmanager.core.parts import in_parts
-from loadmanager.errors import InvalidRecordError, StoreError
+from loadmanager.errors import InvalidRecordError, OutcomeUnknownError, StoreError
 from loadmanager.leader.picture.broker_records import BrokerRecords
 from loadmanager.leader.picture.faults import Faults
 from loadmanager.leader.picture.live_settings import LiveSettings
@@ -38,6 +38,7 @@ from loadmanager.wire.validation import parse_model
 
 log = structlog.get_logger(__name__)
 
+_SETTLES_WITHIN_S = 10.0
 _RETRY_S = 0.2
 _AT_A_TIME = 32
 """So many znodes are read before they are applied."""
@@ -105,6 +106,16 @@ class Intake:
     async def settled(self) -> None:
         """Return once everything that was dirty at the call has been read and applied."""
         await self._rereading.settled()
+
+    async def settled_soon(self) -> None:
+        """The same after a write whose caller waits for an answer: `OutcomeUnknownError` when it takes too long."""
+        try:
+            async with asyncio.timeout(_SETTLES_WITHIN_S):
+                await self.settled()
+        except TimeoutError:
+            raise OutcomeUnknownError(
+                f"what was written has not been read again within {_SETTLES_WITHIN_S:g} s: ask what became of it"
+            ) from None
 
     def _notified(self, path: str) -> None:
         """Take a watch's word; the root's own name says that the watch has just been armed."""

@@ -220,8 +220,11 @@ class Ledger:
         return await change.done
 
     async def settled(self) -> None:
-        """Return once the records were read again that a write without an answer may have changed."""
-        await self._intake.settled()
+        """Return once the records were read again that a write without an answer may have changed, or after a while:
+        a write that goes by an older record is refused for its version.
+        """
+        with contextlib.suppress(OutcomeUnknownError):
+            await self._intake.settled_soon()
 
     async def create_namespace(self, state: NamespaceState) -> None:
         """Write the first record of a namespace and wait until the view has it.
@@ -243,7 +246,7 @@ class Ledger:
                     raise NamespaceExistsError(f"namespace {state.name} exists already") from None
                 raise
         self._intake.mark_dirty(path)
-        await self._intake.settled()
+        await self._intake.settled_soon()
 
     @contextlib.contextmanager
     def closed(self, namespace: str) -> Iterator[None]:
@@ -257,7 +260,8 @@ class Ledger:
             self._closed.discard(namespace)
 
     def must_be_open(self, namespace: str) -> None:
-        """Raise `NamespaceBeingDeletedError` while the namespace is closed."""
+        """Raise `NotLeaderError` without a term, `NamespaceBeingDeletedError` while the namespace is closed."""
+        self._election.get_term()
         if namespace in self._closed:
             raise NamespaceBeingDeletedError(f"namespace {namespace} is being deleted")
 
@@ -280,7 +284,7 @@ class Ledger:
             finally:
                 for op in ops:
                     self._intake.mark_dirty(op.path)
-                await self._intake.settled()
+                await self._intake.settled_soon()
             for path in (paths.namespace(namespace), paths.bundle_data(namespace)):
                 with contextlib.suppress(StoreError, NotLeaderError):  # the tenant has other namespaces
                     await self._commit_alone([Delete(path.rpartition("/")[0])])
@@ -424,12 +428,16 @@ class Ledger:
         for write in writes:
             self._intake.mark_dirty(paths.namespace(str(write.state.name)))
         _fail_all(writes, error)
-        await self._intake.settled()
+        await self.settled()
 
     async def _read_again_and_retry(self, writes: list[_Write], error: TransactionFailedError) -> None:
         for write in writes:
             self._intake.mark_dirty(paths.namespace(str(write.state.name)))
-        await self._intake.settled()
+        try:
+            await self._intake.settled_soon()
+        except OutcomeUnknownError:
+            _fail_all(writes, error)
+            return
         for write in writes:
             for change, _ in write.changes:
                 change.attempts += 1

@@ -147,7 +147,7 @@ class Operators:
     async def _seen(self, path: str, value: _Value) -> _Value:
         """What is stored there, once the view shows it: also what somebody else has just laid down."""
         self._intake.mark_dirty(path)
-        await self._intake.settled()
+        await self._intake.settled_soon()
         return value
 
 

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
+from structlog.testing import capture_logs
 from support.beside import NAMESPACE, Beside, beside_pulsar, ownership
 from support.fake_pulsar import PulsarBroker
 from support.waiting import eventually
@@ -17,7 +19,7 @@ from loadmanager.core.leading.acting import Acts, MoveUnderWay
 from loadmanager.core.names import BundleName
 from loadmanager.core.ownership import Ownership, OwnershipState
 from loadmanager.core.reasons import OwnershipReason, RailReason
-from loadmanager.errors import LoadManagerError, NotLeaderError
+from loadmanager.errors import LoadManagerError, NotLeaderError, StoreUnavailableError
 from loadmanager.store import paths
 from loadmanager.store.base import Create
 from loadmanager.wire.acting import encode_acts
@@ -65,6 +67,25 @@ async def test_who_takes_over_knows_what_failed_and_what_was_touched(beside: Bes
     known = standby.hands.memory.acts
     assert known.touched_s == {broker: pytest.approx(at_s, abs=0.001) for broker, at_s in before.touched_s.items()}
     assert (known.failures, known.under_way) == (0, {})
+
+
+@pytest.mark.parametrize(
+    ("others_lead", "is_away", "told"), [(False, False, True), (False, True, True), (True, False, False)]
+)
+async def test_who_ends_without_leading_says_how_pulsars_balancing_is_given_back(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch, *, others_lead: bool, is_away: bool, told: bool
+) -> None:
+    await beside.pulsar.set_dynamic({})
+    node = await beside.leader(take_over=True)
+    await eventually(node.take_over.way_back)
+    node.leading.clear()
+    monkeypatch.setattr(BesideNode, "leader_url", "http://127.0.0.1:1" if others_lead else None)
+    if is_away:
+        monkeypatch.setattr(node.store, "get", AsyncMock(side_effect=StoreUnavailableError("away")))
+    with capture_logs() as logs:
+        await node._give_back()
+    said = [(each["event"], each["log_level"], each["way_back"]) for each in logs if each["event"] == "not_given_back"]
+    assert said == ([("not_given_back", "error", node.take_over.way_back())] if told else [])
 
 
 @pytest.mark.parametrize("done", [False, True])

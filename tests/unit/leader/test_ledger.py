@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
+from unittest.mock import AsyncMock
 
 import pytest
 from structlog.testing import capture_logs
@@ -32,8 +33,11 @@ from loadmanager.errors import (
     NotLeaderError,
     OutcomeUnknownError,
     StaleEpochError,
+    StoreUnavailableError,
+    TransactionFailedError,
     ZnodeTooLargeError,
 )
+from loadmanager.leader.picture import intake
 from loadmanager.leader.term import ledger
 from loadmanager.leader.term.ledger import Reshape
 from loadmanager.store import base, paths
@@ -266,6 +270,51 @@ async def test_a_write_whose_answer_is_lost_fails_as_unknown_and_is_seen_once_th
     await eventually(lambda: leader.ownership(bundle).version == 1)
     with pytest.raises(IllegalTransitionError):
         await give(cluster, bundle)
+
+
+@pytest.fixture
+def stuck(leader: RunningNode, monkeypatch: pytest.MonkeyPatch) -> RunningNode:
+    """A leader that reads nothing again from now on, whatever it is told of."""
+
+    async def read_nothing(_: set[str]) -> None:
+        raise StoreUnavailableError("not now")
+
+    monkeypatch.setattr(intake, "_SETTLES_WITHIN_S", 0.05)
+    monkeypatch.setattr(leader.node.intake._rereading, "_read_and_apply", read_nothing)
+    return leader
+
+
+async def test_a_write_without_an_answer_holds_up_no_other_when_nothing_is_read_again(
+    cluster: Cluster, leader: RunningNode, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, *_ = await cluster.a_namespace()
+    request.getfixturevalue("stuck")
+    with monkeypatch.context() as lost:
+        lost.setattr(leader.store, "commit", AsyncMock(side_effect=OutcomeUnknownError("the answer was lost")))
+        with pytest.raises(OutcomeUnknownError):
+            await give(cluster, first)
+    assert (await give(cluster, second)).state is OwnershipState.OWNED
+    await cluster.store.commit([Put(NAMESPACE, encode_namespace(await stored(cluster)))])
+    with pytest.raises(TransactionFailedError, match="bad_version"):
+        await give(cluster, first)
+
+
+@pytest.mark.usefixtures("stuck")
+async def test_who_has_written_is_told_that_it_is_not_read_again_yet(leader: RunningNode) -> None:
+    bundles = NamespaceBundles((0, 0xFFFFFFFF))
+    with pytest.raises(OutcomeUnknownError, match=r"not been read again within 0\.05 s"):
+        await leader.node.ledger.create_namespace(NamespaceState.unowned(NamespaceName("t", "ns"), bundles))
+    with pytest.raises(OutcomeUnknownError, match=r"not been read again within 0\.05 s"):
+        await leader.node.operators.update_configuration(lambda _: {"maxConcurrentUnloads": "3"})
+
+
+async def test_who_wants_an_owner_once_the_term_is_over_is_told_so_at_once(
+    cluster: Cluster, leader: RunningNode
+) -> None:
+    bundle, *_ = await cluster.a_namespace()
+    await leader.node.election.resign()
+    with pytest.raises(NotLeaderError):
+        leader.node.assigner.request(bundle)
 
 
 async def test_a_bundle_whose_new_owner_goes_just_before_the_write_does_not_wait_for_the_next_sweep(
