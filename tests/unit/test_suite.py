@@ -1,9 +1,10 @@
-"""What every run of these tests does about the processes that they start."""
+"""Runs of the tests: the processes that they start, what a machine lacks, wrong options, and the output of CI."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -182,3 +183,38 @@ def pytest_in_the_project(*arguments: str, **variables: str) -> subprocess.Compl
     return subprocess.run(
         command, cwd=TESTS.parent, env=os.environ | variables, capture_output=True, text=True, check=False
     )
+
+
+MAKEFILE = """
+lint:
+	@true
+test:
+	@echo "SKIPPED [7] here.py:1: all tests that need network: no package index answers pip"
+	@echo "==== {test} in 8.10s (0:00:08) ===="; {end}
+test-deep:
+	@echo "==== 10 passed, 2 flaky in 1.00s ===="
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "end", "code", "both"),
+    [
+        ("90 passed, 7 skipped", "true", 0, "102 passed, 0 failed, 7 skipped"),
+        ("2 failed, 90 passed, 7 skipped, 1 error", "false", 1, "102 passed, 3 failed, 7 skipped"),
+        ("90 passed, 7 skipped", "echo coverage fell; false", 1, "102 passed, 1 failed, 7 skipped"),
+    ],
+)
+def test_ci_ends_with_what_was_skipped_and_one_line_that_sums_up_both_runs(
+    tmp_path: Path, test: str, end: str, code: int, both: str
+) -> None:
+    for name in (".ci/run", "bin/chromium", "bin/promtool"):  # those that are there are not installed
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(TESTS.parent / ".ci" / "run", tmp_path / name)
+    (tmp_path / "Makefile").write_text(MAKEFILE.format(test=test, end=end))
+    path = os.pathsep.join([str(tmp_path / "bin"), os.environ["PATH"]])
+    done = subprocess.run(
+        [tmp_path / ".ci" / "run"], env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False
+    )
+    lines = done.stdout.splitlines()
+    assert (done.returncode, lines[-1]) == (code, both)
+    assert lines[-4].startswith("SKIPPED [7] here.py:1: all tests that need network")
