@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from unittest.mock import patch
 
 import pytest
@@ -51,11 +52,12 @@ def resume(world: World, process: Process) -> None:
     world.loop.resume(process.party)
 
 
-def play(seed: int, main: Happens) -> World:
+def play(seed: int, main: Happens, advertised: Mapping[str, str] = MappingProxyType({})) -> World:
     """Three nodes without brokers, of which one leads and is heard; then `main`."""
 
     async def begin(world: World) -> None:
         calm(world)
+        world.advertised.update(advertised)
         for name in world.processes:
             world.start(name)
         assert await world.wait_until(lambda: world.records.has_leader, _SETTLE_S)
@@ -213,6 +215,18 @@ def test_no_leader_that_has_zookeeper_is_replaced_or_doubted_all_the_time(happen
     elected, doubted = elections(seed, happens)
     assert elected == 0
     assert doubted <= MOST_DOUBTS[happens]
+
+
+def test_nodes_that_advertise_a_wrong_port_do_not_depose_each_other() -> None:
+    counted: list[int] = []
+
+    async def main(world: World) -> None:
+        before = epoch(world)
+        await world.wait(10 * SESSION_S)
+        counted.append(epoch(world) - before)
+
+    play(1, main, {"node-0": "http://n0:1", "node-1": "http://n1:1"})
+    assert counted == [0]
 
 
 def test_a_leader_that_does_not_say_whether_it_leads_is_left_to_its_session() -> None:
