@@ -11,13 +11,13 @@ import argparse
 import asyncio
 import os
 import signal
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import structlog
 
+from loadmanager import clock
 from loadmanager.demo.hosting import TopicHost, agent_in
 from loadmanager.demo.journal import DemoJournal, write_ready_file
 from loadmanager.demo.protocol import MAX_BODY_BYTES, CloseReason, Frame, Kind, ProtocolError, encode, read_frame
@@ -104,9 +104,9 @@ class ClientLink:
         if opening is None or opening.topic.is_closed:
             self.send(Frame(Kind.CLOSED, frame.channel, body=CloseReason.NOT_OWNER.encode()))
             return
-        began_s = time.monotonic()
+        began_s = clock.now_s()
         taken = self._host.serves(opening.topic) and opening.topic.accept(frame.first, frame.messages, frame.body)
-        self._host.vitals.published(time.monotonic() - began_s, taken=taken)
+        self._host.vitals.published(clock.now_s() - began_s, taken=taken)
         self.send(Frame(Kind.ACCEPTED if taken else Kind.BUSY, frame.channel, frame.first, frame.messages))
 
 

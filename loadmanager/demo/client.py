@@ -13,12 +13,12 @@ import os
 import random
 import signal
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from loadmanager import clock
 from loadmanager.client import LookupClient
 from loadmanager.demo.account import TopicAccount
 from loadmanager.demo.connection import BrokerConnection, ConnectionPool
@@ -149,14 +149,14 @@ class TopicClient:
 
     async def _produce(self, attachment: _Attachment) -> None:
         """Publish until the attachment is lost; first of all what is not acknowledged yet, or else a new message."""
-        then_s = time.monotonic()
+        then_s = clock.now_s()
         for batch in self._unacknowledged.values():
             batch.sent_at_s = None
         if not self._unacknowledged and (self._gap is not None or not self.is_stopping):
             self._due = max(self._due, 1.0)
             self._publish(attachment, then_s)
         while not attachment.lost.is_set():
-            now_s, rate = time.monotonic(), self._rate()
+            now_s, rate = clock.now_s(), self._rate()
             self._due = min(self._due + rate * (now_s - then_s), max(rate, 1.0) + _BATCH_AIM)
             then_s = now_s
             self._send_unsent(attachment, now_s)
@@ -224,7 +224,7 @@ class TopicClient:
         if frame.first in self._unacknowledged:
             self._unacknowledged[frame.first].sent_at_s = None
         if attachment.busy_since_s is None:
-            attachment.busy_since_s = time.monotonic()
+            attachment.busy_since_s = clock.now_s()
 
     def _on_closed(self, attachment: _Attachment, cause: str) -> None:
         if attachment.lost.is_set():
@@ -236,7 +236,7 @@ class TopicClient:
                 attachment.connection.forget(channel)
         if self._gap is None and (attachment.has_served or attachment is self._attachment):
             # A broker that refused messages just before it closed the topic was of no use from then on.
-            from_s = attachment.busy_since_s if attachment.busy_since_s is not None else time.monotonic()
+            from_s = attachment.busy_since_s if attachment.busy_since_s is not None else clock.now_s()
             self._gap = _Gap(from_s, cause, attachment.connection.instance)
 
     def _end_gap(self, attachment: _Attachment) -> None:
@@ -249,7 +249,7 @@ class TopicClient:
                 "event": "gap",
                 "topic": self._topic,
                 "from_s": gap.from_s,
-                "to_s": time.monotonic(),
+                "to_s": clock.now_s(),
                 "cause": gap.cause,
                 "from_instance": gap.instance,
                 "to_instance": attachment.connection.instance,
@@ -313,7 +313,7 @@ class ClientProcess:
             topic.is_stopping = True
         await self._settle()
         for topic in self._topics:
-            now_s = time.monotonic()
+            now_s = clock.now_s()
             self._journal.append({"event": "account", "at_s": now_s, "owner": topic.owner, **topic.account.to_record()})
         for task in tasks:
             task.cancel()
@@ -321,8 +321,8 @@ class ClientProcess:
         self._pool.close()
 
     async def _settle(self) -> None:
-        deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
-        while time.monotonic() < deadline_s:
+        deadline_s = clock.now_s() + SETTLE_TIMEOUT_S
+        while clock.now_s() < deadline_s:
             if all(topic.is_settled() for topic in self._topics):
                 return
             await asyncio.sleep(_TICK_BOUNDS_S[0])
@@ -339,7 +339,7 @@ class ClientProcess:
     async def _write_stats(self) -> None:
         while True:
             self._journal.append(
-                {"event": "stats", "at_s": time.monotonic(), "topics": len(self._topics), **asdict(self._totals)}
+                {"event": "stats", "at_s": clock.now_s(), "topics": len(self._topics), **asdict(self._totals)}
             )
             await asyncio.sleep(STATS_INTERVAL_S)
 

@@ -10,7 +10,6 @@ import contextlib
 import json
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import loadmanager
+from loadmanager import clock
 from loadmanager.demo.busy import TOO_BUSY, is_starved
 from loadmanager.demo.client import SETTLE_TIMEOUT_S, ClientConfig
 from loadmanager.demo.settings import DemoSettings, agent_configuration, node_configuration
@@ -161,15 +161,15 @@ class DemoCluster:
         self.clients.clear()
         for name in names:
             await asyncio.to_thread(self._processes.signal, name, signal.SIGTERM)
-        deadline_s = time.monotonic() + 2 * SETTLE_TIMEOUT_S
+        deadline_s = clock.now_s() + 2 * SETTLE_TIMEOUT_S
         codes = await asyncio.to_thread(self._exit_codes, names)
-        while None in codes.values() and time.monotonic() < deadline_s:
+        while None in codes.values() and clock.now_s() < deadline_s:
             await asyncio.sleep(_POLL_S)
             codes = await asyncio.to_thread(self._exit_codes, names)
         self.died_unexpectedly.extend(name for name, code in codes.items() if code != 0)
 
     async def kill_node(self, name: str) -> float:
-        """SIGKILL a node; the moment, on the monotonic clock."""
+        """SIGKILL a node; the moment, on the clock of leases."""
         del self.nodes[name]
         return await asyncio.to_thread(self._processes.kill, name)
 
@@ -187,7 +187,7 @@ class DemoCluster:
         gone = [name for name in self._running() if name in ended]
         for name in gone:
             if name in self.brokers:
-                self.ended_at_s[self.brokers.pop(name).instance] = time.monotonic()
+                self.ended_at_s[self.brokers.pop(name).instance] = clock.now_s()
         self.died_unexpectedly.extend(gone)
         return gone
 
@@ -239,12 +239,12 @@ class DemoCluster:
         log_file = self._path(f"{name}.log")
         command = [sys.executable, *arguments]
         pid = await asyncio.to_thread(self._processes.start, name, command, cwd=_WORKING_FOLDER, log=log_file)
-        deadline_s = time.monotonic() + _READY_TIMEOUT_S
+        deadline_s = clock.now_s() + _READY_TIMEOUT_S
         while (ready := _read_ready_file(ready_file)) is None:
             code = await asyncio.to_thread(self._processes.find_exit_code, name)
-            if code is None and time.monotonic() > deadline_s and is_starved(pid, _READY_TIMEOUT_S):
+            if code is None and clock.now_s() > deadline_s and is_starved(pid, _READY_TIMEOUT_S):
                 raise DemoError(f"{TOO_BUSY}: {name} has waited for a processor most of {_READY_TIMEOUT_S:g} s")
-            if code is not None or time.monotonic() > deadline_s:
+            if code is not None or clock.now_s() > deadline_s:
                 what = "is not ready" if code is None else f"ended with exit code {code}"
                 raise DemoError(f"{name} {what}; its log ends with:\n{_last_lines(log_file)}")
             await asyncio.sleep(_POLL_S)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
+from loadmanager import clock
 from loadmanager.calling import HttpClient
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.demo.account import TopicAccount
@@ -68,7 +68,7 @@ class Director:
         await self._create_namespaces()
         monitor = Monitor(self._cluster, self._state, self._prober, self._http)
         await self._cluster.start_clients()
-        self._start_s = self._state.started_s = time.monotonic()
+        self._start_s = self._state.started_s = clock.now_s()
         self._state.is_started = True
         await monitor.look()
         self._cpu_at_start_s = dict(self._state.cpu_s)
@@ -83,7 +83,7 @@ class Director:
             for task in ends:
                 task.cancel()
             await asyncio.gather(*ends, return_exceptions=True)
-        self._end_s = time.monotonic()
+        self._end_s = clock.now_s()
         self._enter("stopping the clients: everything under way has to arrive")
         await self._cluster.stop_clients()
         return self._summarize()
@@ -92,7 +92,7 @@ class Director:
         self._enter("topics find their owners")
         await self._reach(0.13)
         self._move_hot_spot()
-        self._windows["before"] = (time.monotonic() + _HOT_SPOT_DELAY_S, math.inf)
+        self._windows["before"] = (clock.now_s() + _HOT_SPOT_DELAY_S, math.inf)
         await self._measure("after_shedding", 0.34, 0.41)
         await self._kill_leader()
         await self._reach(0.45)
@@ -112,8 +112,8 @@ class Director:
 
     async def _become_even(self) -> None:
         """Give the leader the time that it needs on this machine, within bounds; what is measured comes after it."""
-        deadline_s = time.monotonic() + _EVEN_WITHIN_S
-        while (now_s := time.monotonic()) < deadline_s:
+        deadline_s = clock.now_s() + _EVEN_WITHIN_S
+        while (now_s := clock.now_s()) < deadline_s:
             last = [sample for sample in self._state.samples if sample.at_s >= now_s - _EVEN_FOR_S]
             all_count = all(len(sample.by_broker) == len(self._cluster.brokers) for sample in last)
             found = imbalance(last, now_s - _EVEN_FOR_S, now_s)
@@ -153,23 +153,23 @@ class Director:
 
     async def _get_leader(self) -> tuple[str, int]:
         """The name of the node that leads, and its epoch."""
-        deadline_s = time.monotonic() + _LEADER_TIMEOUT_S
+        deadline_s = clock.now_s() + _LEADER_TIMEOUT_S
         while self._state.leader_name is None:
-            if time.monotonic() > deadline_s:
+            if clock.now_s() > deadline_s:
                 raise DemoError(f"no node has led for {_LEADER_TIMEOUT_S:g} s")
             await asyncio.sleep(_POLL_S)
         return self._state.leader_name, self._state.epoch
 
     async def _wait_for_brokers(self) -> None:
         """Until every node knows every broker: the first one to register would be given everything otherwise."""
-        deadline_s = time.monotonic() + _START_TIMEOUT_S
+        deadline_s = clock.now_s() + _START_TIMEOUT_S
         waiting = self._cluster.node_urls
         while waiting:
             answer = await self._http.call("GET", f"{waiting[0]}/admin/v2/brokers", _START_TIMEOUT_S)
             known = orjson.loads(answer.body)
             if len(known) >= len(self._cluster.brokers):
                 waiting = waiting[1:]
-            elif time.monotonic() > deadline_s:
+            elif clock.now_s() > deadline_s:
                 raise DemoError(f"after {_START_TIMEOUT_S:g} s the brokers {known} are registered, and no more")
             else:
                 await asyncio.sleep(_POLL_S)
@@ -184,7 +184,7 @@ class Director:
 
     async def _reach(self, share: float) -> None:
         """Wait for a moment of the script, given as a share of its length."""
-        await asyncio.sleep(max(0.0, self._start_s + self._settings.at_s(share) - time.monotonic()))
+        await asyncio.sleep(max(0.0, self._start_s + self._settings.at_s(share) - clock.now_s()))
 
     async def _measure(self, name: str, from_share: float, until_share: float) -> None:
         """Wait for a stretch of the script, and note it as the window of a measurement of the imbalance.
@@ -192,10 +192,10 @@ class Director:
         Where the machine is so busy that nobody was asked, or answered, in that stretch, the next one is taken.
         """
         await self._reach(from_share)
-        from_s = time.monotonic()
+        from_s = clock.now_s()
         await self._reach(until_share)
-        deadline_s = time.monotonic() + _MEASURED_WITHIN_S
-        while imbalance(self._state.samples, from_s, until_s := time.monotonic()) is None and until_s < deadline_s:
+        deadline_s = clock.now_s() + _MEASURED_WITHIN_S
+        while imbalance(self._state.samples, from_s, until_s := clock.now_s()) is None and until_s < deadline_s:
             from_s = until_s
             await asyncio.sleep(_NEXT_STRETCH_S)
         self._windows[name] = (from_s, until_s)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import structlog
 from loadmanager.broker import CloseReason as Why
 from loadmanager.broker import Closing, Health, Hosting, RefusedError
 from loadmanager.broker import Topic as Hosted
+from loadmanager.clock import now_s
 from loadmanager.demo.journal import DemoJournal
 from loadmanager.demo.protocol import CloseReason
 from loadmanager.demo.topics import Clock, Topic
@@ -54,7 +54,7 @@ class TopicHost:
         *,
         address: str = "127.0.0.1",
         port: int | None = None,
-        clock: Clock = time.monotonic,  # the clock of the serving log, which clients of the demo share
+        clock: Clock = now_s,
     ) -> None:
         self.instance = ""
         self.vitals = Vitals()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +12,7 @@ import psutil
 from aiohttp import web
 from pydantic import ValidationError
 
+from loadmanager import clock
 from loadmanager.calling import HttpClient, PeerUnavailableError
 from loadmanager.demo.busy import TOO_BUSY, Waiting
 from loadmanager.demo.cluster import BrokerProcess, DemoCluster
@@ -29,7 +29,7 @@ _DECISIONS_SHOWN = 8
 
 @dataclass(frozen=True, slots=True)
 class DemoEvent:
-    """Something that happened, at a moment of the monotonic clock."""
+    """Something that happened, at a moment of the clock of leases."""
 
     at_s: float
     text: str
@@ -49,9 +49,9 @@ class ShownBroker:
 
 @dataclass(slots=True)
 class DemoState:
-    """What the view shows and the summary counts; times are of the monotonic clock."""
+    """What the view shows and the summary counts; times are of the clock of leases."""
 
-    started_s: float = field(default_factory=time.monotonic)
+    started_s: float = field(default_factory=clock.now_s)
     is_started: bool = False
     phase: str = "starting"
     leader_url: str | None = None
@@ -69,7 +69,7 @@ class DemoState:
     page_url: str | None = None
 
     def add_event(self, text: str) -> None:
-        self.events.append(DemoEvent(time.monotonic(), text))
+        self.events.append(DemoEvent(clock.now_s(), text))
 
     def total(self, counter: str) -> int:
         """A counter of all the clients together."""
@@ -91,9 +91,9 @@ class Monitor:
     async def run(self) -> None:
         """Look once a second, until cancelled."""
         while True:
-            started_s = time.monotonic()
+            started_s = clock.now_s()
             await self.look()
-            await asyncio.sleep(max(0.0, started_s + INTERVAL_S - time.monotonic()))
+            await asyncio.sleep(max(0.0, started_s + INTERVAL_S - clock.now_s()))
 
     async def look(self) -> None:
         for name in await self._cluster.watch():
@@ -117,7 +117,7 @@ class Monitor:
             row.bundles = known.get("bundles", 0)
             rows.append(row)
         self._state.brokers = rows
-        self._state.samples.append(RateSample(time.monotonic(), rates))
+        self._state.samples.append(RateSample(clock.now_s(), rates))
         self._state.assignments = self._prober.assignments
         self._read_clients()
         self._count_cpu()
@@ -126,7 +126,7 @@ class Monitor:
 
     def _look_whether_they_starve(self) -> None:
         """Say so, once."""
-        if self._waiting.is_too_much(self._cluster.pids, time.monotonic()) and not self._state.is_too_busy:
+        if self._waiting.is_too_much(self._cluster.pids, clock.now_s()) and not self._state.is_too_busy:
             self._state.is_too_busy = True
             self._state.add_event(f"{TOO_BUSY}: the demo's processes wait for a processor, and what follows is slow")
 

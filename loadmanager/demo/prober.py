@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from aiohttp import web
 
+from loadmanager import clock
 from loadmanager.calling import HttpClient, PeerUnavailableError
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.ownership import OwnershipState
@@ -51,7 +51,7 @@ class AssignmentProber:
         """
         waiting: set[asyncio.Task[tuple[float, int] | None]] = set()
         try:
-            while (self._fresh or waiting) and time.monotonic() < killed_at_s + _FAILOVER_TIMEOUT_S:
+            while (self._fresh or waiting) and clock.now_s() < killed_at_s + _FAILOVER_TIMEOUT_S:
                 if self._fresh and len(waiting) < BUNDLES // 2:
                     waiting.add(asyncio.create_task(self._assign(self._fresh.popleft())))
                 done, waiting = await asyncio.wait(
@@ -83,7 +83,7 @@ class AssignmentProber:
         """When the lookup of a fresh topic was answered, and the epoch its owner was committed in."""
         if not await self._lookup(topic):
             return None
-        at_s = time.monotonic()
+        at_s = clock.now_s()
         self.assignments += 1
         epoch = await self._find_epoch(topic)
         return (at_s, epoch) if epoch is not None else None
@@ -93,8 +93,8 @@ class AssignmentProber:
 
     async def _find_epoch(self, topic: str) -> int | None:
         """The epoch of the leader that gave the topic's bundle its owner; nodes learn of it one after the other."""
-        deadline_s = time.monotonic() + _FAILOVER_TIMEOUT_S
-        while time.monotonic() < deadline_s:
+        deadline_s = clock.now_s() + _FAILOVER_TIMEOUT_S
+        while clock.now_s() < deadline_s:
             body = await self._get(f"/loadbalance/v1/ownership/{topic.replace('://', '/', 1)}")
             answer = OwnershipAnswer.model_validate_json(body) if body is not None else None
             if answer is not None and answer.state == OwnershipState.OWNED:

@@ -13,7 +13,7 @@ _NEWS_DELAY_S = 0.5
 
 @dataclass(frozen=True, slots=True, order=True)
 class ServingInterval:
-    """One broker process had the topic open from `from_s` to `to_s`, on the machine's monotonic clock."""
+    """One broker process had the topic open from `from_s` to `to_s`, on the clock of leases."""
 
     topic: str
     from_s: float

@@ -119,7 +119,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RateSample:
-    """Messages per second, in and out, of each broker that was alive, at a moment of the monotonic clock."""
+    """Messages per second, in and out, of each broker that was alive, at a moment of the clock of leases."""
 
     at_s: float
     by_broker: Mapping[str, float]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -14,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from loadmanager import clock
 from loadmanager.demo.monitor import DemoEvent, DemoState
 from loadmanager.demo.summary import DemoSummary
 
@@ -36,14 +36,14 @@ async def show_live(state: DemoState, console: Console, run: asyncio.Task[T]) ->
 async def show_lines(state: DemoState, console: Console, run: asyncio.Task[T]) -> T:
     """Print each event as it comes, and a status line every few seconds, until `run` has ended; its result."""
     printed = 0
-    next_line_s = time.monotonic() + _LINE_INTERVAL_S
+    next_line_s = clock.now_s() + _LINE_INTERVAL_S
     while not run.done():
         await asyncio.wait({run}, timeout=1 / _FRAMES_PER_S)
         for event in state.events[printed:]:
             console.print(event_line(state, event), highlight=False, markup=False, soft_wrap=True)
         printed = len(state.events)
-        if time.monotonic() >= next_line_s and state.brokers:
-            next_line_s = time.monotonic() + _LINE_INTERVAL_S
+        if clock.now_s() >= next_line_s and state.brokers:
+            next_line_s = clock.now_s() + _LINE_INTERVAL_S
             console.print(status_line(state), highlight=False, markup=False, soft_wrap=True)
     return await run
 
@@ -54,7 +54,7 @@ def event_line(state: DemoState, event: DemoEvent) -> str:
 
 def status_line(state: DemoState) -> str:
     rates = "  ".join(f"{row.name} {row.messages_per_s:.0f}/s" for row in state.brokers)
-    return f"{time.monotonic() - state.started_s:7.1f} s  leader {state.leader_name or 'none'}  {rates}"
+    return f"{clock.now_s() - state.started_s:7.1f} s  leader {state.leader_name or 'none'}  {rates}"
 
 
 def picture(state: DemoState) -> RenderableType:
@@ -63,7 +63,7 @@ def picture(state: DemoState) -> RenderableType:
 
 
 def _head(state: DemoState) -> RenderableType:
-    elapsed_s = time.monotonic() - state.started_s
+    elapsed_s = clock.now_s() - state.started_s
     attached, topics = state.total("attached"), state.total("topics")
     head = Text.assemble(
         (f"{elapsed_s:5.0f} s  ", "bold"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from support.demo import BrokerProcess, FakeAgent, HandDrivenClient, a_broker, a
 from support.processes import ended
 from support.waiting import eventually
 
+from loadmanager.clock import now_s
 from loadmanager.demo.protocol import CloseReason, Kind
 
 TOPIC = "persistent://demo/orders/topic-000"
@@ -116,7 +116,7 @@ async def test_serving_stops_when_the_lease_lapses_and_the_agent_is_silent(tmp_p
             another = tmp_path / "another-agent.json"
             another.write_text('{"url": "http://127.0.0.1:1"}')
             another.replace(tmp_path / "broker-agent-file.json")  # a broker never reads half a file
-            before_s = time.monotonic()
+            before_s = now_s()
             assert (await client.receive(Kind.CLOSED)).text == CloseReason.LEASE_LAPSED
             (closed,) = broker.serving_log("closed")
             assert closed["at_s"] <= before_s + 1.5
@@ -184,7 +184,7 @@ async def test_a_broker_that_was_stopped_past_its_lease_serves_nothing_when_it_w
     await attach(client)
     assert (await client.publish(PRODUCER, 0, 1)).kind is Kind.ACCEPTED
     broker.process.send_signal(signal.SIGSTOP)
-    stopped_at_s = time.monotonic()
+    stopped_at_s = now_s()
     client.send(Kind.PUBLISH, PRODUCER, 1, 1, b"x")
     agent.valid_for_ms = None
     await asyncio.sleep(3.5)  # the lease ends with time, and with nothing else

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 from support.waiting import eventually
 
+from loadmanager.clock import now_s
 from loadmanager.demo import director
 from loadmanager.demo.director import Director
 from loadmanager.demo.monitor import DemoState
@@ -22,15 +22,15 @@ async def test_a_measurement_on_a_starved_machine_lasts_until_there_is_something
     monkeypatch.setattr(director, "_NEXT_STRETCH_S", 0.01)
     state = DemoState()
     script = Director(DemoSettings(duration_s=0.1), None, state, None)  # type: ignore[arg-type]  # nobody is asked
-    script._start_s = time.monotonic()
+    script._start_s = now_s()
     measuring = asyncio.create_task(script._measure("at_the_end", 0.0, 1.0))
     await asyncio.sleep(0)
-    state.samples += [RateSample(time.monotonic(), rates) for rates in until_then]
-    await eventually(lambda: time.monotonic() > script._start_s + 0.2)
+    state.samples += [RateSample(now_s(), rates) for rates in until_then]
+    await eventually(lambda: now_s() > script._start_s + 0.2)
     assert not measuring.done()
 
     async def measured() -> bool:
-        state.samples.append(RateSample(time.monotonic(), {"broker-1": 30.0, "broker-2": 10.0}))
+        state.samples.append(RateSample(now_s(), {"broker-1": 30.0, "broker-2": 10.0}))
         return measuring.done()
 
     await eventually(measured)
@@ -42,6 +42,6 @@ async def test_a_measurement_without_any_traffic_ends_all_the_same(monkeypatch: 
     monkeypatch.setattr(director, "_MEASURED_WITHIN_S", 0.1)
     state = DemoState()
     script = Director(DemoSettings(duration_s=0.1), None, state, None)  # type: ignore[arg-type]  # nobody is asked
-    script._start_s = time.monotonic()
+    script._start_s = now_s()
     await script._measure("at_the_end", 0.0, 1.0)
     assert imbalance(state.samples, *script._windows["at_the_end"]) is None
