@@ -25,6 +25,7 @@ from loadmanager.agent.presence import (
     Forget,
     Found,
     Identify,
+    Instruction,
     Look,
     Made,
     Maker,
@@ -37,6 +38,7 @@ from loadmanager.agent.presence import (
     Work,
     Wrote,
 )
+from loadmanager.core.leading.machine import do_all
 from loadmanager.core.saying import Say
 from loadmanager.errors import InvalidRecordError, StoreError, TransactionFailedError, ZnodeTooLargeError
 from loadmanager.liveness import Life
@@ -178,22 +180,22 @@ class Registrar:
 
     def _tell(self, event: Event) -> Work | None:
         """What is to be done now that this has happened, if it takes the store."""
-        work = None
-        for instruction in self._presence.step(event, self._clock()):
-            match instruction:
-                case Say(said, fields, is_warning):
-                    (log.warning if is_warning else log.info)(said, path=self._path, **fields)
-                case Register(incarnation):
-                    self._grants.register(incarnation)
-                    self._metrics.registrations.inc()
-                case CloseTopics():
-                    self._close_topics()
-                case Forget(reason):
-                    self._grants.forget()
-                    self._metrics.withdrawals.labels(reason).inc()
-                case _:
-                    work = instruction
-        return work
+        instructions = self._presence.step(event, self._clock())
+        do_all(instructions, self._do_at_once)
+        return next((each for each in instructions if isinstance(each, Work)), None)
+
+    def _do_at_once(self, instruction: Instruction) -> None:
+        match instruction:
+            case Say(said, fields, is_warning):
+                (log.warning if is_warning else log.info)(said, path=self._path, **fields)
+            case Register(incarnation):
+                self._grants.register(incarnation)
+                self._metrics.registrations.inc()
+            case CloseTopics():
+                self._close_topics()
+            case Forget(reason):
+                self._grants.forget()
+                self._metrics.withdrawals.labels(reason).inc()
 
     async def _outcome_of(self, work: Work) -> Event:
         try:

@@ -35,6 +35,7 @@ from kazoo.hosts import collect_hosts
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
 
 from loadmanager.clock import now_s
+from loadmanager.core.leading.machine import do_all
 from loadmanager.core.saying import Say
 from loadmanager.errors import (
     AccessDeniedError,
@@ -256,9 +257,10 @@ class ZooKeeperStore(OfSession):
 
     def _step(self, event: Event) -> None:
         """On the event loop, whatever thread the event comes from."""
-        for instruction in self._session.step(event, self._clock()):
-            self._do(instruction)
-        self._set_timer()
+        try:
+            do_all(self._session.step(event, self._clock()), self._do)
+        finally:
+            self._set_timer()
 
     def _do(self, instruction: Instruction) -> None:
         match instruction:

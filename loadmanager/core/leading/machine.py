@@ -1,7 +1,8 @@
-"""What all the machines here are to their drivers."""
+"""Interface of the state machines, and how drivers do their actions."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 _In_contra = TypeVar("_In_contra", contravariant=True)
@@ -15,3 +16,18 @@ class Machine(Protocol[_In_contra, _Instruction]):
     def wake_s(self) -> float | None: ...
 
     def step(self, event: _In_contra, now_s: float) -> list[_Instruction]: ...
+
+
+def do_all(actions: Iterable[_Instruction], do: Callable[[_Instruction], object]) -> None:
+    """Do every action of a step, also those after one that fails; then raise the first error.
+
+    The machine takes all of them for done: one that was left out would never be made up for.
+    """
+    errors = []
+    for action in actions:
+        try:
+            do(action)
+        except Exception as error:  # noqa: BLE001 - it is raised below
+            errors.append(error)
+    if errors:
+        raise errors[0]

@@ -22,11 +22,13 @@ from loadmanager.core.leading.drains import (
     EndDrain,
     Event,
     GiveAway,
+    Instruction,
     MoveEnded,
     Planned,
     TriedToEnd,
     WithdrawMove,
 )
+from loadmanager.core.leading.machine import do_all
 from loadmanager.core.leading.moves import Expected, Failed, Moved, Outcome, StaleStepError
 from loadmanager.core.leading.signal import Signal
 from loadmanager.core.names import BrokerId, BundleName
@@ -155,19 +157,21 @@ class Drainer:
 
     def _tell(self, event: Event) -> None:
         now_s = time.monotonic()
-        for instruction in self._recorded.step(event, now_s):
-            match instruction:
-                case GiveAway() | BringHome():
-                    self._begin(self._decide(instruction), "drain")
-                case BeginMove(step, because):
-                    self._begin(self._carry_out(step, because), f"{step.reason.value} {step.bundle}")
-                case WithdrawMove(bundle):
-                    self._executor.withdraw(bundle)
-                case EndDrain(broker, since_s):
-                    self._begin(self._end(broker, since_s), f"end of drain {broker}")
+        do_all(self._recorded.step(event, now_s), self._do)
         wake_s = self._drains.wake_s
         if wake_s is not None and wake_s <= now_s:
             self._wake.set()
+
+    def _do(self, instruction: Instruction) -> None:
+        match instruction:
+            case GiveAway() | BringHome():
+                self._begin(self._decide(instruction), "drain")
+            case BeginMove(step, because):
+                self._begin(self._carry_out(step, because), f"{step.reason.value} {step.bundle}")
+            case WithdrawMove(bundle):
+                self._executor.withdraw(bundle)
+            case EndDrain(broker, since_s):
+                self._begin(self._end(broker, since_s), f"end of drain {broker}")
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
         self._work.create_task(work, name=name, context=self._context.copy())

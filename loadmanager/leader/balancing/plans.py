@@ -8,11 +8,13 @@ import time
 
 import structlog
 
+from loadmanager.core.leading.machine import do_all
 from loadmanager.core.leading.plans import (
     BeginStep,
     End,
     Event,
     Execute,
+    Instruction,
     KeptPlan,
     PlanEnded,
     Plans,
@@ -136,18 +138,20 @@ class PlanKeeper:
         return report
 
     def _tell(self, event: Event) -> None:
-        for instruction in self._recorded.step(event, time.monotonic()):
-            match instruction:
-                case BeginStep():
-                    context = self._contexts[instruction.plan].copy()  # of the request that had it executed
-                    name = f"plan {instruction.plan.hash}"
-                    task = asyncio.create_task(self._carry_out(instruction), name=name, context=context)
-                    self._tasks.add(task)
-                    task.add_done_callback(self._tasks.discard)
-                case WithdrawStep(bundle):
-                    self._executor.withdraw(bundle)
-                case PlanEnded(plan):
-                    self._ended(plan)
+        do_all(self._recorded.step(event, time.monotonic()), self._do)
+
+    def _do(self, instruction: Instruction) -> None:
+        match instruction:
+            case BeginStep():
+                context = self._contexts[instruction.plan].copy()  # of the request that had it executed
+                name = f"plan {instruction.plan.hash}"
+                task = asyncio.create_task(self._carry_out(instruction), name=name, context=context)
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            case WithdrawStep(bundle):
+                self._executor.withdraw(bundle)
+            case PlanEnded(plan):
+                self._ended(plan)
 
     def _ended(self, plan: KeptPlan) -> None:
         if plan.stopped_by is None:

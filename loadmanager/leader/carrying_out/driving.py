@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
-from loadmanager.core.leading.machine import Machine
+from loadmanager.core.leading.machine import Machine, do_all
 from loadmanager.core.leading.signal import Signal
 from loadmanager.core.leading.writing import Write, WriteEnded
 from loadmanager.core.names import BundleRange
@@ -38,11 +38,10 @@ class Driver(Generic[_Event, _Instruction]):
         self._context: contextvars.Context
 
     def step(self, event: _Event | Signal) -> None:
-        for instruction in self._machine.step(event, time.monotonic()):
-            work = self._do(instruction)
-            if work is not None:
-                self._begin(work)
-        self._stepped.set()
+        try:
+            do_all(self._machine.step(event, time.monotonic()), self._begin)
+        finally:
+            self._stepped.set()
 
     async def run(self) -> None:
         """Step it with TIME when it wants to be, for as long as the term lasts."""
@@ -57,7 +56,10 @@ class Driver(Generic[_Event, _Instruction]):
                     async with asyncio.timeout(None if due_s is None else max(0.0, due_s - time.monotonic())):
                         await self._stepped.wait()
 
-    def _begin(self, work: Coroutine[Any, Any, _Event]) -> None:
+    def _begin(self, instruction: _Instruction) -> None:
+        work = self._do(instruction)
+        if work is None:
+            return
         task = self._work.create_task(self._see_through(work), context=self._context.copy())
         # A task that is cancelled before it begins never gets to what it was to wait for.
         task.add_done_callback(lambda _: work.close())

@@ -18,6 +18,7 @@ import structlog
 from loadmanager.config import Settings
 from loadmanager.core.catalogue import reason_of
 from loadmanager.core.effect import MoveEffect
+from loadmanager.core.leading.machine import do_all
 from loadmanager.core.leading.moves import (
     AskOwner,
     CalledOff,
@@ -307,9 +308,10 @@ class Executor:
     # The driver
 
     def _step(self, event: Event) -> None:
-        for instruction in self._recorded.step(event, time.monotonic()):
-            self._do(instruction)
-        self._set_timer()
+        try:
+            do_all(self._recorded.step(event, time.monotonic()), self._do)
+        finally:
+            self._set_timer()
 
     def _do(self, instruction: Instruction) -> None:
         match instruction:
