@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -325,6 +326,21 @@ async def test_what_is_under_way_counts_for_what_may_be_moved_within_the_hour(mo
             assert ChurnReason.MOVED_ENOUGH_THIS_HOUR in [verdict.verdict for verdict in plan.verdicts]
         assert recorded == [0, pytest.approx(1 / 8), pytest.approx(1 / 8)]
         hangs.may_answer.set()
+
+
+async def test_what_a_round_was_refused_is_told_as_a_limit_until_it_ends_by_the_leader_alone() -> None:
+    async with a_leader(**OVERLOAD, load_balancer_max_load_moved_per_hour_percentage=20) as (cluster, leader):
+        owned = await _two_full_and_one_empty(cluster)
+        assert (await leader.get("/readyz")).json()["limits"] == []
+        assert (await leader.node.shedding.cycle()).steps
+        await _report(cluster, owned, hot=owned.keys())
+        before_ms = time.time() * 1000
+        await leader.node.shedding.cycle()
+        (limit,) = (await leader.get("/readyz")).json()["limits"]
+        assert limit["key"] == "loadBalancerMaxLoadMovedPerHourPercentage"
+        assert before_ms < limit["until"] <= time.time() * 1000 + 3_600_000
+        assert (await leader.get("/loadbalance/v1/fleet")).json()["balancing"]["limits"] == [limit]
+        assert (await (await cluster.start_node()).get("/readyz")).json()["limits"] == []
 
 
 async def test_a_dry_run_decides_and_explains_and_moves_nothing() -> None:
