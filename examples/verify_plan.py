@@ -77,7 +77,8 @@ class Plan:
 
     def hash(self) -> str:
         keys = ("bundle", "version", "source", "destination")
-        content = {"kind": self.says["kind"], "steps": [{key: s[key] for key in keys} for s in self.says["steps"]]}
+        content = {name: self.says[name] for name in ("cluster", "kind") if self.says[name]}
+        content["steps"] = [{key: s[key] for key in keys} for s in self.says["steps"]]
         return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     def load(self, owner: Array) -> Array:

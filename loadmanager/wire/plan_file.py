@@ -82,6 +82,7 @@ class _Proof(_Part):
 class _Head(_Part):
     format: Literal["loadmanager plan"]
     format_version: Literal[1]
+    cluster: str
     kind: str
     hash: str
     at: int
@@ -138,6 +139,7 @@ def _head_of(plan: KeptPlan, packed: Packed) -> _Head:
     return _Head(
         format="loadmanager plan",
         format_version=FORMAT_VERSION,
+        cluster=plan.cluster,
         kind=plan.kind,
         hash=plan.hash,
         at=plan.at_ms,
@@ -207,7 +209,7 @@ def decode(data: bytes) -> tuple[Certified, Claims]:
     known = set(bundles)
     certified = Certified(instance, instance.owner, sigma, proof, figures, head.brokers, bundles, head.resources)
     after = owners_after(certified, [step for step in steps if step.bundle in known])
-    claims = Claims(head.kind, head.hash, steps, head.bound_by, head.gap, head.load_gap)
+    claims = Claims(head.cluster, head.kind, head.hash, steps, head.bound_by, head.gap, head.load_gap)
     return Certified(instance, after, sigma, proof, figures, head.brokers, bundles, head.resources), claims
 
 

@@ -45,7 +45,7 @@ def a_plan() -> tuple[KeptPlan, Certified]:
     steps = [Unload(name, broker("a"), broker("b"), reason)]
     planned = Step(name, 7, broker("a"), broker("b"), reason)
     certified = certify(given, SETTINGS, steps)
-    return KeptPlan("shed", 1, 2, (planned,), (), effect_of(given, steps)), certified
+    return KeptPlan("shed", 1, 2, (planned,), (), effect_of(given, steps), cluster="west"), certified
 
 
 def a_file(*edits: Edit) -> bytes:
@@ -101,7 +101,7 @@ def to_a_broker_without_columns(content: dict[str, Any], columns: dict[str, Any]
     step = content["steps"][0]
     step["destination"] = ["x:8080", 1]
     depends_on: DependsOn = {key: step[key] for key in ("bundle", "version", "source", "destination")}
-    content["hash"] = hash_of(content["kind"], [depends_on])
+    content["hash"] = hash_of(content["cluster"], content["kind"], [depends_on])
     certified, _ = decode(_written(content, columns))
     figures = figures_of(certified.instance, certified.after, certified.sigma, certified.proof)
     assert figures.heat_after < figures.heat_before

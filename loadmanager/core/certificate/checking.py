@@ -17,8 +17,9 @@ _EQUAL = 1e-9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Claims:
-    """What a plan says of itself: its kind, its hash and what that is over; which bound binds, and both gaps."""
+    """What a plan says of itself: its hash and what that is over; which bound binds, and both gaps."""
 
+    cluster: str
     kind: str
     hash: str
     steps: Sequence[PlannedStep]
@@ -51,7 +52,7 @@ def find_faults(certified: Certified, claims: Claims) -> list[str]:
     believed, nor are its figures: both are worked out again.
     """
     faults = list(_faults_of_steps(certified, claims))
-    if claims.hash != hash_of(claims.kind, [step.depends_on for step in claims.steps]):
+    if claims.hash != hash_of(claims.cluster, claims.kind, [step.depends_on for step in claims.steps]):
         faults.append(f"hash: {claims.hash[:12]}... is not that of these steps: one of them, or the hash, was changed")
     if faults:
         return faults

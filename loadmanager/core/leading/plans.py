@@ -93,6 +93,7 @@ class KeptPlan:
     verdicts: Sequence[Verdict]
     effect: Effect
     certificate: Summary | None = None
+    cluster: str = ""
     state: PlanState = "computed"
     stopped_by: str | None = None
     even_if_frozen: bool = False
@@ -101,7 +102,7 @@ class KeptPlan:
     hash: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.hash = hash_of(self.kind, [step.depends_on for step in self.steps])
+        self.hash = hash_of(self.cluster, self.kind, [step.depends_on for step in self.steps])
 
     def __str__(self) -> str:
         return self.hash
@@ -296,7 +297,7 @@ class Plans:
         )
 
 
-def hash_of(kind: str, steps: Sequence[DependsOn]) -> str:
-    """The hash of a plan whose steps depend on this."""
-    content = {"kind": kind, "steps": list(steps)}
+def hash_of(cluster: str, kind: str, steps: Sequence[DependsOn]) -> str:
+    """The hash of a plan whose steps depend on this. Recordings of before have no cluster."""
+    content = {**({"cluster": cluster} if cluster else {}), "kind": kind, "steps": list(steps)}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

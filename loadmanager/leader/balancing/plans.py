@@ -59,7 +59,7 @@ class PlanKeeper:
         self._recorder = desk.recorder
         self._executor = executor
         self._live = live
-        self._requested = RequestedPlans(view, desk)
+        self._requested = RequestedPlans(view, desk, live.base.cluster_name)
         self._ends: dict[KeptPlan, asyncio.Future[ExecutionAnswer]] = {}
         self._contexts: dict[KeptPlan, contextvars.Context] = {}
         self._tasks: set[asyncio.Task[None]] = set()

@@ -24,9 +24,10 @@ from loadmanager.wire.plans import PlannedMove, PlanRequest
 
 
 class RequestedPlans:
-    def __init__(self, view: ClusterView, desk: Desk) -> None:
+    def __init__(self, view: ClusterView, desk: Desk, cluster: str = "") -> None:
         self._view = view
         self._desk = desk
+        self._cluster = cluster
 
     async def compute(self, request: PlanRequest) -> tuple[KeptPlan, Packed]:
         """Make a plan, and what proves its certificate; nothing is carried out.
@@ -54,7 +55,7 @@ class RequestedPlans:
         seen = restrain(snapshot) if request.kind == "shed" else snapshot
         certified = await self._desk.certify(seen, [each for each, _ in made], emptied)
         certificate = Summary.of(certified)
-        kept = KeptPlan(request.kind, at_ms, epoch, steps, plan.verdicts, effect, certificate)
+        kept = KeptPlan(request.kind, at_ms, epoch, steps, plan.verdicts, effect, certificate, self._cluster)
         return kept, await asyncio.to_thread(Packed.of, certified)
 
     def _plan_moves(self, moves: Sequence[PlannedMove], snapshot: Snapshot) -> Plan:

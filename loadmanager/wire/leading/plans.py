@@ -91,6 +91,7 @@ class PlansForm:
 def _plan_as_json(plan: KeptPlan) -> dict[str, Any]:
     return {
         "plan": plan.hash,
+        "cluster": plan.cluster,
         "kind": plan.kind,
         "state": plan.state,
         "stoppedBy": plan.stopped_by,
@@ -110,6 +111,7 @@ def _plan_of(content: Mapping[str, Any]) -> KeptPlan:
         steps=(*map(_step_of, content["steps"]),),
         verdicts=(),
         effect=_NO_EFFECT,
+        cluster=content.get("cluster", ""),
         state=content["state"],
         stopped_by=content["stoppedBy"],
         even_if_frozen=content["evenIfFrozen"],

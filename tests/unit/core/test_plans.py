@@ -185,6 +185,8 @@ def test_a_hash_is_of_all_that_a_step_depends_on_and_the_same_as_ever() -> None:
     content = orjson.dumps({"kind": "moves", "steps": steps}, option=orjson.OPT_SORT_KEYS)
     assert plan().hash == hashlib.sha256(content).hexdigest()
     other_life = replace(plan(1), steps=(step(0, destination=replace(B, incarnation=9)),))
+    west = orjson.dumps({"cluster": "west", "kind": "moves", "steps": steps}, option=orjson.OPT_SORT_KEYS)
+    assert replace(plan(), cluster="west").hash == hashlib.sha256(west).hexdigest()
     assert len({plan(1).hash, plan(2).hash, plan(1, "drain").hash, plan(1, version=2).hash, other_life.hash}) == 5
 
 

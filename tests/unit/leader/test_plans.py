@@ -176,6 +176,17 @@ async def test_the_same_plan_has_the_same_hash_and_another_one_another() -> None
         assert (await compute(leader, **moves(bundles[:2])))["hash"] != one["hash"], "at another version"
 
 
+async def test_empty_plans_of_two_clusters_have_two_hashes() -> None:
+    hashes = set()
+    for name in ("east", "west"):
+        async with a_leader(cluster_name=name) as (cluster, leader):
+            await two_brokers(cluster, leader)
+            plan = await compute(leader, kind="shed")
+            assert plan["steps"] == []
+            hashes.add(plan["hash"])
+    assert len(hashes) == 2
+
+
 async def test_a_plan_to_shed_is_the_round_that_would_come_next_and_remembers_nothing() -> None:
     settings = {"load_balancer_load_shedding_strategy": "OverloadShedder"}
     async with a_leader(**settings) as (cluster, leader):
