@@ -32,6 +32,9 @@ from loadmanager.wire.http import BrokerStats
 
 log = structlog.get_logger(__name__)
 
+_LOOKS = 3
+"""So often it has to be seen that the broker asks for no lease: an agent that was stopped first reads what waited."""
+
 
 class BrokerWatch:
     """Follows one broker. `on_change()` is called when it appears, goes, or is another process than before."""
@@ -65,6 +68,7 @@ class BrokerWatch:
         self._stats_failed = False
         self._loads: Mapping[str, OpenTopicLoad] = {}
         self._dead: BrokerProcess | None = None
+        self._looks_without_question = 0
 
     @property
     def process(self) -> BrokerProcess | None:
@@ -109,7 +113,10 @@ class BrokerWatch:
 
     async def look(self) -> None:
         """Ask for statistics when they are due, else only whether the process is there."""
-        if self._stats is not None and self._stuck.asks_for_no_lease(self._clock()):
+        self._looks_without_question += 1
+        if not self._stuck.asks_for_no_lease(self._clock()):
+            self._looks_without_question = 0
+        elif self._stats is not None and self._looks_without_question >= _LOOKS:
             self._lose("asks_for_no_lease")
         if not self.is_answering or self._clock() - self._stats_at_s >= self._stats_interval_s:
             await self._take_stats()
@@ -126,7 +133,9 @@ class BrokerWatch:
             await self._without_answer(str(error))
         else:
             self._stuck.read_statistics(stats, self._grants.granted, self._clock())
-            if _process_of(stats) == self._dead or self._stuck.asks_for_no_lease(self._clock()):
+            if _process_of(stats) == self._dead:
+                return
+            if self._stats is None and self._stuck.asks_for_no_lease(self._clock()):
                 return
             self._accept(stats)
             if stats.opening is not None:

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from support.clock import ManualClock
+from support.fake_broker import FakeBroker
 
+from loadmanager.agent.broker import BrokerClient
+from loadmanager.agent.broker_watch import BrokerWatch
+from loadmanager.agent.grants import Grants
+from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.stuck import KEPT_S, NO_LEASE_S, REFUSED_S, STATISTICS, StuckDetector
+from loadmanager.calling import HttpClient
+from loadmanager.core.names import BrokerId
 from loadmanager.wire.http import BrokerStats, TopicStats
 
 TOPIC = "persistent://t/ns/a"
@@ -46,6 +54,40 @@ def test_long_leases_are_asked_for_less_often() -> None:
     detector = StuckDetector(longest_lease_s=10.0)
     detector.ask_for_lease(0.0)
     assert [detector.asks_for_no_lease(at_s) for at_s in (30.0, 30.1)] == [False, True]
+
+
+async def test_an_agent_that_was_stopped_itself_first_hears_what_its_broker_asked_meanwhile() -> None:
+    clock, detector, grants = ManualClock(), StuckDetector(1.0), Grants(BrokerId("b:1"))
+    async with FakeBroker() as broker, HttpClient() as http:
+        watch = BrokerWatch(
+            BrokerClient(http, broker.url),
+            grants,
+            AgentMetrics(grants.broker),
+            detector,
+            clock,
+            stats_interval_s=1.0,
+            probe_interval_s=1.0,
+            silence_s=1.0,
+            last_lease_at_s=lambda: None,
+            on_change=lambda: None,
+        )
+
+        async def look(times: int) -> bool:
+            for _ in range(times):
+                await watch.look()
+            return watch.process is not None
+
+        detector.ask_for_lease(clock())
+        assert await look(1)
+        clock.advance(60.0)
+        assert await look(2)
+        detector.ask_for_lease(clock())
+        assert await look(3)
+        clock.advance(60.0)
+        assert not await look(3)
+        assert not await look(3), "it answers, and is not taken back for that"
+        detector.ask_for_lease(clock())
+        assert await look(1)
 
 
 # Topics

@@ -64,7 +64,7 @@ class JumpingBroker(Held):
             self._running[name] -= 1
 
     async def _pause(self, jump_s: float, if_cancelled: str) -> bool:
-        """Whether the callback goes on pausing."""
+        """Pause once; return True if the callback is to pause again."""
         self.clock.now_s += jump_s
         try:
             await asyncio.sleep(0)
