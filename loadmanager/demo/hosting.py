@@ -30,6 +30,7 @@ _REASONS = {
     Why.UNLOADED: CloseReason.UNLOADED,
     Why.LAPSED: CloseReason.LEASE_LAPSED,
     Why.ENDED: CloseReason.SHUTDOWN,
+    Why.LEFT: CloseReason.LEFT,
 }
 
 

@@ -53,6 +53,7 @@ class CloseReason(enum.StrEnum):
     UNLOADED = "unloaded"
     LEASE_LAPSED = "lease_lapsed"
     SHUTDOWN = "shutdown"
+    LEFT = "left"
 
 
 class ProtocolError(Exception):

@@ -23,8 +23,6 @@ from loadmanager.demo.hosting import TopicHost
 
 _PREPARES_S = (0.0, 0.0, 0.0, 0.1, 1.0, 3.0)
 """How long it takes to prepare; the last is longer than anybody waits for it."""
-_CLOSES_S = (0.0, 0.0, 0.0, 0.05, 1.0, 3.0)
-"""How long it takes to close a topic; the last is longer than one attempt at an unload."""
 
 
 @dataclass(slots=True)
@@ -35,6 +33,8 @@ class Served:
     hosts: dict[str, tuple[Party, Hosting]] = field(default_factory=dict)
     open: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     violations: list[str] = field(default_factory=list)
+    closes_s: Sequence[float] = (0.0,)
+    """One of these is drawn, for how long it takes to close a topic."""
     on_change: Callable[[], None] = lambda: None
     on_event: Callable[[Mapping[str, Any]], None] = lambda _: None
     """Told of each opening and closing, as the log of the demo's brokers has it."""
@@ -115,7 +115,7 @@ class Broker:
         self.hosting._on_close = self._close
         self._rng = rng
         self._can_prepare = self._rng.random() < 0.75
-        self._party, self._loop = party, served.loop
+        self._party, self._loop, self._served = party, served.loop, served
         self._openings: set[asyncio.Task[object]] = set()
         served.joined(party.name, party, self.hosting)
 
@@ -134,7 +134,7 @@ class Broker:
         """With a lease something is written first, by a disk that goes on while this process is paused."""
         if closing.reason is not CloseReason.LAPSED:
             written: asyncio.Future[None] = self._loop.create_future()
-            self._loop.as_party(self._party, self._rng.choice(_CLOSES_S), _finish, written)
+            self._loop.as_party(self._party, self._rng.choice(self._served.closes_s), _finish, written)
             await written
         await self.host._close(hosted, closing)
 

@@ -33,6 +33,8 @@ _ANSWER_S = 25.0
 _TRY_EVERY = 40
 _CREATE_AGAIN_S = 0.2
 _PAUSES_S = (0.01, 0.1, 0.5, 1.5)
+_CLOSES_S = (0.0, 0.0, 0.0, 0.05, 1.0, 3.0)
+"""How long it takes to close a topic; the last is longer than one attempt at an unload."""
 _LONG_PAUSES = 1.2
 """Of the nodes' session timeout."""
 _SESSIONS_S = ((6.0, 6.0), (10.0, 2.7))
@@ -459,6 +461,7 @@ async def _play(world: World, steps: Sequence[Step]) -> None:
     calm(world)
     await begin(world)
     world.network.slow_share, world.zookeeper.slow_share = slow
+    world.served.closes_s = _CLOSES_S
     for step in steps:
         await world.wait(step.pause_s)
         if world.violations:
@@ -503,8 +506,9 @@ def _create_again(world: World, at_s: list[float]) -> None:
 
 
 def calm(world: World) -> None:
-    """No message is slow."""
+    """No message is slow, and no topic to close."""
     world.network.slow_share = world.zookeeper.slow_share = 0.0
+    world.served.closes_s = (0.0,)
 
 
 def _mend(world: World) -> None:

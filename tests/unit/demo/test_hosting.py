@@ -105,6 +105,13 @@ async def test_a_topic_that_did_serve_after_its_lease_is_on_record_with_that_mom
     assert next(record for record in world.log() if record["event"] == "closed")["at_s"] == 105.0
 
 
+async def test_a_topic_that_nobody_wants_any_more_is_closed(world: World) -> None:
+    await world.open()
+    async with asyncio.timeout(10.0):
+        await world.hosting.close(TOPIC)
+    assert [(record["event"], record.get("reason")) for record in world.log()] == [("opened", None), ("closed", "left")]
+
+
 async def test_an_unload_waits_until_a_subscriber_has_what_was_accepted(world: World) -> None:
     topic, link = await world.open(), Link()
     subscriber = Channel(link, 1)
