@@ -24,6 +24,18 @@ async def test_the_page_asks_and_commands_below_the_path_that_it_was_loaded_from
         await shown.agree("Include")
 
 
+async def test_without_the_slash_it_says_what_is_wrong_with_the_address(
+    context: BrowserContext, cluster: Cluster
+) -> None:
+    async with a_proxy(cluster.nodes[0].node.service_url) as url, a_tab(context, cluster) as shown:
+        said = shown.page.get_by_text("with a slash at the end")
+        await shown.page.goto(url)
+        await expect(said).to_be_visible()
+        await _open(shown, f"{url}/#/fleet")
+        await expect(said).to_be_hidden()
+        shown.complaints.clear()  # of files that have no type because they are not there
+
+
 async def _open(shown: Shown, url: str) -> None:
     await shown.page.goto(url)
     await expect(shown.page.get_by_text("live", exact=True)).to_be_visible()

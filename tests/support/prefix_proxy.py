@@ -19,9 +19,10 @@ async def a_proxy(node_url: str) -> AsyncIterator[str]:
     """The URL under which the node is reached. All that is not below it is answered 404."""
 
     async def pass_on(request: web.Request) -> web.StreamResponse:
-        if not request.raw_path.startswith(f"{PREFIX}/"):
+        path = request.raw_path
+        if path != PREFIX and not path.startswith(f"{PREFIX}/"):
             raise web.HTTPNotFound
-        url = URL(node_url + request.raw_path.removeprefix(PREFIX), encoded=True)
+        url = URL(node_url + path.removeprefix(PREFIX), encoded=True)
         body = await request.read()
         async with http.request(
             request.method, url, data=body or None, headers=_handed_on(request.headers), allow_redirects=False
