@@ -554,6 +554,22 @@ async def test_a_broker_that_asks_for_no_lease_any_more_is_withdrawn_until_it_as
     await store.close()
 
 
+async def test_a_broker_whose_agent_has_lost_its_session_is_told_to_close_everything_at_once(
+    broker: FakeBroker, node: FakeNode
+) -> None:
+    cluster = a_memory_cluster()
+    store = MemoryStore(cluster)
+    await store.start()
+    async with running_agent(agent_settings(broker, node), store) as beside:
+        bundle = await own(beside, node)
+        assert (await beside.owner(TOPIC))[1]["owned"]
+        broker.open(TOPIC)
+        cluster.expire(store)
+        await eventually(lambda: broker.topics == {})
+        assert [(each.bundle, each.topics) for each in broker.unloads] == [(bundle, [TOPIC])]
+    await store.close()
+
+
 async def test_health_and_metrics_say_what_is_known(beside: RunningAgent) -> None:
     await eventually(lambda: beside.agent.sampler.usage.memory.is_known)
     status, health = await beside.get("/healthz")
