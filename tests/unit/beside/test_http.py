@@ -173,7 +173,7 @@ async def test_the_document_lists_exactly_the_routes(beside: Beside) -> None:
     content = (await beside.ask(node, "GET", PATH)).json()
     documented = {(method.upper(), path) for path, methods in content["paths"].items() for method in methods}
     routes = {
-        (route.method, re.sub(r"\{(\w+)(?=[:}])[^/]*\}", r"{\1}", route.resource.canonical))
+        (route.method, re.sub(r"\{(\w+)(?=[:}])[^/]*\}", r"{\1}", route.resource.canonical.rstrip("/") or "/"))
         for route in beside.apps[0].router.routes()
         if route.resource is not None and route.method not in ("*", "HEAD")
     }
