@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from aiohttp import web
 from support.registrations import a_record
 from support.virtual_loop import close_port, serve
-from support.waiting import patience
 
 from loadmanager.client.pushed import EventReader, StreamEvent
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
@@ -84,6 +83,10 @@ def moved_on(state: NamespaceState, chance: random.Random) -> NamespaceState:
     if now.state is OwnershipState.RELEASING:
         choices[now.state] = [complete(now, STAMP), abandon(now, STAMP)]
     return state.with_ownerships({index: chance.choice(choices[now.state])})
+
+
+_HEARTBEAT_S = 10.0
+"""As nodes do: clients leave a node that is silent for three times as long."""
 
 
 @dataclass
@@ -193,7 +196,7 @@ class ScriptedNode:
                 await response.write(self.node.sheet.since(place).partition(b"\r\n")[2].removesuffix(b"\r\n"))
                 place = self.node.sheet.place
             try:
-                async with asyncio.timeout(patience()):
+                async with asyncio.timeout(_HEARTBEAT_S):
                     await news.wait()
             except TimeoutError:
                 if not self.is_silent:
