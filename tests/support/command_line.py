@@ -1,14 +1,17 @@
-"""The whole command line, to parse commands with and run nothing."""
+"""The command line: parse commands without running them, or run commands of `loadmanager admin`."""
 
 from __future__ import annotations
 
+import shlex
 from importlib import import_module
 
 import typer
 from typer._click import Command, Context
 from typer.core import TyperGroup
+from typer.testing import CliRunner, Result
 
 from loadmanager.cli import COMMANDS
+from loadmanager.cli.admin import admin
 from loadmanager.cli.lacking import module_of
 
 
@@ -37,3 +40,10 @@ def check(command: Command, words: list[str]) -> None:
         command = found
     if "--help" not in words:
         command.make_context(name, words, parent=context)
+
+
+def run_admin(line: str, *urls: str) -> Result:
+    """Run `loadmanager admin` with these words, in this process, against these nodes."""
+    environment = {"LOADMANAGER_ADMIN_URL": ",".join(urls)} if urls else {}
+    runner = CliRunner(env={"TZ": "UTC", "TERM": "dumb", "NO_COLOR": "1", **environment})
+    return runner.invoke(admin, shlex.split(line))

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
+from support.beside import Beside, beside_pulsar
 from support.fake_pulsar import FakePulsar
 from support.stores import MemoryWorld
 
@@ -20,3 +22,10 @@ async def pulsar(world: MemoryWorld) -> AsyncIterator[FakePulsar]:
     async with FakePulsar(world) as pulsar:
         await pulsar.add_namespace("lm/bench", bundles=4)
         yield pulsar
+
+
+@pytest.fixture
+async def beside(tmp_path: Path) -> AsyncIterator[Beside]:
+    """Three brokers; the first one leads, and owns the four bundles of `lm/bench`."""
+    async with beside_pulsar(tmp_path) as beside:
+        yield beside

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from support.beside import (
@@ -16,7 +14,6 @@ from support.beside import (
     NEVER,
     Beside,
     asked,
-    beside_pulsar,
     counts,
     is_settled,
     life,
@@ -40,12 +37,6 @@ from loadmanager.history.reader import History
 from loadmanager.sim.replay import replay
 from loadmanager.store.pulsars_paths import local_policies
 from loadmanager.wire.plans import PlanRequest
-
-
-@pytest.fixture
-async def beside(tmp_path: Path) -> AsyncIterator[Beside]:
-    async with beside_pulsar(tmp_path) as beside:
-        yield beside
 
 
 async def test_a_bundle_goes_where_it_is_sent(beside: Beside) -> None:

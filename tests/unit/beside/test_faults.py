@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from support.beside import (
     BUNDLE,
     Beside,
     asked,
-    beside_pulsar,
     is_settled,
     life,
     move,
@@ -27,12 +24,6 @@ from loadmanager.beside.service import BesideNode
 from loadmanager.core.ownership import OwnershipState
 from loadmanager.core.reasons import RailReason
 from loadmanager.errors import UnloadFailedError
-
-
-@pytest.fixture
-async def beside(tmp_path: Path) -> AsyncIterator[Beside]:
-    async with beside_pulsar(tmp_path) as beside:
-        yield beside
 
 
 async def fails(beside: Beside, node: BesideNode, why: str, to: PulsarBroker | None = None) -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
-import pytest
-from support.beside import Beside, beside_pulsar
+from support.beside import Beside
 from support.waiting import eventually
 
 from loadmanager.beside.service import BesideNode
@@ -16,12 +13,6 @@ from loadmanager.core.names import BrokerId
 
 WHOLE = "0x00000000_0xffffffff"
 OLD = f"t/c1/old/{WHOLE}"
-
-
-@pytest.fixture
-async def beside(tmp_path: Path) -> AsyncIterator[Beside]:
-    async with beside_pulsar(tmp_path) as beside:
-        yield beside
 
 
 async def a_leader_that_has_seen_it(beside: Beside) -> tuple[BesideNode, BrokerId]:

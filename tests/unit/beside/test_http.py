@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
-from support.beside import NAMESPACE, Beside, beside_pulsar
+from support.beside import NAMESPACE, Beside
 from support.waiting import eventually
 
 from loadmanager.beside.service import BesideNode
@@ -20,12 +18,6 @@ from loadmanager.http.openapi import PATH
 BUNDLE = f"{NAMESPACE}/0x00000000_0x40000000"
 SHADOW = {"mode": "shadow", "state_store_url": ""}
 STATUS = "/loadbalance/v1/beside"
-
-
-@pytest.fixture
-async def beside(tmp_path: Path) -> AsyncIterator[Beside]:
-    async with beside_pulsar(tmp_path) as beside:
-        yield beside
 
 
 def last_broker(beside: Beside, node: BesideNode) -> Registration:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from support.beside import (
     BUNDLE,
     Beside,
     asked,
-    beside_pulsar,
     counts,
     is_settled,
     load,
@@ -26,12 +24,6 @@ from loadmanager.beside.rails import RailError
 from loadmanager.beside.service import BesideNode
 from loadmanager.core.reasons import RailReason
 from loadmanager.store.base import Delete
-
-
-@pytest.fixture
-async def beside(tmp_path: Path) -> AsyncIterator[Beside]:
-    async with beside_pulsar(tmp_path) as beside:
-        yield beside
 
 
 async def sheds(pulsar: FakePulsar) -> None:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
-from pathlib import Path
 from unittest.mock import AsyncMock
 
 import pytest
 from structlog.testing import capture_logs
-from support.beside import NAMESPACE, Beside, beside_pulsar, ownership
+from support.beside import NAMESPACE, Beside, ownership
 from support.fake_pulsar import PulsarBroker
 from support.waiting import eventually
 
@@ -25,12 +23,6 @@ from loadmanager.store.base import Create
 from loadmanager.wire.acting import encode_acts
 
 BUNDLE = f"{NAMESPACE}/0x00000000_0x40000000"
-
-
-@pytest.fixture
-async def beside(tmp_path: Path) -> AsyncIterator[Beside]:
-    async with beside_pulsar(tmp_path) as beside:
-        yield beside
 
 
 async def move(node: BesideNode, to: PulsarBroker) -> Ownership:

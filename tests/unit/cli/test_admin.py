@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
+from support.command_line import run_admin
 from support.nodes import a_leader
 from support.recording_node import RecordingNode, a_recording_node
 from support.servers import closed_port
 from support.waiting import patience
-from typer.testing import CliRunner, Result
 
-from loadmanager.cli.admin import admin, requests
+from loadmanager.cli.admin import requests
 
 BUNDLE = "t/ns/0x00000000_0x80000000"
 RANGE = "0x00000000_0x80000000"
-
-
-@pytest.fixture
-def node() -> Iterator[RecordingNode]:
-    with a_recording_node() as node:
-        yield node
-
-
-def run(line: str, *urls: str) -> Result:
-    environment = {"LOADMANAGER_ADMIN_URL": ",".join(urls)} if urls else {}
-    return CliRunner(env={"TZ": "UTC", "TERM": "dumb", "NO_COLOR": "1", **environment}).invoke(admin, shlex.split(line))
 
 
 REQUESTS = {
@@ -197,7 +184,7 @@ REQUESTS = {
 
 @pytest.mark.parametrize(("line", "request_made"), REQUESTS.items(), ids=list(REQUESTS))
 def test_a_command_asks_for(node: RecordingNode, line: str, request_made: tuple[str, str, object]) -> None:
-    done = run(line, node.url)
+    done = run_admin(line, node.url)
     assert (done.exit_code, done.output) == (0, "")
     (method, path, body), *then = node.asked
     assert (method, path, json.loads(body) if body else None) == request_made
@@ -218,7 +205,7 @@ def test_a_command_asks_for(node: RecordingNode, line: str, request_made: tuple[
 def test_a_command_that_names_brokers_or_namespaces_shows_what_it_matches(
     node: RecordingNode, line: str, asked: list[str]
 ) -> None:
-    done = run(line, node.url)
+    done = run_admin(line, node.url)
     assert done.exit_code == 0, done.output
     assert len(node.asked) == len(asked)
     assert all(path.endswith(end) for (_, path, _), end in zip(node.asked, asked, strict=True)), node.asked
@@ -236,8 +223,8 @@ async def test_every_command_asks_for_something_that_a_node_answers() -> None:
 
 def test_a_plan_is_saved_to_a_file_also_as_it_is_computed(node: RecordingNode, tmp_path: Path) -> None:
     node.status, node.body = 200, b'{"hash": "abc"}'
-    saved = run(f"plans save abc --out {tmp_path / 'one'}", node.url)
-    computed = run(f"plans create shed --json --out {tmp_path / 'two'}", node.url)
+    saved = run_admin(f"plans save abc --out {tmp_path / 'one'}", node.url)
+    computed = run_admin(f"plans create shed --json --out {tmp_path / 'two'}", node.url)
     assert (saved.exit_code, computed.exit_code) == (0, 0)
     assert "saved to" in saved.stderr
     assert json.loads(computed.stdout) == {"hash": "abc"}
@@ -248,13 +235,13 @@ def test_a_plan_is_saved_to_a_file_also_as_it_is_computed(node: RecordingNode, t
 
 def test_a_file_that_cannot_be_written_is_said(node: RecordingNode, tmp_path: Path) -> None:
     node.status, node.body = 200, b"content"
-    done = run(f"plans save abc --out {tmp_path}", node.url)
+    done = run_admin(f"plans save abc --out {tmp_path}", node.url)
     assert done.exit_code == 1
     assert f"{tmp_path}: Is a directory" in done.stderr
 
 
 def test_the_name_of_an_anti_affinity_group_is_sent_as_it_is(node: RecordingNode) -> None:
-    assert run("namespaces set-anti-affinity-group t/ns -g g1", node.url).exit_code == 0
+    assert run_admin("namespaces set-anti-affinity-group t/ns -g g1", node.url).exit_code == 0
     assert node.asked == [("POST", "/admin/v2/namespaces/t/ns/antiAffinity", b"g1")]
 
 
@@ -280,52 +267,52 @@ WRONG_USAGE = {
 
 @pytest.mark.parametrize(("line", "complaint"), WRONG_USAGE.items(), ids=list(WRONG_USAGE))
 def test_wrong_usage_ends_with_2_and_asks_nobody(node: RecordingNode, line: str, complaint: str) -> None:
-    done = run(line, node.url)
+    done = run_admin(line, node.url)
     assert (done.exit_code, node.asked) == (2, [])
     assert complaint in " ".join(done.stderr.replace("│", " ").split())
 
 
 def test_a_refusal_ends_with_1_and_the_nodes_reason_on_standard_error(node: RecordingNode) -> None:
     node.status, node.body = 409, b'{"reason":"it is there"}'
-    done = run("namespaces create t/ns", node.url)
+    done = run_admin("namespaces create t/ns", node.url)
     assert (done.exit_code, done.stdout, done.stderr) == (1, "", "loadmanager: 409 Conflict: it is there\n")
 
 
 @pytest.mark.parametrize("option", ["--token secret", "--token-file {file}"])
 def test_a_token_is_shown(node: RecordingNode, tmp_path: Path, option: str) -> None:
     (tmp_path / "token").write_text("secret\n")
-    assert run(f"brokers list {option.format(file=tmp_path / 'token')}", node.url).exit_code == 0
+    assert run_admin(f"brokers list {option.format(file=tmp_path / 'token')}", node.url).exit_code == 0
     assert node.headers[0]["Authorization"] == "Bearer secret"
 
 
 def test_without_a_token_none_is_shown(node: RecordingNode) -> None:
-    run("brokers list", node.url)
+    run_admin("brokers list", node.url)
     assert "Authorization" not in node.headers[0]
 
 
 @pytest.mark.parametrize(("status", "fix"), [(401, "--token-file"), (403, "docs/security.md")])
 def test_who_may_not_is_told_what_to_do(node: RecordingNode, status: int, fix: str) -> None:
     node.status, node.body = status, b'{"reason":"no"}'
-    done = run("brokers list", node.url)
+    done = run_admin("brokers list", node.url)
     assert done.exit_code == 1
     assert fix in done.stderr
 
 
 def test_a_refusal_without_a_body_of_ours_is_shown_as_it_is(node: RecordingNode) -> None:
     node.status, node.body, node.content_type = 502, b"bad gateway", "text/html"
-    done = run("brokers list", node.url)
+    done = run_admin("brokers list", node.url)
     assert (done.exit_code, done.stderr) == (1, "loadmanager: 502 Bad Gateway: bad gateway\n")
 
 
 def test_the_first_node_that_can_be_reached_answers(node: RecordingNode) -> None:
     node.status, node.body = 200, b'["b1:8080"]'
-    done = run("brokers list", f"http://127.0.0.1:{closed_port()}", f"{node.url}/")
+    done = run_admin("brokers list", f"http://127.0.0.1:{closed_port()}", f"{node.url}/")
     assert (done.exit_code, done.output) == (0, "b1:8080\n")
 
 
 def test_it_ends_with_3_when_no_node_can_be_reached() -> None:
     urls = [f"http://127.0.0.1:{closed_port()}" for _ in range(2)]
-    done = run("namespaces unload t/ns", *urls)
+    done = run_admin("namespaces unload t/ns", *urls)
     assert (done.exit_code, done.stdout) == (3, "")
     assert all(f"{url}: Connection refused" in done.stderr for url in urls)
 
@@ -334,14 +321,14 @@ def test_a_question_goes_to_the_next_node_when_one_breaks_off(node: RecordingNod
     node.status, node.body = 200, b"[]"
     with a_recording_node() as broken:
         broken.hangs_up = True
-        assert run("brokers list", broken.url, node.url).exit_code == 0
+        assert run_admin("brokers list", broken.url, node.url).exit_code == 0
         assert (len(broken.asked), len(node.asked)) == (1, 1)
 
 
 def test_a_change_is_not_made_twice_when_a_node_breaks_off(node: RecordingNode) -> None:
     with a_recording_node() as broken:
         broken.hangs_up = True
-        done = run("namespaces unload t/ns", broken.url, node.url)
+        done = run_admin("namespaces unload t/ns", broken.url, node.url)
         assert (done.exit_code, node.asked) == (1, [])
         assert "it may have been done or not" in done.stderr
 
@@ -350,7 +337,7 @@ def test_a_change_is_not_made_twice_when_a_node_breaks_off(node: RecordingNode) 
 def test_a_node_that_redirects_has_refused_and_nobody_else_is_asked(node: RecordingNode, line: str) -> None:
     with a_recording_node() as other:
         node.status, node.location = 307, f"{other.url}/"
-        done = run(line, node.url, other.url)
+        done = run_admin(line, node.url, other.url)
         assert (done.exit_code, done.stdout, other.asked) == (1, "", [])
         assert "307 Temporary Redirect" in done.stderr
 
@@ -358,9 +345,9 @@ def test_a_node_that_redirects_has_refused_and_nobody_else_is_asked(node: Record
 def test_an_answer_that_is_too_long_is_none(node: RecordingNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "LARGEST_ANSWER_BYTES", 100)
     node.status, node.body = 200, b'"' + b"x" * 98 + b'"'
-    assert run("brokers list", node.url).exit_code == 0
+    assert run_admin("brokers list", node.url).exit_code == 0
     node.body += b" "
-    done = run("brokers list", node.url)
+    done = run_admin("brokers list", node.url)
     assert (done.exit_code, done.stdout) == (3, "")
     assert "an answer of more than 100 bytes" in done.stderr
 
@@ -398,7 +385,7 @@ ANSWERS = {
 @pytest.mark.parametrize(("body", "shown"), ANSWERS.values(), ids=list(ANSWERS))
 def test_people_read_lines_and_tables(node: RecordingNode, body: bytes, shown: list[str]) -> None:
     node.status, node.body = 200, body
-    done = run("brokers list", node.url)
+    done = run_admin("brokers list", node.url)
     assert done.exit_code == 0
     lines = [" ".join(line.split()) for line in done.stdout.splitlines() if not line or line.strip(" ─")]
     assert lines == shown
@@ -420,11 +407,11 @@ def test_a_reader_that_goes_away_is_no_fault(node: RecordingNode, body: bytes, o
 @pytest.mark.parametrize("body", [b'["b1:8080"]', b'{"a":{"b":1.23456789}}', b"{}", b"[]"])
 def test_programs_read_the_answer_as_it_is(node: RecordingNode, body: bytes) -> None:
     node.status, node.body = 200, body
-    done = run("brokers list --json", node.url)
+    done = run_admin("brokers list --json", node.url)
     assert done.exit_code == 0
     assert json.loads(done.stdout) == json.loads(body)
 
 
 def test_text_is_a_string_for_programs(node: RecordingNode) -> None:
     node.status, node.body, node.content_type = 200, b"ok", "text/plain"
-    assert run("brokers healthcheck --json", node.url).stdout == '"ok"\n'
+    assert run_admin("brokers healthcheck --json", node.url).stdout == '"ok"\n'

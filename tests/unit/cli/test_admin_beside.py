@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
 from support.beside import beside_pulsar
-from support.recording_node import RecordingNode, a_recording_node
+from support.recording_node import RecordingNode
 from typer.testing import CliRunner, Result
 
 from loadmanager.cli.admin import admin
@@ -42,12 +41,6 @@ REQUESTS = {
     "scores --json": ("GET", f"{BASE}/scores"),
     "go-on": ("POST", f"{BASE}/go-on"),
 }
-
-
-@pytest.fixture
-def node() -> Iterator[RecordingNode]:
-    with a_recording_node() as node:
-        yield node
 
 
 def run(line: str, url: str) -> Result:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import shlex
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.recording_node import RecordingNode, a_recording_node
-from typer.testing import CliRunner, Result
+from support.command_line import run_admin
+from support.recording_node import RecordingNode
+from typer.testing import Result
 
-from loadmanager.cli.admin import admin, draining
+from loadmanager.cli.admin import draining
 from loadmanager.wire.plans import BlockedBundle, DrainProgress
 
 DRAIN = "/loadbalance/v1/brokers/b1:8080/drain"
@@ -23,15 +22,8 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(draining, "_SAY_S", 0.0)
 
 
-@pytest.fixture
-def node() -> Iterator[RecordingNode]:
-    with a_recording_node() as node:
-        yield node
-
-
 def run(node: RecordingNode, options: str = "--wait") -> Result:
-    environment = {"LOADMANAGER_ADMIN_URL": node.url, "TERM": "dumb", "NO_COLOR": "1"}
-    return CliRunner(env=environment).invoke(admin, shlex.split(f"brokers drain b1:8080 {options}"))
+    return run_admin(f"brokers drain b1:8080 {options}", node.url)
 
 
 def progress(left: int, moved: int = 0, **others: Any) -> tuple[int, bytes]:  # noqa: ANN401 - fields of it

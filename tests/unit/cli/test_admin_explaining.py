@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import shlex
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
-from support.recording_node import RecordingNode, a_recording_node
-from typer.testing import CliRunner
+from support.command_line import run_admin
+from support.recording_node import RecordingNode
 
-from loadmanager.cli.admin import admin
 from loadmanager.wire.explain import BrokerExplanation, BundleExplanation, WhyNotExplanation
 from loadmanager.wire.validation import WireModel
 
@@ -37,16 +33,9 @@ DECISION = {
 }
 
 
-@pytest.fixture
-def node() -> Iterator[RecordingNode]:
-    with a_recording_node() as node:
-        yield node
-
-
 def shown(node: RecordingNode, line: str, content: WireModel) -> list[str]:
     node.status, node.body = 200, json.dumps(content.model_dump(by_alias=True)).encode()
-    environment = {"LOADMANAGER_ADMIN_URL": node.url, "TERM": "dumb", "NO_COLOR": "1"}
-    done = CliRunner(env=environment).invoke(admin, ["explain", *shlex.split(line)])
+    done = run_admin(f"explain {line}", node.url)
     assert done.exit_code == 0, done.output
     return done.stdout.splitlines()
 

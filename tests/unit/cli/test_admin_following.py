@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import shlex
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.recording_node import RecordingNode, a_recording_node
+from support.command_line import run_admin
+from support.recording_node import RecordingNode
 from support.servers import closed_port
-from typer.testing import CliRunner, Result
 
-from loadmanager.cli.admin import admin, following
+from loadmanager.cli.admin import following
 from loadmanager.cli.admin.following import events
 
 LIVE, DECISIONS = "/loadbalance/v1/live", "/loadbalance/v1/decisions"
@@ -23,17 +21,6 @@ FORBIDDEN = (403, b'{"reason":"no more"}')
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "_AGAIN_S", 0.0)
-
-
-@pytest.fixture
-def node() -> Iterator[RecordingNode]:
-    with a_recording_node() as node:
-        yield node
-
-
-def run(line: str, *urls: str) -> Result:
-    environment = {"LOADMANAGER_ADMIN_URL": ",".join(urls), "TERM": "dumb", "NO_COLOR": "1"}
-    return CliRunner(env=environment).invoke(admin, shlex.split(line))
 
 
 def entry(epoch: int, sequence: int, **others: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of an entry
@@ -76,7 +63,7 @@ def streamed(*entries: dict[str, Any]) -> tuple[int, bytes]:
 
 def followed(node: RecordingNode, options: str = "") -> list[tuple[int, int]]:
     """Epoch and sequence of what was shown until the node refused."""
-    done = run(f"decisions --follow --json {options}", node.url)
+    done = run_admin(f"decisions --follow --json {options}", node.url)
     assert done.exit_code == 1, done.output
     assert "403 Forbidden: no more" in done.stderr
     return [(each["epoch"], each["sequence"]) for each in map(json.loads, done.stdout.splitlines())]
@@ -87,7 +74,7 @@ def test_the_newest_stand_last_with_why_and_what_came_of_it(node: RecordingNode)
         1, 2, acted=False, kind="shed", sentence="", reason="bundle_pinned", source=None, destination=None
     )
     node.status, node.body = listed(entry(1, 1, effect=effect(1.25)), refrained | {"times": 3})
-    assert run("decisions", node.url).stdout.splitlines() == [
+    assert run_admin("decisions", node.url).stdout.splitlines() == [
         f"1970-01-01 00:00Z  unload  {BUNDLE}  b1:8080 -> b2:8080",
         "  Because of 1.1",
         "  imbalance 2, predicted 1.5, measured 1.25",
@@ -105,13 +92,13 @@ def test_the_newest_stand_last_with_why_and_what_came_of_it(node: RecordingNode)
     ],
 )
 def test_what_is_wanted_is_asked_for(node: RecordingNode, options: str, query: str) -> None:
-    assert run(f"decisions {options}", node.url).exit_code == 0
+    assert run_admin(f"decisions {options}", node.url).exit_code == 0
     assert node.asked == [("GET", f"{DECISIONS}?{query}", b"")]
 
 
 @pytest.mark.parametrize("options", ["--bundle b --broker c", "--follow --until 5"])
 def test_what_goes_not_together_is_wrong_usage(node: RecordingNode, options: str) -> None:
-    assert (run(f"decisions {options}", node.url).exit_code, node.asked) == (2, [])
+    assert (run_admin(f"decisions {options}", node.url).exit_code, node.asked) == (2, [])
 
 
 def test_a_change_of_the_leader_leaves_no_gap_and_shows_nothing_twice(node: RecordingNode) -> None:
@@ -144,7 +131,7 @@ def test_what_passes_by_is_waited_for_and_said_once(node: RecordingNode) -> None
     nobody = (503, b'{"reason":"no node leads at the moment"}')
     node.script[DECISIONS] = [listed(entry(1, 1)), nobody, listed()]
     node.script[LIVE] = [streamed(), nobody, streamed(), streamed(entry(2, 1)), FORBIDDEN]
-    done = run("decisions -f", node.url)
+    done = run_admin("decisions -f", node.url)
     assert done.stderr.splitlines() == [
         "loadmanager: 503 Service Unavailable: no node leads at the moment; asking again",
         "loadmanager: following again",
@@ -154,7 +141,7 @@ def test_what_passes_by_is_waited_for_and_said_once(node: RecordingNode) -> None
 
 
 def test_nobody_to_follow_ends_it_at_the_beginning() -> None:
-    done = run("decisions -f", f"http://127.0.0.1:{closed_port()}")
+    done = run_admin("decisions -f", f"http://127.0.0.1:{closed_port()}")
     assert done.exit_code == 3
     assert "--url or LOADMANAGER_ADMIN_URL says where nodes answer" in done.stderr
 

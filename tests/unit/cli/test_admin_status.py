@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import json
-import shlex
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
-from support.recording_node import RecordingNode, a_recording_node
-from typer.testing import CliRunner, Result
+from support.command_line import run_admin
+from support.recording_node import RecordingNode
 
-from loadmanager.cli.admin import admin, status
+from loadmanager.cli.admin import status
 from loadmanager.cli.admin.screen import draw
 from loadmanager.wire.fleet import Fleet
 
 FLEET, DECISIONS = "/loadbalance/v1/fleet", "/loadbalance/v1/decisions"
 BUNDLE = "t/ns/0x00000000_0x80000000"
 NOON_MS = 43_200_000
-
-
-@pytest.fixture
-def node() -> Iterator[RecordingNode]:
-    with a_recording_node() as node:
-        yield node
-
-
-def run(node: RecordingNode, options: str = "") -> Result:
-    environment = {"LOADMANAGER_ADMIN_URL": node.url, "TERM": "dumb", "NO_COLOR": "1"}
-    return CliRunner(env=environment).invoke(admin, shlex.split(f"status {options}"))
 
 
 def brokers(*used: float, state: str = "active") -> dict[str, Any]:
@@ -195,24 +182,24 @@ def test_it_asks_for_the_fleet_and_the_last_moves(node: RecordingNode) -> None:
         FLEET: [(200, json.dumps(seen()).encode())],
         DECISIONS: [(200, json.dumps({"decisions": [MOVE]}).encode())],
     }
-    done = run(node)
+    done = run_admin("status", node.url)
     assert done.exit_code == 0, done.output
     assert "last moves:" in done.stdout
     assert [path for _, path, _ in node.asked] == [FLEET, f"{DECISIONS}?limit=3&kind=unload%2Cunload_failed"]
-    assert json.loads(run(node, "--json").stdout)["lastMoves"] == [MOVE]
+    assert json.loads(run_admin("status --json", node.url).stdout)["lastMoves"] == [MOVE]
 
 
 def test_without_a_leader_the_last_moves_are_not_known(node: RecordingNode) -> None:
     node.script = {FLEET: [(200, json.dumps(seen(leader=None)).encode())], DECISIONS: [(503, b'{"reason":"none"}')]}
-    assert run(node).exit_code == 0
-    assert json.loads(run(node, "--json").stdout)["lastMoves"] is None
+    assert run_admin("status", node.url).exit_code == 0
+    assert json.loads(run_admin("status --json", node.url).stdout)["lastMoves"] is None
 
 
 def test_it_is_watched_until_it_may_not_be(node: RecordingNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(status, "_AGAIN_S", 0.0)
     fleet, lost = (200, json.dumps(seen()).encode()), (503, b'{"reason":"no"}')
     node.script = {FLEET: [fleet, lost, fleet, (403, b'{"reason":"no more"}')], DECISIONS: [(503, b"")]}
-    done = run(node, "--watch")
+    done = run_admin("status --watch", node.url)
     assert done.exit_code == 1
     assert done.stdout.count("balancing  on") == 2
     assert "503 Service Unavailable: no; what was seen last:" in done.stdout

@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import json
-import shlex
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
+from support.command_line import run_admin
 from support.recorded import NOON_MS, a_writer
-from support.recording_node import RecordingNode, a_recording_node
+from support.recording_node import RecordingNode
 from support.waiting import patience
-from typer.testing import CliRunner, Result
 
-from loadmanager.cli.admin import admin
 from loadmanager.history.files import Directory
 from loadmanager.history.rows import MoveRow
 from loadmanager.wire.lives import BundleLife, LifeEntry
 
 BUNDLE, PARENT = "t/ns/0x00000000_0x40000000", "t/ns/0x00000000_0x80000000"
 LIFE = f"/loadbalance/v1/history/bundle/{BUNDLE}"
-
-
-@pytest.fixture
-def node() -> Iterator[RecordingNode]:
-    with a_recording_node() as node:
-        yield node
-
-
-def run(line: str, node: RecordingNode) -> Result:
-    environment = {"LOADMANAGER_ADMIN_URL": node.url, "TERM": "dumb", "NO_COLOR": "1"}
-    return CliRunner(env=environment).invoke(admin, shlex.split(line))
 
 
 def entry(kind: str, sentence: str, bundle: str | None = BUNDLE, **others: Any) -> LifeEntry:  # noqa: ANN401 - fields
@@ -56,7 +41,7 @@ def test_a_life_begins_with_where_it_went_and_has_the_newest_last(node: Recordin
             omitted=2,
         ),
     )
-    done = run(f"why {BUNDLE}", node)
+    done = run_admin(f"why {BUNDLE}", node.url)
     when = "12:00:00Z (2026-09-21 12:00Z)"
     assert done.stdout.splitlines() == [
         f"{BUNDLE} moved once since 2026-09-21 11:00Z; it went to b2:8080 2026-09-21 12:00Z.",
@@ -72,14 +57,14 @@ def test_a_life_begins_with_where_it_went_and_has_the_newest_last(node: Recordin
 
 def test_nodes_that_did_not_answer_are_named(node: RecordingNode) -> None:
     node.status, node.body = 200, life().replace(b'"unheard":[]', b'"unheard":["n2:8080","n3:8080"]')
-    told = run(f"why {BUNDLE}", node).stdout.splitlines()
+    told = run_admin(f"why {BUNDLE}", node.url).stdout.splitlines()
     assert told[1:] == ["(n2:8080, n3:8080 did not answer: what only they recorded is missing)"]
 
 
 def test_a_time_is_asked_for_as_milliseconds(node: RecordingNode) -> None:
     node.status, node.body = 200, life()
     before = round(time.time() * 1000)
-    done = run(f"why {BUNDLE} --since 12h --until 5000 --limit 7", node)
+    done = run_admin(f"why {BUNDLE} --since 12h --until 5000 --limit 7", node.url)
     assert done.stdout == f"Nothing is recorded of {BUNDLE} since 2026-09-21 11:00Z.\n"
     ((method, path, _),) = node.asked
     query = dict(pair.split("=") for pair in path.partition("?")[2].split("&"))
@@ -89,7 +74,7 @@ def test_a_time_is_asked_for_as_milliseconds(node: RecordingNode) -> None:
 
 def test_without_a_history_the_node_says_what_to_do(node: RecordingNode) -> None:
     node.status, node.body = 404, b'{"reason":"nothing is recorded: historyUrl is not set"}'
-    done = run(f"why {BUNDLE}", node)
+    done = run_admin(f"why {BUNDLE}", node.url)
     assert (done.exit_code, done.stdout) == (1, "")
     assert "historyUrl is not set" in done.stderr
 
@@ -100,14 +85,14 @@ def test_a_history_is_read_without_a_node(node: RecordingNode, tmp_path: Path) -
         writer.put(NOON_MS + 1000, MoveRow("began", BUNDLE, "b1:8080", "b2:8080", "admin_unload"))
         writer.end_term(NOON_MS + 2000)
         assert writer.flush(patience())
-    done = run(f"why {BUNDLE} --since 2026-01-01 --json --history {tmp_path / 'history'}", node)
+    done = run_admin(f"why {BUNDLE} --since 2026-01-01 --json --history {tmp_path / 'history'}", node.url)
     assert done.exit_code == 0, done.stderr
     assert [each["kind"] for each in json.loads(done.stdout)["entries"]] == ["move"]
     assert node.asked == []
 
 
 def test_a_history_that_is_not_there_is_refused(node: RecordingNode, tmp_path: Path) -> None:
-    done = run(f"why {BUNDLE} --history {tmp_path / 'nothing'}", node)
+    done = run_admin(f"why {BUNDLE} --history {tmp_path / 'nothing'}", node.url)
     assert done.exit_code == 1
     assert done.stderr == f"loadmanager: --history {tmp_path / 'nothing'}: no such directory\n"
 
@@ -118,11 +103,11 @@ def test_who_changed_what_is_told_newest_last(node: RecordingNode) -> None:
     refused = freeze | {"who": "bob", "status": 403, "after": None}
     node.status, node.body = 200, json.dumps({"entries": [refused, freeze]}).encode()
     when = "12:00:00Z (2026-09-21 12:00Z)"
-    assert run("audit --limit 5", node).stdout.splitlines() == [
+    assert run_admin("audit --limit 5", node.url).stdout.splitlines() == [
         f"{when}  ann from 10.0.0.1  PUT /loadbalance/v1/freeze  204",
         '  nothing -> {"frozen":"night"}',
         f"{when}  bob from 10.0.0.1  PUT /loadbalance/v1/freeze  403",
     ]
     assert node.asked == [("GET", "/loadbalance/v1/audit?limit=5", b"")]
     node.body = b'{"entries":[]}'
-    assert run("audit", node).stdout == "nobody has changed anything\n"
+    assert run_admin("audit", node.url).stdout == "nobody has changed anything\n"

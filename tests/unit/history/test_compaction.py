@@ -79,11 +79,6 @@ def now_ms() -> int:
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Directory:
-    return Directory.of(str(tmp_path / "history"))
-
-
-@pytest.fixture
 def an_hour(directory: Directory) -> Directory:
     record(directory, range(0, 60, 5))
     return directory

@@ -28,11 +28,6 @@ def quietly(_: int, __: int) -> None:
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Directory:
-    return Directory.of(str(tmp_path / "history"))
-
-
-@pytest.fixture
 def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "reports"
     folder.mkdir()

@@ -23,11 +23,6 @@ from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS, 
 from loadmanager.history.writer import NOT_RECORDED, HistoryWriter, WriterLimits
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Directory:
-    return Directory.of(str(tmp_path / "history"))
-
-
 def files_below(directory: Directory) -> list[Path]:
     return sorted(path for path in Path(directory.root).rglob("*") if path.is_file())
 

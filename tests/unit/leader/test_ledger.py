@@ -80,11 +80,6 @@ async def cluster(memory: MemoryCluster) -> AsyncIterator[Cluster]:
 
 
 @pytest.fixture
-async def leader(cluster: Cluster) -> RunningNode:
-    return cluster.nodes[0]
-
-
-@pytest.fixture
 async def written(leader: RunningNode, monkeypatch: pytest.MonkeyPatch) -> Written:
     return Written(in_memory_store(leader), monkeypatch)
 

@@ -47,11 +47,6 @@ async def cluster() -> AsyncIterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture
-async def leader(cluster: Cluster) -> RunningNode:
-    return cluster.nodes[0]
-
-
 async def an_owner(cluster: Cluster, topics: dict[str, Load] | None = None, **policies: object) -> FakeAgent:
     """Broker b1, which owns the bundle of every topic of a namespace t/ns of one bundle."""
     agent = await cluster.a_broker("b1:8080")

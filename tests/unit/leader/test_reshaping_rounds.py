@@ -30,11 +30,6 @@ async def cluster() -> AsyncIterator[Cluster]:
         yield cluster
 
 
-@pytest.fixture
-async def leader(cluster: Cluster) -> RunningNode:
-    return cluster.nodes[0]
-
-
 async def two_brokers(cluster: Cluster, number_of_bundles: int = 1, load: Load = (1.0, 1.0, 1.0, 1.0)) -> FakeAgent:
     """Brokers b1 and b2; b1 owns all bundles of a namespace t/ns, and says that it has the topics."""
     agent = await cluster.a_broker("b1:8080")

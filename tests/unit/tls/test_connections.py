@@ -30,11 +30,6 @@ from loadmanager.tls import RenewedTls, ServerTls, TlsOptions, TlsServerOptions,
 SHORT_S = 0.2
 
 
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
 @dataclass
 class Served:
     """An application by TLS, which says whom the caller's certificate names."""

@@ -28,11 +28,6 @@ REQUIRED = {"brokerId": "b:1", "brokerUrl": "http://b:1", "loadManagerUrls": ["h
 
 
 @pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
-
-
-@pytest.fixture
 def own(authority: Authority) -> Signed:
     return authority.sign("own")
 
