@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.nodes import topics_by_bundle
 from support.recorded_cluster import BUNDLES, NAMESPACE, OF_STRATEGY, a_recorded_leader
+from support.registrations import register
 from support.waiting import eventually
 
 from loadmanager.cli.recorded import find_start, planner_settings_of, recorded_items
@@ -304,8 +305,8 @@ async def test_a_rule_of_moves_that_is_another_one_is_found_in_the_first_step_th
 
 
 async def drains_and_pins(folder: Path) -> list[Item]:
-    """A term in which a broker is drained, first in vain and then of all it has, and another one leaves while it is
-    drained; a pinned bundle comes home. A checkpoint comes in the midst of it.
+    """A term in which a broker is drained, first in vain and then of all it has, and another one comes back as
+    another process while it is drained; a pinned bundle comes home. A checkpoint comes in the midst of it.
     """
     async with a_recorded_leader(folder) as recorded:
         node, cluster = recorded.leader.node, recorded.cluster
@@ -325,7 +326,10 @@ async def drains_and_pins(folder: Path) -> list[Item]:
         await node.operators.update_controls(lambda controls: replace(controls, pinned=pinned))
         await eventually(lambda: recorded.owned_by("b1:8080") == [bundle])
         await node.drains.start(BrokerId("b3:8080"))
-        await cluster.brokers["b3:8080"].leave()
+        b3 = cluster.brokers["b3:8080"]
+        await b3.leave()
+        b3.store = await cluster.connect()
+        await register(b3.store, "b3:8080", b3.record)
         await eventually(lambda: not node.view.laid_down.controls.draining)
         await node.desk.checkpoint(node.view.model)
     return recorded_in(folder)
