@@ -263,7 +263,8 @@ class TransferShedderState(TypedDict, total=False):
 class LevelState(TypedDict, total=False):
     """Per broker its incarnation, until when it rests, when it was seen, since when it is hot, and its noise; from then
     on those that were written later: its excess, since when it is cold, how often it came back, and when it came. What
-    was moved when, as a share of all load, and when bundles were put on which broker. Seconds since 1970.
+    was moved when, as a share of all load, and how much of it of which namespace; and when bundles were put on which
+    broker. Seconds since 1970.
     """
 
     brokers: dict[
@@ -272,7 +273,9 @@ class LevelState(TypedDict, total=False):
         | Annotated[tuple[int, Number, Number, Number | None, Amount, Amount, Number | None, Small], _LISTED]
         | Annotated[tuple[int, Number, Number, Number | None, Amount], _LISTED],
     ]
-    moved: list[Annotated[tuple[Number, Amount], _LISTED]]
+    moved: list[
+        Annotated[tuple[Number, Amount, dict[Name, Amount]], _LISTED] | Annotated[tuple[Number, Amount], _LISTED]
+    ]
     put: dict[Name, dict[Name, Number]]
 
 

@@ -35,7 +35,7 @@ class FilterReason(Reason):
         "Nothing is moved to it because it serves nothing of what it owns: {fault}",
         remedy=(
             "restart {broker}, or drain it: `loadmanager admin brokers drain {broker}`",
-            "restart it, or drain it with `loadmanager admin brokers drain`",
+            "restart it, or drain it with `loadmanager admin brokers drain BROKER`",
         ),
     )
     SICKER_THAN_OTHERS = entry(

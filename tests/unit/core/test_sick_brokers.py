@@ -263,7 +263,7 @@ def test_why_nothing_goes_to_a_stuck_broker_is_said_with_the_remedy() -> None:
     assert verdict.sentence() == (
         "Nothing is moved to it because it serves nothing of what it owns: it asks for no lease"
     )
-    assert verdict.remedy() == "restart it, or drain it with `loadmanager admin brokers drain`"
+    assert verdict.remedy() == "restart it, or drain it with `loadmanager admin brokers drain BROKER`"
     explained = why_not(Situation(hot(STUCK), PlannerSettings(), {}, np.random.default_rng(0)), bundle(0), C)
     assert explained.verdict.sentence() == "Not on c:8080 because it serves nothing of what it owns: it opens none"
     assert explained.verdict.remedy() == "restart c:8080, or drain it: `loadmanager admin brokers drain c:8080`"
