@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import zlib
 
 import orjson
@@ -10,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadmanager.core.amounts import ALL_DIGITS, rounded
 from loadmanager.errors import InvalidRecordError
-from loadmanager.store.codec import COMPRESS_ABOVE_BYTES, MAX_DECODED_BYTES, decode, pack
+from loadmanager.store.base import MAX_ZNODE_BYTES
+from loadmanager.store.codec import COMPRESS_ABOVE_BYTES, MAX_DECODED_BYTES, decode, pack, pack_rounded
 
 
 def test_a_large_record_is_compressed_and_always_to_the_same_bytes() -> None:
@@ -64,3 +67,17 @@ def test_anything_is_either_decoded_or_refused(data: bytes) -> None:
         decode(data, "/r").decode("utf-8")
     except InvalidRecordError as error:
         assert str(error).startswith("/r: ")  # noqa: PT017 - either outcome is right
+
+
+def test_figures_lose_digits_only_where_a_record_would_not_fit() -> None:
+    rng = random.Random(1)
+    few, many = ([rng.random() for _ in range(count)] for count in (100, 200_000))
+
+    def encode(figures: list[float], digits: int) -> bytes:
+        return orjson.dumps([rounded(figure, digits) for figure in figures])
+
+    assert orjson.loads(decode(pack_rounded(lambda digits: encode(few, digits)), "/r")) == few
+    data = pack_rounded(lambda digits: encode(many, digits))
+    assert len(data) <= MAX_ZNODE_BYTES < len(pack(encode(many, ALL_DIGITS)))
+    assert orjson.loads(decode(data, "/r")) == pytest.approx(many, rel=0.005)
+    assert len(pack_rounded(lambda digits: random.Random(digits).randbytes(2 * MAX_ZNODE_BYTES))) > MAX_ZNODE_BYTES
