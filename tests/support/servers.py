@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import socket
 from dataclasses import dataclass, field
 from typing import Self
 
 from aiohttp import web
+from support.leftovers import CLOSED_LAST
 
 from loadmanager.embedded.ports import free_ports
 from loadmanager.serving import ServerLimits, serve_within
@@ -89,9 +89,9 @@ def listen(port: int = 0) -> socket.socket:
 
 
 def closed_port() -> int:
-    """A loopback port on which nothing listens, nor will: it is held as long as this process lives."""
+    """A loopback port on which nothing listens, nor will: it is held as long as tests run."""
     held = socket.socket()
     held.bind(("127.0.0.1", 0))
-    atexit.register(held.close)
+    CLOSED_LAST.append(held)
     port: int = held.getsockname()[1]
     return port

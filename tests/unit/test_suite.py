@@ -7,15 +7,16 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
-import support.children
+import support.leftovers
 from coverage import Coverage
 from support.waiting import eventually_sync, patience
 from support.zookeeper import is_alive
 
-TESTS = Path(support.children.__file__).parents[1]
+TESTS = Path(support.leftovers.__file__).parents[1]
 
 HEEDING = """
 import subprocess, sys
@@ -33,6 +34,22 @@ def test_leaves_something():
     sleeping = ["/bin/sh", "-c", "sleep 600 & echo $!"]
     shell = subprocess.Popen(sleeping, stdout=subprocess.PIPE, start_new_session=True)
     pathlib.Path("pid").write_bytes(shell.stdout.readline())
+"""
+
+HOLDING = """
+import socket, tempfile, threading
+
+HELD = []
+LOCK = threading.Lock()
+
+def a_thread():
+    LOCK.acquire()
+    thread = threading.Thread(target=LOCK.acquire, daemon=True)
+    thread.start()
+    return thread
+
+def test_leaves_something():
+    HELD.append({what})
 """
 
 FAILING = """
@@ -53,6 +70,7 @@ def test_fails(runs):
 
 FORKING = """
 import sys
+import tempfile
 from pathlib import Path
 from support.processes import Processes
 
@@ -65,7 +83,7 @@ sys.stdin.read()
 def run(folder: Path, test: str, *, shell: str = "") -> subprocess.CompletedProcess[str]:
     """Run a test of its own, by itself, from a shell that is told something before."""
     (folder / "test_it.py").write_text(test)
-    pytest = f"exec {sys.executable} -m pytest -q -p no:cacheprovider -p support.children -c /dev/null test_it.py"
+    pytest = f"exec {sys.executable} -m pytest -q -p no:cacheprovider -p support.leftovers -c /dev/null test_it.py"
     command = ["/bin/sh", "-c", f"{shell}\n{pytest}"]
     return subprocess.run(
         command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=patience(), check=False
@@ -87,8 +105,23 @@ def test_a_process_that_outlives_its_test_fails_the_run_and_is_ended(tmp_path: P
     pid = int((tmp_path / "pid").read_text())
     assert done.returncode == 1, done.stdout
     assert "1 passed" in done.stdout
-    assert f"LEFT BEHIND (killed now): {pid} sleep 600 of test_it.py::test_leaves_something" in done.stdout
+    assert f"LEFT BEHIND (ended now): {pid} sleep 600 of test_it.py::test_leaves_something" in done.stdout
     assert not is_alive(pid)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("tempfile.mkstemp()", "LEFT BEHIND (ended now): {tmp}/loadmanager-tests-"),
+        ("socket.socket()", "left by tests: [<socket.socket "),
+        ("a_thread()", "left by tests: [<Thread("),
+    ],
+    ids=["a file", "a socket", "a thread"],
+)
+def test_what_else_outlives_its_test_fails_the_run(tmp_path: Path, what: str, said: str) -> None:
+    done = run(tmp_path, HOLDING.format(what=what))
+    assert done.returncode == 1, done.stdout
+    assert said.format(tmp=tempfile.gettempdir()) in done.stdout
 
 
 def test_what_was_forked_ends_with_the_tests_also_if_these_are_killed(tmp_path: Path) -> None:
