@@ -37,7 +37,7 @@ from loadmanager.agent.service import Agent
 from loadmanager.client import LookupClient
 from loadmanager.clock import now_s
 from loadmanager.config import AgentSettings, Settings
-from loadmanager.errors import LoadManagerError, NodesUnavailableError, StoreError
+from loadmanager.errors import LoadManagerError, NodesUnavailableError, StoreError, ZnodeTooLargeError
 from loadmanager.http.app import make_app
 from loadmanager.leader.service import Node
 from loadmanager.liveness import Life
@@ -188,7 +188,7 @@ class World:
     def _ended(self, party: Party, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
         self.tell(f"{party} ended{f': {type(error).__name__}: {error}' if error else ''}")
-        if error is not None and not isinstance(error, StoreError):
+        if error is not None and (isinstance(error, ZnodeTooLargeError) or not isinstance(error, StoreError)):
             self.failures.append(f"{party} ended by {type(error).__name__}: {error}")
         self.loop.kill(party)
 
