@@ -70,7 +70,7 @@ async def test_a_leader_cut_off_while_busy_stops_leading_before_another_leads(cu
         count = len(prober.probes)
         await eventually(lambda: len(prober.probes) > count + 30)
         proxy.heal()
-        await eventually(lambda: is_ready(cluster, far), what="the healed node is ready")
+        await eventually(lambda: cluster.is_ready(far.url), what="the healed node is ready")
         await eventually(lambda: answers(cluster, far, fresh[-2]), what="the healed node forwards")
         assert await cluster.leaders() == ["near"]
     assert prober.failures() == [], "owned bundles are answered all the while, by both"
@@ -169,15 +169,11 @@ async def leads_no_more(cluster: Cluster, node: NodeProcess) -> bool:
     return not health["leading"] and gauges == ["0.0"]
 
 
-async def is_ready(cluster: Cluster, node: NodeProcess) -> bool:
-    return (await get_json(cluster.http, f"{node.url}/readyz"))[0] == 200
-
-
 async def not_ready_unless_it_knows(cluster: Cluster, node: NodeProcess, topic: str, owner: str) -> None:
     """Ask for readiness, then for the owner, without a pause: once it says that it is ready it has to name `owner`."""
     async with asyncio.timeout(patience()):
         ready = False
         while not ready:
-            ready = await is_ready(cluster, node)
+            ready = await cluster.is_ready(node.url)
             _, answer = await cluster.lookup(node.url, topic)
     assert answer["brokerId"] == owner, "ready, and out of date"

@@ -42,17 +42,13 @@ async def _flap(cluster: Cluster, link: TcpProxy, far: NodeProcess) -> None:
     link.blackhole()
     await eventually(lambda: _trusts_no_session(cluster, far), what="the far node trusts its session no longer")
     link.heal()
-    await eventually(lambda: _is_ready(cluster, far), what="the link is up again")
+    await eventually(lambda: cluster.is_ready(far.url), what="the link is up again")
 
 
 async def _trusts_no_session(cluster: Cluster, node: NodeProcess) -> bool:
     """Its client gives the connection up as the lease lapses, or a moment earlier; a leader notes the lease itself."""
     leads = len(node.events("elected")) > len(node.events("stepped_down"))
-    return not leads and not await _is_ready(cluster, node)
-
-
-async def _is_ready(cluster: Cluster, node: NodeProcess) -> bool:
-    return (await get_json(cluster.http, f"{node.url}/readyz"))[0] == 200
+    return not leads and not await cluster.is_ready(node.url)
 
 
 async def _leads(cluster: Cluster, node: NodeProcess) -> bool:

@@ -21,14 +21,14 @@ from support.fake_pulsar import IMPL, FakePulsar
 from support.processes import ended
 from support.registrations import write
 from support.servers import LoopbackServer, closed_port
-from support.stores import ZooKeeperWorld
+from support.stores import ZooKeeperWorld, read_all_znodes
 from support.waiting import eventually, patience
 from support.zookeeper import ZooKeeperFactory
 
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper, ZooKeeperServer
 from loadmanager.store import paths
 from loadmanager.store.access import ANYBODY, Access, Acls, Credentials
-from loadmanager.store.base import MetadataStore, SessionState, Znode
+from loadmanager.store.base import MetadataStore, SessionState
 from loadmanager.store.codec import decode
 from loadmanager.store.zookeeper import ZooKeeperStore
 from loadmanager.wire.acting import decode_acts
@@ -123,17 +123,6 @@ async def a_pulsar(
     await world.close()
 
 
-async def everything(store: MetadataStore, path: str = "/") -> dict[str, Znode]:
-    """All znodes with their versions."""
-    found: dict[str, Znode] = {}
-    for name in await store.children(path):
-        each = f"{path.rstrip('/')}/{name}"
-        znode = await store.get(each)
-        assert znode is not None, f"nobody changes {each} meanwhile"
-        found |= {each: znode, **await everything(store, each)}
-    return found
-
-
 async def test_two_addresses_are_enough_to_be_told_how_a_pulsar_stands_and_nothing_of_it_is_changed(
     zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
 ) -> None:
@@ -143,7 +132,7 @@ async def test_two_addresses_are_enough_to_be_told_how_a_pulsar_stands_and_nothi
         for bundle in bundles:
             pulsar.load(bundle, 200.0, bytes_each=100 * 1024.0)
         await pulsar.report()
-        before = await everything(pulsar.operator)
+        before = await read_all_znodes(pulsar.operator)
         address = f"zk:{zookeeper.connect_string}{chroot}"
         async with beside_process(tmp_path, f"--pulsar={address}", f"--admin={second.url}") as beside:
             await beside.is_up()
@@ -158,7 +147,7 @@ async def test_two_addresses_are_enough_to_be_told_how_a_pulsar_stands_and_nothi
 
             await eventually(has_planned)
             assert {asked.method for asked in pulsar.asked} == {"GET"}
-            assert await everything(pulsar.operator) == before
+            assert await read_all_znodes(pulsar.operator) == before
 
             path = f"/loadbalance/brokers/{second.broker_id}"
             await a_fault_is_said(pulsar, beside, path, bundles[0], third.broker_id)
@@ -444,7 +433,7 @@ async def test_what_cannot_be_used_ends_it_with_a_sentence_that_says_where_and_w
         nobody, nowhere = f"http://127.0.0.1:{closed_port()}", f"zk:127.0.0.1:{closed_port()}"
         same = address_of(pulsar).replace("127.0.0.1", "localhost")
         await other.operator.ensure_path("/empty")
-        before = await everything(pulsar.operator)
+        before = await read_all_znodes(pulsar.operator)
         cases: list[tuple[dict[str, object], int, list[str]]] = [
             (
                 at(pulsar, pulsarMetadataStoreUrl=f"{address_of(other)}/empty"),
@@ -488,4 +477,4 @@ async def test_what_cannot_be_used_ends_it_with_a_sentence_that_says_where_and_w
             assert ended_with == code, said
             assert [word for word in words if word not in said] == [], said
         assert {asked.method for each in (pulsar, other, mixed, closed) for asked in each.asked} == {"GET"}
-        assert await everything(pulsar.operator) == before
+        assert await read_all_znodes(pulsar.operator) == before

@@ -11,8 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
-from support.builders import bundle
-from support.frames import HOUR_MS, MINUTE_MS, START_MS, files_of, history_of, reported, rows_of
+from support.frames import (
+    HOUR_MS,
+    MINUTE_MS,
+    START_MS,
+    cut_in_half,
+    damage_pages,
+    files_of,
+    history_of,
+    rows_of,
+    write_three_hours,
+)
 
 from loadmanager.errors import HistoryFileError, HistorySchemaError, PipelineError
 from loadmanager.history.files import Directory, HistoryFile
@@ -23,16 +32,10 @@ from loadmanager.pipeline.filesystems import _Hadoop
 from loadmanager.pipeline.reading import DamagedFileError, HistoryTables, overlapping_files, read_leaving_out
 from loadmanager.pipeline.schemas import raw
 
-LOAD = (1.001, 2.0, 3.0, 4.0)
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three hours with a report each, in a file each."""
-    folder = tmp_path / "history"
-    for hour in range(3):
-        history_of(folder, [(hour * HOUR_MS, reported("a", {bundle(1): LOAD, bundle(2): LOAD}))], first=hour)
-    return folder
+    return write_three_hours(tmp_path / "history")
 
 
 def times(frame: DataFrame) -> list[int]:
@@ -131,10 +134,6 @@ def test_what_is_not_finished_is_not_seen(spark: SparkSession, folder: Path) -> 
     assert times(HistoryTables(spark, str(folder)).frame(BUNDLE_REPORTS)) == [0, 0, 1, 1, 2, 2]
 
 
-def half_written(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-
-
 def foreign(file: Path) -> None:
     pq.write_table(pa.table({"x": [1]}), file)
 
@@ -165,7 +164,7 @@ def of_text(file: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (half_written, "not a Parquet file that can be read"),
+        (cut_in_half, "not a Parquet file that can be read"),
         (foreign, "not a file of bundle_reports"),
         (without_a_column, "has no column topics"),
         (of_text, "column topics is string, expected int64"),
@@ -193,14 +192,6 @@ def test_a_file_with_a_name_of_its_own_is_named_or_left_out(spark: SparkSession,
     tables = HistoryTables(spark, str(folder), bad_files="leave_out")
     assert times(tables.frame(BUNDLE_REPORTS)) == [0, 0, 1, 1, 2, 2]
     assert [each.path for each in tables.faults] == [str(stranger)]
-
-
-def damage_pages(file: Path) -> None:
-    """Everything but the beginning and the footer, which is all that is looked at beforehand."""
-    data = bytearray(file.read_bytes())
-    footer = int.from_bytes(data[-8:-4], "little") + 8
-    data[4:-footer] = bytes(255 for _ in data[4:-footer])
-    file.write_bytes(data)
 
 
 def test_a_file_whose_rows_are_damaged_is_named_once_spark_meets_it_or_left_out(

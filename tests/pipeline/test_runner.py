@@ -39,7 +39,7 @@ class Seen:
         self.told.append(f"{step} done")
 
 
-class World:
+class StepRunner:
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark, self.job = spark, Job(f"{folder}/history", f"{folder}/out")
         self.tables, self.seen = Tables(spark, self.job.out), Seen()
@@ -57,8 +57,8 @@ class World:
 
 
 @pytest.fixture
-def world(spark: SparkSession, tmp_path: Path) -> World:
-    return World(spark, tmp_path)
+def runner(spark: SparkSession, tmp_path: Path) -> StepRunner:
+    return StepRunner(spark, tmp_path)
 
 
 def writes(run: JobRun, *tables: str) -> None:
@@ -66,74 +66,74 @@ def writes(run: JobRun, *tables: str) -> None:
         run.write(table, frame_of(run.spark, schema_of(table), ROWS[table]))
 
 
-def test_a_step_may_read_what_it_has_declared_or_written_and_nothing_else(world: World) -> None:
+def test_a_step_may_read_what_it_has_declared_or_written_and_nothing_else(runner: StepRunner) -> None:
     def step(run: JobRun) -> None:
         writes(run, "late_files")
         assert run.read("late_files").count() == 1
         run.read("imbalance")
 
-    text = world.fails(Step("one", step, writes=("late_files",)))
+    text = runner.fails(Step("one", step, writes=("late_files",)))
     assert text == "step one: table imbalance: not declared as read"
 
 
-def test_a_step_may_not_write_what_it_has_not_declared(world: World) -> None:
+def test_a_step_may_not_write_what_it_has_not_declared(runner: StepRunner) -> None:
     made = Step("one", lambda run: writes(run, "late_files", "recommendation"), writes=("late_files",))
-    assert world.fails(made) == "step one: table recommendation: not declared as written"
-    assert world.tables.rows("late_files") == 1
-    assert not world.tables.has("recommendation")
+    assert runner.fails(made) == "step one: table recommendation: not declared as written"
+    assert runner.tables.rows("late_files") == 1
+    assert not runner.tables.has("recommendation")
 
 
-def test_a_step_that_reads_may_not_write_what_it_reads(world: World) -> None:
+def test_a_step_that_reads_may_not_write_what_it_reads(runner: StepRunner) -> None:
     one = Step("one", lambda run: writes(run, "late_files"), writes=("late_files",))
     two = Step("two", lambda run: writes(run, "late_files"), reads=("late_files",))
-    assert world.fails(one, two) == "step two: table late_files: not declared as written"
+    assert runner.fails(one, two) == "step two: table late_files: not declared as written"
 
 
 def test_a_table_that_nobody_has_made_is_refused_before_the_first_step_with_the_step_that_makes_it(
-    world: World,
+    runner: StepRunner,
 ) -> None:
     one = Step("one", lambda run: writes(run, "late_files"), writes=("late_files",))
     two = Step("two", lambda run: writes(run, "late_files"), reads=("late_files", "broker_windows"))
-    text = world.fails(one, two)
+    text = runner.fails(one, two)
     assert text == (
-        f"step two: {world.job.out}/broker_windows: there is no such table yet;"
+        f"step two: {runner.job.out}/broker_windows: there is no such table yet;"
         " it is made by the step averages (--step averages)"
     )
-    assert world.seen.told == []
-    assert not world.tables.has("late_files")
+    assert runner.seen.told == []
+    assert not runner.tables.has("late_files")
 
 
-def test_a_table_that_is_made_by_a_step_before_or_was_by_another_run_may_be_read(world: World) -> None:
+def test_a_table_that_is_made_by_a_step_before_or_was_by_another_run_may_be_read(runner: StepRunner) -> None:
     one = Step("one", lambda run: writes(run, "late_files"), writes=("late_files",))
     two = Step("two", lambda run: run.note(f"{run.read('late_files').count()} row"), reads=("late_files",))
-    assert world.run(one, two).notes == ["1 row"]
-    assert world.run(two).notes == ["1 row"]
+    assert runner.run(one, two).notes == ["1 row"]
+    assert runner.run(two).notes == ["1 row"]
 
 
-def test_what_a_step_reads_if_it_is_there_may_be_missing(world: World) -> None:
+def test_what_a_step_reads_if_it_is_there_may_be_missing(runner: StepRunner) -> None:
     step = Step("one", lambda run: run.note(f"{run.has('late_files')}"), reads_if_there=("late_files",))
-    assert world.run(step).notes == ["False"]
+    assert runner.run(step).notes == ["False"]
 
 
-def test_a_step_is_asked_before_any_step_begins_whether_it_can_be_done(world: World) -> None:
+def test_a_step_is_asked_before_any_step_begins_whether_it_can_be_done(runner: StepRunner) -> None:
     def refuse(_: JobRun) -> None:
         raise PipelineError("cannot be done")
 
     one = Step("one", lambda run: writes(run, "late_files"), writes=("late_files",))
-    assert world.fails(one, Step("two", lambda _: None, check=refuse)) == "step two: cannot be done"
-    assert world.seen.told == []
+    assert runner.fails(one, Step("two", lambda _: None, check=refuse)) == "step two: cannot be done"
+    assert runner.seen.told == []
 
 
-def test_of_a_step_without_anything_to_say_the_tables_are_empty_and_the_reason_is_a_note(world: World) -> None:
+def test_of_a_step_without_anything_to_say_the_tables_are_empty_and_the_reason_is_a_note(runner: StepRunner) -> None:
     def step(run: JobRun) -> None:
         writes(run, "late_files")
         raise NothingToSay("nothing is known")
 
-    summary = world.run(Step("one", step, writes=("late_files", "recommendation")))
+    summary = runner.run(Step("one", step, writes=("late_files", "recommendation")))
     assert summary.notes == ["one: nothing is known"]
     assert summary.steps[0].rows == {"late_files": 1, "recommendation": 0}
-    assert world.tables.read("recommendation").collect() == []
-    assert world.seen.told == ["one", ("one", "late_files", 1), ("one", "recommendation", 0), "one done"]
+    assert runner.tables.read("recommendation").collect() == []
+    assert runner.seen.told == ["one", ("one", "late_files", 1), ("one", "recommendation", 0), "one done"]
 
 
 def test_a_step_cannot_declare_a_table_that_is_none() -> None:
@@ -141,9 +141,9 @@ def test_a_step_cannot_declare_a_table_that_is_none() -> None:
         Step("one", lambda _: None, reads=("broker_window",))
 
 
-def test_a_table_that_is_not_declared_can_neither_be_read_nor_written(world: World) -> None:
-    frame = frame_of(world.spark, schema_of("late_files"))
+def test_a_table_that_is_not_declared_can_neither_be_read_nor_written(runner: StepRunner) -> None:
+    frame = frame_of(runner.spark, schema_of("late_files"))
     with pytest.raises(PipelineError, match="table late_file: unknown"):
-        world.tables.write("late_file", frame)
+        runner.tables.write("late_file", frame)
     with pytest.raises(PipelineError, match="table late_file: unknown"):
-        world.tables.read("late_file")
+        runner.tables.read("late_file")

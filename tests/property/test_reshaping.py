@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class Broker:
+class BrokerWithGrants:
     """A broker, this life of it, and its agent; `revocations` are unloads whose topics it has still to close."""
 
     registration: Registration
@@ -62,13 +62,13 @@ class Broker:
     revocations: list[Revocation]
 
 
-def a_life(broker: BrokerId, incarnation: int) -> Broker:
+def a_life(broker: BrokerId, incarnation: int) -> BrokerWithGrants:
     grants = Grants(broker)
     grants.register(incarnation)
-    return Broker(Registration(broker, incarnation), grants, [])
+    return BrokerWithGrants(Registration(broker, incarnation), grants, [])
 
 
-class World:
+class ReshapedNamespace:
     """The leader's records, newest last, and two brokers."""
 
     def __init__(self, seed: int) -> None:
@@ -234,4 +234,4 @@ class World:
 
 @given(seed=st.integers(0, 2**32), steps=st.integers(1, 600))
 def test_no_topic_is_granted_at_two_brokers_however_bundles_change_owners_and_shapes(seed: int, steps: int) -> None:
-    World(seed).walk(steps)
+    ReshapedNamespace(seed).walk(steps)

@@ -86,7 +86,7 @@ def test_each_algorithm_is_pulsars_word_by_word(
         assert ask(name, lower, upper, topics, rule, positions) == boundaries, name
 
 
-class World:
+class LoadedNamespaces:
     """A few namespaces with bundles of changing load on a few brokers."""
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -161,51 +161,51 @@ def children(split: Split) -> list[tuple[int, int]]:
     return list(pairwise([own.lower, *split.boundaries, own.upper]))
 
 
-worlds = st.integers(0, 2**32 - 1).map(lambda seed: World(np.random.default_rng(seed)))
+loaded_namespaces = st.integers(0, 2**32 - 1).map(lambda seed: LoadedNamespaces(np.random.default_rng(seed)))
 one_boundary = st.sampled_from(["range_equally_divide", "topic_count_equally_divide"])
 
 
-@given(world=worlds, rule=rules, name=one_boundary)
-def test_the_modular_rule_splits_what_pulsars_does(world: World, rule: Rule, name: str) -> None:
-    expected = literal.modular(world.brokers, world.counts, rule, world.literally(name, rule))
-    found = find_for_modular(candidates(world.bundles), world.counts, world.divide(name, rule), settings_of(rule))
+@given(loaded=loaded_namespaces, rule=rules, name=one_boundary)
+def test_the_modular_rule_splits_what_pulsars_does(loaded: LoadedNamespaces, rule: Rule, name: str) -> None:
+    expected = literal.modular(loaded.brokers, loaded.counts, rule, loaded.literally(name, rule))
+    found = find_for_modular(candidates(loaded.bundles), loaded.counts, loaded.divide(name, rule), settings_of(rule))
     assert {split.bundle: children(split) for split in found.splits} == expected
-    assert [verdict.subject for verdict in found.verdicts] == [bundle.name for bundle in world.bundles]
+    assert [verdict.subject for verdict in found.verdicts] == [bundle.name for bundle in loaded.bundles]
 
 
-@given(world=worlds, rule=rules, name=one_boundary, seed=st.integers(0, 99))
+@given(loaded=loaded_namespaces, rule=rules, name=one_boundary, seed=st.integers(0, 99))
 def test_the_extensible_rule_counts_and_splits_as_pulsars_does_over_many_cycles(
-    world: World, rule: Rule, name: str, seed: int
+    loaded: LoadedNamespaces, rule: Rule, name: str, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
-    slow, hits = [Extensible(rule) for _ in world.brokers], [dict[str, int]() for _ in world.brokers]
+    slow, hits = [Extensible(rule) for _ in loaded.brokers], [dict[str, int]() for _ in loaded.brokers]
     for _ in range(CYCLES):
-        splitting = [bundle for bundle in world.bundles if rng.random() < 0.1]
+        splitting = [bundle for bundle in loaded.bundles if rng.random() < 0.1]
         under_way = [(each.namespace, BundleRange(each.lower, each.upper)) for each in splitting]
-        for number, bundles in enumerate(world.brokers):
+        for number, bundles in enumerate(loaded.brokers):
             present = [bundle for bundle in bundles if rng.random() < 0.95]
-            expected = slow[number].cycle(present, world.counts, splitting, world.literally(name, rule))
-            divide = world.divide(name, rule)
+            expected = slow[number].cycle(present, loaded.counts, splitting, loaded.literally(name, rule))
+            divide = loaded.divide(name, rule)
             found = find_for_extensible(
-                candidates(present), hits[number], world.counts, divide, settings_of(rule), under_way
+                candidates(present), hits[number], loaded.counts, divide, settings_of(rule), under_way
             )
             hits[number] = dict(found.hits)
             assert [(split.bundle, split.reason, children(split)) for split in found.splits] == expected
             assert hits[number] == slow[number].hits
-        world.change()
+        loaded.change()
 
 
-@given(world=worlds, rule=rules)
-def test_parts_by_load_are_pulsars_where_pulsar_could_make_them(world: World, rule: Rule) -> None:
+@given(loaded=loaded_namespaces, rule=rules)
+def test_parts_by_load_are_pulsars_where_pulsar_could_make_them(loaded: LoadedNamespaces, rule: Rule) -> None:
     rule.max_bundles = 10_000
     name = "flow_or_qps_equally_divide"
-    algorithm = world.literally(name, rule)
-    expected = literal.modular(world.brokers, world.counts, rule, algorithm)
-    divide = world.divide(name, rule)
-    found = find_for_modular(candidates(world.bundles), world.counts, divide, settings_of(rule)).splits
+    algorithm = loaded.literally(name, rule)
+    expected = literal.modular(loaded.brokers, loaded.counts, rule, algorithm)
+    divide = loaded.divide(name, rule)
+    found = find_for_modular(candidates(loaded.bundles), loaded.counts, divide, settings_of(rule)).splits
     cut = {split.bundle: children(split) for split in found}
     assert {bundle: cut.get(bundle) for bundle in expected} == expected
-    for bundle in world.bundles:
+    for bundle in loaded.bundles:
         if bundle.name in cut.keys() - expected.keys():
             boundaries = algorithm(bundle)
             assert boundaries
@@ -214,17 +214,21 @@ def test_parts_by_load_are_pulsars_where_pulsar_could_make_them(world: World, ru
             assert [upper for _, upper in cut[bundle.name][:-1]] == sorted(inside)
 
 
-@given(world=worlds, rule=rules, name=st.sampled_from(sorted(SPLIT_ALGORITHMS.keys() - {"specified_positions_divide"})))
+@given(
+    loaded=loaded_namespaces,
+    rule=rules,
+    name=st.sampled_from(sorted(SPLIT_ALGORITHMS.keys() - {"specified_positions_divide"})),
+)
 def test_parts_cover_their_bundle_side_by_side_and_the_maximum_number_of_bundles_is_kept(
-    world: World, rule: Rule, name: str
+    loaded: LoadedNamespaces, rule: Rule, name: str
 ) -> None:
-    divide, settings = world.divide(name, rule), settings_of(rule)
+    divide, settings = loaded.divide(name, rule), settings_of(rule)
 
     def find() -> list[Split]:
-        own = find_for_modular(candidates(world.bundles), world.counts, divide, settings).splits
-        for bundles in world.brokers:
+        own = find_for_modular(candidates(loaded.bundles), loaded.counts, divide, settings).splits
+        for bundles in loaded.brokers:
             hits = {bundle.name: rule.hit_threshold for bundle in bundles}
-            own += find_for_extensible(candidates(bundles), hits, world.counts, divide, settings).splits
+            own += find_for_extensible(candidates(bundles), hits, loaded.counts, divide, settings).splits
         return list(own)
 
     for split in find():
@@ -232,10 +236,10 @@ def test_parts_cover_their_bundle_side_by_side_and_the_maximum_number_of_bundles
         parts = [BundleRange(lower, upper) for lower, upper in children(split)]
         assert (parts[0].lower, parts[-1].upper) == (own.lower, own.upper)
         assert len(parts) == len(split.boundaries) + 1 > 1
-        for topic_hash, _, _ in world.topics[split.bundle]:
+        for topic_hash, _, _ in loaded.topics[split.bundle]:
             assert [topic_hash in part for part in parts].count(True) == 1
     assert find() == find()
     added: Counter[str] = Counter()
-    for split in find_for_modular(candidates(world.bundles), world.counts, divide, settings).splits:
+    for split in find_for_modular(candidates(loaded.bundles), loaded.counts, divide, settings).splits:
         added[split.bundle.rpartition("/")[0]] += len(split.boundaries)
-    assert all(world.counts[namespace] + more <= rule.max_bundles for namespace, more in added.items())
+    assert all(loaded.counts[namespace] + more <= rule.max_bundles for namespace, more in added.items())

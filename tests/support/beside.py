@@ -29,7 +29,7 @@ from loadmanager.core.ownership import Ownership, OwnershipState, Registration
 from loadmanager.core.reasons import OwnershipReason, Reason
 from loadmanager.http.app import make_beside_app
 from loadmanager.store import paths
-from loadmanager.store.base import MetadataStore
+from loadmanager.store.base import Delete, MetadataStore
 from loadmanager.store.codec import decode
 from loadmanager.wire.acting import decode_acts
 
@@ -182,3 +182,13 @@ async def is_settled(beside: Beside, node: BesideNode) -> None:
 
 def reasons(node: BesideNode) -> list[Reason]:
     return [stop.verdict for stop in node.hands.rails.stops_of_round()]
+
+
+async def change_load_manager(pulsar: FakePulsar) -> None:
+    """Have the third broker run another load manager than the others."""
+    pulsar.brokers[2].load_manager = "org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl"
+    await pulsar.report()
+
+
+async def delete_leader(pulsar: FakePulsar) -> None:
+    await pulsar.operator.commit([Delete("/loadbalance/leader")])

@@ -107,7 +107,10 @@ class Cluster:
         """Whether the node answers there; one that is not ready need not."""
         if (await get_json(self.http, f"{url}{path}"))[0] == 200:
             return True
-        return (await get_json(self.http, f"{url}/readyz"))[0] != 200
+        return not await self.is_ready(url)
+
+    async def is_ready(self, url: str) -> bool:
+        return (await get_json(self.http, f"{url}/readyz"))[0] == 200
 
     async def lookup(self, url: str, topic: str) -> tuple[int, dict[str, Any]]:
         """Status and body; `topic` is `tenant/namespace/topic`."""

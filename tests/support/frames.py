@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pyspark.sql import DataFrame
-from support.builders import Load, broker, report
+from support.builders import Load, broker, bundle, report
 
 from loadmanager.core.recordable import recordable
 from loadmanager.history.files import Directory
@@ -59,6 +59,26 @@ def histories_of(folder: Path, histories: Sequence[tuple[Sequence[Timed], int]])
 
 def files_of(folder: Path, table: str) -> list[Path]:
     return sorted((folder / table).rglob("*.parquet"))
+
+
+def write_three_hours(folder: Path) -> Path:
+    """Three hours with a report each, in a file each."""
+    load = (1.001, 2.0, 3.0, 4.0)
+    for hour in range(3):
+        history_of(folder, [(hour * HOUR_MS, reported("a", {bundle(1): load, bundle(2): load}))], first=hour)
+    return folder
+
+
+def cut_in_half(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+def damage_pages(file: Path) -> None:
+    """Everything but the beginning and the footer, which is all that is looked at beforehand."""
+    data = bytearray(file.read_bytes())
+    footer = int.from_bytes(data[-8:-4], "little") + 8
+    data[4:-footer] = bytes(255 for _ in data[4:-footer])
+    file.write_bytes(data)
 
 
 def rows_of(frame: DataFrame, *order: str) -> list[dict[str, Any]]:

@@ -139,6 +139,10 @@ class RunningNode:
         entry, index = self.node.view.bundle(BundleName.parse(bundle))
         return entry.state.ownerships[index]
 
+    def ranges_of(self, namespace: str = "t/ns") -> list[str]:
+        """The ranges of the namespace's bundles, as this node knows them."""
+        return [str(each) for each in self.node.view.namespaces[namespace].state.bundles.ranges()]
+
     def bundle_of(self, topic: str) -> str:
         entry, index = self.node.view.bundle_of_topic(TopicName.parse(topic))
         return entry.state.bundle_name(index)

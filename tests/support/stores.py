@@ -16,7 +16,7 @@ from support.waiting import eventually, patience
 from loadmanager.embedded.zookeeper import EmbeddedEnsemble, ZooKeeperServer
 from loadmanager.store import _kazoo_requests as requests
 from loadmanager.store.access import ANYBODY, Access
-from loadmanager.store.base import MetadataStore, SessionState
+from loadmanager.store.base import MetadataStore, SessionState, Znode
 from loadmanager.store.memory import MemoryCluster, MemoryStore
 from loadmanager.store.zookeeper import ZooKeeperStore
 
@@ -175,3 +175,14 @@ def in_memory(store: MetadataStore) -> MemoryStore:
 def _on_zookeeper(store: MetadataStore) -> ZooKeeperStore:
     assert isinstance(store, ZooKeeperStore)
     return store
+
+
+async def read_all_znodes(store: MetadataStore, path: str = "/") -> dict[str, Znode]:
+    """Return all znodes below a path, with their versions; nobody may change them meanwhile."""
+    found: dict[str, Znode] = {}
+    for name in await store.children(path):
+        each = f"{path.rstrip('/')}/{name}"
+        znode = await store.get(each)
+        assert znode is not None, f"{each} was deleted meanwhile"
+        found |= {each: znode, **await read_all_znodes(store, each)}
+    return found

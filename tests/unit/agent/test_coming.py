@@ -19,7 +19,7 @@ BUNDLE, OTHER = "t/ns/0x00000000_0x80000000", "t/ns/0x80000000_0xffffffff"
 TOPICS = [TopicName.parse(f"persistent://t/ns/{number}") for number in range(5)]
 
 
-class Broker:
+class PreparingBroker:
     async def prepare(self, _: TopicsOfBundle) -> bool:
         return True
 
@@ -34,7 +34,7 @@ class Scene:
         self._owned = asyncio.Event()
         self.bundle: str | None = BUNDLE
         self.asked: list[float] = []
-        self.coming = Coming(self.grants, Broker(), self._ask, self.now_s)  # type: ignore[arg-type]  # a stand-in
+        self.coming = Coming(self.grants, PreparingBroker(), self._ask, self.now_s)  # type: ignore[arg-type]  # a stand-in
 
     def now_s(self) -> float:
         return asyncio.get_running_loop().time()

@@ -56,7 +56,7 @@ class BrokerAnswer:
     void: bool = False
 
 
-class World:
+class HandOverWalk:
     """One broker (`ME`) with its agent, and a leader that hands bundles between it and `OTHER` as the protocol says.
 
     Nothing under way is ever lost for good: calls, answers and acknowledgements arrive late, in any order, repeatedly.
@@ -286,4 +286,4 @@ TOPICS = [_topic_in(Truth(point, point + 1).bundle.range) for point in range(POI
 def test_a_topic_is_open_only_while_its_bundle_is_this_registrations_whatever_arrives_when(
     seed: int, steps: int, topics_come_and_go: int
 ) -> None:
-    World(seed).walk(steps, topics_come_and_go)
+    HandOverWalk(seed).walk(steps, topics_come_and_go)

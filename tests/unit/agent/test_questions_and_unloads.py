@@ -35,7 +35,7 @@ class Nodes:
         any(settles(claim) for claim in self._claims)
 
 
-class Broker:
+class ClosingBroker:
     def __init__(self) -> None:
         self.closed: list[tuple[str, list[str]]] = []
 
@@ -98,7 +98,7 @@ async def test_a_bundle_that_is_said_to_be_ours_as_it_was_before_it_was_taken_aw
 
 
 async def test_without_a_hash_function_what_is_open_in_the_bundle_by_the_boundaries_is_closed(grants: Grants) -> None:
-    cache, broker, unloaded, contradicted = a_cache(grants), Broker(), list[None](), Contradicted()
+    cache, broker, unloaded, contradicted = a_cache(grants), ClosingBroker(), list[None](), Contradicted()
     cache.take(NAME, FOUR)
     metrics = AgentMetrics(B1.broker)
     unloads = Unloads(

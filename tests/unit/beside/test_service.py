@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.beside import NAMESPACE, NEVER, Beside, beside_pulsar
+from support.beside import NAMESPACE, NEVER, Beside, beside_pulsar, change_load_manager, delete_leader
 from support.delays import a_memory_cluster
 from support.fake_pulsar import FakePulsar
 from support.nodes import in_memory
+from support.stores import read_all_znodes
 from support.waiting import eventually
 
 from loadmanager.beside.rails import RailError
@@ -19,7 +20,6 @@ from loadmanager.beside.service import BesideNode
 from loadmanager.core.names import BundleName
 from loadmanager.core.reasons import OwnershipReason, RailReason
 from loadmanager.errors import ConflictError, UnloadFailedError
-from loadmanager.store.base import Delete, MetadataStore, Znode
 from loadmanager.store.memory import MemoryStore
 from loadmanager.wire.plans import PlanRequest
 
@@ -36,17 +36,6 @@ async def beside(tmp_path: Path) -> AsyncIterator[Beside]:
             beside.pulsar.load(f"{NAMESPACE}/{text}", 100.0, bytes_each=100 * 1024.0)
         await beside.pulsar.report()
         yield beside
-
-
-async def everything(store: MetadataStore, path: str = "/") -> dict[str, Znode]:
-    """All znodes with their versions."""
-    found: dict[str, Znode] = {}
-    for name in await store.children(path):
-        each = f"{path.rstrip('/')}/{name}"
-        znode = await store.get(each)
-        assert znode is not None, f"nobody changes {each} meanwhile"
-        found |= {each: znode, **await everything(store, each)}
-    return found
 
 
 async def counts(pulsar: FakePulsar) -> list[int]:
@@ -74,11 +63,11 @@ def said(node: BesideNode, kind: str) -> list[dict[str, Any]]:
 
 
 async def test_shadow_plans_and_changes_nothing_of_pulsars(beside: Beside) -> None:
-    before = await everything(beside.pulsar.operator)
+    before = await read_all_znodes(beside.pulsar.operator)
     node = await beside.leader(mode="shadow", state_store_url="", overrides=OFTEN)
     await eventually(lambda: node.shedding.cycles >= 3 and bool(said(node, "would_unload")))
     assert commands(beside.pulsar) == []
-    assert await everything(beside.pulsar.operator) == before
+    assert await read_all_znodes(beside.pulsar.operator) == before
     (stop, *_) = said(node, "rail")
     assert (stop["subject"], stop["reason"]) == ("cluster", "mode_is_shadow")
     status = node.status()
@@ -135,27 +124,14 @@ async def splits(pulsar: FakePulsar) -> None:
     await pulsar.set_dynamic({"loadBalancerSheddingEnabled": "false"})
 
 
-async def is_mixed(pulsar: FakePulsar) -> None:
-    pulsar.brokers[2].load_manager = "org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl"
-    await pulsar.report()
-
-
-async def has_no_leader(pulsar: FakePulsar) -> None:
-    await pulsar.operator.commit([Delete("/loadbalance/leader")])
-
-
-async def is_read_only(pulsar: FakePulsar) -> None:
-    await pulsar.make_policies_readonly()
-
-
 @pytest.mark.parametrize(
     ("what", "reason", "sentence"),
     [
         (sheds, RailReason.PULSAR_SHEDS, "Pulsar's own shedding is on at 3 of 3 brokers"),
         (splits, RailReason.PULSAR_SPLITS, "Pulsar's own splits are on at 3 of 3 brokers"),
-        (is_mixed, RailReason.LOAD_MANAGER_NOT_MODULAR, "1 of 3 brokers do not run ModularLoadManagerImpl"),
-        (has_no_leader, RailReason.PULSAR_HAS_NO_LEADER, "none of Pulsar's 3 registered brokers leads"),
-        (is_read_only, RailReason.POLICIES_READ_ONLY, "Pulsar's policies are read-only"),
+        (change_load_manager, RailReason.LOAD_MANAGER_NOT_MODULAR, "1 of 3 brokers do not run ModularLoadManagerImpl"),
+        (delete_leader, RailReason.PULSAR_HAS_NO_LEADER, "none of Pulsar's 3 registered brokers leads"),
+        (FakePulsar.make_policies_readonly, RailReason.POLICIES_READ_ONLY, "Pulsar's policies are read-only"),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )

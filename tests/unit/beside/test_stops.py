@@ -11,7 +11,9 @@ from support.beside import (
     BUNDLE,
     Beside,
     asked,
+    change_load_manager,
     counts,
+    delete_leader,
     is_settled,
     load,
     move,
@@ -36,22 +38,9 @@ async def splits(pulsar: FakePulsar) -> None:
     await pulsar.set_dynamic({"loadBalancerSheddingEnabled": "false", "loadBalancerAutoBundleSplitEnabled": "true"})
 
 
-async def another_load_manager(pulsar: FakePulsar) -> None:
-    pulsar.brokers[2].load_manager = "org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl"
-    await pulsar.report()
-
-
-async def no_leader(pulsar: FakePulsar) -> None:
-    await pulsar.operator.commit([Delete("/loadbalance/leader")])
-
-
 async def an_unregistered_leader(pulsar: FakePulsar) -> None:
     pulsar.elects = False
     await pulsar.brokers[0].store.commit([Delete(pulsar.brokers[0].path)])
-
-
-async def read_only(pulsar: FakePulsar) -> None:
-    await pulsar.make_policies_readonly()
 
 
 Breaks = Callable[[FakePulsar], Awaitable[None]]
@@ -62,10 +51,10 @@ Breaks = Callable[[FakePulsar], Awaitable[None]]
     [
         (sheds, RailReason.PULSAR_SHEDS),
         (splits, RailReason.PULSAR_SPLITS),
-        (another_load_manager, RailReason.LOAD_MANAGER_NOT_MODULAR),
-        (no_leader, RailReason.PULSAR_HAS_NO_LEADER),
+        (change_load_manager, RailReason.LOAD_MANAGER_NOT_MODULAR),
+        (delete_leader, RailReason.PULSAR_HAS_NO_LEADER),
         (an_unregistered_leader, RailReason.PULSAR_HAS_NO_LEADER),
-        (read_only, RailReason.POLICIES_READ_ONLY),
+        (FakePulsar.make_policies_readonly, RailReason.POLICIES_READ_ONLY),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )

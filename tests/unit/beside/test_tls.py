@@ -42,7 +42,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @dataclass
-class Broker:
+class TlsBroker:
     """Says who is registered; with `location` it sends there."""
 
     url: str = ""
@@ -74,18 +74,18 @@ class Broker:
 
 
 @pytest.fixture
-async def broker() -> AsyncIterator[Broker]:
-    broker = Broker()
+async def broker() -> AsyncIterator[TlsBroker]:
+    broker = TlsBroker()
     yield broker
     await broker.close()
 
 
-async def ask(broker: Broker, tls: TlsOptions) -> list[str]:
+async def ask(broker: TlsBroker, tls: TlsOptions) -> list[str]:
     async with PulsarAdmin([broker.url], tls=tls, timeout_s=patience()) as admin:
         return [str(each) for each in await admin.brokers()]
 
 
-async def test_a_broker_is_believed_whose_certificate_is_trusted(broker: Broker, certificates: Certificates) -> None:
+async def test_a_broker_is_believed_whose_certificate_is_trusted(broker: TlsBroker, certificates: Certificates) -> None:
     await broker.serve(certificates.broker)
     assert await ask(broker, TlsOptions(trust_certs=certificates.authority)) == ["b1:8443"]
     with pytest.raises(PulsarUnreachableError, match=r"certificate verify failed.*tlsTrustCertsFilePath"):
@@ -94,7 +94,7 @@ async def test_a_broker_is_believed_whose_certificate_is_trusted(broker: Broker,
 
 
 async def test_a_certificate_names_the_host_unless_that_is_not_asked_for(
-    broker: Broker, certificates: Certificates
+    broker: TlsBroker, certificates: Certificates
 ) -> None:
     await broker.serve(certificates.elsewhere)
     trusted = certificates.authority
@@ -106,7 +106,7 @@ async def test_a_certificate_names_the_host_unless_that_is_not_asked_for(
 
 
 async def test_a_broker_that_asks_who_we_are_is_shown_our_certificate(
-    broker: Broker, certificates: Certificates
+    broker: TlsBroker, certificates: Certificates
 ) -> None:
     own = certificates.client
     await broker.serve(certificates.broker, certificates.clients)
@@ -116,7 +116,7 @@ async def test_a_broker_that_asks_who_we_are_is_shown_our_certificate(
         await ask(broker, TlsOptions(trusted))
 
 
-async def test_nobody_is_followed_from_https_to_http(broker: Broker, certificates: Certificates) -> None:
+async def test_nobody_is_followed_from_https_to_http(broker: TlsBroker, certificates: Certificates) -> None:
     await broker.serve(certificates.broker)
     broker.location = broker.url.replace("https", "http")
     with pytest.raises(PulsarRefusedError, match="http after https"):

@@ -47,7 +47,7 @@ def unload(*topics: str, number: int = 1) -> Unload:
     return Unload(number, BUNDLE, topics, "b2:8080")
 
 
-class Broker:
+class LeasedContract:
     """A contract at a time of its own, with a lease of 3 s in incarnation 7."""
 
     def __init__(self) -> None:
@@ -77,8 +77,8 @@ class Broker:
 
 
 @pytest.fixture
-def broker() -> Broker:
-    return Broker()
+def broker() -> LeasedContract:
+    return LeasedContract()
 
 
 # The lease
@@ -91,7 +91,7 @@ def test_before_the_first_lease_nothing_is_opened() -> None:
     assert not contract.has_lease(5.0)
 
 
-def test_a_lease_counts_from_the_moment_of_asking(broker: Broker) -> None:
+def test_a_lease_counts_from_the_moment_of_asking(broker: LeasedContract) -> None:
     broker.open(T)
     broker.lease(after_s=2.5)
     assert broker.contract.lease_until_s == 103.0
@@ -101,7 +101,7 @@ def test_a_lease_counts_from_the_moment_of_asking(broker: Broker) -> None:
     assert not broker.serves()
 
 
-def test_a_lease_is_asked_for_every_third_of_it_one_question_at_a_time(broker: Broker) -> None:
+def test_a_lease_is_asked_for_every_third_of_it_one_question_at_a_time(broker: LeasedContract) -> None:
     assert broker.contract.wake_s == 101.0
     assert broker.step(Signal.TIME) == []
     broker.now_s = 101.0
@@ -110,7 +110,7 @@ def test_a_lease_is_asked_for_every_third_of_it_one_question_at_a_time(broker: B
     assert broker.step(Signal.TIME) == []
 
 
-def test_without_an_answer_it_is_asked_for_again_and_what_there_is_stays(broker: Broker) -> None:
+def test_without_an_answer_it_is_asked_for_again_and_what_there_is_stays(broker: LeasedContract) -> None:
     broker.open(T)
     broker.now_s = 101.0
     broker.step(Signal.TIME)
@@ -125,19 +125,19 @@ def test_without_an_answer_it_is_asked_for_again_and_what_there_is_stays(broker:
     assert broker.contract.wake_s == pytest.approx(102.52)
 
 
-def test_a_shorter_lease_takes_nothing_away_from_the_one_in_hand(broker: Broker) -> None:
+def test_a_shorter_lease_takes_nothing_away_from_the_one_in_hand(broker: LeasedContract) -> None:
     broker.now_s = 101.0
     broker.step(Leased(7, 0.5))
     assert broker.contract.lease_until_s == 103.0
 
 
-def test_an_answer_that_nobody_asked_for_counts_from_its_arrival(broker: Broker) -> None:
+def test_an_answer_that_nobody_asked_for_counts_from_its_arrival(broker: LeasedContract) -> None:
     broker.now_s = 101.0
     broker.step(Leased(7, 3.0))
     assert broker.contract.lease_until_s == 104.0
 
 
-def test_with_the_end_of_the_lease_all_is_closed_and_all_questions_are_void(broker: Broker) -> None:
+def test_with_the_end_of_the_lease_all_is_closed_and_all_questions_are_void(broker: LeasedContract) -> None:
     broker.open(T)
     broker.step(Want(U))
     broker.now_s = 103.0
@@ -149,7 +149,7 @@ def test_with_the_end_of_the_lease_all_is_closed_and_all_questions_are_void(brok
     assert broker.contract.held == []
 
 
-def test_a_lease_that_comes_back_does_not_make_a_void_answer_good(broker: Broker) -> None:
+def test_a_lease_that_comes_back_does_not_make_a_void_answer_good(broker: LeasedContract) -> None:
     broker.step(Want(U))
     broker.now_s = 103.0
     broker.lease()
@@ -157,7 +157,7 @@ def test_a_lease_that_comes_back_does_not_make_a_void_answer_good(broker: Broker
     assert broker.step(Answered(U, is_owned=True, incarnation=7)) == [Open(U, 7)]
 
 
-def test_a_lease_of_another_incarnation_is_used_once_all_is_closed(broker: Broker) -> None:
+def test_a_lease_of_another_incarnation_is_used_once_all_is_closed(broker: LeasedContract) -> None:
     broker.open(T, U)
     broker.step(Want("persistent://t/ns/v"))
     broker.now_s = 101.0
@@ -173,7 +173,7 @@ def test_a_lease_of_another_incarnation_is_used_once_all_is_closed(broker: Broke
     assert broker.step(Answered("persistent://t/ns/v", is_owned=True, incarnation=8)) == [Ask("persistent://t/ns/v")]
 
 
-def test_a_lease_that_is_renewed_while_the_former_life_is_put_away_waits_as_well(broker: Broker) -> None:
+def test_a_lease_that_is_renewed_while_the_former_life_is_put_away_waits_as_well(broker: LeasedContract) -> None:
     broker.open(T)
     broker.lease(8)
     broker.now_s = 102.0
@@ -183,7 +183,7 @@ def test_a_lease_that_is_renewed_while_the_former_life_is_put_away_waits_as_well
     assert broker.contract.lease_until_s == 105.0
 
 
-def test_a_new_life_with_nothing_open_is_used_at_once(broker: Broker) -> None:
+def test_a_new_life_with_nothing_open_is_used_at_once(broker: LeasedContract) -> None:
     assert broker.lease(8) == []
     assert broker.contract.has_lease(broker.now_s)
 
@@ -191,12 +191,12 @@ def test_a_new_life_with_nothing_open_is_used_at_once(broker: Broker) -> None:
 # Opening
 
 
-def test_an_open_topic_is_not_asked_for_again(broker: Broker) -> None:
+def test_an_open_topic_is_not_asked_for_again(broker: LeasedContract) -> None:
     broker.open(T)
     assert broker.step(Want(T)) == [Serve(T)]
 
 
-def test_those_who_want_a_topic_at_once_share_a_question_and_an_opening(broker: Broker) -> None:
+def test_those_who_want_a_topic_at_once_share_a_question_and_an_opening(broker: LeasedContract) -> None:
     assert broker.step(Want(T)) == [Ask(T)]
     assert broker.step(Want(T)) == []
     assert broker.contract.opening == [T]
@@ -215,17 +215,17 @@ def test_those_who_want_a_topic_at_once_share_a_question_and_an_opening(broker: 
     ],
     ids=["of another", "of another life", "no answer"],
 )
-def test_a_topic_is_not_opened_without_the_agents_word(broker: Broker, answer: Event, refusal: Refuse) -> None:
+def test_a_topic_is_not_opened_without_the_agents_word(broker: LeasedContract, answer: Event, refusal: Refuse) -> None:
     broker.step(Want(T))
     assert broker.step(answer) == [refusal]
     assert broker.contract.opening == []
 
 
-def test_an_answer_to_nothing_opens_nothing(broker: Broker) -> None:
+def test_an_answer_to_nothing_opens_nothing(broker: LeasedContract) -> None:
     assert broker.step(Answered(T, is_owned=True, incarnation=7)) == []
 
 
-def test_an_unload_makes_the_outstanding_answer_void_whatever_it_says(broker: Broker) -> None:
+def test_an_unload_makes_the_outstanding_answer_void_whatever_it_says(broker: LeasedContract) -> None:
     broker.step(Want(T))
     assert broker.step(unload(U, T)) == [Confirm(1)]
     assert broker.contract.opening == [T]
@@ -233,7 +233,7 @@ def test_an_unload_makes_the_outstanding_answer_void_whatever_it_says(broker: Br
     assert broker.step(Answered(T, is_owned=True, incarnation=7)) == [Open(T, 7)]
 
 
-def test_a_question_that_is_made_void_again_and_again_is_given_up(broker: Broker) -> None:
+def test_a_question_that_is_made_void_again_and_again_is_given_up(broker: LeasedContract) -> None:
     broker.step(Want(T))
     answers = []
     for _ in range(TRIES_TO_ASK):
@@ -242,7 +242,7 @@ def test_a_question_that_is_made_void_again_and_again_is_given_up(broker: Broker
     assert answers == [*[Ask(T)] * (TRIES_TO_ASK - 1), Refuse(T, Refusal.NO_ANSWER)]
 
 
-def test_what_could_not_be_loaded_is_not_held(broker: Broker) -> None:
+def test_what_could_not_be_loaded_is_not_held(broker: LeasedContract) -> None:
     broker.step(Want(T))
     broker.step(Answered(T, is_owned=True, incarnation=7))
     assert broker.step(NotOpened(T)) == []
@@ -253,7 +253,7 @@ def test_what_could_not_be_loaded_is_not_held(broker: Broker) -> None:
 # Closing
 
 
-def test_an_unload_is_confirmed_once_all_of_it_is_closed(broker: Broker) -> None:
+def test_an_unload_is_confirmed_once_all_of_it_is_closed(broker: LeasedContract) -> None:
     broker.open(T, U)
     call = unload(T, U, "persistent://t/ns/unknown")
     assert broker.step(call) == [Close(T, CloseReason.UNLOADED, call), Close(U, CloseReason.UNLOADED, call)]
@@ -264,7 +264,7 @@ def test_an_unload_is_confirmed_once_all_of_it_is_closed(broker: Broker) -> None
     assert broker.step(unload(T, U, number=3)) == [Confirm(3)]
 
 
-def test_a_topic_that_is_being_loaded_is_closed_as_well(broker: Broker) -> None:
+def test_a_topic_that_is_being_loaded_is_closed_as_well(broker: LeasedContract) -> None:
     broker.step(Want(T))
     broker.step(Answered(T, is_owned=True, incarnation=7))
     assert broker.step(Leave(T)) == [Refuse(T, Refusal.CLOSING), Close(T, CloseReason.LEFT)]
@@ -273,7 +273,7 @@ def test_a_topic_that_is_being_loaded_is_closed_as_well(broker: Broker) -> None:
     assert broker.step(Leave(U)) == []
 
 
-def test_a_closing_in_the_middle_of_which_the_lease_ends_is_hurried_once(broker: Broker) -> None:
+def test_a_closing_in_the_middle_of_which_the_lease_ends_is_hurried_once(broker: LeasedContract) -> None:
     broker.open(T)
     call = unload(T)
     broker.step(call)
@@ -295,7 +295,7 @@ def test_a_closing_in_the_middle_of_which_the_lease_ends_is_hurried_once(broker:
     ids=["closed", "not closed"],
 )
 def test_a_closing_that_ends_after_the_lease_counts_before_the_lapse_does(
-    broker: Broker, ended: Event, actions: list[Instruction]
+    broker: LeasedContract, ended: Event, actions: list[Instruction]
 ) -> None:
     broker.open(T, U)
     broker.step(unload(T))
@@ -303,7 +303,7 @@ def test_a_closing_that_ends_after_the_lease_counts_before_the_lapse_does(
     assert broker.step(ended) == [*actions, Close(U, CloseReason.LAPSED)]
 
 
-def test_an_opening_that_fails_after_the_lease_is_not_closed(broker: Broker) -> None:
+def test_an_opening_that_fails_after_the_lease_is_not_closed(broker: LeasedContract) -> None:
     broker.step(Want(T))
     broker.step(Answered(T, is_owned=True, incarnation=7))
     broker.now_s = 104.0
@@ -311,7 +311,7 @@ def test_an_opening_that_fails_after_the_lease_is_not_closed(broker: Broker) -> 
     assert broker.contract.held == []
 
 
-def test_what_could_not_be_closed_is_denied_and_tried_again(broker: Broker) -> None:
+def test_what_could_not_be_closed_is_denied_and_tried_again(broker: LeasedContract) -> None:
     broker.open(T)
     call = unload(T)
     broker.step(call)
@@ -330,7 +330,9 @@ def test_what_could_not_be_closed_is_denied_and_tried_again(broker: Broker) -> N
     assert broker.contract.held == []
 
 
-def test_what_could_not_be_closed_when_the_lease_ended_stays_as_hurried_when_it_is_tried_again(broker: Broker) -> None:
+def test_what_could_not_be_closed_when_the_lease_ended_stays_as_hurried_when_it_is_tried_again(
+    broker: LeasedContract,
+) -> None:
     broker.open(T)
     broker.now_s = 103.0
     assert broker.step(Signal.TIME) == [Close(T, CloseReason.LAPSED), AskLease(1.5)]
@@ -339,13 +341,13 @@ def test_what_could_not_be_closed_when_the_lease_ended_stays_as_hurried_when_it_
     assert broker.step(Closed(T)) == [Confirm(1)]
 
 
-def test_a_topic_is_closed_without_a_refusal_to_those_who_do_not_wait(broker: Broker) -> None:
+def test_a_topic_is_closed_without_a_refusal_to_those_who_do_not_wait(broker: LeasedContract) -> None:
     broker.open(T)
     assert broker.step(Leave(T)) == [Close(T, CloseReason.LEFT)]
     assert broker.step(Closed(T)) == []
 
 
-def test_at_the_end_everything_is_closed_and_nothing_is_opened_any_more(broker: Broker) -> None:
+def test_at_the_end_everything_is_closed_and_nothing_is_opened_any_more(broker: LeasedContract) -> None:
     broker.open(T)
     broker.step(Want(U))
     assert broker.step(Signal.END) == [Close(T, CloseReason.ENDED)]

@@ -30,7 +30,7 @@ TOPIC, OTHER = "persistent://t/ns/one", "persistent://t/ns/other"
 BUNDLE = "t/ns/0x00000000_0xffffffff"
 
 
-class World(Held):
+class CallbackBroker(Held):
     """A broker that notes what it is called for; `on_open`, `on_close` wait for `may_open`, `may_close`."""
 
     def __init__(self) -> None:
@@ -74,71 +74,71 @@ class World(Held):
 
 
 @pytest.fixture
-async def world() -> AsyncIterator[World]:
-    world = World()
-    async with world.hosting:
-        world.lease()
-        yield world
-        world.error = None
-        world.may_close.set()
+async def broker() -> AsyncIterator[CallbackBroker]:
+    broker = CallbackBroker()
+    async with broker.hosting:
+        broker.lease()
+        yield broker
+        broker.error = None
+        broker.may_close.set()
 
 
-async def test_an_awaited_topic_stays_open_until_it_is_closed(world: World) -> None:
-    topic = await world.hosting.open(TOPIC)
-    assert await world.hosting.open(TOPIC) is topic
-    assert world.hosting.serving(TOPIC) is topic
+async def test_an_awaited_topic_stays_open_until_it_is_closed(broker: CallbackBroker) -> None:
+    topic = await broker.hosting.open(TOPIC)
+    assert await broker.hosting.open(TOPIC) is topic
+    assert broker.hosting.serving(TOPIC) is topic
     assert (topic.name, topic.incarnation) == (TOPIC, 7)
-    await world.hosting.close(TOPIC)
-    assert world.hosting.serving(TOPIC) is None
-    assert world.hosting.topics == []
-    assert world.calls == [("open", TOPIC), (CloseReason.LEFT, TOPIC)]
+    await broker.hosting.close(TOPIC)
+    assert broker.hosting.serving(TOPIC) is None
+    assert broker.hosting.topics == []
+    assert broker.calls == [("open", TOPIC), (CloseReason.LEFT, TOPIC)]
 
 
-async def test_a_topic_that_is_held_is_closed_with_the_last_block(world: World) -> None:
-    async with world.hosting.open(TOPIC) as topic:
-        async with world.hosting.open(TOPIC) as same:
+async def test_a_topic_that_is_held_is_closed_with_the_last_block(broker: CallbackBroker) -> None:
+    async with broker.hosting.open(TOPIC) as topic:
+        async with broker.hosting.open(TOPIC) as same:
             assert same is topic
-        assert world.hosting.serving(TOPIC) is topic
-    assert world.hosting.serving(TOPIC) is None
-    async with world.hosting.open(TOPIC) as anew:
+        assert broker.hosting.serving(TOPIC) is topic
+    assert broker.hosting.serving(TOPIC) is None
+    async with broker.hosting.open(TOPIC) as anew:
         assert anew is not topic, "who comes while it is put away waits for that, and opens it anew"
     await settled()
-    assert world.calls == [("open", TOPIC), (CloseReason.LEFT, TOPIC)] * 2
+    assert broker.calls == [("open", TOPIC), (CloseReason.LEFT, TOPIC)] * 2
 
 
-async def test_who_holds_it_does_not_close_what_is_kept(world: World) -> None:
-    async with world.hosting.open(TOPIC):
-        await world.hosting.open(TOPIC)
+async def test_who_holds_it_does_not_close_what_is_kept(broker: CallbackBroker) -> None:
+    async with broker.hosting.open(TOPIC):
+        await broker.hosting.open(TOPIC)
     await settled()
-    assert world.hosting.serving(TOPIC) is not None
+    assert broker.hosting.serving(TOPIC) is not None
 
 
-async def test_all_who_want_a_topic_at_once_share_one_opening(world: World) -> None:
-    topics = await asyncio.gather(*(world.hosting.open(TOPIC) for _ in range(5)))
+async def test_all_who_want_a_topic_at_once_share_one_opening(broker: CallbackBroker) -> None:
+    topics = await asyncio.gather(*(broker.hosting.open(TOPIC) for _ in range(5)))
     assert len(set(map(id, topics))) == 1
-    assert world.agent.asked == [(TOPIC, 0)]
-    assert world.calls == [("open", TOPIC)]
+    assert broker.agent.asked == [(TOPIC, 0)]
+    assert broker.calls == [("open", TOPIC)]
 
 
-async def test_a_topic_that_nobody_waits_for_any_more_does_not_stay(world: World) -> None:
-    world.agent.may_answer.clear()
-    wanting = asyncio.create_task(world.hosting._keep(TOPIC))
+async def test_a_topic_that_nobody_waits_for_any_more_does_not_stay(broker: CallbackBroker) -> None:
+    broker.agent.may_answer.clear()
+    wanting = asyncio.create_task(broker.hosting._keep(TOPIC))
     await settled()
     wanting.cancel()
     await settled()
-    world.agent.may_answer.set()
+    broker.agent.may_answer.set()
     await settled()
-    assert world.hosting.topics == []
-    assert world.calls == [("open", TOPIC), (CloseReason.LEFT, TOPIC)]
+    assert broker.hosting.topics == []
+    assert broker.calls == [("open", TOPIC), (CloseReason.LEFT, TOPIC)]
 
 
-async def test_who_gives_up_while_it_is_loaded_has_it_closed(world: World) -> None:
-    world.may_open.clear()
-    wanting = asyncio.create_task(world.hosting._keep(TOPIC))
+async def test_who_gives_up_while_it_is_loaded_has_it_closed(broker: CallbackBroker) -> None:
+    broker.may_open.clear()
+    wanting = asyncio.create_task(broker.hosting._keep(TOPIC))
     await settled()
     wanting.cancel()
     await settled()
-    assert world.hosting.topics == []
+    assert broker.hosting.topics == []
 
 
 @pytest.mark.parametrize(
@@ -149,110 +149,112 @@ async def test_who_gives_up_while_it_is_loaded_has_it_closed(world: World) -> No
     ],
 )
 async def test_what_may_not_be_opened_is_refused_with_the_reason(
-    world: World,
+    broker: CallbackBroker,
     owned: bool | None,  # noqa: FBT001 - a parameter
     refusal: Refusal,
     said: str,
 ) -> None:
-    world.agent.owned = owned
+    broker.agent.owned = owned
     with pytest.raises(RefusedError) as refused:
-        await world.hosting.open(TOPIC)
+        await broker.hosting.open(TOPIC)
     assert (refused.value.refusal, str(refused.value)) == (refusal, said)
-    assert world.calls == []
+    assert broker.calls == []
 
 
-async def test_what_is_no_topics_name_is_a_value_error_that_says_what_is(world: World) -> None:
+async def test_what_is_no_topics_name_is_a_value_error_that_says_what_is(broker: CallbackBroker) -> None:
     with pytest.raises(ValueError, match=r"topic 'orders': expected 'persistent://tenant/namespace/topic'"):
-        await world.hosting.open("orders")
+        await broker.hosting.open("orders")
     with pytest.raises(ValueError, match=r"topic domain 'http'"):
-        async with world.hosting.open("http://t/ns/one"):
+        async with broker.hosting.open("http://t/ns/one"):
             pass
-    assert world.agent.asked == []
+    assert broker.agent.asked == []
 
 
-async def test_an_error_of_on_open_is_for_whoever_wants_the_topic(world: World) -> None:
-    world.error = OSError("no such file")
-    both = await asyncio.gather(world.hosting.open(TOPIC), world.hosting.open(TOPIC), return_exceptions=True)
-    assert all(each is world.error for each in both)
-    assert world.hosting.topics == []
-    world.error = None
-    assert await world.hosting.open(TOPIC)
+async def test_an_error_of_on_open_is_for_whoever_wants_the_topic(broker: CallbackBroker) -> None:
+    broker.error = OSError("no such file")
+    both = await asyncio.gather(broker.hosting.open(TOPIC), broker.hosting.open(TOPIC), return_exceptions=True)
+    assert all(each is broker.error for each in both)
+    assert broker.hosting.topics == []
+    broker.error = None
+    assert await broker.hosting.open(TOPIC)
 
 
-async def test_a_topic_that_is_closed_before_it_was_loaded_is_refused(world: World) -> None:
-    world.may_open.clear()
-    wanting = asyncio.create_task(world.hosting._keep(TOPIC))
+async def test_a_topic_that_is_closed_before_it_was_loaded_is_refused(broker: CallbackBroker) -> None:
+    broker.may_open.clear()
+    wanting = asyncio.create_task(broker.hosting._keep(TOPIC))
     await settled()
-    await world.unload()
+    await broker.unload()
     with pytest.raises(RefusedError, match="being closed"):
         await wanting
-    assert world.calls == [("open", TOPIC), (CloseReason.UNLOADED, TOPIC)]
+    assert broker.calls == [("open", TOPIC), (CloseReason.UNLOADED, TOPIC)]
 
 
-async def test_an_unload_is_done_when_on_close_has_returned(world: World) -> None:
-    topic = await world.hosting.open(TOPIC)
-    world.may_close.clear()
-    unload, again = world.unload(), world.unload()
+async def test_an_unload_is_done_when_on_close_has_returned(broker: CallbackBroker) -> None:
+    topic = await broker.hosting.open(TOPIC)
+    broker.may_close.clear()
+    unload, again = broker.unload(), broker.unload()
     await settled()
-    assert world.hosting.serving(TOPIC) is None
+    assert broker.hosting.serving(TOPIC) is None
     assert not unload.done()
     assert topic.closing == Closing(CloseReason.UNLOADED, BUNDLE, "b2:8080", 1)
     with pytest.raises(RefusedError, match="being closed"):
-        await world.hosting.open(TOPIC)
-    world.may_close.set()
+        await broker.hosting.open(TOPIC)
+    broker.may_close.set()
     await asyncio.gather(unload, again)
-    assert world.calls.count((CloseReason.UNLOADED, TOPIC)) == 1
+    assert broker.calls.count((CloseReason.UNLOADED, TOPIC)) == 1
 
 
-async def test_a_lapse_hurries_what_is_being_closed(world: World) -> None:
-    await world.hosting.open(TOPIC)
-    world.may_close.clear()
-    unload = world.unload()
+async def test_a_lapse_hurries_what_is_being_closed(broker: CallbackBroker) -> None:
+    await broker.hosting.open(TOPIC)
+    broker.may_close.clear()
+    unload = broker.unload()
     await settled()
-    world.pass_time(3.0)
+    broker.pass_time(3.0)
     await unload
-    assert world.calls[1:] == [(CloseReason.UNLOADED, TOPIC), (CloseReason.LAPSED, TOPIC)]
+    assert broker.calls[1:] == [(CloseReason.UNLOADED, TOPIC), (CloseReason.LAPSED, TOPIC)]
 
 
-async def test_a_broker_that_wakes_up_without_a_lease_and_a_closing_that_has_ended_goes_on(world: World) -> None:
-    await world.hosting.open(TOPIC)
-    await world.hosting.open(OTHER)
-    world.may_close.clear()
-    unload = world.unload()
+async def test_a_broker_that_wakes_up_without_a_lease_and_a_closing_that_has_ended_goes_on(
+    broker: CallbackBroker,
+) -> None:
+    await broker.hosting.open(TOPIC)
+    await broker.hosting.open(OTHER)
+    broker.may_close.clear()
+    unload = broker.unload()
     await settled()
-    world.clock.now_s += 4.0
-    world.may_close.set()
+    broker.clock.now_s += 4.0
+    broker.may_close.set()
     await unload
     await settled()
-    assert world.calls[2:] == [(CloseReason.UNLOADED, TOPIC), (CloseReason.LAPSED, OTHER)]
-    world.lease()
-    assert await world.hosting.open(TOPIC)
+    assert broker.calls[2:] == [(CloseReason.UNLOADED, TOPIC), (CloseReason.LAPSED, OTHER)]
+    broker.lease()
+    assert await broker.hosting.open(TOPIC)
 
 
 async def test_on_close_that_returns_although_it_was_given_up_is_not_called_again() -> None:
     """`wait_for` of Python 3.11 swallows a cancellation that comes together with the result."""
-    world = World()
+    broker = CallbackBroker()
     calls: list[CloseReason] = []
 
     async def close(_: Topic, closing: Closing) -> None:
         calls.append(closing.reason)
         with contextlib.suppress(asyncio.CancelledError):
-            await world.may_close.wait()
+            await broker.may_close.wait()
 
-    world.hosting._on_close = close
-    async with world.hosting:
-        world.lease()
-        await world.hosting.open(TOPIC)
-        world.may_close.clear()
-        unload = world.unload()
+    broker.hosting._on_close = close
+    async with broker.hosting:
+        broker.lease()
+        await broker.hosting.open(TOPIC)
+        broker.may_close.clear()
+        unload = broker.unload()
         await settled()
-        world.pass_time(3.0)
+        broker.pass_time(3.0)
         await unload
-        assert (calls, world.hosting.topics) == ([CloseReason.UNLOADED], [])
+        assert (calls, broker.hosting.topics) == ([CloseReason.UNLOADED], [])
 
 
 async def test_on_close_waits_until_on_open_has_ended_however_often_it_is_given_up() -> None:
-    world = World()
+    broker = CallbackBroker()
     calls: list[str] = []
     may_end = asyncio.Event()
 
@@ -266,14 +268,14 @@ async def test_on_close_waits_until_on_open_has_ended_however_often_it_is_given_
     async def close(_: Topic, closing: Closing) -> None:
         calls.append(closing.reason)
 
-    world.hosting._on_open, world.hosting._on_close = opens, close
-    async with world.hosting:
-        world.lease()
-        wanting = asyncio.create_task(world.hosting._keep(TOPIC))
+    broker.hosting._on_open, broker.hosting._on_close = opens, close
+    async with broker.hosting:
+        broker.lease()
+        wanting = asyncio.create_task(broker.hosting._keep(TOPIC))
         await settled()
-        unload = world.unload()
+        unload = broker.unload()
         await settled()
-        world.pass_time(3.0)
+        broker.pass_time(3.0)
         await settled()
         may_end.set()
         await unload
@@ -281,113 +283,113 @@ async def test_on_close_waits_until_on_open_has_ended_however_often_it_is_given_
         await asyncio.wait([wanting])
 
 
-async def test_an_unload_whose_caller_hung_up_does_not_keep_others_from_being_answered(world: World) -> None:
-    await world.hosting.open(TOPIC)
-    world.may_close.clear()
-    first, second = world.unload(), world.unload()
+async def test_an_unload_whose_caller_hung_up_does_not_keep_others_from_being_answered(broker: CallbackBroker) -> None:
+    await broker.hosting.open(TOPIC)
+    broker.may_close.clear()
+    first, second = broker.unload(), broker.unload()
     await settled()
     first.cancel()
     await settled()
-    world.may_close.set()
+    broker.may_close.set()
     await second
-    assert world.hosting.topics == []
+    assert broker.hosting.topics == []
 
 
 async def test_an_action_that_fails_does_not_keep_those_after_it_from_being_done(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    broker: CallbackBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await world.hosting.open(TOPIC)
-    await world.hosting.open(OTHER)
-    close = world.hosting._close_topic
+    await broker.hosting.open(TOPIC)
+    await broker.hosting.open(OTHER)
+    close = broker.hosting._close_topic
 
     def fails_once(wanted: Close) -> None:
         monkeypatch.undo()
         raise KeyError(wanted.topic)
 
-    monkeypatch.setattr(world.hosting, "_close_topic", fails_once)
-    world.pass_time(3.0)
+    monkeypatch.setattr(broker.hosting, "_close_topic", fails_once)
+    broker.pass_time(3.0)
     await settled()
-    assert world.calls[2:] == [(CloseReason.LAPSED, OTHER)]
+    assert broker.calls[2:] == [(CloseReason.LAPSED, OTHER)]
     assert "an action of the contract failed: Close" in caplog.text
     close(Close(TOPIC, CloseReason.LAPSED))  # so that the fixture can end
 
 
 async def test_an_unload_after_the_end_is_answered_by_what_is_held() -> None:
-    world = World()
-    async with world.hosting:
-        world.lease()
-        await world.hosting.open(TOPIC)
-    await world.unload()
-    world.hosting._topics[TOPIC] = Topic(TOPIC, 7)  # as after an end that was cancelled
+    broker = CallbackBroker()
+    async with broker.hosting:
+        broker.lease()
+        await broker.hosting.open(TOPIC)
+    await broker.unload()
+    broker.hosting._topics[TOPIC] = Topic(TOPIC, 7)  # as after an end that was cancelled
     with pytest.raises(NotDoneError):
-        await world.unload()
+        await broker.unload()
 
 
-async def test_on_close_is_called_again_when_it_failed_and_the_agent_is_told(world: World) -> None:
-    await world.hosting.open(TOPIC)
-    world.error = OSError("disk full")
+async def test_on_close_is_called_again_when_it_failed_and_the_agent_is_told(broker: CallbackBroker) -> None:
+    await broker.hosting.open(TOPIC)
+    broker.error = OSError("disk full")
     with pytest.raises(Exception, match=f"{TOPIC}: OSError: disk full"):
-        await world.unload()
-    world.error = None
-    await world.unload()
-    assert world.hosting.topics == []
+        await broker.unload()
+    broker.error = None
+    await broker.unload()
+    assert broker.hosting.topics == []
 
 
-async def test_a_cancellation_that_leaks_out_of_on_close_is_a_failure_of_it(world: World) -> None:
-    await world.hosting.open(TOPIC)
-    world.error = asyncio.CancelledError()  # type: ignore[assignment]  # what an author forgot to catch
+async def test_a_cancellation_that_leaks_out_of_on_close_is_a_failure_of_it(broker: CallbackBroker) -> None:
+    await broker.hosting.open(TOPIC)
+    broker.error = asyncio.CancelledError()  # type: ignore[assignment]  # what an author forgot to catch
     with pytest.raises(Exception, match="CancelledError"):
-        await world.unload()
+        await broker.unload()
 
 
-async def test_a_stopped_process_serves_nothing_when_it_wakes_up(world: World) -> None:
-    await world.hosting.open(TOPIC)
-    world.clock.now_s += 3.0
-    assert world.hosting.serving(TOPIC) is None
-    assert not world.hosting.has_lease
+async def test_a_stopped_process_serves_nothing_when_it_wakes_up(broker: CallbackBroker) -> None:
+    await broker.hosting.open(TOPIC)
+    broker.clock.now_s += 3.0
+    assert broker.hosting.serving(TOPIC) is None
+    assert not broker.hosting.has_lease
 
 
-async def test_a_topic_that_is_about_to_come_is_asked_for_with_patience_once(world: World) -> None:
-    await world.hosting._prepare(Named(BUNDLE, (TOPIC,), None))
-    assert world.calls == [(BUNDLE, TOPIC)]
-    await world.hosting.open(TOPIC)
-    await world.hosting.open(OTHER)
-    await world.hosting.close(TOPIC)
-    await world.hosting.open(TOPIC)
-    assert world.agent.asked == [(TOPIC, 2_000), (OTHER, 0), (TOPIC, 0)]
+async def test_a_topic_that_is_about_to_come_is_asked_for_with_patience_once(broker: CallbackBroker) -> None:
+    await broker.hosting._prepare(Named(BUNDLE, (TOPIC,), None))
+    assert broker.calls == [(BUNDLE, TOPIC)]
+    await broker.hosting.open(TOPIC)
+    await broker.hosting.open(OTHER)
+    await broker.hosting.close(TOPIC)
+    await broker.hosting.open(TOPIC)
+    assert broker.agent.asked == [(TOPIC, 2_000), (OTHER, 0), (TOPIC, 0)]
 
 
-async def test_what_was_about_to_come_is_forgotten_in_time(world: World) -> None:
-    await world.hosting._prepare(Named(BUNDLE, (TOPIC,), None))
-    world.clock.now_s += 31.0
-    world.lease()
-    await world.hosting.open(TOPIC)
-    assert world.agent.asked == [(TOPIC, 0)]
-    await world.hosting._prepare(Named(BUNDLE, (OTHER,), None))
-    assert list(world.hosting._prepared) == [OTHER]
+async def test_what_was_about_to_come_is_forgotten_in_time(broker: CallbackBroker) -> None:
+    await broker.hosting._prepare(Named(BUNDLE, (TOPIC,), None))
+    broker.clock.now_s += 31.0
+    broker.lease()
+    await broker.hosting.open(TOPIC)
+    assert broker.agent.asked == [(TOPIC, 0)]
+    await broker.hosting._prepare(Named(BUNDLE, (OTHER,), None))
+    assert list(broker.hosting._prepared) == [OTHER]
 
 
-async def test_an_error_of_on_prepare_is_told(world: World) -> None:
-    world.error = OSError("no room")
+async def test_an_error_of_on_prepare_is_told(broker: CallbackBroker) -> None:
+    broker.error = OSError("no room")
     with pytest.raises(Exception, match="OSError: no room"):
-        await world.hosting._prepare(Named(BUNDLE, (TOPIC,), None))
+        await broker.hosting._prepare(Named(BUNDLE, (TOPIC,), None))
 
 
 async def test_the_end_closes_everything_and_refuses_what_comes_later() -> None:
-    world = World()
-    async with world.hosting:
-        world.lease()
-        await world.hosting.open(TOPIC)
-        held = asyncio.create_task(hold(world.hosting))
+    broker = CallbackBroker()
+    async with broker.hosting:
+        broker.lease()
+        await broker.hosting.open(TOPIC)
+        held = asyncio.create_task(hold(broker.hosting))
         await settled()
-        world.agent.may_answer.clear()
-        waiting = asyncio.create_task(world.hosting._keep("persistent://t/ns/late"))
+        broker.agent.may_answer.clear()
+        waiting = asyncio.create_task(broker.hosting._keep("persistent://t/ns/late"))
         await settled()
-    assert world.calls[2:] == [(CloseReason.ENDED, TOPIC), (CloseReason.ENDED, OTHER)]
+    assert broker.calls[2:] == [(CloseReason.ENDED, TOPIC), (CloseReason.ENDED, OTHER)]
     with pytest.raises(RefusedError, match="about to end"):
         await waiting
     with pytest.raises(RefusedError, match="about to end"):
-        await world.hosting.open(TOPIC)
+        await broker.hosting.open(TOPIC)
     held.cancel()
     await asyncio.wait([held])
 

@@ -62,7 +62,7 @@ UNSET = ("", "Optional.empty")
 
 
 @dataclass(slots=True)
-class Broker(LoopbackServer):
+class SettingsServer(LoopbackServer):
     """Answers the question for its settings with `status` and `body`, or not at all."""
 
     status: int = 200
@@ -84,8 +84,8 @@ class Broker(LoopbackServer):
 
 
 @pytest.fixture
-async def broker() -> AsyncIterator[Broker]:
-    async with Broker() as broker:
+async def broker() -> AsyncIterator[SettingsServer]:
+    async with SettingsServer() as broker:
         yield broker
 
 
@@ -113,7 +113,7 @@ async def collected(told: BrokerSettings | None, more: dict[str, object], cluste
 
 
 @pytest.mark.parametrize("end", ["", "/"])
-async def test_a_broker_is_asked_once_for_what_it_goes_by(broker: Broker, end: str) -> None:
+async def test_a_broker_is_asked_once_for_what_it_goes_by(broker: SettingsServer, end: str) -> None:
     told = await fetch_settings(broker.url + end)
     assert broker.asked == [f"GET {PATH}"]
     assert (told.url, told.cluster) == (broker.url + end, "c1")
@@ -124,7 +124,7 @@ async def test_a_broker_is_asked_once_for_what_it_goes_by(broker: Broker, end: s
     }
 
 
-async def test_a_dump_decides_by_the_settings_of_the_broker(broker: Broker) -> None:
+async def test_a_dump_decides_by_the_settings_of_the_broker(broker: SettingsServer) -> None:
     asked = ("--shed", "ThresholdShedder")
     alone = json.loads(encode((await collected(None, {})).finish()))
     assert "configuration" not in alone
@@ -227,7 +227,7 @@ OTHERS = {"clusterName": "c1", "loadManagerClassName": "x", "loadBalancerEnabled
     ],
 )
 async def test_an_answer_without_settings_is_shown_with_what_to_do(
-    broker: Broker, status: int, body: bytes, said: str
+    broker: SettingsServer, status: int, body: bytes, said: str
 ) -> None:
     broker.status, broker.body = status, body
     with pytest.raises(BrokerSettingsError, match=f"^--admin-url: {broker.url}{PATH}.*{said}") as refused:
@@ -236,12 +236,12 @@ async def test_an_answer_without_settings_is_shown_with_what_to_do(
     assert broker.asked == [f"GET {PATH}"]
 
 
-async def test_a_broker_is_shown_the_token(broker: Broker) -> None:
+async def test_a_broker_is_shown_the_token(broker: SettingsServer) -> None:
     await fetch_settings(broker.url, caller=Caller(TokenAlone("a.b.c", "")))
     assert broker.authorizations == ["Bearer a.b.c"]
 
 
-async def test_no_answer_is_said_with_what_to_do(broker: Broker) -> None:
+async def test_no_answer_is_said_with_what_to_do(broker: SettingsServer) -> None:
     gone = f"http://127.0.0.1:{closed_port()}"
     with pytest.raises(BrokerSettingsError, match=f"^--admin-url: {gone}.*: give the web service .* running"):
         await fetch_settings(gone)

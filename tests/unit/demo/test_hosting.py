@@ -35,7 +35,7 @@ class Link:
         return [frame.kind for frame in self.sent]
 
 
-class World(Held):
+class DemoHosting(Held):
     """A host with its agent, clock and serving log."""
 
     def __init__(self, folder: Path) -> None:
@@ -64,80 +64,80 @@ class World(Held):
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    world = World(tmp_path)
-    async with world.hosting:
-        world.lease()
-        yield world
-    world.journal.close()
+async def demo(tmp_path: Path) -> AsyncIterator[DemoHosting]:
+    demo = DemoHosting(tmp_path)
+    async with demo.hosting:
+        demo.lease()
+        yield demo
+    demo.journal.close()
 
 
-async def test_a_topic_is_opened_once_and_recorded(world: World) -> None:
-    topic = await world.open()
-    assert await world.open() is topic
-    assert world.host.serves(topic)
-    assert world.log_events() == ["opened"]
+async def test_a_topic_is_opened_once_and_recorded(demo: DemoHosting) -> None:
+    topic = await demo.open()
+    assert await demo.open() is topic
+    assert demo.host.serves(topic)
+    assert demo.log_events() == ["opened"]
 
 
-async def test_what_may_not_be_opened_is_none(world: World) -> None:
-    world.agent.owned = False
-    assert await world.host.find_or_open(TOPIC) is None
-    assert await world.host.find_or_open("orders") is None
-    assert world.log() == []
+async def test_what_may_not_be_opened_is_none(demo: DemoHosting) -> None:
+    demo.agent.owned = False
+    assert await demo.host.find_or_open(TOPIC) is None
+    assert await demo.host.find_or_open("orders") is None
+    assert demo.log() == []
 
 
-async def test_a_lapsed_lease_closes_everything_and_serving_ended_with_the_lease(world: World) -> None:
-    await world.open()
-    world.clock.now_s += 10
-    world.pass_time(0)
+async def test_a_lapsed_lease_closes_everything_and_serving_ended_with_the_lease(demo: DemoHosting) -> None:
+    await demo.open()
+    demo.clock.now_s += 10
+    demo.pass_time(0)
     await settled()
-    closed = world.log()[-1]
+    closed = demo.log()[-1]
     assert (closed["event"], closed["at_s"], closed["written_at_s"]) == ("closed", 103.0, 110.0)
     assert closed["reason"] == CloseReason.LEASE_LAPSED
 
 
-async def test_a_topic_that_did_serve_after_its_lease_is_on_record_with_that_moment(world: World) -> None:
-    topic = await world.open()
-    world.clock.now_s += 5
+async def test_a_topic_that_did_serve_after_its_lease_is_on_record_with_that_moment(demo: DemoHosting) -> None:
+    topic = await demo.open()
+    demo.clock.now_s += 5
     topic.accept(0, 1, b"x")
-    world.pass_time(5)
+    demo.pass_time(5)
     await settled()
-    assert next(record for record in world.log() if record["event"] == "closed")["at_s"] == 105.0
+    assert next(record for record in demo.log() if record["event"] == "closed")["at_s"] == 105.0
 
 
-async def test_a_topic_that_nobody_wants_any_more_is_closed(world: World) -> None:
-    await world.open()
+async def test_a_topic_that_nobody_wants_any_more_is_closed(demo: DemoHosting) -> None:
+    await demo.open()
     async with asyncio.timeout(10.0):
-        await world.hosting.close(TOPIC)
-    assert [(record["event"], record.get("reason")) for record in world.log()] == [("opened", None), ("closed", "left")]
+        await demo.hosting.close(TOPIC)
+    assert [(record["event"], record.get("reason")) for record in demo.log()] == [("opened", None), ("closed", "left")]
 
 
-async def test_an_unload_waits_until_a_subscriber_has_what_was_accepted(world: World) -> None:
-    topic, link = await world.open(), Link()
+async def test_an_unload_waits_until_a_subscriber_has_what_was_accepted(demo: DemoHosting) -> None:
+    topic, link = await demo.open(), Link()
     subscriber = Channel(link, 1)
     topic.attach_subscriber(subscriber)
     assert topic.accept(0, 3, b"abc")
-    unload = world.unload()
-    again = world.unload()
+    unload = demo.unload()
+    again = demo.unload()
     await settled()
     assert not unload.done()
-    assert not world.host.serves(topic), "nothing new while it drains"
-    assert await world.host.find_or_open(TOPIC) is None
+    assert not demo.host.serves(topic), "nothing new while it drains"
+    assert await demo.host.find_or_open(TOPIC) is None
     topic.confirm(subscriber, 0, 3)
     await asyncio.gather(unload, again)
     assert link.kinds() == [Kind.MESSAGES, Kind.CLOSED]
-    assert world.log_events() == ["opened", "closed"]
+    assert demo.log_events() == ["opened", "closed"]
 
 
-async def test_a_lapse_in_the_middle_of_an_unload_closes_at_once_and_says_what_was_dropped(world: World) -> None:
-    topic, link = await world.open(), Link()
+async def test_a_lapse_in_the_middle_of_an_unload_closes_at_once_and_says_what_was_dropped(demo: DemoHosting) -> None:
+    topic, link = await demo.open(), Link()
     topic.attach_subscriber(Channel(link, 1))
     topic.accept(0, 3, b"abc")
-    unload = world.unload()
+    unload = demo.unload()
     await settled()
-    world.pass_time(3)
+    demo.pass_time(3)
     await unload
-    dropped = next(record for record in world.log() if record["event"] == "dropped")
+    dropped = next(record for record in demo.log() if record["event"] == "dropped")
     assert dropped["ranges"] == [[0, 3]]
     assert link.sent[-1].text == CloseReason.LEASE_LAPSED
 

@@ -36,14 +36,10 @@ async def node(cluster: Cluster) -> RunningNode:
     return cluster.nodes[0]
 
 
-def bundles(node: RunningNode) -> list[str]:
-    return [str(each) for each in node.node.view.namespaces["t/ns"].state.bundles.ranges()]
-
-
 async def test_a_bundle_is_split_by_the_configured_algorithm(node: RunningNode) -> None:
     reply = await node.put(f"{NS}/{WHOLE}/split")
     assert (reply.status, reply.body) == (204, b"")
-    assert bundles(node) == CUT
+    assert node.ranges_of() == CUT
 
 
 @pytest.mark.parametrize("body", [b"", b"null", b"[]"])
@@ -53,7 +49,7 @@ async def test_a_bundle_is_split_by_the_algorithm_that_is_asked_for(
 ) -> None:
     reply = await node.put(f"{NS}/{WHOLE}/split?splitAlgorithmName={algorithm}&unload=false", data=body)
     assert reply.status == 204
-    assert len(bundles(node)) > 1
+    assert len(node.ranges_of()) > 1
 
 
 async def test_a_bundle_is_split_at_positions_and_those_outside_are_left_out(node: RunningNode) -> None:
@@ -61,17 +57,17 @@ async def test_a_bundle_is_split_at_positions_and_those_outside_are_left_out(nod
     path = f"{NS}/{CUT[0]}/split?splitAlgorithmName=specified_positions_divide"
     reply = await node.put(path, json=[0, 16, 4096, 0x7FFFFFFF, 0xFFFFFFFF])
     assert reply.status == 204
-    assert bundles(node)[:3] == ["0x00000000_0x00000010", "0x00000010_0x00001000", "0x00001000_0x7fffffff"]
-    (low, *_) = bundles(node)
+    assert node.ranges_of()[:3] == ["0x00000000_0x00000010", "0x00000010_0x00001000", "0x00001000_0x7fffffff"]
+    (low, *_) = node.ranges_of()
     path = f"{NS}/{low}/split?splitAlgorithmName=specified_positions_divide"
     assert (await node.put(path, json=[0x80000000])).status == 204
-    assert len(bundles(node)) == 4
+    assert len(node.ranges_of()) == 4
 
 
 async def test_where_there_is_no_place_to_cut_nothing_is_done(cluster: Cluster, node: RunningNode) -> None:
     cluster.brokers["b1:8080"].topics.clear()
     assert (await node.put(f"{NS}/{WHOLE}/split?splitAlgorithmName=topic_count_equally_divide")).status == 204
-    assert bundles(node) == [WHOLE]
+    assert node.ranges_of() == [WHOLE]
 
 
 async def test_parts_are_unloaded_if_that_is_wanted(cluster: Cluster, node: RunningNode) -> None:
@@ -88,7 +84,7 @@ async def test_a_bundle_is_split_by_what_it_is_known_for(cluster: Cluster, node:
     await agent.report(a_record("b1:8080", {f"t/ns/{WHOLE}": load_of(5.0, topics=3)}, agent_url=agent.url))
     await eventually(lambda: node.node.desk.snapshot().bundles.topics.sum() > 0)
     assert (await node.put(f"{NS}/{which}/split")).status == 204
-    assert bundles(node) == CUT
+    assert node.ranges_of() == CUT
 
 
 @pytest.mark.parametrize(
@@ -116,7 +112,7 @@ async def test_a_split_that_cannot_be_asked_for_is_refused_and_changes_nothing(
     reply = await node.put(path) if body is None else await node.put(path, json=body)
     assert reply.status == status
     assert reason in reply.reason
-    assert bundles(node) == [WHOLE]
+    assert node.ranges_of() == [WHOLE]
 
 
 async def test_a_body_that_is_no_json_is_refused(node: RunningNode) -> None:
@@ -136,7 +132,7 @@ async def test_an_owner_that_does_not_name_its_topics_is_said(cluster: Cluster, 
 async def test_any_node_takes_a_split_and_has_the_leader_do_it(cluster: Cluster) -> None:
     standby = await cluster.start_node()
     assert (await standby.put(f"{NS}/{WHOLE}/split")).status == 204
-    await cluster.known_everywhere(lambda node: bundles(node) == CUT)
+    await cluster.known_everywhere(lambda node: node.ranges_of() == CUT)
 
 
 async def test_two_neighbours_become_one(node: RunningNode) -> None:
@@ -145,7 +141,7 @@ async def test_two_neighbours_become_one(node: RunningNode) -> None:
     assert (reply.status, reply.json()) == (200, {"bundle": f"t/ns/{WHOLE}"})
     await node.put(f"{NS}/{WHOLE}/split")
     reply = await node.ask("POST", f"{MERGE}/{CUT[0]}/merge")
-    assert (reply.status, bundles(node)) == (200, [WHOLE])
+    assert (reply.status, node.ranges_of()) == (200, [WHOLE])
 
 
 @pytest.mark.parametrize(
@@ -169,7 +165,7 @@ async def test_a_merge_that_cannot_be_asked_for_is_refused_and_changes_nothing(
     reply = await node.ask("POST", f"{MERGE}/{bundle}/merge", **options)
     assert reply.status == status
     assert reason in reply.reason
-    assert bundles(node) == CUT
+    assert node.ranges_of() == CUT
 
 
 async def test_bundles_of_two_owners_are_not_merged(cluster: Cluster, node: RunningNode) -> None:

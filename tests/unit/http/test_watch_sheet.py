@@ -69,7 +69,7 @@ class Follower:
 
 
 @dataclass
-class World:
+class ChangingView:
     """A view that changes, as nodes see it change."""
 
     view: ClusterView = field(default_factory=ClusterView)
@@ -143,25 +143,25 @@ HAPPENINGS = st.lists(
 def test_whoever_follows_however_seldom_and_by_whichever_node_knows_in_the_end_what_there_is(
     happenings: list[tuple[str, int]], seldom: int
 ) -> None:
-    world, here, there = World(), Sheet(NAME), Sheet(NAME)
+    changing, here, there = ChangingView(), Sheet(NAME), Sheet(NAME)
     often, rarely, wanderer = Follower(), Follower(), Follower()
-    world.look(here)
-    world.look(there)
+    changing.look(here)
+    changing.look(there)
     for number, (what, where) in enumerate([*happenings, ("look", 0), ("other", 0)]):
         if what == "look":
-            world.look(here)
+            changing.look(here)
             often.catch_up(here)
             if where == seldom:
                 rarely.catch_up(here)
         elif what == "other":
-            world.look(there)
+            changing.look(there)
             node = (here, there)[number % 2]
             wanderer.place = node.place_of(wanderer.id)
             wanderer.catch_up(node)
         else:
-            world.change(what, where)
+            changing.change(what, where)
     for sheet in (here, there):
-        world.look(sheet)
+        changing.look(sheet)
     rarely.catch_up(here)
     often.catch_up(here)
     wanderer.place = there.place_of(wanderer.id)
@@ -173,13 +173,13 @@ def test_whoever_follows_however_seldom_and_by_whichever_node_knows_in_the_end_w
 
 
 def test_what_changed_is_told_as_it_is_now_and_the_same_bytes_go_to_all() -> None:
-    world, sheet = World(), Sheet(NAME)
-    assert world.look(sheet)
+    changing, sheet = ChangingView(), Sheet(NAME)
+    assert changing.look(sheet)
     start = sheet.place
     for _ in range(3):
-        world.change("move", 1)
-        assert world.look(sheet)
-    assert not world.look(sheet)
+        changing.change("move", 1)
+        assert changing.look(sheet)
+    assert not changing.look(sheet)
     kind, _, told = read(sheet.since(start))
     assert (kind, told["version"]) == ("change", 3)
     assert list(told["bundles"].values()) == [{"state": "Owned", "version": 3, "owner": "b2:8080"}]
@@ -188,41 +188,41 @@ def test_what_changed_is_told_as_it_is_now_and_the_same_bytes_go_to_all() -> Non
 
 
 def test_who_is_too_far_behind_gets_the_whole_and_so_does_who_knows_what_was_long_ago() -> None:
-    world, sheet = World(), Sheet(NAME)
-    world.look(sheet)
+    changing, sheet = ChangingView(), Sheet(NAME)
+    changing.look(sheet)
     start, old = sheet.place, sheet.id
     for number in range(STEPS_KEPT):
         assert sheet.place_of(old) == start
         assert number == 0 or read(sheet.since(start))[0] == "change"
-        world.change("move", 0)
-        world.look(sheet)
+        changing.change("move", 0)
+        changing.look(sheet)
     assert sheet.place_of(old) is None
     assert read(sheet.since(start))[0] == "snapshot"
 
 
 def test_another_hash_function_is_another_namespace_and_events_of_many_places_are_not_kept() -> None:
-    world, sheet = World(), Sheet(NAME)
-    world.look(sheet)
+    changing, sheet = ChangingView(), Sheet(NAME)
+    changing.look(sheet)
     places = []
     for _ in range(40):
         places.append(sheet.place)
-        world.change("move", 0)
-        world.look(sheet)
+        changing.change("move", 0)
+        changing.look(sheet)
     for place in places:
         sheet.since(place)
     assert len(sheet._made) <= 16
     start = sheet.place
-    world.put(an_entry(4, HashFunction.CRC32).state)
-    world.look(sheet)
+    changing.put(an_entry(4, HashFunction.CRC32).state)
+    changing.look(sheet)
     kind, _, told = read(sheet.since(start))
     assert (kind, told["hashFunction"]) == ("snapshot", "crc32")
 
 
 def test_a_record_that_says_nothing_new_is_no_step() -> None:
-    world, sheet = World(), Sheet(NAME)
-    world.look(sheet)
+    changing, sheet = ChangingView(), Sheet(NAME)
+    changing.look(sheet)
     before = sheet.id
-    state = world.view.namespaces[NAME].state
-    world.put(state.with_ownerships({0: replace(state.ownerships[0], reason="another", since_ms=5)}))
-    assert not world.look(sheet)
+    state = changing.view.namespaces[NAME].state
+    changing.put(state.with_ownerships({0: replace(state.ownerships[0], reason="another", since_ms=5)}))
+    assert not changing.look(sheet)
     assert sheet.id == before

@@ -56,10 +56,6 @@ async def an_owner(cluster: Cluster, topics: dict[str, Load] | None = None, **po
     return agent
 
 
-def bundles(node: RunningNode) -> list[str]:
-    return [str(each) for each in node.node.view.namespaces["t/ns"].state.bundles.ranges()]
-
-
 def states(node: RunningNode) -> set[tuple[OwnershipState, str | None, int]]:
     """State, owner and version of each bundle."""
     found = node.node.view.namespaces["t/ns"].state.ownerships
@@ -75,7 +71,8 @@ async def test_a_bundle_is_cut_in_the_middle_and_both_parts_stay_where_it_was(
 ) -> None:
     agent = await an_owner(cluster)
     parts = await leader.node.reshaper.split(WHOLE)
-    assert [str(part.range) for part in parts] == bundles(leader) == ["0x00000000_0x7fffffff", "0x7fffffff_0xffffffff"]
+    assert [str(part.range) for part in parts] == leader.ranges_of()
+    assert leader.ranges_of() == ["0x00000000_0x7fffffff", "0x7fffffff_0xffffffff"]
     assert states(leader) == {(OwnershipState.OWNED, "b1:8080", 2)}
     await eventually(lambda: agent.boundaries == [("t/ns", ["0x00000000", "0x7fffffff", "0xffffffff"])])
     assert agent.unloads == []
@@ -102,14 +99,14 @@ async def test_a_bundle_is_cut_at_several_places_at_once(cluster: Cluster, leade
     leader.node.live.apply({"loadBalancerNamespaceBundleMaxMsgRate": "4000"})
     parts = await leader.node.reshaper.split(WHOLE, algorithm="flow_or_qps_equally_divide")
     assert len(parts) == 4
-    assert len(bundles(leader)) == 4
+    assert len(leader.ranges_of()) == 4
     assert states(leader) == {(OwnershipState.OWNED, "b1:8080", 2)}
 
 
 async def test_a_bundle_is_cut_where_an_operator_says(cluster: Cluster, leader: RunningNode) -> None:
     await an_owner(cluster, {})
     await leader.node.reshaper.split(WHOLE, algorithm="specified_positions_divide", positions=[0, 5, 0x80000000])
-    assert bundles(leader) == ["0x00000000_0x00000005", "0x00000005_0x80000000", "0x80000000_0xffffffff"]
+    assert leader.ranges_of() == ["0x00000000_0x00000005", "0x00000005_0x80000000", "0x80000000_0xffffffff"]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +123,7 @@ async def test_a_split_that_cannot_be_asked_for_is_refused(
     await an_owner(cluster)
     with pytest.raises(SplitRefusedError, match=complaint):
         await leader.node.reshaper.split(WHOLE, algorithm=algorithm, positions=positions)
-    assert bundles(leader) == ["0x00000000_0xffffffff"]
+    assert leader.ranges_of() == ["0x00000000_0xffffffff"]
 
 
 async def test_a_range_of_one_hash_or_that_is_no_bundle_is_refused(cluster: Cluster, leader: RunningNode) -> None:
@@ -143,7 +140,7 @@ async def test_where_the_algorithm_finds_no_place_nothing_is_done_and_it_is_said
 ) -> None:
     await an_owner(cluster, dict(list(TOPICS.items())[:1]))
     assert await leader.node.reshaper.split(WHOLE, algorithm="topic_count_equally_divide") == []
-    assert bundles(leader) == ["0x00000000_0xffffffff"]
+    assert leader.ranges_of() == ["0x00000000_0xffffffff"]
     (entry,) = journalled(leader, "split")
     assert (entry["acted"], entry["reason"]) == (False, "no_split_boundary")
     assert entry["sentence"] == "No split because the algorithm finds no place at which to cut its 1 topics"
@@ -206,7 +203,7 @@ async def test_of_two_splits_of_a_bundle_at_once_one_is_done(cluster: Cluster, l
         leader.node.reshaper.split(WHOLE), leader.node.reshaper.split(WHOLE), return_exceptions=True
     )
     assert sorted(isinstance(outcome, BundleNotFoundError) for outcome in outcomes) == [False, True]
-    assert len(bundles(leader)) == 2
+    assert len(leader.ranges_of()) == 2
 
 
 async def test_the_parts_are_unloaded_if_that_is_wanted(cluster: Cluster, leader: RunningNode) -> None:
@@ -244,7 +241,7 @@ async def test_a_part_that_is_not_unloaded_is_said_and_a_mistake_is_not_hidden(
             WHOLE, algorithm="specified_positions_divide", positions=[0x40000000, 0x80000000], unload=True
         )
         await eventually(lambda: not leader.node.reshaper._tasks)
-    assert [part for part, _ in tried] == bundles(leader)
+    assert [part for part, _ in tried] == leader.ranges_of()
     assert {given for _, given in tried} == {(None, SplitReason.ADMIN_SPLIT, ())}
     said = [(each["event"], each.get("bundle")) for each in logs if each["log_level"] in ("warning", "error")]
     assert sorted(said, key=str) == [
@@ -266,7 +263,7 @@ async def test_a_split_that_nobody_waits_for_any_more_is_given_up(cluster: Clust
     assert leader.node.reshaper.under_way == frozenset()
     source.may_answer.set()
     await unloading
-    assert bundles(leader) == ["0x00000000_0xffffffff"]
+    assert leader.ranges_of() == ["0x00000000_0xffffffff"]
 
 
 async def test_history_is_divided_by_what_the_topics_carry_and_written_soon(
@@ -298,7 +295,7 @@ async def test_history_is_divided_by_what_the_topics_carry_and_written_soon(
 async def test_neighbours_of_one_owner_become_one(cluster: Cluster, leader: RunningNode) -> None:
     agent = await an_owner(cluster)
     await leader.node.reshaper.split(WHOLE)
-    low, high = (BundleName.parse(f"t/ns/{text}") for text in bundles(leader))
+    low, high = (BundleName.parse(f"t/ns/{text}") for text in leader.ranges_of())
     merged = await leader.node.reshaper.merge(high, low.range, MergeReason.ADMIN_MERGE)
     assert merged == WHOLE
     assert states(leader) == {(OwnershipState.OWNED, "b1:8080", 3)}
@@ -314,7 +311,7 @@ async def test_bundles_that_are_no_neighbours_or_have_two_owners_are_not_merged(
     cluster: Cluster, leader: RunningNode
 ) -> None:
     await an_owner(cluster, bundles={"numBundles": 4})
-    first, second, third, last = (BundleName.parse(f"t/ns/{text}") for text in bundles(leader))
+    first, second, third, last = (BundleName.parse(f"t/ns/{text}") for text in leader.ranges_of())
     with pytest.raises(BoundariesError, match=r"with: .* is no neighbour of"):
         await leader.node.reshaper.merge(first, third.range, MergeReason.ADMIN_MERGE)
     with pytest.raises(BoundariesError, match="is the last one"):
@@ -331,7 +328,7 @@ async def test_two_bundles_that_nobody_owns_become_one_of_nobody(cluster: Cluste
     await cluster.a_namespace("t/ns", bundles={"numBundles": 2})
     await leader.node.reshaper.merge(LOW, HIGH.range, MergeReason.ADMIN_MERGE)
     assert states(leader) == {(OwnershipState.FREE, None, 1)}
-    assert bundles(leader) == ["0x00000000_0xffffffff"]
+    assert leader.ranges_of() == ["0x00000000_0xffffffff"]
 
 
 async def test_so_do_two_whose_owners_have_gone(cluster: Cluster, leader: RunningNode) -> None:
@@ -343,14 +340,14 @@ async def test_so_do_two_whose_owners_have_gone(cluster: Cluster, leader: Runnin
         await eventually(lambda: not leader.node.view.registrations)
     await leader.node.reshaper.merge(LOW, HIGH.range, MergeReason.ADMIN_MERGE)
     assert {(state, owner) for state, owner, _ in states(leader)} == {(OwnershipState.FREE, None)}
-    assert bundles(leader) == ["0x00000000_0xffffffff"]
+    assert leader.ranges_of() == ["0x00000000_0xffffffff"]
 
 
 async def test_the_largest_and_the_hottest_bundle_are_found_by_what_is_reported(
     cluster: Cluster, leader: RunningNode
 ) -> None:
     agent = await an_owner(cluster, bundles={"numBundles": 4})
-    names = [f"t/ns/{text}" for text in bundles(leader)]
+    names = [f"t/ns/{text}" for text in leader.ranges_of()]
     find = leader.node.reshaper.find_bundle
     assert (find(NS, LARGEST), find(NS, HOT)) == (None, None)
     stats = {names[1]: load_of(1.0, topics=9), names[2]: load_of(5.0, topics=3), names[3]: load_of(9.0, topics=0)}
@@ -365,5 +362,5 @@ async def test_a_lookup_during_a_split_is_answered(cluster: Cluster, leader: Run
     splitting = asyncio.gather(*(leader.node.reshaper.split(WHOLE) for _ in range(2)), return_exceptions=True)
     replies = await asyncio.gather(*(leader.lookup(topic) for topic in TOPICS))
     await splitting
-    assert len(bundles(leader)) == 2
+    assert len(leader.ranges_of()) == 2
     assert {reply.status for reply in replies} == {200}

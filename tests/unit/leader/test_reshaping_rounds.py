@@ -49,10 +49,6 @@ async def reported(cluster: Cluster, stats: dict[str, NamespaceBundleStats]) -> 
     await eventually(lambda: intake.reports_applied > before)
 
 
-def bundles(node: RunningNode) -> list[str]:
-    return [str(each) for each in node.node.view.namespaces["t/ns"].state.bundles.ranges()]
-
-
 def configure(node: RunningNode, **values: str) -> None:
     assert node.node.live.apply({**node.node.live.overrides, **values}) == []
 
@@ -75,7 +71,7 @@ async def test_a_bundle_above_a_limit_is_split_once_it_is_reported(cluster: Clus
     assert journalled(leader, "split", "cluster")["reason"] == "nothing_to_split"
     await reported(cluster, {WHOLE: MANY})
     await leader.node.reshaping.round()
-    assert bundles(leader) == CUT
+    assert leader.ranges_of() == CUT
     entry = journalled(leader, "split", WHOLE)
     assert (entry["reason"], entry["acted"]) == ("topics", True)
     assert entry["sentence"] == (
@@ -104,7 +100,7 @@ async def test_the_rule_waits_for_its_interval(cluster: Cluster, leader: Running
     await two_brokers(cluster)
     await reported(cluster, {WHOLE: MANY})
     configure(leader, loadBalancerSplitIntervalMinutes="0.0001")
-    await eventually(lambda: bundles(leader) == CUT)
+    await eventually(lambda: leader.ranges_of() == CUT)
 
 
 async def test_the_long_term_rate_counts_and_several_boundaries_are_used_at_once(
@@ -114,7 +110,7 @@ async def test_the_long_term_rate_counts_and_several_boundaries_are_used_at_once
     configure(leader, defaultNamespaceBundleSplitAlgorithm="flow_or_qps_equally_divide")
     await reported(cluster, {WHOLE: load_of(0.1, msg_rate=50_000.0, topics=40)})
     await leader.node.reshaping.round()
-    assert len(bundles(leader)) == 4
+    assert len(leader.ranges_of()) == 4
     assert journalled(leader, "split", WHOLE)["why"]["parts"] == 4
     history = leader.node.view.model.bundle_averages("t/ns")
     assert sum(each.long[0] for each in history.values()) == pytest.approx(50_000)
@@ -125,7 +121,7 @@ async def test_a_bundle_that_one_topic_fills_is_not_split(cluster: Cluster, lead
     agent.topics[TOPICS[0]] = (49_000.0, 49_000.0, 1.0, 1.0)
     await reported(cluster, {WHOLE: load_of(0.1, msg_rate=50_000.0, topics=40)})
     await leader.node.reshaping.round()
-    assert len(bundles(leader)) == 1
+    assert len(leader.ranges_of()) == 1
     entry = journalled(leader, "split", WHOLE)
     assert (entry["reason"], entry["acted"]) == ("one_hot_topic", False)
     assert "partition the topic" in entry["sentence"]
@@ -138,7 +134,7 @@ async def test_a_report_that_is_not_to_be_believed_splits_nothing(cluster: Clust
     gate = leader.node.view.gate
     await eventually(lambda: gate.find_doubt(BrokerId("b1:8080")) is not None)
     await leader.node.reshaping.round()
-    assert len(bundles(leader)) == 1
+    assert len(leader.ranges_of()) == 1
     entry = journalled(leader, "split", "b1:8080")
     assert entry["reason"] == "report_not_believed"
     assert " s old" in entry["sentence"]
@@ -149,7 +145,7 @@ async def test_a_limit_on_bundles_says_what_it_blocks(cluster: Cluster, leader: 
     configure(leader, loadBalancerNamespaceMaximumBundles="1")
     await reported(cluster, {WHOLE: MANY})
     await leader.node.reshaping.round()
-    assert len(bundles(leader)) == 1
+    assert len(leader.ranges_of()) == 1
     entry = journalled(leader, "split", WHOLE)
     assert entry["reason"] == "namespace_has_maximum_bundles"
     assert "though it is above loadBalancerNamespaceBundleMaxTopics" in entry["sentence"]
@@ -169,7 +165,7 @@ async def test_a_round_that_cannot_split_anything_says_why(
     configure(leader, **values)
     await reported(cluster, {WHOLE: MANY})
     await leader.node.reshaping.round()
-    assert len(bundles(leader)) == 1
+    assert len(leader.ranges_of()) == 1
     assert journalled(leader, "split", "cluster")["reason"] == reason
 
 
@@ -197,7 +193,7 @@ async def test_an_owner_that_does_not_name_its_topics_is_not_split_where_they_ar
     configure(leader, defaultNamespaceBundleSplitAlgorithm="range_equally_divide")
     await reported(cluster, {WHOLE: MANY})
     await leader.node.reshaping.round()
-    assert bundles(leader) == CUT
+    assert leader.ranges_of() == CUT
 
 
 @pytest.mark.parametrize(
@@ -219,7 +215,7 @@ async def test_what_an_operator_holds_is_not_split(
     control(leader, controls)
     await reported(cluster, {WHOLE: MANY})
     await leader.node.reshaping.round()
-    assert len(bundles(leader)) == 1
+    assert len(leader.ranges_of()) == 1
     assert journalled(leader, "split", subject)["sentence"] == sentence
 
 
@@ -228,7 +224,7 @@ async def test_a_dry_run_says_what_would_be_split(cluster: Cluster, leader: Runn
     control(leader, Controls(dry_run=True))
     await reported(cluster, {WHOLE: MANY})
     await leader.node.reshaping.round()
-    assert len(bundles(leader)) == 1
+    assert len(leader.ranges_of()) == 1
     entry = journalled(leader, "would_split", WHOLE)
     assert (entry["acted"], entry["reason"], entry["source"]) == (False, "topics", "b1:8080")
 
@@ -275,7 +271,7 @@ async def test_the_extensible_rule_splits_what_was_above_a_limit_often_enough(
     assert leader.node.desk.split_state == {}
     await leader.node.desk.restore(memory)
     await leader.node.reshaping.round()
-    assert bundles(leader) == CUT
+    assert leader.ranges_of() == CUT
     assert leader.node.desk.split_state == {"hits": {}}
 
 
@@ -285,11 +281,11 @@ async def test_the_simple_load_manager_goes_by_the_latest_rates(cluster: Cluster
     for _ in range(3):
         await reported(cluster, {WHOLE: load_of(0.1, msg_rate=10_000.0, topics=40)})
     await leader.node.reshaping.round()
-    assert len(bundles(leader)) == 1
+    assert len(leader.ranges_of()) == 1
     await reported(cluster, {WHOLE: load_of(0.1, msg_rate=16_000.0, topics=40)})
     await leader.node.reshaping.round()
     assert journalled(leader, "split", WHOLE)["why"]["msg_rate_per_s"] == 32_000.0
-    assert bundles(leader) == CUT
+    assert leader.ranges_of() == CUT
 
 
 async def test_a_bundle_that_is_below_the_limits_again_has_no_hits(cluster: Cluster, leader: RunningNode) -> None:
@@ -342,7 +338,7 @@ async def test_a_split_that_fails_is_said_and_counted(
     await reported(cluster, {WHOLE: MANY})
     monkeypatch.setattr(base, "MAX_ZNODE_BYTES", 300)
     await leader.node.reshaping.round()
-    assert len(bundles(leader)) == 1
+    assert len(leader.ranges_of()) == 1
     entry = journalled(leader, "split", WHOLE)
     assert entry["sentence"].startswith("No split because it failed: ")
     metrics = (await leader.get("/metrics")).body.decode()
@@ -370,12 +366,12 @@ async def cold_neighbours(cluster: Cluster, number_of_bundles: int = 4) -> Runni
 async def test_cold_neighbours_are_merged_down_to_the_minimum_one_in_a_round(cluster: Cluster) -> None:
     leader = await cold_neighbours(cluster)
     await leader.node.reshaping.round()
-    assert bundles(leader) == ["0x00000000_0x40000000", "0x40000000_0x80000000", "0x80000000_0xffffffff"]
+    assert leader.ranges_of() == ["0x00000000_0x40000000", "0x40000000_0x80000000", "0x80000000_0xffffffff"]
     entry = journalled(leader, "merge", "t/ns/0x80000000_0xc0000000")
     assert (entry["reason"], entry["acted"], entry["source"]) == ("cold_neighbours", True, "b1:8080")
     await leader.node.reshaping.round()
     await leader.node.reshaping.round()
-    assert len(bundles(leader)) == 2
+    assert len(leader.ranges_of()) == 2
     assert journalled(leader, "merge", "t/ns")["reason"] == "namespace_has_minimum_bundles"
     label = 'reason="cold_neighbours"'
     metrics = (await leader.get("/metrics")).body.decode()
@@ -385,7 +381,7 @@ async def test_cold_neighbours_are_merged_down_to_the_minimum_one_in_a_round(clu
 async def test_nothing_is_merged_unless_it_is_wanted(cluster: Cluster, leader: RunningNode) -> None:
     await two_brokers(cluster, number_of_bundles=8)
     await leader.node.reshaping.round()
-    assert len(bundles(leader)) == 8
+    assert len(leader.ranges_of()) == 8
     assert journalled(leader, "merge", "cluster")["sentence"] == (
         "No merge because loadBalancerAutoBundleMergeEnabled False"
     )
@@ -395,7 +391,7 @@ async def test_neighbours_that_changed_a_moment_ago_are_left_alone(cluster: Clus
     leader = await cold_neighbours(cluster)
     configure(leader, loadBalancerBundleMergeMinAgeMinutes="60")
     await leader.node.reshaping.round()
-    assert len(bundles(leader)) == 4
+    assert len(leader.ranges_of()) == 4
     entry = journalled(leader, "merge", "t/ns")
     assert (entry["reason"], entry["why"]["young"]) == ("no_cold_neighbours", 3)
 
@@ -409,7 +405,7 @@ async def test_held_neighbours_are_not_merged_and_a_dry_run_only_says_what_would
     control(leader, Controls(dry_run=True))
     await reported(cluster, {})
     await leader.node.reshaping.round()
-    assert len(bundles(leader)) == 4
+    assert len(leader.ranges_of()) == 4
     said = journalled(leader, "would_merge", names[0])
     assert (said["acted"], said["destination"]) == (False, said["source"])
     assert said["source"] is not None
@@ -419,6 +415,6 @@ async def test_a_merge_that_fails_is_said(cluster: Cluster, monkeypatch: pytest.
     leader = await cold_neighbours(cluster)
     monkeypatch.setattr(base, "MAX_ZNODE_BYTES", 300)
     await leader.node.reshaping.round()
-    assert len(bundles(leader)) == 4
+    assert len(leader.ranges_of()) == 4
     entry = journalled(leader, "merge", "t/ns/0x80000000_0xc0000000")
     assert (entry["reason"], entry["acted"]) == ("merge_failed", False)

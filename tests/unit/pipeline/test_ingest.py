@@ -11,8 +11,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.builders import bundle
-from support.frames import HOUR_MS, MINUTE_MS, START_MS, files_of, history_of, reported
+from support.frames import (
+    HOUR_MS,
+    MINUTE_MS,
+    START_MS,
+    cut_in_half,
+    damage_pages,
+    files_of,
+    history_of,
+    write_three_hours,
+)
 
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
@@ -40,7 +48,6 @@ GOOD = {
     "sessions": 1,
     "cache_bytes": 0,
 }
-LOAD = (1.001, 2.0, 3.0, 4.0)
 
 
 def bundle_rows(*rows: dict[str, Any]) -> pa.Table:
@@ -139,11 +146,7 @@ def test_a_bandwidth_that_a_broker_of_pulsars_does_not_know_is_none() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three hours with a report each, in a file each."""
-    folder = tmp_path / "history"
-    for hour in range(3):
-        history_of(folder, [(hour * HOUR_MS, reported("a", {bundle(1): LOAD, bundle(2): LOAD}))], first=hour)
-    return folder
+    return write_three_hours(tmp_path / "history")
 
 
 Cleaned = dict[tuple[str, str], list[dict[str, Any]]]
@@ -270,23 +273,11 @@ def test_a_column_that_an_older_schema_has_not_is_missing(folder: Path) -> None:
     assert found["clean_broker_reports", "day"][0]["latency_ms"] is None
 
 
-def half_written(file: Path) -> None:
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
-
-
-def damaged_pages(file: Path) -> None:
-    """Everything but the beginning and the footer, which is all that is looked at beforehand."""
-    data = bytearray(file.read_bytes())
-    footer = int.from_bytes(data[-8:-4], "little") + 8
-    data[4:-footer] = bytes(255 for _ in data[4:-footer])
-    file.write_bytes(data)
-
-
 def of_text(file: Path) -> None:
     rewritten(file, topics=pa.array(["many", "more"]))
 
 
-@pytest.mark.parametrize("damage", [half_written, damaged_pages, of_text])
+@pytest.mark.parametrize("damage", [cut_in_half, damage_pages, of_text])
 def test_a_file_that_cannot_be_read_is_named_and_none_of_its_rows_count(
     folder: Path, damage: Callable[[Path], None]
 ) -> None:

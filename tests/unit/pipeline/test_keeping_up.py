@@ -89,7 +89,7 @@ class Disk:
         self.files[f"{self.root}/{path}"] = data
 
 
-class World:
+class TablesInMemory:
     """Tables of which is known what they were made of, and a process that may be killed between any two writes."""
 
     def __init__(self) -> None:
@@ -133,27 +133,27 @@ class World:
 class Patched(KeepingUp):
     """Keeps up without Spark."""
 
-    def __init__(self, world: World, url: str, *, anew: bool) -> None:
-        self._world = world
+    def __init__(self, memory: TablesInMemory, url: str, *, anew: bool) -> None:
+        self._memory = memory
         tables = SimpleNamespace(has=lambda _: True)
-        super().__init__(cast("Any", world.disk), cast("Any", tables), url, anew=anew)
+        super().__init__(cast("Any", memory.disk), cast("Any", tables), url, anew=anew)
 
     def _clean(self, history: Any, units: Sequence[Unit]) -> None:  # noqa: ANN401 - a drawn one
         for unit in units:
-            self._world.write()
-            self._world.clean[unit] = history.of(unit)
-        self._world.write()
+            self._memory.write()
+            self._memory.clean[unit] = history.of(unit)
+        self._memory.write()
 
     def _average(self, units: Sequence[Unit], ends: Ends, end_ms: int, overloaded: float) -> None:
         assert ends == self._ends()
-        assert overloaded == self._world.overloaded
+        assert overloaded == self._memory.overloaded
         for unit in units:
-            self._world.write()
-            self._world.windows[unit] = self._world.windows_of(unit, end_ms)
-        self._world.write()
+            self._memory.write()
+            self._memory.windows[unit] = self._memory.windows_of(unit, end_ms)
+        self._memory.write()
 
     def _ends(self) -> Ends:
-        return Ends({} if self._world.ended_ms is None else {1: self._world.ended_ms}, NOBODY)
+        return Ends({} if self._memory.ended_ms is None else {1: self._memory.ended_ms}, NOBODY)
 
 
 @pytest.fixture(autouse=True)
@@ -164,8 +164,8 @@ def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def memory() -> TablesInMemory:
+    return TablesInMemory()
 
 
 MOMENTS = st.none() | st.integers(0, DAYS * 48).map(lambda half_hours: half_hours * HOUR_MS // 2)
@@ -179,69 +179,69 @@ CHANGES = st.one_of(
 )
 
 
-def change(world: World, what: str, *given: Any) -> None:  # noqa: ANN401 - by what it is
+def change(memory: TablesInMemory, what: str, *given: Any) -> None:  # noqa: ANN401 - by what it is
     if what == "put":
-        world.history.put(*given)
+        memory.history.put(*given)
     elif what == "remove":
-        world.history.there.pop(given, None)
+        memory.history.there.pop(given, None)
     elif what == "to_ms":
-        world.history.to_ms = given[0]
+        memory.history.to_ms = given[0]
     elif what != "take_in":
-        setattr(world, what, given[0])
-    elif world.history.files(BUNDLE_REPORTS):
-        world.killed_in = given[0]
+        setattr(memory, what, given[0])
+    elif memory.history.files(BUNDLE_REPORTS):
+        memory.killed_in = given[0]
         with suppress(KilledError):
-            world.take_in()
-            world.assert_current()
-        world.killed_in = None
+            memory.take_in()
+            memory.assert_current()
+        memory.killed_in = None
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(CHANGES, max_size=30))
 def test_whatever_happens_every_unit_is_made_of_what_there_is(changes: list[tuple[Any, ...]]) -> None:
-    world = World()
-    world.history.put(0, 0)
+    memory = TablesInMemory()
+    memory.history.put(0, 0)
     for each in changes:
-        change(world, *each)
-    world.history.to_ms = None
-    world.history.put(0, 12)
-    world.take_in()
-    world.assert_current()
-    assert world.take_in() == ([], [])
+        change(memory, *each)
+    memory.history.to_ms = None
+    memory.history.put(0, 12)
+    memory.take_in()
+    memory.assert_current()
+    assert memory.take_in() == ([], [])
 
 
 def keys(units: Iterable[Unit]) -> list[str]:
     return [unit.key for unit in units]
 
 
-def test_only_what_has_changed_is_made_anew(world: World) -> None:
+def test_only_what_has_changed_is_made_anew(memory: TablesInMemory) -> None:
     for day in range(DAYS):
         for hour in HOURS:
-            world.history.put(day, hour)
-    cleaned, averaged = world.take_in()
+            memory.history.put(day, hour)
+    cleaned, averaged = memory.take_in()
     assert keys(cleaned) == keys(averaged) == ["1970-01-01", "1970-01-02", "1970-01-03", "1970-01-04"]
-    world.history.put(1, 12)
-    assert [keys(each) for each in world.take_in()] == [["1970-01-02"], ["1970-01-02"]]
-    world.history.put(1, 23)
-    assert [keys(each) for each in world.take_in()] == [["1970-01-02"], ["1970-01-02", "1970-01-03"]]
-    world.ended_ms = 3 * DAY_MS + 1
-    assert [keys(each) for each in world.take_in()] == [[], ["1970-01-04"]]
-    del world.history.there[0, 0]
-    assert [keys(each) for each in world.take_in()] == [["1970-01-01"], ["1970-01-01"]]
+    memory.history.put(1, 12)
+    assert [keys(each) for each in memory.take_in()] == [["1970-01-02"], ["1970-01-02"]]
+    memory.history.put(1, 23)
+    assert [keys(each) for each in memory.take_in()] == [["1970-01-02"], ["1970-01-02", "1970-01-03"]]
+    memory.ended_ms = 3 * DAY_MS + 1
+    assert [keys(each) for each in memory.take_in()] == [[], ["1970-01-04"]]
+    del memory.history.there[0, 0]
+    assert [keys(each) for each in memory.take_in()] == [["1970-01-01"], ["1970-01-01"]]
 
 
 @pytest.mark.parametrize("why", ["rules", "history", "anew", "damaged"])
 def test_by_other_rules_of_another_history_and_where_it_is_wanted_all_is_made_anew(
-    world: World, monkeypatch: pytest.MonkeyPatch, why: str
+    memory: TablesInMemory, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    world.history.put(0, 0)
-    world.history.put(1, 0)
-    world.take_in()
+    memory.history.put(0, 0)
+    memory.history.put(1, 0)
+    memory.take_in()
     if why == "rules":
         monkeypatch.setattr(made_module, "RULES", made_module.RULES + 1)
     if why == "damaged":
-        world.disk.put(made_module.MADE, b"{")
-    again = world.take_in("/other" if why == "history" else "/h", anew=why == "anew")
+        memory.disk.put(made_module.MADE, b"{")
+    again = memory.take_in("/other" if why == "history" else "/h", anew=why == "anew")
     assert [keys(each) for each in again] == [["1970-01-01", "1970-01-02"]] * 2
 
 
