@@ -45,7 +45,8 @@ def server() -> AgentServer:
 
 
 def routes(app: web.Application) -> set[tuple[str, str]]:
-    return {(each.method, each.resource.canonical) for each in app.router.routes() if each.resource is not None}
+    resources = ((each.method, each.resource) for each in app.router.routes() if each.resource is not None)
+    return {(method, resource.canonical.removesuffix("/")) for method, resource in resources}
 
 
 def test_each_route_belongs_to_exactly_one_listener() -> None:
