@@ -27,28 +27,23 @@ def a_reading(at_s: float = 10.0, cpu_s: float = 5.0, nics: tuple[Nic, ...] = (a
     return HostReading(at_s, {BROKER: cpu_s}, 4.0, 512 * MIB, 2048 * MIB, nics)
 
 
-@pytest.mark.parametrize("nics", [1, 3])
-def test_a_declared_speed_counts_once_for_every_nic(nics: int) -> None:
-    cards = tuple(a_nic(f"eth{i}", speed=None) for i in range(nics))
-    assert bandwidth_limit(cards, 3.0) == nics * 3_000_000
-    assert bandwidth_limit(cards, 5.4) == pytest.approx(nics * 5_400_000)
-
-
-def test_a_declared_speed_goes_before_a_detected_one() -> None:
-    assert bandwidth_limit((a_nic(speed=1000),), 25.0) == 25_000_000
-
-
-def test_detected_speeds_are_added_up() -> None:
-    assert bandwidth_limit((a_nic("eth0", 10_000), a_nic("eth1", 1_000)), None) == 11_000_000
-
-
-def test_one_nic_of_unknown_speed_makes_the_whole_limit_unknown() -> None:
-    assert bandwidth_limit((a_nic("eth0", 10_000), a_nic("eth1", None)), None) is None
-
-
-@pytest.mark.parametrize("declared", [None, 10.0])
-def test_without_a_nic_the_limit_is_unknown(declared: float | None) -> None:
-    assert bandwidth_limit((), declared) is None
+@pytest.mark.parametrize(
+    ("speeds", "declared", "limit"),
+    [
+        pytest.param([None], 3.0, 3_000_000, id="declared"),
+        pytest.param([None], 5.4, 5_400_000, id="declared fraction"),
+        pytest.param([None] * 3, 3.0, 9_000_000, id="declared for each"),
+        pytest.param([None] * 3, 5.4, 16_200_000, id="declared fraction for each"),
+        pytest.param([1_000], 25.0, 25_000_000, id="declared before detected"),
+        pytest.param([10_000, 1_000], None, 11_000_000, id="sum of detected"),
+        pytest.param([10_000, None], None, None, id="one unknown"),
+        pytest.param([], None, None, id="no NIC"),
+        pytest.param([], 10.0, None, id="no NIC, declared"),
+    ],
+)
+def test_limit_of_bandwidth(speeds: list[int | None], declared: float | None, limit: float | None) -> None:
+    nics = tuple(a_nic(f"eth{number}", speed) for number, speed in enumerate(speeds))
+    assert bandwidth_limit(nics, declared) == (None if limit is None else pytest.approx(limit))
 
 
 def test_usage_is_what_was_used_between_two_readings() -> None:

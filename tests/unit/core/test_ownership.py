@@ -16,6 +16,7 @@ from loadmanager.core.ownership import (
     NamespaceState,
     Ownership,
     OwnershipState,
+    Registration,
     Stamp,
     abandon,
     assign,
@@ -38,38 +39,29 @@ def test_only_bundles_with_another_ownership_have_changed() -> None:
     assert after.owners_changed_since(after) == {}
 
 
-def test_a_free_bundle_is_assigned() -> None:
-    assert assign(FREE, A, STAMP) == Ownership(OwnershipState.OWNED, A, None, 1, 7, 1000, "test")
-
-
-def test_a_release_keeps_the_owner_until_it_is_complete() -> None:
-    leaving = release(owned(A), B, STAMP)
-    assert (leaving.state, leaving.owner, leaving.destination, leaving.version) == (OwnershipState.RELEASING, A, B, 2)
-    done = complete(leaving, STAMP)
-    assert (done.state, done.owner, done.destination, done.version) == (OwnershipState.OWNED, B, None, 3)
-
-
-def test_a_release_without_a_destination_leaves_the_bundle_free() -> None:
-    done = complete(releasing(A), STAMP)
-    assert (done.state, done.owner, done.destination, done.version) == (OwnershipState.FREE, None, None, 3)
-
-
-def test_a_release_can_end_at_another_destination_than_it_began_with() -> None:
-    assert complete(retarget(releasing(A), B), STAMP).owner == B
-
-
-def test_an_abandoned_release_leaves_the_source_as_owner_at_a_higher_version() -> None:
-    kept = abandon(releasing(A, B), STAMP)
-    assert (kept.state, kept.owner, kept.destination, kept.version) == (OwnershipState.OWNED, A, None, 3)
-
-
-def test_a_bundle_whose_owner_is_gone_is_inherited_in_one_step() -> None:
-    inherited = inherit(owned(A, version=4), B, STAMP)
-    assert inherited == Ownership(OwnershipState.OWNED, B, None, 5, 7, 1000, "test")
-
-
-def test_or_it_is_free() -> None:
-    assert owner_gone(owned(A, version=4), STAMP) == Ownership(OwnershipState.FREE, None, None, 5, 7, 1000, "test")
+@pytest.mark.parametrize(
+    ("after", "state", "owner", "destination", "version"),
+    [
+        pytest.param(assign(FREE, A, STAMP), OwnershipState.OWNED, A, None, 1, id="assign"),
+        pytest.param(release(owned(A), B, STAMP), OwnershipState.RELEASING, A, B, 2, id="release"),
+        pytest.param(complete(releasing(A, B), STAMP), OwnershipState.OWNED, B, None, 3, id="complete"),
+        pytest.param(
+            complete(releasing(A), STAMP), OwnershipState.FREE, None, None, 3, id="complete without destination"
+        ),
+        pytest.param(complete(retarget(releasing(A), B), STAMP), OwnershipState.OWNED, B, None, 3, id="retarget"),
+        pytest.param(abandon(releasing(A, B), STAMP), OwnershipState.OWNED, A, None, 3, id="abandon"),
+        pytest.param(inherit(owned(A, version=4), B, STAMP), OwnershipState.OWNED, B, None, 5, id="inherit"),
+        pytest.param(owner_gone(owned(A, version=4), STAMP), OwnershipState.FREE, None, None, 5, id="owner gone"),
+    ],
+)
+def test_a_transition_sets_every_field(
+    after: Ownership,
+    state: OwnershipState,
+    owner: Registration | None,
+    destination: Registration | None,
+    version: int,
+) -> None:
+    assert after == Ownership(state, owner, destination, version, 7, 1000, "test")
 
 
 @pytest.mark.parametrize(

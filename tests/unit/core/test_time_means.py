@@ -49,17 +49,45 @@ def noisy(spread: float, count: int, seed: int = 1) -> list[tuple[float, float]]
     return [(60.0 * number, load) for number, load in enumerate(loads.tolist())]
 
 
-def test_the_first_report_is_what_a_bundle_carries() -> None:
-    assert present(reported([(0, 7.0)]), 0) == pytest.approx([7.0])
-    assert sigma([(0, 7.0)]) == 0.0
+PART = 1 - math.exp(-600 / TAU_S)
+CALM = [(60.0 * minute, 100.0) for minute in range(20)]
+JUMP = [(0.0, 100.0), (60.0, 300.0)]
+RISE = [(0.0, 100.0), (60.0, 120.0)]
 
 
-def test_a_load_counts_for_as_long_as_it_stood() -> None:
-    part = 1 - math.exp(-600 / TAU_S)
-    model = reported([(0, 100.0), (60, 120.0)])
-    assert present(model, 60) == pytest.approx([100.0])
-    assert present(model, 660) == pytest.approx([100 + 20 * part])
-    assert present(reported([(0, 100.0), (60, 120.0), (660, 110.0)]), 660) == pytest.approx([100 + 20 * part])
+@pytest.mark.parametrize(
+    ("reports", "at_s", "load"),
+    [
+        pytest.param([(0, 7.0)], 0, 7.0, id="first report"),
+        pytest.param(RISE, 60, 100.0, id="new load has not stood"),
+        pytest.param(RISE, 660, 100 + 20 * PART, id="new load stands for a while"),
+        pytest.param([*RISE, (660, 110.0)], 660, 100 + 20 * PART, id="until the next report"),
+        pytest.param(JUMP, 60 + BELIEVED_S, 300.0, id="jump that stands"),
+        pytest.param([*JUMP, (200, 290.0)], 200, 300.0, id="jump that stood until the next report"),
+        pytest.param([(0, 300.0), (60, 100.0)], 60 + STOOD_S, 100.0, id="jump down that stands"),
+        pytest.param([*JUMP, (120, 320.0)], 120, 320.0, id="jump that is reported twice"),
+        pytest.param([*JUMP, (60 + STOOD_S, 100.0)], 60 + STOOD_S, 300.0, id="denied after it stood"),
+        pytest.param([*CALM, (1200, 300.0), (1400, 900.0)], 1400, 300.0, id="second jump has not stood"),
+        pytest.param([*CALM, (1200, 300.0), (1400, 900.0)], 1400 + STOOD_S, 900.0, id="second jump stands"),
+        pytest.param([(600, 100.0), (0, 110.0)], -500, 100.0, id="clock went backwards"),
+        pytest.param([(600, 100.0), (0, 110.0)], 1e9, 110.0, id="long after the clock went backwards"),
+    ],
+)
+def test_load_of_a_bundle_at_a_time(reports: Reports, at_s: float, load: float) -> None:
+    assert present(reported(reports), at_s) == pytest.approx([load])
+
+
+@pytest.mark.parametrize(
+    ("reports", "at_s"),
+    [
+        pytest.param(JUMP, 60 + BELIEVED_S - 1, id="not yet believed"),
+        pytest.param([*JUMP, (60 + BELIEVED_S, 100.0)], 60 + BELIEVED_S, id="denied by the next report"),
+        pytest.param([*JUMP, (120, 100.0)], 120, id="spike back to the same load"),
+        pytest.param([*JUMP, (120, 20.0)], 120, id="spike back to a lower load"),
+    ],
+)
+def test_a_jump_that_did_not_stand_counts_little(reports: Reports, at_s: float) -> None:
+    assert present(reported(reports), at_s)[0] < 120
 
 
 def test_ten_reports_of_one_moment_weigh_no_more_than_one() -> None:
@@ -67,42 +95,12 @@ def test_ten_reports_of_one_moment_weigh_no_more_than_one() -> None:
     assert present(reported(often), 500) == pytest.approx(present(reported(once), 500))
 
 
-def test_a_jump_that_stands_is_what_a_bundle_carries() -> None:
-    model = reported([(0, 100.0), (60, 300.0)])
-    assert present(model, 60 + BELIEVED_S - 1)[0] < 120
-    assert present(model, 60 + BELIEVED_S) == pytest.approx([300.0])
-    assert present(reported([(0, 100.0), (60, 300.0), (200, 290.0)]), 200) == pytest.approx([300.0])
-    assert present(reported([(0, 300.0), (60, 100.0)]), 60 + STOOD_S) == pytest.approx([100.0])
-
-
-def test_another_jump_after_one_that_stood_has_to_stand_itself() -> None:
-    calm = [(60.0 * minute, 100.0) for minute in range(20)]
-    model = reported([*calm, (1200, 300.0), (1400, 900.0)])
-    assert present(model, 1400) == pytest.approx([300.0])
-    assert present(model, 1400 + STOOD_S) == pytest.approx([900.0])
-
-
-def test_a_jump_that_is_reported_twice_is_what_a_bundle_carries() -> None:
-    assert present(reported([(0, 100.0), (60, 300.0), (120, 320.0)]), 120) == pytest.approx([320.0])
-
-
-def test_a_jump_that_was_believed_and_is_denied_by_the_next_report_has_not_been() -> None:
-    assert present(reported([(0, 100.0), (60, 300.0)]), 60 + BELIEVED_S) == pytest.approx([300.0])
-    assert present(reported([(0, 100.0), (60, 300.0), (60 + BELIEVED_S, 100.0)]), 60 + BELIEVED_S)[0] < 120
-    assert present(reported([(0, 100.0), (60, 300.0), (60 + STOOD_S, 100.0)]), 60 + STOOD_S) == pytest.approx([300.0])
-
-
-@pytest.mark.parametrize("back", [100.0, 20.0])
-def test_a_spike_is_not(back: float) -> None:
-    assert present(reported([(0, 100.0), (60, 300.0), (120, back)]), 120)[0] < 120
-
-
 def test_what_is_usual_is_learned_and_a_jump_does_not_change_it_by_much() -> None:
     reports = noisy(0.2, 300)
     assert sigma(reports) == pytest.approx(0.2, abs=0.05)
     steady = [(60.0 * minute, 100.0 + minute % 2) for minute in range(100)]
     assert sigma([*steady, (6000.0, 1000.0), (6060.0, 1000.0)]) < 0.1
-    assert sigma([(0.0, 0.0), (60.0, 0.0)]) == 0.0
+    assert sigma([(0.0, 0.0), (60.0, 0.0)]) == sigma([(0.0, 7.0)]) == 0.0
 
 
 def test_what_bursts_often_does_not_begin_anew_with_each_burst() -> None:
@@ -115,12 +113,6 @@ def test_of_noise_the_mean_is_near_what_is_carried() -> None:
     found = [present(reported(noisy(0.2, 120, seed)), 120 * 60)[0] for seed in range(20)]
     assert np.mean(found) == pytest.approx(100, rel=0.05)
     assert np.std(found) < 10
-
-
-def test_a_clock_that_goes_backwards_stands_still() -> None:
-    model = reported([(600, 100.0), (0, 110.0)])
-    assert present(model, -500) == pytest.approx([100.0])
-    assert present(model, 1e9) == pytest.approx([110.0])
 
 
 def test_what_is_no_amount_is_none_and_any_time_has_room() -> None:
