@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from loadmanager.core.leadership import (
+    Action,
     Campaign,
     Knowledge,
     Reassure,
@@ -35,69 +36,56 @@ FOLLOWING = replace(NOBODY_LEADS, leader=OTHER)
 LEADING = replace(NOBODY_LEADS, leader=OURS, term=Term(epoch=4, session_id=7))
 
 
-def test_a_node_campaigns_for_the_next_epoch_when_nobody_leads() -> None:
-    assert next_action(NOBODY_LEADS) == Campaign(4, replaces_leader=False)
+FORMER = replace(OTHER, epoch=3)
+LEFT_OVER = replace(OURS, session_id=6)
+UNREADABLE = Sighting("", "", epoch=0, session_id=7, czxid=41)
+PLANTED = Sighting("", "", epoch=0, session_id=0, czxid=41)
+UNSOUND = replace(NOBODY_LEADS, unsound_until_s=108.0, turn_s=1.0, open_since_s=99.5)
+"""The node's connection broke lately: it leaves others the first turn."""
+
+JOIN, REPLACE = Campaign(4, replaces_leader=False), Campaign(4, replaces_leader=True)
+ON_DOUBT = Campaign(4, replaces_leader=True, on_doubt=True)
 
 
 @pytest.mark.parametrize(
-    "ignorant",
+    ("knowledge", "action"),
     [
-        replace(NOBODY_LEADS, view_is_fresh=False),
-        replace(NOBODY_LEADS, now_s=110.0),
-        replace(NOBODY_LEADS, now_s=111.0),
-        replace(FOLLOWING, now_s=110.0, ended_czxid=40),
+        pytest.param(NOBODY_LEADS, JOIN, id="nobody leads"),
+        pytest.param(replace(NOBODY_LEADS, view_is_fresh=False), Wait(None), id="stale view"),
+        pytest.param(replace(NOBODY_LEADS, now_s=110.0), Wait(None), id="lease just lapsed"),
+        pytest.param(replace(NOBODY_LEADS, now_s=111.0), Wait(None), id="lease lapsed"),
+        pytest.param(replace(FOLLOWING, now_s=110.0, ended_czxid=40), Wait(None), id="leader ended, lease lapsed"),
+        pytest.param(FOLLOWING, Wait(None), id="somebody leads"),
+        pytest.param(replace(FOLLOWING, ended_czxid=40), REPLACE, id="leader's process ended"),
+        pytest.param(replace(FOLLOWING, ended_czxid=39), Wait(None), id="former leader's process ended"),
+        pytest.param(replace(FOLLOWING, silent_czxid=40), ON_DOUBT, id="leader is silent"),
+        pytest.param(replace(FOLLOWING, silent_czxid=39), Wait(None), id="former leader was silent"),
+        pytest.param(replace(FOLLOWING, silent_czxid=40, ended_czxid=40), REPLACE, id="leader is silent and ended"),
+        pytest.param(replace(FOLLOWING, is_doubted=True), Wait(None), id="doubt is for the leader"),
+        pytest.param(replace(FOLLOWING, leader=LEFT_OVER), REPLACE, id="own znode of an earlier session"),
+        pytest.param(replace(FOLLOWING, leader=UNREADABLE), REPLACE, id="unreadable znode of the own session"),
+        pytest.param(replace(FOLLOWING, leader=PLANTED), REPLACE, id="znode of no session"),
+        pytest.param(LEADING, Wait(110.0), id="leads until the lease ends"),
+        pytest.param(replace(LEADING, leader=FORMER, epoch_version=3), Wait(110.0), id="view lags behind the election"),
+        pytest.param(replace(LEADING, is_doubted=True), Reassure(4), id="doubted leader"),
+        pytest.param(
+            replace(LEADING, is_doubted=True, epoch_version=5),
+            StepDown(StepDownReason.EPOCH_MOVED_ON),
+            id="doubted leader of an old epoch",
+        ),
+        pytest.param(replace(LEADING, epoch_version=5, view_is_fresh=False), Wait(110.0), id="stale epoch"),
+        pytest.param(replace(LEADING, leader=None, view_is_fresh=False), Wait(110.0), id="stale absence of the leader"),
+        pytest.param(UNSOUND, Wait(100.5), id="unsound"),
+        pytest.param(replace(UNSOUND, leader=OURS), Vacate(4), id="unsound, own znode bars others"),
+        pytest.param(replace(UNSOUND, leader=PLANTED), Wait(100.5), id="unsound, others can replace the znode"),
+        pytest.param(replace(UNSOUND, now_s=100.5), JOIN, id="unsound, turn is over"),
+        pytest.param(replace(UNSOUND, unsound_until_s=100.0), JOIN, id="sound again"),
+        pytest.param(replace(NOBODY_LEADS, turn_s=1.0), JOIN, id="sound"),
+        pytest.param(replace(NOBODY_LEADS, unsound_until_s=108.0), JOIN, id="unsound, no turn to leave"),
     ],
 )
-def test_a_node_that_cannot_trust_its_view_or_its_session_does_not_campaign(ignorant: Knowledge) -> None:
-    assert next_action(ignorant) == Wait(None)
-
-
-def test_a_follower_waits_while_somebody_leads() -> None:
-    assert next_action(FOLLOWING) == Wait(None)
-
-
-def test_a_follower_replaces_a_leader_whose_process_has_ended() -> None:
-    assert next_action(replace(FOLLOWING, ended_czxid=40)) == Campaign(4, replaces_leader=True)
-
-
-def test_the_end_of_a_former_leader_says_nothing_about_the_present_one() -> None:
-    assert next_action(replace(FOLLOWING, ended_czxid=39)) == Wait(None)
-
-
-def test_a_follower_replaces_a_leader_that_is_silent_while_the_doubt_stands() -> None:
-    assert next_action(replace(FOLLOWING, silent_czxid=40)) == Campaign(4, replaces_leader=True, on_doubt=True)
-    assert next_action(replace(FOLLOWING, silent_czxid=39)) == Wait(None), "that was a former one"
-    assert next_action(replace(FOLLOWING, silent_czxid=40, ended_czxid=40)) == Campaign(4, replaces_leader=True)
-
-
-def test_a_leader_takes_a_doubt_away_if_it_may_go_on() -> None:
-    assert next_action(replace(LEADING, is_doubted=True)) == Reassure(4)
-    assert next_action(replace(LEADING, is_doubted=True, epoch_version=5)) == StepDown(StepDownReason.EPOCH_MOVED_ON)
-    assert next_action(replace(FOLLOWING, is_doubted=True)) == Wait(None), "it is for the leader"
-
-
-def test_a_node_that_finds_itself_as_the_leader_without_a_term_replaces_what_its_former_life_left() -> None:
-    left_over = replace(OURS, session_id=6)
-    assert next_action(replace(FOLLOWING, leader=left_over)) == Campaign(4, replaces_leader=True)
-
-
-def test_an_unreadable_leader_znode_that_hangs_on_the_own_session_is_replaced() -> None:
-    unreadable = Sighting("", "", epoch=0, session_id=7, czxid=41)
-    assert next_action(replace(FOLLOWING, leader=unreadable)) == Campaign(4, replaces_leader=True)
-
-
-def test_a_leader_znode_that_hangs_on_no_session_is_replaced() -> None:
-    planted = Sighting("", "", epoch=0, session_id=0, czxid=41)
-    assert next_action(replace(FOLLOWING, leader=planted)) == Campaign(4, replaces_leader=True)
-
-
-def test_a_leader_looks_again_when_its_lease_would_end() -> None:
-    assert next_action(LEADING) == Wait(110.0)
-
-
-def test_a_leader_that_won_before_its_view_saw_it_goes_on_leading() -> None:
-    former = replace(OTHER, epoch=3)
-    assert next_action(replace(LEADING, leader=former, epoch_version=3)) == Wait(110.0)
+def test_next_action_of_a_node(knowledge: Knowledge, action: Action) -> None:
+    assert next_action(knowledge) == action
 
 
 @pytest.mark.parametrize(
@@ -113,23 +101,6 @@ def test_a_leader_that_won_before_its_view_saw_it_goes_on_leading() -> None:
 )
 def test_a_leader_steps_down_and_says_why(changed: Knowledge, reason: StepDownReason) -> None:
     assert next_action(changed) == StepDown(reason)
-
-
-@pytest.mark.parametrize("stale", [replace(LEADING, epoch_version=5), replace(LEADING, leader=None)])
-def test_what_a_view_says_that_is_not_fresh_does_not_depose_a_leader_whose_lease_holds(stale: Knowledge) -> None:
-    assert next_action(replace(stale, view_is_fresh=False)) == Wait(110.0)
-
-
-def test_a_node_whose_link_broke_lately_leaves_others_the_first_turn() -> None:
-    unsound = replace(NOBODY_LEADS, unsound_until_s=108.0, turn_s=1.0, open_since_s=99.5)
-    assert next_action(unsound) == Wait(100.5)
-    assert next_action(replace(unsound, leader=OURS)) == Vacate(4), "nobody else can lead while its own znode is there"
-    planted = Sighting("", "", epoch=0, session_id=0, czxid=41)
-    assert next_action(replace(unsound, leader=planted)) == Wait(100.5), "others can replace that one"
-    assert next_action(replace(unsound, now_s=100.5)) == Campaign(4, replaces_leader=False)
-    for sound in (replace(unsound, unsound_until_s=100.0), replace(NOBODY_LEADS, turn_s=1.0)):
-        assert next_action(sound) == Campaign(4, replaces_leader=False)
-    assert next_action(replace(NOBODY_LEADS, unsound_until_s=108.0)) == Campaign(4, replaces_leader=False)
 
 
 def test_nobody_leads_from_the_moment_that_it_was_seen() -> None:
