@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 import uuid
+import weakref
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -84,12 +86,13 @@ class Life:
         self._place = this_place() if place is None else place
         self._kind = kind
         self.name = f"{self._place}/{uuid.uuid4().hex}"
-        self._sign = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._sign.bind(_address(kind, self.name))
+        sign = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        sign.bind(_address(kind, self.name))
+        self._close = weakref.finalize(self, os.close, sign.detach())
 
     def close(self) -> None:
-        """As the end of the process would."""
-        self._sign.close()
+        """End the life, as the end of the process would, or that of whatever lives it."""
+        self._close()
 
     def is_over(self, name: str) -> bool:
         """Whether the life of that name has ended for certain; False wherever that cannot be known."""

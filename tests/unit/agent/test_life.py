@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -50,3 +51,10 @@ def test_agents_of_one_network_namespace_are_counted() -> None:
         with closing(Life("a-place")), closing(Life("another-place")):
             assert own.count_agents_here() == 2
         assert own.count_agents_here() == 1
+
+
+def test_a_life_ends_with_what_lives_it() -> None:
+    with closing(Life()) as own:
+        name = Life().name
+        gc.collect()
+        assert own.is_over(name)
