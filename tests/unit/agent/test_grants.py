@@ -19,12 +19,6 @@ TOPIC = TopicName.parse("persistent://t/ns/x")
 OTHER_TOPIC = TopicName.parse("persistent://t/ns/y")
 
 
-def a_broker(incarnation: int = INCARNATION) -> Grants:
-    grants = Grants(ME)
-    grants.register(incarnation)
-    return grants
-
-
 def a_claim(bundle: BundleName = WHOLE, version: int = 4, incarnation: int = INCARNATION) -> Claim:
     return Claim(bundle, OwnershipState.OWNED, Registration(ME, incarnation), version)
 
@@ -45,8 +39,7 @@ def revoked(grants: Grants, bundle: BundleName = WHOLE, version: int = 5, epoch:
     return revocation
 
 
-def test_a_topic_is_granted_when_its_bundle_is_owned_by_this_very_registration() -> None:
-    grants = a_broker()
+def test_a_topic_is_granted_when_its_bundle_is_owned_by_this_very_registration(grants: Grants) -> None:
     grant(grants)
     assert grants.registration == Registration(ME, INCARNATION)
     assert grants.find_bundle(str(TOPIC)) == WHOLE
@@ -65,8 +58,7 @@ def test_a_topic_is_granted_when_its_bundle_is_owned_by_this_very_registration()
     ],
     ids=["releasing", "free", "of another broker", "of a former life", "of a life to come", "of nobody"],
 )
-def test_a_bundle_that_is_not_settled_on_this_registration_grants_nothing(claim: Claim) -> None:
-    grants = a_broker()
+def test_a_bundle_that_is_not_settled_on_this_registration_grants_nothing(grants: Grants, claim: Claim) -> None:
     assert grants.answer(asked(grants), claim) is GrantVerdict.NOT_OWNER
     assert len(grants) == 0
 
@@ -81,13 +73,11 @@ def test_nothing_can_be_asked_while_not_registered() -> None:
         grants.forget()
 
 
-def test_a_claim_about_a_bundle_of_another_namespace_is_garbage() -> None:
-    grants = a_broker()
+def test_a_claim_about_a_bundle_of_another_namespace_is_garbage(grants: Grants) -> None:
     assert grants.answer(asked(grants), a_claim(ELSEWHERE)) is GrantVerdict.FOREIGN_BUNDLE
 
 
-def test_an_unload_names_every_topic_that_was_granted_in_the_bundle_and_no_other() -> None:
-    grants = a_broker()
+def test_an_unload_names_every_topic_that_was_granted_in_the_bundle_and_no_other(grants: Grants) -> None:
     grant(grants, LEFT, topic=TOPIC)
     grant(grants, RIGHT, topic=OTHER_TOPIC)
     revocation = revoked(grants, LEFT, version=6)
@@ -95,65 +85,67 @@ def test_an_unload_names_every_topic_that_was_granted_in_the_bundle_and_no_other
     assert revocation.topics == {str(TOPIC)}
 
 
-def test_a_bundle_may_be_granted_at_its_first_version_and_revoked_at_the_one_it_was_granted_at() -> None:
-    grants = a_broker()
+def test_a_bundle_may_be_granted_at_its_first_version_and_revoked_at_the_one_it_was_granted_at(grants: Grants) -> None:
     grant(grants, version=1)
     assert revoked(grants, version=1).topics == {str(TOPIC)}
 
 
-def test_a_repeated_unload_names_the_topics_again_until_the_broker_has_closed_them() -> None:
-    grants = a_broker()
+def test_a_repeated_unload_names_the_topics_again_until_the_broker_has_closed_them(grants: Grants) -> None:
     grant(grants)
     assert revoked(grants).topics == revoked(grants).topics == {str(TOPIC)}
     grants.closed(revoked(grants))
     assert revoked(grants).topics == frozenset()
 
 
-@pytest.mark.parametrize("version", [1, 4, 5])
-def test_an_answer_at_or_below_the_revoked_version_grants_nothing(version: int) -> None:
-    grants = a_broker()
-    grants.closed(revoked(grants, version=5))
-    assert grants.answer(asked(grants), a_claim(version=version)) is GrantVerdict.STALE
+@pytest.mark.parametrize(
+    ("bundle", "version", "claim"),
+    [
+        pytest.param(WHOLE, 5, a_claim(version=1), id="far below"),
+        pytest.param(WHOLE, 5, a_claim(version=4), id="just below"),
+        pytest.param(WHOLE, 5, a_claim(version=5), id="same version"),
+        pytest.param(LEFT, 6, a_claim(WHOLE, version=4), id="bundle before its split"),
+        pytest.param(WHOLE, 6, a_claim(LEFT, version=3), id="part before the merge"),
+    ],
+)
+def test_an_answer_at_or_below_the_revoked_version_grants_nothing(
+    grants: Grants, bundle: BundleName, version: int, claim: Claim
+) -> None:
+    grants.closed(revoked(grants, bundle, version=version))
+    assert grants.answer(asked(grants), claim) is GrantVerdict.STALE
 
 
-def test_a_late_repeat_of_an_earlier_unload_takes_nothing_back_from_a_later_one() -> None:
-    grants = a_broker()
+def test_a_late_repeat_of_an_earlier_unload_takes_nothing_back_from_a_later_one(grants: Grants) -> None:
     revoked(grants, version=9)
     revoked(grants, version=5)
     assert grants.answer(asked(grants), a_claim(version=8)) is GrantVerdict.STALE
 
 
-def test_the_bundle_is_granted_again_at_a_version_above_the_revoked_one() -> None:
-    grants = a_broker()
+def test_the_bundle_is_granted_again_at_a_version_above_the_revoked_one(grants: Grants) -> None:
     revoked(grants, version=5)
     grant(grants, version=6)
 
 
-def test_what_was_asked_before_an_unload_arrived_grants_nothing_after_it_at_any_version() -> None:
-    grants = a_broker()
+def test_what_was_asked_before_an_unload_arrived_grants_nothing_after_it_at_any_version(grants: Grants) -> None:
     question = asked(grants)
     revoked(grants, version=5)
     assert grants.answer(question, a_claim(version=6)) is GrantVerdict.VOID
     assert grants.answer(asked(grants), a_claim(version=6)) is GrantVerdict.GRANTED
 
 
-def test_an_unload_of_another_bundle_does_not_void_a_question() -> None:
-    grants = a_broker()
+def test_an_unload_of_another_bundle_does_not_void_a_question(grants: Grants) -> None:
     question = asked(grants)
     revoked(grants, RIGHT)
     revoked(grants, ELSEWHERE)
     assert grants.answer(question, a_claim(LEFT)) is GrantVerdict.GRANTED
 
 
-def test_a_question_of_a_former_registration_is_void() -> None:
-    grants = a_broker()
+def test_a_question_of_a_former_registration_is_void(grants: Grants) -> None:
     question = asked(grants)
     grants.register(INCARNATION + 1)
     assert grants.answer(question, a_claim()) is GrantVerdict.VOID
 
 
-def test_a_new_registration_knows_nothing_of_the_former_one() -> None:
-    grants = a_broker()
+def test_a_new_registration_knows_nothing_of_the_former_one(grants: Grants) -> None:
     grant(grants, version=9)
     revoked(grants, version=10, epoch=5)
     grants.register(INCARNATION + 1)
@@ -163,31 +155,29 @@ def test_a_new_registration_knows_nothing_of_the_former_one() -> None:
 
 
 @pytest.mark.parametrize("owner", [Registration(BrokerId("b:8080"), INCARNATION), Registration(ME, INCARNATION - 1)])
-def test_an_unload_meant_for_another_broker_or_another_life_is_refused_and_takes_nothing(owner: Registration) -> None:
-    grants = a_broker()
+def test_an_unload_meant_for_another_broker_or_another_life_is_refused_and_takes_nothing(
+    grants: Grants, owner: Registration
+) -> None:
     grant(grants, version=4)
     assert grants.revoke(WHOLE, owner, 1, 5) is Refusal.OTHER_BROKER
     assert len(grants) == 1
     grant(grants, version=4)
 
 
-def test_a_leader_that_was_replaced_is_refused() -> None:
-    grants = a_broker()
+def test_a_leader_that_was_replaced_is_refused(grants: Grants) -> None:
     revoked(grants, epoch=3, version=5)
     assert grants.revoke(WHOLE, Registration(ME, INCARNATION), 2, 6) is Refusal.STALE_EPOCH
     assert isinstance(grants.revoke(WHOLE, Registration(ME, INCARNATION), 3, 6), Revocation)
 
 
-def test_an_unload_from_before_the_bundle_was_granted_anew_is_refused_and_closes_nothing() -> None:
-    grants = a_broker()
+def test_an_unload_from_before_the_bundle_was_granted_anew_is_refused_and_closes_nothing(grants: Grants) -> None:
     revoked(grants, version=5)
     grant(grants, version=6)
     assert grants.revoke(WHOLE, Registration(ME, INCARNATION), 1, 5) is Refusal.STALE_VERSION
     assert len(grants) == 1
 
 
-def test_a_late_word_that_topics_are_closed_does_not_forget_those_granted_since() -> None:
-    grants = a_broker()
+def test_a_late_word_that_topics_are_closed_does_not_forget_those_granted_since(grants: Grants) -> None:
     grant(grants, version=4)
     first = revoked(grants, version=5)
     grant(grants, version=6)
@@ -195,8 +185,9 @@ def test_a_late_word_that_topics_are_closed_does_not_forget_those_granted_since(
     assert revoked(grants, version=7).topics == {str(TOPIC)}
 
 
-def test_a_late_word_about_one_part_does_not_forget_what_was_granted_since_in_another_at_a_lower_version() -> None:
-    grants = a_broker()
+def test_a_late_word_about_one_part_does_not_forget_what_was_granted_since_in_another_at_a_lower_version(
+    grants: Grants,
+) -> None:
     grant(grants, WHOLE, version=4)
     first = revoked(grants, RIGHT, version=9)
     grant(grants, LEFT, version=5)
@@ -204,42 +195,26 @@ def test_a_late_word_about_one_part_does_not_forget_what_was_granted_since_in_an
     assert revoked(grants, LEFT, version=6).topics == {str(TOPIC)}
 
 
-def test_an_outdated_answer_does_not_change_what_is_known_of_a_granted_topics_bundle() -> None:
-    grants = a_broker()
+def test_an_outdated_answer_does_not_change_what_is_known_of_a_granted_topics_bundle(grants: Grants) -> None:
     grant(grants, LEFT, version=15)
     grant(grants, WHOLE, version=8)
     assert grants.topics_by_bundle() == {LEFT: [str(TOPIC)]}
     assert isinstance(grants.revoke(RIGHT, Registration(ME, INCARNATION), 1, 10), Revocation)
 
 
-def test_an_answer_about_the_bundle_before_it_was_split_grants_nothing_once_a_part_was_revoked() -> None:
-    grants = a_broker()
-    grants.closed(revoked(grants, LEFT, version=6))
-    assert grants.answer(asked(grants), a_claim(WHOLE, version=4)) is GrantVerdict.STALE
-
-
-def test_an_answer_about_a_part_before_the_merge_grants_nothing_once_the_whole_was_revoked() -> None:
-    grants = a_broker()
-    grants.closed(revoked(grants, WHOLE, version=6))
-    assert grants.answer(asked(grants), a_claim(LEFT, version=3)) is GrantVerdict.STALE
-
-
-def test_an_unload_of_a_part_names_what_was_granted_in_the_bundle_before_it_was_split() -> None:
-    grants = a_broker()
+def test_an_unload_of_a_part_names_what_was_granted_in_the_bundle_before_it_was_split(grants: Grants) -> None:
     grant(grants, WHOLE, version=4)
     assert revoked(grants, LEFT, version=6).topics == {str(TOPIC)}
 
 
-def test_a_topic_granted_again_in_another_bundle_is_held_once() -> None:
-    grants = a_broker()
+def test_a_topic_granted_again_in_another_bundle_is_held_once(grants: Grants) -> None:
     grant(grants, WHOLE, version=4)
     grant(grants, LEFT, version=5)
     assert grants.topics_by_bundle() == {LEFT: [str(TOPIC)]}
     assert len(grants) == 1
 
 
-def test_a_topic_granted_again_in_another_bundle_at_the_same_version_is_that_ones() -> None:
-    grants = a_broker()
+def test_a_topic_granted_again_in_another_bundle_at_the_same_version_is_that_ones(grants: Grants) -> None:
     grant(grants, LEFT, version=5)
     grant(grants, WHOLE, version=5)
     assert grants.find_bundle(str(TOPIC)) == WHOLE
@@ -259,16 +234,14 @@ def test_a_topic_granted_again_in_another_bundle_at_the_same_version_is_that_one
     ],
 )
 def test_a_fence_is_kept_unless_another_covers_it_entirely_and_at_no_lower_version(
-    first: tuple[BundleName, int], second: tuple[BundleName, int], *, is_covered: bool
+    grants: Grants, first: tuple[BundleName, int], second: tuple[BundleName, int], *, is_covered: bool
 ) -> None:
-    grants = a_broker()
     revoked(grants, *first)
     revoked(grants, *second)
     assert len(grants._namespaces[WHOLE.namespace].fences) == (1 if is_covered else 2)
 
 
-def test_a_fence_over_the_whole_replaces_the_fences_over_its_parts() -> None:
-    grants = a_broker()
+def test_a_fence_over_the_whole_replaces_the_fences_over_its_parts(grants: Grants) -> None:
     revoked(grants, LEFT, version=5)
     revoked(grants, RIGHT, version=9)
     revoked(grants, WHOLE, version=7)
@@ -283,8 +256,7 @@ def topics_by_half() -> tuple[list[TopicName], list[TopicName]]:
     return left, [each for each in topics if each not in left]
 
 
-def test_a_part_of_a_split_bundle_is_revoked_without_the_topics_of_the_other_part() -> None:
-    grants = a_broker()
+def test_a_part_of_a_split_bundle_is_revoked_without_the_topics_of_the_other_part(grants: Grants) -> None:
     left, right = topics_by_half()
     for topic in (*left, *right):
         grant(grants, WHOLE, 4, topic)
@@ -297,8 +269,7 @@ def test_a_part_of_a_split_bundle_is_revoked_without_the_topics_of_the_other_par
         assert grants.answer(asked(grants, topic), a_claim(WHOLE, 4)) is GrantVerdict.STALE
 
 
-def test_a_topic_granted_in_a_bundle_that_cannot_hold_it_is_revoked_too() -> None:
-    grants = a_broker()
+def test_a_topic_granted_in_a_bundle_that_cannot_hold_it_is_revoked_too(grants: Grants) -> None:
     left, right = topics_by_half()
     grant(grants, LEFT, 4, right[0])
     grant(grants, LEFT, 4, left[0])
@@ -312,8 +283,7 @@ def seen(grants: Grants, *topics: TopicName) -> None:
     grants.saw({str(topic) for topic in topics})
 
 
-def test_a_topic_that_two_looks_in_a_row_are_without_is_forgotten() -> None:
-    grants = a_broker()
+def test_a_topic_that_two_looks_in_a_row_are_without_is_forgotten(grants: Grants) -> None:
     grant(grants, topic=TOPIC)
     grant(grants, topic=OTHER_TOPIC)
     seen(grants, TOPIC)
@@ -323,8 +293,7 @@ def test_a_topic_that_two_looks_in_a_row_are_without_is_forgotten() -> None:
     assert revoked(grants).topics == {str(TOPIC)}
 
 
-def test_a_topic_that_is_seen_in_between_is_kept() -> None:
-    grants = a_broker()
+def test_a_topic_that_is_seen_in_between_is_kept(grants: Grants) -> None:
     grant(grants)
     for _ in range(3):
         seen(grants)
@@ -332,8 +301,7 @@ def test_a_topic_that_is_seen_in_between_is_kept() -> None:
     assert len(grants) == 1
 
 
-def test_a_topic_granted_again_is_looked_for_anew() -> None:
-    grants = a_broker()
+def test_a_topic_granted_again_is_looked_for_anew(grants: Grants) -> None:
     grant(grants)
     seen(grants)
     grant(grants)
@@ -343,8 +311,7 @@ def test_a_topic_granted_again_is_looked_for_anew() -> None:
     assert len(grants) == 0
 
 
-def test_a_new_registration_is_looked_at_anew() -> None:
-    grants = a_broker()
+def test_a_new_registration_is_looked_at_anew(grants: Grants) -> None:
     grant(grants)
     seen(grants)
     grants.register(INCARNATION + 1)
@@ -353,8 +320,7 @@ def test_a_new_registration_is_looked_at_anew() -> None:
     assert len(grants) == 1
 
 
-def test_a_topic_that_was_forgotten_stays_fenced() -> None:
-    grants = a_broker()
+def test_a_topic_that_was_forgotten_stays_fenced(grants: Grants) -> None:
     grant(grants, version=4)
     revocation = revoked(grants, version=5)
     seen(grants)
