@@ -19,6 +19,13 @@ TOPIC = TopicName.parse("persistent://t/ns/x")
 OTHER_TOPIC = TopicName.parse("persistent://t/ns/y")
 
 
+@pytest.fixture
+def grants() -> Grants:
+    grants = Grants(ME)
+    grants.register(INCARNATION)
+    return grants
+
+
 def a_claim(bundle: BundleName = WHOLE, version: int = 4, incarnation: int = INCARNATION) -> Claim:
     return Claim(bundle, OwnershipState.OWNED, Registration(ME, incarnation), version)
 
