@@ -74,8 +74,12 @@ class Bench:
         return {name: value for name, _, _, value in self.judge.gauges()}
 
 
-async def test_a_stalled_pulsar_is_told_with_why_and_what_would_help() -> None:
-    bench = Bench()
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+async def test_a_stalled_pulsar_is_told_with_why_and_what_would_help(bench: Bench) -> None:
     for minute in range(3):
         await bench.round(minute)
         bench.tick(minute + 0.5)
@@ -97,8 +101,7 @@ async def test_a_stalled_pulsar_is_told_with_why_and_what_would_help() -> None:
     }
 
 
-async def test_a_move_of_pulsars_is_told_in_the_next_round_with_what_it_carried() -> None:
-    bench = Bench()
+async def test_a_move_of_pulsars_is_told_in_the_next_round_with_what_it_carried(bench: Bench) -> None:
     await bench.round(0)
     bench.judge.seen(Sighted(bundle(2), A, C, NOON_MS + 10_000, by_us=False))
     bench.judge.seen(Sighted(bundle(99), None, C, NOON_MS + 10_000, by_us=False))
@@ -113,8 +116,7 @@ async def test_a_move_of_pulsars_is_told_in_the_next_round_with_what_it_carried(
     assert lines[2] == "    Other bundles: 1 given an owner as somebody asked for them, 1 to be moved by us no more."
 
 
-async def test_what_a_broker_had_that_left_is_only_counted() -> None:
-    bench = Bench()
+async def test_what_a_broker_had_that_left_is_only_counted(bench: Bench) -> None:
     await bench.round(0, cpu=20)
     bench.judge.left(A, NOON_MS + 1_000)
     bench.judge.seen(Sighted(bundle(1), A, B, NOON_MS + 2_000, by_us=False))
@@ -132,8 +134,7 @@ async def test_pulsars_round_goes_by_its_own_settings() -> None:
     assert "stalled" not in bench.text()
 
 
-async def test_why_pulsars_rounds_may_be_others_is_told_once() -> None:
-    bench = Bench()
+async def test_why_pulsars_rounds_may_be_others_is_told_once(bench: Bench) -> None:
     bench.doubt = "They may be others."
     await bench.round(0, cpu=20)
     await bench.round(1, cpu=20)
@@ -149,8 +150,7 @@ async def test_where_we_act_it_is_nothing_to_tell_that_pulsars_shedding_is_off()
     assert (bench.text(), bench.diary.records(9), bench.judge.counters()) == ("", [], [])
 
 
-async def test_a_strategy_of_pulsars_that_is_not_known_is_said() -> None:
-    bench = Bench()
+async def test_a_strategy_of_pulsars_that_is_not_known_is_said(bench: Bench) -> None:
     planner = replace(bench.theirs.planner_settings(), shedding_strategy="org.example.OurOwn")
     bench.theirs = _With(bench.theirs, planner)  # type: ignore[assignment]
     for minute in range(3):
@@ -172,8 +172,7 @@ class _With:
         return self._planner
 
 
-async def test_the_first_verdict_comes_once_and_says_what_to_do() -> None:
-    bench = Bench()
+async def test_the_first_verdict_comes_once_and_says_what_to_do(bench: Bench) -> None:
     bench.tick(0)
     for minute in range(5):
         await bench.round(minute)
@@ -231,15 +230,13 @@ async def test_the_verdict_says_what_pulsar_does(
     assert ("That is level." in verdict) == (cpu < 60)
 
 
-async def test_after_one_round_it_says_that_nothing_was_moved_yet() -> None:
-    bench = Bench()
+async def test_after_one_round_it_says_that_nothing_was_moved_yet(bench: Bench) -> None:
     await bench.round(0)
     bench.tick(4)
     assert "Pulsar has moved nothing yet; its strategy selects bundles, as we work it out: 1." in bench.text()
 
 
-async def test_hours_are_scored_and_told() -> None:
-    bench = Bench()
+async def test_hours_are_scored_and_told(bench: Bench) -> None:
     await bench.round(1)
     running = asyncio.create_task(bench.scores.run(flushed_s=0.0))
     bench.judge.tick(NOON_MS + HOUR_MS)
@@ -251,8 +248,7 @@ async def test_hours_are_scored_and_told() -> None:
     )
 
 
-async def test_a_day_is_told_in_a_table() -> None:
-    bench = Bench()
+async def test_a_day_is_told_in_a_table(bench: Bench) -> None:
     await bench.round(1)
     running = asyncio.create_task(bench.scores.run(flushed_s=0.0))
     bench.judge.tick(NOON_MS + 12 * HOUR_MS)
@@ -263,8 +259,7 @@ async def test_a_day_is_told_in_a_table() -> None:
     assert score[3].split()[:2] == ["With", "ThresholdShedder,"]
 
 
-async def test_when_no_rounds_are_planned_here_any_more_what_is_seen_is_told_all_the_same() -> None:
-    bench = Bench()
+async def test_when_no_rounds_are_planned_here_any_more_what_is_seen_is_told_all_the_same(bench: Bench) -> None:
     for minute in range(3):
         await bench.round(minute)
     bench.judge.planned(*bench.at(3))
@@ -275,8 +270,7 @@ async def test_when_no_rounds_are_planned_here_any_more_what_is_seen_is_told_all
     assert "before there was a round of ours to compare it with" in bench.text()
 
 
-async def test_a_round_that_was_worked_out_when_the_term_ended_is_not_judged() -> None:
-    bench = Bench()
+async def test_a_round_that_was_worked_out_when_the_term_ended_is_not_judged(bench: Bench) -> None:
     working = asyncio.create_task(bench.judge.judge(*bench.at(0)))
     await asyncio.sleep(0)
     bench.judge.rest()
@@ -285,9 +279,8 @@ async def test_a_round_that_was_worked_out_when_the_term_ended_is_not_judged() -
 
 
 async def test_it_runs_by_itself_and_a_round_that_cannot_be_judged_holds_nothing_up(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bench = Bench()
     ticks: list[int] = []
 
     def tick(now_ms: int) -> None:

@@ -99,6 +99,11 @@ class Walk:
             self.owners.take(event, now_s)
 
 
+@pytest.fixture
+def owners() -> OwnerMap:
+    return a_map()
+
+
 @given(st.integers(0, 2**32), st.sampled_from(HashFunction))
 def test_whatever_nodes_say_in_whatever_order_the_newest_counts(seed: int, function: HashFunction) -> None:
     walk = Walk(random.Random(seed), function)
@@ -124,8 +129,7 @@ def moving(state: NamespaceState = OWNED, topic: str = TOPIC) -> NamespaceState:
     return state.with_ownerships({index: release(state.ownerships[index], BROKERS[1], STAMP)})
 
 
-def test_a_move_changes_what_is_known_of_all_topics_of_the_bundle_and_of_no_other() -> None:
-    owners = a_map()
+def test_a_move_changes_what_is_known_of_all_topics_of_the_bundle_and_of_no_other(owners: OwnerMap) -> None:
     told(owners, OWNED)
     assert known_to(owners) == owners_of(OWNED) == [A.broker_id] * len(TOPICS)
     told(owners, OWNED, moving())
@@ -138,8 +142,7 @@ def test_a_move_changes_what_is_known_of_all_topics_of_the_bundle_and_of_no_othe
 @pytest.mark.parametrize(
     "topic", ["", "orders", "persistent://t/ns", "persistent://t/nsx", "persistent://t/ns/", "file://t/ns/x"]
 )
-def test_what_is_no_topic_is_refused_whether_its_namespace_is_known_or_not(topic: str) -> None:
-    owners = a_map()
+def test_what_is_no_topic_is_refused_whether_its_namespace_is_known_or_not(owners: OwnerMap, topic: str) -> None:
     for _ in range(2):
         with pytest.raises(InvalidNameError, match="expected"):
             owners.resolve(topic)
@@ -183,8 +186,7 @@ def test_of_a_namespace_that_is_no_more_nothing_is_known_not_even_the_last_owner
     assert owners.resolve(TOPIC) == A
 
 
-def test_who_refused_is_asked_for_and_named_again_only_by_a_node_or_a_later_change() -> None:
-    owners = a_map()
+def test_who_refused_is_asked_for_and_named_again_only_by_a_node_or_a_later_change(owners: OwnerMap) -> None:
     told(owners, OWNED)
     owners.refused(TOPIC, "b9:8080")
     assert owners.resolve(TOPIC) == A
@@ -203,8 +205,9 @@ def test_who_refused_is_asked_for_and_named_again_only_by_a_node_or_a_later_chan
     assert owners.resolve(TOPIC) == B
 
 
-def test_while_a_bundle_moves_its_destination_is_named_and_who_had_it_is_whom_there_is_to_go_by() -> None:
-    owners = a_map()
+def test_while_a_bundle_moves_its_destination_is_named_and_who_had_it_is_whom_there_is_to_go_by(
+    owners: OwnerMap,
+) -> None:
     told(owners, OWNED, moving())
     owners.refused(TOPIC, A.broker_id)
     assert owners.resolve(TOPIC) == B, "it says what is known already"
@@ -216,8 +219,7 @@ def test_while_a_bundle_moves_its_destination_is_named_and_who_had_it_is_whom_th
     assert (owners.resolve(TOPIC), place.refusals) == (B, 0)
 
 
-def test_an_answer_counts_unless_something_was_pushed_since_it_was_asked_for() -> None:
-    owners = a_map()
+def test_an_answer_counts_unless_something_was_pushed_since_it_was_asked_for(owners: OwnerMap) -> None:
     told(owners, unowned())
     place = owners.place_of(TOPIC)
     asked = place.pushed
@@ -251,8 +253,7 @@ def test_an_answer_about_a_namespace_that_is_not_followed_is_only_a_last_resort_
     assert owners.resolve(TOPIC) == A
 
 
-def test_a_node_that_lags_is_not_believed_until_it_has_caught_up() -> None:
-    owners = a_map()
+def test_a_node_that_lags_is_not_believed_until_it_has_caught_up(owners: OwnerMap) -> None:
     newest = moving()
     told(owners, OWNED, newest)
     owners.begin_anew([NAMESPACE])
@@ -271,8 +272,7 @@ def test_a_node_that_lags_is_not_believed_until_it_has_caught_up() -> None:
     assert known_to(owners) == owners_of(newest)
 
 
-def test_what_stays_older_is_believed_after_a_time_since_the_store_went_back() -> None:
-    owners = a_map()
+def test_what_stays_older_is_believed_after_a_time_since_the_store_went_back(owners: OwnerMap) -> None:
     told(owners, OWNED)
     owners.begin_anew([NAMESPACE])
     told(owners, unowned(), now_s=1.0)
@@ -280,8 +280,7 @@ def test_what_stays_older_is_believed_after_a_time_since_the_store_went_back() -
     assert known_to(owners) == owners_of(unowned())
 
 
-def test_a_change_that_goes_back_in_time_is_not_believed_at_once_either() -> None:
-    owners = a_map()
+def test_a_change_that_goes_back_in_time_is_not_believed_at_once_either(owners: OwnerMap) -> None:
     told(owners, OWNED)
     (text,) = {str(each.range) for each in [owners.place_of(TOPIC).pushed] if each}
     change(owners, {text: {"state": "Free", "version": 0}}, now_s=5.0)
@@ -305,9 +304,8 @@ def change(
     ],
 )
 def test_a_change_after_which_a_hash_has_no_bundle_is_refused_and_what_is_known_stays(
-    bundles: dict[str, Any], wrong: str
+    owners: OwnerMap, bundles: dict[str, Any], wrong: str
 ) -> None:
-    owners = a_map()
     told(owners, OWNED)
     with pytest.raises(InvalidRecordError, match=wrong):
         change(owners, bundles)
@@ -319,22 +317,19 @@ def test_a_change_of_what_was_never_said_is_refused() -> None:
         change(a_map(), {})
 
 
-def test_events_of_other_names_are_of_no_interest() -> None:
-    owners = a_map()
+def test_events_of_other_names_are_of_no_interest(owners: OwnerMap) -> None:
     owners.take(StreamEvent("weather", "", b"rain"), 0.0)
     assert not owners.is_settled(NAMESPACE)
 
 
-def test_a_broker_that_listens_elsewhere_is_known_there() -> None:
-    owners = a_map()
+def test_a_broker_that_listens_elsewhere_is_known_there(owners: OwnerMap) -> None:
     told(owners, assigned(unowned(2), 0), assigned(assigned(unowned(2), 0), 1, BROKERS[1]))
     elsewhere = {"brokerId": A.broker_id, "brokerUrl": "pulsar://elsewhere:1"}
     change(owners, {}, {A.broker_id: {"incarnation": 1, "lookup": elsewhere}})
     assert {each and each.broker_url for each in map(owners.resolve, TOPICS)} == {B.broker_url, "pulsar://elsewhere:1"}
 
 
-def test_brokers_that_nobody_names_any_more_are_forgotten() -> None:
-    owners = a_map()
+def test_brokers_that_nobody_names_any_more_are_forgotten(owners: OwnerMap) -> None:
     told(owners, moving())
     for number in range(40):
         name = f"c{number}:1"

@@ -35,7 +35,9 @@ def long_term_rate(model: ClusterModel) -> dict[str, tuple[float, float]]:
     return dict(zip(brokers.ids, zip(average.tolist(), given.tolist(), strict=True), strict=True))
 
 
-def a_model_where_a_owns_and_reports_x_and_y() -> ClusterModel:
+@pytest.fixture
+def model() -> ClusterModel:
+    """A owns and reports X and Y; B has nothing."""
     model = ClusterModel()
     model.set_namespace(NS, [X, Y], [owned(A), owned(A)])
     model.apply_report(A, report({X: (10, 0, 0, 0), Y: (20, 0, 0, 0)}))
@@ -53,8 +55,7 @@ def test_each_report_is_one_sample_of_its_own_bundles() -> None:
     assert (history[Y].long[0], history[Y].long_samples) == (5, 1)
 
 
-def test_a_snapshot_lists_brokers_and_bundles_by_name() -> None:
-    model = a_model_where_a_owns_and_reports_x_and_y()
+def test_a_snapshot_lists_brokers_and_bundles_by_name(model: ClusterModel) -> None:
     other = bundle(0, "tenant/a")
     model.set_namespace("tenant/a", [other], [FREE])
     bundles = taken(model).bundles
@@ -67,15 +68,13 @@ def test_a_snapshot_lists_brokers_and_bundles_by_name() -> None:
     assert taken(model).brokers.ids == (A.broker, B.broker)
 
 
-def test_an_ownership_counts_only_for_the_registration_it_names() -> None:
-    model = a_model_where_a_owns_and_reports_x_and_y()
+def test_an_ownership_counts_only_for_the_registration_it_names(model: ClusterModel) -> None:
     model.set_namespace(NS, [X, Y], [owned(A), owned(broker("a", incarnation=2))])
     assert taken(model).bundles.broker.tolist() == [0, -1]
     assert taken(model).bundles.free.tolist() == [False, True]
 
 
-def test_a_broker_that_registers_again_starts_without_its_old_heat() -> None:
-    model = a_model_where_a_owns_and_reports_x_and_y()
+def test_a_broker_that_registers_again_starts_without_its_old_heat(model: ClusterModel) -> None:
     again = broker("a", incarnation=2)
     model.apply_report(again, report())
     assert model.registrations() == {A.broker: again, B.broker: B}
@@ -84,8 +83,7 @@ def test_a_broker_that_registers_again_starts_without_its_old_heat() -> None:
     assert model.bundle_averages(NS)[X].long[0] == 10
 
 
-def test_a_broker_that_is_gone_is_forgotten_but_its_bundles_history_is_not() -> None:
-    model = a_model_where_a_owns_and_reports_x_and_y()
+def test_a_broker_that_is_gone_is_forgotten_but_its_bundles_history_is_not(model: ClusterModel) -> None:
     revision = model.revision
     model.remove_broker(A.broker)
     assert model.registrations() == {B.broker: B}
@@ -96,16 +94,14 @@ def test_a_broker_that_is_gone_is_forgotten_but_its_bundles_history_is_not() -> 
     assert model.revision == revision
 
 
-def test_a_bundle_given_since_the_last_report_counts_to_its_new_owner_until_it_is_reported() -> None:
-    model = a_model_where_a_owns_and_reports_x_and_y()
+def test_a_bundle_given_since_the_last_report_counts_to_its_new_owner_until_it_is_reported(model: ClusterModel) -> None:
     model.set_namespace(NS, [X, Y, Z], [owned(A), owned(A), owned(B)])
     assert long_term_rate(model) == {A.broker: (30, 0), B.broker: (0, DEFAULT_LOAD[0])}
     model.apply_report(B, report({Z: (3, 0, 0, 0)}))
     assert long_term_rate(model) == {A.broker: (30, 0), B.broker: (3, 0)}
 
 
-def test_a_transfer_counts_once_and_to_its_destination() -> None:
-    model = a_model_where_a_owns_and_reports_x_and_y()
+def test_a_transfer_counts_once_and_to_its_destination(model: ClusterModel) -> None:
     model.set_namespace(NS, [X, Y], [releasing(A, B), owned(A)])
     assert long_term_rate(model) == {A.broker: (20, 0), B.broker: (0, 10)}
     assert taken(model).bundles.movable.tolist() == [False, True]
@@ -116,15 +112,13 @@ def test_a_transfer_counts_once_and_to_its_destination() -> None:
     assert long_term_rate(model) == {A.broker: (20, 0), B.broker: (11, 0)}
 
 
-def test_a_release_for_nobody_in_particular_counts_to_nobody_and_is_not_free_yet() -> None:
-    model = a_model_where_a_owns_and_reports_x_and_y()
+def test_a_release_for_nobody_in_particular_counts_to_nobody_and_is_not_free_yet(model: ClusterModel) -> None:
     model.set_namespace(NS, [X, Y], [releasing(A), owned(A)])
     assert long_term_rate(model) == {A.broker: (20, 0), B.broker: (0, 0)}
     assert taken(model).bundles.free.tolist() == [False, False]
 
 
-def test_a_broker_is_settled_again_once_it_reports_without_the_bundle_that_left() -> None:
-    model = a_model_where_a_owns_and_reports_x_and_y()
+def test_a_broker_is_settled_again_once_it_reports_without_the_bundle_that_left(model: ClusterModel) -> None:
     assert settled(model) == {A.broker: True, B.broker: True}
     model.set_namespace(NS, [X, Y], [releasing(A, B), owned(A)])
     assert settled(model) == {A.broker: False, B.broker: True}
@@ -135,8 +129,7 @@ def test_a_broker_is_settled_again_once_it_reports_without_the_bundle_that_left(
     assert settled(model) == {A.broker: True, B.broker: True}
 
 
-def test_a_late_report_of_the_former_owner_does_not_take_the_bundle_back() -> None:
-    model = a_model_where_a_owns_and_reports_x_and_y()
+def test_a_late_report_of_the_former_owner_does_not_take_the_bundle_back(model: ClusterModel) -> None:
     model.set_namespace(NS, [X, Y], [owned(B, 3), owned(A)])
     model.apply_report(B, report({X: (10, 0, 0, 0)}))
     model.apply_report(A, report({X: (500, 0, 0, 0), Y: (20, 0, 0, 0)}))
@@ -153,8 +146,7 @@ def test_of_two_brokers_that_report_a_bundle_of_neither_the_later_counts() -> No
     assert settled(model) == {A.broker: True, B.broker: True}
 
 
-def test_history_is_kept_while_a_record_or_a_report_has_the_bundle() -> None:
-    model = a_model_where_a_owns_and_reports_x_and_y()
+def test_history_is_kept_while_a_record_or_a_report_has_the_bundle(model: ClusterModel) -> None:
     other = bundle(1, "tenant/unrecorded")
     model.apply_report(A, report({X: (10, 0, 0, 0), other: (1, 0, 0, 0)}))
     assert model.bundle_averages(NS).keys() == {X, Y}
@@ -168,8 +160,7 @@ def test_history_is_kept_while_a_record_or_a_report_has_the_bundle() -> None:
     assert taken(model).bundles.names == ()
 
 
-def test_a_forgotten_bundle_that_comes_back_starts_from_the_default() -> None:
-    model = a_model_where_a_owns_and_reports_x_and_y()
+def test_a_forgotten_bundle_that_comes_back_starts_from_the_default(model: ClusterModel) -> None:
     model.apply_report(A, report())
     model.remove_namespace(NS)
     other = bundle(9, "tenant/other")
@@ -202,8 +193,7 @@ def test_a_disputed_bundle_that_was_forgotten_and_reported_again_starts_anew() -
     assert model.bundle_averages(NS)[X].long_samples == 1
 
 
-def test_the_history_of_a_namespace_changes_with_samples_and_with_forgotten_bundles() -> None:
-    model = a_model_where_a_owns_and_reports_x_and_y()
+def test_the_history_of_a_namespace_changes_with_samples_and_with_forgotten_bundles(model: ClusterModel) -> None:
     revision = model.revision
     assert model.namespaces_changed_since(revision) == set()
     model.apply_report(B, report([bundle(0, "tenant/other")]))
@@ -216,8 +206,7 @@ def test_the_history_of_a_namespace_changes_with_samples_and_with_forgotten_bund
     assert model.namespaces_changed_since(model.revision - 1) == {NS}
 
 
-def test_persisted_history_is_taken_for_a_bundle_that_has_less_of_its_own() -> None:
-    model = a_model_where_a_owns_and_reports_x_and_y()
+def test_persisted_history_is_taken_for_a_bundle_that_has_less_of_its_own(model: ClusterModel) -> None:
     model.seed_bundle(X, averages((70, 0, 0, 0), samples=500, topics=3))
     assert (model.bundle_averages(NS)[X].long[0], model.bundle_averages(NS)[X].long_samples) == (70, 500)
     assert model.bundle_averages(NS)[X].short_samples == 10
@@ -227,8 +216,7 @@ def test_persisted_history_is_taken_for_a_bundle_that_has_less_of_its_own() -> N
     assert taken(model).bundles.names == (X, Y)
 
 
-def test_an_unloaded_bundle_is_recent_for_the_grace_period() -> None:
-    model = a_model_where_a_owns_and_reports_x_and_y()
+def test_an_unloaded_bundle_is_recent_for_the_grace_period(model: ClusterModel) -> None:
     model.mark_unloaded(X, at_s=100.0)
     model.mark_unloaded(Z, at_s=100.0)
     assert taken(model, 160.0, 60.0).bundles.recently_unloaded.tolist() == [True, False]
@@ -236,8 +224,7 @@ def test_an_unloaded_bundle_is_recent_for_the_grace_period() -> None:
     assert model.recently_unloaded() == {}
 
 
-def test_what_a_former_leader_unloaded_is_restored_unless_something_later_is_known() -> None:
-    model = a_model_where_a_owns_and_reports_x_and_y()
+def test_what_a_former_leader_unloaded_is_restored_unless_something_later_is_known(model: ClusterModel) -> None:
     model.mark_unloaded(X, at_s=100.0)
     model.restore_unloaded({X: 50.0, Y: 60.0})
     assert model.recently_unloaded() == {X: 100.0, Y: 60.0}
@@ -254,8 +241,7 @@ def test_what_looks_at_a_column_keeps_what_it_saw_when_more_bundles_come() -> No
     assert len(model.bundles_of(B)) == 501
 
 
-def test_the_sums_to_persist_are_those_of_the_snapshot() -> None:
-    model = a_model_where_a_owns_and_reports_x_and_y()
+def test_the_sums_to_persist_are_those_of_the_snapshot(model: ClusterModel) -> None:
     model.mark_unloaded(X, at_s=100.0)
     sums = model.broker_time_averages()
     assert {str(name): value.tolist() for name, value in sums.items()} == {
@@ -265,8 +251,7 @@ def test_the_sums_to_persist_are_those_of_the_snapshot() -> None:
     assert model.recently_unloaded() == {X: 100.0}
 
 
-def test_registrations_that_nothing_refers_to_do_not_pile_up() -> None:
-    model = a_model_where_a_owns_and_reports_x_and_y()
+def test_registrations_that_nothing_refers_to_do_not_pile_up(model: ClusterModel) -> None:
     model.set_namespace(NS, [X, Y], [owned(A), releasing(A, B)])
     for incarnation in range(3000):
         model.apply_report(broker("c", incarnation), report([bundle(3, "tenant/z")]))
@@ -291,8 +276,7 @@ def test_registrations_of_the_dead_are_not_sought_again_with_each_record(monkeyp
     assert len(sought) == 1
 
 
-def test_the_owners_are_those_of_the_records_as_they_are_now() -> None:
-    model = a_model_where_a_owns_and_reports_x_and_y()
+def test_the_owners_are_those_of_the_records_as_they_are_now(model: ClusterModel) -> None:
     assert model.owners() == {A}
     model.set_namespace(NS, [X, Y, Z], [releasing(C, B), owned(broker("a", 2)), FREE])
     assert model.owners() == {C, broker("a", 2)}
@@ -300,8 +284,7 @@ def test_the_owners_are_those_of_the_records_as_they_are_now() -> None:
     assert model.owners() == set()
 
 
-def test_names_are_known_by_one_object_each() -> None:
-    model = a_model_where_a_owns_and_reports_x_and_y()
+def test_names_are_known_by_one_object_each(model: ClusterModel) -> None:
     own = model.own_names([bundle(1), bundle(2)])
     assert (own[0] is X, own[1] is Y) == (True, True)
 
@@ -311,8 +294,7 @@ def test_a_record_has_bundles_of_its_own_namespace_only() -> None:
         ClusterModel().set_namespace(NS, [bundle(1, "tenant/other")], [FREE])
 
 
-def test_a_snapshot_is_of_one_moment() -> None:
-    model = a_model_where_a_owns_and_reports_x_and_y()
+def test_a_snapshot_is_of_one_moment(model: ClusterModel) -> None:
     before = taken(model)
     model.apply_report(A, report({X: (1000, 0, 0, 0)}))
     model.set_namespace(NS, [X], [FREE])
@@ -355,16 +337,14 @@ def test_an_empty_model_gives_an_empty_snapshot() -> None:
     assert np.array_equal(empty.brokers.preallocated, np.empty((0, 4)))
 
 
-def test_bundles_are_known_from_records_and_from_reports() -> None:
-    model = a_model_where_a_owns_and_reports_x_and_y()
+def test_bundles_are_known_from_records_and_from_reports(model: ClusterModel) -> None:
     other = bundle(3, "tenant/unrecorded")
     model.apply_report(B, report([other]))
     assert all(name in model.known_bundles for name in (X, Y, other))
     assert bundle(4) not in model.known_bundles
 
 
-def test_a_bundle_on_its_way_from_a_broker_that_is_gone_belongs_to_its_destination() -> None:
-    model = a_model_where_a_owns_and_reports_x_and_y()
+def test_a_bundle_on_its_way_from_a_broker_that_is_gone_belongs_to_its_destination(model: ClusterModel) -> None:
     gone = broker("gone")
     model.set_namespace(NS, [X, Y], [releasing(gone, B), releasing(gone)])
     assert taken(model).bundles.assigned.tolist() == [1, -1]

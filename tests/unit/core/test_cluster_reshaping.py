@@ -24,7 +24,8 @@ def known(model: ClusterModel, *names: str, owners: list[Ownership] | None = Non
     model.set_namespace(NS, names, owners or [owned(A)] * len(names))
 
 
-def a_model_of_two_halves() -> ClusterModel:
+@pytest.fixture
+def model() -> ClusterModel:
     """A reports the lower half; nothing is known of the upper one."""
     model = ClusterModel()
     known(model, LOW, HIGH)
@@ -40,8 +41,7 @@ def taken(model: ClusterModel, at_s: float = 0.0, grace_period_s: float = 60.0) 
     return model.snapshot(at_s, grace_period_s)
 
 
-def test_the_parts_of_a_split_bundle_share_its_history_by_their_share_of_the_range() -> None:
-    model = a_model_of_two_halves()
+def test_the_parts_of_a_split_bundle_share_its_history_by_their_share_of_the_range(model: ClusterModel) -> None:
     model.apply_report(A, report({LOW: LOADED}, topics_per_bundle=8))
     known(model, FIRST, SECOND, HIGH)
     found = history(model)
@@ -52,8 +52,7 @@ def test_the_parts_of_a_split_bundle_share_its_history_by_their_share_of_the_ran
     assert (found[FIRST].topics, found[SECOND].topics) == (2, 6)
 
 
-def test_a_merged_bundle_carries_what_both_carried_and_keeps_the_longer_history() -> None:
-    model = a_model_of_two_halves()
+def test_a_merged_bundle_carries_what_both_carried_and_keeps_the_longer_history(model: ClusterModel) -> None:
     model.apply_report(A, report({LOW: LOADED, HIGH: (1, 2, 3, 4)}, topics_per_bundle=8))
     whole = f"{NS}/0x00000000_0xffffffff"
     known(model, whole)
@@ -62,8 +61,7 @@ def test_a_merged_bundle_carries_what_both_carried_and_keeps_the_longer_history(
     assert (found[whole].long_samples, found[whole].topics) == (2, 16)
 
 
-def test_of_merged_bundles_one_without_history_adds_nothing() -> None:
-    model = a_model_of_two_halves()
+def test_of_merged_bundles_one_without_history_adds_nothing(model: ClusterModel) -> None:
     whole = f"{NS}/0x00000000_0xffffffff"
     known(model, whole)
     assert history(model)[whole].long.tolist() == list(LOADED)
@@ -87,8 +85,7 @@ def test_any_new_shape_inherits_from_whatever_it_overlaps_with() -> None:
     assert sum(each.long[0] for each in history(model).values()) == pytest.approx(120)
 
 
-def test_a_bundle_that_is_no_more_is_gone_from_reports_and_the_snapshot() -> None:
-    model = a_model_of_two_halves()
+def test_a_bundle_that_is_no_more_is_gone_from_reports_and_the_snapshot(model: ClusterModel) -> None:
     known(model, FIRST, SECOND, HIGH)
     bundles = taken(model).bundles
     assert bundles.names == (FIRST, SECOND, HIGH)
@@ -97,8 +94,7 @@ def test_a_bundle_that_is_no_more_is_gone_from_reports_and_the_snapshot() -> Non
     assert taken(model).top_bundles is not None
 
 
-def test_a_row_used_again_is_not_taken_for_the_bundle_it_was() -> None:
-    model = a_model_of_two_halves()
+def test_a_row_used_again_is_not_taken_for_the_bundle_it_was(model: ClusterModel) -> None:
     known(model, FIRST, SECOND, HIGH)
     model.set_namespace("tenant/other", ["tenant/other/0x00000000_0xffffffff"], [owned(B)])
     model.apply_report(B, report({"tenant/other/0x00000000_0xffffffff": LOADED}))
@@ -107,8 +103,7 @@ def test_a_row_used_again_is_not_taken_for_the_bundle_it_was() -> None:
     assert taken(model).bundles.broker.tolist() == [-1, -1, -1, 0]
 
 
-def test_what_a_report_says_of_former_bundles_is_left_alone_and_counted() -> None:
-    model = a_model_of_two_halves()
+def test_what_a_report_says_of_former_bundles_is_left_alone_and_counted(model: ClusterModel) -> None:
     known(model, FIRST, SECOND, HIGH)
     before = history(model)
     model.apply_report(A, report({LOW: LOADED, HIGH: (1, 0, 0, 0)}))
@@ -120,8 +115,7 @@ def test_what_a_report_says_of_former_bundles_is_left_alone_and_counted() -> Non
     assert model.unknown_bundles() == {}
 
 
-def test_a_report_that_is_quicker_than_the_record_counts_once_the_record_is_there() -> None:
-    model = a_model_of_two_halves()
+def test_a_report_that_is_quicker_than_the_record_counts_once_the_record_is_there(model: ClusterModel) -> None:
     gone = f"{NS}/0x00000000_0x11111111"
     model.apply_report(A, report({FIRST: LOADED, SECOND: (5, 0, 0, 0), gone: (7, 0, 0, 0), HIGH: (1, 0, 0, 0)}))
     assert history(model).keys() == {LOW, HIGH}
@@ -135,8 +129,7 @@ def test_a_report_that_is_quicker_than_the_record_counts_once_the_record_is_ther
     assert taken(model).bundles.broker.tolist() == [-1, -1, -1]
 
 
-def test_without_a_record_a_bundle_is_known_from_reports_alone() -> None:
-    model = a_model_of_two_halves()
+def test_without_a_record_a_bundle_is_known_from_reports_alone(model: ClusterModel) -> None:
     model.remove_namespace(NS)
     model.apply_report(A, report({FIRST: LOADED}))
     assert history(model).keys() == {FIRST}
@@ -154,8 +147,7 @@ def test_a_bundle_reported_before_its_record_keeps_its_own_history() -> None:
     assert history(model).keys() == {FIRST}
 
 
-def test_parts_of_a_bundle_that_was_unloaded_recently_were_so_too() -> None:
-    model = a_model_of_two_halves()
+def test_parts_of_a_bundle_that_was_unloaded_recently_were_so_too(model: ClusterModel) -> None:
     model.mark_unloaded(LOW, at_s=100.0)
     model.mark_unloaded(FIRST, at_s=120.0)
     known(model, FIRST, SECOND, HIGH)
@@ -165,8 +157,7 @@ def test_parts_of_a_bundle_that_was_unloaded_recently_were_so_too() -> None:
     assert model.recently_unloaded() == {LOW: 120.0}
 
 
-def test_the_leader_divides_what_parts_inherit_by_what_their_topics_carry() -> None:
-    model = a_model_of_two_halves()
+def test_the_leader_divides_what_parts_inherit_by_what_their_topics_carry(model: ClusterModel) -> None:
     known(model, FIRST, SECOND, HIGH)
     revision = model.revision
     load = np.array([3.0, 1.0, 9.0, 0.0])
@@ -179,8 +170,7 @@ def test_the_leader_divides_what_parts_inherit_by_what_their_topics_carry() -> N
 
 
 @pytest.mark.parametrize("parts", [{FIRST: 0, SECOND: 0}, {FIRST: 1, LOW: 1}, {FIRST: 1, HIGH: 1}])
-def test_nothing_is_divided_without_topics_or_without_history(parts: dict[str, int]) -> None:
-    model = a_model_of_two_halves()
+def test_nothing_is_divided_without_topics_or_without_history(model: ClusterModel, parts: dict[str, int]) -> None:
     known(model, FIRST, SECOND, HIGH)
     revision = model.revision
     model.redistribute({name: PartLoad(np.zeros(4), topics) for name, topics in parts.items()})
@@ -195,15 +185,13 @@ def test_a_long_history_stays_long() -> None:
     assert {each.long_samples for each in history(model).values()} == {LONG_WINDOW}
 
 
-def test_a_record_that_only_changes_owners_changes_no_history() -> None:
-    model = a_model_of_two_halves()
+def test_a_record_that_only_changes_owners_changes_no_history(model: ClusterModel) -> None:
     known(model, LOW, HIGH, owners=[owned(B, 2), FREE])
     assert history(model)[LOW].long.tolist() == list(LOADED)
     assert model.unknown_bundles() == {}
 
 
-def test_history_divided_by_range_gives_way_to_what_the_leader_writes() -> None:
-    model = a_model_of_two_halves()
+def test_history_divided_by_range_gives_way_to_what_the_leader_writes(model: ClusterModel) -> None:
     assert not model.awaits_division(NS)
     known(model, FIRST, SECOND, HIGH)
     assert model.awaits_division(NS)
@@ -216,8 +204,7 @@ def test_history_divided_by_range_gives_way_to_what_the_leader_writes() -> None:
     assert model.awaits_division(NS) is False
 
 
-def test_history_divided_by_topics_is_not_replaced() -> None:
-    model = a_model_of_two_halves()
+def test_history_divided_by_topics_is_not_replaced(model: ClusterModel) -> None:
     known(model, FIRST, SECOND, HIGH)
     model.redistribute({FIRST: PartLoad(np.ones(4), 1), SECOND: PartLoad(np.ones(4), 1)})
     assert not model.awaits_division(NS)

@@ -104,8 +104,12 @@ def only(said: Sequence[Entry]) -> Entry:
 # Moves of Pulsar's
 
 
-def test_a_move_that_we_wanted_is_agreed_on_once_it_has_settled() -> None:
-    bench = Bench()
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_a_move_that_we_wanted_is_agreed_on_once_it_has_settled(bench: Bench) -> None:
     bench.plan(0, [unload(HOT)])
     assert bench.move(HOT, A, B, 10) == []
     assert (bench.judging.wake_ms, bench.judging.under_way) == (15_000, 1)
@@ -120,8 +124,7 @@ def test_a_move_that_we_wanted_is_agreed_on_once_it_has_settled() -> None:
     assert (bench.judging.wake_ms, bench.judging.under_way, bench.judging.wishes) == (None, 0, {})
 
 
-def test_a_move_that_is_seen_in_two_parts_is_one() -> None:
-    bench = Bench()
+def test_a_move_that_is_seen_in_two_parts_is_one(bench: Bench) -> None:
     bench.plan(0, [unload(HOT)])
     assert [bench.move(HOT, A, None, 10), bench.move(HOT, None, B, 12)] == [[], []]
     assert bench.wait(16.9) == []
@@ -129,15 +132,13 @@ def test_a_move_that_is_seen_in_two_parts_is_one() -> None:
     assert bench.wait(100) == []
 
 
-def test_whoever_looks_late_judges_it_once_all_the_same() -> None:
-    bench = Bench()
+def test_whoever_looks_late_judges_it_once_all_the_same(bench: Bench) -> None:
     bench.move(HOT, A, None, 10)
     bench.move(HOT, None, B, 12)
     assert len(bench.wait(100)) == 1
 
 
-def test_a_move_that_we_wanted_to_go_elsewhere() -> None:
-    bench = Bench()
+def test_a_move_that_we_wanted_to_go_elsewhere(bench: Bench) -> None:
     bench.plan(0, [unload(HOT, A, C)])
     bench.move(HOT, A, B, 10)
     entry = only(bench.wait(15))
@@ -145,15 +146,13 @@ def test_a_move_that_we_wanted_to_go_elsewhere() -> None:
     assert entry.verdict.sentence() == "Pulsar moved it from a:8080 to b:8080, 10 MiB/s; so would we, but to c:8080"
 
 
-def test_a_wish_without_a_destination_is_met_by_no_broker_in_particular() -> None:
-    bench = Bench()
+def test_a_wish_without_a_destination_is_met_by_no_broker_in_particular(bench: Bench) -> None:
     bench.plan(0, [unload(HOT, A, None)])
     bench.move(HOT, A, B, 10)
     assert only(bench.wait(15)).verdict.why["ours"] == "another broker"
 
 
-def test_a_move_of_another_bundle_than_we_would_take_of_the_same_broker() -> None:
-    bench = Bench()
+def test_a_move_of_another_bundle_than_we_would_take_of_the_same_broker(bench: Bench) -> None:
     bench.plan(0, [unload(OTHER), unload(THIRD)])
     bench.move(HOT, A, B, 10)
     entry = only(bench.wait(15))
@@ -172,8 +171,7 @@ def test_a_move_of_another_bundle_than_we_would_take_of_the_same_broker() -> Non
         ),
     ],
 )
-def test_a_move_that_we_would_not_make_has_our_reason(said: list[Verdict], expected: Reason) -> None:
-    bench = Bench()
+def test_a_move_that_we_would_not_make_has_our_reason(bench: Bench, said: list[Verdict], expected: Reason) -> None:
     bench.plan(0, [unload(OTHER, C, B)], unload(HOT), said=said)
     bench.move(HOT, A, B, 10)
     entry = only(bench.wait(15))
@@ -181,30 +179,26 @@ def test_a_move_that_we_would_not_make_has_our_reason(said: list[Verdict], expec
     assert [verdict.verdict for verdict in entry.because] == [expected]
 
 
-def test_a_move_that_not_even_pulsars_strategy_selects_is_said_to_be_by_hand() -> None:
-    bench = Bench()
+def test_a_move_that_not_even_pulsars_strategy_selects_is_said_to_be_by_hand(bench: Bench) -> None:
     bench.plan(0)
     bench.move(HOT, A, B, 10)
     entry = only(bench.wait(15))
     assert (entry.reason, entry.because) == (JudgingReason.MOVED_UNSELECTED, ())
 
 
-def test_of_a_strategy_that_is_not_known_nobody_can_say_that_it_does_not_select_the_bundle() -> None:
-    bench = Bench()
+def test_of_a_strategy_that_is_not_known_nobody_can_say_that_it_does_not_select_the_bundle(bench: Bench) -> None:
     bench.plan(0, [], UNKNOWN)
     bench.move(HOT, A, B, 10)
     assert reasons(bench.wait(15)) == [(HOT, JudgingReason.MOVED_AGAINST_US)]
 
 
-def test_before_our_first_round_there_is_nothing_to_compare_with() -> None:
-    bench = Bench()
+def test_before_our_first_round_there_is_nothing_to_compare_with(bench: Bench) -> None:
     bench.move(HOT, A, B, 10)
     bench.plan(12, [unload(OTHER)])
     assert reasons(bench.wait(15)) == [(HOT, JudgingReason.MOVED_BEFORE_OUR_ROUND)]
 
 
-def test_it_is_compared_with_the_round_before_it_and_not_with_one_that_came_while_it_settled() -> None:
-    bench = Bench()
+def test_it_is_compared_with_the_round_before_it_and_not_with_one_that_came_while_it_settled(bench: Bench) -> None:
     bench.plan(0, said=[says("a:8080", SheddingReason.NO_BUNDLES)])
     bench.move(HOT, A, B, 10)
     bench.plan(12, [unload(HOT), unload(OTHER)])
@@ -213,8 +207,7 @@ def test_it_is_compared_with_the_round_before_it_and_not_with_one_that_came_whil
     assert [verdict.verdict for verdict in only(bench.wait(15)).because] == [SheddingReason.NO_BUNDLES]
 
 
-def test_a_bundle_that_comes_back_was_unloaded_for_nothing() -> None:
-    bench = Bench()
+def test_a_bundle_that_comes_back_was_unloaded_for_nothing(bench: Bench) -> None:
     bench.plan(0, said=[says("a:8080", SheddingReason.NO_BUNDLES)])
     bench.move(HOT, A, None, 10)
     bench.move(HOT, None, A, 10.4)
@@ -222,8 +215,7 @@ def test_a_bundle_that_comes_back_was_unloaded_for_nothing() -> None:
     assert (entry.reason, entry.verdict.why["seconds"], len(entry.because)) == (JudgingReason.CAME_BACK, 0.4, 1)
 
 
-def test_a_bundle_that_nobody_asks_for_is_without_an_owner() -> None:
-    bench = Bench()
+def test_a_bundle_that_nobody_asks_for_is_without_an_owner(bench: Bench) -> None:
     bench.move(HOT, A, None, 10)
     assert bench.wait(39.9) == []
     entry = only(bench.wait(40))
@@ -232,8 +224,7 @@ def test_a_bundle_that_nobody_asks_for_is_without_an_owner() -> None:
     assert reasons(bench.wait(55)) == [(HOT, JudgingReason.FIRST_OWNER)]
 
 
-def test_what_a_broker_had_that_left_is_no_decision_of_sheddings_whichever_is_seen_first() -> None:
-    bench = Bench()
+def test_what_a_broker_had_that_left_is_no_decision_of_sheddings_whichever_is_seen_first(bench: Bench) -> None:
     bench.plan(0)
     bench.move(HOT, A, B, 10)
     bench.move(OTHER, C, B, 10)
@@ -250,15 +241,13 @@ def test_what_a_broker_had_that_left_is_no_decision_of_sheddings_whichever_is_se
 
 @pytest.mark.parametrize(("before", "after"), [(A, broker("a", 2)), (broker("a", NO_LIFE), B)])
 def test_an_owner_that_started_again_or_was_not_registered_is_none_any_more(
-    before: Registration, after: Registration
+    bench: Bench, before: Registration, after: Registration
 ) -> None:
-    bench = Bench()
     bench.move(HOT, before, after, 10)
     assert reasons(bench.wait(15)) == [(HOT, JudgingReason.OWNER_LEFT)]
 
 
-def test_that_a_broker_left_is_forgotten_after_an_hour() -> None:
-    bench = Bench()
+def test_that_a_broker_left_is_forgotten_after_an_hour(bench: Bench) -> None:
     bench.step(Left(A, 0))
     bench.plan(3_600)
     bench.move(HOT, A, B, 3_600)
@@ -270,8 +259,7 @@ def test_that_a_broker_left_is_forgotten_after_an_hour() -> None:
     ]
 
 
-def test_our_own_moves_are_said_to_be_ours() -> None:
-    bench = Bench()
+def test_our_own_moves_are_said_to_be_ours(bench: Bench) -> None:
     bench.plan(0, [unload(HOT)])
     bench.move(HOT, A, None, 10)
     bench.move(HOT, None, B, 11, by_us=True)
@@ -283,8 +271,7 @@ def test_our_own_moves_are_said_to_be_ours() -> None:
     assert bench.judging.wishes == {}
 
 
-def test_a_bundle_that_is_no_more_was_split() -> None:
-    bench = Bench()
+def test_a_bundle_that_is_no_more_was_split(bench: Bench) -> None:
     bench.gone.add(HOT)
     bench.move(HOT, A, None, 10)
     bench.move(OTHER, A, None, 10)
@@ -294,15 +281,13 @@ def test_a_bundle_that_is_no_more_was_split() -> None:
     ]
 
 
-def test_a_bundle_that_our_last_round_did_not_know_is_moved_as_it_came_of_a_split() -> None:
-    bench = Bench()
+def test_a_bundle_that_our_last_round_did_not_know_is_moved_as_it_came_of_a_split(bench: Bench) -> None:
     bench.step(Seen(Sighted(HOT, A, B, 10_000, by_us=False), is_new=True))
     bench.step(Seen(Sighted(OTHER, None, B, 10_000, by_us=False), is_new=True))
     assert reasons(bench.wait(15)) == [(HOT, JudgingReason.PULSAR_SPLIT), (OTHER, JudgingReason.FIRST_OWNER)]
 
 
-def test_a_bundle_that_moves_again_before_it_settled_was_moved_twice() -> None:
-    bench = Bench()
+def test_a_bundle_that_moves_again_before_it_settled_was_moved_twice(bench: Bench) -> None:
     bench.move(HOT, A, B, 10)
     assert reasons(bench.move(HOT, B, None, 11)) == [(HOT, JudgingReason.MOVED_BEFORE_OUR_ROUND)]
     said = bench.move(HOT, C, A, 12)  # that it came to c was not seen
@@ -310,8 +295,7 @@ def test_a_bundle_that_moves_again_before_it_settled_was_moved_twice() -> None:
     assert only(bench.wait(17)).verdict.why["source"] == "c:8080"
 
 
-def test_a_bundle_that_pulsar_takes_back_where_it_was_is_told_so() -> None:
-    bench = Bench()
+def test_a_bundle_that_pulsar_takes_back_where_it_was_is_told_so(bench: Bench) -> None:
     bench.plan(0, [unload(OTHER)], said=[says("b:8080", SheddingReason.NO_BUNDLES)])
     bench.move(HOT, A, B, 10)
     bench.move(HOT, B, A, 130)
@@ -330,8 +314,7 @@ def test_a_bundle_that_pulsar_takes_back_where_it_was_is_told_so() -> None:
     assert [each.verdict for each in bench.said[1].because] == [SheddingReason.NO_BUNDLES]
 
 
-def test_it_is_not_back_where_we_want_it_or_after_an_hour_or_when_it_was_not_pulsar_that_took_it() -> None:
-    bench = Bench()
+def test_it_is_not_back_where_we_want_it_or_after_an_hour_or_when_it_was_not_pulsar_that_took_it(bench: Bench) -> None:
     bench.plan(0)
     bench.move(HOT, A, B, 10)
     bench.move(OTHER, A, B, 10, by_us=True)
@@ -349,15 +332,13 @@ def test_it_is_not_back_where_we_want_it_or_after_an_hour_or_when_it_was_not_pul
     ]
 
 
-def test_one_that_was_not_seen_to_leave_again_has_another_first_owner() -> None:
-    bench = Bench()
+def test_one_that_was_not_seen_to_leave_again_has_another_first_owner(bench: Bench) -> None:
     bench.move(HOT, A, B, 10)
     assert reasons(bench.move(HOT, None, C, 11)) == [(HOT, JudgingReason.MOVED_BEFORE_OUR_ROUND)]
     assert reasons(bench.wait(16)) == [(HOT, JudgingReason.FIRST_OWNER)]
 
 
-def test_a_clock_that_is_set_back_holds_nothing_up() -> None:
-    bench = Bench()
+def test_a_clock_that_is_set_back_holds_nothing_up(bench: Bench) -> None:
     bench.move(HOT, A, B, 100)
     bench.move(OTHER, A, B, 50)
     assert len(bench.wait(105)) == 2
@@ -366,8 +347,7 @@ def test_a_clock_that_is_set_back_holds_nothing_up() -> None:
 # What Pulsar leaves undone
 
 
-def test_what_we_want_is_said_once_pulsar_has_had_its_time() -> None:
-    bench = Bench()
+def test_what_we_want_is_said_once_pulsar_has_had_its_time(bench: Bench) -> None:
     not_hot = says("a:8080", SheddingReason.BELOW_THRESHOLD)
     assert [bench.plan(at_s, [unload(HOT)], not_hot) for at_s in (0, 60)] == [[], []]
     entry = only(bench.plan(120, [unload(HOT)], not_hot))
@@ -384,8 +364,7 @@ def test_what_we_want_is_said_once_pulsar_has_had_its_time() -> None:
     assert (over.reason, over.verdict.why["minutes"]) == (JudgingReason.NO_LONGER_WANTED, 4)
 
 
-def test_pulsar_may_move_after_all_what_was_said_not_to_move() -> None:
-    bench = Bench()
+def test_pulsar_may_move_after_all_what_was_said_not_to_move(bench: Bench) -> None:
     for at_s in (0, 60, 120):
         bench.plan(at_s, [unload(HOT)])
     bench.move(HOT, A, B, 180)
@@ -394,8 +373,7 @@ def test_pulsar_may_move_after_all_what_was_said_not_to_move() -> None:
     )
 
 
-def test_a_wish_whose_bundle_is_with_another_broker_is_another_wish() -> None:
-    bench = Bench()
+def test_a_wish_whose_bundle_is_with_another_broker_is_another_wish(bench: Bench) -> None:
     bench.plan(0, [unload(HOT, A)])
     assert reasons(bench.plan(60, [unload(HOT, C)])) == [(HOT, JudgingReason.NO_LONGER_WANTED)]
     assert bench.judging.wishes[HOT].since_ms == MINUTE_MS
@@ -425,17 +403,15 @@ EXCLUDED = says(HOT, SheddingReason.NAMESPACE_EXCLUDED)
     ],
 )
 def test_why_pulsar_does_not_make_a_move(
-    pulsars: list[Unload | Verdict], reason: JudgingReason, because: list[Verdict]
+    bench: Bench, pulsars: list[Unload | Verdict], reason: JudgingReason, because: list[Verdict]
 ) -> None:
-    bench = Bench()
     for at_s in (0, 75):
         bench.plan(at_s, [unload(HOT)], *pulsars)
     entry = only(bench.said)
     assert (entry.reason, [each.verdict for each in entry.because]) == (reason, [each.verdict for each in because])
 
 
-def test_of_a_bundle_that_it_does_not_select_it_is_said_that_it_has_stalled() -> None:
-    bench = Bench()
+def test_of_a_bundle_that_it_does_not_select_it_is_said_that_it_has_stalled(bench: Bench) -> None:
     for at_s in (0, 60, 120):
         bench.plan(at_s, [unload(OTHER)] if at_s else [], stays(HOT), sheds())
     said = bench.plan(180, [unload(OTHER)], stays(HOT), sheds())
@@ -446,8 +422,7 @@ def test_of_a_bundle_that_it_does_not_select_it_is_said_that_it_has_stalled() ->
 # Stalls
 
 
-def test_two_rounds_without_any_effect_are_a_stall() -> None:
-    bench = Bench()
+def test_two_rounds_without_any_effect_are_a_stall(bench: Bench) -> None:
     kept = stays(HOT, owns_more_of_namespace=2)
     assert [bench.plan(at_s, [], kept, sheds()) for at_s in (0, 60)] == [[], []]
     entry = only(bench.plan(120, [], kept, sheds()))
@@ -464,14 +439,12 @@ def test_two_rounds_without_any_effect_are_a_stall() -> None:
     assert bench.plan(180, [], kept, sheds()) == []
 
 
-def test_a_round_of_ours_may_come_a_tenth_of_an_interval_early() -> None:
-    bench = Bench()
+def test_a_round_of_ours_may_come_a_tenth_of_an_interval_early(bench: Bench) -> None:
     assert [bench.plan(at_s, [], stays(HOT)) for at_s in (0, 54, 113)] == [[], [], []]
     assert reasons(bench.plan(114, [], stays(HOT))) == [("pulsar", JudgingReason.STALLED_ON_OWNER)]
 
 
-def test_rounds_of_ours_that_come_more_often_than_pulsars_make_no_stall() -> None:
-    bench = Bench()
+def test_rounds_of_ours_that_come_more_often_than_pulsars_make_no_stall(bench: Bench) -> None:
     for at_s in range(0, 108, 10):
         assert bench.plan(at_s, [], stays(HOT)) == []
     assert reasons(bench.plan(120, [], stays(HOT))) == [("pulsar", JudgingReason.STALLED_ON_OWNER)]
@@ -484,16 +457,14 @@ def test_rounds_of_ours_that_come_more_often_than_pulsars_make_no_stall() -> Non
         ([stays(HOT), unload(OTHER)], JudgingReason.STALLED_UNEXPLAINED),
     ],
 )
-def test_why_it_has_stalled(pulsars: list[Unload | Verdict], reason: JudgingReason) -> None:
-    bench = Bench()
+def test_why_it_has_stalled(bench: Bench, pulsars: list[Unload | Verdict], reason: JudgingReason) -> None:
     for at_s in (0, 60, 120):
         bench.plan(at_s, [], *pulsars)
     entry = only(bench.said)
     assert (entry.reason, entry.verdict.why["source"], entry.verdict.why["bundles"]) == (reason, "its brokers", 2)
 
 
-def test_a_stall_is_over_when_something_moves() -> None:
-    bench = Bench()
+def test_a_stall_is_over_when_something_moves(bench: Bench) -> None:
     for at_s in (0, 60, 120):
         bench.plan(at_s, [], stays(HOT))
     bench.move(OTHER, A, B, 177)
@@ -504,8 +475,7 @@ def test_a_stall_is_over_when_something_moves() -> None:
     assert reasons(bench.plan(360, [], stays(HOT))) == [("pulsar", JudgingReason.STALLED_ON_OWNER)]
 
 
-def test_a_stall_is_over_when_nothing_is_selected() -> None:
-    bench = Bench()
+def test_a_stall_is_over_when_nothing_is_selected(bench: Bench) -> None:
     for at_s in (0, 60, 120):
         bench.plan(at_s, [], stays(HOT))
     over = only(bench.plan(180))
@@ -521,9 +491,9 @@ def test_a_stall_is_over_when_nothing_is_selected() -> None:
     ],
 )
 def test_what_moves_nothing_is_no_effect(
+    bench: Bench,
     move: list[tuple[str, Registration | None, Registration | None, float]],
 ) -> None:
-    bench = Bench()
     bench.plan(0, [], stays(HOT))
     for each in move:
         bench.move(*each)
