@@ -126,3 +126,7 @@ def owned(owner: Registration, version: int = 1) -> Ownership:
 
 def releasing(source: Registration, destination: Registration | None = None, version: int = 2) -> Ownership:
     return Ownership(OwnershipState.RELEASING, source, destination, version)
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)

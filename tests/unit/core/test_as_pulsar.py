@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.builders import broker, bundle, report, snapshot, throughput
+from support.builders import broker, bundle, report, rng, snapshot, throughput
 
 from loadmanager.core.as_pulsar import plan_as_pulsar
 from loadmanager.core.controls import NO_CONTROLS, Controls
@@ -19,10 +19,6 @@ from loadmanager.core.reasons import DoubtReason, PlacementReason, SheddingReaso
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.shedding.threshold import ThresholdReason
 from loadmanager.core.snapshot import Snapshot
-
-
-def rng() -> np.random.Generator:
-    return np.random.default_rng(0)
 
 
 def verdicts(plan: Plan) -> dict[str, Verdict]:

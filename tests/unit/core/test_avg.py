@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.builders import MIB, Load, broker, bundle, owned, releasing, report, snapshot, throughput
+from support.builders import MIB, Load, broker, bundle, owned, releasing, report, rng, snapshot, throughput
 
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.placement.avg import AvgPlacement, AvgPlacementReason
@@ -21,10 +21,6 @@ from loadmanager.core.snapshot import Snapshot, snapshot_of_reports
 
 AVG = PlannerSettings(shedding_strategy="AvgShedder", placement_strategy="AvgShedder", max_unload_percentage=0.5)
 AT_ONCE = replace(AVG, avg_shedder_hit_count_low_threshold=1)
-
-
-def rng() -> np.random.Generator:
-    return np.random.default_rng(0)
 
 
 def hot(

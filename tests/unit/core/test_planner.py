@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support.builders import averages, broker, bundle, owned, releasing, report, snapshot, throughput
+from support.builders import averages, broker, bundle, owned, releasing, report, rng, snapshot, throughput
 
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.load import BrokerReport
@@ -21,10 +21,6 @@ from loadmanager.core.shedding.overload import OverloadReason
 from loadmanager.core.snapshot import Snapshot
 
 OVERLOAD = PlannerSettings(shedding_strategy="OverloadShedder")
-
-
-def rng() -> np.random.Generator:
-    return np.random.default_rng(0)
 
 
 def reasons(plan: Plan) -> dict[str, Reason]:

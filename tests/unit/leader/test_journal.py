@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from support.builders import broker, bundle
 
 from loadmanager.core.effect import MoveEffect
@@ -15,6 +16,11 @@ def below(subject: str, usage: float = 10.0) -> Verdict:
     return Verdict(subject, SheddingReason.BELOW_THRESHOLD, acted=False, why={"usage_percent": usage})
 
 
+@pytest.fixture
+def journal() -> Journal:
+    return Journal(10)
+
+
 def test_only_the_newest_decisions_are_kept_but_all_are_counted() -> None:
     journal = Journal(3)
     for number in range(10):
@@ -23,8 +29,7 @@ def test_only_the_newest_decisions_are_kept_but_all_are_counted() -> None:
     assert journal.counts["assign", "lookup", True] == 10
 
 
-def test_a_non_decision_that_repeats_itself_is_one_entry_with_its_latest_numbers() -> None:
-    journal = Journal(10)
+def test_a_non_decision_that_repeats_itself_is_one_entry_with_its_latest_numbers(journal: Journal) -> None:
     for usage in (10.0, 20.0, 30.0):
         journal.judged("shed", below("b1:8080", usage), epoch=1)
     (entry,) = journal.recent(100)
@@ -33,8 +38,7 @@ def test_a_non_decision_that_repeats_itself_is_one_entry_with_its_latest_numbers
     assert journal.counts["shed", "below_threshold", False] == 3
 
 
-def test_what_stops_something_is_one_entry_of_what_it_stops() -> None:
-    journal = Journal(10)
+def test_what_stops_something_is_one_entry_of_what_it_stops(journal: Journal) -> None:
     stops = [Verdict("cluster", RailReason.POLICIES_READ_ONLY, acted=False), below("cluster", 10.0)]
     journal.stopped(bundle(1), stops, epoch=1)
     journal.stopped(bundle(1), [stops[0], below("cluster", 20.0)], epoch=1)
@@ -45,8 +49,7 @@ def test_what_stops_something_is_one_entry_of_what_it_stops() -> None:
     assert journal.counts == {("rail", "policies_read_only", False): 2}
 
 
-def test_a_non_decision_of_a_later_epoch_is_an_entry_of_its_own() -> None:
-    journal = Journal(10)
+def test_a_non_decision_of_a_later_epoch_is_an_entry_of_its_own(journal: Journal) -> None:
     journal.judged("shed", below("b1:8080"), epoch=1)
     journal.judged("shed", below("b1:8080"), epoch=2)
     (entry,) = journal.recent(100)
@@ -60,8 +63,7 @@ def test_non_decisions_are_bounded_too() -> None:
     assert {entry["subject"] for entry in journal.recent(100)} == {"b3:8080", "b4:8080"}
 
 
-def test_a_subject_is_found_as_a_bundle_as_a_source_and_as_a_destination() -> None:
-    journal = Journal(10)
+def test_a_subject_is_found_as_a_bundle_as_a_source_and_as_a_destination(journal: Journal) -> None:
     journal.moved("assign", bundle(1), OwnershipReason.LOOKUP, epoch=1, destination=broker("b1"))
     journal.moved("unload", bundle(2), OwnershipReason.ADMIN_UNLOAD, epoch=1, source=broker("b1"))
     journal.moved("unload", bundle(3), OwnershipReason.ADMIN_UNLOAD, epoch=1, source=broker("b2"))
@@ -70,8 +72,7 @@ def test_a_subject_is_found_as_a_bundle_as_a_source_and_as_a_destination() -> No
     assert journal.recent(100, "b9:8080") == []
 
 
-def test_a_decision_comes_with_the_sentence_of_its_verdict() -> None:
-    journal = Journal(10)
+def test_a_decision_comes_with_the_sentence_of_its_verdict(journal: Journal) -> None:
     why = Verdict(bundle(1), PlacementReason.NO_BROKER_AVAILABLE, acted=False, why={"brokers": 0})
     journal.judged("assign", why, epoch=1)
     (entry,) = journal.recent(1)
@@ -79,8 +80,7 @@ def test_a_decision_comes_with_the_sentence_of_its_verdict() -> None:
     assert "none of 0 registered brokers" in entry["sentence"]
 
 
-def test_what_a_dry_run_would_move_to_nobody_has_no_destination() -> None:
-    journal = Journal(10)
+def test_what_a_dry_run_would_move_to_nobody_has_no_destination(journal: Journal) -> None:
     reason = OverloadReason.BROKER_OVERLOADED
     for destination in (None, broker("b2")):
         journal.would_move(
@@ -91,8 +91,7 @@ def test_what_a_dry_run_would_move_to_nobody_has_no_destination() -> None:
     assert newest["destination"] == broker("b2").broker
 
 
-def test_who_follows_is_told_what_came_later_and_a_move_once_more_when_it_is_measured() -> None:
-    journal = Journal(10)
+def test_who_follows_is_told_what_came_later_and_a_move_once_more_when_it_is_measured(journal: Journal) -> None:
     effect = MoveEffect(predicted=(2.0, 1.5), load=1e6)
     journal.moved("unload", bundle(1), SheddingReason.BELOW_THRESHOLD, epoch=1, effect=effect)
     journal.judged("shed", below("b1:8080"), epoch=1)
@@ -112,8 +111,7 @@ def test_who_follows_is_told_what_came_later_and_a_move_once_more_when_it_is_mea
     assert journal.later_than(place, 10) == []
 
 
-def test_entries_are_chosen_by_kind_and_by_when_they_were_said() -> None:
-    journal = Journal(10)
+def test_entries_are_chosen_by_kind_and_by_when_they_were_said(journal: Journal) -> None:
     for number in range(3):
         journal.moved("assign", bundle(number), OwnershipReason.LOOKUP, epoch=1)
     journal.judged("shed", below("b1:8080"), epoch=1)
