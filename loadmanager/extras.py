@@ -1,4 +1,4 @@
-"""What is not installed with everything, and the command that installs it."""
+"""Hint for a missing extra: the command that installs it."""
 
 
 def how_to_install(extra: str) -> str:

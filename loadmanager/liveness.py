@@ -72,7 +72,7 @@ def _has_source(family: int, address: tuple[Any, ...]) -> bool:
 
 
 def this_place() -> str:
-    """Where this process lives; empty where the system does not say, which is like no other place."""
+    """Return where this process lives; empty where the system does not say, which is like no other place."""
     try:
         return f"{_BOOT_ID.read_text(encoding='ascii').strip()}.{_NETWORK.stat().st_ino}"
     except OSError:
@@ -95,7 +95,7 @@ class Life:
         self._close()
 
     def is_over(self, name: str) -> bool:
-        """Whether the life of that name has ended for certain; False wherever that cannot be known."""
+        """Return whether the life of that name has ended for certain; False wherever that cannot be known."""
         place, _, _ = name.partition("/")
         return bool(place) and place == self._place and _is_unheld(self._kind, name)
 

@@ -143,7 +143,7 @@ class Grants:
         self._namespaces: dict[NamespaceName, _Namespace] = {}
         self._bundle_of: dict[str, BundleName] = {}
         self.granted = 0
-        """How many topics were granted since the agent began."""
+        """Topics granted since the agent began."""
 
     @property
     def incarnation(self) -> int | None:

@@ -21,7 +21,7 @@ _USABLE_STATES = ("up", "unknown", "dormant")
 _WHOLE_HOST: PidAndStart = (0, 0.0)
 _DEFAULT_ROUTE = "00000000"
 _OUTSIDE = "/.."
-"""How the kernel shows a control group outside of the namespace of whoever asks."""
+"""Prefix of a control group outside of the namespace of whoever asks."""
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the namespace that every process is in which is in no container (`PROC_PID_INIT_INO`)."""
 
@@ -118,7 +118,7 @@ def find_limits(pid: int, roots: Roots) -> Limits:
 
 
 def is_in_container(roots: Roots) -> bool:
-    """Whether this process is in a pid namespace of its own, as containers are."""
+    """Return whether this process is in a pid namespace of its own, as containers are."""
     try:
         return (roots.proc / "self" / "ns" / "pid").stat().st_ino != _INITIAL_PID_NAMESPACE
     except OSError:

@@ -69,7 +69,7 @@ def has_socket(pid: int, inode: int) -> bool:
 
 
 def listens_at(pid: int, port: int | None) -> bool | None:
-    """Whether the process listens at the TCP port; None when it may not be looked at."""
+    """Return whether the process listens at the TCP port; None when it may not be looked at."""
     try:
         connections = psutil.Process(pid).net_connections("tcp")
     except psutil.AccessDenied:

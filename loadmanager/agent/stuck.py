@@ -35,7 +35,7 @@ class StuckDetector:
     _process: tuple[int, int] | None = None
     _asked_s: float | None = None
     _granted_in_time: int = 0
-    """How many topics had been granted when the broker was last seen to open or have one."""
+    """Topics granted when the broker was last seen to open or have one."""
     _opened: int | None = None
     _without_topics: int = 0
     _failed_to_open_s: float = -math.inf

@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 _FIRST_INTERVAL_S = 1.0
 """Rates need two readings of one kind; the second is taken soon, so that a broker does not look idle for a minute."""
 _LOOK_INTERVAL_S = 2.0
-"""How often it is looked whether something else has to be measured: a neighbour came, or the broker was restarted."""
+"""Interval of looks for a neighbour that came, or a broker that was restarted: then something else is measured."""
 _INIT = 1
 """The first process of a machine, which is no broker; in a container it may be one."""
 NOT_MEASURED = (
@@ -77,7 +77,7 @@ class UsageSampler:
         self._reported_fault = ""
         self._subject: tuple[int, BrokerProcess | None] = (1, None)
         self.scope = "unknown"
-        """What was measured last: `host`, `process` or `unknown`."""
+        """Subject of the last measurement: `host`, `process` or `unknown`."""
         self.usage = HostUsage()
         self.measured_at_s = clock()
 
@@ -87,7 +87,7 @@ class UsageSampler:
         return self._subject[0]
 
     def fault(self) -> str:
-        """Why a broker that is there is not measured, and the fix; empty when it is."""
+        """Return why a broker that is there is not measured, and the fix; empty when it is."""
         return NOT_MEASURED if self.scope == "unknown" and self._subject[1] is not None else ""
 
     async def run(self) -> None:
@@ -131,7 +131,7 @@ class UsageSampler:
         return await asyncio.to_thread(self._agents_on_host), self._watch.process
 
     def _read(self, agents: int, broker: BrokerProcess | None) -> tuple[str, HostReading | None]:
-        """What is measured, and a reading of it; None when nothing is to be seen."""
+        """Return what is measured, and a reading of it; None when nothing is to be seen."""
         declared = self._nic_speed_gbps is not None
         is_auto = self._setting == "auto"
         if self._setting == "host":
@@ -150,7 +150,7 @@ class UsageSampler:
             return False
 
     def _sees(self, broker: BrokerProcess) -> bool:
-        """Whether the pid means the broker here: one of another pid namespace means another process, or none."""
+        """Return whether the pid means the broker here: one of another pid namespace means another process, or none."""
         pid = broker[0]
         if pid == os.getpid() or (pid == _INIT and not is_in_container(self._roots)):
             return False

@@ -121,7 +121,7 @@ class Rails:
         return stops_of_round(self._facts(), self._limits())
 
     def limits(self) -> list[BlockingLimit]:
-        """What stops rounds at this moment that a setting is for."""
+        """Settings that stop rounds at this moment."""
         facts = self._facts()
         return [
             BlockingLimit(self._settings.key(_SETTINGS[stop.verdict]), stop.sentence(), self._ends_s(stop, facts))

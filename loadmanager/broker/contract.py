@@ -282,7 +282,7 @@ class Contract:
     lease_until_s: float = -math.inf
     """When what is served has to end, or had to."""
     opened: int = 0
-    """How many topics were opened in this life of the process."""
+    """Topics opened in this life of the process."""
     _next_until_s: float = -math.inf
     """Until when the latest lease is valid, and whether it waits until nothing of the incarnation before is held."""
     _is_clearing: bool = False

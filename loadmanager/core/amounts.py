@@ -6,7 +6,7 @@ MAX_AMOUNT = 1e18
 """Rates, bytes per second and usages beyond this are mistakes, and would overflow where they are added up."""
 
 ALL_DIGITS = 17
-"""As many significant digits as a float has."""
+"""All significant digits that a float has."""
 
 
 def rounded(figure: float, digits: int) -> float:

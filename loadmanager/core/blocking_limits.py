@@ -27,14 +27,14 @@ class BlockingLimit(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """How long it is to the next round, and how long bundles are left alone after an unload."""
+    """Time to the next round, and time for which bundles are left alone after an unload."""
 
     interval_s: float
     grace_s: float
 
 
 class _Kind(NamedTuple):
-    """How a limit is told: what waits, why, by which setting, and for how many seconds more."""
+    """Words for a limit: what waits, why, by which setting, and for how many seconds more."""
 
     who: str
     why: str

@@ -134,7 +134,7 @@ class Memory:
         )
 
     def moved_this_hour(self, snapshot: Snapshot, now_s: float) -> list[PastMove]:
-        """What shedding has moved within the hour, but for moves of namespaces that are gone or idle by now."""
+        """Return the load that shedding has moved within the hour, without namespaces that are gone or idle by now."""
         moves = [move for move in self._since(now_s - _HOUR_S) if move.is_own]
         of_bundles: dict[str, dict[str, float]] = {}
         for move in moves:

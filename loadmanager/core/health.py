@@ -72,7 +72,7 @@ class _Off:
     value: float
     peers: float
     times: float
-    """How many times the bar of suspects it is."""
+    """Multiple of the bar of suspects."""
     is_far: bool
     """Whether it is above the bar of the sick, too."""
 

@@ -49,7 +49,7 @@ class Sighting:
     session_id: int
     czxid: int
     life: str = ""
-    """Of its process, as `loadmanager.liveness` names it."""
+    """Life of its process, as `loadmanager.liveness` names it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,7 +87,7 @@ def drain_of(snapshot: Snapshot, broker: BrokerId) -> Verdict:
 
 
 def restraint_of(bundle: str, snapshot: Snapshot) -> Verdict:
-    """Why a bundle that is pinned or frozen is left alone."""
+    """Return why a bundle that is pinned or frozen is left alone."""
     controls = snapshot.controls
     if bundle in controls.frozen_bundles:
         why: dict[str, Figure] = {"frozen": controls.frozen_bundles[bundle]}

@@ -14,7 +14,7 @@ from loadmanager.core.names import BundleName, BundleRange, InvalidNameError, Na
 T = TypeVar("T")
 
 MATCHES = "/loadbalance/v1/matches"
-"""Where a node tells what patterns and names match now."""
+"""Route by which a node tells what patterns and names match now."""
 
 Force = Annotated[bool, typer.Option("--force", help="Unload also what no broker may own afterwards.")]
 

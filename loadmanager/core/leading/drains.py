@@ -277,7 +277,7 @@ class Drains:
         return order is not None and order.since_s == drain.since_s
 
     def _can_give_away(self, drain: Drain) -> bool:
-        """Whether its broker is registered, and the drain is not about to end."""
+        """True while its broker is registered, and the drain is not about to end."""
         broker = drain.registration.broker
         return broker not in self._ending and self.registration_of(broker) == drain.registration
 

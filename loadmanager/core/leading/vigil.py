@@ -214,7 +214,7 @@ class Vigil:
     _takes_over: bool = False
     _slowest_s: float = 0.0
     _taken_over: list[tuple[float, int]] = field(default_factory=list)
-    """When it took over, and from which session, unless that has expired."""
+    """Time of the take-over, and the session of the leader before, unless that has expired."""
     _to_do: list[Instruction] = field(default_factory=list)
 
     @property

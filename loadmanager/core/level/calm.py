@@ -224,7 +224,7 @@ class Memory:
     def budget(
         self, settings: PlannerSettings, is_idle: Callable[[str, float], bool], now_s: float, *, in_need: bool
     ) -> Budget:
-        """What share of all load a round may move now; what was moved of namespaces that are idle is free again."""
+        """Return the share of all load that a round may move now; moves of idle namespaces do not count."""
         names = ["max_load_moved_per_cycle_percentage"] + ["level_max_load_moved_per_cycle_percentage"] * (not in_need)
         a_round = min((getattr(settings, name), KEYS[name]) for name in names)
         names = ["max_load_moved_per_hour_percentage"] + ["level_max_load_moved_per_hour_percentage"] * (not in_need)

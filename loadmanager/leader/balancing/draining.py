@@ -113,7 +113,7 @@ class Drainer:
         self._tell(Signal.CHANGED)
 
     def progress(self, broker: BrokerId) -> DrainProgress:
-        """How far the drain of a broker is, registered or not; `BrokerNotFoundError` when there is none."""
+        """Return the progress of the drain of a broker, registered or not; `BrokerNotFoundError` when there is none."""
         order, now_s = self._controls.draining.get(broker), time.monotonic()
         if order is None:
             self._view.get_registration(broker)
