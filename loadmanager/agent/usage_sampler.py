@@ -100,17 +100,20 @@ class UsageSampler:
         self._subject = await self._look()
         scope, reading = await asyncio.to_thread(self._read, *self._subject)
         if scope != self.scope:
-            if self.scope == "host" or reading is None:  # what was measured is not the broker's
-                self.usage = HostUsage()
-            self._previous, self.scope, self._has_rates = reading, scope, False
+            keeps_usage = self.scope == "process" and reading is not None
+            self._previous, self.scope, self._has_rates = None, scope, False
             log.info("broker_measured", scope=scope, brokers=self.agents_on_host)
-            return
+            if keeps_usage:  # it is the broker's: it stands until there are two readings of the machine
+                self._previous = reading
+                return
         if (fault := self.fault()) != self._reported_fault:
             self._reported_fault = fault
             if fault:
                 log.warning("broker_not_measured", why=fault)
         of_process = scope == "process"
-        if reading is not None:
+        if reading is None:
+            self.usage = HostUsage()
+        else:
             own_traffic = traffic(self._watch.loads) if of_process else None
             self.usage = usage_between(self._previous, reading, self._nic_speed_gbps, own_traffic)
         self._has_rates = self._previous is not None
