@@ -58,7 +58,7 @@ class BundleCommands:
     async def unload(self, name: BundleName, destination: Registration | None, reason: Reason) -> None:
         """Release one bundle at an operator's word, or give it to the destination, whoever owns it or nobody.
 
-        Lookups, and unloads under way, may give it to others meanwhile: then the destination is tried again. Raises
+        Lookups, and unloads under way, may give it to others meanwhile: then it is tried again. Raises
         `BundleNotFoundError`, `NotLeaderError`, `IllegalTransitionError` when it kept changing or the destination has
         left, `UnloadFailedError`, or a `StoreError`.
         """
@@ -68,7 +68,7 @@ class BundleCommands:
                 if await self._try_to_unload(name, destination, reason):
                     return
             except IllegalTransitionError:
-                if attempt == _ATTEMPTS or destination is None or not self._view.is_registered(destination):
+                if attempt == _ATTEMPTS or not (destination is None or self._view.is_registered(destination)):
                     raise
         raise IllegalTransitionError(f"bundle {name} is {self._view.get_ownership(name)}: it was not given away")
 

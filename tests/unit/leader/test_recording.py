@@ -257,6 +257,6 @@ def test_whatever_changes_a_model_is_recorded() -> None:
     looks |= {"known_bundles", "is_laid_down_in", "namespaces_changed_since", "restore"}
     looks |= {"own_names", "owners"}
     looks |= {"revision", "bundles_ignored", "latest_reports", "bundles_of", "doubts", "glance", "throughput"}
-    looks |= {"releasing", "freed", "bundles_owned_by"}
+    looks |= {"releasing", "freed", "bundles_owned_by", "policies"}
     inputs = {name for name in vars(ClusterModel) if not name.startswith("_")} - looks
     assert inputs <= vars(RecordedModel).keys(), "a new input: record it, and apply it in sim.replay"
