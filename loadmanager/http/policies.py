@@ -144,7 +144,7 @@ class PolicyHandlers:
             ),
             role=Role.READ,
             response_model=list[ShownMatch],
-            statuses=(200, 404),
+            statuses=(200, 400, 404),
         )
         return [*self._of_policies(), *self._of_domains(), matches]
 
