@@ -218,7 +218,7 @@ async def test_whatever_goes_wrong_all_is_well_once_nothing_does_any_more(
         return False
 
     try:
-        # A move that Pulsar gives back to its source is given up after a minute (`namespaceBundleUnloadingTimeoutMs`).
+        # A move that Pulsar gives back to its source is given up after a minute (`moveTimeoutMs`).
         await eventually(is_well, least_s=150)
     except AssertionError:
         pytest.fail(f"in the end {why_not[0]}")
