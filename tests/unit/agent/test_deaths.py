@@ -182,12 +182,19 @@ async def test_descriptors_are_looked_at_outside_of_the_event_loop(tmp_path: Pat
 
 
 async def test_a_process_that_is_followed_no_more_holds_nothing(tmp_path: Path) -> None:
+    looking, may_go_on = threading.Event(), threading.Event()
+
+    def look(*_: int) -> bool:
+        looking.set()
+        return may_go_on.wait()
+
     async with asked_by_a_process("127.0.0.1", tmp_path) as asked:
-        with following(asyncio.Queue()) as deaths:
+        with following(asyncio.Queue()) as deaths, patch("loadmanager.agent.deaths.has_socket", look):
             deaths.follow(asked.life)
             holder = asyncio.create_task(deaths.holder(asked.transport))
-            await asyncio.sleep(0)
+            await asyncio.to_thread(looking.wait)
             deaths.close()
+            may_go_on.set()
             assert await holder is None
 
 
