@@ -174,7 +174,7 @@ class Recorder:
 
     def flush(self) -> None:
         for at_ms, source, text in sorted(self._noted, key=lambda each: each[:2]):
-            self.lines.append(f"{at_ms / 1000:8.3f}  {source:<9} {text}".rstrip())
+            self.lines.append(f"{at_ms / 1000:8.2f}  {source:<9} {text}".rstrip())
         self._noted.clear()
 
     def note(self, source: str, text: str) -> None:
