@@ -225,10 +225,13 @@ class Memory:
         self, settings: PlannerSettings, is_idle: Callable[[str, float], bool], now_s: float, *, in_need: bool
     ) -> Budget:
         """Return the share of all load that a round may move now; moves of idle namespaces do not count."""
-        names = ["max_load_moved_per_cycle_percentage"] + ["level_max_load_moved_per_cycle_percentage"] * (not in_need)
-        a_round = min((getattr(settings, name), KEYS[name]) for name in names)
-        names = ["max_load_moved_per_hour_percentage"] + ["level_max_load_moved_per_hour_percentage"] * (not in_need)
-        an_hour = min((getattr(settings, name), KEYS[name]) for name in names)
+
+        def tightest(name: str) -> tuple[float, str]:
+            names = [name] if in_need else [name, f"level_{name}"]
+            return min((getattr(settings, each), KEYS[each]) for each in names)
+
+        a_round = tightest("max_load_moved_per_cycle_percentage")
+        an_hour = tightest("max_load_moved_per_hour_percentage")
         spent = {each.at_s: each.share - _idle_part(each, is_idle) for each in self.moved}
         left = an_hour[0] / 100 - sum(spent.values())
         if a_round[0] / 100 <= left:
