@@ -58,6 +58,7 @@ test: $(VENV)/.for-development tests/__pycache__ ## A test of everything, with e
 		--cov --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100 $(ARGS)
 
 # ARGS=--store-seeds=1,2,3,4 runs the tests of the leader with more timings of the store.
+# ARGS=--hypothesis-profile=search draws other examples of each property than the last time.
 test-deep: $(VENV)/.for-development tests/__pycache__ ## All that `make test` leaves out, and more examples of each property
 	$(BIN)/python -m pytest -m '(deep or hypothesis) and not pulsar' --hypothesis-profile=deep --retry -n $(WORKERS) $(ARGS)
 

@@ -425,7 +425,7 @@ class FickleFleet:
     def _overdue(self, now_s: float) -> list[str]:
         """Releases that are older than they may be, under one leader that nothing befell."""
         led_since_s = self._led_since_s.get(self.cluster.epoch, now_s)
-        if any(node.memory.link is not Link.UP for node in self.nodes):
+        if self.leader is None or any(node.memory.link is not Link.UP for node in self.nodes):
             self._undisturbed_since_s = now_s
         return [
             f"{name} at version {version} has been released for {now_s - since_s:.1f} s"

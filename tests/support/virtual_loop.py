@@ -34,6 +34,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self.servers: dict[int, Callable[[], asyncio.Protocol]] = {}
         self._thinking_s = thinking_s
         super().__init__(_Jumping(self))
+        # A timer is due at its time, never a little before: who then sets it again would keep time from passing.
+        self._clock_resolution = 0.0
 
     def time(self) -> float:
         return self.now_s
