@@ -107,7 +107,11 @@ class Candidate(ABC):
         if self._epoch_asked is None or self._epoch_asked.done():
             self.get_term()
             self._epoch_asked = asyncio.create_task(self._ask_epoch())
-        epoch = await asyncio.shield(self._epoch_asked)
+            # All who asked may have been cancelled before it fails: then nobody else retrieves the error.
+            self._epoch_asked.add_done_callback(lambda asked: asked.cancelled() or asked.exception())
+        asked = self._epoch_asked
+        await asyncio.wait([asked])  # unlike shield, reports no error of what nobody waits for any more
+        epoch = asked.result()
         term = self.get_term()
         if epoch > term.epoch:
             self.election.deposed()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from dataclasses import replace
 from unittest.mock import AsyncMock, Mock
 
@@ -13,9 +15,9 @@ from support.servers import closed_port
 from support.waiting import eventually
 
 from loadmanager.core.leading.vigil import Ask, Ended
-from loadmanager.errors import NotLeaderError
+from loadmanager.errors import NotLeaderError, StoreUnavailableError
 from loadmanager.store import paths
-from loadmanager.store.base import Create, MetadataStore, Put
+from loadmanager.store.base import Create, MetadataStore, Put, Znode
 from loadmanager.wire.http import NOT_LEADER_HEADER
 
 TERM = "/loadbalance/v1/term"
@@ -78,6 +80,23 @@ async def test_a_leader_whose_store_was_set_back_does_not_say_that_it_leads(monk
 
         monkeypatch.setattr(leader.node, "_ask_epoch", before_the_election)
         assert (await leader.get(TERM)).status == 503
+
+
+async def test_an_error_that_nobody_waits_for_any_more_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    reports: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context["message"]))
+    async with Cluster() as cluster:
+        node = (await cluster.start_leader()).node
+        answer: asyncio.Future[Znode] = asyncio.get_running_loop().create_future()
+        monkeypatch.setattr(node.store, "get", lambda _: answer)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await node.prove_term()
+        answer.set_exception(StoreUnavailableError("no connection"))
+        await asyncio.sleep(0)
+        node._epoch_asked = None
+        gc.collect()
+        assert reports == []
 
 
 async def _is_gone(witness: MetadataStore) -> bool:
