@@ -26,6 +26,7 @@ FOLDER = Path(__file__).parents[2] / "config" / "monitoring"
 ALERTS = yaml.safe_load((FOLDER / "alerts.yaml").read_text(encoding="utf-8"))
 DASHBOARD: dict[str, Any] = orjson.loads((FOLDER / "dashboard.json").read_bytes())
 OPERATIONS = (FOLDER.parents[1] / "docs" / "operations.md").read_text(encoding="utf-8")
+RUNBOOK = FOLDER.parents[1] / "docs" / "runbook.md"
 
 OUR_NAME = re.compile(r"\b(?:loadmanager|pulsar|process)_\w+")
 OF_NAMES = re.compile(r'__name__=~"(\w*)\(([\w|]+)\)(\w*)"')
@@ -112,7 +113,15 @@ def test_a_mistyped_metric_is_seen() -> None:
 def test_every_alert_says_what_to_do_and_whom_to_wake() -> None:
     for rule in rules():
         assert rule["labels"]["severity"] in {"page", "ticket"}, rule["alert"]
-        assert set(rule["annotations"]) == {"summary", "description"}, rule["alert"]
+        assert set(rule["annotations"]) == {"summary", "description", "runbook"}, rule["alert"]
+
+
+def test_each_alert_has_a_section_in_the_runbook() -> None:
+    sections = re.findall(r"^## (Loadmanager\w+)$", RUNBOOK.read_text(encoding="utf-8"), re.M)
+    rules = [rule for group in ALERTS["groups"] for rule in group["rules"]]
+    assert sections == [rule["alert"] for rule in rules]
+    for rule in rules:
+        assert rule["annotations"]["runbook"] == f"docs/runbook.md#{rule['alert'].lower()}"
 
 
 def test_panels_stand_side_by_side_and_have_names_of_their_own() -> None:
