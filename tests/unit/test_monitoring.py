@@ -117,7 +117,7 @@ def test_every_alert_says_what_to_do_and_whom_to_wake() -> None:
 
 
 def test_each_alert_has_a_section_in_the_runbook() -> None:
-    sections = re.findall(r"^## (Loadmanager\w+)$", RUNBOOK.read_text(encoding="utf-8"), re.M)
+    sections = re.findall(r"^## (Loadmanager\w+)$", RUNBOOK.read_text(encoding="utf-8"), re.MULTILINE)
     rules = [rule for group in ALERTS["groups"] for rule in group["rules"]]
     assert sections == [rule["alert"] for rule in rules]
     for rule in rules:
