@@ -1,4 +1,4 @@
-"""README's recipe for a new strategy, followed to the letter in a copy of the package."""
+"""CONTRIBUTING's recipe for a new strategy, followed to the letter in a copy of the package."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ print(reason_of("fewest_topics").value)
 
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the package as it is once somebody has done what README says."""
+    """A directory with the package as it is once somebody has done what CONTRIBUTING says."""
     top = tmp_path_factory.mktemp("recipe")
     shutil.copytree(TOP / "loadmanager", top / "loadmanager", ignore=shutil.ignore_patterns("__pycache__"))
     strategy, names = recipe()
@@ -44,7 +44,7 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def recipe() -> list[str]:
-    _, section = (TOP / "README.md").read_text().split("\n## Adding a strategy\n")
+    _, section = (TOP / "CONTRIBUTING.md").read_text().split("\n## Adding a strategy\n")
     return re.findall(r"```python\n(.*?)```", section.split("\n## ")[0], re.DOTALL)
 
 
