@@ -126,11 +126,15 @@ class Directory:
 
     @classmethod
     def of(cls, url: str) -> Directory:
-        """The directory at a path, or a URL of a filesystem that Arrow knows; `HistoryError` for any other."""
-        if "://" not in url:
-            return cls(fs.LocalFileSystem(), str(Path(url).absolute()))
+        """Return the directory at a path or a URL of a file system that Arrow has. Raises `HistoryError`.
+
+        `s3a://`, which Hadoop says, is `s3://`.
+        """
+        if url.startswith("file:/") or "://" not in url:
+            path = f"/{url.removeprefix('file:').lstrip('/')}" if url.startswith("file:/") else url
+            return cls(fs.LocalFileSystem(), str(Path(path).absolute()))
         try:
-            filesystem, root = fs.FileSystem.from_uri(url)
+            filesystem, root = fs.FileSystem.from_uri(re.sub("^s3a:", "s3:", url))
         except (pa.ArrowException, OSError, ValueError) as error:
             from loadmanager.config.base import without_password  # noqa: PLC0415 - Spark's workers have no settings
 

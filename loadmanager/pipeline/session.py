@@ -119,6 +119,8 @@ def spark_session(
     require_spark()
     from pyspark.sql import SparkSession  # noqa: PLC0415 - it may not be installed, see above
 
+    from loadmanager.pipeline.source import register  # noqa: PLC0415 - as above
+
     is_submitted = _SUBMITTED in os.environ
     python = os.environ.get(_PYTHON, sys.executable)
     if master is None and not is_submitted:
@@ -133,6 +135,7 @@ def spark_session(
     if master is not None:
         builder = builder.master(master)
     session = _create(builder, master)
+    register(session)
     if master is not None and not _is_here(master):
         _require_answer(session, master, answer_timeout_s)
     if python != sys.executable:

@@ -1,0 +1,298 @@
+"""Spark data source for a history: `spark.read.format("loadmanager").option("table", "bundle_reports").load(url)`.
+
+Columns: those of the table, with rates as doubles, then `file` (path within the history) and `hour_ms` (the hour of its
+folder). Options:
+
+    table           required: a table of the history
+    mode            FAILFAST (default): an unreadable file is an error that names it;
+                    PERMISSIVE: it is one row of nulls with its `file`, and the reason in the column `damaged`
+    from_ms, to_ms  only rows with from_ms <= at_ms < to_ms
+    equal           JSON object of columns of text or whole numbers and their values, such as {"broker": "b-1:8080"}
+    files           JSON list of values of `file`: only these are read
+    columns         comma-separated list of columns
+
+`from_ms`, `to_ms`, `equal` and `files` select folders and files by their paths and row groups by their statistics, so a
+row in the folder of another hour than its own is not found by its time. They and `columns` are options, since Spark
+4.3 tells a Python data source no columns, and shares filters pushed down for one query with all queries on the frame
+(`PythonDataSourceV2.setReadInfo`), which then miss rows.
+
+A file of a newer schema is an error in both modes. In mode PERMISSIVE a task holds the rows of one file in memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+from pyspark.sql import types as t
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from loadmanager.core.recordable import RATE_STEPS_PER_UNIT
+from loadmanager.errors import HistoryFileError, HistorySchemaError, PipelineError
+from loadmanager.history.files import HOUR_MS, Directory, HistoryFile
+from loadmanager.history.reader import History, rates_of
+from loadmanager.history.schemas import RATE, TABLES, version_of
+from loadmanager.pipeline.schemas import raw
+
+FORMAT = "loadmanager"
+FAILFAST, PERMISSIVE = "FAILFAST", "PERMISSIVE"
+
+_OPTIONS = ("table", "mode", "from_ms", "to_ms", "equal", "files", "columns", "path")
+_TASK_BYTES = 16 << 20
+"""Size of the files of one task, before decompression."""
+_FILE_BYTES = 256 << 10
+"""Cost of opening a file, as a size."""
+_BATCH_ROWS = 1 << 16
+_FIRST_MS, _END_MS = -(1 << 62), 1 << 62
+_COMPARED = (t.LongType(), t.StringType())
+_ON_PATH = -4
+"""Parts of a path that are within the history: table, date, hour and name."""
+
+Bounds = tuple[Any, Any]
+"""The lowest and the highest value of a column."""
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format `loadmanager` known to a session."""
+    spark.dataSource.register(HistoryDataSource)
+
+
+def place_of(path: str) -> str:
+    """Return the value of the column `file` for the path of a file."""
+    return "/".join(path.split("/")[_ON_PATH:])
+
+
+class HistoryDataSource(DataSource):
+    """The format `loadmanager`. Raises `PipelineError` for options that cannot be used."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        unknown = sorted({name.lower() for name in options} - set(_OPTIONS))
+        if unknown:
+            raise PipelineError(f"option {unknown[0]}: unknown; there are {', '.join(_OPTIONS[:-1])}")
+        self.table, self.mode = options.get("table", ""), options.get("mode", FAILFAST).upper()
+        if self.table not in TABLES:
+            raise PipelineError(f"option table {self.table!r}: unknown; the history has {', '.join(TABLES)}")
+        if self.mode not in {FAILFAST, PERMISSIVE}:
+            raise PipelineError(f"option mode {self.mode!r}: expected {FAILFAST} or {PERMISSIVE}")
+        self.from_ms, self.to_ms = (_decoded(options, each, int, "ms since 1970") for each in ("from_ms", "to_ms"))
+        self.bounds = _equal(options, self._all_columns())
+        if self.from_ms is not None or self.to_ms is not None:
+            self.bounds["at_ms"] = self.from_ms or _FIRST_MS, (self.to_ms or _END_MS) - 1
+        self.files: list[str] | None = _decoded(options, "files", list, "a JSON list of paths within the history")
+        self.columns = [name.strip() for name in options.get("columns", "").split(",") if name.strip()]
+        self.url = options.get("path", "")
+        if not self.url or not Directory.of(self.url).exists():
+            raise PipelineError(f"{self.url or '.load()'}: there is no history: no such directory")
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> t.StructType:
+        there = self._all_columns()
+        unknown = [name for name in self.columns if name not in there.names]
+        if unknown:
+            raise PipelineError(f"option columns: {', '.join(unknown)}: unknown; there are {', '.join(there.names)}")
+        return t.StructType([there[name] for name in self.columns or there.names])
+
+    def reader(self, schema: t.StructType) -> DataSourceReader:
+        return _HistoryReader(self, to_arrow_schema(schema))
+
+    def _all_columns(self) -> t.StructType:
+        columns = raw(self.table).add("file", t.StringType()).add("hour_ms", t.LongType())
+        return columns.add("damaged", t.StringType()) if self.mode == PERMISSIVE else columns
+
+
+@dataclass
+class _Task(InputPartition):
+    """Files to be read, and files that are known to be unreadable."""
+
+    files: Sequence[HistoryFile] = ()
+    faults: Sequence[HistoryFileError] = ()
+
+
+class _HistoryReader(DataSourceReader):
+    """Plans from listings, on the driver; reads files, in tasks."""
+
+    def __init__(self, source: HistoryDataSource, schema: pa.Schema) -> None:
+        self._source = source
+        self._schema = schema
+
+    def partitions(self) -> Sequence[_Task]:
+        """Files in the order of their hours, in tasks of about equal size."""
+        source, tasks = self._source, defaultdict[int, list[HistoryFile]](list)
+        files, faults = Directory.of(source.url).list_files(source.table, source.from_ms, source.to_ms)
+        if source.files is not None:
+            wanted = set(source.files)
+            files = [each for each in files if place_of(each.path) in wanted]
+            faults = [each for each in faults if place_of(str(each).partition(": ")[0]) in wanted]
+        if faults and source.mode == FAILFAST:
+            raise faults[0]
+        chosen = [each for each in files if _overlap(source.bounds, _bounds_of_file(each))]
+        chosen.sort(key=lambda each: (each.hour_ms, each.order))
+        ends = list(accumulate(each.size_bytes + _FILE_BYTES for each in chosen))
+        for file, end in zip(chosen, ends, strict=True):
+            tasks[(end - 1) * -(-ends[-1] // _TASK_BYTES) // ends[-1]].append(file)
+        return (
+            [_Task((), faults), *map(_Task, tasks.values())] if faults or not tasks else [*map(_Task, tasks.values())]
+        )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, _Task)
+        history = History(self._source.url)
+        for fault in partition.faults:
+            yield self._damaged_row(fault, None)
+        for file in partition.files:
+            try:
+                batches = self._batches(history, file)
+                yield from batches if self._source.mode == FAILFAST else list(batches)
+            except FileNotFoundError:  # retention was faster
+                continue
+            except HistoryFileError as error:
+                if self._source.mode == FAILFAST or isinstance(error, HistorySchemaError):
+                    raise
+                yield self._damaged_row(error, file.hour_ms)
+
+    def _batches(self, history: History, file: HistoryFile) -> Iterator[pa.RecordBatch]:
+        """The rows of a file that are asked for. Raises `HistoryFileError` or `FileNotFoundError`."""
+        bounds = self._source.bounds
+        try:
+            with history.open(file) as parquet:
+                _check_columns(parquet.schema_arrow, file)
+                there = sorted({*self._schema.names, *bounds} & set(parquet.schema_arrow.names))
+                groups = [
+                    each for each in range(parquet.num_row_groups) if _overlap(bounds, _statistics(parquet, each))
+                ]
+                for batch in parquet.iter_batches(_BATCH_ROWS, groups, there or ["at_ms"], use_threads=False):
+                    yield self._converted(_filtered(batch, bounds), file)
+        except FileNotFoundError:
+            raise
+        except (OSError, pa.ArrowException) as error:
+            raise HistoryFileError(f"{file.path}: cannot be read: {' '.join(str(error).split())}") from None
+
+    def _converted(self, batch: pa.RecordBatch, file: HistoryFile) -> pa.RecordBatch:
+        """Convert to the types of the query; a column that an older schema does not have is null."""
+        given = {"file": place_of(file.path), "hour_ms": file.hour_ms}
+        rates = {each.name for each in TABLES[file.table].columns if each.type == RATE}
+        columns = []
+        for wanted in self._schema:
+            at = batch.schema.get_field_index(wanted.name)
+            if at < 0:
+                columns.append(pa.repeat(pa.scalar(given.get(wanted.name), wanted.type), batch.num_rows))
+            elif wanted.name in rates:
+                columns.append(_rates(batch.column(at)))
+            else:
+                columns.append(batch.column(at).cast(wanted.type))
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _damaged_row(self, error: HistoryFileError, hour_ms: int | None) -> pa.RecordBatch:
+        path, _, why = str(error).partition(": ")
+        row = {"file": place_of(path), "hour_ms": hour_ms, "damaged": why}
+        return pa.RecordBatch.from_pylist([{name: row.get(name) for name in self._schema.names}], self._schema)
+
+
+def _overlap(wanted: Mapping[str, Bounds], there: Mapping[str, Bounds]) -> bool:
+    """Return whether all columns with bounds on both sides may have a value within both."""
+    common = wanted.keys() & there.keys()
+    return all(wanted[each][0] <= there[each][1] and there[each][0] <= wanted[each][1] for each in common)
+
+
+def _bounds_of_file(file: HistoryFile) -> dict[str, Bounds]:
+    return {
+        "at_ms": (file.hour_ms, file.hour_ms + HOUR_MS - 1),
+        "hour_ms": (file.hour_ms, file.hour_ms),
+        "epoch": (file.epoch, file.epoch),
+        "sequence": (file.first, file.last),
+        "file": (place_of(file.path), place_of(file.path)),
+    }
+
+
+def _statistics(parquet: pq.ParquetFile, group: int) -> dict[str, Bounds]:
+    """Bounds of the columns of text and whole numbers of a row group."""
+    found = {}
+    columns = parquet.metadata.row_group(group)
+    for column in map(columns.column, range(columns.num_columns)):
+        statistics = column.statistics
+        if statistics is not None and statistics.has_min_max and isinstance(statistics.min, (int, str)):
+            found[column.path_in_schema] = statistics.min, statistics.max
+    return found
+
+
+def _filtered(batch: pa.RecordBatch, bounds: Mapping[str, Bounds]) -> pa.RecordBatch:
+    for name in bounds.keys() & set(batch.schema.names):
+        column, (low, high) = batch.column(name), bounds[name]
+        values = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        batch = batch.filter(pc.and_(pc.greater_equal(values, low), pc.less_equal(values, high)))
+    return batch
+
+
+def _check_columns(schema: pa.Schema, file: HistoryFile) -> None:
+    """Raise `HistoryFileError` for a missing column, and for one with numbers that ours cannot hold."""
+    table = TABLES[file.table]
+    table.conform(schema.empty_table(), version_of(schema.metadata, file.table, file.path), file.path)
+    for wanted in table.columns:
+        at = schema.get_field_index(wanted.name)
+        if at < 0 or wanted.type not in _HOLDS:
+            continue
+        kind = schema.field(at).type
+        if not _HOLDS[wanted.type](kind.value_type if pa.types.is_dictionary(kind) else kind):
+            raise HistoryFileError(f"{file.path}: column {wanted.name} is {kind}, expected {wanted.type}")
+
+
+def _is_whole(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale == 0))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind) or pa.types.is_floating(kind))
+
+
+_HOLDS: Mapping[pa.DataType, Callable[[pa.DataType], bool]] = {
+    pa.int64(): _is_whole,
+    pa.float64(): _is_number,
+    RATE: _is_number,
+}
+"""Types of numbers of other programs that each of our types can hold."""
+
+
+def _rates(column: pa.Array) -> pa.Array:
+    """Convert rates to doubles. A cast of our own decimals would cost a third of the time of reading."""
+    if column.type == RATE:
+        return pa.array(rates_of(column), mask=np.asarray(column.is_null()))
+    steps = float(RATE_STEPS_PER_UNIT)
+    return pc.divide(pc.round(pc.multiply(column.cast(pa.float64()), steps)), steps)
+
+
+def _equal(options: Mapping[str, str], columns: t.StructType) -> dict[str, Bounds]:
+    """Return bounds for the option `equal`."""
+    equal: dict[str, Any] = _decoded(options, "equal", dict, "a JSON object of columns and values") or {}
+    can = {each.name: int if each.dataType == t.LongType() else str for each in columns if each.dataType in _COMPARED}
+    for name, value in equal.items():
+        if name not in can or not isinstance(value, can[name]):
+            raise PipelineError(
+                f"option equal: {name} = {value!r}: expected text or a whole number, of {', '.join(can)}"
+            )
+    return {name: (value, value) for name, value in equal.items()}
+
+
+def _decoded(options: Mapping[str, str], name: str, kind: type, expected: str) -> Any:  # noqa: ANN401 - JSON
+    if name not in options:
+        return None
+    try:
+        value = json.loads(options[name])
+    except ValueError:
+        value = None
+    if not isinstance(value, kind):
+        raise PipelineError(f"option {name} {options[name]!r}: expected {expected}")
+    return value
