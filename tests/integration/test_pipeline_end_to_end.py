@@ -16,7 +16,7 @@ from support.nodes import RunningNode, a_leader
 pytestmark = [pytest.mark.deep, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 LEARNED = "/loadbalance/v1/learned"
-SECTIONS = 10
+SECTIONS = 9
 SPARK = ["--master", "local[2]", "--conf", "spark.driver.memory=1g"]
 
 

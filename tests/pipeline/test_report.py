@@ -1,4 +1,4 @@
-"""What the report reads of the tables: as much as fits a page."""
+"""Contents of the report as read from the tables: as much as fits a page."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
+from support.window_frames import frame_of
 
 from loadmanager.history.files import HOUR_MS
-from loadmanager.pipeline.reporting.contents import _bundle_times, over_time
-from loadmanager.pipeline.reporting.held_out import hold_out
+from loadmanager.pipeline.reporting.contents import broker_totals, bundle_times, highest_reports, hold_out, over_time
 
 START_MS = 1_790_000_000_000 // 86_400_000 * 86_400_000
 
@@ -32,9 +32,9 @@ def test_over_time_are_those_with_the_most_and_of_each_stretch_the_mean_by_cover
         ("d", 5, None, 9.0),
     ]
     frame = spark.createDataFrame(rows, "broker string, n long, value double, covered_s double")
-    windows = frame.withColumn("start_ms", f.col("n") * 300_000)
+    windows = frame.withColumns({"start_ms": f.col("n") * 300_000, "window_s": f.lit(300)})
     found = over_time(windows, "broker", f.col("value"), 2)
-    assert found.to_numpy().tolist() == [["b", 0, 900_000, 9.0, 9.0], ["a", 0, 900_000, 1.75, 4.0]]
+    assert found.to_numpy().tolist() == [["b", 0, 300_000, 9.0, 9.0], ["a", 0, 600_000, 1.75, 4.0]]
     assert over_time(windows.where("false"), "broker", f.col("value"), 2).empty
 
 
@@ -47,8 +47,21 @@ def test_bundles_over_days_are_taken_by_the_hour_and_over_an_hour_by_five_minute
         ]
         five = {**rows[0], "window_s": 300, "covered_s": 300.0}
         rows += [{**five, "mean_msg_throughput_in": 5.0}, {**five, "start_ms": START_MS + 300_000}]
-        found = _bundle_times(spark.createDataFrame(pd.DataFrame(rows)))
+        found = bundle_times(spark.createDataFrame(pd.DataFrame(rows)))
         assert (found["high"].max(), found["end"].iloc[0] - found["start"].iloc[0]) == (high, length_s * 1000)
+
+
+def test_the_usage_of_a_broker_is_over_the_windows_in_which_it_is_known(spark: SparkSession) -> None:
+    known: dict[str, object] = {"covered_s": 300.0, "mean_usage": 0.6, "max_usage": 0.7}
+    rows = [
+        {"broker": "a", "start_ms": 0, **known},
+        {"broker": "a", "start_ms": 1, **known, "mean_usage": None, "max_usage": None},
+        {"broker": "b", "start_ms": 0, **known, "mean_usage": 0.5, "max_usage": 0.98},
+    ]
+    windows = frame_of(spark, "broker_windows", rows)
+    totals = broker_totals(windows)[["broker", "mean_usage", "highest_mean", "highest_report", "covered_s"]]
+    assert totals.to_numpy().tolist() == [["a", 0.6, 0.6, 0.7, 600.0], ["b", 0.5, 0.5, 0.98, 300.0]]
+    assert highest_reports(windows).to_numpy().tolist() == [[0, 0.98, "b"]]
 
 
 def test_a_history_too_short_to_forecast_says_how_much_is_needed() -> None:

@@ -1,11 +1,11 @@
-"""What a report is made of, without Spark: a fleet of six brokers over some days, of which the last ones are busy."""
+"""Contents of a report, without Spark: a fleet of six brokers over some days, of which the last ones are busy."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
 
-from loadmanager.pipeline.reporting.about import About
+from loadmanager.pipeline.reporting.contents import About
 
 START_MS = 1_790_000_000_000 // 86_400_000 * 86_400_000
 DAY_MS, HOUR_MS, WINDOW_MS = 86_400_000, 3_600_000, 300_000
@@ -55,13 +55,15 @@ def contents_of(days: int, busy_days: int = 2) -> dict[str, pd.DataFrame]:
                 "share": [float((imbalance > 1.2).mean()), float((usage > 0.85).mean()), 0.0],
             }
         ),
+        "highest_reports": pd.DataFrame({"start_ms": at, "max_usage": usage + 0.05, "broker": "b3:8080"}),
         "broker_times": _over_time("broker", BROKERS, days, rng, 1.0),
         "bundle_times": _over_time("bundle", BUNDLES, days, rng, 4e7),
         "brokers": pd.DataFrame(
             {
                 "broker": BROKERS[1:2] + BROKERS[:1] + BROKERS[2:],
                 "mean_usage": np.linspace(0.7, 0.4, 6),
-                "max_usage": np.linspace(0.95, 0.6, 6),
+                "highest_mean": np.linspace(0.9, 0.55, 6),
+                "highest_report": np.linspace(0.95, 0.6, 6),
                 "mean_load": np.linspace(9e7, 4e7, 6),
                 "covered_s": days * 86_400.0,
             }
@@ -80,7 +82,15 @@ def contents_of(days: int, busy_days: int = 2) -> dict[str, pd.DataFrame]:
             {"broker": BROKERS[:1], "what": ["bundles"], "reports": [1000], "inconsistent": [0]}
         ),
         **_forecast(days, rng),
-        "backtest": pd.DataFrame({"kind": ["namespace"], "key": ["public/<ns>"], "used": [True], "coverage": [0.79]}),
+        "backtest": pd.DataFrame(
+            {
+                "kind": "namespace",
+                "key": ["public/<ns>", "t/b"],
+                "used": True,
+                "coverage": [0.79, 0.5],
+                "points": [900, 100],
+            }
+        ),
         "capacity": _capacity(days, 30),
         "advice": _advice(),
         "league": pd.DataFrame(
@@ -88,6 +98,7 @@ def contents_of(days: int, busy_days: int = 2) -> dict[str, pd.DataFrame]:
                 "fleet": ["as-recorded"] * 3 + ["one-less"] * 3,
                 "place": [1, 2, 3] * 2,
                 "configuration": ["TransferShedder", "ThresholdShedder", "AvgShedder"] * 2,
+                "hours": days * 24.0,
                 "time_hot": [0.1, 0.22, 0.31, 0.2, 0.3, 0.42],
                 "recommended": [True, False, False] * 2,
             }

@@ -1,1 +1,1 @@
-"""The report that a run leaves: what is read of the tables, what it says, and the page."""
+"""The report of a run: tables read from Spark, findings, charts, and one HTML page."""

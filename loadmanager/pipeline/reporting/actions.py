@@ -1,18 +1,18 @@
-"""What to do, the most valuable first, each with where its evidence is and the commands that do it.
+"""Recommended actions, the most valuable first, each with a link to its evidence and commands that run as printed.
 
-| order | what is known | what to do | the command |
+| order | finding | action | command |
 |---|---|---|---|
-| 1 | the fleet is too small on a day of the plan | start brokers | replays the range with so many more |
-| 2 | a configuration is recommended | take it over | sets each key, on all nodes at once |
-| 3 | bundles above a limit because of one topic | partition the topic | names the topics of the bundle |
-| 4 | bundles above a limit whose namespace is full | allow more bundles | sets the limit |
+| 1 | the fleet is too small on a day of the plan | start brokers | replays the last day with more brokers |
+| 2 | a configuration is recommended | apply it | sets each key, on all nodes at once |
+| 3 | bundles above a limit because of one topic | partition the topic | lists the topics of the bundle |
+| 4 | bundles above a limit in a full namespace | allow more bundles | sets the limit |
 | 5 | bundles above a limit | split them | splits them |
-| 6 | none of these, but brokers above the threshold of usage, or uneven load | find out why | explains it |
-| 7 | brokers that report other totals than their bundles | look at the reports | shows the report |
-| 8 | brokers without a limit, or silent | find out why | explains the broker |
+| 6 | none of these, but overloaded brokers or uneven load | find the cause | explains it |
+| 7 | brokers that report other totals than their bundles | check the reports | shows the report |
+| 8 | brokers without a limit, or silent | find the cause | explains the broker |
 | 9 | cold neighbours | merge them | merges them |
 
-Commands ask the node that `LOADMANAGER_ADMIN_URL` names. What stands in them runs as it stands in a shell.
+Commands ask the node that `LOADMANAGER_ADMIN_URL` names.
 """
 
 from __future__ import annotations
@@ -22,28 +22,33 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import orjson
+import pandas as pd
 import yaml
 
 from loadmanager.config.dynamic import dynamic_keys, text_of
+from loadmanager.core.resources import HOT
 from loadmanager.core.settings import KEYS
 from loadmanager.history.files import DAY_MS
-from loadmanager.pipeline.reporting.about import About, Contents, table
-from loadmanager.pipeline.reporting.findings import OFTEN_UNEVEN, median_plan, threshold, what_is_compared
-from loadmanager.pipeline.reporting.units import moment, share, span, times
+from loadmanager.pipeline.reporting.contents import About, Contents, table
+from loadmanager.pipeline.reporting.findings import MINIMUM_S, OFTEN_UNEVEN, median_plan, threshold
+from loadmanager.pipeline.reporting.units import count, moment, share, span, times
 
 Evidence = Mapping[str, object]
 
 SHOWN = 3
 MORE_BROKERS = "more-brokers.yaml"
 REPORT = "report"
+COMPARED = "time_hot"
+"""Column of the league that the report compares configurations by."""
+COMPARED_TEXT = f"some broker was above {share(HOT)}"
 _MOST_COMMANDS = 3
 _MOST_BUNDLES = KEYS["namespace_maximum_bundles"]
-_PLURALS = {"quiet_reports": "brokers", "unknown_limits": "brokers"}
+_SUBJECTS = {"quiet_reports": "broker", "unknown_limits": "broker"}
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """`evidence` is what of the page shows it. `files` are to be beside the page, by name, for the commands."""
+    """One recommended action. `evidence` is an anchor of the page; `files` are put beside the page, by name."""
 
     what: str
     why: str
@@ -53,17 +58,17 @@ class Action:
 
 
 def find_actions(contents: Contents, about: About) -> list[Action]:
-    """By the table at the top."""
+    """Apply the rules at the top of this module."""
     found = [
         _start_brokers(contents, about),
-        _take_over(contents, about),
-        *(_advised(contents, kind) for kind in ("unsplittable", "split_blocked", "split")),
+        _apply_configuration(contents, about),
+        *(_follow_advice(contents, kind) for kind in ("unsplittable", "split_blocked", "split")),
     ]
     if not any(found):
-        found.append(_explain_overload(contents) or _look_at_balance(contents))
+        found.append(_explain_overload(contents) or _explain_imbalance(contents))
     found += [
-        _look_at_reports(contents),
-        *(_advised(contents, kind) for kind in ("unknown_limits", "quiet_reports", "merge")),
+        _check_reports(contents),
+        *(_follow_advice(contents, kind) for kind in ("unknown_limits", "quiet_reports", "merge")),
     ]
     return [each for each in found if each is not None]
 
@@ -72,39 +77,37 @@ def _start_brokers(contents: Contents, about: About) -> Action | None:
     plan = median_plan(contents)
     if not len(plan) or plan["exhausted_on"].isna().all():
         return None
-    most = int(plan["needed"].max())
-    count = max(1, most - int(plan["have"].iloc[0]))
-    why = (
-        f"By the median forecast the fleet is too small from {plan['exhausted_on'].dropna().iloc[0]} on:"
-        f" {most} are needed within {len(plan)} days, and {plan['resource_first'].iloc[-1]} runs out first."
-        " The command replays the last day with them."
-    )
-    what = f"Start {count} more broker{'s' if count > 1 else ''} like those that there are"
-    is_here = "://" not in about.out
-    scenario = {
-        "name": "more-brokers",
-        "fleets": [{"name": "as-recorded"}, {"name": "more", "added": [{"count": count}]}],
-    }
+    needed, days, last = plan["needed"], count(len(plan), "day"), plan["resource_first"].iloc[-1]
+    why = f"The fleet is too small from {plan['exhausted_on'].dropna().iloc[0]} on by the median forecast."
+    if needed.isna().any():
+        why += f" No number of brokers is enough: an idle one leaves too little {last} free."
+        return Action("Use larger brokers, or lower the headroom", why, "#capacity")
+    most = int(needed.max())
+    more = max(1, most - int(plan["have"].iloc[0]))
+    why += f" {most} are needed within {days}; {last} runs out first. The command replays the last day with them."
+    what = f"Start {more} more broker{'' if more == 1 else 's'} like the present ones"
+    if "://" in about.out:
+        return Action(what, why, "#capacity")
+    fleets = [{"name": "as-recorded"}, {"name": "more", "added": [{"count": more}]}]
+    scenario = {"name": "more-brokers", "fleets": fleets}
     if about.to_ms is not None:
         scenario["from"] = moment(about.to_ms - DAY_MS)
     path, out = f"{about.out}/{REPORT}/{MORE_BROKERS}", f"{about.out}/more-brokers"
     command = _command("pipeline", "whatif", path, about.history, "--out", out)
-    files = {MORE_BROKERS: yaml.safe_dump(scenario, sort_keys=False)}
-    return Action(what, why, "#capacity", (command,) if is_here else (), files if is_here else {})
+    return Action(what, why, "#capacity", (command,), {MORE_BROKERS: yaml.safe_dump(scenario, sort_keys=False)})
 
 
-def _take_over(contents: Contents, about: About) -> Action | None:
-    """What is recommended; the file has only what differs from the defaults, and both strategies."""
+def _apply_configuration(contents: Contents, about: About) -> Action | None:
+    """Recommend the configuration of the file, which has both strategies and what differs from the defaults."""
     rows = table(contents, "league")
     chosen = rows[rows["recommended"].astype(bool)] if len(rows) else rows
     values = yaml.safe_load(about.recommended) if about.recommended else None
     if not len(chosen) or not isinstance(values, dict):
         return None
-    best, fleet = chosen.iloc[0], chosen.iloc[0]["fleet"]
-    metric, what = what_is_compared(rows)
-    others = rows[(rows["fleet"] == fleet) & ~rows["recommended"].astype(bool)][metric]
-    why = f"Replayed over the range {what} for {share(best[metric])} of the time"
-    why += f", with the others for {share(others.min())} to {share(others.max())}." if len(others) else "."
+    best = chosen.iloc[0]
+    others = rows[(rows["fleet"] == best["fleet"]) & ~rows["recommended"].astype(bool)][COMPARED]
+    why = f"Replayed over the range, {COMPARED_TEXT} for {share(best[COMPARED])} of the time"
+    why += f"; with the others for {share(others.min())} to {share(others.max())}." if len(others) else "."
     keys = set(dynamic_keys())
     commands = [_set(key, text_of(value)) for key, value in values.items() if key in keys]
     return Action(f"Balance with {best['configuration']}", why, "#league", tuple(commands))
@@ -123,13 +126,13 @@ def _split(subject: str, __: Evidence) -> str:
     return _command("admin", "namespaces", "split-bundle", namespace, "-b", range_, "--unload")
 
 
-def _name_topics(subject: str, __: Evidence) -> str:
+def _list_topics(subject: str, __: Evidence) -> str:
     namespace, _, range_ = subject.rpartition("/")
     return _command("admin", "namespaces", "get-topic-positions", namespace, "-b", range_)
 
 
-def _allow_more(_: str, evidence: Evidence) -> str:
-    """Twice as many, where it is known how many there may be."""
+def _allow_more_bundles(_: str, evidence: Evidence) -> str:
+    """Double the limit, where the evidence has it."""
     most = evidence.get(_MOST_BUNDLES)
     return _set(_MOST_BUNDLES, str(2 * int(most))) if isinstance(most, (int, float)) else ""
 
@@ -147,63 +150,66 @@ def _show_report(subject: str, _: Evidence) -> str:
 
 
 _ADVICE: dict[str, tuple[str, Callable[[str, Evidence], str]]] = {
-    "unsplittable": ("Partition the one topic that makes {} too large", _name_topics),
-    "split_blocked": ("Allow more bundles: {} cannot be split", _allow_more),
+    "unsplittable": ("Partition the one topic that makes {} too large", _list_topics),
+    "split_blocked": ("Allow more bundles: {} cannot be split", _allow_more_bundles),
     "split": ("Split {}", _split),
-    "unknown_limits": ("Tell the agent the limits of {}", _show_report),
+    "unknown_limits": ("Set the limits of {} in its agent", _show_report),
     "quiet_reports": ("Find out why {} was silent", _explain),
     "merge": ("Merge {} with the next one", _merge),
 }
-"""By kind of advice: what to do with its subjects, and the command for one."""
+"""Action and command by kind of advice."""
 
 
-def _advised(contents: Contents, kind: str) -> Action | None:
+def _follow_advice(contents: Contents, kind: str) -> Action | None:
     rows = table(contents, "advice")
     rows = rows[rows["kind"] == kind].reset_index() if "kind" in rows else rows
     if not len(rows):
         return None
     what, command = _ADVICE[kind]
-    subjects = rows["subject"].iloc[0] if len(rows) == 1 else f"{len(rows)} {_PLURALS.get(kind, 'bundles')}"
+    first, others = rows.iloc[0], len(rows) - 1
+    subjects = count(len(rows), _SUBJECTS.get(kind, "bundle")) if others else first["subject"]
     commands = [command(each["subject"], orjson.loads(each["evidence"])) for _, each in rows.iterrows()]
     commands = list(dict.fromkeys(filter(None, commands)))[:_MOST_COMMANDS]
-    more = f" So it is with {len(rows) - 1} more." if len(rows) > 1 else ""
-    why = f"{rows['subject'].iloc[0]}: {rows['text'].iloc[0].rstrip('.')}.{more}"
-    return Action(what.format(subjects), why, f"#advice-{rows['index'].iloc[0]}", tuple(commands))
+    more = f" The same holds for {others} more." if others else ""
+    why = f"{first['subject']}: {first['text'].rstrip('.')}.{more}"
+    return Action(what.format(subjects), why, f"#advice-{first['index']}", tuple(commands))
 
 
 def _explain_overload(contents: Contents) -> Action | None:
-    rows = table(contents, "time_above")
-    rows = rows[(rows["what"] == "usage") & (rows["share"] > 0)] if len(rows) else rows
+    rows = _observed(contents, "usage")
+    rows = rows[rows["above_s"] > 0] if len(rows) else rows
     if not len(rows):
         return None
-    worst = rows.sort_values("share", ascending=False).iloc[0]
-    why = (
-        f"It was above {share(threshold(contents, 'usage'))} for {share(worst['share'])} of the time"
-        f" ({span(worst['above_s'])}), and nothing here says why."
-    )
+    worst = rows.sort_values("above_s", ascending=False).iloc[0]
+    part = f"{share(worst['share'])} of the time ({span(worst['above_s'])})"
+    why = f"It was above {share(threshold(contents, 'usage'))} for {part}, and no other finding explains it."
     command = _explain(worst["subject"], {})
     return Action(f"Find out what keeps {worst['subject']} busy", why, "#brokers", (command,))
 
 
-def _look_at_balance(contents: Contents) -> Action | None:
-    rows = table(contents, "time_above")
-    rows = rows[(rows["what"] == "imbalance") & (rows["share"] > OFTEN_UNEVEN)] if len(rows) else rows
+def _explain_imbalance(contents: Contents) -> Action | None:
+    rows = _observed(contents, "imbalance")
+    rows = rows[rows["share"] > OFTEN_UNEVEN] if len(rows) else rows
     if not len(rows):
         return None
     limit, part = times(threshold(contents, "imbalance")), share(rows["share"].iloc[0])
-    why = f"The busiest broker had above {limit} the mean for {part} of the time. The command says what keeps bundles."
+    why = f"The imbalance was above {limit} for {part} of the time. The command says why nothing moves."
     return Action("Find out why load is uneven", why, "#imbalance", (_command("admin", "status"),))
 
 
-def _look_at_reports(contents: Contents) -> Action | None:
+def _observed(contents: Contents, what: str) -> pd.DataFrame:
+    """Return the rows of `time_above` that were observed for long enough to speak of a share."""
+    rows = table(contents, "time_above")
+    return rows[(rows["what"] == what) & (rows["observed_s"] >= MINIMUM_S)] if len(rows) else rows
+
+
+def _check_reports(contents: Contents) -> Action | None:
     rows = table(contents, "inconsistent_brokers")
     rows = rows[rows["inconsistent"] > 0] if len(rows) else rows
     if not len(rows):
         return None
     worst = rows.sort_values("inconsistent", ascending=False).iloc[0]
-    why = (
-        f"{worst['inconsistent']:,} of its {worst['reports']:,} reports say other {worst['what']} than its bundles add"
-        " up to: what is decided by them is off."
-    )
+    part = f"{worst['inconsistent']:,} of {worst['reports']:,} reports"
+    why = f"In {part}, {worst['what']} differs from the sum over the bundles. Decisions that use it are off."
     command = _show_report(worst["broker"], {})
-    return Action(f"Look at the reports of {worst['broker']}", why, "#brokers", (command,))
+    return Action(f"Check the reports of {worst['broker']}", why, "#brokers", (command,))

@@ -1,27 +1,43 @@
-"""What the report is made of, read from the tables: as much of each as fits a page and a file beside it."""
+"""Contents of the report, read from the tables of the pipeline."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from loadmanager.history.files import HOUR_MS
+from loadmanager.history.files import DAY_MS, HOUR_MS
 from loadmanager.pipeline.averages import SHORTEST_S
-from loadmanager.pipeline.reporting.about import Contents
-from loadmanager.pipeline.reporting.binning import bin_length_ms
-from loadmanager.pipeline.reporting.held_out import hold_out
+from loadmanager.pipeline.forecast.ahead import forecast
+from loadmanager.pipeline.forecast.backtest import judge
+from loadmanager.pipeline.forecast.series import Panel
+from loadmanager.pipeline.hours import hourly, known_hours
 
+Contents = Mapping[str, pd.DataFrame]
+"""Frames by table; a table that no step has written is absent."""
+
+MOST_BINS = 160
+"""Bins on a time axis: six pixels each on a screen, two on a phone."""
+HELD_OUT_H = 24
 _MOST_BROKERS = 60
 _MOST_BUNDLES = 30
 _MOST_CSV_ROWS = 100_000
 _FORECAST_NAMESPACES = 3
 _WEEK_H = 168
 _MB = 1e6
+_MINUTE_MS = 60_000
+_BIN_LENGTHS_MS = (
+    *(minutes * _MINUTE_MS for minutes in (5, 10, 15, 20, 30)),
+    *(hours * HOUR_MS for hours in (1, 2, 3, 4, 6, 8, 12)),
+    *(days * DAY_MS for days in (1, 2, 7, 14, 28)),
+)
 
 _ORDERS = {
     "imbalance": ("start_ms",),
@@ -42,12 +58,24 @@ _ORDERS = {
     "scenarios": ("scenario",),
     "rejected_rows": ("-count", "table", "reason", "file"),
 }
-"""By which columns rows are sorted, those with a hyphen the highest first."""
+"""Sort columns by table; a hyphen means descending."""
 
 _WHERE = {"forecasts": pc.field("kind") == "namespace"}
-"""Which rows are read where not all are."""
 
 TABLES_READ = (*_ORDERS, "broker_windows", "bundle_windows", "namespace_windows")
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """Provenance of a report. `notes` are those of each step; `recommended` is the recommended configuration file."""
+
+    run: str
+    history: str
+    out: str
+    from_ms: int | None
+    to_ms: int | None
+    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    recommended: str | None = None
 
 
 class Readable(Protocol):
@@ -60,18 +88,25 @@ class Readable(Protocol):
     def read_rows(self, name: str, where: pc.Expression | None, /) -> pa.Table: ...
 
 
+def table(contents: Contents, name: str) -> pd.DataFrame:
+    """Return a table, or an empty frame without columns."""
+    return contents.get(name, pd.DataFrame())
+
+
 def collect(tables: Readable) -> Contents:
-    """What the page is made of; a table that was never written is absent."""
+    """Read everything that the report shows."""
     read = {name: _first_rows(tables, name) for name in _ORDERS if tables.has(name)}
     if tables.has("broker_windows"):
         windows = tables.read("broker_windows").where(f.col("window_s") == SHORTEST_S)
-        read["brokers"] = _brokers(windows)
+        read["brokers"] = broker_totals(windows)
         read["broker_times"] = over_time(windows, "broker", f.col("mean_usage"), _MOST_BROKERS)
+        read["highest_reports"] = highest_reports(windows)
     if tables.has("bundle_windows"):
-        read["bundle_times"] = _bundle_times(tables.read("bundle_windows"))
+        read["bundle_times"] = bundle_times(tables.read("bundle_windows"))
     if tables.has("namespace_windows"):
         hours = _namespace_hours(tables.read("namespace_windows"))
-        read |= {"namespace_hours": _last_week(hours), "held_out": _held_out(hours)}
+        last_week = hours["start_ms"] > hours["start_ms"].max() - _WEEK_H * HOUR_MS
+        read |= {"namespace_hours": hours[last_week], "held_out": _held_out(hours)}
     return read
 
 
@@ -82,72 +117,89 @@ def _first_rows(tables: Readable, name: str) -> pd.DataFrame:
     return found
 
 
-def _bundle_times(windows: DataFrame) -> pd.DataFrame:
-    """By the hour where stretches are that long: of all tables the five minutes of bundles have the most rows."""
-    hours = windows.where(f.col("window_s") == HOUR_MS // 1000)
-    is_long = bin_length_ms(_span_ms(hours, HOUR_MS) or 0) >= HOUR_MS
-    chosen = hours if is_long else windows.where(f.col("window_s") == SHORTEST_S)
-    return over_time(chosen, "bundle", _load_of("mean"), _MOST_BUNDLES)
+def bin_length_ms(span_ms: int) -> int:
+    """Return the shortest round bin length that covers a span with at most `MOST_BINS` bins."""
+    return next((length for length in _BIN_LENGTHS_MS if span_ms <= MOST_BINS * length), -(-span_ms // MOST_BINS))
 
 
 def over_time(windows: DataFrame, key: str, value: Column, most: int) -> pd.DataFrame:
-    """`key`, `start`, `end` (ms), `mean` and `high` by bin of time, of those with the most of it, the most first."""
+    """Bin a value over time for the keys with the highest total: `key`, `start`, `end` (ms), `mean`, `high`.
+
+    Windows without a value are unknown. A bin begins with its first known window and ends with its last one.
+    """
     covered, known = f.col("covered_s"), windows.where(value.isNotNull())
-    span_ms = _span_ms(known, SHORTEST_S * 1000)
-    if span_ms is None:
-        return pd.DataFrame(columns=[key, "start", "end", "mean", "high"])
-    length = bin_length_ms(span_ms)
+    length = bin_length_ms(_span_ms(known))
     total = known.groupBy(key).agg(f.sum(value * covered).alias("total")).orderBy(f.desc("total"), key).limit(most)
-    start = (f.floor(f.col("start_ms") / length) * length).cast("long").alias("start")
+    end = f.col("start_ms") + f.col("window_s") * 1000
     found: pd.DataFrame = (
         known.join(f.broadcast(total), key)
-        .groupBy(key, "total", start)
-        .agg((f.sum(value * covered) / f.sum(covered)).alias("mean"), f.max(value).alias("high"))
-        .select("total", key, "start", (f.col("start") + length).alias("end"), "mean", "high")
+        .groupBy(key, "total", f.floor(f.col("start_ms") / length))
+        .agg(
+            f.min("start_ms").alias("start"),
+            f.max(end).alias("end"),
+            (f.sum(value * covered) / f.sum(covered)).alias("mean"),
+            f.max(value).alias("high"),
+        )
+        .select("total", key, "start", "end", "mean", "high")
         .toPandas()
     )
-    return _most_first(found, key, "start")
+    return _highest_total_first(found, key, "start")
 
 
-def _most_first(rows: pd.DataFrame, *order: str) -> pd.DataFrame:
-    """By `total`, which is left out, the highest first, and then by these columns."""
+def bundle_times(windows: DataFrame) -> pd.DataFrame:
+    """Bin the load of the largest bundles, from hours where bins are that long: they are a twelfth of the rows."""
+    hours, load = hourly(windows), _load("mean")
+    is_long = bin_length_ms(_span_ms(hours)) >= HOUR_MS
+    chosen = hours if is_long else windows.where(f.col("window_s") == SHORTEST_S)
+    return over_time(chosen, "bundle", load, _MOST_BUNDLES)
+
+
+def _span_ms(windows: DataFrame) -> int:
+    """Return the time from the first window to the end of the last one; 0 without windows."""
+    end = f.max(f.col("start_ms") + f.col("window_s") * 1000)
+    return int(windows.agg(f.coalesce(end - f.min("start_ms"), f.lit(0))).collect()[0][0])
+
+
+def _highest_total_first(rows: pd.DataFrame, *order: str) -> pd.DataFrame:
     ascending = [False, *(True for _ in order)]
     return rows.sort_values(["total", *order], ascending=ascending, ignore_index=True).drop(columns="total")
 
 
-def _span_ms(windows: DataFrame, length_ms: int) -> int | None:
-    """From the first window to the end of the last; None without any."""
-    ends = windows.agg(f.min("start_ms"), f.max("start_ms")).first()
-    return None if ends is None or ends[0] is None else int(ends[1] - ends[0]) + length_ms
-
-
-def _brokers(windows: DataFrame) -> pd.DataFrame:
-    """Each broker over all time."""
-    load = _load_of("mean")
+def broker_totals(windows: DataFrame) -> pd.DataFrame:
+    """Summarise each broker over the whole range. Means of usage are over the windows in which usage is known."""
+    covered, usage, load = f.col("covered_s"), f.col("mean_usage"), _load("mean")
+    usage_s = f.sum(f.when(usage.isNotNull(), covered))
     brokers = windows.groupBy("broker").agg(
-        (f.sum(f.col("mean_usage") * f.col("covered_s")) / f.sum("covered_s")).alias("mean_usage"),
-        f.max("max_usage").alias("max_usage"),
-        (f.sum(load * f.col("covered_s")) / f.sum("covered_s")).alias("mean_load"),
-        f.max(_load_of("max")).alias("max_load"),
-        f.sum("covered_s").alias("covered_s"),
+        (f.sum(usage * covered) / usage_s).alias("mean_usage"),
+        f.max(usage).alias("highest_mean"),
+        f.max("max_usage").alias("highest_report"),
+        (f.sum(load * covered) / f.sum(covered)).alias("mean_load"),
+        f.max(_load("max")).alias("max_load"),
+        f.sum(covered).alias("covered_s"),
     )
     found: pd.DataFrame = brokers.orderBy(f.desc("mean_usage"), "broker").limit(_MOST_CSV_ROWS).toPandas()
     return found
 
 
+def highest_reports(windows: DataFrame) -> pd.DataFrame:
+    """Find the highest usage that any broker reported in each window: `start_ms`, `max_usage`, `broker`."""
+    highest = f.max(f.struct("max_usage", "broker")).alias("highest")
+    found = windows.where(f.col("max_usage").isNotNull()).groupBy("start_ms").agg(highest)
+    rows: pd.DataFrame = found.select("start_ms", "highest.*").orderBy("start_ms").toPandas()
+    return rows
+
+
 def _namespace_hours(windows: DataFrame) -> pd.DataFrame:
-    """MB/s by hour of the namespaces with the most load."""
-    hourly = windows.where(f.col("window_s") == HOUR_MS // 1000)
-    load = (_load_of("mean") / _MB).alias("load")
-    most = hourly.groupBy("namespace").agg(f.sum(_load_of("mean")).alias("total")).orderBy(f.desc("total"), "namespace")
-    names = most.limit(_FORECAST_NAMESPACES)
-    rows = hourly.join(f.broadcast(names), "namespace").select("total", "namespace", "start_ms", load)
-    found: pd.DataFrame = rows.toPandas()
-    return _most_first(found, "namespace", "start_ms")
+    """Read the known hours of the namespaces with the highest load, in MB/s."""
+    hours = known_hours(windows).withColumn("load", _load("mean") / _MB)
+    total = hours.groupBy("namespace").agg(f.sum("load").alias("total")).orderBy(f.desc("total"), "namespace")
+    names = f.broadcast(total.limit(_FORECAST_NAMESPACES))
+    found: pd.DataFrame = hours.join(names, "namespace").select("total", "namespace", "start_ms", "load").toPandas()
+    return _highest_total_first(found, "namespace", "start_ms")
 
 
 def _held_out(hours: pd.DataFrame) -> pd.DataFrame:
-    """`hold_out` of each namespace; `why_not` where there is none."""
+    """Return `hold_out` of each namespace, or its reason in `why_not`."""
     parts = [pd.DataFrame(columns=["namespace", "start_ms", "q10", "q50", "q90", "why_not"])]
     for namespace, rows in hours.groupby("namespace", sort=False):
         found = hold_out(rows)
@@ -156,9 +208,28 @@ def _held_out(hours: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def _last_week(hours: pd.DataFrame) -> pd.DataFrame:
-    return hours[hours["start_ms"] > hours["start_ms"].max() - _WEEK_H * HOUR_MS]
+def hold_out(rows: pd.DataFrame) -> pd.DataFrame | str:
+    """Forecast the last day of a series from the days before it: `start_ms`, `q10`, `q50`, `q90`; or return the reason
+    for no forecast.
+
+    `rows` are the known hours of one series: `start_ms` and `load`.
+    """
+    first_ms, last_ms = int(rows["start_ms"].min()), int(rows["start_ms"].max())
+    hours = (last_ms - first_ms) // HOUR_MS + 1
+    if hours <= HELD_OUT_H:
+        return f"{len(rows)} hours are known, more than {HELD_OUT_H} are needed"
+    load = np.full((1, hours), np.nan)
+    load[0, ((rows["start_ms"] - first_ms) // HOUR_MS).to_numpy(dtype=np.int64)] = rows["load"]
+    known = Panel(load[:, :-HELD_OUT_H], first_ms // HOUR_MS)
+    tested = judge(known)
+    (made,) = forecast(known, tested)
+    parts = [values for horizon, values in sorted(made.items()) if horizon <= HELD_OUT_H]
+    if not parts:
+        return next(each.why for each in tested.judgements[0].values())
+    quantiles = np.concatenate(parts, axis=-1)
+    start_ms = last_ms + (1 - quantiles.shape[1] + np.arange(quantiles.shape[1])) * HOUR_MS
+    return pd.DataFrame({"start_ms": start_ms, "q10": quantiles[0], "q50": quantiles[1], "q90": quantiles[2]})
 
 
-def _load_of(statistic: str) -> Column:
+def _load(statistic: str) -> Column:
     return f.col(f"{statistic}_msg_throughput_in") + f.col(f"{statistic}_msg_throughput_out")

@@ -1,14 +1,15 @@
-"""What the first screen says: how the fleet is, in a sentence, and three numbers with where they are going.
+"""First screen of the report: fleet health in one sentence, and three numbers with their trend.
 
-| health | the first of these that holds |
+| health | the first rule that holds |
 |---|---|
-| bad | a broker was above the threshold of usage for more than 5 % of the latest time; or the fleet is too small |
+| unknown | less than an hour is known |
+| bad | a broker was above the overload threshold for more than 5 % of the period; or the fleet is too small today |
 | watch | a broker was above it at all; or the fleet will be too small; or load was uneven for more than a quarter |
-| unknown | less than a day is known |
+| unknown | fewer than 18 hours are known |
 | good | none of these |
 
-The latest time are the last 7 days, compared with the 7 before, where 14 are known; else the last day and the day
-before.
+The period is the last 7 days, or the last day, compared with the period before it. A period counts when three quarters
+of it are known, as in a whole day. Otherwise the period is all known time, without a comparison.
 """
 
 from __future__ import annotations
@@ -22,30 +23,36 @@ import pandas as pd
 from loadmanager.core.effect import UNEVEN
 from loadmanager.core.resources import HOT
 from loadmanager.history.files import DAY_MS
-from loadmanager.pipeline.reporting.about import Contents, table
-from loadmanager.pipeline.reporting.units import number, share, span, times
+from loadmanager.pipeline.enough import WHOLE_DAY_HOURS
+from loadmanager.pipeline.reporting.contents import Contents, table
+from loadmanager.pipeline.reporting.units import count, number, share, span, times
 
 State = Literal["good", "watch", "bad", "unknown"]
 Trend = Literal["better", "worse", "same", "unknown"]
 
-_WINDOW_MS = 300_000
+MINIMUM_S = 3_600.0
+"""Known time that a share of time or a chart over time needs."""
+GOOD_MINIMUM_S = WHOLE_DAY_HOURS * 3_600.0
 MEDIAN = 0.5
 OFTEN_OVERLOADED, OFTEN_UNEVEN = 0.05, 0.25
-_AS_BEFORE = 0.05
-"""Differences of less than this part are none."""
-_THRESHOLDS = {"usage": HOT, "imbalance": UNEVEN}
-"""Where no table says which one held."""
+_WINDOW_MS = 300_000
+_SAME = 0.05
+"""Relative difference below which a trend is none."""
+_DEFAULTS = {"usage": HOT, "imbalance": UNEVEN}
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
+    """State of the fleet, the reason, and the highest usage of the period."""
+
     state: State
     sentence: str
+    highest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """`section` has what it is taken from. `trend` says what became of it, `going` whether that is good."""
+    """One figure of the first screen. `going` judges the trend; `section` has the details."""
 
     name: str
     value: str
@@ -56,159 +63,174 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Latest:
-    """The latest time that is judged, and as much before it; `before` is empty where less is known."""
+class Period:
+    """Windows of the latest period and of the one before it, which is empty where too little is known."""
 
     now: pd.DataFrame
     before: pd.DataFrame
     name: str
 
     @classmethod
-    def of(cls, imbalance: pd.DataFrame) -> Latest:
-        if not len(imbalance) or not known_s(imbalance):
-            return cls(imbalance.iloc[:0], imbalance.iloc[:0], "")
-        start = imbalance["start_ms"]
-        end = int(start.max()) + _WINDOW_MS
-        known_ms = end - int(start.min())
-        length, name = (7 * DAY_MS, "7 days") if known_ms >= 14 * DAY_MS else (DAY_MS, "day")
-        if known_ms < 2 * length:
-            return cls(imbalance, imbalance.iloc[:0], span(min(known_ms / 1000, known_s(imbalance))))
-        is_now, is_before = start >= end - length, start >= end - 2 * length
-        return cls(imbalance[is_now], imbalance[is_before & ~is_now], name)
+    def of(cls, imbalance: pd.DataFrame) -> Period:
+        for days, name in ((7, "the last 7 days"), (1, "the last day")) if len(imbalance) else ():
+            start, length = imbalance["start_ms"], days * DAY_MS
+            age = start.max() + _WINDOW_MS - start
+            now, before = imbalance[age <= length], imbalance[(age > length) & (age <= 2 * length)]
+            if min(known_s(now), known_s(before)) >= days * GOOD_MINIMUM_S:
+                return cls(now, before, name)
+        return cls(imbalance, imbalance.iloc[:0], f"the {span(known_s(imbalance))} known")
 
 
 def known_s(windows: pd.DataFrame) -> float:
-    """For how long of these windows reports stood."""
-    return float(windows["covered_s"].sum())
+    """Sum the observed time of windows."""
+    return float(windows["covered_s"].sum()) if len(windows) else 0.0
 
 
-def part_of(windows: pd.DataFrame, chosen: pd.Series[bool]) -> float:
-    """The part of what is known of these windows that the chosen ones are."""
+def missing_time(windows: pd.DataFrame, minimum_s: float = MINIMUM_S) -> str:
+    """Return how much known time is missing, as a sentence; empty when there is enough."""
+    known = known_s(windows)
+    return "" if known >= minimum_s else f"{span(known)} known, {span(minimum_s)} needed."
+
+
+def share_of_time(windows: pd.DataFrame, chosen: pd.Series[bool]) -> float:
+    """Return the share of the observed time in the chosen windows."""
     return known_s(windows[chosen]) / known_s(windows)
 
 
 def threshold(contents: Contents, what: str) -> float:
-    """Above which a broker is overloaded (`usage`), or load uneven (`imbalance`)."""
+    """Return the threshold of overload (`usage`) or of uneven load (`imbalance`) that the tables were made with."""
     rows = table(contents, "time_above")
     own = rows[rows["what"] == what] if "threshold" in rows else rows
-    return float(own["threshold"].iloc[0]) if len(own) else _THRESHOLDS[what]
+    return float(own["threshold"].iloc[0]) if len(own) else _DEFAULTS[what]
 
 
 def judge_health(contents: Contents) -> Health:
-    """By the table at the top."""
-    latest = Latest.of(table(contents, "imbalance"))
-    if not len(latest.now):
-        return Health("unknown", "Nothing is known: no broker reported in the range.")
-    return _trouble(latest, contents) or _calm(latest)
+    """Apply the rules at the top of this module."""
+    period, used = _period(contents), _period_with_usage(contents)
+    missing = missing_time(used.now)
+    if missing:
+        return Health("unknown", f"Too early to tell: {missing}")
+    state, sentence = _find_trouble(period, used, contents) or _find_no_trouble(used, contents)
+    return Health(state, sentence, _highest_usage(used.now, contents))
 
 
-def _trouble(latest: Latest, contents: Contents) -> Health | None:
-    overloaded, too_small_from = _overloaded(latest.now), _too_small_from(contents)
-    uneven = part_of(latest.now, latest.now["max_over_mean"] > threshold(contents, "imbalance"))
+def _period(contents: Contents) -> Period:
+    return Period.of(table(contents, "imbalance"))
+
+
+def _period_with_usage(contents: Contents) -> Period:
+    """Return the latest period of the windows in which the usage of some broker is known."""
+    rows = table(contents, "imbalance")
+    return Period.of(rows.dropna(subset="worst_usage") if len(rows) else rows)
+
+
+def _find_trouble(period: Period, used: Period, contents: Contents) -> tuple[State, str] | None:
+    overloaded, exhausted_on = _overloaded(used.now), _exhausted_on(contents)
+    uneven = share_of_time(period.now, period.now["max_over_mean"] > threshold(contents, "imbalance"))
     if overloaded > OFTEN_OVERLOADED:
-        return Health("bad", _overload(latest, contents))
-    if too_small_from is not None and too_small_from == median_plan(contents)["day"].iloc[0]:
-        return Health("bad", f"The fleet is too small for what is expected today, {too_small_from}.")
+        return "bad", _describe_overload(used, contents)
+    if exhausted_on is not None and exhausted_on == median_plan(contents)["day"].iloc[0]:
+        return "bad", f"The fleet is too small for the load forecast today, {exhausted_on}."
     if overloaded > 0:
-        return Health("watch", _overload(latest, contents))
-    if too_small_from is not None:
-        return Health("watch", f"Well today, but too small from {too_small_from} on, by the median forecast.")
+        return "watch", _describe_overload(used, contents)
+    if exhausted_on is not None:
+        return "watch", f"No broker was overloaded, but the fleet is too small from {exhausted_on} on."
     if uneven > OFTEN_UNEVEN:
         limit = times(threshold(contents, "imbalance"))
-        said = f"No broker was overloaded, but load was uneven: above {limit} the mean for {share(uneven)} of the time."
-        return Health("watch", said)
+        return "watch", f"Load was uneven: the imbalance was above {limit} for {share(uneven)} of {period.name}."
     return None
 
 
-def _calm(latest: Latest) -> Health:
-    if not len(latest.before) and known_s(latest.now) * 1000 < DAY_MS:
-        known = f"{span(known_s(latest.now))} known, in which no broker was overloaded."
-        return Health("unknown", f"Too early to tell: {known}")
-    return Health("good", f"All is well: in the last {latest.name} no broker was overloaded, and load was even.")
+def _find_no_trouble(used: Period, contents: Contents) -> tuple[State, str]:
+    calm = f"No broker was above {share(threshold(contents, 'usage'))} in any 5 minutes of {used.name}"
+    missing = missing_time(used.now, GOOD_MINIMUM_S)
+    return ("unknown", f"Too early to tell: {missing} {calm}.") if missing else ("good", f"{calm}, and load was even.")
 
 
-def _overload(latest: Latest, contents: Contents) -> str:
-    rows = latest.now[latest.now["overloaded_brokers"] > 0]
-    most = rows["worst_used_broker"].mode().iloc[0]
-    return (
-        f"Overloaded: in the last {latest.name} a broker was above {share(threshold(contents, 'usage'))} of what it has"
-        f" for {share(_overloaded(latest.now))} of the time ({span(known_s(rows))}), most often {most}."
-    )
+def _describe_overload(period: Period, contents: Contents) -> str:
+    rows = period.now[period.now["overloaded_brokers"] > 0]
+    most, limit = rows["worst_used_broker"].mode().iloc[0], share(threshold(contents, "usage"))
+    part, duration = share(_overloaded(period.now)), span(known_s(rows))
+    return f"Overloaded: a broker was above {limit} for {part} of {period.name} ({duration}), most often {most}."
+
+
+def _highest_usage(windows: pd.DataFrame, contents: Contents) -> str:
+    """Name the broker with the highest mean of 5 minutes, and the one with the highest report."""
+    worst, reports = windows.loc[windows["worst_usage"].idxmax()], table(contents, "highest_reports")
+    found = f"Highest mean of 5 minutes: {share(worst['worst_usage'])} ({worst['worst_used_broker']})."
+    reports = reports[reports["start_ms"].isin(windows["start_ms"])] if len(reports) else reports
+    if len(reports):
+        worst = reports.loc[reports["max_usage"].idxmax()]
+        found += f" Highest report: {share(worst['max_usage'])} ({worst['broker']})."
+    return found
 
 
 def find_numbers(contents: Contents) -> list[Number]:
-    """The three of the first screen."""
-    imbalance = table(contents, "imbalance")
-    latest = Latest.of(imbalance)
-    over = f"of the time a broker was above {share(threshold(contents, 'usage'))}"
+    """Return the three numbers of the first screen."""
+    over = f"of {{}} a broker was above {share(threshold(contents, 'usage'))}"
     return [
-        _measured("Overloaded", over, latest, _overloaded, share, "brokers"),
-        _measured("Imbalance", "the busiest broker over the mean, median", latest, _imbalance, times, "imbalance"),
+        _measure("Overloaded", over, _period_with_usage(contents), _overloaded, share, "brokers"),
+        _measure("Imbalance", "median of highest / mean load in {}", _period(contents), _imbalance, times, "imbalance"),
         _brokers_needed(contents),
     ]
 
 
-def _measured(
+def _measure(
     name: str,
     about: str,
-    latest: Latest,
+    period: Period,
     measure: Callable[[pd.DataFrame], float],
-    said: Callable[[float], str],
+    text: Callable[[float], str],
     section: str,
 ) -> Number:
-    if not len(latest.now):
-        return Number(name, "?", about, "nothing is known", "unknown", section)
-    now = measure(latest.now)
-    about = f"{about}, last {latest.name}"
-    if not len(latest.before):
-        return Number(name, said(now), about, "no trend yet: two days are needed", "unknown", section)
-    before = measure(latest.before)
-    if abs(now - before) <= _AS_BEFORE * max(before, now):
-        return Number(name, said(now), about, f"as in the {latest.name} before", "same", section)
-    trend = f"from {said(before)} in the {latest.name} before"
-    if now > before:
-        return Number(name, said(now), about, f"▲ {trend}", "worse", section)
-    return Number(name, said(now), about, f"▼ {trend}", "better", section)
+    about, missing = about.format(period.name), missing_time(period.now)
+    if missing:
+        return Number(name, "?", about, missing, "unknown", section)
+    now = measure(period.now)
+    if not len(period.before):
+        trend = f"No trend yet: it needs {WHOLE_DAY_HOURS} known hours in each of the last 2 days."
+        return Number(name, text(now), about, trend, "unknown", section)
+    before = measure(period.before)
+    if abs(now - before) <= _SAME * max(before, now):
+        return Number(name, text(now), about, "as in the period before", "same", section)
+    trend = f"{'▲' if now > before else '▼'} from {text(before)} in the period before"
+    return Number(name, text(now), about, trend, "worse" if now > before else "better", section)
 
 
 def _brokers_needed(contents: Contents) -> Number:
     name, median = "Brokers needed", median_plan(contents)
     if not len(median):
-        return Number(name, "?", "today and on the days to come", "not known, see Capacity", "unknown", "capacity")
-    have, first, last = int(median["have"].iloc[0]), median.iloc[0], median.iloc[-1]
+        return Number(name, "?", "today and on the next days", "unknown, see Capacity", "unknown", "capacity")
+    first, last = median.iloc[0], median.iloc[-1]
     about = f"today, with {share(float(first['headroom']))} of each kept free"
-    value = f"{number(first['needed'])} of {have}"
-    after = f"in {len(median)} days" if len(median) > 1 else "then"
-    if last["needed"] == first["needed"]:
+    value, after = f"{needed_text(first['needed'])} of {int(first['have'])}", f"in {count(len(median), 'day')}"
+    now, then = (float("inf") if pd.isna(each["needed"]) else float(each["needed"]) for each in (first, last))
+    if then == now:
         return Number(name, value, about, f"as many {after}", "same", "capacity")
-    trend = f"{number(last['needed'])} {after}"
-    if last["needed"] > first["needed"]:
-        return Number(name, value, about, f"▲ {trend}", "worse", "capacity")
-    return Number(name, value, about, f"▼ {trend}", "better", "capacity")
+    trend = f"{'▲' if then > now else '▼'} {needed_text(last['needed'])} {after}"
+    return Number(name, value, about, trend, "worse" if then > now else "better", "capacity")
+
+
+def needed_text(needed: float) -> str:
+    """Format a number of brokers; none is enough where an idle broker already leaves too little free."""
+    return "no number" if pd.isna(needed) else number(needed)
 
 
 def median_plan(contents: Contents) -> pd.DataFrame:
-    """Of each day to come what the median forecast needs, where any number of brokers will do."""
+    """Return the capacity plan by the median forecast, one row for each day."""
     rows = table(contents, "capacity")
-    return rows[(rows["quantile"] == MEDIAN) & rows["needed"].notna()] if len(rows) else rows
+    return rows[rows["quantile"] == MEDIAN] if len(rows) else rows
 
 
-def _too_small_from(contents: Contents) -> str | None:
+def _exhausted_on(contents: Contents) -> str | None:
     days = median_plan(contents)
     known = days["exhausted_on"].dropna() if len(days) else days
     return str(known.iloc[0]) if len(known) else None
 
 
 def _overloaded(rows: pd.DataFrame) -> float:
-    return part_of(rows, rows["overloaded_brokers"] > 0)
+    return share_of_time(rows, rows["overloaded_brokers"] > 0)
 
 
 def _imbalance(rows: pd.DataFrame) -> float:
     return float(rows["max_over_mean"].median())
-
-
-def what_is_compared(league: pd.DataFrame) -> tuple[str, str]:
-    """The column of the league that a reader looks at first, and what it is; earlier runs did not tell of overload."""
-    if "time_hot" in league:
-        return "time_hot", "some broker was above 85 % of what it has"
-    return "time_above", "load was more uneven than need be"

@@ -1,4 +1,4 @@
-"""The step `report`: one HTML file with all of it, and tables as CSV beside it."""
+"""Step `report`: one HTML page, and its tables as CSV."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from loadmanager.errors import PipelineError
 from loadmanager.pipeline.filesystems import CANNOT_GO_ON, directory_at, find_text, put
 from loadmanager.pipeline.job import JobRun
 from loadmanager.pipeline.reading import cause_of
-from loadmanager.pipeline.reporting.about import About
-from loadmanager.pipeline.reporting.contents import TABLES_READ, Readable, collect
+from loadmanager.pipeline.reporting.actions import REPORT
+from loadmanager.pipeline.reporting.contents import TABLES_READ, About, Readable, collect
 from loadmanager.pipeline.reporting.page import PAGE, make_report
 from loadmanager.pipeline.step import Step
 from loadmanager.pipeline.steps.whatif import RECOMMENDED
 from loadmanager.pipeline.summary import Summary, get_summary
 from loadmanager.pipeline.writing import Tables
-
-REPORT = "report"
 
 
 def report(run: JobRun) -> None:
@@ -24,7 +22,7 @@ def report(run: JobRun) -> None:
 
 
 def make_report_again(spark: SparkSession, out: str) -> str:
-    """The report of the last run from the tables that are there now; where it is. Raises `PipelineError`."""
+    """Make the report of the last run from the present tables; return its path. Raises `PipelineError`."""
     return _write_report(spark, Tables(spark, out), get_summary(spark, out))
 
 

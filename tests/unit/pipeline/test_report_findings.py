@@ -1,4 +1,4 @@
-"""The first screen: how the fleet is, three numbers with their trend, and what to do, the most valuable first."""
+"""First screen of the report: health, three numbers with their trend, and actions, the most valuable first."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 from support.reported import about_days, contents_of
 
-from loadmanager.pipeline.reporting.about import About
 from loadmanager.pipeline.reporting.actions import MORE_BROKERS, find_actions
-from loadmanager.pipeline.reporting.binning import bin_length_ms, binned
+from loadmanager.pipeline.reporting.charts import binned
+from loadmanager.pipeline.reporting.contents import About, bin_length_ms
 from loadmanager.pipeline.reporting.findings import find_numbers, judge_health
 
 START_MS, WINDOW_MS, DAY_MS = 1_789_948_800_000, 300_000, 86_400_000
@@ -24,7 +24,9 @@ def balance(days: float, overloaded: float = 0.0, ratio: float = 1.1, since: flo
         hot.append(int(each and left > 0))
         left -= hot[-1]
     rows = pd.DataFrame({"start_ms": [START_MS + n * WINDOW_MS for n in range(count)], "overloaded_brokers": hot})
-    return {"imbalance": rows.assign(covered_s=300.0, max_over_mean=ratio, worst_used_broker="b1:8080")}
+    return {
+        "imbalance": rows.assign(covered_s=300.0, max_over_mean=ratio, worst_usage=0.8, worst_used_broker="b1:8080")
+    }
 
 
 def plan(needed: list[int], have: int) -> dict[str, pd.DataFrame]:
@@ -37,16 +39,21 @@ def plan(needed: list[int], have: int) -> dict[str, pd.DataFrame]:
 @pytest.mark.parametrize(
     ("contents", "state", "said"),
     [
-        ({}, "unknown", "Nothing is known"),
-        (balance(0.5), "unknown", "Too early to tell: 12 h known"),
-        (balance(0.5, overloaded=0.5), "bad", "in the last 12 h a broker was above 85 % of what it has for 50 %"),
-        (balance(3), "good", "in the last day no broker was overloaded"),
-        (balance(20, overloaded=0.04, since=13), "watch", "in the last 7 days a broker was above 85 %"),
-        (balance(20, overloaded=0.06, since=13), "bad", "for 6 % of the time (10.1 h), most often b1:8080"),
-        (balance(20, overloaded=0.5, since=0), "good", "All is well"),
-        (balance(3, ratio=1.3), "watch", "above 1.20\N{MULTIPLICATION SIGN} the mean"),
+        ({}, "unknown", "Too early to tell: 0 s known, 60 min needed."),
+        (balance(11 / 288, overloaded=1), "unknown", "Too early to tell: 55 min known, 60 min needed."),
+        (balance(0.5), "unknown", "Too early to tell: 12 h known, 18 h needed. No broker was above 85 %"),
+        (balance(0.5, overloaded=0.5), "bad", "a broker was above 85 % for 50 % of the 12 h known"),
+        (balance(3), "good", "No broker was above 85 % in any 5 minutes of the last day, and load was even."),
+        (balance(20, overloaded=0.04, since=13), "watch", "a broker was above 85 % for 4 % of the last 7 days"),
+        (balance(20, overloaded=0.06, since=13), "bad", "6 % of the last 7 days (10.1 h), most often b1:8080"),
+        (balance(20, overloaded=0.5, since=0), "good", "No broker was above 85 %"),
+        (
+            balance(3, ratio=1.3),
+            "watch",
+            "the imbalance was above 1.20\N{MULTIPLICATION SIGN} for 100 % of the last day",
+        ),
         ({**balance(3), **plan([5, 7], 6)}, "watch", "too small from 2026-10-02 on"),
-        ({**balance(3), **plan([7, 7], 6)}, "bad", "too small for what is expected today, 2026-10-01"),
+        ({**balance(3), **plan([7, 7], 6)}, "bad", "too small for the load forecast today, 2026-10-01"),
     ],
 )
 def test_health_is_one_sentence_by_the_table(contents: dict[str, pd.DataFrame], state: str, said: str) -> None:
@@ -58,20 +65,48 @@ def test_health_is_one_sentence_by_the_table(contents: dict[str, pd.DataFrame], 
 def test_numbers_are_compared_with_as_much_time_before() -> None:
     overloaded, imbalance, needed = find_numbers({**balance(20, overloaded=0.1, since=13), **plan([5, 5, 7], 6)})
     assert (overloaded.value, overloaded.going) == ("10 %", "worse")
-    assert overloaded.trend == "▲ from 0 % in the 7 days before"
-    assert (imbalance.trend, imbalance.going) == ("as in the 7 days before", "same")
+    assert overloaded.trend == "▲ from 0 % in the period before"
+    assert (imbalance.trend, imbalance.going) == ("as in the period before", "same")
     assert (needed.value, needed.trend, needed.going) == ("5 of 6", "▲ 7 in 3 days", "worse")
 
 
 def test_the_latest_time_is_what_is_known_of_it() -> None:
-    rows = balance(2 / 288)["imbalance"].assign(covered_s=[75.0, 15.0])
-    assert find_numbers({"imbalance": rows})[1].about.endswith("median, last 90 s")
+    rows = balance(0.5)["imbalance"].assign(covered_s=150.0)
+    assert find_numbers({"imbalance": rows})[1].about.endswith("load in the 6 h known")
+
+
+def test_a_period_with_less_than_three_quarters_known_is_compared_with_nothing() -> None:
+    rows = balance(20)["imbalance"]
+    of_week_before = (rows["start_ms"] >= START_MS + 6 * DAY_MS) & (rows["start_ms"] < START_MS + 11 * DAY_MS)
+    numbers = find_numbers({"imbalance": rows[~of_week_before]})
+    assert numbers[1].about.endswith("in the last day")
+    last_day = rows[rows["start_ms"] >= START_MS + 19 * DAY_MS]
+    gappy = pd.concat([rows.head(288), last_day])
+    assert find_numbers({"imbalance": gappy})[1].trend.startswith("No trend yet: it needs 18 known hours")
+
+
+def test_the_highest_report_is_named_next_to_the_highest_mean() -> None:
+    contents = balance(20)
+    reports = pd.DataFrame({"start_ms": [START_MS, START_MS + 19 * DAY_MS], "max_usage": [0.99, 0.98]})
+    contents["highest_reports"] = reports.assign(broker=["b7:8080", "b9:8080"])
+    health = judge_health(contents)
+    assert health.state == "good"
+    assert health.highest == "Highest mean of 5 minutes: 80 % (b1:8080). Highest report: 98 % (b9:8080)."
+
+
+def test_windows_without_a_known_usage_are_in_no_share_of_overload() -> None:
+    rows = balance(1, overloaded=0.5)["imbalance"]
+    rows.loc[rows["overloaded_brokers"] == 0, "worst_usage"] = None
+    assert find_numbers({"imbalance": rows})[0].value == "100 %"
+    unknown = {"imbalance": rows.assign(worst_usage=None)}
+    assert judge_health(unknown).sentence == "Too early to tell: 0 s known, 60 min needed."
 
 
 def test_numbers_that_are_not_known_say_so() -> None:
     overloaded, imbalance, needed = find_numbers(balance(1.5))
-    assert overloaded.trend == imbalance.trend == "no trend yet: two days are needed"
-    assert (needed.value, needed.trend) == ("?", "not known, see Capacity")
+    assert overloaded.trend == imbalance.trend
+    assert overloaded.trend == "No trend yet: it needs 18 known hours in each of the last 2 days."
+    assert (needed.value, needed.trend) == ("?", "unknown, see Capacity")
     assert [each.value for each in find_numbers({})] == ["?", "?", "?"]
 
 
@@ -91,13 +126,28 @@ def test_nothing_is_done_where_nothing_is_wrong() -> None:
 
 
 def test_an_overload_that_nothing_explains_is_to_be_explained() -> None:
-    rows = {"what": ["usage"], "subject": ["b 1"], "threshold": [0.85], "share": [0.1], "above_s": [600.0]}
+    rows = {
+        "what": ["usage"],
+        "subject": ["b 1"],
+        "threshold": [0.85],
+        "share": [0.1],
+        "above_s": [600.0],
+        "observed_s": [6000.0],
+    }
     (found,) = find_actions({"time_above": pd.DataFrame(rows)}, about_days(20))
     assert found.commands == ("loadmanager admin explain broker 'b 1'",)
+    assert find_actions({"time_above": pd.DataFrame({**rows, "observed_s": [300.0]})}, about_days(20)) == []
 
 
 def test_load_that_is_uneven_for_no_known_reason_is_to_be_looked_into() -> None:
-    rows = {"what": ["imbalance"], "subject": ["cluster"], "threshold": [1.2], "share": [0.3], "above_s": [600.0]}
+    rows = {
+        "what": ["imbalance"],
+        "subject": ["cluster"],
+        "threshold": [1.2],
+        "share": [0.3],
+        "above_s": [600.0],
+        "observed_s": [6000.0],
+    }
     (found,) = find_actions({"time_above": pd.DataFrame(rows)}, about_days(20))
     assert (found.commands, found.evidence) == (("loadmanager admin status",), "#imbalance")
     assert find_actions({"time_above": pd.DataFrame({**rows, "share": [0.2]})}, about_days(20)) == []
@@ -112,6 +162,14 @@ def test_more_brokers_are_tried_where_the_scenario_is_a_file_of_this_machine() -
     assert (far.commands, far.files) == ((), {})
 
 
+def test_a_plan_that_no_number_of_brokers_meets_asks_for_larger_ones() -> None:
+    rows = plan([7, 8], 6)["capacity"].assign(needed=[7, None])
+    (found,) = find_actions({"capacity": rows}, about_days(20))
+    assert "No number of brokers is enough" in found.why
+    needed = find_numbers({"capacity": rows})[2]
+    assert (needed.value, needed.trend, needed.going) == ("7 of 6", "▲ no number in 2 days", "worse")
+
+
 def test_bins_keep_what_was_lowest_and_highest_and_know_nothing_of_gaps() -> None:
     at = [START_MS + n * WINDOW_MS for n in range(54 * 288) if not 1000 <= n < 1500]
     rows = pd.DataFrame({"start_ms": at, "value": 1.0})
@@ -120,9 +178,9 @@ def test_bins_keep_what_was_lowest_and_highest_and_know_nothing_of_gaps() -> Non
     assert len(found) <= 160
     assert found["high"].max() == 9.0
     assert found["middle"].max() == 1.0
-    assert found["low"].isna().any()
     assert found["values"].sum() == len(rows)
-    assert (found["start"].diff().dropna() == found["end"].iloc[0] - found["start"].iloc[0]).all()
+    is_gap = found["start"].shift(-1) > found["end"]
+    assert found[is_gap]["end"].tolist() == [START_MS + 1000 * WINDOW_MS]
 
 
 def test_bins_are_of_lengths_that_people_count_in() -> None:

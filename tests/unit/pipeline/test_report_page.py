@@ -1,4 +1,4 @@
-"""The page that a run leaves: whole without a network, with every section and picture, also when there is nothing."""
+"""Page of the report: complete without a network, with every section and chart, also without data."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ import json
 import re
 from html.parser import HTMLParser
 from importlib.resources import files
+from typing import Any
 
 import pandas as pd
-from support.reported import about_days, contents_of
+import pytest
+from support.reported import HOUR_MS, START_MS, WINDOW_MS, about_days, contents_of
 
-from loadmanager.pipeline.reporting.about import About
+from loadmanager.pipeline.reporting.charts import distinct_labels, draw_band, draw_forecast, draw_heat
+from loadmanager.pipeline.reporting.contents import About
 from loadmanager.pipeline.reporting.page import PAGE, make_report
 from loadmanager.pipeline.reporting.sections import make_sections
 
 SECTIONS = [
-    *("brokers", "imbalance", "bundles", "capacity", "forecast", "league", "moves", "advice", "costs", "rejected"),
+    *("brokers", "imbalance", "bundles", "capacity", "forecast", "league", "moves", "advice", "rejected"),
 ]
 PICTURES = {"brokers": 1, "imbalance": 1, "bundles": 1, "capacity": 1, "forecast": 2, "league": 1, "moves": 1}
 VENDOR = files("loadmanager.pipeline.reporting") / "page" / "vendor"
@@ -78,27 +81,110 @@ def test_every_section_answers_its_question() -> None:
     sections = {each.name: each for each in make_sections(contents_of(20), about_days(20))}
     assert all(each.question.endswith("?") for each in sections.values())
     assert sections["brokers"].answer == (
-        "b2:8080 most: 70 % on the mean, 95 % in its highest report."
-        " 1 of 6 were above 85 % on the mean of any 5 minutes."
+        "Highest mean of the range: 70 % (b2:8080); of 5 minutes: 90 % (b2:8080); highest report: 95 % (b2:8080)."
+        " 1 of 2 brokers had a mean of 5 minutes above 85 %."
     )
-    assert "carried most: 31 MB/s, 12 % of all." in sections["bundles"].answer
-    assert "is too small from 2026-10-23 on, by the median forecast; cpu is first" in sections["capacity"].answer
-    assert "3 went back" in sections["moves"].answer
+    assert "with 31 MB/s (12 % of all load)." in sections["bundles"].answer
+    assert "is too small from 2026-10-23 on; cpu runs out first." in sections["capacity"].answer
+    assert "of 399 measured moves" in sections["moves"].answer
+    assert "3 of 7 finished moves" in sections["moves"].answer
     assert sections["league"].answer == (
-        "For the fleet as-recorded: TransferShedder is recommended, by 20 days and 3 seeds; ranks of one day and those"
-        " of the next have a correlation of 0.31. For the fleet one-less: none is recommended. 4 whole days are known."
+        "For the fleet as-recorded: TransferShedder is recommended, from 20 days and 3 seeds. The rank correlation of"
+        " one day and the next is 0.31. For the fleet one-less: no recommendation. 4 whole days are known."
     )
-    assert "In the back-test 79 % were" in sections["forecast"].answer
+    assert "In the back-test, 76.1 % of 1,000 forecast hours" in sections["forecast"].answer
 
 
-def test_a_picture_has_as_many_marks_as_a_screen_can_show_and_no_more() -> None:
+def test_a_chart_has_no_more_marks_than_a_screen_can_show() -> None:
     page = Page(make_report(contents_of(54), about_days(54))[PAGE].decode())
     for text in (each for pictures in page.pictures.values() for each in pictures):
         spec = json.loads(text)
         rows = pd.read_csv(io.StringIO(spec["data"]["values"]))
-        per_row = rows.groupby(rows.columns[0]).size().max() if "high" in rows and "mean" in rows else len(rows)
+        per_row = rows.groupby(rows.columns[0]).size().max() if "mean" in rows else len(rows)
         assert 0 < per_row <= 24 * 7 + 1 or "predicted" in rows
         assert len(rows) <= 30 * 160
+
+
+def rows_of(spec: dict[str, Any]) -> pd.DataFrame:
+    return pd.read_csv(io.StringIO(spec["data"]["values"]))
+
+
+def domain_of(spec: dict[str, Any]) -> list[int]:
+    scales = [each["encoding"]["x"]["scale"] for each in spec["layer"] if "x" in each["encoding"]]
+    (domain,) = {(scale["domainMin"], scale["domainMax"]) for scale in scales}
+    return list(domain)
+
+
+def test_a_band_breaks_at_gaps_and_its_axis_covers_known_time_alone() -> None:
+    at = [START_MS + 60_000 + n * WINDOW_MS for n in (*range(300), *range(420, 600))]
+    spec = draw_band(pd.DataFrame({"start_ms": at, "value": 1.5}), "value", 1.2, "x").spec
+    assert domain_of(spec) == [at[0], at[-1] + WINDOW_MS]
+    steps = rows_of(spec)
+    (gap,) = steps[steps["middle"].isna()]["start"].iloc[:-1]
+    assert gap == at[299] + WINDOW_MS
+    assert steps[steps["start"] > gap]["start"].min() == at[300]
+
+
+def test_a_heat_map_and_a_forecast_cover_known_time_alone() -> None:
+    bins = pd.DataFrame({"b": ["a", "a"], "start": [100, 900], "end": [400, 950], "mean": 1.0, "high": 1.0})
+    spec = draw_heat(bins, "b", "high", of_limit=True, label="x").spec
+    assert domain_of(spec) == [100, 950]
+    assert rows_of(spec)[["start", "end"]].to_numpy().tolist() == [[100, 400], [900, 950]]
+    hours = pd.DataFrame({"start_ms": [START_MS + n * HOUR_MS for n in (0, 1, 5, 6)], "load": 1.0})
+    forecast = hours.tail(1).rename(columns={"load": "q10"}).assign(q50=1.0, q90=1.0)
+    spec = draw_forecast(hours, forecast, "x").spec
+    assert domain_of(spec) == [START_MS, START_MS + 7 * HOUR_MS]
+    assert rows_of(spec)["load"].isna().tolist() == [False, False, True, True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"pulsar-broker-prod-eu-{n}.internal.example.com:8080" for n in range(60)],
+        [f"public/shop-{n % 3}/0x{n // 3:x}0000000_0x{n // 3 + 1:x}0000000" for n in range(30)],
+        ["ThresholdShedder+LeastResourceUsageWithWeight", "ThresholdShedder+LeastLongTermMessageRate"],
+    ],
+)
+def test_labels_are_shortened_in_the_middle_and_stay_distinct(names: list[str]) -> None:
+    labels = distinct_labels(names, 16)
+    assert len(set(labels)) == len(names)
+    assert max(map(len, labels)) <= 28
+    for label, name in zip(labels, names, strict=True):
+        head, _, tail = label.partition("…")
+        assert name.startswith(head)
+        assert name.endswith(tail)
+    assert distinct_labels(["b1:8080", "b2:8080"], 16) == ["b1:8080", "b2:8080"]
+
+
+def test_below_the_minimum_a_section_says_how_much_is_missing() -> None:
+    contents, about = contents_of(20), about_days(20)
+    contents["imbalance"] = contents["imbalance"].tail(5)
+    contents["move_effects"] = contents["move_effects"].tail(9)
+    contents["league"] = contents["league"].assign(hours=2.0)
+    contents["backtest"] = contents["backtest"].assign(points=4)
+    sections = {each.name: each for each in make_sections(contents, about)}
+    for name in ("brokers", "imbalance", "bundles"):
+        assert "Too little for shares and a chart: 25 min known, 60 min needed." in sections[name].answer
+        assert not sections[name].charts
+    assert "Too little for a share and a chart: 9 measured moves, 10 needed." in sections["moves"].answer
+    assert "Too little to compare: 2 h replayed, 24 h needed." in sections["league"].answer
+    assert "Too little for a share of the back-test: 8 forecast hours, 24 needed." in sections["forecast"].answer
+    assert not [*sections["moves"].charts, *sections["league"].charts]
+
+
+def test_a_broker_without_a_known_usage_is_in_no_share() -> None:
+    contents = contents_of(2)
+    contents["brokers"] = contents["brokers"].assign(mean_usage=[None, *[0.5] * 5], highest_report=[9.0, *[0.6] * 5])
+    answer = make_sections(contents, about_days(2))[0].answer
+    assert "highest report: 60 % (b1:8080)" in answer
+
+
+def test_a_fleet_that_no_number_of_brokers_makes_large_enough_is_said_to_be_too_small() -> None:
+    contents = contents_of(20)
+    contents["capacity"] = contents["capacity"].assign(needed=None, exhausted_on="2026-10-11")
+    capacity = make_sections(contents, about_days(20))[3]
+    assert "is too small from 2026-10-11 on" in capacity.answer
+    assert not capacity.charts
 
 
 def test_names_from_the_history_are_text_and_never_markup() -> None:
@@ -135,7 +221,7 @@ def test_the_tables_are_beside_the_page_with_all_digits_and_the_page_shows_their
 
 def test_a_section_whose_step_has_not_been_run_says_so() -> None:
     page = Page(make_report({}, About("run-1", "/var/history", "/out", None, None))[PAGE].decode())
-    for name, step in (("imbalance", "balance"), ("league", "whatif"), ("capacity", "capacity"), ("advice", "advice")):
+    for name, step in (("imbalance", "averages"), ("league", "whatif"), ("capacity", "capacity"), ("advice", "advice")):
         assert f"the step {step} has not been run" in page.sections[name]
     assert not any(page.pictures.values())
 
@@ -145,7 +231,7 @@ def test_a_section_whose_tables_are_empty_says_why() -> None:
     sections = {each.name: each for each in make_sections(empty, About("run-1", "/var/history", "/out", 0, 1))}
     assert not any(each.has_something for each in sections.values())
     assert sections["advice"].empty == "There is nothing to advise."
-    assert sections["rejected"].empty == "Every row of the range can be counted on."
+    assert sections["rejected"].empty == "No row of the range was rejected."
     make_report(empty, About("run-1", "/var/history", "/out", 0, 1))
 
 
