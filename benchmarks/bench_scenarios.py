@@ -1,11 +1,11 @@
-"""Every strategy in every scenario of the package, with several seeds: which bounds hold, and what it took.
+"""Every strategy in every packaged scenario, with several seeds: the bounds that hold, and the load moved.
 
-Without options it says whether `scenarios.csv` and the tables in docs/strategies.md are what is true now: the first
-seed of all scenarios but the longest is run again, and it ends with 1 where something else comes out. `--write` runs
-all and writes both; what was run before with the same code and scenario is not run again, so it may be interrupted.
+Without options, check that `scenarios.csv` and the tables in docs/scenario-results.md are current: run the first seed
+of all scenarios but the longest again, and exit with 1 on a difference. `--write` runs all and writes both. Runs of the
+same code and scenario are not repeated, so it may be interrupted.
 
-The recorded traffic is run when its series are there, *.csv in the directory that LOADMANAGER_SHARED names, `traces`;
-else what the file says of it stays.
+Recorded traffic runs if its series exist: *.csv in `traces` of the directory that LOADMANAGER_SHARED names. Without
+them, its lines of the file stay.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PROJECT = Path(__file__).parents[1]
 TRACES = Path(os.environ.get("LOADMANAGER_SHARED", PROJECT.parent / "shared")) / "traces"
 STORED = Path(__file__).parent / "scenarios.csv"
 KEPT = PROJECT / "build" / "scenarios"
-DOCUMENT = PROJECT / "docs" / "strategies.md"
+DOCUMENT = PROJECT / "docs" / "scenario-results.md"
 BEGIN, END = "<!-- scenarios: begin -->", "<!-- scenarios: end -->"
 SEEDS = 3
 FEW_SEEDS = {"stationary-weeks": 2}
