@@ -157,7 +157,7 @@ def test_brokers_of_one_host_report_what_each_of_them_uses(start: Start) -> None
         reported.append(usage_between(earlier, later, None).cpu.usage)
         used = 100 * (ran_after_s - ran_before_s) / (later.at_s - earlier.at_s)
         assert reported[-1] == pytest.approx(used, rel=0.1, abs=5)
-    assert reported == sorted(reported)
+    assert reported[0] < reported[2], "the idle one uses less"
 
 
 def run_s(pid: int) -> float:
