@@ -8,16 +8,18 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import pytest
 from support import forking as guardian
 from support.waiting import patience
 
 from loadmanager.embedded.processes import ServerProcesses
 
+_LINES_SHOWN = 40
 _FORKED = ["-m", "loadmanager"]
 """How the arguments of a Python begin that need not be started anew."""
 
@@ -82,6 +84,17 @@ def pytest_sessionfinish() -> None:
     """This module is a plugin, too."""
     for each in _shared:
         each.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Function) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the end of each log in the test's folder with a failure: it may not happen again."""
+    report = yield
+    if report.failed and isinstance(folder := item.funcargs.get("tmp_path"), Path):
+        for log in sorted(folder.rglob("*.log")):
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LINES_SHOWN:]
+            report.sections.append((f"end of {log.relative_to(folder)}", "\n".join(lines)))
+    return report
 
 
 class Processes:

@@ -68,6 +68,13 @@ def test_fails(runs):
     assert runs > {failures}
 """
 
+LOGGING = """
+def test_fails(tmp_path):
+    (tmp_path / "node").mkdir()
+    (tmp_path / "node" / "1.log").write_text("".join(f"line {number}\\n" for number in range(100)))
+    assert False
+"""
+
 FORKING = """
 import sys
 import tempfile
@@ -83,7 +90,8 @@ sys.stdin.read()
 def run(folder: Path, test: str, *, shell: str = "") -> subprocess.CompletedProcess[str]:
     """Run a test of its own, by itself, from a shell that is told something before."""
     (folder / "test_it.py").write_text(test)
-    pytest = f"exec {sys.executable} -m pytest -q -p no:cacheprovider -p support.leftovers -c /dev/null test_it.py"
+    plugins = "-p no:cacheprovider -p support.leftovers -p support.processes"
+    pytest = f"exec {sys.executable} -m pytest -q {plugins} -c /dev/null test_it.py"
     command = ["/bin/sh", "-c", f"{shell}\n{pytest}"]
     return subprocess.run(
         command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=patience(), check=False
@@ -122,6 +130,12 @@ def test_what_else_outlives_its_test_fails_the_run(tmp_path: Path, what: str, sa
     done = run(tmp_path, HOLDING.format(what=what))
     assert done.returncode == 1, done.stdout
     assert said.format(tmp=tempfile.gettempdir()) in done.stdout
+
+
+def test_a_failure_shows_the_end_of_each_log(tmp_path: Path) -> None:
+    done = run(tmp_path, LOGGING)
+    assert "end of node/1.log" in done.stdout
+    assert re.findall(r"^line \d+$", done.stdout, re.MULTILINE) == [f"line {number}" for number in range(60, 100)]
 
 
 def test_what_was_forked_ends_with_the_tests_also_if_these_are_killed(tmp_path: Path) -> None:
