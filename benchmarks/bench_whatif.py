@@ -119,7 +119,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         history = record(Path(folder))
         spark = spark_session(f"local[{CORES}]")
-        ranges = RangesOfSpark(spark, history)
+        ranges = RangesOfSpark(spark, history.directory.root)
         one = scenarios(history, ranges, 1)
         digests(spark, one, ranges)  # and the workers are there
         begun = time.perf_counter()

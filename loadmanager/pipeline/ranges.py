@@ -1,105 +1,126 @@
-"""A history that is read by executors: Spark hands its files to them, and what they make of it stays there.
+"""Recorded ranges of a history that executors read, keep on disk, and replay.
 
-    driver:     lists files ──▶ finds stretches                       ◀── an outline of each range
-    executors:            a stretch a task: its files ──▶ its range, packed, kept on disk ──▶ a trial a task: its range
+    driver:     finds stretches                      ◀── an outline of each range
+    executors:  a task per stretch: its range, packed, kept on disk ──▶ a task per trial: the range, unpacked
 
-Nothing but outlines goes through the driver. A range is read once; when the executor that keeps it is lost, it is read
-again, by whoever needs it.
+Only outlines go through the driver. A range is read once. When the executor that keeps it is lost, the task that needs
+it reads it again.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from pyspark import RDD, StorageLevel
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 from loadmanager.core.load import IntArray
-from loadmanager.errors import HistoryFileError
-from loadmanager.history.files import DAY_MS, HistoryFile
+from loadmanager.core.names import BrokerId
+from loadmanager.errors import HistoryError, HistoryFileError
 from loadmanager.history.gaps import MARKS, Gap, gaps_in
 from loadmanager.history.reader import History, OnFault
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
-from loadmanager.pipeline.file_bytes import bytes_of
-from loadmanager.pipeline.on_workers import (
-    Found,
-    Outline,
-    Work,
-    events_of,
-    found_of,
-    on_files,
-    on_range,
-    range_of,
-    report_times,
-)
-from loadmanager.pipeline.reading import DamagedFileError, naming_bad_files
-from loadmanager.sim.recorded import RecordedRange
-from loadmanager.whatif.ranges import Stretch
+from loadmanager.pipeline.source import FORMAT, PERMISSIVE
+from loadmanager.sim.fleet import BrokerSpec
+from loadmanager.sim.recorded import HOLD_S, RecordedRange
+from loadmanager.sim.trial import Trial, figures
+from loadmanager.whatif.ranges import Stretch, read_range
 
 A = TypeVar("A")
 R = TypeVar("R")
 
-_KEPT = StorageLevel.DISK_ONLY
-_OF_A_RANGE = (BROKER_REPORTS, BUNDLE_REPORTS, EVENTS)
+PART_BYTES = 16 * 1024 * 1024
+"""Size of the parts of a packed range: an element of an RDD is less than 2 GiB."""
+
+_CODEC = "zstd"
+_HOLD_MS = round(HOLD_S * 1000)
+_TABLES = (BROKER_REPORTS, BUNDLE_REPORTS, EVENTS)
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """All brokers and namespaces of a range, and the broker that comes first by name at its beginning."""
+
+    broker_ids: tuple[BrokerId, ...]
+    namespaces: tuple[str, ...]
+    like: BrokerSpec | None
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRead:
+    """The outline of a range or the reason why it has none, its unreadable files, and a digest of its files."""
+
+    outline: Outline | str
+    faults: tuple[HistoryFileError, ...]
+    files: str
 
 
 class Ranges(Protocol):
-    """What is to be known of a history, wherever it is read."""
+    """What planning a what-if needs of a history."""
 
     def report_times(self, from_ms: int | None, to_ms: int | None) -> IntArray:
-        """Those of brokers' reports, in order; of many within `HOLD_S` not all."""
+        """Times of broker reports, in order: of each `HOLD_S` the first and the last."""
 
     def gaps(self) -> list[Gap]:
-        """Every gap that is marked."""
+        """All gaps that are marked."""
 
     def read(self, stretches: Sequence[Stretch]) -> list[Outline | str]:
-        """An outline of the range of each, or why it cannot be replayed."""
+        """The outline of the range of each, or the reason why it cannot be replayed."""
 
     def try_each(self, work: Callable[[RecordedRange, A], R], given: Sequence[tuple[int, A]]) -> list[R]:
         """`work` on the range of the stretch of each number, and on what goes with it."""
 
 
 class RangesOfSpark:
-    """The `Ranges` of a history, read by executors. A file that cannot be used goes to `on_fault`, or is raised."""
+    """The `Ranges` of the history at a URL. Unreadable files go to `on_fault`, or are raised."""
 
-    def __init__(self, spark: SparkSession, history: History, on_fault: OnFault | None = None) -> None:
+    def __init__(self, spark: SparkSession, url: str, on_fault: OnFault | None = None) -> None:
         self._spark = spark
-        self._history = history
+        self._url = url
         self._on_fault = on_fault
-        self._unreadable: set[str] = set()
         self._ranges: dict[int, RDD[Any]] = {}
         self._files: dict[int, str] = {}
 
     def report_times(self, from_ms: int | None, to_ms: int | None) -> IntArray:
-        files = self._history.files(BROKER_REPORTS, from_ms, to_ms, self._on_fault)
-        found = self._found([(day, partial(report_times, from_ms, to_ms)) for day in _by_day(files)])
-        return np.sort(np.concatenate([np.empty(0, dtype=np.int64), *(each.value for each in found)]))
+        limits = {name: at_ms for name, at_ms in (("from_ms", from_ms), ("to_ms", to_ms)) if at_ms is not None}
+        reports = self._load(BROKER_REPORTS, "at_ms", **limits)
+        period = (f.col("at_ms") / _HOLD_MS).cast("long")
+        ends = f.array(f.min("at_ms"), f.max("at_ms")).alias("ends")
+        found = (
+            reports.where("at_ms IS NOT NULL OR damaged IS NOT NULL")
+            .groupBy(period, "file", "damaged")
+            .agg(ends)
+            .collect()
+        )
+        self._tell_damaged(found)
+        return np.unique(np.array([row.ends for row in found if row.damaged is None], dtype=np.int64))
 
     def gaps(self) -> list[Gap]:
-        files = self._history.files(EVENTS, on_fault=self._on_fault)
-        found = self._found([(day, partial(events_of, MARKS)) for day in _by_day(files)])
-        return gaps_in([row for each in found for row in each.value])
+        events = self._load(EVENTS, "epoch", "sequence", "kind", "body")
+        found = events.where(f.col("kind").isin(*MARKS) | f.col("damaged").isNotNull()).collect()
+        self._tell_damaged(found)
+        marks = sorted((row for row in found if row.damaged is None), key=lambda row: (row.epoch, row.sequence))
+        return gaps_in([(row.epoch, row.kind, row.body) for row in marks])
 
     def read(self, stretches: Sequence[Stretch]) -> list[Outline | str]:
-        from_ms = min((each.from_ms for each in stretches), default=None)
-        to_ms = max((each.to_ms for each in stretches), default=None)
-        files = [file for table in _OF_A_RANGE for file in self._history.files(table, from_ms, to_ms, self._on_fault)]
-
-        def make() -> list[RDD[Any]]:
-            self.close()
-            for stretch in stretches:
-                own = [file for file in files if file.may_have(stretch.from_ms, stretch.to_ms)]
-                self._ranges[stretch.number] = self._made(own, partial(range_of, stretch)).persist(_KEPT)
-            return list(self._ranges.values())
-
-        found = self._found_in(make)
+        self.close()
+        context = self._spark.sparkContext
+        for each in stretches:
+            read: RDD[Any] = context.parallelize([each], 1).flatMap(partial(read_stretch, self._url))
+            self._ranges[each.number] = read.persist(StorageLevel.DISK_ONLY)
+        made = list(self._ranges.values())
+        found: list[RangeRead] = context.union(made).mapPartitions(_first).collect() if made else []
+        self._tell(fault for each in found for fault in each.faults)
         self._files = {each.number: its.files for each, its in zip(stretches, found, strict=True)}
-        return [each.value for each in found]
+        return [each.outline for each in found]
 
     def try_each(self, work: Callable[[RecordedRange, A], R], given: Sequence[tuple[int, A]]) -> list[R]:
         return self.each(work, given).collect()
@@ -112,49 +133,106 @@ class RangesOfSpark:
         return ranges.mapPartitionsWithIndex(partial(on_range, work, shared))
 
     def close(self) -> None:
-        """Nothing is kept any more."""
+        """Drop the ranges that executors keep."""
         for each in self._ranges.values():
             each.unpersist()
         self._ranges.clear()
 
-    def _found(self, given: Sequence[tuple[Sequence[HistoryFile], Work]]) -> list[Found[Any]]:
-        """What work makes of files, a task each."""
-        return self._found_in(lambda: [self._made(files, work) for files, work in given])
+    def _load(self, table: str, *columns: str, **options: int) -> DataFrame:
+        """Columns of a table, with a row for each damaged file."""
+        reader = self._spark.read.format(FORMAT).options(table=table, mode=PERMISSIVE, **options)
+        return reader.option("columns", ",".join([*columns, "file", "damaged"])).load(self._url)
 
-    def _found_in(self, make: Callable[[], list[RDD[Any]]]) -> list[Found[Any]]:
-        """What is for the driver of what is made on a partition each; made anew without each file that Spark cannot
-        read, where such are left out.
-        """
-        while True:
-            made = make()
-            try:
-                with naming_bad_files():
-                    found = self._spark.sparkContext.union(made).mapPartitions(found_of).collect() if made else []
-                break
-            except DamagedFileError as error:
-                if error.path in self._unreadable:  # Spark calls it otherwise than we do
-                    raise
-                self._tell(error)
-                self._unreadable.add(error.path)
-        for fault in chain.from_iterable(each.faults for each in found):
-            self._tell(fault)
-        return found
+    def _tell(self, faults: Iterable[HistoryFileError]) -> None:
+        for fault in faults:
+            if self._on_fault is None:
+                raise fault
+            self._on_fault(fault)
 
-    def _tell(self, fault: HistoryFileError) -> None:
-        if self._on_fault is None:
-            raise fault
-        self._on_fault(fault)
-
-    def _made(self, files: Sequence[HistoryFile], work: Work) -> RDD[Any]:
-        """On one partition."""
-        root = self._history.directory.root
-        readable = [file.path for file in files if file.path not in self._unreadable]
-        brought: RDD[Any] = bytes_of(self._spark, self._history.directory, readable).coalesce(1).rdd
-        return brought.mapPartitions(partial(on_files, root, work))
+    def _tell_damaged(self, rows: Iterable[Any]) -> None:
+        damaged = [row for row in rows if row.damaged is not None]
+        self._tell(HistoryFileError(f"{self._url}/{row.file}: {row.damaged}") for row in damaged)
 
 
-def _by_day(files: Iterable[HistoryFile]) -> list[list[HistoryFile]]:
-    days = defaultdict(list)
-    for file in files:
-        days[file.hour_ms // DAY_MS].append(file)
-    return list(days.values())
+def _first(elements: Iterable[Any]) -> Iterator[Any]:
+    """Take the first element to the driver. The rest is read too, so that all of it is kept."""
+    rest = iter(elements)
+    yield next(rest)
+    for _ in rest:
+        pass
+
+
+def read_stretch(url: str, stretch: Stretch) -> Iterator[RangeRead | bytes]:
+    """Read the range of a stretch on a worker: a `RangeRead`, then its parts."""
+    history, faults = History(url), dict[str, HistoryFileError]()
+
+    def on_fault(fault: HistoryFileError) -> None:
+        faults[str(fault)] = fault
+
+    files = [file for table in _TABLES for file in history.files(table, stretch.from_ms, stretch.to_ms, on_fault)]
+    names = repr([(file.path, file.size_bytes) for file in files])
+    digest = blake2b(names.encode(), digest_size=16).hexdigest()
+    try:
+        recorded = read_range(history, stretch.once_begun(history, on_fault), on_fault=on_fault)
+    except ValueError as error:
+        yield RangeRead(str(error), tuple(faults.values()), digest)
+        return
+    yield RangeRead(outline_of(recorded), tuple(faults.values()), digest)
+    yield from packed(recorded)
+
+
+def outline_of(recorded: RecordedRange) -> Outline:
+    return Outline(
+        tuple(recorded.broker_ids()),
+        tuple(spec.name for spec in recorded.namespace_specs()),
+        min(recorded.brokers, key=lambda spec: spec.id, default=None),
+    )
+
+
+def packed(recorded: RecordedRange) -> Iterator[bytes]:
+    """Pack a range into parts of at most `PART_BYTES`."""
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, _CODEC) as file:
+        pickle.dump(recorded, file, protocol=5)  # writes arrays without a copy of them
+    content = sink.getvalue()
+    for at in range(0, content.size, PART_BYTES):
+        yield content.slice(at, min(PART_BYTES, content.size - at)).to_pybytes()
+
+
+def unpacked(parts: Iterable[bytes]) -> RecordedRange:
+    """Return the range that was packed, bit for bit."""
+    with pa.CompressedInputStream(pa.BufferReader(b"".join(parts)), _CODEC) as file:
+        recorded: RecordedRange = pickle.load(file)  # noqa: S301 - ours, from one worker to another
+    return recorded
+
+
+def on_range(
+    work: Callable[[RecordedRange, A], R],
+    given: Any,  # noqa: ANN401 - a broadcast variable of Spark
+    number: int,
+    elements: Iterator[Any],
+) -> Iterator[R]:
+    """Do `work` on the range of these elements, with the argument of the partition of this number.
+
+    Raises `HistoryError` for a range that was read again from other files.
+    """
+    files, argument = given.value[number]
+    found: RangeRead = next(elements)
+    if found.files != files:
+        raise HistoryError("files of the range have changed while it was replayed, and a worker had lost what it read")
+    yield work(unpacked(elements), argument)
+
+
+def fault_of(recorded: RecordedRange, trial: Trial) -> str | None:
+    """Return why the trial has no world; None when it has one."""
+    try:
+        trial.world(recorded)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def outcome(recorded: RecordedRange, given: tuple[dict[str, Any], Trial, float]) -> dict[str, Any]:
+    """Run a trial: its description and its figures by this band."""
+    description, trial, band = given
+    return description | figures(trial.run(recorded), band)

@@ -24,8 +24,7 @@ from loadmanager.core.names import BrokerId
 from loadmanager.errors import PipelineError, ScenarioError
 from loadmanager.history.reader import History
 from loadmanager.pipeline.datasets import schema_of
-from loadmanager.pipeline.on_workers import Outline, fault_of, outcome
-from loadmanager.pipeline.ranges import Ranges, RangesOfSpark
+from loadmanager.pipeline.ranges import Outline, Ranges, RangesOfSpark, fault_of, outcome
 from loadmanager.pipeline.stretches import find_stretches, when
 from loadmanager.pipeline.whatif_file import FleetChanges, Variant, WhatIf
 from loadmanager.sim.composing import broker_spec, cost_model, world_rules

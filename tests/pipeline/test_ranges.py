@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyarrow import fs
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from support.ranges_here import RangesHere
 from support.recorded import NOON_MS, a_writer
 from support.recorded_fleet import MINUTE_MS, record_fleet
@@ -20,12 +19,10 @@ from loadmanager.errors import HistoryFileError
 from loadmanager.history.files import HOUR_MS, Directory, HistoryFile
 from loadmanager.history.reader import History, OnFault
 from loadmanager.history.rows import Event
-from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS
+from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
 from loadmanager.pipeline import ranges as ranges_module
-from loadmanager.pipeline.file_bytes import bytes_of
-from loadmanager.pipeline.filesystems import CANNOT_GO_ON, _Hadoop
-from loadmanager.pipeline.on_workers import Outline, range_of
-from loadmanager.pipeline.ranges import RangesOfSpark
+from loadmanager.pipeline.filesystems import CANNOT_GO_ON
+from loadmanager.pipeline.ranges import Outline, RangeRead, RangesOfSpark, read_stretch, unpacked
 from loadmanager.pipeline.reading import cause_of
 from loadmanager.pipeline.stretches import find_stretches
 from loadmanager.pipeline.whatif import plan, play
@@ -68,7 +65,7 @@ def history(tmp_path: Path) -> History:
 
 @pytest.fixture
 def ranges(spark: SparkSession, history: History) -> Iterator[RangesOfSpark]:
-    with closing(RangesOfSpark(spark, history)) as ranges:
+    with closing(RangesOfSpark(spark, history.directory.root)) as ranges:
         yield ranges
 
 
@@ -95,7 +92,7 @@ def file_of(history: History, table: str, hour: int) -> HistoryFile:
 
 
 def test_stretches_and_what_is_left_out_are_those_that_are_found_here(spark: SparkSession, kept: History) -> None:
-    found, left_out = find_stretches(whatif(), kept, RangesOfSpark(spark, kept))
+    found, left_out = find_stretches(whatif(), kept, RangesOfSpark(spark, kept.directory.root))
 
     assert (found, left_out) == find_stretches(whatif(), kept, RangesHere(kept))
     assert [((each.from_ms - NOON_MS) // MINUTE_MS, each.duration_s / 60) for each in found] == [
@@ -107,7 +104,7 @@ def test_stretches_and_what_is_left_out_are_those_that_are_found_here(spark: Spa
 
 
 def test_a_history_without_files_has_no_times_and_no_gaps(spark: SparkSession, tmp_path: Path) -> None:
-    ranges = RangesOfSpark(spark, History(str(tmp_path)))
+    ranges = RangesOfSpark(spark, str(tmp_path))
 
     assert (ranges.report_times(None, None).tolist(), ranges.gaps(), ranges.read([])) == ([], [], [])
 
@@ -134,12 +131,12 @@ def test_a_stretch_is_read_once_whatever_is_tried_on_it(
 ) -> None:
     said = tmp_path / "read"
 
-    def counted(stretch: Stretch, history: History, on_fault: OnFault) -> Iterator[Any]:
+    def counted(url: str, stretch: Stretch) -> Iterator[Any]:
         with said.open("a") as file:
             file.write(f"{stretch.number}\n")
-        yield from range_of(stretch, history, on_fault)
+        yield from read_stretch(url, stretch)
 
-    monkeypatch.setattr(ranges_module, "range_of", counted)
+    monkeypatch.setattr(ranges_module, "read_stretch", counted)
     given = plan(whatif(strategies=["ThresholdShedder"], seeds=[1, 2, 3], stretchS=3600), history, ranges)
     assert len(play(spark, given, ranges).collect()) == len(given.cells) == 6
 
@@ -175,50 +172,26 @@ def test_what_is_lost_and_cannot_be_read_again_as_it_was_is_not_replayed(
 
     with pytest.raises(CANNOT_GO_ON) as raised:
         read_back(ranges, *HALVES)
-    assert cause_of(str(raised.value)).startswith("files of the range have gone while it was replayed")
+    assert cause_of(str(raised.value)).startswith("files of the range have changed while it was replayed")
 
 
-def damage(path: str) -> None:
-    Path(path).write_bytes(b"no Parquet")
-
-
-def put_a_wrong_checksum(path: str) -> None:
-    """Hadoop has a file's checksums beside it."""
-    there = Path(path)
-    there.with_name(f".{there.name}.crc").write_bytes(b"crc\0\0\0\x02\0wrong checksums")
-
-
-@pytest.mark.parametrize("spoil", [damage, put_a_wrong_checksum])
 @pytest.mark.parametrize("table", [BROKER_REPORTS, BUNDLE_REPORTS])
 def test_a_file_that_cannot_be_read_is_named_or_left_out(
-    spark: SparkSession, history: History, ranges: RangesOfSpark, table: str, spoil: Callable[[str], None]
+    spark: SparkSession, history: History, ranges: RangesOfSpark, table: str
 ) -> None:
     bad = file_of(history, table, 0).path
-    spoil(bad)
+    Path(bad).write_bytes(b"no Parquet")
     with pytest.raises(HistoryFileError, match=f"^{bad}: .*; move it out of the history"):
         ranges.read(HALVES)
 
     faults: list[HistoryFileError] = []
-    with closing(RangesOfSpark(spark, history, faults.append)) as others:
+    with closing(RangesOfSpark(spark, history.directory.root, faults.append)) as others:
         found = others.read(HALVES)
         after = read_back(others, HALVES[1])
 
     assert {str(each).partition(": ")[0] for each in faults} == {bad}
     assert found[0] == "the range has no reports of loaded bundles"
     assert after == read_here(history, HALVES[1])
-
-
-def test_a_file_that_spark_calls_otherwise_and_cannot_read_is_an_error_in_the_end(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    history = record_fleet(tmp_path / "100%", minutes=5)
-    put_a_wrong_checksum(file_of(history, BROKER_REPORTS, 0).path)
-    faults: list[HistoryFileError] = []
-
-    with pytest.raises(HistoryFileError, match=r"100%25/.*: cannot be read"):
-        RangesOfSpark(spark, history, faults.append).read(HALVES[:1])
-
-    assert len(faults) == 1
 
 
 def test_a_name_that_is_none_of_the_history_is_said_as_it_is_here(spark: SparkSession, history: History) -> None:
@@ -228,62 +201,42 @@ def test_a_name_that_is_none_of_the_history_is_said_as_it_is_here(spark: SparkSe
     wanted = read_here(history, *HALVES, on_fault=lambda fault: expected.add(str(fault)))
 
     said: set[str] = set()
-    with closing(RangesOfSpark(spark, history, lambda fault: said.add(str(fault)))) as ranges:
+    with closing(RangesOfSpark(spark, history.directory.root, lambda fault: said.add(str(fault)))) as ranges:
         ranges.read(HALVES)
         assert read_back(ranges, *HALVES) == wanted
 
     assert said == expected != set()
 
 
-def test_files_that_go_before_they_are_read_are_not_missed(
-    history: History, ranges: RangesOfSpark, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gone = file_of(history, BUNDLE_REPORTS, 0)
-    listed = history.files
-
-    def late(table: str, from_ms: int | None, to_ms: int | None, on_fault: OnFault | None) -> list[HistoryFile]:
-        files = listed(table, from_ms, to_ms, on_fault)
-        if table == BUNDLE_REPORTS:
-            Path(gone.path).unlink()
-        return files
-
-    with monkeypatch.context() as changed:
-        changed.setattr(history, "files", late)
-        first, second = ranges.read(HALVES)
-
-    assert first == "the range has no reports of loaded bundles"
-    assert isinstance(second, Outline)
-    assert read_back(ranges, HALVES[1]) == read_here(history, HALVES[1])
-
-
-def test_a_file_that_goes_while_it_is_read_is_not_missed(
-    history: History, ranges: RangesOfSpark, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gone = file_of(history, BUNDLE_REPORTS, 0)
-
-    def late(spark: SparkSession, directory: Directory, paths: Sequence[str]) -> DataFrame:
-        found = bytes_of(spark, directory, paths)
-        if gone.path in paths:
-            Path(gone.path).unlink()
-        return found
-
-    monkeypatch.setattr(ranges_module, "bytes_of", late)
-    first, second = ranges.read(HALVES)
-
-    assert first == "the range has no reports of loaded bundles"
-    assert isinstance(second, Outline)
+def test_damaged_files_are_named_or_left_out_where_stretches_are_found(spark: SparkSession, kept: History) -> None:
+    folder = kept.directory.root
+    reports, events = (kept.files(table)[0] for table in (BROKER_REPORTS, EVENTS))
+    content = {file.path: Path(file.path).read_bytes() for file in (reports, events)}
+    try:
+        for path in content:
+            Path(path).write_bytes(b"no Parquet")
+        strict = RangesOfSpark(spark, folder)
+        for ask, bad in ((lambda: strict.report_times(None, None), reports), (strict.gaps, events)):
+            with pytest.raises(HistoryFileError, match=f"^{bad.path}: not a Parquet file"):
+                ask()
+        faults: list[str] = []
+        lenient = RangesOfSpark(spark, folder, lambda fault: faults.append(str(fault).partition(": ")[0]))
+        at_ms = lenient.report_times(None, None)
+        assert at_ms.tolist() == sorted(at_ms.tolist())
+        assert at_ms[0] >= NOON_MS + HOUR_MS
+        assert len(lenient.gaps()) == 1
+        assert faults == [reports.path, events.path]
+    finally:
+        for path, data in content.items():
+            Path(path).write_bytes(data)
 
 
-def test_ranges_in_a_filesystem_of_hadoops_are_those_of_this_machine(spark: SparkSession, history: History) -> None:
-    url = f"file://{history.directory.root}"
-    there = History(Directory(fs.PyFileSystem(_Hadoop(spark, url)), url))
-    bad = file_of(there, BROKER_REPORTS, 1).path
-    damage(bad.removeprefix("file://"))
-    faults: list[HistoryFileError] = []
-
-    with closing(RangesOfSpark(spark, there, faults.append)) as ranges:
-        _, why = ranges.read(HALVES)
-        assert read_back(ranges, HALVES[0]) == read_here(history, HALVES[0])
-
-    assert why == "the range has no reports of loaded bundles"
-    assert [str(each).partition(": ")[0] for each in faults] == [bad]
+def test_a_packed_range_has_parts_of_a_limited_size(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges_module, "PART_BYTES", 100)
+    read, *parts = read_stretch(history.directory.root, HALVES[0])
+    assert isinstance(read, RangeRead)
+    assert read.faults == ()
+    packed = [part for part in parts if isinstance(part, bytes)]
+    assert {len(part) for part in packed[:-1]} == {100}
+    assert 0 < len(packed[-1]) <= 100
+    assert [contents(unpacked(packed))] == read_here(history, HALVES[0])

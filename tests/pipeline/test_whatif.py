@@ -98,7 +98,7 @@ def plain_rows(history: History, given: WhatIfPlan) -> dict[int, dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def ranges(spark: SparkSession, history: History, tried: WhatIfPlan) -> Iterator[RangesOfSpark]:
-    with closing(RangesOfSpark(spark, history)) as ranges:
+    with closing(RangesOfSpark(spark, history.directory.root)) as ranges:
         ranges.read(list(dict.fromkeys(cell.stretch for cell in tried.cells)))
         yield ranges
 

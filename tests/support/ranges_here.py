@@ -12,7 +12,7 @@ from loadmanager.history.columns import columns_of
 from loadmanager.history.gaps import Gap, find_gaps
 from loadmanager.history.reader import History
 from loadmanager.history.schemas import BROKER_REPORTS
-from loadmanager.pipeline.on_workers import Outline, outline_of
+from loadmanager.pipeline.ranges import Outline, outline_of
 from loadmanager.sim.recorded import RecordedRange
 from loadmanager.whatif.ranges import Stretch, read_range
 

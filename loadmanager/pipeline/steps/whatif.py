@@ -44,7 +44,7 @@ def try_out(run: JobRun) -> None:
     whatif = _whatif(run)
     on_fault = (lambda fault: run.note(f"left out: {fault}")) if run.history.leaves_out else None
     history = History(directory_at(run.spark, run.job.history))
-    with closing(RangesOfSpark(run.spark, history, on_fault)) as ranges:
+    with closing(RangesOfSpark(run.spark, run.job.history, on_fault)) as ranges:
         planned = _plan(run, whatif, history, ranges)
         run.write("scenarios", play(run.spark, planned, ranges, run.job.partitions))
     outcomes: pd.DataFrame = run.read_rows("scenarios").sort_by("scenario").to_pandas()
