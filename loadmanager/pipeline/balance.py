@@ -1,10 +1,11 @@
-"""For how long the load was uneven, who was too busy, what moved to and fro, and whether moves brought what they
-promised. How even it was in each 5 minutes is said in `evenness`.
+"""Step `balance`: time above the thresholds, largest bundles, and the effect of moves.
+
+The imbalance of each 5 minutes comes from `evenness`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from pyspark.sql import Column, DataFrame, Window
@@ -17,47 +18,68 @@ from loadmanager.core.ownership import Registration
 from loadmanager.core.repeats import is_again, is_back
 from loadmanager.core.resources import HOT
 from loadmanager.core.settings import PlannerSettings
-from loadmanager.history.schemas import ORDER
+from loadmanager.history.schemas import MOVES, ORDER
 from loadmanager.pipeline.averages import SHORTEST_S
 from loadmanager.pipeline.datasets import require, schema_of
+from loadmanager.pipeline.step import Step
+
+if TYPE_CHECKING:
+    from loadmanager.pipeline.job import JobRun
 
 _DAY_S = 86_400
 _SHORTEST_MS = SHORTEST_S * 1000
 _HOTTEST = 20
 _SETTLED_AFTER = 2
-"""Windows from the end of a move to the one in which brokers' reports have followed it."""
+"""Windows from the end of a move until reports show its effect."""
+
+
+def _write_balance(run: JobRun) -> None:
+    windows, bundles, even = (run.read(name) for name in STEP.reads[:3])
+    run.write("time_above", time_above(even, windows, overloaded=run.recorded.overloaded))
+    run.write("hot_bundles", hot_bundles(bundles))
+    run.write("namespace_skew", namespace_skew(bundles))
+    if run.history.files(MOVES):
+        moves = run.history.frame(MOVES)
+        run.write("flapping", flapping(moves, run.recorded.settings.planner_settings()))
+        run.write("move_effects", move_effects(moves, even))
+    else:
+        run.clear("flapping")
+        run.clear("move_effects")
+    run.write("inconsistent_brokers", inconsistent_brokers(run.read("totals_compared")))
+
+
+STEP = Step(
+    "balance",
+    _write_balance,
+    reads=("broker_windows", "bundle_windows", "imbalance", "totals_compared"),
+    writes=("time_above", "hot_bundles", "namespace_skew", "flapping", "move_effects", "inconsistent_brokers"),
+)
 
 
 def time_above(
-    imbalances: DataFrame,
-    broker_windows: DataFrame,
-    threshold: float = UNEVEN,
-    overloaded: float = HOT,
+    imbalances: DataFrame, broker_windows: DataFrame, threshold: float = UNEVEN, overloaded: float = HOT
 ) -> DataFrame:
-    """For how long the cluster was uneven, and each broker too busy, of the time that was observed."""
+    """Sum the time in which load was uneven, or a broker overloaded, of the time in which that is known."""
     of_cluster = _time_above(imbalances, "imbalance", f.lit("cluster"), f.col("max_over_mean"), threshold)
-    used = _of_length(broker_windows, SHORTEST_S)
+    used = _of_length(broker_windows, SHORTEST_S).where(f.col("mean_usage").isNotNull())
     of_brokers = _time_above(used, "usage", f.col("broker"), f.col("mean_usage"), overloaded)
     return require(of_cluster.unionByName(of_brokers), "time_above")
 
 
 def hot_bundles(bundle_windows: DataFrame, most: int = _HOTTEST) -> DataFrame:
-    """The bundles of each day with the most load."""
+    """Rank the bundles of each day by load."""
     daily = _daily_load(bundle_windows)
     day = Window.partitionBy("start_ms")
-    ranked = daily.withColumns(
-        {
-            "share": _share(f.col("load"), f.sum("load").over(day)),
-            "times_mean": _share(f.col("load"), f.avg("load").over(day)),
-            "rank": f.row_number().over(day.orderBy(f.desc("load"), "bundle")),
-        }
-    )
-    ranked = ranked.where((f.col("rank") <= most) & (f.col("load") > 0))
-    return require(ranked, "hot_bundles")
+    figures = {
+        "share": _share(f.col("load"), f.sum("load").over(day)),
+        "times_mean": _share(f.col("load"), f.avg("load").over(day)),
+        "rank": f.row_number().over(day.orderBy(f.desc("load"), "bundle")),
+    }
+    return require(daily.withColumns(figures).where((f.col("rank") <= most) & (f.col("load") > 0)), "hot_bundles")
 
 
 def namespace_skew(bundle_windows: DataFrame) -> DataFrame:
-    """How unevenly the load of each namespace is spread over its bundles, day by day."""
+    """Measure how unevenly each namespace spreads its load over its bundles, by day."""
     daily = _daily_load(bundle_windows).groupBy("start_ms", "namespace")
     totals = daily.agg(
         f.count(f.lit(1)).alias("bundles"),
@@ -80,7 +102,7 @@ def namespace_skew(bundle_windows: DataFrame) -> DataFrame:
 
 
 def flapping(moves: DataFrame, settings: PlannerSettings | None = None) -> DataFrame:
-    """What each bundle did that moved; returns and thrash are counted as the leader does, by `core.churn`."""
+    """Count moves, returns and thrash of each bundle, by the rules of the leader (`core.churn`)."""
     rules = settings or PlannerSettings()
     detail = {
         name: f.get_json_object("detail", f"$.{name}") for name in ("share", "isOwn", "atS", "source", "destination")
@@ -101,8 +123,9 @@ def flapping(moves: DataFrame, settings: PlannerSettings | None = None) -> DataF
 
 
 def move_effects(moves: DataFrame, imbalances: DataFrame) -> DataFrame:
-    """What each move was predicted to bring, and what was measured: by the leader, else from the windows before and
-    after it. The error is the imbalance afterwards as measured, less that predicted.
+    """Compare the predicted and the measured imbalance of each move. The error is measured less predicted.
+
+    The measurement is that of the leader, or of the windows before and after the move.
     """
     windows = imbalances.select("start_ms", f.col("max_over_mean").alias("seen"))
     before, after = (windows.toDF(f"{when}_ms", f"window_{when}") for when in ("before", "after"))
@@ -113,8 +136,7 @@ def move_effects(moves: DataFrame, imbalances: DataFrame) -> DataFrame:
         }
     )
     seen = began.join(before, "before_ms", "left").join(after, "after_ms", "left")
-    by_leader = f.col("leader_after").isNotNull()
-    by_windows = f.col("window_after").isNotNull()
+    by_leader, by_windows = f.col("leader_after").isNotNull(), f.col("window_after").isNotNull()
     measured_after = f.coalesce("leader_after", "window_after")
     return require(
         seen.select(
@@ -138,17 +160,16 @@ def move_effects(moves: DataFrame, imbalances: DataFrame) -> DataFrame:
 
 
 def _moves_with_ends(moves: DataFrame) -> DataFrame:
-    """Each move that began, with how it ended and what the leader measured, where that is known."""
+    """Join each move that began with its end and the leader's measurement, where known."""
+    key = "epoch", f.col("move").alias("sequence")
     ended = moves.where(f.col("kind").isin("done", "kept")).select(
-        "epoch",
-        f.col("move").alias("sequence"),
+        *key,
         f.col("outcome").alias("ended_as"),
         f.col("ended_ms").alias("until_ms"),
         f.col("destination").alias("taken_by"),
     )
     measured = moves.where(f.col("kind") == "measured").select(
-        "epoch",
-        f.col("move").alias("sequence"),
+        *key,
         f.col("imbalance_before").alias("leader_before"),
         f.col("imbalance_after").alias("leader_after"),
     )
@@ -157,7 +178,7 @@ def _moves_with_ends(moves: DataFrame) -> DataFrame:
 
 
 def inconsistent_brokers(totals_compared: DataFrame) -> DataFrame:
-    """Brokers that report other totals than their bundles add up to, of all hours together."""
+    """Find brokers whose totals differ from the sum over their bundles."""
     of_worst = ("epoch", "sequence", "at_ms", "reported", "summed")
     worst = f.max(f.struct("worst_difference", *of_worst)).alias("worst")
     sums = [f.sum(name).alias(name) for name in ("reports", "inconsistent")]
@@ -180,7 +201,7 @@ def _window_of(at_ms: Column) -> Column:
 
 
 def _with_most(figure: str, name: str) -> Column:
-    """The first by name of those with the highest figure."""
+    """Return the name with the highest figure, the first by name among equals."""
     return f.min_by(name, f.struct(-f.col(figure), name))
 
 
@@ -203,7 +224,7 @@ def _time_above(frame: DataFrame, what: str, subject: Column, figure: Column, th
 
 
 def _daily_load(bundle_windows: DataFrame) -> DataFrame:
-    """The load of each bundle and day; one that was there for a part of the day counts for that part."""
+    """Return the load of each bundle and day, weighted by the part of the day that it covers."""
     there = f.max("covered_s").over(Window.partitionBy("start_ms"))
     part = f.col("covered_s") / there
     rate = f.col("mean_msg_rate_in") + f.col("mean_msg_rate_out")
@@ -213,7 +234,7 @@ def _daily_load(bundle_windows: DataFrame) -> DataFrame:
 
 
 def _incarnation(registration: Column) -> Column:
-    """Of `[broker, incarnation]` as JSON; 0 when it is not known."""
+    """Read the incarnation from `[broker, incarnation]` as JSON; 0 when unknown."""
     return f.coalesce(f.get_json_object(registration, "$[1]").cast("long"), f.lit(0))
 
 

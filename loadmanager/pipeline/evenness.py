@@ -40,7 +40,7 @@ def imbalance(broker_windows: pa.Table, threshold: float = UNEVEN, overloaded: f
         "max_over_mean": ratio,
         "cv": np.divide(deviation, mean, out=np.zeros(count), where=is_loaded),
         "worst_broker": named(_first_with_most(load, window, codes, names), names),
-        "worst_usage": _highest(usage, window, count),
+        "worst_usage": _highest(usage, window, count, unknown=np.nan),
         "worst_used_broker": named(_first_with_most(usage, window, codes, names), names),
         "overloaded_brokers": np.bincount(window, usage > overloaded, count).astype(np.int64),
         "above_threshold": ratio > threshold,
@@ -48,10 +48,11 @@ def imbalance(broker_windows: pa.Table, threshold: float = UNEVEN, overloaded: f
     return table_of("imbalance", columns)
 
 
-def _highest(values: FloatArray, window: IntArray, count: int) -> FloatArray:
+def _highest(values: FloatArray, window: IntArray, count: int, unknown: float = -np.inf) -> FloatArray:
+    """Return the highest known value of each window."""
     found = np.full(count, -np.inf)
-    np.maximum.at(found, window, values)
-    return found
+    np.fmax.at(found, window, values)
+    return np.where(np.isneginf(found), unknown, found)
 
 
 def _first_with_most(values: FloatArray, window: IntArray, codes: Codes, names: pa.Array) -> Codes:

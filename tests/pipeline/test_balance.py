@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 from support.averaged import frame_of, recorded
 from support.builders import Load, broker, bundle
 from support.frames import DAY_MS, MINUTE_MS, START_MS, Timed, histories_of, history_of, reported, rows_of
+from support.window_frames import frame_of as window_rows
 
 from loadmanager.core import churn
 from loadmanager.core.settings import PlannerSettings
@@ -175,6 +176,19 @@ def test_time_above_is_that_of_windows_of_the_time_observed(spark: SparkSession,
     assert found["a:8080"]["above_s"] == 300.0
     assert found["a:8080"]["share"] == pytest.approx(300 / found["a:8080"]["observed_s"])
     assert (found["b:8080"]["above_s"], found["b:8080"]["what"]) == (0.0, "usage")
+
+
+def test_windows_without_a_known_usage_count_for_no_broker(spark: SparkSession) -> None:
+    window = {"broker": "a", "window_s": 300, "covered_s": 300.0}
+    rows = [{**window, "mean_usage": 0.9}, {**window, "start_ms": 300_000, "mean_usage": None}]
+    rows += [{**window, "broker": "b", "mean_usage": None}]
+    windows = window_rows(spark, "broker_windows", rows)
+    even = window_rows(spark, "imbalance", [])
+    (found,) = rows_of(time_above(even, windows))
+    assert (found["subject"], found["above_s"], found["observed_s"], found["share"]) == ("a", 300.0, 300.0, 1.0)
+    first, second = imbalance(rows_in(windows)).to_pylist()
+    assert (first["worst_usage"], first["worst_used_broker"], first["overloaded_brokers"]) == (0.9, "a", 1)
+    assert second["worst_usage"] is None
 
 
 def test_hot_bundles_are_ranked_by_their_load_of_the_day(days: Days) -> None:
