@@ -153,7 +153,7 @@ class Gate:
         """
         quarantined: dict[BrokerId, Verdict] = {}
         remarks = []
-        rated = _weighted(weights)
+        rated = weighted_resources(weights)
         for broker in sorted(self._lives):
             life = self._lives[broker]
             silent_s = now_s - life.heard_s
@@ -243,7 +243,8 @@ def _with_limits_recalled(report: BrokerReport, life: _Life) -> BrokerReport:
     return replace(report, usage=usage)
 
 
-def _weighted(weights: ResourceWeights) -> frozenset[int]:
+def weighted_resources(weights: ResourceWeights) -> frozenset[int]:
+    """Return the rated resources that have a weight."""
     by_resource = {
         CPU: weights.cpu,
         DIRECT_MEMORY: weights.direct_memory,

@@ -12,11 +12,19 @@ from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.splitting.base import MIB
-from loadmanager.pipeline.advice.frames import AdviceTables, advice, busy_bundles
-from loadmanager.pipeline.advice.pieces import Advice
-from loadmanager.pipeline.advice.reports import advise_on_limits_of_brokers
-from loadmanager.pipeline.advice.shapes import BusyBundle, advise_namespace, current
-from loadmanager.pipeline.advice.thresholds import Extent, advise_on_brokers, advise_on_bundle_limits
+from loadmanager.pipeline.advice import (
+    FEWEST_HOURS,
+    Advice,
+    BusyBundle,
+    Extent,
+    advice,
+    advise_namespace,
+    advise_on_brokers,
+    advise_on_bundle_limits,
+    advise_on_limits_of_brokers,
+    busy_bundles,
+    current,
+)
 from loadmanager.pipeline.datasets import require
 
 SETTINGS = PlannerSettings()
@@ -61,8 +69,8 @@ def test_a_bundle_above_a_limit_is_to_be_split_and_says_by_how_much() -> None:
 
     assert found["split"].subject == shape[3].name
     assert found["split"].text == (
-        "By what it carries at most in nine of ten hours, of 72: Split into 2 because its 50000 messages/s are"
-        " more than loadBalancerNamespaceBundleMaxMsgRate 30000"
+        "Split into 2 because its 50000 messages/s are more than loadBalancerNamespaceBundleMaxMsgRate 30000"
+        " (90th percentile of 72 hours)"
     )
     assert found["split"].evidence["msg_rate_per_s"] == 50_000.0
     assert found["bundles"].evidence["bundles_settled"] == 9
@@ -120,8 +128,7 @@ def test_cold_neighbours_apart_or_young_are_counted_but_not_merged() -> None:
     for found in (apart, young):
         assert set(found) == {"bundles"}
         assert found["bundles"].text == (
-            "It has 8 bundles; the rules for splits and merges come to rest at 4, after 0 splits and 4 merges, if its"
-            " load stays as it was"
+            "It has 8 bundles; the rules settle at 4, after 0 splits and 4 merges, if the load stays the same"
         )
 
 
@@ -168,10 +175,10 @@ def test_limits_that_no_bundle_or_always_some_bundle_was_above() -> None:
     assert [each.kind for each in found] == ["threshold_never", "threshold_always", "threshold_never"]
     texts = [each.text for each in found]
     assert texts[0] == (
-        "Nothing was above loadBalancerNamespaceBundleMaxTopics 1000 topics in 72 hours: the largest bundle of an hour"
-        " was at most 900 topics"
+        "Exceeded in none of 72 hours: the largest bundle was at most 900 topics"
+        " (loadBalancerNamespaceBundleMaxTopics 1000 topics)"
     )
-    assert "loadBalancerNamespaceBundleMaxSessions 1000 sessions: at least 1001 sessions" in texts[1]
+    assert "at least 1001 sessions (loadBalancerNamespaceBundleMaxSessions 1000 sessions)" in texts[1]
     assert "MaxBandwidthMbytes 100 MiB/s" in texts[2]
 
 
@@ -199,9 +206,10 @@ def test_a_threshold_that_brokers_are_always_above_and_one_that_does_its_work() 
 
     assert found.kind == "threshold_always"
     assert found.text == (
-        "In each of 24 hours the usage of the most used broker of an hour was above"
-        " loadBalancerBrokerOverloadedThresholdPercentage 85 %: at least 86 %"
+        "Exceeded in each of 24 hours: the usage of the busiest broker was at least 86 %"
+        " (loadBalancerBrokerOverloadedThresholdPercentage 85 %)"
     )
+    assert advise_on_brokers(extents, FEWEST_HOURS - 1, SETTINGS) == []
 
 
 def test_a_limit_that_is_not_known_matters_where_the_resource_has_a_weight() -> None:
@@ -221,11 +229,12 @@ def test_advice_from_the_tables_of_a_range(spark: SparkSession) -> None:
             "bundle": f"{namespace}/{own}",
             "namespace": namespace,
             "start_ms": hour * HOUR_MS,
+            "covered_s": 3600.0,
             "mean_msg_rate_in": 40_000.0 if own == high else 100.0,
             "topics": 50.0,
         }
         for namespace in ("t/n", "pulsar/b:80")
-        for own, hours in ((gone, range(40)), (low, range(40, 48)), (high, range(40, 48)))
+        for own, hours in ((gone, range(38)), (low, range(38, 48)), (high, range(38, 48)))
         for hour in hours
     ]
     reports = [
@@ -236,11 +245,11 @@ def test_advice_from_the_tables_of_a_range(spark: SparkSession) -> None:
             **dict.fromkeys(("start_ms", "first_ms", "last_ms"), hour * HOUR_MS),
         }
         for namespace in ("t/n", "pulsar/b:80")
-        for own, hour in ((gone, 39), (low, last_hour), (high, last_hour))
+        for own, hour in ((gone, 37), (low, last_hour), (high, last_hour))
     ]
-    usage = [
-        {"broker": broker, "start_ms": hour * HOUR_MS, "mean_usage": 0.9 if broker == "b:80" else 0.5}
-        for broker in ("a:80", "b:80")
+    used = [
+        {"broker": broker, "start_ms": hour * HOUR_MS, "covered_s": 3600.0, "mean_usage": usage}
+        for broker, usage in (("a:80", 0.5), ("b:80", 0.9))
         for hour in range(48)
     ]
     known = {f"{name}_limit": 100.0 for name in ("cpu", "direct_memory", "bandwidth_in", "bandwidth_out")}
@@ -249,14 +258,14 @@ def test_advice_from_the_tables_of_a_range(spark: SparkSession) -> None:
         {"broker": "b:80", "at_ms": 0, "incarnation": 1, **known},
         {"broker": "b:80", "at_ms": DAY_MS, "incarnation": 2, **known, "cpu_limit": None},
     ]
-    tables = AdviceTables(
+    tables = (
         frame_of(spark, "bundle_windows", windows),
-        frame_of(spark, "broker_windows", usage),
+        frame_of(spark, "broker_windows", used),
         frame_of(spark, "reported_by", reports),
         frame_of(spark, "clean_broker_reports", broker_reports),
     )
 
-    rows = require(advice(tables, SETTINGS), "advice").collect()
+    rows = require(advice(SETTINGS, *tables), "advice").collect()
 
     found = {(row["kind"], row["subject"]): row for row in rows}
     assert {key for key in found if key[0] != "threshold_never"} == {
@@ -267,11 +276,11 @@ def test_advice_from_the_tables_of_a_range(spark: SparkSession) -> None:
         ("unknown_limits", "b:80"),
     }
     assert [row["kind"] for row in rows].count("threshold_always") == 2
-    assert orjson.loads(found["split", f"t/n/{high}"]["evidence"])["hours"] == 8
+    assert orjson.loads(found["split", f"t/n/{high}"]["evidence"])["hours"] == 10
     assert orjson.loads(found["quiet_reports", "a:80"]["evidence"]) == {
         "gaps": 1,
         "longest_s": 5400.0,
-        "reports": 5,
+        "intervals": 4,
         "loadBalancerBrokerLoadDataTTLInSeconds": 1800,
     }
     assert orjson.loads(found["unknown_limits", "b:80"]["evidence"]) == {"unknown": "CPU"}
@@ -282,12 +291,16 @@ def test_advice_from_the_tables_of_a_range(spark: SparkSession) -> None:
 
 def test_a_bundle_is_its_owners_since_the_last_report_of_another_broker_or_its_first_one(spark: SparkSession) -> None:
     stays = [("t/n/a", "x:80", 0, 5), ("t/n/a", "y:80", 6, 8), ("t/n/a", "x:80", 9, 9), ("t/n/a", "z:80", 1, 2)]
-    stays += [("t/n/b", "x:80", 3, 4), ("t/n/b", "x:80", 7, 8)]
+    stays += [("t/n/b", "x:80", 3, 4), ("t/n/b", "x:80", 7, 8), ("t/n/young", "x:80", 1, 2), ("t/n/gone", "x:80", 1, 2)]
     reports = [
         {"bundle": bundle, "namespace": "t/n", "broker": broker, "first_ms": first, "last_ms": last}
         for bundle, broker, first, last in stays
     ]
-    windows = [{"bundle": bundle, "namespace": "t/n"} for bundle in ("t/n/a", "t/n/b")]
+    windows = [
+        {"bundle": f"t/n/{name}", "namespace": "t/n", "start_ms": hour * HOUR_MS, "covered_s": covered_s}
+        for name, hours, covered_s in (("a", 10, 1800.0), ("b", 10, 3600.0), ("young", 9, 3600.0), ("gone", 20, 60.0))
+        for hour in range(hours)
+    ]
 
     found = busy_bundles(frame_of(spark, "bundle_windows", windows), frame_of(spark, "reported_by", reports)).collect()
 
@@ -300,4 +313,4 @@ def test_a_bundle_is_its_owners_since_the_last_report_of_another_broker_or_its_f
 def test_no_tables_no_advice(spark: SparkSession) -> None:
     names = ("bundle_windows", "broker_windows", "reported_by", "clean_broker_reports")
 
-    assert advice(AdviceTables(*(frame_of(spark, name, []) for name in names)), SETTINGS).collect() == []
+    assert advice(SETTINGS, *(frame_of(spark, name, []) for name in names)).collect() == []

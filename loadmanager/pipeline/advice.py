@@ -1,0 +1,472 @@
+"""Step `advice`: what the history suggests to change, each finding with its numbers.
+
+The rules are those of the leader. They are applied to the 90th percentile of what each bundle carried in its known
+hours, so a bundle above a limit is above it again and again. Single topics are unknown, so splits are taken to be
+halves. Bundles without a report are idle and unknown.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
+import pandas as pd
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
+
+from loadmanager.core.load import RATED
+from loadmanager.core.merging import MergeCandidate, find_merges
+from loadmanager.core.names import (
+    HASH_SPACE_END,
+    BrokerId,
+    BundleName,
+    BundleRange,
+    NamespaceName,
+    is_self_test_namespace,
+    namespace_of,
+)
+from loadmanager.core.ownership import Registration
+from loadmanager.core.plan import Figure, Verdict
+from loadmanager.core.quality import weighted_resources
+from loadmanager.core.reasons import DoubtReason, Reason, SplitReason
+from loadmanager.core.resources import ResourceWeights
+from loadmanager.core.settings import KEYS, PlannerSettings, short_class_name
+from loadmanager.core.splitting import SPLIT_ALGORITHMS
+from loadmanager.core.splitting.base import MIB
+from loadmanager.core.splitting.finder import LIMIT_KEYS, Split, SplitCandidate, find_for_modular, find_reason
+from loadmanager.history.files import DAY_MS
+from loadmanager.history.schemas import RESOURCE_COLUMNS
+from loadmanager.pipeline.datasets import schema_of
+from loadmanager.pipeline.hours import known_hours
+from loadmanager.pipeline.schemas import frame_of
+from loadmanager.pipeline.step import Step
+
+if TYPE_CHECKING:
+    from loadmanager.pipeline.job import JobRun
+
+SPLIT, SPLIT_BLOCKED, UNSPLITTABLE, MERGE, BUNDLES = "split", "split_blocked", "unsplittable", "merge", "bundles"
+NEVER, ALWAYS = "threshold_never", "threshold_always"
+QUIET, UNKNOWN_LIMITS = "quiet_reports", "unknown_limits"
+CLUSTER = "cluster"
+FEWEST_HOURS = 10
+"""Known hours below which nothing is judged: the 90th percentile of fewer is their maximum."""
+
+_QUANTILE = 0.9
+_MOST_MERGES = 500
+"""Merges of one namespace that are tried, one after the other."""
+_WHY_NOT: dict[Reason, str] = {
+    SplitReason.TOO_FEW_TOPICS: UNSPLITTABLE,
+    SplitReason.NAMESPACE_HAS_MAXIMUM_BUNDLES: SPLIT_BLOCKED,
+    SplitReason.RANGE_NOT_SPLITTABLE: SPLIT_BLOCKED,
+}
+_NOBODY = Registration(BrokerId(""), 0)
+_ADVICE = schema_of("advice")
+_LIMIT_COLUMNS = tuple(name for name in RESOURCE_COLUMNS if name.endswith("_limit"))
+_BUNDLE_LIMITS = {
+    SplitReason.TOPICS: ("topics", "namespace_bundle_max_topics", "topics"),
+    SplitReason.SESSIONS: ("sessions", "namespace_bundle_max_sessions", "sessions"),
+    SplitReason.MSG_RATE: ("msg_rate", "namespace_bundle_max_msg_rate", "messages/s"),
+    SplitReason.BANDWIDTH: ("throughput", "namespace_bundle_max_bandwidth_mbytes", "MiB/s"),
+}
+"""Limits of a bundle: the limited figure, the setting, and its unit."""
+
+
+class Advice(NamedTuple):
+    """A row of the table `advice`, its evidence not yet encoded."""
+
+    kind: str
+    subject: str
+    text: str
+    evidence: Mapping[str, Figure]
+
+    def row(self) -> tuple[str, str, str, str]:
+        return (*self[:3], orjson.dumps(dict(self.evidence)).decode())
+
+
+class Extent(NamedTuple):
+    """Highest and lowest of the hourly maxima of a figure."""
+
+    highest: float
+    lowest: float
+
+
+class Threshold(NamedTuple):
+    """A setting, its value, the figure that is compared with it, and the unit of both."""
+
+    key: str
+    value: float
+    what: str
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class BusyBundle:
+    """The 90th percentile of a bundle's load in its known `hours`, rates in and out together.
+
+    `owner` is the last broker that reported it, at `last_ms`; no other broker did since `since_ms`.
+    """
+
+    name: str
+    owner: str
+    hours: int
+    since_ms: int
+    last_ms: int
+    topics: int
+    sessions: int
+    msg_rate: float
+    throughput: float
+
+
+def _write_advice(run: JobRun) -> None:
+    run.require_days()
+    bundles, *others = (run.read(name) for name in STEP.reads)
+    young = known_hours(bundles).groupBy("bundle").count().where(f.col("count") < FEWEST_HOURS).count()
+    if young:
+        run.note(f"not judged: bundles with fewer than {FEWEST_HOURS} known hours: {young}")
+    run.write("advice", advice(run.recorded.settings.planner_settings(), bundles, *others))
+
+
+STEP = Step(
+    "advice",
+    _write_advice,
+    reads=("bundle_windows", "broker_windows", "reported_by", "clean_broker_reports"),
+    writes=("advice",),
+)
+
+
+def advice(
+    settings: PlannerSettings,
+    bundle_windows: DataFrame,
+    broker_windows: DataFrame,
+    reported_by: DataFrame,
+    broker_reports: DataFrame,
+) -> DataFrame:
+    """Make the table `advice`."""
+    bundle_hours, broker_hours = _rows(_bundle_hours(bundle_windows)), _rows(_broker_hours(broker_windows))
+    limits = {row["broker"]: [row[name] for name in _LIMIT_COLUMNS] for row in _rows(_last_limits(broker_reports))}
+    found = [
+        *advise_on_bundle_limits(_extents(bundle_hours), len(bundle_hours), settings),
+        *advise_on_brokers(_extents(broker_hours), len(broker_hours), settings),
+        *(advise_on_silence(**row, settings=settings) for row in _rows(_silences(broker_reports, settings))),
+        *advise_on_limits_of_brokers(limits, settings.resource_weights),
+    ]
+    shapes = _advise_on_namespaces(busy_bundles(bundle_windows, reported_by), reported_by, settings)
+    return shapes.unionByName(frame_of(shapes.sparkSession, _ADVICE, [each.row() for each in found]))
+
+
+def _rows(frame: DataFrame) -> list[dict[str, Any]]:
+    return [row.asDict() for row in frame.collect()]
+
+
+def _extents(hours: Sequence[Mapping[str, float]]) -> dict[str, Extent]:
+    names = hours[0] if hours else ()
+    return {name: Extent(max(hour[name] for hour in hours), min(hour[name] for hour in hours)) for name in names}
+
+
+def _both(metric: str) -> Column:
+    return f.col(f"mean_{metric}_in") + f.col(f"mean_{metric}_out")
+
+
+def _figures() -> dict[str, Column]:
+    both = {"msg_rate": _both("msg_rate"), "throughput": _both("msg_throughput")}
+    return {"topics": f.col("topics"), "sessions": f.col("sessions"), **both}
+
+
+def _bundle_hours(windows: DataFrame) -> DataFrame:
+    """Return the maximum over all bundles of each limited figure, by hour."""
+    highest = [f.max(value).alias(name) for name, value in _figures().items()]
+    return known_hours(windows).groupBy("start_ms").agg(*highest).drop("start_ms")
+
+
+def _broker_hours(windows: DataFrame) -> DataFrame:
+    """Return the figures that thresholds of brokers are compared with, by hour."""
+    usage = f.col("mean_usage")
+    hours = known_hours(windows).where(usage.isNotNull()).groupBy("start_ms")
+    above = (100 * (f.max(usage) - f.mean(usage))).alias("above_mean")
+    return hours.agg((100 * f.max(usage)).alias("usage"), above, f.stddev_pop(usage).alias("deviation")).drop(
+        "start_ms"
+    )
+
+
+def _silences(broker_reports: DataFrame, settings: PlannerSettings) -> DataFrame:
+    """Find brokers that were silent for too long between two reports of one incarnation."""
+    order = Window.partitionBy("broker", "incarnation").orderBy("at_ms")
+    silent_s = (f.col("at_ms") - f.lag("at_ms").over(order)) / 1000
+    gaps = f.count_if(f.col("silent_s") > settings.broker_load_data_ttl_in_seconds).alias("gaps")
+    found = broker_reports.select("broker", silent_s.alias("silent_s")).groupBy("broker")
+    intervals = found.agg(gaps, f.max("silent_s").alias("longest_s"), f.count("silent_s").alias("intervals"))
+    return intervals.where(f.col("gaps") > 0).orderBy("broker")
+
+
+def _last_limits(broker_reports: DataFrame) -> DataFrame:
+    """Return the limits in the last report of each broker, 0 where there is none."""
+    limits = [f.max_by(f.coalesce(name, f.lit(0.0)), "at_ms").alias(name) for name in _LIMIT_COLUMNS]
+    return broker_reports.groupBy("broker").agg(*limits).orderBy("broker")
+
+
+def busy_bundles(bundle_windows: DataFrame, reported_by: DataFrame) -> DataFrame:
+    """Return the namespace and the columns of `BusyBundle` of each bundle with enough known hours."""
+    quantiles = [f.percentile(value, f.lit(_QUANTILE)).alias(name) for name, value in _figures().items()]
+    carried = known_hours(bundle_windows).groupBy("namespace", f.col("bundle").alias("name"))
+    busy = carried.agg(f.count("*").cast("int").alias("hours"), *quantiles).where(f.col("hours") >= FEWEST_HOURS)
+    by_broker = reported_by.groupBy(f.col("bundle").alias("name"), "broker").agg(
+        f.min("first_ms").alias("first_ms"), f.max("last_ms").alias("last_ms")
+    )
+    latest_first = Window.partitionBy("name").orderBy(f.desc("last_ms"), "broker")
+    first_ms = f.min("first_ms").over(Window.partitionBy("name"))
+    known = by_broker.select(
+        *("name", f.col("broker").alias("owner"), "last_ms"),
+        f.coalesce(f.lead("last_ms").over(latest_first), first_ms).alias("since_ms"),
+        f.row_number().over(latest_first).alias("place"),
+    )
+    return busy.join(known.where(f.col("place") == 1).drop("place"), "name")
+
+
+def _advise_on_namespaces(bundles: DataFrame, reported_by: DataFrame, settings: PlannerSettings) -> DataFrame:
+    """Advise on the bundles that were reported in the last day."""
+    ends = reported_by.agg(f.max("last_ms").alias("until_ms"))
+    recent = bundles.crossJoin(f.broadcast(ends)).where(f.col("last_ms") > f.col("until_ms") - DAY_MS)
+
+    def advise(rows: pd.DataFrame) -> pd.DataFrame:
+        until_ms, found = int(rows["until_ms"].iloc[0]), list[Advice]()
+        if not is_self_test_namespace(rows["namespace"].iloc[0]):
+            columns = rows.drop(columns=["namespace", "until_ms"]).round({"topics": 0, "sessions": 0})
+            columns = columns.astype({"topics": int, "sessions": int})
+            shape = current(BusyBundle(**row) for row in columns.to_dict("records"))
+            found = advise_namespace(shape, settings, until_ms)
+        return pd.DataFrame([each.row() for each in found], columns=_ADVICE.names)
+
+    return recent.groupBy("namespace").applyInPandas(advise, _ADVICE)
+
+
+def current(bundles: Iterable[BusyBundle]) -> list[BusyBundle]:
+    """Return the present bundles of a namespace by range: of two that overlap, the one that was reported later."""
+    kept: list[tuple[BundleRange, BusyBundle]] = []
+    for bundle in sorted(bundles, key=lambda each: (-each.last_ms, each.name)):
+        own = BundleName.parse_any(bundle.name).range
+        if all(own.upper <= other.lower or other.upper <= own.lower for other, _ in kept):
+            kept.append((own, bundle))
+    return [bundle for _, bundle in sorted(kept, key=lambda each: each[0])]
+
+
+def advise_namespace(bundles: Sequence[BusyBundle], settings: PlannerSettings, until_ms: int) -> list[Advice]:
+    """Advise on the present bundles of a namespace, by range; the history ends at `until_ms`."""
+    namespace = namespace_of(bundles[0].name)
+    hours = {bundle.name: bundle.hours for bundle in bundles}
+    shape = [_merge_candidate(bundle, until_ms) for bundle in bundles]
+    whole = _with_gaps(shape)
+    found = []
+    for verdict in _find_splits(shape, len(whole), settings)[1]:
+        kind = SPLIT if verdict.acted else _WHY_NOT.get(verdict.verdict)
+        if kind is not None and (kind != UNSPLITTABLE or "above" in verdict.why):
+            found.append(_advise_bundle(kind, verdict, hours[verdict.subject]))
+    merges, _ = find_merges({namespace: whole}, settings)
+    found += [_advise_bundle(MERGE, merge.why, min(hours[merge.lower], hours[merge.upper])) for merge in merges]
+    return found + _advise_on_count(namespace, shape, whole, settings)
+
+
+def _advise_bundle(kind: str, verdict: Verdict, hours: int) -> Advice:
+    text = f"{verdict.sentence()} (90th percentile of {hours} hours)"
+    return Advice(kind, verdict.subject, text, {"reason": str(verdict.verdict), "hours": hours, **verdict.why})
+
+
+def _advise_on_count(
+    namespace: str, shape: Sequence[MergeCandidate], whole: Sequence[MergeCandidate], settings: PlannerSettings
+) -> list[Advice]:
+    """Compare the number of bundles with the one at which the rules settle, whoever owns what."""
+    free = [replace(each, owner=_NOBODY, age_s=float("inf")) for each in shape]
+    parts, splits = _split_up(free, len(whole) - len(shape), settings)
+    merges = _count_merges(namespace, _with_gaps(parts), settings)
+    settled = len(whole) + splits - merges
+    if settled == len(whole):
+        return []
+    text = (
+        f"It has {len(whole)} bundles; the rules settle at {settled}, after {splits} splits and {merges} merges, if the"
+        " load stays the same"
+    )
+    evidence: dict[str, Figure] = {
+        "bundles": len(whole),
+        "bundles_reported": len(shape),
+        "bundles_settled": settled,
+        "splits": splits,
+        "merges": merges,
+        "topics": sum(each.topics for each in shape),
+        "msg_rate_per_s": sum(each.msg_rate for each in shape),
+        "mib_per_s": sum(each.throughput for each in shape) / MIB,
+        **settings.said("namespace_minimum_bundles", "namespace_maximum_bundles"),
+    }
+    return [Advice(BUNDLES, namespace, text, evidence)]
+
+
+def _split_up(
+    bundles: Sequence[MergeCandidate], others: int, settings: PlannerSettings
+) -> tuple[list[MergeCandidate], int]:
+    """Split until no bundle is above a limit; return the parts, and the number of bundles added."""
+    parts = list(bundles)
+    while True:
+        splits, _ = _find_splits(parts, len(parts) + others, settings)
+        if not splits:
+            return parts, len(parts) - len(bundles)
+        cut = {split.bundle: split for split in splits}
+        parts = [part for each in parts for part in (_cut(each, cut[each.name]) if each.name in cut else [each])]
+
+
+def _cut(bundle: MergeCandidate, split: Split) -> list[MergeCandidate]:
+    """Cut a bundle into parts with equal load, since single topics are unknown."""
+    name = BundleName.parse_any(bundle.name)
+    ends = (name.range.lower, *split.boundaries, name.range.upper)
+    count = len(ends) - 1
+    return [
+        replace(
+            bundle,
+            name=str(BundleName(name.namespace, BundleRange(lower, upper))),
+            topics=bundle.topics // count,
+            sessions=bundle.sessions // count,
+            msg_rate=bundle.msg_rate / count,
+            throughput=bundle.throughput / count,
+        )
+        for lower, upper in pairwise(ends)
+    ]
+
+
+def _count_merges(namespace: str, bundles: list[MergeCandidate], settings: PlannerSettings) -> int:
+    for done in range(_MOST_MERGES):
+        merges, _ = find_merges({namespace: bundles}, settings)
+        if not merges:
+            return done
+        at = next(row for row, each in enumerate(bundles) if each.name == merges[0].lower)
+        bundles[at : at + 2] = [_join(bundles[at], bundles[at + 1])]
+    return _MOST_MERGES
+
+
+def _join(lower: MergeCandidate, upper: MergeCandidate) -> MergeCandidate:
+    own, above = BundleName.parse_any(lower.name), BundleName.parse_any(upper.name)
+    return replace(
+        lower,
+        name=str(BundleName(own.namespace, BundleRange(own.range.lower, above.range.upper))),
+        topics=lower.topics + upper.topics,
+        sessions=lower.sessions + upper.sessions,
+        msg_rate=lower.msg_rate + upper.msg_rate,
+        throughput=lower.throughput + upper.throughput,
+    )
+
+
+def _find_splits(
+    bundles: Iterable[MergeCandidate], count: int, settings: PlannerSettings
+) -> tuple[tuple[Split, ...], tuple[Verdict, ...]]:
+    """Apply the leader's rule to a namespace with `count` bundles."""
+    halves = SPLIT_ALGORITHMS["range_equally_divide"]
+    candidates = [
+        SplitCandidate(
+            each.name, BundleName.parse_any(each.name).range, each.topics, each.sessions, each.msg_rate, each.throughput
+        )
+        for each in bundles
+    ]
+    counts = {namespace_of(each.name): count for each in candidates}
+    found = find_for_modular(candidates, counts, lambda _, own: halves(own, (), (), settings), settings)
+    return found.splits, found.verdicts
+
+
+def _merge_candidate(bundle: BusyBundle, until_ms: int) -> MergeCandidate:
+    owner, age_s = Registration(BrokerId(bundle.owner), 0), (until_ms - bundle.since_ms) / 1000
+    carried = bundle.topics, bundle.sessions, bundle.msg_rate, bundle.throughput
+    return MergeCandidate(bundle.name, owner, *carried, age_s=age_s)
+
+
+def _with_gaps(bundles: Sequence[MergeCandidate]) -> list[MergeCandidate]:
+    """Fill ranges of hashes that are in no bundle with unknown bundles without an owner."""
+    namespace = BundleName.parse_any(bundles[0].name).namespace
+    found, reached = list[MergeCandidate](), 0
+    for each in bundles:
+        own = BundleName.parse_any(each.name).range
+        if reached < own.lower:
+            found.append(_unknown(namespace, reached, own.lower))
+        found.append(each)
+        reached = own.upper
+    if reached < HASH_SPACE_END:
+        found.append(_unknown(namespace, reached, HASH_SPACE_END))
+    return found
+
+
+def _unknown(namespace: NamespaceName, lower: int, upper: int) -> MergeCandidate:
+    return MergeCandidate(str(BundleName(namespace, BundleRange(lower, upper))), None, 0, 0, 0.0, 0.0, 0.0)
+
+
+def advise_on_bundle_limits(extents: Mapping[str, Extent], hours: int, settings: PlannerSettings) -> list[Advice]:
+    """Advise on limits that no bundle exceeded in any hour, or some bundle in each hour."""
+    found = []
+    for reason, (what, setting, unit) in _BUNDLE_LIMITS.items() if hours >= FEWEST_HOURS else ():
+        highest, lowest = (find_reason(_with_only(what, each), settings) for each in extents[what])
+        kind = ALWAYS if lowest is reason else None if highest is reason else NEVER
+        if kind is not None:
+            scale = MIB if what == "throughput" else 1
+            shown = Extent(*(each / scale for each in extents[what]))
+            threshold = Threshold(LIMIT_KEYS[reason], getattr(settings, setting), "the largest bundle", unit)
+            found.append(_advise_on_threshold(kind, threshold, shown, hours))
+    return found
+
+
+def _with_only(what: str, amount: float) -> SplitCandidate:
+    """Return a bundle that carries nothing else."""
+    of = defaultdict(float, {what: amount})
+    return SplitCandidate("", None, round(of["topics"]), round(of["sessions"]), of["msg_rate"], of["throughput"])
+
+
+def thresholds_of(settings: PlannerSettings) -> dict[str, Threshold]:
+    """Return the thresholds of brokers that the configured strategies use, by the figure compared with them."""
+    names = {"usage": ("broker_overloaded_threshold_percentage", "the usage of the busiest broker", "%")}
+    strategy = short_class_name(settings.shedding_strategy)
+    if strategy == "ThresholdShedder":
+        above = "the usage of the busiest broker above the mean"
+        names["above_mean"] = ("broker_threshold_shedder_percentage", above, "points")
+    if strategy == "TransferShedder":
+        names["deviation"] = ("broker_load_target_std", "the standard deviation of usage", "")
+    return {
+        what: Threshold(KEYS[name], getattr(settings, name), text, unit) for what, (name, text, unit) in names.items()
+    }
+
+
+def advise_on_brokers(extents: Mapping[str, Extent], hours: int, settings: PlannerSettings) -> list[Advice]:
+    """Advise on thresholds that no broker exceeded in any hour, or some broker in each hour."""
+    found = []
+    for what, threshold in thresholds_of(settings).items() if hours >= FEWEST_HOURS else ():
+        kind = ALWAYS if extents[what].lowest > threshold.value else NEVER
+        if kind == ALWAYS or extents[what].highest <= threshold.value:
+            found.append(_advise_on_threshold(kind, threshold, extents[what], hours))
+    return found
+
+
+def _advise_on_threshold(kind: str, threshold: Threshold, extent: Extent, hours: int) -> Advice:
+    unit = f" {threshold.unit}".rstrip()
+    setting = f"{threshold.key} {threshold.value:g}{unit}"
+    if kind == NEVER:
+        text = f"Exceeded in none of {hours} hours: {threshold.what} was at most {extent.highest:.4g}{unit} ({setting})"
+    else:
+        text = f"Exceeded in each of {hours} hours: {threshold.what} was at least {extent.lowest:.4g}{unit} ({setting})"
+    numbers: dict[str, Figure] = {"unit": threshold.unit, **extent._asdict(), "hours": hours}
+    return Advice(kind, CLUSTER, text, {threshold.key: threshold.value, **numbers})
+
+
+def advise_on_silence(broker: str, gaps: int, longest_s: float, intervals: int, settings: PlannerSettings) -> Advice:
+    """Advise on a broker that was silent for longer than a report counts, and then reported again."""
+    key, most_s = KEYS["broker_load_data_ttl_in_seconds"], settings.broker_load_data_ttl_in_seconds
+    text = (
+        f"Silent for up to {longest_s:.0f} s: {gaps} of {intervals} intervals between reports exceeded {most_s} s"
+        f" ({key}). Meanwhile it neither gave nor got bundles"
+    )
+    return Advice(QUIET, broker, text, {"gaps": gaps, "longest_s": longest_s, "intervals": intervals, key: most_s})
+
+
+def advise_on_limits_of_brokers(limits: Mapping[str, Sequence[float]], weights: ResourceWeights) -> list[Advice]:
+    """Advise on brokers whose last report has no limit (0) of a resource with a weight; `limits` (5,) by broker."""
+    found, rated = [], sorted(weighted_resources(weights))
+    for broker, own in limits.items():
+        unknown = ", ".join(RATED[resource] for resource in rated if own[resource] <= 0)
+        if unknown:
+            verdict = Verdict(broker, DoubtReason.LIMIT_UNKNOWN, acted=False, why={"unknown": unknown})
+            found.append(Advice(UNKNOWN_LIMITS, broker, verdict.sentence(), verdict.why))
+    return found
