@@ -114,7 +114,7 @@ def test_the_report_has_every_section_and_can_be_made_again_from_the_tables(spar
     summary, _, _ = done
     page = Path(summary.out) / "report" / "index.html"
     first = page.read_text()
-    for name in ("imbalance", "brokers", "league", "capacity", "advice", "costs"):
+    for name in ("imbalance", "brokers", "league", "capacity", "advice"):
         assert f'<section id="{name}">' in first
     page.unlink()
     assert make_report_again(spark, summary.out) == str(page)
