@@ -1,13 +1,11 @@
-"""How many brokers the next days need, and when those that are there run out, of what.
+"""Step `capacity`: cost models, and the brokers that the next days need.
 
-What the cluster uses in its busiest hour of each day is carried into the days to come: a median slope (Theil and Sen),
-with its 80 % interval for the outer quantiles, and around it the quantiles of what was above and below so far, by day
-of the week. A slope that may as well be none is none, for the median. Hours are means: what happens within one is for
-the headroom, as is load that is not spread evenly.
+The busiest hour of each day is projected: a median slope (Theil-Sen), the ends of its 80 % interval for the outer
+quantiles, and the residuals by day of the week. The median has no slope where the interval includes 0. Hours are means:
+the headroom covers peaks within an hour, and load that is not spread evenly.
 
-By a cost model what is used follows from the load of the cluster, with what an idle broker uses on top of it for each
-broker. Without one it is what brokers reported, and grows as the load does. A broker whose limit of a resource is not
-known is taken for an average one. Heap memory is not among the resources: a full heap is how a JVM looks.
+Usage follows from load by a cost model, plus what an idle broker uses. Without a model usage grows as reported usage
+does. A broker with an unknown limit counts as an average one. Heap memory is left out: a full heap is normal for a JVM.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -27,12 +26,18 @@ from loadmanager.core.load import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, DIRECT_MEMOR
 from loadmanager.core.policies import DEFAULT_DOMAIN
 from loadmanager.errors import PipelineError
 from loadmanager.history.files import DAY_MS, HOUR_MS
+from loadmanager.pipeline.costs import cost_models, known_cost
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.enough import KNOWN_HOUR_S, whole_days
 from loadmanager.pipeline.forecast.series import QUANTILES, drawn_towards, quantiles_of
 from loadmanager.pipeline.hours import hourly
+from loadmanager.pipeline.registered import registered
 from loadmanager.pipeline.schemas import METRICS
+from loadmanager.pipeline.step import NothingToSay, Step
 from loadmanager.sim.cost import CostModel
+
+if TYPE_CHECKING:
+    from loadmanager.pipeline.job import JobRun
 
 RATED = {
     "cpu": CPU,
@@ -40,21 +45,19 @@ RATED = {
     "bandwidth_in": BANDWIDTH_IN,
     "bandwidth_out": BANDWIDTH_OUT,
 }
-"""The resources that can run out, in the order of the columns of all arrays here, and their columns in a cost model."""
+"""Resources that can run out, in the order of the columns of all arrays, with their columns in a cost model."""
 
 FEWEST_DAYS_FOR_TREND = 14
 _INTERVAL = QUANTILES[2] - QUANTILES[0]
 _WEEK, _THURSDAY = 7, 3
 _MEDIAN = 1
 _ROUNDING = 1e-9
-"""So much of a broker more than a whole number of brokers is none."""
-
-CAPACITY = schema_of("capacity")
+"""Fraction of a broker that is rounded down."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """For how many days, and which part of each broker is to stay free. Raises `PipelineError`."""
+    """Days to plan, and the share of each broker to keep free. Raises `PipelineError`."""
 
     days: int = 30
     headroom: float = 0.3
@@ -66,55 +69,54 @@ class Aim:
             raise PipelineError(f"capacity: headroom {self.headroom:g}: expected 0 or more, and less than 1")
 
 
+def _write_capacity(run: JobRun) -> None:
+    reports = run.read("clean_broker_reports")
+    run.write("cost_models", cost_models(reports))
+    run.require_days()
+    there = registered(reports, run.read("fleet_events"), run.end_ms)
+    cost = known_cost(run.read_rows("cost_models"))
+    rows = capacity(run.read("broker_windows"), reports, there, run.job.aim, cost, run.recorded.domains)
+    run.write_pandas("capacity", rows)
+
+
+STEP = Step(
+    "capacity",
+    _write_capacity,
+    reads=("clean_broker_reports", "fleet_events", "broker_windows"),
+    writes=("cost_models", "capacity"),
+)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class BrokerRoom:
-    """The brokers that are there: `room` (brokers, 4) is what load may use of each, `domains` (brokers,) where each is.
-
-    Without failure domains `domains` is empty.
-    """
+    """What load may use of each registered broker: `room` (brokers, 4); `domains` (brokers,) is empty without any."""
 
     room: FloatArray
     domains: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, limits: FloatArray, base: FloatArray, headroom: float, domains: Sequence[str] = ()) -> BrokerRoom:
-        """`limits` (brokers, 4) are NaN where unknown; a resource of which none is known does not run out."""
+        """`limits` (brokers, 4) are NaN where unknown; a resource without any known limit does not run out."""
         known = ~np.isnan(limits)
         count = known.sum(axis=0)
         mean = np.divide(np.where(known, limits, 0).sum(axis=0), count, out=np.full(len(base), np.inf), where=count > 0)
         full = np.where(known, limits, mean)
         return cls(np.maximum((1 - headroom) * full - base, 0), tuple(domains))
 
-    @property
-    def brokers(self) -> int:
-        return len(self.room)
-
-    def left(self) -> FloatArray:
-        """(4,): all of it."""
+    def total(self) -> FloatArray:
+        """Return the room (4,) of all brokers."""
         return np.asarray(self.room.sum(axis=0))
 
-    def left_without_broker(self) -> FloatArray:
-        """(4,): what is left at least of each resource without any one broker."""
-        return self._without(np.arange(self.brokers))
-
-    def left_without_domain(self) -> FloatArray | None:
-        """(4,): the same without any one failure domain; None when there are fewer than two."""
-        names, of = np.unique(self.domains, return_inverse=True)
-        return self._without(of) if len(names) > 1 else None
-
-    def domain_count(self) -> int:
-        return len(set(self.domains))
-
-    def _without(self, group: IntArray) -> FloatArray:
-        """At least, without one of the groups, when each broker (brokers,) is in such a one."""
-        own = np.zeros((int(group.max()) + 1, self.room.shape[1]))
-        np.add.at(own, group, _finite(self.room))
-        return np.asarray(self.left() - own.max(axis=0))
+    def without_one(self, groups: Sequence[int] | Sequence[str]) -> FloatArray:
+        """Return the least room (4,) that is left without any one of the `groups` (brokers,)."""
+        _, of = np.unique(groups, return_inverse=True)
+        own = np.zeros((int(of.max()) + 1, self.room.shape[1]))
+        np.add.at(own, of, _finite(self.room))
+        return np.asarray(self.total() - own.max(axis=0))
 
 
-@dataclass(frozen=True, slots=True)
-class Need:
-    """How many brokers a demand needs, and whether those that are there will do; None: no number does, no domains."""
+class Need(NamedTuple):
+    """Brokers that a demand needs (None: no number is enough), and whether the registered ones are enough."""
 
     needed: int | None
     needed_n1: int | None
@@ -127,23 +129,23 @@ class Need:
 
 
 def need(demand: FloatArray, fleet: BrokerRoom) -> Need:
-    """`demand` (4,) of the cluster, in the units of the fleet's room; needed are brokers like the median one, spread
-    evenly over the failure domains.
+    """Compare the `demand` (4,) of the cluster with the fleet.
+
+    Needed brokers are like the median one, and spread evenly over the failure domains.
     """
-    left, typical, domains = fleet.left(), np.median(fleet.room, axis=0), fleet.domain_count()
-    parts = [_part(*each) for each in zip(demand.tolist(), left.tolist(), strict=True)]
-    first = int(np.argmax(parts))
-    needed = _brokers(demand, typical)
-    without_domain = fleet.left_without_domain()
+    total, typical, domains = fleet.total(), np.median(fleet.room, axis=0), len(set(fleet.domains))
+    parts = [_part(*each) for each in zip(demand.tolist(), total.tolist(), strict=True)]
+    first, needed, brokers = int(np.argmax(parts)), _brokers(demand, typical), len(fleet.room)
+    has_domains = domains > 1
     return Need(
         needed=needed,
         needed_n1=_brokers(demand + _finite(fleet.room.max(axis=0)), typical),
-        needed_domain=math.ceil(needed * domains / (domains - 1)) if needed is not None and domains > 1 else None,
+        needed_domain=math.ceil(needed * domains / (domains - 1)) if needed is not None and has_domains else None,
         resource_first=list(RATED)[first],
         used=parts[first] if math.isfinite(parts[first]) else None,
-        fits=_will_do(demand, left),
-        fits_n1=fleet.brokers > 1 and _will_do(demand, fleet.left_without_broker()),
-        fits_domain=None if without_domain is None else _will_do(demand, without_domain),
+        fits=_is_enough(demand, total),
+        fits_n1=brokers > 1 and _is_enough(demand, fleet.without_one(range(brokers))),
+        fits_domain=_is_enough(demand, fleet.without_one(fleet.domains)) if has_domains else None,
     )
 
 
@@ -163,14 +165,14 @@ def _finite(room: FloatArray) -> FloatArray:
     return np.where(np.isfinite(room), room, 0.0)
 
 
-def _will_do(demand: FloatArray, room: FloatArray) -> bool:
+def _is_enough(demand: FloatArray, room: FloatArray) -> bool:
     return bool(np.all(demand <= room * (1 + _ROUNDING)))
 
 
 def daily_peaks(hours: IntArray, demand: FloatArray) -> tuple[IntArray, FloatArray]:
-    """The whole days (n,) and what was used in the busiest hour of each, by resource (n, 4).
+    """Return the whole days (n,), and the demand (n, 4) of the busiest hour of each.
 
-    Days and the known `hours` (m,) are counted from 1970, `demand` is (m, 4).
+    Days and known `hours` (m,) count from 1970; `demand` is (m, 4).
     """
     days = whole_days(hours)
     peaks = np.zeros((len(days), demand.shape[1]))
@@ -181,7 +183,7 @@ def daily_peaks(hours: IntArray, demand: FloatArray) -> tuple[IntArray, FloatArr
 
 
 def project(days: IntArray, peaks: FloatArray, ahead: IntArray) -> FloatArray:
-    """(3, n): the `QUANTILES` of a peak on these days to come, from those (m,) of days that were."""
+    """Return the `QUANTILES` (3, n) of the peaks of the days `ahead`, from the peaks (m,) of `days`."""
     middle, level = float(np.median(days)), float(np.median(peaks))
     slopes = _slopes(days, peaks)
     off = peaks - (level + slopes[_MEDIAN] * (days - middle))
@@ -191,7 +193,7 @@ def project(days: IntArray, peaks: FloatArray, ahead: IntArray) -> FloatArray:
 
 
 def _slopes(days: IntArray, peaks: FloatArray) -> FloatArray:
-    """(3,) per day: the low end of the interval, the median, the high end."""
+    """Return the slope per day (3,): the low end of the interval, the median, the high end."""
     if len(days) < FEWEST_DAYS_FOR_TREND:
         return np.zeros(3)
     found = theilslopes(peaks, days, _INTERVAL)
@@ -201,24 +203,12 @@ def _slopes(days: IntArray, peaks: FloatArray) -> FloatArray:
 
 
 def _by_weekday(days: IntArray, off: FloatArray) -> FloatArray:
-    """(3, 7) quantiles by the day of the week, drawn to those of all days; Monday is the first."""
+    """Return quantiles (3, 7) by day of the week from Monday, shrunk towards those of all days."""
     everything, _ = quantiles_of(off[np.newaxis])
     weekday = (days + _THURSDAY) % _WEEK
     apart = np.full((_WEEK, len(off)), np.nan)
     apart[weekday, np.arange(len(off))] = off
     return drawn_towards(*quantiles_of(apart), everything)
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """The rows of `CAPACITY`; without any, `why`."""
-
-    rows: pd.DataFrame
-    why: str = ""
-
-    @classmethod
-    def nothing(cls, why: str) -> Planned:
-        return cls(pd.DataFrame([], columns=CAPACITY.names), why)
 
 
 def capacity(
@@ -228,11 +218,10 @@ def capacity(
     aim: Aim,
     cost: CostModel | None = None,
     domains: Mapping[str, str] | None = None,
-) -> Planned:
-    """From `broker_windows` (their windows of 1 h), `clean_broker_reports` (for the brokers' limits) and each `broker`
-    that is `there`, as `standing.registered` says.
+) -> pd.DataFrame:
+    """Make the rows of `capacity` for the brokers that are `there`; `broker_reports` have their limits.
 
-    `domains` is the failure domain of each broker; those it does not name are together in one more.
+    `domains` is the failure domain of each broker; brokers without one share one more domain.
     """
     limits = broker_reports.groupBy("broker").agg(
         *(f.max_by(_limit(name), "at_ms").alias(f"{name}_limit") for name in RATED)
@@ -243,8 +232,9 @@ def capacity(
 
 
 def by_hour_of(used: DataFrame) -> DataFrame:
-    """Of the cluster, by hours that are known: load, topics, and by resource what is used and of how many brokers that
-    is known. A broker counts for the part of the known time that it was there.
+    """Sum up the cluster by known hours: load, topics, usage by resource, and the brokers with a known usage.
+
+    A broker counts for the part of the known time in which it was there.
     """
     there_s = f.col("covered_s")
 
@@ -266,49 +256,46 @@ def by_hour_of(used: DataFrame) -> DataFrame:
 
 
 def _limit(name: str) -> Column:
-    """Null where it is not known."""
+    """Return a limit, null where unknown."""
     limit = f.col(f"{name}_limit")
     return f.when(limit > 0, limit)
 
 
 def plan(
     by_hour: pd.DataFrame, brokers: pd.DataFrame, aim: Aim, cost: CostModel | None, domains: Mapping[str, str]
-) -> Planned:
-    """From the rows of `by_hour_of`, by time, of a history that is long enough, and of the brokers that are there with
-    their limits.
-    """
-    hours = (by_hour["start_ms"].to_numpy(dtype=np.int64) // HOUR_MS).astype(np.int64)
+) -> pd.DataFrame:
+    """Plan from the rows of `by_hour_of`, by time, and the limits of the registered brokers."""
     if brokers.empty:
-        return Planned.nothing("no broker was registered at the end of the range")
+        raise NothingToSay("no broker was registered at the end of the range")
     limits = brokers[[f"{name}_limit" for name in RATED]].to_numpy(dtype=np.float64)
     unknown = [name for name, each in zip(RATED, limits.T, strict=True) if np.isnan(each).all()]
     if len(unknown) == len(RATED):
-        return Planned.nothing("no broker says what it may use: no limit is known")
+        raise NothingToSay("no limit of any registered broker is known")
     base = np.array([0.0 if cost is None else cost.base[column] for column in RATED.values()])
     own = [domains.get(broker, DEFAULT_DOMAIN) for broker in brokers["broker"]] if domains else []
     fleet = BrokerRoom.of(limits, base, aim.headroom, own)
-    demand = reported_demand(by_hour) if cost is None else cost_of(cost, by_hour)
-    days, peaks = daily_peaks(hours, demand)
+    hours = (by_hour["start_ms"].to_numpy(dtype=np.int64) // HOUR_MS).astype(np.int64)
+    days, peaks = daily_peaks(hours, reported_demand(by_hour) if cost is None else cost_of(cost, by_hour))
     ahead = hours[-1] // 24 + 1 + np.arange(aim.days)
     forecast = np.stack([project(days, peaks[:, column], ahead) for column in range(len(RATED))], axis=-1)
-    basis = _basis(len(days), unknown, by_cost=cost is not None)
-    found = [
-        row
+    parts = [
+        _rows(ahead, [need(each, fleet) for each in demands]).assign(quantile=quantile)
         for quantile, demands in zip(QUANTILES, forecast, strict=True)
-        for row in _rows(quantile, ahead, [need(each, fleet) for each in demands], fleet, aim, basis)
     ]
+    basis = _basis(len(days), unknown, by_cost=cost is not None)
+    rows = pd.concat(parts).assign(have=len(fleet.room), headroom=aim.headroom, basis=basis)
     counts = dict.fromkeys(("needed", "needed_n1", "needed_domain"), "Int64")
-    return Planned(pd.DataFrame(found, columns=CAPACITY.names).astype(counts))
+    return rows[schema_of("capacity").names].astype(counts)
 
 
 def cost_of(cost: CostModel, by_hour: pd.DataFrame) -> FloatArray:
-    """(hours, 4): what the load of the cluster costs."""
+    """Return the demand (hours, 4) by the cost model."""
     load = by_hour[list(METRICS)].to_numpy(dtype=np.float64)
     return cost.demand(load, by_hour["topics"].to_numpy(dtype=np.float64))[:, list(RATED.values())]
 
 
 def reported_demand(by_hour: pd.DataFrame) -> FloatArray:
-    """(hours, 4): what brokers said they use; those with unknown limits use as much as the average of the others."""
+    """Return the demand (hours, 4) that brokers reported; one with an unknown limit counts as an average one."""
     brokers = by_hour["brokers"].to_numpy(dtype=np.float64)
     found = []
     for name in RATED:
@@ -318,38 +305,20 @@ def reported_demand(by_hour: pd.DataFrame) -> FloatArray:
 
 
 def _basis(days: int, unknown: Sequence[str], *, by_cost: bool) -> str:
-    """What the numbers rest on, for the reader."""
-    known = f"{days} whole days"
+    """Describe the basis of the numbers."""
     trend = "with their trend" if days >= FEWEST_DAYS_FOR_TREND else f"no trend (it takes {FEWEST_DAYS_FOR_TREND} days)"
     without = f", without {', '.join(unknown)} (no limit known)" if unknown else ""
-    return f"{known}, {trend}, {'by the cost model' if by_cost else 'usage in proportion to load'}{without}"
+    return f"{days} whole days, {trend}, {'by the cost model' if by_cost else 'usage in proportion to load'}{without}"
 
 
-def _rows(
-    quantile: float, days: IntArray, needs: Sequence[Need], fleet: BrokerRoom, aim: Aim, basis: str
-) -> list[tuple[object, ...]]:
-    names = [datetime.fromtimestamp(day * DAY_MS / 1000, tz=UTC).date().isoformat() for day in days.tolist()]
-    first = [
-        next((name for name, each in zip(names, needs, strict=True) if getattr(each, fits) is False), None)
-        for fits in ("fits", "fits_n1", "fits_domain")
-    ]
-    return [
-        (
-            name,
-            day * DAY_MS,
-            quantile,
-            each.needed,
-            each.needed_n1,
-            each.needed_domain,
-            fleet.brokers,
-            each.resource_first,
-            each.used,
-            each.fits,
-            each.fits_n1,
-            each.fits_domain,
-            *first,
-            aim.headroom,
-            basis,
+def _rows(days: IntArray, needs: Sequence[Need]) -> pd.DataFrame:
+    """Return a row for each day, with the first day on which the registered brokers are not enough."""
+    start_ms = days * DAY_MS
+    names = [datetime.fromtimestamp(at_ms / 1000, tz=UTC).date().isoformat() for at_ms in start_ms.tolist()]
+    first = {
+        f"exhausted_on{loss}": next(
+            (name for name, each in zip(names, needs, strict=True) if getattr(each, f"fits{loss}") is False), None
         )
-        for name, day, each in zip(names, days.tolist(), needs, strict=True)
-    ]
+        for loss in ("", "_n1", "_domain")
+    }
+    return pd.DataFrame(needs, columns=Need._fields, dtype=object).assign(day=names, start_ms=start_ms, **first)

@@ -19,7 +19,6 @@ from loadmanager.pipeline.capacity import (
     RATED,
     Aim,
     BrokerRoom,
-    Planned,
     by_hour_of,
     capacity,
     daily_peaks,
@@ -29,6 +28,7 @@ from loadmanager.pipeline.capacity import (
 )
 from loadmanager.pipeline.enough import FEWEST_DAYS, WHOLE_DAY_HOURS, not_enough_history, whole_days
 from loadmanager.pipeline.schemas import METRICS
+from loadmanager.pipeline.step import NothingToSay
 from loadmanager.sim.cost import CostModel
 
 NAN = float("nan")
@@ -245,8 +245,8 @@ def growing(spark: SparkSession, days: int = 28) -> tuple[DataFrame, DataFrame, 
     return frame_of(spark, "broker_windows", rows), frame_of(spark, "clean_broker_reports", reports), there
 
 
-def by_quantile(planned: Planned) -> dict[float, list[Any]]:
-    ordered = planned.rows.sort_values("start_ms").to_dict("records")
+def by_quantile(planned: pd.DataFrame) -> dict[float, list[Any]]:
+    ordered = planned.sort_values("start_ms").to_dict("records")
     return {quantile: [row for row in ordered if row["quantile"] == quantile] for quantile in (0.1, 0.5, 0.9)}
 
 
@@ -299,7 +299,7 @@ def fleet_of(brokers: int, **limits: float) -> pd.DataFrame:
 
 
 def test_brokers_that_have_left_are_not_there_but_their_load_was() -> None:
-    found = plan(hours_of(cpu=100.0), fleet_of(1, cpu=100.0), Aim(days=2), None, {}).rows
+    found = plan(hours_of(cpu=100.0), fleet_of(1, cpu=100.0), Aim(days=2), None, {})
 
     assert set(found["have"]) == {1}
     assert set(found["needed"]) == {2}
@@ -310,7 +310,7 @@ def test_brokers_that_have_left_are_not_there_but_their_load_was() -> None:
 
 
 def test_a_broker_that_does_not_say_what_it_uses_is_taken_to_use_as_much_as_the_others() -> None:
-    found = plan(hours_of(cpu=80.0, cpu_known=1), fleet_of(2, cpu=100.0), Aim(days=1, headroom=0.0), None, {}).rows
+    found = plan(hours_of(cpu=80.0, cpu_known=1), fleet_of(2, cpu=100.0), Aim(days=1, headroom=0.0), None, {})
 
     assert found["used"].tolist() == [pytest.approx(0.8)] * 3  # 160 of 200
 
@@ -318,15 +318,13 @@ def test_a_broker_that_does_not_say_what_it_uses_is_taken_to_use_as_much_as_the_
 @pytest.mark.parametrize(
     ("hours", "fleet", "why"),
     [
-        (72, fleet_of(2), "no limit is known"),
+        (72, fleet_of(2), "no limit of any registered broker is known"),
         (72, fleet_of(0), "no broker was registered at the end of the range"),
     ],
 )
 def test_where_nothing_can_be_said_it_is_said_why(hours: int, fleet: pd.DataFrame, why: str) -> None:
-    found = plan(hours_of(hours, cpu=80.0), fleet, Aim(), None, {})
-
-    assert found.rows.empty
-    assert why in found.why
+    with pytest.raises(NothingToSay, match=why):
+        plan(hours_of(hours, cpu=80.0), fleet, Aim(), None, {})
 
 
 def test_an_hour_counts_what_brokers_carried_while_they_were_there(spark: SparkSession) -> None:
