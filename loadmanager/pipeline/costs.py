@@ -1,19 +1,18 @@
-"""What load costs a broker, learnt from what brokers reported: a linear model of each resource per class of brokers.
+"""Cost models of brokers, fitted to their reports: a linear model of each resource for each class of brokers.
 
     usage = base + coefficients * (msg_rate_in, msg_rate_out, msg_throughput_in, msg_throughput_out, topics)
 
-No number of it is negative (non-negative least squares). A class are the brokers with the same limits. The error is
-that on the last fifth of the class's reports by time, by the model that was fitted to those before; the model itself is
-then fitted to all. Reports in which a resource is at its limit say nothing of what more load would cost and are left
-out. Where the reports cannot tell what costs how much, or the fit foretells worse than the model given, the model given
-is kept, and the table says why.
+No coefficient is negative (non-negative least squares). A class is the brokers with the same limits. The error is that
+on the last fifth of the reports by time, of the model fitted to the others; the final model is fitted to all. Reports
+at the limit of a resource are left out, since more load would not show. The default model is kept where the reports do
+not determine the costs, or where the fit is no better; the table has the reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -35,38 +34,34 @@ COST_MODELS = schema_of("cost_models")
 
 FEWEST_REPORTS = 50
 MOST_REPORTS = 500_000
-"""Of a class; of more, those with hashes that come round so often are taken."""
+"""Reports of a class; of more, a sample by hash is taken."""
 
 _HELD_OUT = 5
-"""One in so many reports, the last ones."""
+"""Reciprocal of the share of the reports that is held out, the last ones."""
 _AT_LIMIT = 0.99
-_TELLS_APART = 1e-3
-"""The part of a predictor's variance that the others must leave unexplained."""
+_COLLINEAR = 1e-3
+"""Unexplained share of a predictor's variance below which it is collinear with the others."""
 _GIVEN = CostModel()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reports:
-    """What brokers of one class reported, by time: `predictors` (n, 5), `usage` and `limit` (n, 5 resources)."""
+    """Reports of one class of brokers, by time: `predictors` (n, 5), `usage` and `limit` (n, 5 resources)."""
 
     predictors: FloatArray
     usage: FloatArray
     limit: FloatArray
 
     def usable(self, resource: int) -> BoolArray:
-        """Which of them (n,) say what load costs of this resource."""
+        """Return the reports (n,) that show the cost of a resource."""
         used, limit = self.usage[:, resource], self.limit[:, resource]
         told = np.isfinite(self.predictors).all(axis=1) & (self.predictors >= 0).all(axis=1)
         below = (limit <= 0) | (used < _AT_LIMIT * limit)
         return told & np.isfinite(used) & (used >= 0) & below
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceFit:
-    """One resource of a class: its row of a cost model, what is known of its error (None: nothing), and why it is so.
-
-    `fitted` says whether the coefficients were fitted; else they are those of the model given.
-    """
+class ResourceFit(NamedTuple):
+    """Cost model of one resource of a class, its error (None: unknown), and the reason for the choice."""
 
     resource: str
     base: float
@@ -82,12 +77,12 @@ class ResourceFit:
 
 
 def fit_class(reports: Reports, given: CostModel = _GIVEN) -> tuple[ResourceFit, ...]:
-    """What the reports of a class of brokers say of each resource."""
+    """Fit each resource of a class of brokers."""
     return tuple(_fit_resource(reports, resource, given) for resource in range(RESOURCES))
 
 
 def cost_models(broker_reports: DataFrame, given: CostModel = _GIVEN) -> DataFrame:
-    """`COST_MODELS` from the table `broker_reports` of a history."""
+    """Make the table `cost_models` from broker reports."""
 
     def fit(key: tuple[float, ...], rows: pd.DataFrame) -> pd.DataFrame:
         rows = rows.sort_values(["at_ms", "broker"], kind="stable")
@@ -96,7 +91,8 @@ def cost_models(broker_reports: DataFrame, given: CostModel = _GIVEN) -> DataFra
             rows[list(USAGES)].to_numpy(dtype=np.float64),
             rows[list(LIMITS)].to_numpy(dtype=np.float64),
         )
-        found = [_row(class_name(key), each) for each in fit_class(reports, given)]
+        name, fits = class_name(key), fit_class(reports, given)
+        found = [(name, *each[:2], *each.coefficients, *each[3:]) for each in fits]
         return pd.DataFrame(found, columns=COST_MODELS.names)
 
     wanted = ["at_ms", "broker", *PREDICTORS, *LIMITS, *USAGES]
@@ -105,7 +101,7 @@ def cost_models(broker_reports: DataFrame, given: CostModel = _GIVEN) -> DataFra
 
 
 def class_name(limits: Iterable[float]) -> str:
-    """Brokers with these limits, in the units of load reports."""
+    """Name a class by its limits, in the units of load reports."""
     cpu, memory, direct_memory, bandwidth_in, bandwidth_out = limits
     return (
         f"{cpu / 100:g} cores, {memory:g} MiB heap, {direct_memory:g} MiB direct memory,"
@@ -113,73 +109,46 @@ def class_name(limits: Iterable[float]) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class FleetCost:
-    """One cost model for a whole fleet: that of its class of brokers with the most reports."""
-
-    broker_class: str
-    cost: CostModel
-
-
-def fleet_cost(models: Iterable[Mapping[str, Any]]) -> FleetCost:
-    """Of the rows of a table of `COST_MODELS`. Raises `ValueError` when there are none."""
-    by_class: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for row in models:
-        by_class.setdefault(row["broker_class"], {})[row["resource"]] = row
-    if not by_class:
-        raise ValueError("cost models: there are none; the range has no broker reports")
-    reports = {name: max(row["reports"] for row in rows.values()) for name, rows in by_class.items()}
-    broker_class = min(by_class, key=lambda name: (-reports[name], name))
-    rows = [by_class[broker_class][name] for name in RESOURCE_NAMES]
-    cost = CostModel(
-        tuple(float(row["base"]) for row in rows),
-        tuple(tuple(float(row[name]) for name in PREDICTORS) for row in rows),
-    )
-    return FleetCost(broker_class, cost)
-
-
 def known_cost(models: pa.Table) -> CostModel | None:
-    """The cost model of most brokers, of the table `cost_models`; None when there is none."""
-    return fleet_cost(models.to_pylist()).cost if models.num_rows else None
+    """Return the cost model of the class with the most reports, from the table `cost_models`; None without rows."""
+    rows = models.to_pylist()
+    if not rows:
+        return None
+    chosen = min(rows, key=lambda row: (-row["reports"], row["broker_class"]))["broker_class"]
+    by_resource = {row["resource"]: row for row in rows if row["broker_class"] == chosen}
+    ordered = [by_resource[name] for name in RESOURCE_NAMES]
+    return CostModel(
+        tuple(float(row["base"]) for row in ordered),
+        tuple(tuple(float(row[name]) for name in PREDICTORS) for row in ordered),
+    )
 
 
 def _fit_resource(reports: Reports, resource: int, given: CostModel) -> ResourceFit:
-    name = RESOURCE_NAMES[resource]
     kept = reports.usable(resource)
     predictors, used = reports.predictors[kept], reports.usage[kept, resource]
     old = np.array([given.base[resource], *given.coefficients[resource]])
-    held = len(used) // _HELD_OUT
+    chosen = ResourceFit(RESOURCE_NAMES[resource], float(old[0]), tuple(old[1:].tolist()), len(used))
     why = _unfit(predictors, used)
     if why:
-        return ResourceFit(
-            name, float(old[0]), tuple(old[1:].tolist()), len(used), why=f"{why}; the model given is kept"
-        )
-    learnt = _least_squares(predictors[:-held], used[:-held])
-    (r2, mape), (given_r2, given_mape) = (_errors(model, predictors[-held:], used[-held:]) for model in (learnt, old))
-    is_better = r2 is not None and given_r2 is not None and r2 > given_r2
-    best = _least_squares(predictors, used) if is_better else old
-    said = "it foretells the reports held out better than the model given"
-    return ResourceFit(
-        resource=name,
-        base=float(best[0]),
-        coefficients=tuple(best[1:].tolist()),
-        reports=len(used),
-        held_out=held,
-        r2=r2,
-        mape=mape,
-        given_r2=given_r2,
-        given_mape=given_mape,
-        fitted=is_better,
-        why=said if is_better else "the model given foretells the reports held out at least as well, and is kept",
-    )
+        return chosen._replace(why=f"the default model is kept: {why}")
+    held = len(used) // _HELD_OUT
+    fitted = _least_squares(predictors[:-held], used[:-held])
+    (r2, mape), (given_r2, given_mape) = (_errors(model, predictors[-held:], used[-held:]) for model in (fitted, old))
+    chosen = chosen._replace(held_out=held, r2=r2, mape=mape, given_r2=given_r2, given_mape=given_mape)
+    if r2 <= given_r2:
+        why = f"the default model is kept: its R2 on held-out reports is {given_r2:.3g}, that of the fit {r2:.3g}"
+        return chosen._replace(why=why)
+    best = _least_squares(predictors, used)
+    why = f"its R2 on held-out reports is {r2:.3g}, that of the default model {given_r2:.3g}"
+    return chosen._replace(base=float(best[0]), coefficients=tuple(best[1:].tolist()), fitted=True, why=why)
 
 
 def _unfit(predictors: FloatArray, used: FloatArray) -> str:
-    """Why nothing can be learnt from these; empty when it can."""
+    """Return why the reports do not determine the costs; empty when they do."""
     if len(used) < FEWEST_REPORTS:
-        return f"{len(used)} usable reports, at least {FEWEST_REPORTS} are needed"
+        return f"{len(used)} usable reports, {FEWEST_REPORTS} needed"
     last = len(used) // _HELD_OUT
-    for part, which in ((used[:-last], "to learn from"), (used[-last:], "held out")):
+    for part, which in ((used[:-last], "of the fit"), (used[-last:], "held out")):
         if np.ptp(part) == 0:
             return f"the usage is {part[0]:g} in every report {which}"
     varying = np.ptp(predictors, axis=0) > 0
@@ -189,58 +158,40 @@ def _unfit(predictors: FloatArray, used: FloatArray) -> str:
     together = _collinear(predictors[:, varying])
     if together.any():
         names = [PREDICTORS[i] for i in np.flatnonzero(varying)[together].tolist()]
-        return f"{', '.join(names)} rise and fall together, so what each costs cannot be told"
+        return f"{', '.join(names)} are collinear, so their costs cannot be told apart"
     return ""
 
 
 def _collinear(predictors: FloatArray) -> BoolArray:
-    """Which columns the others account for."""
+    """Find the columns that are linear combinations of the others."""
     scaled = (predictors - predictors.mean(axis=0)) / predictors.std(axis=0)
     left = []
     for column in range(scaled.shape[1]):
         others = np.delete(scaled, column, axis=1)
         weights, *_ = np.linalg.lstsq(others, scaled[:, column], rcond=None)
         left.append(float(np.mean((scaled[:, column] - others @ weights) ** 2)))
-    return np.array(left) < _TELLS_APART
+    return np.array(left) < _COLLINEAR
 
 
 def _least_squares(predictors: FloatArray, used: FloatArray) -> FloatArray:
-    """Base and coefficients (6,), none negative, that come closest."""
+    """Fit base and coefficients (6,), none negative."""
     columns = np.column_stack([np.ones(len(predictors)), predictors])
     scale = columns.max(axis=0)
-    scale[scale == 0] = 1.0  # nobody has any of it, and it costs nothing
+    scale[scale == 0] = 1.0  # always 0: costs nothing
     found, _ = nnls(columns / scale, used)
     return np.asarray(found / scale)
 
 
 def _errors(model: FloatArray, predictors: FloatArray, used: FloatArray) -> tuple[float, float | None]:
-    """R2, and the mean of |error| as a fraction of what was used, over reports that used any."""
+    """Return R2, and the mean absolute error relative to usage over the reports with any (None without)."""
     wrong = used - (model[0] + predictors @ model[1:])
-    spread = float(((used - used.mean()) ** 2).sum())
-    r2 = 1.0 - float((wrong**2).sum()) / spread
+    r2 = 1.0 - float((wrong**2).sum()) / float(((used - used.mean()) ** 2).sum())
     some = used > 0
     return r2, float(np.mean(np.abs(wrong[some]) / used[some])) if some.any() else None
 
 
-def _row(broker_class: str, fit: ResourceFit) -> tuple[object, ...]:
-    return (
-        broker_class,
-        fit.resource,
-        fit.base,
-        *fit.coefficients,
-        fit.reports,
-        fit.held_out,
-        fit.r2,
-        fit.mape,
-        fit.given_r2,
-        fit.given_mape,
-        fit.fitted,
-        fit.why,
-    )
-
-
 def _thinned(reports: DataFrame, limits: list[Column]) -> DataFrame:
-    """At most about `MOST_REPORTS` of each class: of n times as many, those whose hash is a multiple of n."""
+    """Sample about `MOST_REPORTS` of each class by hash."""
     names = [f"class_{name}" for name in LIMITS]
     keyed = reports.withColumns(dict(zip(names, limits, strict=True)))
     counts = keyed.groupBy(*names).agg(f.ceil(f.count("*") / MOST_REPORTS).alias("one_in"))
