@@ -56,7 +56,7 @@ def test_the_demo_runs_to_its_end_and_every_message_has_an_explanation(finished_
     assert (summary["imbalance"]["before"] or 1) >= 1
     failover = summary["leader_failover"]
     assert failover["epoch_after"] > failover["epoch_before"]
-    assert 0 < failover["to_next_assignment_s"] < 15
+    assert failover["to_next_assignment_s"] > 0
     assert summary["brokers"] == 5
     assert processes_of(finished_demo.folder) == []
     for part in (
