@@ -14,8 +14,8 @@ _BETWEEN_STATISTICS_S = 0.005
 
 @rule(
     "opening-is-told",
-    "If there is `opening`: an owner answer is held back, and the topic is in it; the same between the answer and the"
-    " moment at which the topic is in `topics`, however long its opening takes.",
+    "If there is `opening`: an owner answer is held back, and the topic is in it. It stays there after the answer,"
+    " until it is in `topics`, however long its opening takes.",
     Need.PROBE,
 )
 async def opening_is_told(stage: Stage) -> None:
