@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from loadmanager.errors import ConfigurationError
+from loadmanager.config.base import without_password
+from loadmanager.errors import ConfigurationError, HistoryError
+from loadmanager.history.files import Directory
 from loadmanager.history.schemas import TABLES
 
 _SUMMARY = "summary.json"
@@ -20,9 +22,10 @@ def located(url: str, master: str | None) -> str:
 
 
 def require_history(url: str, master: str | None) -> None:
-    """Raises `ConfigurationError` where there is none; what is not of this machine only Spark can look at."""
+    """Raises `ConfigurationError` where there is none, or its file system cannot be reached."""
     path = _on_this_machine(url, master)
     if path is None:
+        _require_directory("HISTORY", url)
         return
     if not path.is_dir():
         why = "is a file, and a history is a directory" if path.exists() else "there is no such directory"
@@ -35,6 +38,7 @@ def require_room(out: str, master: str | None) -> None:
     """Raises `ConfigurationError` where nothing can be written."""
     path = _on_this_machine(out, master)
     if path is None:
+        _reach("--out", out)
         return
     there = next(each for each in (path, *path.parents) if os.path.exists(each))  # noqa: PTH110 - where nothing may be looked at, Path raises
     if not there.is_dir():
@@ -48,6 +52,20 @@ def require_run(out: str, master: str | None) -> None:
     path = _on_this_machine(out, master)
     if path is not None and not (path / _SUMMARY).is_file():
         raise ConfigurationError(f"--out {out}: there is no {_SUMMARY}: has the pipeline been run into it?")
+
+
+def _require_directory(name: str, url: str) -> None:
+    if not _reach(name, url):
+        raise ConfigurationError(f"{name} {without_password(url)}: there is no such directory")
+
+
+def _reach(name: str, url: str) -> bool:
+    """Return whether the directory of a URL exists. Raises `ConfigurationError` without access or an answer."""
+    try:
+        return "://" not in url or Directory.of(url).exists()
+    except (HistoryError, OSError) as error:
+        why = without_password(" ".join(str(error).split()))
+        raise ConfigurationError(f"{name} {without_password(url)}: cannot be reached: {why[:300]}") from None
 
 
 def _on_this_machine(url: str, master: str | None) -> Path | None:

@@ -32,6 +32,9 @@ SINCE_KEY = b"loadmanager.since_ms"
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 """Filesystems in which a file cannot be seen before it is closed, and where renaming would be copying."""
 
+_PARAMETERS = {"s3": "allow_delayed_open=true", "gs": "retry_limit_seconds=60"}
+"""Parameters of Arrow's URLs by their schemes."""
+
 _PARTITION = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=([01]\d|2[0-3])")
 _NAME = re.compile(r"(\d{10,})-(\d{12,})-(\d{12,})-([-.\w]*)\.parquet", re.ASCII)
 _COMPACTED = "compacted"
@@ -112,6 +115,12 @@ def _without_originals(files: list[HistoryFile]) -> list[HistoryFile]:
     return [file for file in files if not any(each.stands_for(file) for each in compacted[file.hour_ms, file.epoch])]
 
 
+def _with_defaults(url: str) -> str:
+    """Add the parameters of `_PARAMETERS` that a URL does not have."""
+    key, equals, value = _PARAMETERS.get(url.partition(":")[0], "").partition("=")
+    return url if not key or f"{key}=" in url else f"{url}{'&' if '?' in url else '?'}{key}{equals}{value}"
+
+
 class Directory:
     """The root of a history in any filesystem of Arrow."""
 
@@ -128,13 +137,13 @@ class Directory:
     def of(cls, url: str) -> Directory:
         """Return the directory at a path or a URL of a file system that Arrow has. Raises `HistoryError`.
 
-        `s3a://`, which Hadoop says, is `s3://`.
+        `s3a://`, as Hadoop has it, is `s3://`. Small files go to S3 in one request; GCS is given up after a minute.
         """
         if url.startswith("file:/") or "://" not in url:
             path = f"/{url.removeprefix('file:').lstrip('/')}" if url.startswith("file:/") else url
             return cls(fs.LocalFileSystem(), str(Path(path).absolute()))
         try:
-            filesystem, root = fs.FileSystem.from_uri(re.sub("^s3a:", "s3:", url))
+            filesystem, root = fs.FileSystem.from_uri(_with_defaults(re.sub("^s3a:", "s3:", url)))
         except (pa.ArrowException, OSError, ValueError) as error:
             from loadmanager.config.base import without_password  # noqa: PLC0415 - Spark's workers have no settings
 

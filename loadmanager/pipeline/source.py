@@ -93,7 +93,9 @@ class HistoryDataSource(DataSource):
         self.columns = [name.strip() for name in options.get("columns", "").split(",") if name.strip()]
         self.url = options.get("path", "")
         if not self.url or not Directory.of(self.url).exists():
-            raise PipelineError(f"{self.url or '.load()'}: there is no history: no such directory")
+            from loadmanager.config.base import without_password  # noqa: PLC0415 - few need it, and it takes a second
+
+            raise PipelineError(f"{without_password(self.url) or '.load()'}: there is no history: no such directory")
 
     @classmethod
     def name(cls) -> str:

@@ -55,13 +55,28 @@ def test_what_is_read_again_has_to_be_there(tmp_path: Path) -> None:
     require_run(str(tmp_path), None)
 
 
-def test_what_is_not_of_this_machine_is_left_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    for url, master in (("s3a://bucket/x", None), ("/on/hdfs", "yarn"), ("/on/hdfs", "spark://host:7077")):
-        require_history(url, master)
-        require_room(url, master)
-        require_run(url, master)
+def test_a_path_on_a_cluster_is_left_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    for master in ("yarn", "spark://host:7077"):
+        require_history("/on/hdfs", master)
+        require_room("/on/hdfs", master)
+        require_run("/on/hdfs", master)
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     require_history("/on/hdfs", None)
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("abc://bucket/history", "cannot be reached: .*Unrecognized filesystem type"),
+        ("hdfs://127.0.0.1:1/history", "cannot be reached: "),
+        ("s3://user:secret@bucket/x?endpoint_override=127.0.0.1:1&scheme=http&region=us-east-1", "cannot be reached: "),
+    ],
+)
+def test_a_url_that_cannot_be_reached_is_refused_without_its_password(url: str, why: str) -> None:
+    for require, name in ((require_history, "HISTORY"), (require_room, "--out")):
+        with pytest.raises(ConfigurationError, match=f"^{name} .*{why}") as raised:
+            require(url, None)
+        assert "secret" not in str(raised.value)
 
 
 @pytest.mark.parametrize("command", ["run", "stream"])
