@@ -61,7 +61,7 @@ def plan(*steps: Unload, staying: Sequence[str] = ()) -> Plan:
 
 
 @dataclass(slots=True)
-class Leader:
+class DrainsHarness:
     """Drains with what they look at, and a driver that does nothing until it is told to. `noting` is given all that
     the machine asks with; `make_step` makes its steps, if it is there.
     """
@@ -124,8 +124,8 @@ class AnyOrder(RuleBasedStateMachine):
         self.asked: list[GiveAway | BringHome] = []
         self.ending: list[EndDrain] = []
 
-    def new_leader(self, **values: Any) -> Leader:  # noqa: ANN401 - any field
-        return Leader(**values)
+    def new_leader(self, **values: Any) -> DrainsHarness:  # noqa: ANN401 - any field
+        return DrainsHarness(**values)
 
     def step(self, event: Event) -> None:
         for told in self.leader.step(event):

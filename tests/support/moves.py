@@ -45,7 +45,7 @@ Ask = Callable[..., Any]
 
 
 @dataclass(slots=True)
-class Leader:
+class MovesHarness:
     """`noting` is given all that the machine asks with; `make_step` makes its steps, if it is there. `preparing` are
     those who are given time to prepare.
     """
@@ -124,7 +124,7 @@ class Whatever:
     operators that cancel. `wanted` are all moves, `outcomes` those that have ended.
     """
 
-    leader: Leader
+    leader: MovesHarness
     data: st.DataObject
     wanted: list[Move] = field(default_factory=list)
     outcomes: dict[Move, object] = field(default_factory=dict)

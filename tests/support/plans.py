@@ -48,7 +48,7 @@ def plan(steps: int = 3, kind: str = "moves", version: int = 1) -> KeptPlan:
 
 
 @dataclass(slots=True)
-class Leader:
+class PlansHarness:
     """Plans with what they are compared with, and a driver that does nothing until it is told to. `noting` is given all
     that the machine asks with; `make_step` makes its steps, if it is there.
     """
@@ -110,8 +110,8 @@ class AnyOrder(RuleBasedStateMachine):
         self.plan = self.leader.plans.keep(plan(steps))
         self.begun: list[BeginStep] = []
 
-    def new_leader(self, **values: Any) -> Leader:  # noqa: ANN401 - any field
-        return Leader(**values)
+    def new_leader(self, **values: Any) -> PlansHarness:  # noqa: ANN401 - any field
+        return PlansHarness(**values)
 
     def step(self, event: Event) -> None:
         was_executing = self.plan.state == "executing"

@@ -42,7 +42,7 @@ BUNDLE = "t/ns/b"
 
 
 @dataclass(slots=True)
-class Leader(APicture):
+class AssignmentsHarness(APicture):
     """Assignments with their records, and a driver that does nothing until it is told to."""
 
     to_do: list[Instruction] = field(default_factory=list)
@@ -100,16 +100,16 @@ def plan_of(bundles: list[str], destinations: Mapping[str, Registration]) -> Pla
 
 
 @pytest.fixture
-def leader() -> Leader:
-    return Leader()
+def leader() -> AssignmentsHarness:
+    return AssignmentsHarness()
 
 
-def asked(leader: Leader) -> None:
+def asked(leader: AssignmentsHarness) -> None:
     """A bundle is asked for, and about to be decided."""
     leader.step(Ask(BUNDLE), Signal.TIME)
 
 
-def test_a_bundle_that_is_asked_for_is_decided_written_and_answered(leader: Leader) -> None:
+def test_a_bundle_that_is_asked_for_is_decided_written_and_answered(leader: AssignmentsHarness) -> None:
     assert (leader.machine.wake_s, leader.machine.is_assigning(100.0)) == (None, False)
     assert leader.step(Ask(BUNDLE)) == []
     assert (leader.machine.wake_s, leader.machine.is_assigning(100.0)) == (100.0, True), "at once"
@@ -128,7 +128,7 @@ def test_a_bundle_that_is_asked_for_is_decided_written_and_answered(leader: Lead
 
 
 def test_what_is_asked_for_in_one_moment_is_decided_together_and_written_once_for_each_namespace(
-    leader: Leader,
+    leader: AssignmentsHarness,
 ) -> None:
     leader.step(Ask("t/1/a"), Ask("t/1/b", non_persistent=True), Ask("t/2/a"), Ask("t/1/a", non_persistent=True))
     leader.step(Ask("t/1/b"))
@@ -145,7 +145,7 @@ def test_what_is_asked_for_in_one_moment_is_decided_together_and_written_once_fo
     assert {write.reason for write in writes} == {OwnershipReason.LOOKUP.value}
 
 
-def test_one_batch_at_a_time_and_whoever_asks_for_what_is_in_it_shares_its_answer(leader: Leader) -> None:
+def test_one_batch_at_a_time_and_whoever_asks_for_what_is_in_it_shares_its_answer(leader: AssignmentsHarness) -> None:
     asked(leader)
     assert leader.step(Ask(BUNDLE), PlaceSoon([BUNDLE]), Ask("t/ns/c"), Signal.TIME) == []
     assert leader.machine.wake_s is None
@@ -161,7 +161,7 @@ def test_one_batch_at_a_time_and_whoever_asks_for_what_is_in_it_shares_its_answe
 
 
 def test_lookups_come_first_and_what_nobody_waits_for_takes_the_places_that_are_left(
-    leader: Leader, monkeypatch: pytest.MonkeyPatch
+    leader: AssignmentsHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(assignments, "_BATCH", 3)
     leader.step(PlaceSoon(["t/ns/1", "t/ns/2", "t/ns/3"]), Ask("t/ns/3"), Ask("t/ns/4"), PlaceSoon(["t/ns/4"]))
@@ -176,7 +176,7 @@ def test_lookups_come_first_and_what_nobody_waits_for_takes_the_places_that_are_
 
 
 def test_where_many_wait_those_of_one_namespace_are_in_one_batch_and_no_namespace_is_passed_over(
-    leader: Leader, monkeypatch: pytest.MonkeyPatch
+    leader: AssignmentsHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(assignments, "_BATCH", 3)
     leader.step(*(Ask(f"t/{namespace}/{bundle}") for bundle in "abcd" for namespace in (1, 2)), Signal.TIME)
@@ -196,7 +196,7 @@ def test_where_many_wait_those_of_one_namespace_are_in_one_batch_and_no_namespac
     ]
 
 
-def test_who_may_have_no_broker_is_told_why(leader: Leader) -> None:
+def test_who_may_have_no_broker_is_told_why(leader: AssignmentsHarness) -> None:
     asked(leader)
     leader.decide({})
     outcome = leader.answer()
@@ -206,7 +206,7 @@ def test_who_may_have_no_broker_is_told_why(leader: Leader) -> None:
 
 @pytest.mark.parametrize("state", ["owned", "owned by one who has gone", "released"])
 def test_a_bundle_that_was_not_given_away_because_it_has_an_owner_by_now_is_that_owners(
-    leader: Leader, state: str
+    leader: AssignmentsHarness, state: str
 ) -> None:
     asked(leader)
     owned = leader.records[BUNDLE] = assign(FREE, B, STAMP)
@@ -219,7 +219,7 @@ def test_a_bundle_that_was_not_given_away_because_it_has_an_owner_by_now_is_that
     assert outcome == owned if state == "owned" else isinstance(outcome, Verdict)
 
 
-def test_a_decision_that_fails_is_told_to_all_of_its_batch_and_the_next_one_is_made(leader: Leader) -> None:
+def test_a_decision_that_fails_is_told_to_all_of_its_batch_and_the_next_one_is_made(leader: AssignmentsHarness) -> None:
     leader.step(Ask("t/ns/1"), Ask("t/ns/2"), Signal.TIME, Ask("t/ns/3"))
     decide = leader.take()
     assert isinstance(decide, Decide)
@@ -230,7 +230,7 @@ def test_a_decision_that_fails_is_told_to_all_of_its_batch_and_the_next_one_is_m
     leader.decide({"t/ns/3": A})
 
 
-def test_a_broker_that_has_left_by_then_is_given_nothing(leader: Leader) -> None:
+def test_a_broker_that_has_left_by_then_is_given_nothing(leader: AssignmentsHarness) -> None:
     asked(leader)
     leader.decide({BUNDLE: A})
     leader.goes(A)
@@ -239,7 +239,7 @@ def test_a_broker_that_has_left_by_then_is_given_nothing(leader: Leader) -> None
     assert BUNDLE not in leader.records
 
 
-def test_a_bundle_whose_owner_has_gone_is_given_away_in_one_step_and_no_other(leader: Leader) -> None:
+def test_a_bundle_whose_owner_has_gone_is_given_away_in_one_step_and_no_other(leader: AssignmentsHarness) -> None:
     for bundle, owner in (("t/ns/1", A), ("t/ns/2", B)):
         leader.records[bundle] = assign(FREE, owner, STAMP)
     leader.goes(A)
@@ -255,7 +255,7 @@ def test_a_bundle_whose_owner_has_gone_is_given_away_in_one_step_and_no_other(le
     assert leader.records["t/ns/2"].version == 1
 
 
-def test_what_became_of_a_write_is_told_whatever_it_is(leader: Leader) -> None:
+def test_what_became_of_a_write_is_told_whatever_it_is(leader: AssignmentsHarness) -> None:
     asked(leader)
     leader.decide({BUNDLE: A})
     write = leader.take()
@@ -265,7 +265,7 @@ def test_what_became_of_a_write_is_told_whatever_it_is(leader: Leader) -> None:
 
 
 def test_bundles_that_wait_for_their_broker_are_kept_for_it_or_go_back_to_it_before_others_are_decided(
-    leader: Leader,
+    leader: AssignmentsHarness,
 ) -> None:
     away = Registration(BrokerId("c:1"), 3)
     for bundle, owner in (("t/ns/1", A), ("t/ns/2", away), ("t/ns/3", B)):
@@ -292,7 +292,7 @@ def test_bundles_that_wait_for_their_broker_are_kept_for_it_or_go_back_to_it_bef
 
 
 def test_if_a_whole_batch_waits_for_a_broker_the_next_one_comes(
-    leader: Leader, monkeypatch: pytest.MonkeyPatch
+    leader: AssignmentsHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(assignments, "_BATCH", 1)
     leader.records[BUNDLE] = assign(FREE, A, STAMP)
@@ -303,7 +303,7 @@ def test_if_a_whole_batch_waits_for_a_broker_the_next_one_comes(
     assert isinstance(decide, Decide)
 
 
-def test_after_a_term_nobody_waits_and_nothing_of_it_is_taken_for_the_next_ones(leader: Leader) -> None:
+def test_after_a_term_nobody_waits_and_nothing_of_it_is_taken_for_the_next_ones(leader: AssignmentsHarness) -> None:
     leader.step(Ask(BUNDLE), Signal.TIME, Ask("t/ns/c"), PlaceSoon(["t/ns/d"]))
     former = leader.take()
     assert isinstance(former, Decide)
@@ -321,7 +321,7 @@ def test_after_a_term_nobody_waits_and_nothing_of_it_is_taken_for_the_next_ones(
 @given(st.data())
 def test_whatever_happens_everybody_is_answered_once_and_nobody_loses_what_it_serves(data: st.DataObject) -> None:
     """A driver that does what it is told in any order, brokers that come and go, decisions and writes that fail."""
-    leader, waited_for = Leader(), set[str]()
+    leader, waited_for = AssignmentsHarness(), set[str]()
     names = [f"t/{namespace}/{number}" for namespace in (1, 2) for number in range(3)]
     for _ in range(data.draw(st.integers(1, 40))):
         bundle = data.draw(st.sampled_from(names))
@@ -355,14 +355,14 @@ def test_whatever_happens_everybody_is_answered_once_and_nobody_loses_what_it_se
     assert waited_for == set()
 
 
-def _hear(leader: Leader, waited_for: set[str]) -> None:
+def _hear(leader: AssignmentsHarness, waited_for: set[str]) -> None:
     """Answers are for those who wait, once."""
     for answer in [each for each in leader.to_do if isinstance(each, Answer)]:
         waited_for.remove(answer.bundle)
         leader.to_do.remove(answer)
 
 
-def _do(leader: Leader, data: st.DataObject) -> None:
+def _do(leader: AssignmentsHarness, data: st.DataObject) -> None:
     """One of the instructions, whichever."""
     instruction = leader.to_do.pop(data.draw(st.integers(0, len(leader.to_do) - 1)))
     fails = data.draw(st.sampled_from([False, False, True]))

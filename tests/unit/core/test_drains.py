@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from support.drains import MOVED, PROCESS, STALE, STAYS, A, AnyOrder, B, C, Leader, away, drained, home, plan
+from support.drains import MOVED, PROCESS, STALE, STAYS, A, AnyOrder, B, C, DrainsHarness, away, drained, home, plan
 
 from loadmanager.core.controls import Controls, DrainOrder
 from loadmanager.core.leading.drains import (
@@ -30,11 +30,11 @@ from loadmanager.core.reasons import OwnershipReason
 
 
 @pytest.fixture
-def leader() -> Leader:
-    return Leader()
+def leader() -> DrainsHarness:
+    return DrainsHarness()
 
 
-def test_nothing_is_looked_at_while_nothing_is_wished(leader: Leader) -> None:
+def test_nothing_is_looked_at_while_nothing_is_wished(leader: DrainsHarness) -> None:
     assert leader.drains.wake_s is None
     assert leader.look() == []
     leader.controls = drained(A)
@@ -42,7 +42,7 @@ def test_nothing_is_looked_at_while_nothing_is_wished(leader: Leader) -> None:
     assert leader.drains.wake_s == leader.now_s, "at once"
 
 
-def test_a_drain_begins_and_its_bundles_are_decided_on_and_moved(leader: Leader) -> None:
+def test_a_drain_begins_and_its_bundles_are_decided_on_and_moved(leader: DrainsHarness) -> None:
     leader.controls = drained(A)
     assert leader.look() == [GiveAway((A.broker,), 4, frozenset())]
     assert leader.drains.wake_s is None, "not before it is decided"
@@ -56,7 +56,7 @@ def test_a_drain_begins_and_its_bundles_are_decided_on_and_moved(leader: Leader)
     assert leader.look(0.0) == [GiveAway((A.broker,), 2, frozenset({"t/1", "t/2"}))]
 
 
-def test_no_more_are_asked_for_while_more_than_half_of_the_window_is_moving(leader: Leader) -> None:
+def test_no_more_are_asked_for_while_more_than_half_of_the_window_is_moving(leader: DrainsHarness) -> None:
     leader.draining("t/1", "t/2", "t/3", "t/4")
     assert leader.look() == []
     leader.step(MoveEnded("t/4", MOVED))
@@ -66,13 +66,13 @@ def test_no_more_are_asked_for_while_more_than_half_of_the_window_is_moving(lead
     assert leader.look(0.0) == [GiveAway((A.broker,), 2, frozenset({"t/2", "t/3"}))]
 
 
-def test_only_as_many_begin_as_were_asked_for(leader: Leader) -> None:
+def test_only_as_many_begin_as_were_asked_for(leader: DrainsHarness) -> None:
     leader.controls = drained(A)
     leader.look()
     assert len(leader.step(Planned(plan(*(away(f"t/{number}") for number in range(9)))))) == 4
 
 
-def test_what_came_of_a_drain_is_counted(leader: Leader) -> None:
+def test_what_came_of_a_drain_is_counted(leader: DrainsHarness) -> None:
     drain = leader.draining("t/1", "t/2", "t/3")
     assert (leader.drains.state(drain, 3), drain.rate_per_s(leader.now_s)) == ("draining", 0.0)
     leader.now_s += 2.0
@@ -105,7 +105,9 @@ def test_the_rate_is_of_the_last_minute_and_of_no_more_than_a_thousand_bundles()
         (Failed(RuntimeError("lost")), "lost"),
     ],
 )
-def test_a_bundle_that_did_not_leave_is_given_a_rest_and_says_why(leader: Leader, outcome: Outcome, why: str) -> None:
+def test_a_bundle_that_did_not_leave_is_given_a_rest_and_says_why(
+    leader: DrainsHarness, outcome: Outcome, why: str
+) -> None:
     drain = leader.draining("t/1")
     leader.step(MoveEnded("t/1", outcome))
     assert (drain.moved, drain.failed, leader.drains.blocked(drain)) == (0, 1, {"t/1": why})
@@ -119,7 +121,7 @@ def test_a_bundle_that_did_not_leave_is_given_a_rest_and_says_why(leader: Leader
     assert (drain.moved, drain.failed, leader.drains.blocked(drain)) == (1, 1, {})
 
 
-def test_a_bundle_that_no_other_broker_may_own_is_given_a_rest_and_says_why(leader: Leader) -> None:
+def test_a_bundle_that_no_other_broker_may_own_is_given_a_rest_and_says_why(leader: DrainsHarness) -> None:
     leader.controls = drained(A)
     leader.owners = {"t/1": A, "t/2": C}
     leader.look()
@@ -130,7 +132,7 @@ def test_a_bundle_that_no_other_broker_may_own_is_given_a_rest_and_says_why(lead
     assert leader.look() == [GiveAway((A.broker,), 4, frozenset({"t/1", "t/2", "t/gone"}))]
 
 
-def test_a_bundle_that_leaves_after_all_has_no_rest_where_it_is_then(leader: Leader) -> None:
+def test_a_bundle_that_leaves_after_all_has_no_rest_where_it_is_then(leader: DrainsHarness) -> None:
     drain = leader.draining("t/1")
     leader.step(MoveEnded("t/1", CalledOff("cancelled")))
     leader.look()
@@ -140,7 +142,7 @@ def test_a_bundle_that_leaves_after_all_has_no_rest_where_it_is_then(leader: Lea
     assert leader.look() == [GiveAway((A.broker,), 4, frozenset())]
 
 
-def test_a_rest_that_is_over_is_not_kept(leader: Leader) -> None:
+def test_a_rest_that_is_over_is_not_kept(leader: DrainsHarness) -> None:
     drain = leader.draining()
     leader.owners["t/1"] = A
     leader.look()
@@ -150,7 +152,7 @@ def test_a_rest_that_is_over_is_not_kept(leader: Leader) -> None:
     assert leader.drains.blocked(drain) == {}
 
 
-def test_a_stale_step_is_planned_again_but_not_at_once(leader: Leader) -> None:
+def test_a_stale_step_is_planned_again_but_not_at_once(leader: DrainsHarness) -> None:
     drain = leader.draining("t/1")
     leader.step(MoveEnded("t/1", STALE))
     assert (drain.moved, drain.failed, leader.drains.blocked(drain)) == (0, 0, {})
@@ -158,7 +160,7 @@ def test_a_stale_step_is_planned_again_but_not_at_once(leader: Leader) -> None:
     assert leader.look() == [GiveAway((A.broker,), 4, frozenset())]
 
 
-def test_a_drain_that_is_wished_no_more_withdraws_its_moves_and_leaves_no_rest(leader: Leader) -> None:
+def test_a_drain_that_is_wished_no_more_withdraws_its_moves_and_leaves_no_rest(leader: DrainsHarness) -> None:
     drain = leader.draining("t/1", "t/2")
     leader.step(MoveEnded("t/1", CalledOff("cancelled")))
     leader.controls = Controls()
@@ -174,14 +176,14 @@ def test_a_drain_that_is_wished_no_more_withdraws_its_moves_and_leaves_no_rest(l
     assert (anew.since_s, anew.failed) == (60.0, 0)
 
 
-def test_a_drain_that_is_lifted_while_it_is_decided_on_begins_nothing(leader: Leader) -> None:
+def test_a_drain_that_is_lifted_while_it_is_decided_on_begins_nothing(leader: DrainsHarness) -> None:
     leader.controls = drained(A)
     leader.look()
     leader.controls = Controls()
     assert leader.step(Planned(plan(away("t/1")))) == []
 
 
-def test_of_two_drains_only_the_one_that_is_lifted_withdraws_its_moves_and_begins_none(leader: Leader) -> None:
+def test_of_two_drains_only_the_one_that_is_lifted_withdraws_its_moves_and_begins_none(leader: DrainsHarness) -> None:
     leader.draining("t/1")
     leader.controls = drained(A, B)
     (asked,) = leader.look()
@@ -192,7 +194,7 @@ def test_of_two_drains_only_the_one_that_is_lifted_withdraws_its_moves_and_begin
     assert [each for each in leader.look() if isinstance(each, WithdrawMove)] == [WithdrawMove("t/1")]
 
 
-def test_a_drain_begins_also_behind_one_that_ends(leader: Leader) -> None:
+def test_a_drain_begins_also_behind_one_that_ends(leader: DrainsHarness) -> None:
     leader.controls = drained(A)
     leader.processes[A.broker] += 1
     assert leader.look() == [EndDrain(A.broker, 50.0)]
@@ -200,14 +202,14 @@ def test_a_drain_begins_also_behind_one_that_ends(leader: Leader) -> None:
     assert leader.look() == [GiveAway((B.broker,), 4, frozenset())]
 
 
-def test_a_wish_that_was_taken_back_and_made_again_between_two_looks_is_another_drain(leader: Leader) -> None:
+def test_a_wish_that_was_taken_back_and_made_again_between_two_looks_is_another_drain(leader: DrainsHarness) -> None:
     drain = leader.draining("t/1")
     leader.controls = drained(A, since_s=60.0)
     assert leader.look() == [WithdrawMove("t/1"), GiveAway((A.broker,), 3, frozenset({"t/1"}))]
     assert leader.drains.find(A.broker) is not drain
 
 
-def test_a_drain_ends_when_another_process_of_the_broker_registers(leader: Leader) -> None:
+def test_a_drain_ends_when_another_process_of_the_broker_registers(leader: DrainsHarness) -> None:
     leader.draining("t/1", broker=B)
     leader.controls = drained(A, B)
     leader.registrations[B.broker] = replace(B, incarnation=9)
@@ -227,7 +229,7 @@ def test_a_drain_ends_when_another_process_of_the_broker_registers(leader: Leade
 
 
 @pytest.mark.parametrize("is_new", [False, True])
-def test_a_lost_session_ends_no_drain(leader: Leader, is_new: bool) -> None:  # noqa: FBT001 - a case
+def test_a_lost_session_ends_no_drain(leader: DrainsHarness, is_new: bool) -> None:  # noqa: FBT001 - a case
     """Whoever leads when the broker is away, or when it is back."""
     drain = None if is_new else leader.draining("t/1")
     leader.controls = drained(A)
@@ -244,20 +246,20 @@ def test_a_lost_session_ends_no_drain(leader: Leader, is_new: bool) -> None:  # 
 
 
 @pytest.mark.parametrize(("ordered", "seen"), [(0, PROCESS), (PROCESS, 0)])
-def test_a_process_that_is_not_known_is_no_other_process(leader: Leader, ordered: int, seen: int) -> None:
+def test_a_process_that_is_not_known_is_no_other_process(leader: DrainsHarness, ordered: int, seen: int) -> None:
     leader.controls = Controls(draining={A.broker: DrainOrder(50.0, ordered)})
     leader.processes[A.broker] = seen
     assert leader.look() == [GiveAway((A.broker,), 4, frozenset())]
 
 
-def test_what_was_decided_for_a_life_that_is_over_moves_nothing_of_the_next_one(leader: Leader) -> None:
+def test_what_was_decided_for_a_life_that_is_over_moves_nothing_of_the_next_one(leader: DrainsHarness) -> None:
     leader.controls = drained(A)
     leader.look()
     back = replace(A, incarnation=9)
     assert leader.step(Planned(plan(away("t/1", back), away("t/2", C)))) == []
 
 
-def test_pinned_bundles_are_brought_home_after_what_drains_need(leader: Leader) -> None:
+def test_pinned_bundles_are_brought_home_after_what_drains_need(leader: DrainsHarness) -> None:
     leader.controls = replace(drained(A), pinned={"t/1": A.broker, "t/2": C.broker})
     leader.owners = {"t/1": A, "t/2": B}
     leader.look()
@@ -272,7 +274,7 @@ def test_pinned_bundles_are_brought_home_after_what_drains_need(leader: Leader) 
     assert drain.moved == 0
 
 
-def test_pinned_bundles_are_looked_after_though_a_drain_could_not_be_decided_on(leader: Leader) -> None:
+def test_pinned_bundles_are_looked_after_though_a_drain_could_not_be_decided_on(leader: DrainsHarness) -> None:
     leader.controls = replace(drained(A), pinned={"t/2": C.broker})
     leader.owners = {"t/2": B}
     leader.look()
@@ -283,7 +285,7 @@ def test_pinned_bundles_are_looked_after_though_a_drain_could_not_be_decided_on(
 
 @pytest.mark.parametrize("pinned", [{"t/1": A.broker}, {"t/free": A.broker}, {"t/1": BrokerId("gone:1")}])
 def test_a_pinned_bundle_that_is_at_home_or_free_or_whose_home_is_not_there_stays(
-    leader: Leader, pinned: dict[str, BrokerId]
+    leader: DrainsHarness, pinned: dict[str, BrokerId]
 ) -> None:
     leader.controls = Controls(pinned=pinned)
     leader.owners = {"t/1": A}
@@ -291,7 +293,7 @@ def test_a_pinned_bundle_that_is_at_home_or_free_or_whose_home_is_not_there_stay
     assert leader.drains.wake_s == leader.now_s + PAUSE_S, "it is looked at again"
 
 
-def test_a_pinned_bundle_that_stays_is_given_a_rest_and_blocks_no_drain(leader: Leader) -> None:
+def test_a_pinned_bundle_that_stays_is_given_a_rest_and_blocks_no_drain(leader: DrainsHarness) -> None:
     leader.controls = replace(drained(A), pinned={"t/1": B.broker})
     leader.owners = {"t/1": A}
     leader.look()
@@ -305,12 +307,12 @@ def test_a_pinned_bundle_that_stays_is_given_a_rest_and_blocks_no_drain(leader: 
     assert leader.look(REST_S) == [BringHome(4, frozenset())]
 
 
-def test_another_goes_on_with_what_one_remembered(leader: Leader) -> None:
+def test_another_goes_on_with_what_one_remembered(leader: DrainsHarness) -> None:
     drain = leader.draining("t/1", "t/2")
     leader.step(MoveEnded("t/1", CalledOff("cancelled")))
     del leader.registrations[A.broker]
     leader.look()
-    other = Leader(controls=leader.controls, registrations=leader.registrations, now_s=leader.now_s)
+    other = DrainsHarness(controls=leader.controls, registrations=leader.registrations, now_s=leader.now_s)
     other.drains.restore(leader.drains.remembered())
     assert other.drains.remembered() == leader.drains.remembered()
     assert other.drains.blocked(drain) == {"t/1": "cancelled"}

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.moves import DEADLINE_S, LOST, PREPARE_S, STAMP, A, B, C, Leader, Whatever
+from support.moves import DEADLINE_S, LOST, PREPARE_S, STAMP, A, B, C, MovesHarness, Whatever
 
 from loadmanager.core.leading.moves import (
     AskOwner,
@@ -39,11 +39,11 @@ from loadmanager.core.reasons import OwnershipReason
 
 
 @pytest.fixture
-def leader() -> Leader:
-    return Leader()
+def leader() -> MovesHarness:
+    return MovesHarness()
 
 
-def test_a_move_is_released_asked_for_and_completed(leader: Leader) -> None:
+def test_a_move_is_released_asked_for_and_completed(leader: MovesHarness) -> None:
     move = leader.want("t/ns/b")
     assert leader.commit() == AskOwner(move, DEADLINE_S)
     assert leader.records["t/ns/b"].state is OwnershipState.RELEASING
@@ -57,7 +57,7 @@ def test_a_move_is_released_asked_for_and_completed(leader: Leader) -> None:
     assert (leader.moves.find("t/ns/b", 2), leader.moves.known, leader.moves.wake_s) == (None, [], None)
 
 
-def prepared(leader: Leader) -> Move:
+def prepared(leader: MovesHarness) -> Move:
     """A move whose destination prepares, and nothing else is to be done."""
     leader.preparing = {B}
     move = leader.want("t/ns/b")
@@ -65,7 +65,7 @@ def prepared(leader: Leader) -> Move:
     return move
 
 
-def test_a_destination_prepares_before_anything_is_released(leader: Leader) -> None:
+def test_a_destination_prepares_before_anything_is_released(leader: MovesHarness) -> None:
     move = prepared(leader)
     assert (move.phase, leader.moves.is_waiting("t/ns/b"), leader.moves.known) == (Phase.PREPARING, True, [move])
     assert not leader.step(Signal.TIME)
@@ -76,14 +76,14 @@ def test_a_destination_prepares_before_anything_is_released(leader: Leader) -> N
     assert not leader.step(Prepared(move)), "it is said once"
 
 
-def test_whoever_does_not_prepare_or_is_nobody_or_has_gone_is_not_waited_for(leader: Leader) -> None:
+def test_whoever_does_not_prepare_or_is_nobody_or_has_gone_is_not_waited_for(leader: MovesHarness) -> None:
     leader.preparing = {B}
     for bundle, destination in (("t/ns/1", C), ("t/ns/2", None), ("t/ns/3", Registration(B.broker, 99))):
         leader.want(bundle, destination)
         assert isinstance(leader.take(), Commit)
 
 
-def test_a_move_that_is_called_off_while_its_destination_prepares_has_released_nothing(leader: Leader) -> None:
+def test_a_move_that_is_called_off_while_its_destination_prepares_has_released_nothing(leader: MovesHarness) -> None:
     leader.limits = (1, 1)
     move = prepared(leader)
     leader.want("t/ns/2", C)
@@ -96,7 +96,9 @@ def test_a_move_that_is_called_off_while_its_destination_prepares_has_released_n
 
 
 @pytest.mark.parametrize("gone", [A, B])
-def test_nobody_prepares_for_a_broker_that_has_gone_or_to_take_from_one(leader: Leader, gone: Registration) -> None:
+def test_nobody_prepares_for_a_broker_that_has_gone_or_to_take_from_one(
+    leader: MovesHarness, gone: Registration
+) -> None:
     move = prepared(leader)
     leader.registered.discard(C)
     assert not leader.step(Signal.MEMBERSHIP), "somebody else has gone"
@@ -106,11 +108,11 @@ def test_nobody_prepares_for_a_broker_that_has_gone_or_to_take_from_one(leader: 
     assert isinstance(commit, Commit), "what is true is looked at as it is written"
 
 
-def test_preparing_goes_on_where_another_had_it(leader: Leader) -> None:
+def test_preparing_goes_on_where_another_had_it(leader: MovesHarness) -> None:
     leader.limits = (1, 1)
     prepared(leader)
     leader.want("t/ns/2", C)
-    other = Leader((1, 1), records=leader.records)
+    other = MovesHarness((1, 1), records=leader.records)
     other.moves.restore([replace(move) for move in leader.moves.known])
     preparing, waiting = other.moves.known
     assert not other.step(Signal.TIME), "it has its turn"
@@ -118,7 +120,7 @@ def test_preparing_goes_on_where_another_had_it(leader: Leader) -> None:
     assert other.moves.is_waiting(waiting.bundle)
 
 
-def test_a_bundle_may_be_unloaded_to_nobody(leader: Leader) -> None:
+def test_a_bundle_may_be_unloaded_to_nobody(leader: MovesHarness) -> None:
     move = leader.want("t/ns/b", None)
     assert leader.commit() == AskOwner(move, DEADLINE_S)
     leader.to_do.clear()
@@ -129,7 +131,7 @@ def test_a_bundle_may_be_unloaded_to_nobody(leader: Leader) -> None:
     assert outcome.done.state is OwnershipState.FREE
 
 
-def test_each_write_says_why_it_is_made(leader: Leader) -> None:
+def test_each_write_says_why_it_is_made(leader: MovesHarness) -> None:
     def why() -> str:
         (commit,) = leader.to_do
         assert isinstance(commit, Commit)
@@ -149,12 +151,12 @@ def test_each_write_says_why_it_is_made(leader: Leader) -> None:
     assert why() == OwnershipReason.UNLOAD_CANCELLED.value
 
 
-def test_a_move_that_has_not_begun_has_released_nothing(leader: Leader) -> None:
+def test_a_move_that_has_not_begun_has_released_nothing(leader: MovesHarness) -> None:
     with pytest.raises(AssertionError):
         leader.want("t/ns/b").get_released()
 
 
-def test_one_that_waits_for_its_turn_does_nothing_and_may_be_called_off(leader: Leader) -> None:
+def test_one_that_waits_for_its_turn_does_nothing_and_may_be_called_off(leader: MovesHarness) -> None:
     leader.limits = (1, 1)
     first, second = leader.want("t/ns/1"), leader.want("t/ns/2")
     third = leader.want("t/ns/3")
@@ -171,12 +173,12 @@ def test_one_that_waits_for_its_turn_does_nothing_and_may_be_called_off(leader: 
     assert begun.move is third, "the next one's turn has come"
 
 
-def test_a_release_that_is_as_it_was_planned_is_written(leader: Leader) -> None:
+def test_a_release_that_is_as_it_was_planned_is_written(leader: MovesHarness) -> None:
     move = leader.want("t/ns/b", check=Expected(A, 1).check)
     assert leader.commit() == AskOwner(move, DEADLINE_S)
 
 
-def test_a_release_that_no_longer_fits_is_not_written(leader: Leader) -> None:
+def test_a_release_that_no_longer_fits_is_not_written(leader: MovesHarness) -> None:
     def refuse(current: Ownership) -> None:
         raise IllegalTransitionError(f"not so: {current}")
 
@@ -189,7 +191,7 @@ def test_a_release_that_no_longer_fits_is_not_written(leader: Leader) -> None:
 
 @pytest.mark.parametrize(("destination", "why"), [(A, "belongs to a:1"), (Registration(C.broker, 99), "left while")])
 def test_nothing_is_released_for_its_own_owner_or_for_one_that_has_left(
-    leader: Leader, destination: Registration, why: str
+    leader: MovesHarness, destination: Registration, why: str
 ) -> None:
     leader.want("t/ns/b", destination)
     leader.commit()
@@ -199,7 +201,7 @@ def test_nothing_is_released_for_its_own_owner_or_for_one_that_has_left(
     assert leader.records["t/ns/b"].state is OwnershipState.OWNED
 
 
-def test_an_owner_that_is_gone_when_the_release_is_written_is_not_asked(leader: Leader) -> None:
+def test_an_owner_that_is_gone_when_the_release_is_written_is_not_asked(leader: MovesHarness) -> None:
     leader.want("t/ns/b")
     leader.registered.discard(A)
     assert isinstance(leader.commit(), Commit)
@@ -207,7 +209,7 @@ def test_an_owner_that_is_gone_when_the_release_is_written_is_not_asked(leader: 
     assert isinstance(leader.ended(), Moved)
 
 
-def test_a_destination_that_is_gone_by_then_gets_nothing(leader: Leader) -> None:
+def test_a_destination_that_is_gone_by_then_gets_nothing(leader: MovesHarness) -> None:
     move = leader.asked()
     leader.registered.discard(B)
     leader.step(OwnerAnswered(move, None))
@@ -217,7 +219,7 @@ def test_a_destination_that_is_gone_by_then_gets_nothing(leader: Leader) -> None
     assert outcome.done.state is OwnershipState.FREE
 
 
-def test_an_owner_that_refuses_is_asked_again_after_growing_pauses_until_the_deadline(leader: Leader) -> None:
+def test_an_owner_that_refuses_is_asked_again_after_growing_pauses_until_the_deadline(leader: MovesHarness) -> None:
     move = leader.asked()
     pauses: list[float] = []
     while True:
@@ -242,7 +244,7 @@ def test_an_owner_that_refuses_is_asked_again_after_growing_pauses_until_the_dea
     assert (outcome.kept.owner, outcome.kept.version) == (A, 3)
 
 
-def test_a_pause_grows_no_longer_than_two_seconds(leader: Leader) -> None:
+def test_a_pause_grows_no_longer_than_two_seconds(leader: MovesHarness) -> None:
     leader.moves.deadline_s = lambda: 60.0
     move = leader.asked()
     for _ in range(6):
@@ -253,14 +255,14 @@ def test_a_pause_grows_no_longer_than_two_seconds(leader: Leader) -> None:
     assert move.wake_s - leader.now_s == pytest.approx(2.0)
 
 
-def test_a_pause_may_last_until_the_deadline(leader: Leader) -> None:
+def test_a_pause_may_last_until_the_deadline(leader: MovesHarness) -> None:
     move = leader.asked()
     leader.now_s += DEADLINE_S - 0.1
     assert leader.step(OwnerAnswered(move, "not now")) == []
     assert leader.moves.wake_s == move.deadline_s
 
 
-def test_the_first_pause_to_be_over_is_waited_for(leader: Leader) -> None:
+def test_the_first_pause_to_be_over_is_waited_for(leader: MovesHarness) -> None:
     first, second = leader.asked("t/ns/1"), leader.asked("t/ns/2")
     leader.step(OwnerAnswered(first, "not now"))
     leader.now_s += 0.05
@@ -271,7 +273,7 @@ def test_the_first_pause_to_be_over_is_waited_for(leader: Leader) -> None:
     assert leader.moves.wake_s == second.wake_s, "the other one's is over"
 
 
-def test_an_owner_that_refused_and_is_gone_has_let_go(leader: Leader) -> None:
+def test_an_owner_that_refused_and_is_gone_has_let_go(leader: MovesHarness) -> None:
     move = leader.asked()
     leader.registered.discard(A)
     leader.step(OwnerAnswered(move, "no connection"))
@@ -281,7 +283,7 @@ def test_an_owner_that_refused_and_is_gone_has_let_go(leader: Leader) -> None:
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
-def test_an_owner_that_refuses_for_good_is_not_asked_again(leader: Leader, is_gone: bool) -> None:  # noqa: FBT001 - a case
+def test_an_owner_that_refuses_for_good_is_not_asked_again(leader: MovesHarness, is_gone: bool) -> None:  # noqa: FBT001 - a case
     move = leader.asked()
     if is_gone:
         leader.registered.discard(A)
@@ -297,7 +299,7 @@ def test_an_owner_that_refuses_for_good_is_not_asked_again(leader: Leader, is_go
     assert (outcome.reason, outcome.refusal) == (OwnershipReason.UNLOAD_FAILED, "it went to c:1")
 
 
-def test_one_that_has_let_go_did_not_refuse(leader: Leader) -> None:
+def test_one_that_has_let_go_did_not_refuse(leader: MovesHarness) -> None:
     move = leader.asked()
     leader.step(OwnerAnswered(move, None, is_final=True))
     leader.commit()
@@ -305,7 +307,7 @@ def test_one_that_has_let_go_did_not_refuse(leader: Leader) -> None:
 
 
 @pytest.mark.parametrize("is_paused", [False, True])
-def test_an_owner_that_goes_is_not_waited_for(leader: Leader, is_paused: bool) -> None:  # noqa: FBT001 - a case
+def test_an_owner_that_goes_is_not_waited_for(leader: MovesHarness, is_paused: bool) -> None:  # noqa: FBT001 - a case
     move = leader.asked()
     if is_paused:
         leader.step(OwnerAnswered(move, "not now"))
@@ -318,7 +320,7 @@ def test_an_owner_that_goes_is_not_waited_for(leader: Leader, is_paused: bool) -
     assert not leader.step(Signal.MEMBERSHIP), "it is completed already"
 
 
-def test_owners_that_go_are_all_seen_also_behind_a_move_that_waits_for_nobody(leader: Leader) -> None:
+def test_owners_that_go_are_all_seen_also_behind_a_move_that_waits_for_nobody(leader: MovesHarness) -> None:
     first, second = leader.asked("t/ns/1"), leader.asked("t/ns/2")
     leader.step(OwnerAnswered(first, None))
     leader.registered.discard(A)
@@ -326,7 +328,7 @@ def test_owners_that_go_are_all_seen_also_behind_a_move_that_waits_for_nobody(le
 
 
 @pytest.mark.parametrize("is_paused", [False, True])
-def test_one_that_is_cancelled_stays_with_its_owner(leader: Leader, is_paused: bool) -> None:  # noqa: FBT001 - a case
+def test_one_that_is_cancelled_stays_with_its_owner(leader: MovesHarness, is_paused: bool) -> None:  # noqa: FBT001 - a case
     move = leader.asked()
     if is_paused:
         leader.step(OwnerAnswered(move, "not now"))
@@ -340,7 +342,7 @@ def test_one_that_is_cancelled_stays_with_its_owner(leader: Leader, is_paused: b
     assert (outcome.reason, outcome.refusal) == (OwnershipReason.UNLOAD_CANCELLED, "cancelled by an operator")
 
 
-def test_it_is_too_late_to_cancel_when_the_owner_has_gone(leader: Leader) -> None:
+def test_it_is_too_late_to_cancel_when_the_owner_has_gone(leader: MovesHarness) -> None:
     move = leader.asked()
     leader.registered.discard(A)
     leader.step(Cancel(move))
@@ -349,7 +351,7 @@ def test_it_is_too_late_to_cancel_when_the_owner_has_gone(leader: Leader) -> Non
     assert isinstance(leader.ended(), Moved)
 
 
-def test_a_release_found_in_the_records_is_seen_through_whatever_the_limits_and_counts(leader: Leader) -> None:
+def test_a_release_found_in_the_records_is_seen_through_whatever_the_limits_and_counts(leader: MovesHarness) -> None:
     leader.limits = (1, 1)
     first = leader.want("t/ns/1")
     leader.want("t/ns/3")
@@ -369,13 +371,13 @@ def test_a_release_found_in_the_records_is_seen_through_whatever_the_limits_and_
     assert isinstance(begun, Commit), "and then the next one's has"
 
 
-def test_a_release_found_in_the_records_counts_for_its_brokers(leader: Leader) -> None:
+def test_a_release_found_in_the_records_counts_for_its_brokers(leader: MovesHarness) -> None:
     leader.limits = (9, 1)
     found = Move("t/ns/2", A, C, "admin_unload", released=release(assign(Ownership(), A, STAMP), C, STAMP))
     leader.step(Resume(found))
     leader.want("t/ns/b")
     assert leader.moves.is_waiting("t/ns/b")
-    other = Leader((9, 1), records=leader.records)
+    other = MovesHarness((9, 1), records=leader.records)
     other.moves.restore([replace(move) for move in leader.moves.known])
     assert other.step(Signal.TIME) == []
     assert other.moves.is_waiting("t/ns/b")
@@ -401,7 +403,7 @@ def test_a_step_is_for_what_it_was_planned_on(expected: Expected, refusal: str |
             expected.check(owned)
 
 
-def test_an_end_is_of_that_very_release(leader: Leader) -> None:
+def test_an_end_is_of_that_very_release(leader: MovesHarness) -> None:
     move = leader.asked()
     leader.step(OwnerAnswered(move, None))
     leader.records["t/ns/b"] = Ownership(OwnershipState.RELEASING, A, C, 9)
@@ -411,7 +413,7 @@ def test_an_end_is_of_that_very_release(leader: Leader) -> None:
     assert "the release at version 2 is over" in str(outcome.error)
 
 
-def lose(leader: Leader, *, happened: bool) -> Move:
+def lose(leader: MovesHarness, *, happened: bool) -> Move:
     """The write that is to be done is not answered, and the record read again."""
     instruction = leader.take()
     assert isinstance(instruction, Commit)
@@ -422,7 +424,7 @@ def lose(leader: Leader, *, happened: bool) -> Move:
     return move
 
 
-def test_a_release_whose_answer_was_lost_keeps_its_turn_if_it_happened(leader: Leader) -> None:
+def test_a_release_whose_answer_was_lost_keeps_its_turn_if_it_happened(leader: MovesHarness) -> None:
     leader.limits = (1, 1)
     leader.want("t/ns/b")
     move = lose(leader, happened=True)
@@ -432,7 +434,7 @@ def test_a_release_whose_answer_was_lost_keeps_its_turn_if_it_happened(leader: L
     ]
 
 
-def test_a_release_whose_answer_was_lost_is_over_if_it_did_not_happen(leader: Leader) -> None:
+def test_a_release_whose_answer_was_lost_is_over_if_it_did_not_happen(leader: MovesHarness) -> None:
     leader.want("t/ns/b")
     lose(leader, happened=False)
     assert leader.ended() == Failed(LOST)
@@ -447,7 +449,7 @@ def test_a_release_whose_answer_was_lost_is_over_if_it_did_not_happen(leader: Le
     ],
 )
 def test_a_release_whose_answer_was_lost_is_over_if_the_record_is_another(
-    leader: Leader, destination: Registration | None, stored: Ownership
+    leader: MovesHarness, destination: Registration | None, stored: Ownership
 ) -> None:
     leader.want("t/ns/b", destination)
     leader.records["t/ns/b"] = stored
@@ -458,7 +460,7 @@ def test_a_release_whose_answer_was_lost_is_over_if_the_record_is_another(
 @pytest.mark.parametrize("happened", [False, True])
 @pytest.mark.parametrize("is_cancelled", [False, True])
 def test_an_end_whose_answer_was_lost_is_written_until_it_is(
-    leader: Leader, *, happened: bool, is_cancelled: bool
+    leader: MovesHarness, *, happened: bool, is_cancelled: bool
 ) -> None:
     move = leader.asked()
     leader.step(Cancel(move) if is_cancelled else OwnerAnswered(move, None))
@@ -481,7 +483,7 @@ def test_an_end_whose_answer_was_lost_is_written_until_it_is(
         None,
     ],
 )
-def test_what_has_moved_on_while_nobody_knew_is_another_hands(leader: Leader, stored: Ownership | None) -> None:
+def test_what_has_moved_on_while_nobody_knew_is_another_hands(leader: MovesHarness, stored: Ownership | None) -> None:
     move = leader.asked()
     leader.step(OwnerAnswered(move, None))
     leader.to_do.clear()
@@ -489,7 +491,7 @@ def test_what_has_moved_on_while_nobody_knew_is_another_hands(leader: Leader, st
     assert leader.ended() == Failed(LOST)
 
 
-def test_after_a_term_nothing_is_under_way(leader: Leader) -> None:
+def test_after_a_term_nothing_is_under_way(leader: MovesHarness) -> None:
     leader.limits = (1, 1)
     moves = [leader.want(f"t/ns/{number}") for number in range(3)]
     leader.to_do.clear()
@@ -506,7 +508,7 @@ def test_after_a_term_nothing_is_under_way(leader: Leader) -> None:
 @given(st.data())
 def test_whatever_happens_limits_hold_versions_grow_and_every_move_ends(data: st.DataObject) -> None:
     preparing = data.draw(st.sets(st.sampled_from([B, C])))
-    leader = Leader(limits=data.draw(st.tuples(st.integers(1, 3), st.integers(1, 2))), preparing=preparing)
+    leader = MovesHarness(limits=data.draw(st.tuples(st.integers(1, 3), st.integers(1, 2))), preparing=preparing)
     whatever = Whatever(leader, data)
     for _ in range(data.draw(st.integers(1, 40))):
         whatever.happens()
@@ -520,14 +522,14 @@ def test_whatever_happens_limits_hold_versions_grow_and_every_move_ends(data: st
     assert leader.moves.step(Signal.TIME, leader.now_s) == []
 
 
-def test_what_another_had_under_way_goes_on_each_in_its_phase(leader: Leader) -> None:
+def test_what_another_had_under_way_goes_on_each_in_its_phase(leader: MovesHarness) -> None:
     leader.limits = (2, 2)
     asked = leader.asked()
     leader.want("t/ns/2")
     third, fourth = leader.want("t/ns/3"), leader.want("t/ns/4")
     releasing = leader.to_do[0].move
     assert leader.moves.known == [third, fourth, asked, releasing]
-    other = Leader((2, 2), records=leader.records)
+    other = MovesHarness((2, 2), records=leader.records)
     other.moves.restore([replace(move) for move in leader.moves.known])
     waiting, _, known, released = other.moves.known
     assert other.moves.find("t/ns/b", 2) == known

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import orjson
 import pytest
-from support.plans import FROZEN, OWNED, AnyOrder, B, Leader, plan, states, step
+from support.plans import FROZEN, OWNED, AnyOrder, B, PlansHarness, plan, states, step
 
 from loadmanager.core.leading.plans import (
     BeginStep,
@@ -20,11 +20,11 @@ from loadmanager.core.leading.plans import (
 
 
 @pytest.fixture
-def leader() -> Leader:
-    return Leader()
+def leader() -> PlansHarness:
+    return PlansHarness()
 
 
-def test_a_plan_is_executed_in_its_order_and_so_many_steps_at_a_time(leader: Leader) -> None:
+def test_a_plan_is_executed_in_its_order_and_so_many_steps_at_a_time(leader: PlansHarness) -> None:
     kept = plan()
     first, second = leader.execute(kept)
     assert ([first.step, second.step], states(kept)) == (list(kept.steps[:2]), ["under_way", "under_way", "planned"])
@@ -45,14 +45,14 @@ def test_of_a_plan_that_is_kept_nothing_is_done_yet() -> None:
     assert (states(kept), [each.had_its_turn for each in kept.steps]) == (["planned"] * 3, [False] * 3)
 
 
-def test_a_plan_of_nothing_has_ended_at_once(leader: Leader) -> None:
+def test_a_plan_of_nothing_has_ended_at_once(leader: PlansHarness) -> None:
     kept = plan(0)
     assert leader.step(Execute(kept, even_if_frozen=False)) == [PlanEnded(kept)]
     assert kept.state == "executed"
 
 
 @pytest.mark.parametrize("is_frozen", [True, False])
-def test_a_plan_with_an_obstacle_is_not_begun_until_it_is_gone(leader: Leader, is_frozen: bool) -> None:  # noqa: FBT001 - a case
+def test_a_plan_with_an_obstacle_is_not_begun_until_it_is_gone(leader: PlansHarness, is_frozen: bool) -> None:  # noqa: FBT001 - a case
     kept = plan()
     leader.frozen = "night" if is_frozen else ""
     leader.drifts = {} if is_frozen else {"t/2": "its owner is gone"}
@@ -65,7 +65,7 @@ def test_a_plan_with_an_obstacle_is_not_begun_until_it_is_gone(leader: Leader, i
     assert kept.stopped_by is None
 
 
-def test_a_step_that_no_longer_fits_when_it_may_begin_stops_the_plan(leader: Leader) -> None:
+def test_a_step_that_no_longer_fits_when_it_may_begin_stops_the_plan(leader: PlansHarness) -> None:
     kept = plan(4)
     first, second = leader.execute(kept)
     leader.drifts = {"t/2": "its destination is gone"}
@@ -89,7 +89,7 @@ def test_a_step_that_no_longer_fits_when_it_may_begin_stops_the_plan(leader: Lea
     ],
 )
 def test_a_step_that_was_not_made_is_said_to_be_what_it_is_and_stops_the_plan(
-    leader: Leader, end: End, *, had_its_turn: bool, version: int, state: str
+    leader: PlansHarness, end: End, *, had_its_turn: bool, version: int, state: str
 ) -> None:
     leader.at_a_time = 1
     kept = plan()
@@ -102,7 +102,7 @@ def test_a_step_that_was_not_made_is_said_to_be_what_it_is_and_stops_the_plan(
     assert (states(kept), kept.steps[0].error) == ([state, "not_begun", "not_begun"], "so it was")
 
 
-def test_what_waits_for_its_turn_is_withdrawn_and_refused_once_a_plan_has_stopped(leader: Leader) -> None:
+def test_what_waits_for_its_turn_is_withdrawn_and_refused_once_a_plan_has_stopped(leader: PlansHarness) -> None:
     kept = plan()
     first, second = leader.execute(kept)
     assert leader.end(first, "kept", "503") == [WithdrawStep("t/1")]
@@ -110,7 +110,7 @@ def test_what_waits_for_its_turn_is_withdrawn_and_refused_once_a_plan_has_stoppe
     assert kept.steps[1].error == kept.stopped_by == "stopped at t/0: 503"
 
 
-def test_a_step_is_refused_in_its_turn_when_its_bundle_is_another_by_then(leader: Leader) -> None:
+def test_a_step_is_refused_in_its_turn_when_its_bundle_is_another_by_then(leader: PlansHarness) -> None:
     leader.at_a_time = 1
     kept = plan()
     (begun,) = leader.execute(kept)
@@ -118,7 +118,7 @@ def test_a_step_is_refused_in_its_turn_when_its_bundle_is_another_by_then(leader
     assert (states(kept)[0], kept.steps[0].error) == ("not_begun", "it is at version 3, and not at 1")
 
 
-def test_a_freeze_refuses_what_waits_for_its_turn_unless_somebody_insisted(leader: Leader) -> None:
+def test_a_freeze_refuses_what_waits_for_its_turn_unless_somebody_insisted(leader: PlansHarness) -> None:
     kept, insisted = plan(1), plan(1, "drain")
     (begun,) = leader.execute(kept)
     leader.frozen = "night"
@@ -129,7 +129,7 @@ def test_a_freeze_refuses_what_waits_for_its_turn_unless_somebody_insisted(leade
     assert leader.step(Execute(kept, even_if_frozen=False)) == [PlanEnded(kept)], "who insisted did so for one plan"
 
 
-def test_what_was_said_of_an_execution_is_forgotten_with_the_next_one(leader: Leader) -> None:
+def test_what_was_said_of_an_execution_is_forgotten_with_the_next_one(leader: PlansHarness) -> None:
     leader.at_a_time = 1
     kept = plan(2)
     (begun,) = leader.execute(kept)
@@ -140,7 +140,7 @@ def test_what_was_said_of_an_execution_is_forgotten_with_the_next_one(leader: Le
     assert states(kept) == ["not_begun", "not_begun"], "its turn has not come this time"
 
 
-def test_the_last_plans_are_kept_and_those_that_are_being_executed(leader: Leader) -> None:
+def test_the_last_plans_are_kept_and_those_that_are_being_executed(leader: PlansHarness) -> None:
     leader.most_kept = 2
     plans = [plan(steps) for steps in (1, 2, 3, 4)]
     for kept in plans[:3]:
@@ -153,7 +153,7 @@ def test_the_last_plans_are_kept_and_those_that_are_being_executed(leader: Leade
     assert leader.plans.kept == [plans[3], plans[1]], "the newest first"
 
 
-def test_a_new_plan_is_kept_however_many_are_being_executed(leader: Leader) -> None:
+def test_a_new_plan_is_kept_however_many_are_being_executed(leader: PlansHarness) -> None:
     leader.most_kept = 1
     executed, new, newer = plan(1), plan(2), plan(3)
     leader.plans.keep(executed)
@@ -163,7 +163,7 @@ def test_a_new_plan_is_kept_however_many_are_being_executed(leader: Leader) -> N
     assert leader.plans.find(new.hash) is None
 
 
-def test_an_equal_plan_takes_the_place_of_an_older_one_unless_that_is_being_executed(leader: Leader) -> None:
+def test_an_equal_plan_takes_the_place_of_an_older_one_unless_that_is_being_executed(leader: PlansHarness) -> None:
     leader.most_kept = 2
     first, again, other = plan(1), plan(1), plan(2)
     leader.plans.keep(first)

@@ -34,7 +34,7 @@ FREED = owner_gone(assign(FREE, GONE, STAMP), STAMP)
 
 
 @dataclass(slots=True)
-class Leader(APicture):
+class ReconcilingHarness(APicture):
     """Reconciling with its records, and a driver that does nothing until it is told to."""
 
     places_at_once: bool = False
@@ -92,15 +92,15 @@ class Leader(APicture):
 
 
 @pytest.fixture
-def leader() -> Leader:
-    return Leader()
+def leader() -> ReconcilingHarness:
+    return ReconcilingHarness()
 
 
 def owned(owner: Registration) -> Ownership:
     return assign(FREE, owner, STAMP)
 
 
-def test_the_first_look_is_due_at_once_and_the_next_after_a_pause(leader: Leader) -> None:
+def test_the_first_look_is_due_at_once_and_the_next_after_a_pause(leader: ReconcilingHarness) -> None:
     wake_s = leader.machine.wake_s
     assert wake_s is not None
     assert wake_s <= leader.now_s
@@ -115,7 +115,7 @@ def test_the_first_look_is_due_at_once_and_the_next_after_a_pause(leader: Leader
     assert leader.step(Signal.TIME) == [Look()]
 
 
-def test_the_end_of_a_hold_is_looked_for_and_a_change_of_membership_at_once(leader: Leader) -> None:
+def test_the_end_of_a_hold_is_looked_for_and_a_change_of_membership_at_once(leader: ReconcilingHarness) -> None:
     leader.held = {A.broker: 7.0, B.broker: 90.0}
     leader.look()
     assert leader.machine.wake_s == pytest.approx(107.05)
@@ -124,7 +124,7 @@ def test_the_end_of_a_hold_is_looked_for_and_a_change_of_membership_at_once(lead
     assert leader.machine.wake_s == 101.0
 
 
-def test_what_changes_while_a_look_is_under_way_has_another_one_follow(leader: Leader) -> None:
+def test_what_changes_while_a_look_is_under_way_has_another_one_follow(leader: ReconcilingHarness) -> None:
     leader.step(Signal.TIME)
     leader.step(Signal.MEMBERSHIP)
     assert leader.machine.wake_s is None
@@ -132,7 +132,7 @@ def test_what_changes_while_a_look_is_under_way_has_another_one_follow(leader: L
     assert leader.machine.wake_s == pytest.approx(100.05)
 
 
-def test_brokers_that_restart_together_are_looked_at_together(leader: Leader) -> None:
+def test_brokers_that_restart_together_are_looked_at_together(leader: ReconcilingHarness) -> None:
     leader.look()
     looks = 0
     for _ in range(100):
@@ -144,12 +144,14 @@ def test_brokers_that_restart_together_are_looked_at_together(leader: Leader) ->
     assert looks == 2
 
 
-def test_a_release_is_seen_through_whoever_owned_the_bundle(leader: Leader) -> None:
+def test_a_release_is_seen_through_whoever_owned_the_bundle(leader: ReconcilingHarness) -> None:
     leader.records = {"t/ns/a": release(owned(A), B, STAMP), "t/ns/b": release(owned(GONE), B, STAMP)}
     assert leader.look() == [SeeThrough("t/ns/a"), SeeThrough("t/ns/b")]
 
 
-def test_what_a_broker_that_has_gone_owned_is_freed_when_nobody_has_asked_for_it_in_time(leader: Leader) -> None:
+def test_what_a_broker_that_has_gone_owned_is_freed_when_nobody_has_asked_for_it_in_time(
+    leader: ReconcilingHarness,
+) -> None:
     leader.records = {
         "t/1/a": owned(GONE),
         "t/1/b": owned(A),
@@ -171,7 +173,7 @@ def test_what_a_broker_that_has_gone_owned_is_freed_when_nobody_has_asked_for_it
     assert leader.orphans() == []
 
 
-def test_each_has_its_time_from_when_its_owner_was_found_gone(leader: Leader) -> None:
+def test_each_has_its_time_from_when_its_owner_was_found_gone(leader: ReconcilingHarness) -> None:
     leader.records = {"t/1/a": owned(GONE), "t/1/b": owned(B)}
     leader.look()
     leader.now_s = 102.0
@@ -185,7 +187,7 @@ def test_each_has_its_time_from_when_its_owner_was_found_gone(leader: Leader) ->
     assert leader.do_write(write) == [Freed("t/1/b", B, FREED)]
 
 
-def test_it_is_freed_at_last_where_owners_are_found_for_bundles_at_every_moment(leader: Leader) -> None:
+def test_it_is_freed_at_last_where_owners_are_found_for_bundles_at_every_moment(leader: ReconcilingHarness) -> None:
     leader.records["t/ns/b"] = owned(GONE)
     leader.is_assigning = True
     leader.look()
@@ -194,7 +196,7 @@ def test_it_is_freed_at_last_where_owners_are_found_for_bundles_at_every_moment(
     assert leader.do_write(write) == [Freed("t/ns/b", GONE, FREED)]
 
 
-def test_nothing_is_freed_while_owners_are_found_for_bundles_and_soon_after_it_is(leader: Leader) -> None:
+def test_nothing_is_freed_while_owners_are_found_for_bundles_and_soon_after_it_is(leader: ReconcilingHarness) -> None:
     leader.records["t/ns/b"] = owned(GONE)
     leader.is_assigning = True
     leader.look()
@@ -205,7 +207,9 @@ def test_nothing_is_freed_while_owners_are_found_for_bundles_and_soon_after_it_i
 
 
 @pytest.mark.parametrize("current", [owned(B), owned(A_BEFORE), release(owned(GONE), B, STAMP), FREE])
-def test_a_bundle_that_has_moved_on_when_it_would_be_freed_is_left_alone(leader: Leader, current: Ownership) -> None:
+def test_a_bundle_that_has_moved_on_when_it_would_be_freed_is_left_alone(
+    leader: ReconcilingHarness, current: Ownership
+) -> None:
     leader.records["t/ns/b"] = owned(GONE)
     leader.look()
     (write,) = leader.time_passes(until_s=105.0)
@@ -216,7 +220,7 @@ def test_a_bundle_that_has_moved_on_when_it_would_be_freed_is_left_alone(leader:
     assert leader.records["t/ns/b"] == current
 
 
-def test_a_bundle_whose_owner_is_there_when_it_would_be_freed_stays_with_it(leader: Leader) -> None:
+def test_a_bundle_whose_owner_is_there_when_it_would_be_freed_stays_with_it(leader: ReconcilingHarness) -> None:
     leader.records["t/ns/b"] = owned(GONE)
     leader.look()
     (write,) = leader.time_passes(until_s=105.0)
@@ -225,7 +229,7 @@ def test_a_bundle_whose_owner_is_there_when_it_would_be_freed_stays_with_it(lead
     assert isinstance(not_freed, NotFreed)
 
 
-def test_a_write_of_which_nobody_knows_what_became_is_made_again_later(leader: Leader) -> None:
+def test_a_write_of_which_nobody_knows_what_became_is_made_again_later(leader: ReconcilingHarness) -> None:
     leader.records["t/ns/b"] = owned(GONE)
     leader.look()
     (write,) = leader.time_passes(until_s=105.0)
@@ -237,7 +241,7 @@ def test_a_write_of_which_nobody_knows_what_became_is_made_again_later(leader: L
     assert leader.do_write(again) == [Freed("t/ns/b", GONE, FREED)]
 
 
-def test_bundles_wait_for_a_broker_that_is_held_off_and_go_back_to_it(leader: Leader) -> None:
+def test_bundles_wait_for_a_broker_that_is_held_off_and_go_back_to_it(leader: ReconcilingHarness) -> None:
     leader.records["t/ns/b"] = owned(GONE)
     leader.held = {GONE.broker: 20.0}
     leader.places_at_once = True
@@ -252,7 +256,7 @@ def test_bundles_wait_for_a_broker_that_is_held_off_and_go_back_to_it(leader: Le
     assert leader.do_write(write) == [Freed("t/ns/b", GONE, FREED)]
 
 
-def test_what_waits_for_a_broker_that_is_held_off_is_freed_only_after_that(leader: Leader) -> None:
+def test_what_waits_for_a_broker_that_is_held_off_is_freed_only_after_that(leader: ReconcilingHarness) -> None:
     leader.records["t/ns/b"] = owned(GONE)
     leader.held = {GONE.broker: 20.0}
     assert leader.time_passes(until_s=119.0) == []
@@ -262,7 +266,9 @@ def test_what_waits_for_a_broker_that_is_held_off_is_freed_only_after_that(leade
     assert leader.do_write(write) == [Freed("t/ns/b", GONE, FREED)]
 
 
-def test_bundles_of_brokers_that_have_gone_are_placed_if_that_is_wanted_once_there_is_a_broker(leader: Leader) -> None:
+def test_bundles_of_brokers_that_have_gone_are_placed_if_that_is_wanted_once_there_is_a_broker(
+    leader: ReconcilingHarness,
+) -> None:
     leader.places_at_once = True
     leader.records = {"t/ns/a": owned(GONE), "t/ns/b": owned(A_BEFORE), "t/ns/c": FREE, "t/ns/d": owned(B)}
     assert leader.look() == [Place(["t/ns/a", "t/ns/b"])]
@@ -276,7 +282,7 @@ def test_bundles_of_brokers_that_have_gone_are_placed_if_that_is_wanted_once_the
 
 
 def test_what_was_freed_while_there_was_no_broker_is_placed_with_the_first_one_if_that_is_wanted(
-    leader: Leader,
+    leader: ReconcilingHarness,
 ) -> None:
     leader.places_at_once = True
     leader.registrations = {}
@@ -291,7 +297,7 @@ def test_what_was_freed_while_there_was_no_broker_is_placed_with_the_first_one_i
     assert leader.look_again() == []
 
 
-def test_after_a_term_the_next_one_begins_with_a_look(leader: Leader) -> None:
+def test_after_a_term_the_next_one_begins_with_a_look(leader: ReconcilingHarness) -> None:
     leader.places_at_once = True
     leader.records["t/ns/b"] = owned(GONE)
     leader.step(Signal.TIME)
@@ -300,7 +306,7 @@ def test_after_a_term_the_next_one_begins_with_a_look(leader: Leader) -> None:
     assert leader.look() == [Place(["t/ns/b"])]
 
 
-def test_what_a_former_term_was_freeing_or_would_have_freed_is_its_own(leader: Leader) -> None:
+def test_what_a_former_term_was_freeing_or_would_have_freed_is_its_own(leader: ReconcilingHarness) -> None:
     leader.records["t/ns/b"] = owned(GONE)
     leader.look()
     leader.machine.forget()
@@ -315,7 +321,7 @@ def test_what_a_former_term_was_freeing_or_would_have_freed_is_its_own(leader: L
 @given(st.data())
 def test_whatever_happens_nobody_loses_what_it_serves_and_in_the_end_nothing_is_unfinished(data: st.DataObject) -> None:
     """A driver that does what it is told in any order, brokers that come and go, and writes that fail."""
-    leader = Leader(places_at_once=data.draw(st.booleans()))
+    leader = ReconcilingHarness(places_at_once=data.draw(st.booleans()))
     names = [f"t/{namespace}/{number}" for namespace in (1, 2) for number in range(3)]
     for _ in range(data.draw(st.integers(1, 40))):
         bundle = data.draw(st.sampled_from(names))
@@ -353,7 +359,7 @@ def test_whatever_happens_nobody_loses_what_it_serves_and_in_the_end_nothing_is_
     assert leader.machine.wake_s > leader.now_s + FREED_AFTER_S
 
 
-def _do(leader: Leader, instruction: Instruction, data: st.DataObject | None = None) -> None:
+def _do(leader: ReconcilingHarness, instruction: Instruction, data: st.DataObject | None = None) -> None:
     """`data`: of writes that may fail."""
     match instruction:
         case Look():

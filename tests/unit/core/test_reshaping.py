@@ -78,7 +78,7 @@ LOST = RuntimeError("no answer")
 
 
 @dataclass(slots=True)
-class Leader:
+class ReshapingsHarness:
     """Splits and merges with the record of a namespace, and a driver that does nothing until it is told to."""
 
     state: NamespaceState
@@ -135,10 +135,10 @@ class Leader:
         return told
 
 
-def a_leader(owner: Registration | None = A, bundles: int = 1) -> Leader:
+def a_leader(owner: Registration | None = A, bundles: int = 1) -> ReshapingsHarness:
     state = NamespaceState.unowned(NAME, NamespaceBundles(equal_boundaries(bundles)))
     owned = FREE if owner is None else assign(FREE, owner, STAMP)
-    return Leader(replace(state, ownerships=(owned,) * bundles))
+    return ReshapingsHarness(replace(state, ownerships=(owned,) * bundles))
 
 
 def decided(parts: Parts = Parts.STAY, topics: list[TopicLoad] | None = None) -> Reshaping:
@@ -386,11 +386,11 @@ def test_whatever_happens_no_bundle_is_lost_versions_grow_and_each_is_said_to_ha
     assert len(ended) == len(set(ended)) == len(under_way), "each was said to have ended, once"
 
 
-def _any(leader: Leader, data: st.DataObject) -> BundleName:
+def _any(leader: ReshapingsHarness, data: st.DataObject) -> BundleName:
     return BundleName(NAME, data.draw(st.sampled_from(leader.state.bundles.ranges())))
 
 
-def _wanted(leader: Leader, data: st.DataObject) -> Reshaping:
+def _wanted(leader: ReshapingsHarness, data: st.DataObject) -> Reshaping:
     """A split that is asked for, one that is decided on, or a merge."""
     own, parts = _any(leader, data), data.draw(st.sampled_from(Parts))
     kind = data.draw(st.sampled_from(["asked for", "decided", "merge"]))
@@ -406,7 +406,7 @@ def _wanted(leader: Leader, data: st.DataObject) -> Reshaping:
     return Reshaping.asked_for(own, data.draw(st.sampled_from([BY_RANGE, BY_TOPICS])), parts)
 
 
-def _elsewhere(leader: Leader, data: st.DataObject) -> None:
+def _elsewhere(leader: ReshapingsHarness, data: st.DataObject) -> None:
     """Somebody else moves a bundle on: it is assigned, released, or its release ends."""
     own = _any(leader, data)
     current = leader.find_ownership(str(own))
@@ -420,7 +420,7 @@ def _elsewhere(leader: Leader, data: st.DataObject) -> None:
             leader.put(own, data.draw(st.sampled_from([complete, abandon]))(current, STAMP))
 
 
-def _do(leader: Leader, data: st.DataObject, ended: list[Reshaping]) -> None:
+def _do(leader: ReshapingsHarness, data: st.DataObject, ended: list[Reshaping]) -> None:
     """One of the instructions, whichever."""
     instruction = leader.to_do.pop(data.draw(st.integers(0, len(leader.to_do) - 1)))
     match instruction:

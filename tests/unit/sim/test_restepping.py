@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.moves import LOST, STAMP, A, B, C, Leader, Whatever
+from support.moves import LOST, STAMP, A, B, C, MovesHarness, Whatever
 from support.tape import Tape, difference, record, replayed
 
 from loadmanager.core.leading import moves
@@ -19,8 +19,8 @@ from loadmanager.sim.restepping import SteppedAgain
 from loadmanager.wire.leading.moves import MovesForm
 
 
-def recorded(tape: Tape, **values: Any) -> Leader:  # noqa: ANN401 - any field
-    return record(tape, Leader, lambda leader: MovesForm(leader.moves), **values)
+def recorded(tape: Tape, **values: Any) -> MovesHarness:  # noqa: ANN401 - any field
+    return record(tape, MovesHarness, lambda leader: MovesForm(leader.moves), **values)
 
 
 @given(st.data())
@@ -88,7 +88,7 @@ def test_an_owner_that_refused_for_good_does_so_again() -> None:
     replayed(tape).compare(tape.image())
 
 
-def refused(tape: Tape) -> Leader:
+def refused(tape: Tape) -> MovesHarness:
     """An owner refuses once, and is asked again after the first pause; meanwhile another move is wanted."""
     leader = recorded(tape)
     move = leader.asked("t/ns/first")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.drains import MOVED, STALE, A, AnyOrder, B, Leader, away, drained, plan
+from support.drains import MOVED, STALE, A, AnyOrder, B, DrainsHarness, away, drained, plan
 from support.tape import RecordedInAnyOrder, Tape, difference, record, replayed
 
 from loadmanager.core.controls import Controls
@@ -21,8 +21,8 @@ from loadmanager.sim.restepping import SteppedAgain
 from loadmanager.wire.leading.drains import DrainsForm
 
 
-def recorded(tape: Tape, **values: Any) -> Leader:  # noqa: ANN401 - any field
-    return record(tape, Leader, lambda leader: DrainsForm(leader.drains), **values)
+def recorded(tape: Tape, **values: Any) -> DrainsHarness:  # noqa: ANN401 - any field
+    return record(tape, DrainsHarness, lambda leader: DrainsForm(leader.drains), **values)
 
 
 @pytest.fixture

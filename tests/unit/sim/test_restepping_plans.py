@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.plans import OWNED, AnyOrder, Leader, plan
+from support.plans import OWNED, AnyOrder, PlansHarness, plan
 from support.tape import RecordedInAnyOrder, Tape, difference, record, replayed
 
 from loadmanager.core.leading import plans
@@ -15,8 +15,8 @@ from loadmanager.sim.restepping import SteppedAgain
 from loadmanager.wire.leading.plans import PlansForm
 
 
-def recorded(tape: Tape, **values: Any) -> Leader:  # noqa: ANN401 - any field
-    return record(tape, Leader, lambda leader: PlansForm(leader.plans), **values)
+def recorded(tape: Tape, **values: Any) -> PlansHarness:  # noqa: ANN401 - any field
+    return record(tape, PlansHarness, lambda leader: PlansForm(leader.plans), **values)
 
 
 @pytest.fixture
