@@ -20,7 +20,10 @@ from support.waiting import eventually
 from loadmanager.embedded.ports import free_ports
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 
-pytestmark = pytest.mark.zookeeper
+pytestmark = [
+    pytest.mark.zookeeper,
+    pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl: the page asks with it"),
+]
 
 TOP = Path(__file__).parents[2]
 PORTS = ("8080", "9001", "6001", "7001", "8001", "9002", "6002", "7002", "8002")
