@@ -21,7 +21,7 @@ from loadmanager.pipeline.reporting.actions import SHOWN, Action, find_actions
 from loadmanager.pipeline.reporting.charts import Chart
 from loadmanager.pipeline.reporting.contents import About, Contents
 from loadmanager.pipeline.reporting.findings import Health, Number, find_numbers, judge_health
-from loadmanager.pipeline.reporting.sections import Section, make_sections
+from loadmanager.pipeline.reporting.sections import TEXTS, Section, make_sections
 from loadmanager.pipeline.reporting.units import between, count, moment, number, rate, share, span
 
 PAGE = "index.html"
@@ -82,7 +82,7 @@ def _page(first: str, sections: Sequence[Section], about: About) -> str:
         style=(_ASSETS / "page.css").read_text(encoding="utf-8"),
         about=escape(f"{about.history}, {known}; run {about.run}"),
         first=first,
-        links=" ".join(f'<a href="#{each.name}">{escape(each.title)}</a>' for each in sections),
+        links=" ".join(f'<a href="#{each.name}">{each.name.capitalize()}</a>' for each in sections),
         sections="\n".join(map(_section, sections)),
         library=library,
         script=script,
@@ -99,7 +99,7 @@ def _text(text: str) -> str:
 
 
 def _section(section: Section) -> str:
-    parts = [f'<section id="{section.name}"><h2>{_text(section.question)}</h2>']
+    parts = [f'<section id="{section.name}"><h2>{_text(TEXTS[section.name].question)}</h2>']
     if section.has_something:
         points = "".join(f"<li>{_text(each)}</li>" for each in section.points)
         text = f"<details><summary>recommended.yaml</summary><pre>{escape(section.text)}</pre></details>"
@@ -110,7 +110,7 @@ def _section(section: Section) -> str:
         parts += [text] if section.text else []
     else:
         parts.append(f'<p class="empty">{_text(section.empty)}</p>')
-    return "".join([*parts, f'<p class="quiet">{_text(section.note)}</p></section>'])
+    return "".join([*parts, f'<p class="quiet">{_text(TEXTS[section.name].note)}</p></section>'])
 
 
 def _figure(chart: Chart) -> str:
