@@ -7,7 +7,6 @@ halves. Bundles without a report are idle and unknown.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
 import pandas as pd
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from loadmanager.core.load import RATED
@@ -34,10 +33,10 @@ from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.quality import weighted_resources
 from loadmanager.core.reasons import DoubtReason, Reason, SplitReason
 from loadmanager.core.resources import ResourceWeights
-from loadmanager.core.settings import KEYS, PlannerSettings, short_class_name
+from loadmanager.core.settings import KEYS, PlannerSettings
 from loadmanager.core.splitting import SPLIT_ALGORITHMS
 from loadmanager.core.splitting.base import MIB
-from loadmanager.core.splitting.finder import LIMIT_KEYS, Split, SplitCandidate, find_for_modular, find_reason
+from loadmanager.core.splitting.finder import Split, SplitCandidate, find_for_modular
 from loadmanager.history.files import DAY_MS
 from loadmanager.history.schemas import RESOURCE_COLUMNS
 from loadmanager.pipeline.datasets import schema_of
@@ -49,11 +48,9 @@ if TYPE_CHECKING:
     from loadmanager.pipeline.job import JobRun
 
 SPLIT, SPLIT_BLOCKED, UNSPLITTABLE, MERGE, BUNDLES = "split", "split_blocked", "unsplittable", "merge", "bundles"
-NEVER, ALWAYS = "threshold_never", "threshold_always"
 QUIET, UNKNOWN_LIMITS = "quiet_reports", "unknown_limits"
-CLUSTER = "cluster"
 FEWEST_HOURS = 10
-"""Known hours below which nothing is judged: the 90th percentile of fewer is their maximum."""
+"""Known hours that a 90th percentile needs."""
 
 _QUANTILE = 0.9
 _MOST_MERGES = 500
@@ -66,13 +63,6 @@ _WHY_NOT: dict[Reason, str] = {
 _NOBODY = Registration(BrokerId(""), 0)
 _ADVICE = schema_of("advice")
 _LIMIT_COLUMNS = tuple(name for name in RESOURCE_COLUMNS if name.endswith("_limit"))
-_BUNDLE_LIMITS = {
-    SplitReason.TOPICS: ("topics", "namespace_bundle_max_topics", "topics"),
-    SplitReason.SESSIONS: ("sessions", "namespace_bundle_max_sessions", "sessions"),
-    SplitReason.MSG_RATE: ("msg_rate", "namespace_bundle_max_msg_rate", "messages/s"),
-    SplitReason.BANDWIDTH: ("throughput", "namespace_bundle_max_bandwidth_mbytes", "MiB/s"),
-}
-"""Limits of a bundle: the limited figure, the setting, and its unit."""
 
 
 class Advice(NamedTuple):
@@ -85,22 +75,6 @@ class Advice(NamedTuple):
 
     def row(self) -> tuple[str, str, str, str]:
         return (*self[:3], orjson.dumps(dict(self.evidence)).decode())
-
-
-class Extent(NamedTuple):
-    """Highest and lowest of the hourly maxima of a figure."""
-
-    highest: float
-    lowest: float
-
-
-class Threshold(NamedTuple):
-    """A setting, its value, the figure that is compared with it, and the unit of both."""
-
-    key: str
-    value: float
-    what: str
-    unit: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,34 +97,29 @@ class BusyBundle:
 
 def _write_advice(run: JobRun) -> None:
     run.require_days()
-    bundles, *others = (run.read(name) for name in STEP.reads)
+    bundles, reported_by, reports = (
+        run.read(name) for name in ("bundle_windows", "reported_by", "clean_broker_reports")
+    )
     young = known_hours(bundles).groupBy("bundle").count().where(f.col("count") < FEWEST_HOURS).count()
     if young:
         run.note(f"not judged: bundles with fewer than {FEWEST_HOURS} known hours: {young}")
-    run.write("advice", advice(run.recorded.settings.planner_settings(), bundles, *others))
+    run.write("advice", advice(run.recorded.settings.planner_settings(), bundles, reported_by, reports))
 
 
 STEP = Step(
     "advice",
     _write_advice,
-    reads=("bundle_windows", "broker_windows", "reported_by", "clean_broker_reports"),
+    reads=("broker_windows", "bundle_windows", "reported_by", "clean_broker_reports"),
     writes=("advice",),
 )
 
 
 def advice(
-    settings: PlannerSettings,
-    bundle_windows: DataFrame,
-    broker_windows: DataFrame,
-    reported_by: DataFrame,
-    broker_reports: DataFrame,
+    settings: PlannerSettings, bundle_windows: DataFrame, reported_by: DataFrame, broker_reports: DataFrame
 ) -> DataFrame:
     """Make the table `advice`."""
-    bundle_hours, broker_hours = _rows(_bundle_hours(bundle_windows)), _rows(_broker_hours(broker_windows))
     limits = {row["broker"]: [row[name] for name in _LIMIT_COLUMNS] for row in _rows(_last_limits(broker_reports))}
     found = [
-        *advise_on_bundle_limits(_extents(bundle_hours), len(bundle_hours), settings),
-        *advise_on_brokers(_extents(broker_hours), len(broker_hours), settings),
         *(advise_on_silence(**row, settings=settings) for row in _rows(_silences(broker_reports, settings))),
         *advise_on_limits_of_brokers(limits, settings.resource_weights),
     ]
@@ -160,36 +129,6 @@ def advice(
 
 def _rows(frame: DataFrame) -> list[dict[str, Any]]:
     return [row.asDict() for row in frame.collect()]
-
-
-def _extents(hours: Sequence[Mapping[str, float]]) -> dict[str, Extent]:
-    names = hours[0] if hours else ()
-    return {name: Extent(max(hour[name] for hour in hours), min(hour[name] for hour in hours)) for name in names}
-
-
-def _both(metric: str) -> Column:
-    return f.col(f"mean_{metric}_in") + f.col(f"mean_{metric}_out")
-
-
-def _figures() -> dict[str, Column]:
-    both = {"msg_rate": _both("msg_rate"), "throughput": _both("msg_throughput")}
-    return {"topics": f.col("topics"), "sessions": f.col("sessions"), **both}
-
-
-def _bundle_hours(windows: DataFrame) -> DataFrame:
-    """Return the maximum over all bundles of each limited figure, by hour."""
-    highest = [f.max(value).alias(name) for name, value in _figures().items()]
-    return known_hours(windows).groupBy("start_ms").agg(*highest).drop("start_ms")
-
-
-def _broker_hours(windows: DataFrame) -> DataFrame:
-    """Return the figures that thresholds of brokers are compared with, by hour."""
-    usage = f.col("mean_usage")
-    hours = known_hours(windows).where(usage.isNotNull()).groupBy("start_ms")
-    above = (100 * (f.max(usage) - f.mean(usage))).alias("above_mean")
-    return hours.agg((100 * f.max(usage)).alias("usage"), above, f.stddev_pop(usage).alias("deviation")).drop(
-        "start_ms"
-    )
 
 
 def _silences(broker_reports: DataFrame, settings: PlannerSettings) -> DataFrame:
@@ -210,7 +149,10 @@ def _last_limits(broker_reports: DataFrame) -> DataFrame:
 
 def busy_bundles(bundle_windows: DataFrame, reported_by: DataFrame) -> DataFrame:
     """Return the namespace and the columns of `BusyBundle` of each bundle with enough known hours."""
-    quantiles = [f.percentile(value, f.lit(_QUANTILE)).alias(name) for name, value in _figures().items()]
+    both = {"msg_rate": "msg_rate", "throughput": "msg_throughput"}
+    figures = {name: f.col(f"mean_{metric}_in") + f.col(f"mean_{metric}_out") for name, metric in both.items()}
+    figures |= {name: f.col(name) for name in ("topics", "sessions")}
+    quantiles = [f.percentile(value, f.lit(_QUANTILE)).alias(name) for name, value in figures.items()]
     carried = known_hours(bundle_windows).groupBy("namespace", f.col("bundle").alias("name"))
     busy = carried.agg(f.count("*").cast("int").alias("hours"), *quantiles).where(f.col("hours") >= FEWEST_HOURS)
     by_broker = reported_by.groupBy(f.col("bundle").alias("name"), "broker").agg(
@@ -394,61 +336,6 @@ def _with_gaps(bundles: Sequence[MergeCandidate]) -> list[MergeCandidate]:
 
 def _unknown(namespace: NamespaceName, lower: int, upper: int) -> MergeCandidate:
     return MergeCandidate(str(BundleName(namespace, BundleRange(lower, upper))), None, 0, 0, 0.0, 0.0, 0.0)
-
-
-def advise_on_bundle_limits(extents: Mapping[str, Extent], hours: int, settings: PlannerSettings) -> list[Advice]:
-    """Advise on limits that no bundle exceeded in any hour, or some bundle in each hour."""
-    found = []
-    for reason, (what, setting, unit) in _BUNDLE_LIMITS.items() if hours >= FEWEST_HOURS else ():
-        highest, lowest = (find_reason(_with_only(what, each), settings) for each in extents[what])
-        kind = ALWAYS if lowest is reason else None if highest is reason else NEVER
-        if kind is not None:
-            scale = MIB if what == "throughput" else 1
-            shown = Extent(*(each / scale for each in extents[what]))
-            threshold = Threshold(LIMIT_KEYS[reason], getattr(settings, setting), "the largest bundle", unit)
-            found.append(_advise_on_threshold(kind, threshold, shown, hours))
-    return found
-
-
-def _with_only(what: str, amount: float) -> SplitCandidate:
-    """Return a bundle that carries nothing else."""
-    of = defaultdict(float, {what: amount})
-    return SplitCandidate("", None, round(of["topics"]), round(of["sessions"]), of["msg_rate"], of["throughput"])
-
-
-def thresholds_of(settings: PlannerSettings) -> dict[str, Threshold]:
-    """Return the thresholds of brokers that the configured strategies use, by the figure compared with them."""
-    names = {"usage": ("broker_overloaded_threshold_percentage", "the usage of the busiest broker", "%")}
-    strategy = short_class_name(settings.shedding_strategy)
-    if strategy == "ThresholdShedder":
-        above = "the usage of the busiest broker above the mean"
-        names["above_mean"] = ("broker_threshold_shedder_percentage", above, "points")
-    if strategy == "TransferShedder":
-        names["deviation"] = ("broker_load_target_std", "the standard deviation of usage", "")
-    return {
-        what: Threshold(KEYS[name], getattr(settings, name), text, unit) for what, (name, text, unit) in names.items()
-    }
-
-
-def advise_on_brokers(extents: Mapping[str, Extent], hours: int, settings: PlannerSettings) -> list[Advice]:
-    """Advise on thresholds that no broker exceeded in any hour, or some broker in each hour."""
-    found = []
-    for what, threshold in thresholds_of(settings).items() if hours >= FEWEST_HOURS else ():
-        kind = ALWAYS if extents[what].lowest > threshold.value else NEVER
-        if kind == ALWAYS or extents[what].highest <= threshold.value:
-            found.append(_advise_on_threshold(kind, threshold, extents[what], hours))
-    return found
-
-
-def _advise_on_threshold(kind: str, threshold: Threshold, extent: Extent, hours: int) -> Advice:
-    unit = f" {threshold.unit}".rstrip()
-    setting = f"{threshold.key} {threshold.value:g}{unit}"
-    if kind == NEVER:
-        text = f"Exceeded in none of {hours} hours: {threshold.what} was at most {extent.highest:.4g}{unit} ({setting})"
-    else:
-        text = f"Exceeded in each of {hours} hours: {threshold.what} was at least {extent.lowest:.4g}{unit} ({setting})"
-    numbers: dict[str, Figure] = {"unit": threshold.unit, **extent._asdict(), "hours": hours}
-    return Advice(kind, CLUSTER, text, {threshold.key: threshold.value, **numbers})
 
 
 def advise_on_silence(broker: str, gaps: int, longest_s: float, intervals: int, settings: PlannerSettings) -> Advice:

@@ -1,10 +1,9 @@
-"""What the leader can use of what was learned: what a bundle of each namespace carries, and how that goes by the hour.
+"""Learned data for the leader: the load of a bundle of each namespace, and a weekly load profile.
 
-The load is the mean over time of what the namespace carried, divided among its bundles. A profile is the forecast of
-each hour of the next week as a part of the mean of them all; only namespaces of which all 168 hours are forecast have
-one, and of those the ones with the most load, since all of it has to fit in one znode. A profile has proved itself
-where the days of the back-test show that the seasonal model is better than the best persistence (`core.evidence`), a
-day ahead and in both directions.
+The load is the mean over time of the namespace's load, divided by its bundles. A profile is the median forecast of each
+hour of the next week relative to their mean. Namespaces with the most load have one, where all 168 hours are forecast:
+all profiles have to fit in one znode. A profile is proved where the back-test shows that the seasonal model is better
+than the best persistence (`core.evidence`), a day ahead and in both directions.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from loadmanager.wire.learned import LearnedData, NamespaceLearned
 
 MOST_PROFILES = 500
 _MONDAY_HOUR = 72
-"""1970 began on a Thursday; hours of the week are counted from Monday."""
+"""Hours from Monday to Thursday, the first day of 1970."""
 _HORIZON_H = 24
-"""The horizon of the back-test by which a profile is judged."""
+"""Horizon of the back-test that judges a profile."""
 _DIGITS = 3
 
 
 def learned_from(tables: Tables, summary: Summary) -> LearnedData:
-    """What was learned, with where it comes from. Raises `PipelineError` when nothing was."""
+    """Return the learned data with its provenance. Raises `PipelineError` when there is none."""
     loads: pd.DataFrame = loads_of_namespaces(tables.read("namespace_windows")).toPandas()
     if loads.empty:
         raise PipelineError(f"{tables}/namespace_windows: no namespace carried anything: there is nothing to publish")
@@ -57,8 +56,9 @@ def learned_from(tables: Tables, summary: Summary) -> LearnedData:
 
 
 def loads_of_namespaces(namespace_windows: DataFrame) -> DataFrame:
-    """Of each namespace that carried something, the one with the most load first: what a bundle of it carries on the
-    mean (`METRICS`), and the most `bundles` it had. Not of one with a cluster in its name: no leader has such ones.
+    """Return the mean load of a bundle (`METRICS`) and the most `bundles` of each namespace, the most load first.
+
+    Namespaces without load, and those with a cluster in their name, are left out: no leader has these.
     """
     short = namespace_windows.where((f.col("window_s") == HOUR_MS // 1000) & (f.col("bundles") > 0))
     short = short.where(~f.col("namespace").like("%/%/%"))
@@ -73,7 +73,7 @@ def loads_of_namespaces(namespace_windows: DataFrame) -> DataFrame:
 
 
 def weekly_hours(forecasts: DataFrame) -> DataFrame:
-    """The median forecast of each hour to come: `key`, `start_ms`, and `load` in bytes/s, of namespaces."""
+    """Return the median forecast of each hour of namespaces: `key`, `start_ms`, and `load` in bytes/s."""
     bytes_per_s = f.col("metric").isin(*METRICS[2:])
     rows = forecasts.where((f.col("kind") == "namespace") & bytes_per_s)
     both = rows.groupBy("key", "start_ms").agg(f.sum("q50").alias("load"), f.count("*").alias("metrics"))
@@ -81,7 +81,7 @@ def weekly_hours(forecasts: DataFrame) -> DataFrame:
 
 
 def proved_namespaces(backtest: DataFrame) -> DataFrame:
-    """The `key` of each namespace of which the seasonal model is used for bytes/s in and out, and shown better."""
+    """Return the `key` of namespaces whose seasonal model is used and shown better for bytes/s in and out."""
     bytes_per_s = f.col("metric").isin(*METRICS[2:])
     rows = backtest.where((f.col("kind") == "namespace") & (f.col("horizon_h") == _HORIZON_H) & bytes_per_s)
     proved = f.col("used") & (f.col("shown") == str(Shown.BETTER))
@@ -89,7 +89,7 @@ def proved_namespaces(backtest: DataFrame) -> DataFrame:
 
 
 def profiles_of(hours: pd.DataFrame, wanted: list[str]) -> dict[str, list[float]]:
-    """The profile of each of the namespaces that has a forecast for every hour of a week, from Monday on."""
+    """Return the profile from Monday on of the wanted namespaces that have a forecast for each hour of a week."""
     found = {}
     for namespace, rows in hours[hours["key"].isin(wanted)].groupby("key"):
         of_week = (rows["start_ms"].to_numpy(dtype=np.int64) // HOUR_MS + _MONDAY_HOUR) % PROFILE_HOURS

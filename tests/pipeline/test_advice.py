@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import orjson
-import pytest
 from pyspark.sql import SparkSession
 from support.window_frames import HOUR_MS, frame_of
 
@@ -13,14 +12,10 @@ from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.splitting.base import MIB
 from loadmanager.pipeline.advice import (
-    FEWEST_HOURS,
     Advice,
     BusyBundle,
-    Extent,
     advice,
     advise_namespace,
-    advise_on_brokers,
-    advise_on_bundle_limits,
     advise_on_limits_of_brokers,
     busy_bundles,
     current,
@@ -162,56 +157,6 @@ def test_the_present_shape_of_a_namespace_is_what_was_reported_last() -> None:
     assert current([replace(old, last_ms=old.last_ms + 2), *parts]) == [replace(old, last_ms=old.last_ms + 2)]
 
 
-def test_limits_that_no_bundle_or_always_some_bundle_was_above() -> None:
-    extents = {
-        "topics": Extent(900.0, 10.0),
-        "sessions": Extent(5_000.0, 1_001.0),
-        "msg_rate": Extent(30_001.0, 100.0),
-        "throughput": Extent(100.0 * MIB, 0.0),
-    }
-
-    found = advise_on_bundle_limits(extents, 72, SETTINGS)
-
-    assert [each.kind for each in found] == ["threshold_never", "threshold_always", "threshold_never"]
-    texts = [each.text for each in found]
-    assert texts[0] == (
-        "Exceeded in none of 72 hours: the largest bundle was at most 900 topics"
-        " (loadBalancerNamespaceBundleMaxTopics 1000 topics)"
-    )
-    assert "at least 1001 sessions (loadBalancerNamespaceBundleMaxSessions 1000 sessions)" in texts[1]
-    assert "MaxBandwidthMbytes 100 MiB/s" in texts[2]
-
-
-@pytest.mark.parametrize(
-    ("strategy", "keys"),
-    [
-        ("ThresholdShedder", ["OverloadedThresholdPercentage", "BrokerThresholdShedderPercentage"]),
-        ("org.apache.pulsar.broker.loadbalance.extensions.scheduler.TransferShedder", ["Overloaded", "TargetStd"]),
-        ("UniformLoadShedder", ["OverloadedThresholdPercentage"]),
-    ],
-)
-def test_thresholds_of_the_configured_strategy_alone_are_looked_at(strategy: str, keys: list[str]) -> None:
-    quiet = dict.fromkeys(("usage", "above_mean", "deviation"), Extent(0.1, 0.0))
-
-    found = advise_on_brokers(quiet, 24, replace(SETTINGS, shedding_strategy=strategy))
-
-    assert [each.kind for each in found] == ["threshold_never"] * len(keys)
-    assert all(key in each.text for key, each in zip(keys, found, strict=True))
-
-
-def test_a_threshold_that_brokers_are_always_above_and_one_that_does_its_work() -> None:
-    extents = {"usage": Extent(99.0, 86.0), "above_mean": Extent(30.0, 2.0)}
-
-    (found,) = advise_on_brokers(extents, 24, SETTINGS)
-
-    assert found.kind == "threshold_always"
-    assert found.text == (
-        "Exceeded in each of 24 hours: the usage of the busiest broker was at least 86 %"
-        " (loadBalancerBrokerOverloadedThresholdPercentage 85 %)"
-    )
-    assert advise_on_brokers(extents, FEWEST_HOURS - 1, SETTINGS) == []
-
-
 def test_a_limit_that_is_not_known_matters_where_the_resource_has_a_weight() -> None:
     limits = {"b:80": [800.0, 0.0, 0.0, 0.0, 1e6], "a:80": [800.0, 1.0, 1.0, 1e6, 1e6]}
 
@@ -247,11 +192,6 @@ def test_advice_from_the_tables_of_a_range(spark: SparkSession) -> None:
         for namespace in ("t/n", "pulsar/b:80")
         for own, hour in ((gone, 37), (low, last_hour), (high, last_hour))
     ]
-    used = [
-        {"broker": broker, "start_ms": hour * HOUR_MS, "covered_s": 3600.0, "mean_usage": usage}
-        for broker, usage in (("a:80", 0.5), ("b:80", 0.9))
-        for hour in range(48)
-    ]
     known = {f"{name}_limit": 100.0 for name in ("cpu", "direct_memory", "bandwidth_in", "bandwidth_out")}
     broker_reports: list[dict[str, object]] = [
         *({"broker": "a:80", "at_ms": minute * 60_000, **known} for minute in (0, 15, 30, 120, 135)),
@@ -260,7 +200,6 @@ def test_advice_from_the_tables_of_a_range(spark: SparkSession) -> None:
     ]
     tables = (
         frame_of(spark, "bundle_windows", windows),
-        frame_of(spark, "broker_windows", used),
         frame_of(spark, "reported_by", reports),
         frame_of(spark, "clean_broker_reports", broker_reports),
     )
@@ -268,14 +207,12 @@ def test_advice_from_the_tables_of_a_range(spark: SparkSession) -> None:
     rows = require(advice(SETTINGS, *tables), "advice").collect()
 
     found = {(row["kind"], row["subject"]): row for row in rows}
-    assert {key for key in found if key[0] != "threshold_never"} == {
+    assert set(found) == {
         ("split", f"t/n/{high}"),
         ("bundles", "t/n"),
-        ("threshold_always", "cluster"),
         ("quiet_reports", "a:80"),
         ("unknown_limits", "b:80"),
     }
-    assert [row["kind"] for row in rows].count("threshold_always") == 2
     assert orjson.loads(found["split", f"t/n/{high}"]["evidence"])["hours"] == 10
     assert orjson.loads(found["quiet_reports", "a:80"]["evidence"]) == {
         "gaps": 1,
@@ -284,9 +221,6 @@ def test_advice_from_the_tables_of_a_range(spark: SparkSession) -> None:
         "loadBalancerBrokerLoadDataTTLInSeconds": 1800,
     }
     assert orjson.loads(found["unknown_limits", "b:80"]["evidence"]) == {"unknown": "CPU"}
-    never = {key for row in rows if row["kind"] == "threshold_never" for key in orjson.loads(row["evidence"])}
-    assert never >= {"loadBalancerNamespaceBundleMaxTopics", "loadBalancerNamespaceBundleMaxSessions"}
-    assert "loadBalancerNamespaceBundleMaxMsgRate" not in never
 
 
 def test_a_bundle_is_its_owners_since_the_last_report_of_another_broker_or_its_first_one(spark: SparkSession) -> None:
@@ -311,6 +245,6 @@ def test_a_bundle_is_its_owners_since_the_last_report_of_another_broker_or_its_f
 
 
 def test_no_tables_no_advice(spark: SparkSession) -> None:
-    names = ("bundle_windows", "broker_windows", "reported_by", "clean_broker_reports")
+    names = ("bundle_windows", "reported_by", "clean_broker_reports")
 
     assert advice(SETTINGS, *(frame_of(spark, name, []) for name in names)).collect() == []
