@@ -228,6 +228,28 @@ def test_horizons_follow_each_other_without_a_gap() -> None:
     assert [first_ahead(horizon) for horizon in HORIZONS] == [1, 2, 25]
 
 
+def shifting_levels(series: int, hours: int) -> FloatArray:
+    """Days with noise around a level that is drawn anew after a week, on the mean."""
+    rng = np.random.default_rng(1)
+    load = np.empty((series, hours))
+    for row in load:
+        starts = np.append(0, np.flatnonzero(rng.random(hours) < 1 / 168))
+        row[:] = np.repeat(rng.uniform(100, 300, len(starts)), np.diff(starts, append=hours))
+    load += 20 * np.sin(np.arange(hours) * np.pi / 12) + 5 * rng.standard_normal((series, hours))
+    return load
+
+
+def test_intervals_a_week_ahead_hold_where_the_level_shifts() -> None:
+    load = shifting_levels(series=144, hours=9 * 168)
+    known = Panel(load[:, :-168], MONDAY)
+
+    made = forecast(known, judge(known))
+
+    came = load[:, -168 + first_ahead(168) - 1 :]
+    inside = np.stack([covered(actual, each[168]) for actual, each in zip(came, made, strict=True)])
+    assert 0.75 <= inside.mean() <= 0.85
+
+
 @pytest.mark.skipif(not TRACES.is_dir(), reason=f"no recorded traffic in {TRACES}")
 def test_the_season_beats_persistence_on_messages_of_real_topics_but_not_on_everything() -> None:
     tweets = [hourly_means(path) for path in sorted(TRACES.glob("tweets_*.csv"))]
@@ -267,7 +289,7 @@ def test_intervals_cover_four_fifths_of_real_hours_to_come_and_an_hour_ahead_the
         errors.append((np.abs(load[:, origin] - medians), np.abs(load[:, origin] - load[:, origin - 1])))
 
     for horizon in HORIZONS:
-        assert np.mean(said[horizon]) == pytest.approx(0.8, abs=0.02)
+        assert np.mean(said[horizon]) == pytest.approx(0.8, abs=0.03)
         assert horizon == 1 or np.concatenate(inside[horizon]).mean() == pytest.approx(0.8, abs=0.03)
     ours, naive = np.array(errors).transpose(1, 2, 0)
     assert (ours.mean(axis=1) / naive.mean(axis=1)).mean() < 1

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core.load import FloatArray
-from loadmanager.pipeline.intervals import Calibration, calibrated_in_turn, covered
+from loadmanager.pipeline.intervals import Calibration, calibrated_in_turn, covered, widening
 
 NAN = float("nan")
 
@@ -23,7 +23,7 @@ def test_four_fifths_of_what_comes_are_within_however_wide_a_model_believes_to_e
     actual = (median + rng.standard_exponential(4000) * 5)[np.newaxis]  # never below
     forecast = around(median, width, width)
 
-    known = Calibration.of(actual[:, :2000], forecast[..., :2000])
+    known = Calibration.of(actual[:, :2000], forecast[..., :2000], ahead=1)
     made = known.applied(forecast[..., 2000:])
 
     inside = covered(actual[:, 2000:], made)
@@ -37,7 +37,7 @@ def test_what_is_uncertain_by_the_hour_stays_so() -> None:
     forecast = np.stack([median - wide, median, median + wide])[:, np.newaxis]
     actual = (median + 3 * wide * rng.standard_normal(400))[np.newaxis]
 
-    made = Calibration.of(actual, forecast).applied(forecast)
+    made = Calibration.of(actual, forecast, ahead=1).applied(forecast)
 
     widths = (made[2] - made[0])[0]
     assert widths[1] > 2 * widths[0]
@@ -51,11 +51,11 @@ def test_in_turn_each_part_goes_by_those_before_it() -> None:
     other = actual.copy()
     other[:, 40:] += 50
 
-    made, unlike = (calibrated_in_turn(each, forecast, [20, 40, 60]) for each in (actual, other))
+    made, unlike = (calibrated_in_turn(each, forecast, [20, 40, 60], ahead=1) for each in (actual, other))
 
     assert made.shape == (3, 1, 40)
     assert np.array_equal(made, unlike)
-    assert made[:, 0, 0] == pytest.approx([98, 100, 102])
+    assert made[:, 0, 0] == pytest.approx([98, 100, 102], abs=0.2)
     assert (covered(actual[:, 20:], made) == 1).all()
 
 
@@ -63,16 +63,29 @@ def test_where_nothing_has_come_yet_a_model_is_believed() -> None:
     forecast = around(np.full(3, 5.0), 1.0, 2.0)
 
     for actual in (np.full((1, 3), NAN), np.empty((1, 0))):
-        known = Calibration.of(actual, forecast[..., : actual.shape[1]])
+        known = Calibration.of(actual, forecast[..., : actual.shape[1]], ahead=1)
         assert np.array_equal(known.applied(forecast), forecast)
 
 
 def test_a_series_that_was_always_as_forecast_has_no_interval_but_a_point() -> None:
     forecast = around(np.full(30, 5.0), 0.0, 0.0)
 
-    made = Calibration.of(forecast[1], forecast).applied(forecast)
+    made = Calibration.of(forecast[1], forecast, ahead=1).applied(forecast)
 
     assert np.array_equal(made, forecast)
+
+
+def test_intervals_widen_for_errors_that_keep_their_sign_and_not_for_independent_ones() -> None:
+    rng = np.random.default_rng(4)
+    independent = rng.standard_normal(672)
+    shifting = np.repeat([1.0, -1.0, 1.0, 1.0], 168)
+
+    factors = widening(np.stack([independent, shifting, np.full(672, NAN)]), ahead=168)
+
+    assert factors[0] == pytest.approx(1, abs=0.02)
+    assert factors[1] == pytest.approx(1.638 * np.sqrt(1 + 1 / 4) / 1.2816, rel=1e-3)  # Student's t of four errors
+    assert factors[2] == 1
+    assert widening(np.array([[1.0, 1.0]]), ahead=24) == pytest.approx(3.078 * np.sqrt(1 + 1 / 2) / 1.2816, rel=1e-3)
 
 
 def test_unknown_hours_are_neither_covered_nor_missed() -> None:
@@ -90,7 +103,7 @@ def test_ends_are_in_order_and_not_negative_whatever_came(load: list[float], bel
     actual = np.array([load])
     forecast = around(np.linspace(0, 1e6, len(load)), below, above)
 
-    made = Calibration.of(actual, forecast).applied(forecast)
+    made = Calibration.of(actual, forecast, ahead=1).applied(forecast)
 
     assert np.isfinite(made).all()
     assert (made >= 0).all()

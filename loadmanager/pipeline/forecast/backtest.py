@@ -31,9 +31,12 @@ LEAST_KNOWN = 0.5
 """The part of the hours since its first one that a series has to have."""
 ENDED_HOURS = 24
 """A series without a value for so long has ended: its bundle was split, merged or deleted, or is idle."""
-_TEST_DAYS, _DAYS_BEFORE = 14, 2
-"""Of the back-test: days that are judged, and days before them by which the first intervals are calibrated."""
-_REFITS = 8
+_TRIED_H, _JUDGED_H = 28 * DAY, 14 * DAY
+"""Most hours of the back-test, and how many of the last ones are judged. All of them calibrate the intervals."""
+_LEARNT_H = 8 * DAY
+"""Hours that models learn from before the back-test, in a history of up to twice as many."""
+_REFITS, _REFIT_H = 8, 2 * DAY
+"""Fewest times that the models learn anew in the back-test, and at most how many hours apart."""
 _AS_GOOD = 0.02
 """The part of the pinball losses of a day up to which a difference does not matter."""
 
@@ -80,8 +83,13 @@ def judge(panel: Panel) -> BackTest:
     ends = _ends(panel.hours)
     horizons = {horizon: probes for horizon, probes in HORIZONS.items() if ends[0] >= probes[-1] + DAY}
     tried = _try(panel, ends, [ahead for probes in horizons.values() for ahead in probes])
-    came, judged, turns = panel.load[:, ends[0] :], panel.load[:, ends[1] :], [end - ends[0] for end in ends[1:]]
-    losses = {asked: losses_of(judged, calibrated_in_turn(came, made, turns)) for asked, made in tried.items()}
+    begin = next(end for end in ends[1:] if end >= panel.hours - _JUDGED_H)
+    came, judged = panel.load[:, ends[0] :], panel.load[:, begin:]
+    turns = [end - ends[0] for end in ends if end >= begin]
+    losses = {
+        (ahead, model): losses_of(judged, calibrated_in_turn(came, made, turns, ahead))
+        for (ahead, model), made in tried.items()
+    }
     found: list[dict[int, Judgement]] = [{} for _ in unfit]
     for horizon in HORIZONS:
         probes = horizons.get(horizon, ())
@@ -89,7 +97,7 @@ def judge(panel: Panel) -> BackTest:
         for row, why in enumerate(unfit):
             own = {model: each[:, row] for model, each in of.items()}
             found[row][horizon] = _judge(horizon, own) if why is None else Judgement(None, 0, why)
-    return BackTest(found, {asked: Calibration.of(came, made) for asked, made in tried.items()})
+    return BackTest(found, {asked: Calibration.of(came, made, asked[0]) for asked, made in tried.items()})
 
 
 def first_ahead(horizon: int) -> int:
@@ -98,9 +106,10 @@ def first_ahead(horizon: int) -> int:
 
 
 def _ends(hours: int) -> list[int]:
-    """Where the hours between which the models learn anew end; those up to the second one are for calibration alone."""
-    tested = min((_TEST_DAYS + _DAYS_BEFORE) * DAY, hours // 3)
-    return [int(end) for end in np.linspace(hours - tested, hours, _REFITS + 1)]
+    """Return the hours at which the models learn anew: over half of the history, of a short one a third at least."""
+    tested = min(_TRIED_H, max(hours // 3, min(hours // 2, hours - _LEARNT_H)))
+    step = max(1, min(_REFIT_H, tested // _REFITS))
+    return list(range(hours - tested // step * step, hours + 1, step))
 
 
 def _unfit(values: FloatArray) -> str | None:
