@@ -80,8 +80,13 @@ class AssignmentProber:
             self._fresh.extend(topic_per_bundle(name, BUNDLES))
 
     async def _assign(self, topic: str) -> tuple[float, int] | None:
-        """When the lookup of a fresh topic was answered, and the epoch its owner was committed in."""
+        """When the lookup of a fresh topic was answered, and the epoch its owner was committed in.
+
+        A topic whose lookup failed is fresh again after a while: there may be no leader for longer than topics last.
+        """
         if not await self._lookup(topic):
+            await asyncio.sleep(INTERVAL_S)
+            self._fresh.append(topic)
             return None
         at_s = clock.now_s()
         self.assignments += 1
