@@ -20,10 +20,11 @@ from loadmanager.beside.judging import VERDICT_AFTER_MS, Judge, SettingsOfBoth, 
 from loadmanager.beside.scores import Scores
 from loadmanager.beside.verdict import Where
 from loadmanager.config import Settings
+from loadmanager.core.as_pulsar import plan_as_pulsar
 from loadmanager.core.judging import Sighted
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.plan import Plan
-from loadmanager.core.planner import plan_shedding
+from loadmanager.core.planner import State, plan_shedding
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.decide.settings import settings_for
 from loadmanager.whatif.figures import Figures
@@ -270,11 +271,15 @@ async def test_when_no_rounds_are_planned_here_any_more_what_is_seen_is_told_all
     assert "before there was a round of ours to compare it with" in bench.text()
 
 
-async def test_a_round_that_was_worked_out_when_the_term_ended_is_not_judged(bench: Bench) -> None:
-    working = asyncio.create_task(bench.judge.judge(*bench.at(0)))
-    await asyncio.sleep(0)
-    bench.judge.rest()
-    await working
+async def test_a_round_that_was_worked_out_when_the_term_ended_is_not_judged(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def plan(*arguments: Any) -> tuple[Plan, State]:  # noqa: ANN401 - as it is called
+        bench.judge.rest()
+        return plan_as_pulsar(*arguments)
+
+    monkeypatch.setattr(judging, "plan_as_pulsar", plan)
+    await bench.round(0)
     assert "loadmanager_beside_max_over_mean" not in bench.gauges()
 
 
