@@ -66,6 +66,8 @@ def test_the_usage_of_a_broker_is_over_the_windows_in_which_it_is_known(spark: S
 
 def test_a_history_too_short_to_forecast_says_how_much_is_needed() -> None:
     assert hold_out(series(20)) == "20 hours are known, more than 24 are needed"
+    assert hold_out(series(20).iloc[[0, 5]]) == "2 hours are known, more than 24 are needed"
+    assert str(hold_out(series(40))).startswith("before the last day: ")
 
 
 def test_the_last_day_is_forecast_by_what_was_known_before_it_alone() -> None:

@@ -225,7 +225,7 @@ def hold_out(rows: pd.DataFrame) -> pd.DataFrame | str:
     (made,) = forecast(known, tested)
     parts = [values for horizon, values in sorted(made.items()) if horizon <= HELD_OUT_H]
     if not parts:
-        return next(each.why for each in tested.judgements[0].values())
+        return f"before the last day: {next(each.why for each in tested.judgements[0].values())}"
     quantiles = np.concatenate(parts, axis=-1)
     start_ms = last_ms + (1 - quantiles.shape[1] + np.arange(quantiles.shape[1])) * HOUR_MS
     return pd.DataFrame({"start_ms": start_ms, "q10": quantiles[0], "q50": quantiles[1], "q90": quantiles[2]})

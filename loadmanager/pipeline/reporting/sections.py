@@ -43,7 +43,7 @@ class Texts(NamedTuple):
 TEXTS = {
     "brokers": Texts(
         "Which brokers were busy, and when?",
-        "Usage is the highest of CPU, direct memory and bandwidth, as a share of its limit; colours are its maximum.",
+        "Highest of CPU, direct memory and bandwidth, as a share of its limit; colours are the highest 5 minutes.",
         *("broker_times", "averages", "No broker reported a usage in the range."),
     ),
     "imbalance": Texts(

@@ -1,11 +1,11 @@
-"""The steps of the pipeline: from the URL of a history, a range and an output directory to tables.
+"""Steps of the pipeline: from the URL of a history, a range and an output directory to tables.
 
     history ──▶ ingest ──▶ averages ──▶ balance, forecast, capacity, advice ──▶ what-if ──▶ report
                   │            │                       │                           │
                   └────────────┴──────────── <out>/<table>/ ───────────────────────┘
 
-Each step is a file here. It reads the tables of those before it and writes its own, so that any of them can be run
-again alone. What is computed is in the modules of `pipeline`, as functions from frames to frames.
+A step is declared in the module that computes it, or in a file here. It reads the tables of the steps before it and
+writes its own, so each can be run again alone.
 """
 
 from __future__ import annotations
