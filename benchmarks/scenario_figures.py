@@ -105,17 +105,17 @@ class Tables:
             [
                 "All scenarios together:",
                 self._table("mean over scenarios", self._summary()),
-                "Bounds held: ✓ with every seed, ✗ with none, or with how many of them:",
+                "Bounds held: ✓ with every seed, ✗ with none, otherwise the number of seeds:",
                 self._table("scenario", self._rows(_held)),
-                "Mean imbalance, beside the bound and what it is at rest; bold is the most even, and all within 0.01:",
+                "Mean imbalance, with the bound and the imbalance at rest. The best and all within 0.01 are bold:",
                 self._table("scenario | bound | at rest", [self._imbalances(each) for each in self._scenarios]),
                 "Load moved, in per cent of all load:",
                 self._table("scenario", self._rows(lambda runs: percent(run.moved for run in runs))),
-                "Of that, load moved again within two hours; scenarios are left out where none was:",
+                "Load moved again within two hours, in per cent of all load. Scenarios without any are omitted:",
                 self._table(
                     "scenario", self._rows(lambda runs: percent(run.again for run in runs), lambda run: run.again)
                 ),
-                "And load moved back to a former owner within four hours:",
+                "Load moved back to a former owner within four hours:",
                 self._table(
                     "scenario", self._rows(lambda runs: percent(run.back for run in runs), lambda run: run.back)
                 ),
