@@ -1,4 +1,4 @@
-"""Links between the documentation's pages, and to their headings."""
+"""The documentation's links between pages and to headings, and the length of its sentences."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("benchmarks", "docker", "docs", "examples", "k8s", "tests")
 PAGES = [*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md")))]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
+LONGEST_SENTENCE_WORDS = 30
+LONG_SENTENCES_SHARE = 0.03
 
 
 def anchors(page: Path) -> set[str]:
@@ -35,3 +37,16 @@ def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
 
 def test_pages_are_found() -> None:
     assert len(PAGES) > 20
+
+
+def sentences(page: Path) -> list[str]:
+    """Return the sentences of a page, without code, tables and headings; each item of a list starts a sentence."""
+    text = re.sub(r"```.*?```", " ", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    text = re.sub(r"^\s*(\|.*|#.*|[-*] |\d+\. )", ". ", text, flags=re.MULTILINE)
+    return [sentence for sentence in re.split(r"(?<=[.!?:])\s+", text) if sentence.strip(" .")]
+
+
+def test_few_sentences_are_long() -> None:
+    written = [sentence for page in PAGES for sentence in sentences(page)]
+    long = [sentence for sentence in written if len(sentence.split()) > LONGEST_SENTENCE_WORDS]
+    assert len(long) <= LONG_SENTENCES_SHARE * len(written), "\n".join(long)
