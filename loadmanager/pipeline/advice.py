@@ -40,7 +40,7 @@ from loadmanager.core.splitting.finder import Split, SplitCandidate, find_for_mo
 from loadmanager.history.files import DAY_MS
 from loadmanager.history.schemas import RESOURCE_COLUMNS
 from loadmanager.pipeline.datasets import schema_of
-from loadmanager.pipeline.hours import known_hours
+from loadmanager.pipeline.minimum_history import known_hours
 from loadmanager.pipeline.schemas import frame_of
 from loadmanager.pipeline.step import Step
 

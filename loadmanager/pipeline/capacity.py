@@ -28,9 +28,8 @@ from loadmanager.errors import PipelineError
 from loadmanager.history.files import DAY_MS, HOUR_MS
 from loadmanager.pipeline.costs import cost_models, known_cost
 from loadmanager.pipeline.datasets import schema_of
-from loadmanager.pipeline.enough import KNOWN_HOUR_S, whole_days
-from loadmanager.pipeline.forecast.series import QUANTILES, drawn_towards, quantiles_of
-from loadmanager.pipeline.hours import hourly
+from loadmanager.pipeline.forecast.models import QUANTILES, drawn_towards, quantiles_of
+from loadmanager.pipeline.minimum_history import KNOWN_HOUR_S, hourly, whole_days
 from loadmanager.pipeline.registered import registered
 from loadmanager.pipeline.schemas import METRICS
 from loadmanager.pipeline.step import NothingToSay, Step

@@ -13,11 +13,10 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from loadmanager.pipeline.capacity import Aim
-from loadmanager.pipeline.enough import not_enough_history
 from loadmanager.pipeline.filesystems import directory_at
-from loadmanager.pipeline.hours import hours_known
 from loadmanager.pipeline.keeping_up import KeepingUp
 from loadmanager.pipeline.known_files import KnownFiles
+from loadmanager.pipeline.minimum_history import hours_known, missing_history
 from loadmanager.pipeline.reading import BadFiles, HistoryTables
 from loadmanager.pipeline.recorded import Recorded, newest_recorded
 from loadmanager.pipeline.step import NothingToSay, Step
@@ -139,4 +138,4 @@ class JobRun:
     @cached_property
     def _why_not(self) -> str | None:
         """Found once: no step after the first that asks makes windows."""
-        return not_enough_history(hours_known(self.read("broker_windows")))
+        return missing_history(hours_known(self.read("broker_windows")))

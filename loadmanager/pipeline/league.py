@@ -34,7 +34,7 @@ from loadmanager.config import Settings, render_fields, settings_of
 from loadmanager.core.evidence import FEWEST_PAIRS, MeanDifference, Shown
 from loadmanager.core.load import FloatArray
 from loadmanager.history.files import DAY_MS
-from loadmanager.pipeline.enough import WHOLE_DAY_HOURS
+from loadmanager.pipeline.minimum_history import WHOLE_DAY_HOURS
 from loadmanager.pipeline.paired import CONFIDENCE, interval
 
 PER_HOUR_S = 3600.0

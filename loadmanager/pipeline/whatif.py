@@ -1,4 +1,4 @@
-"""What a range of the history would have looked like with other strategies, settings or brokers.
+"""What-if analysis: a range of the history replayed with other strategies, settings or brokers.
 
     file ──▶ strategies x variants x fleets x stretches x seeds = trials ──▶ a group each ──▶ a row each ──▶ league
 
@@ -14,29 +14,35 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any
 
+import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
 from loadmanager.config import settings_of
+from loadmanager.core.load import IntArray
 from loadmanager.core.names import BrokerId
 from loadmanager.errors import PipelineError, ScenarioError
+from loadmanager.history.gaps import Gap
 from loadmanager.history.reader import History
+from loadmanager.history.schemas import BROKER_REPORTS
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.ranges import Outline, Ranges, RangesOfSpark, fault_of, outcome
-from loadmanager.pipeline.stretches import find_stretches, when
-from loadmanager.pipeline.whatif_file import FleetChanges, Variant, WhatIf
+from loadmanager.pipeline.whatif_file import FEWEST_STEPS, FleetChanges, Variant, WhatIf
 from loadmanager.sim.composing import broker_spec, cost_model, world_rules
 from loadmanager.sim.cost import CostModel
 from loadmanager.sim.fleet import BrokerSpec
-from loadmanager.sim.recorded import FleetChange
+from loadmanager.sim.recorded import HOLD_S, FleetChange
 from loadmanager.sim.running import with_strategy
 from loadmanager.sim.scenario import ScenarioBrokers
 from loadmanager.sim.trial import Trial
 from loadmanager.whatif.ranges import Stretch
 
 MOST_TRIALS = 10_000
+_SHORTEST_PART = 0.25
+"""Least length of a stretch, as a part of the longest one: each counts as much as any other."""
 
 OUTCOMES = schema_of("scenarios")
 """What a trial is, and what came of it."""
@@ -253,3 +259,74 @@ def _require_names(whatif: WhatIf, outlines: Sequence[Outline]) -> None:
                     close = get_close_matches(each, sorted(known), n=1, cutoff=0.0)
                     where = f"{whatif.name}: fleets.{number}.{key}"
                     raise ScenarioError(f"{where}: the range has no {each!r}; did you mean {', '.join(close)}?")
+
+
+def find_stretches(whatif: WhatIf, history: History, ranges: Ranges) -> tuple[list[Stretch], list[str]]:
+    """Cut the range where something is missing and wherever a stretch is full; return what is left out as well.
+
+    Raises `PipelineError` for a range without reports.
+    """
+    from_ms, to_ms = (None if at is None else round(at.timestamp() * 1000) for at in (whatif.begin, whatif.end))
+    at_ms = ranges.report_times(from_ms, to_ms)
+    if not len(at_ms):
+        there = history.info(BROKER_REPORTS, on_fault=lambda _: None)
+        has = "it has none at all" if there.from_ms is None else f"it has them {when(there.from_ms, there.to_ms or 0)}"
+        asked = when(from_ms, to_ms)
+        raise PipelineError(f"{history.directory}: no broker reports {asked}; {has}")
+    from_ms = int(at_ms[0]) if from_ms is None else from_ms
+    to_ms = int(at_ms[-1]) + 1 if to_ms is None else to_ms
+    missing = [*_silences(at_ms, from_ms, to_ms), *_marked(ranges.gaps())]
+    left_out = [
+        f"{when(max(start, from_ms), min(end, to_ms))}: {why}"
+        for start, end, why in missing
+        if end > from_ms and start < to_ms
+    ]
+    pieces: list[tuple[int, int]] = []
+    stretch_ms = round(whatif.stretch_s * 1000)
+    for start, end in _without(from_ms, to_ms, missing):
+        pieces += [(at, min(at + stretch_ms, end)) for at in range(start, end, stretch_ms)]
+    step_ms = round(whatif.step_s * 1000)
+    shortest_ms = max(FEWEST_STEPS * step_ms, _SHORTEST_PART * max((end - start for start, end in pieces), default=0))
+    found: list[Stretch] = []
+    for start, end in pieces:
+        if end - start < shortest_ms:
+            left_out.append(f"{when(start, end)}: too short beside the other stretches, or for {FEWEST_STEPS} steps")
+        else:
+            found.append(Stretch(len(found), start, start + (end - start) // step_ms * step_ms))
+    return found, left_out
+
+
+def _silences(at_ms: IntArray, from_ms: int, to_ms: int) -> Iterator[tuple[int, int, str]]:
+    """Yield silences of all brokers that are longer than a report holds."""
+    hold_ms = round(HOLD_S * 1000)
+    ends = np.concatenate([[from_ms - hold_ms], at_ms, [to_ms]])
+    for last in np.flatnonzero(np.diff(ends) > 2 * hold_ms).tolist():
+        yield int(ends[last]) + hold_ms, int(ends[last + 1]), "no broker reported"
+
+
+def _marked(gaps: Iterable[Gap]) -> Iterator[tuple[int, int, str]]:
+    """Yield gaps that leaders have marked and that are longer than a report holds."""
+    for gap in gaps:
+        if gap.to_ms - gap.from_ms > HOLD_S * 1000:
+            yield gap.from_ms, gap.to_ms, f"a gap in the history: {gap.why}"
+
+
+def _without(from_ms: int, to_ms: int, missing: Iterable[tuple[int, int, str]]) -> Iterator[tuple[int, int]]:
+    """Yield the rest of a range, in order."""
+    at = from_ms
+    for start, end, _ in sorted(missing):
+        if start > at:
+            yield at, min(start, to_ms)
+        at = max(at, min(end, to_ms))
+    if at < to_ms:
+        yield at, to_ms
+
+
+def when(from_ms: int | None, to_ms: int | None) -> str:
+    """Return a range of time for people."""
+    parts = [
+        f"{word} {datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec='seconds')}"
+        for word, at in (("from", from_ms), ("to", to_ms))
+        if at is not None
+    ]
+    return " ".join(parts) or "at any time"

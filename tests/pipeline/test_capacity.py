@@ -26,7 +26,7 @@ from loadmanager.pipeline.capacity import (
     plan,
     project,
 )
-from loadmanager.pipeline.enough import FEWEST_DAYS, WHOLE_DAY_HOURS, not_enough_history, whole_days
+from loadmanager.pipeline.minimum_history import FEWEST_DAYS, WHOLE_DAY_HOURS, missing_history, whole_days
 from loadmanager.pipeline.schemas import METRICS
 from loadmanager.pipeline.step import NothingToSay
 from loadmanager.sim.cost import CostModel
@@ -158,16 +158,16 @@ def test_a_day_is_its_busiest_hour_and_only_whole_days_count() -> None:
 def test_what_three_whole_days_do_not_say_is_not_said(hours: list[int]) -> None:
     known = [set(hours) & set(range(24 * day, 24 * day + 24)) for day in range(7)]
     days = [day for day in range(7) if len(known[day]) >= WHOLE_DAY_HOURS]
-    why = not_enough_history(np.array(hours, dtype=np.int64))
+    why = missing_history(np.array(hours, dtype=np.int64))
 
     assert whole_days(np.array(hours, dtype=np.int64)).tolist() == days
     assert (why is None) == (len(days) >= FEWEST_DAYS)
-    assert why is None or why.startswith(f"not enough history: {len(set(hours))} known hour")
+    assert why is None or f"has {len(set(hours)) / 24:.1f} ({len(days)} of them whole" in why
 
 
-@pytest.mark.parametrize(("hours", "said"), [(65, "65 known hours, 2 whole days"), (0, "0 known hours")])
+@pytest.mark.parametrize(("hours", "said"), [(34, "1.4 (1 of them whole"), (0, "0.0 (0 of them whole")])
 def test_of_a_history_that_is_too_short_it_is_said_what_is_known(hours: int, said: str) -> None:
-    assert f"not enough history: {said}" in str(not_enough_history(np.arange(hours)))
+    assert f"not enough history: needs 3 days of hourly windows, has {said}" in str(missing_history(np.arange(hours)))
 
 
 def test_a_trend_goes_on() -> None:

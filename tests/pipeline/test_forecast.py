@@ -14,14 +14,20 @@ from support.window_frames import HOUR_MS, frame_of
 from loadmanager.core.load import FloatArray
 from loadmanager.history.series import read_series
 from loadmanager.pipeline.datasets import require
-from loadmanager.pipeline.forecast.ahead import forecast
-from loadmanager.pipeline.forecast.backtest import HORIZONS, first_ahead, judge, losses_of
-from loadmanager.pipeline.forecast.frames import backtest, forecast_runs, forecasts
-from loadmanager.pipeline.forecast.models import SEASONAL, Baseline, ForecastHours, Season, seasonal_quantiles
-from loadmanager.pipeline.forecast.series import Panel, quantiles_of
-from loadmanager.pipeline.hours import hours_known
-from loadmanager.pipeline.intervals import covered
+from loadmanager.pipeline.forecast.backtest import HORIZONS, first_ahead, forecast, judge, losses_of
+from loadmanager.pipeline.forecast.intervals import covered
+from loadmanager.pipeline.forecast.models import (
+    SEASONAL,
+    Baseline,
+    ForecastHours,
+    Panel,
+    Season,
+    quantiles_of,
+    seasonal_quantiles,
+)
+from loadmanager.pipeline.minimum_history import hours_known
 from loadmanager.pipeline.schemas import METRICS
+from loadmanager.pipeline.steps.forecast import backtest, forecast_runs, forecasts
 
 TRACES = Path(os.environ.get("LOADMANAGER_SHARED", Path(__file__).parents[3] / "shared")) / "traces"
 NAN = float("nan")
@@ -191,9 +197,9 @@ def test_a_series_that_cannot_be_forecast_says_why() -> None:
     judged = judge(Panel(np.stack([short, ended, gappy]), MONDAY)).judgements
 
     assert [each[24].why for each in judged] == [
-        "short: 71 hours known, 72 are needed",
+        "short: needs 3 days of hourly windows, has 3.0",
         "ended: nothing for the last 24 hours",
-        "gappy: 33% of the hours since its first are known, 50% are needed",
+        "gappy: needs 50% of the hours since its first, has 33%",
     ]
     assert all(each[24].chosen is None and each[24].seasonal is None for each in judged)
 
@@ -204,7 +210,7 @@ def test_a_horizon_that_the_back_test_does_not_reach_has_no_forecast() -> None:
     tested = judge(panel)
     (judged,), (made,) = tested.judgements, forecast(panel, tested)
 
-    assert judged[168].why == "short: too few hours to try a forecast 168 h ahead"
+    assert judged[168].why == "short: needs 11.7 days of hourly windows for 168 h ahead, has 7.0"
     assert sorted(made) == [1, 24]
 
 
@@ -327,7 +333,7 @@ def test_bundle_windows_become_forecasts_and_their_back_test(spark: SparkSession
     hours = require(forecasts(runs), "forecasts").orderBy("metric", "start_ms").collect()
 
     assert len(tested) == 2 * len(METRICS) * len(HORIZONS)
-    assert tested[late, "msg_rate_in", 24]["why"] == "short: 10 hours known, 72 are needed"
+    assert tested[late, "msg_rate_in", 24]["why"] == "short: needs 3 days of hourly windows, has 0.4"
     assert tested[late, "msg_rate_in", 24]["mae"] is None
     judged = judge(one(load))
     (expected,) = judged.judgements

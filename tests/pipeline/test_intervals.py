@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core.load import FloatArray
-from loadmanager.pipeline.intervals import Calibration, calibrated_in_turn, covered, widening
+from loadmanager.pipeline.forecast.intervals import Calibration, calibrated_in_turn, covered, widening
 
 NAN = float("nan")
 

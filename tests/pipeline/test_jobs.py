@@ -67,7 +67,7 @@ def test_the_tables_have_what_the_fleet_reported(done: Done) -> None:
 
 def test_of_days_to_come_an_hour_says_nothing_but_why(done: Done) -> None:
     summary, seen, _ = done
-    why = "not enough history: 1 known hour, 0 whole days; it takes 3 days of which at least 18 hours are known"
+    why = "not enough history: needs 3 days of hourly windows, has 0.0 (0 of them whole, with at least 18 hours)"
     assert {f"{step}: {why}" for step in ("forecast", "capacity", "advice")} <= set(summary.notes)
     assert [seen.rows[table] for table in ("backtest", "forecasts", "capacity", "advice")] == [0, 0, 0, 0]
 

@@ -24,8 +24,7 @@ from loadmanager.pipeline import ranges as ranges_module
 from loadmanager.pipeline.filesystems import CANNOT_GO_ON
 from loadmanager.pipeline.ranges import Outline, RangeRead, RangesOfSpark, read_stretch, unpacked
 from loadmanager.pipeline.reading import cause_of
-from loadmanager.pipeline.stretches import find_stretches
-from loadmanager.pipeline.whatif import plan, play
+from loadmanager.pipeline.whatif import find_stretches, plan, play
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
 from loadmanager.sim.recorded import RecordedRange
 from loadmanager.whatif.ranges import Stretch, read_range

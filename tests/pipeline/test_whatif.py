@@ -31,8 +31,7 @@ from loadmanager.history.reader import History
 from loadmanager.history.rows import Event
 from loadmanager.pipeline.league import league_table, paired_differences, recommend
 from loadmanager.pipeline.ranges import RangesOfSpark
-from loadmanager.pipeline.stretches import find_stretches
-from loadmanager.pipeline.whatif import OUTCOMES, WhatIfPlan, plan, play
+from loadmanager.pipeline.whatif import OUTCOMES, WhatIfPlan, find_stretches, plan, play
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
 from loadmanager.sim.cost import CostModel
 from loadmanager.sim.recorded import FleetChange, recorded_world

@@ -1,10 +1,9 @@
-"""How wrong forecasts would have been so far, and so which model forecasts what.
+"""Back-test of the forecast models, the choice of a model for each series and horizon, and the forecast itself.
 
-The models are fitted again and again on what was known up to then (rolling origin) and asked for what came next. Their
-intervals are as wide as what was missed before then says that they have to be (`pipeline.intervals`). The season is
-used only where it beats the best of the baselines in both measures, the pinball loss of its quantiles and the mean
-absolute error of its median; elsewhere that baseline is the forecast. There is none for a series that is too short, has
-too many gaps or has ended, nor further ahead than the back-test reaches.
+The models are fitted again and again to what was known by then (rolling origin) and asked for the hours after it. Their
+intervals are calibrated by the errors before each of them. The season is used where it beats the best baseline in both
+the pinball loss of its quantiles and the mean absolute error of its median; elsewhere that baseline is the forecast.
+There is none for a series that is too short, has too many gaps or has ended, nor further ahead than the back-test goes.
 """
 
 from __future__ import annotations
@@ -12,19 +11,30 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import cache
+from itertools import count, pairwise
 
 import numpy as np
 
 from loadmanager.core.evidence import Shown
 from loadmanager.core.load import FloatArray
-from loadmanager.pipeline.forecast.models import BASELINES, MODELS, SEASONAL, Baseline, ForecastHours, Season
-from loadmanager.pipeline.forecast.series import DAY, LEVELS, MEDIAN, Panel
-from loadmanager.pipeline.intervals import Calibration, calibrated_in_turn, covered
+from loadmanager.pipeline.forecast.intervals import Calibration, calibrated_in_turn, covered
+from loadmanager.pipeline.forecast.models import (
+    BASELINES,
+    DAY,
+    LEVELS,
+    MEDIAN,
+    MODELS,
+    SEASONAL,
+    Baseline,
+    ForecastHours,
+    Panel,
+    Season,
+)
 from loadmanager.pipeline.paired import interval
 
 HORIZONS: Mapping[int, tuple[int, ...]] = {1: (1,), 24: (6, 12, 18, 24), 168: (60, 108, 168)}
-"""How many hours ahead the back-test asks, by the horizon that it decides for: each reaches from the one before."""
+"""Hours ahead that the back-test asks for, by horizon; each horizon begins where the one before ends."""
 FEWEST_HOURS = 72
 """A series with fewer known hours is too short."""
 LEAST_KNOWN = 0.5
@@ -43,7 +53,7 @@ _AS_GOOD = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The errors of one model at one horizon of one series, and which part of what came was within its interval."""
+    """Errors of one model at one horizon of one series, and the coverage of its interval."""
 
     pinball: float
     mae: float
@@ -55,7 +65,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the back-test says of one horizon of one series; without scores there was too little to try.
+    """Result of the back-test for one horizon of one series; without scores there was too little history.
 
     `chosen` is the model that forecasts, None for no forecast; `shown` of the season beside the baseline.
     """
@@ -78,10 +88,10 @@ class BackTest:
 
 
 def judge(panel: Panel) -> BackTest:
-    """The back-test of each series and horizon."""
+    """Back-test each series and horizon."""
     unfit = [_unfit(row) for row in panel.load]
     ends = _ends(panel.hours)
-    horizons = {horizon: probes for horizon, probes in HORIZONS.items() if ends[0] >= probes[-1] + DAY}
+    horizons = {horizon: probes for horizon, probes in HORIZONS.items() if panel.hours >= fewest_hours(horizon)}
     tried = _try(panel, ends, [ahead for probes in horizons.values() for ahead in probes])
     begin = next(end for end in ends[1:] if end >= panel.hours - _JUDGED_H)
     came, judged = panel.load[:, ends[0] :], panel.load[:, begin:]
@@ -96,12 +106,39 @@ def judge(panel: Panel) -> BackTest:
         of = {model: np.stack([losses[ahead, model] for ahead in probes], axis=2) for model in MODELS if probes}
         for row, why in enumerate(unfit):
             own = {model: each[:, row] for model, each in of.items()}
-            found[row][horizon] = _judge(horizon, own) if why is None else Judgement(None, 0, why)
+            known = int(np.count_nonzero(~np.isnan(panel.load[row])))
+            found[row][horizon] = _judge(horizon, own, known) if why is None else Judgement(None, 0, why)
     return BackTest(found, {asked: Calibration.of(came, made, asked[0]) for asked, made in tried.items()})
 
 
+def forecast(panel: Panel, tested: BackTest) -> list[dict[int, FloatArray]]:
+    """Return, for each series and each horizon with a model, (3, hours) from `first_ahead` on.
+
+    An hour is forecast with the errors of the first probe that is as far ahead, or further.
+    """
+    last = panel.hours - 1
+    season = Season.fit(panel, panel.hours)
+    baselines = {name: Baseline.of(panel, period) for name, period in BASELINES.items()}
+    found: list[dict[int, FloatArray]] = [{} for _ in tested.judgements]
+    for horizon, probes in HORIZONS.items():
+        chosen = [each[horizon].chosen for each in tested.judgements]
+        nearest, parts = first_ahead(horizon), defaultdict[str, list[FloatArray]](list)
+        for ahead in probes:
+            targets = last + np.arange(nearest, ahead + 1)
+            asked = ForecastHours(targets, np.full_like(targets, last), ahead)
+            for name in {each for each in chosen if each is not None}:
+                made = season.forecast(asked) if name == SEASONAL else baselines[name].forecast(panel.hours, asked)
+                parts[name].append(tested.calibrations[ahead, name].applied(made))
+            nearest = ahead + 1
+        whole = {name: np.concatenate(each, axis=-1) for name, each in parts.items()}
+        for row, model in enumerate(chosen):
+            if model is not None:
+                found[row][horizon] = whole[model][:, row]
+    return found
+
+
 def first_ahead(horizon: int) -> int:
-    """How far ahead the first hour of a horizon is: one more than the horizon before reaches."""
+    """Return how far ahead a horizon begins: an hour after the one before ends."""
     return 1 + max((each for each in HORIZONS if each < horizon), default=0)
 
 
@@ -112,23 +149,30 @@ def _ends(hours: int) -> list[int]:
     return list(range(hours - tested // step * step, hours + 1, step))
 
 
+@cache
+def fewest_hours(horizon: int) -> int:
+    """Return the hours of history that the back-test needs to reach a horizon."""
+    return next(hours for hours in count(FEWEST_HOURS) if _ends(hours)[0] >= HORIZONS[horizon][-1] + DAY)
+
+
 def _unfit(values: FloatArray) -> str | None:
-    """Why the series has no forecast."""
+    """Return why the series has no forecast, if it has none."""
     known = np.flatnonzero(~np.isnan(values))
     if len(known) < FEWEST_HOURS:
-        return f"short: {len(known)} hours known, {FEWEST_HOURS} are needed"
+        return f"short: needs {FEWEST_HOURS / DAY:g} days of hourly windows, has {len(known) / DAY:.1f}"
     silent = len(values) - 1 - int(known[-1])
     if silent >= ENDED_HOURS:
         return f"ended: nothing for the last {silent} hours"
     part = len(known) / (len(values) - int(known[0]))
     if part < LEAST_KNOWN:
-        return f"gappy: {part:.0%} of the hours since its first are known, {LEAST_KNOWN:.0%} are needed"
+        return f"gappy: needs {LEAST_KNOWN:.0%} of the hours since its first, has {part:.0%}"
     return None
 
 
 def _try(panel: Panel, ends: Sequence[int], probes: Sequence[int]) -> dict[tuple[int, str], FloatArray]:
-    """What each model says from the first of the `ends` on, (3, series, hours), by how far ahead it is asked; all learn
-    anew at each end.
+    """Return the forecasts (3, series, hours) of each model from the first of the `ends` on, by the hours ahead.
+
+    All models learn anew at each end.
     """
     baselines = {name: Baseline.of(panel, period) for name, period in BASELINES.items()}
     made: dict[tuple[int, str], list[FloatArray]] = defaultdict(list)
@@ -144,19 +188,18 @@ def _try(panel: Panel, ends: Sequence[int], probes: Sequence[int]) -> dict[tuple
 
 
 def losses_of(actual: FloatArray, forecast: FloatArray) -> FloatArray:
-    """(3, series, targets): the pinball loss, mean over the quantiles, the absolute error of the median, and whether
-    the interval covers it (1 or 0).
-    """
+    """Return (3, series, targets): mean pinball loss of the quantiles, absolute error of the median, and coverage."""
     over = actual - forecast
     pinball = np.maximum(LEVELS[:, np.newaxis, np.newaxis] * over, (LEVELS[:, np.newaxis, np.newaxis] - 1) * over)
     return np.stack([pinball.mean(axis=0), np.abs(over[MEDIAN]), covered(actual, forecast)])
 
 
-def _judge(horizon: int, losses: Mapping[str, FloatArray]) -> Judgement:
+def _judge(horizon: int, losses: Mapping[str, FloatArray], known: int) -> Judgement:
     """Of one series: the losses (3, probes, hours) of each model, over all that the season and the last window could
     say; a model that could not say all of it has no score.
     """
-    short = Judgement(None, 0, f"short: too few hours to try a forecast {horizon} h ahead")
+    needed = f"needs {fewest_hours(horizon) / DAY:.1f} days of hourly windows for {horizon} h ahead"
+    short = Judgement(None, 0, f"short: {needed}, has {known / DAY:.1f}")
     if not losses:
         return short
     asked_for = ~np.isnan(losses[SEASONAL][0]) & ~np.isnan(losses["last_window"][0])
@@ -184,7 +227,7 @@ def _score(losses: FloatArray) -> Score | None:
 
 
 def _by_day(values: FloatArray) -> FloatArray:
-    """The means over each day of the hours (probes, hours), without days of which nothing is known."""
+    """Return the means of each day of the hours (probes, hours), without days that are unknown."""
     known = ~np.isnan(values)
     days = -(-values.shape[1] // DAY)
     day = np.broadcast_to(np.arange(values.shape[1]) // DAY, values.shape)
@@ -194,7 +237,7 @@ def _by_day(values: FloatArray) -> FloatArray:
 
 
 def _relative(one: FloatArray, other: FloatArray) -> FloatArray:
-    """One less the other, as parts of their mean: a day of bursts counts as much as any other."""
+    """Return the differences as parts of the means: a day of bursts counts as much as any other."""
     mean = (one + other) / 2
     return np.divide(one - other, mean, out=np.zeros_like(mean), where=mean > 0)
 

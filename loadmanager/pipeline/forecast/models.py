@@ -1,10 +1,10 @@
-"""What the hours to come may be like: three baselines that repeat what was, and the season.
+"""Forecast models for many series at once: three that repeat what was, and a seasonal one.
 
-A baseline repeats the last window, the same hour of the last day, or the same hour of the last week, with the quantiles
-of its own past errors around it. The season is a median for each hour of the week, what the latest hour is above or
-below it (damped the more the further ahead, and what is unusually far off by itself), and the quantiles of the errors
-of the two. An hour of the week with few values is drawn to the same hour of working days or of weekends, that one to
-the same hour of all days, and that one to all hours.
+A panel has hourly values (series, hours), NaN where unknown. A baseline repeats the last window, the same hour of the
+last day, or the same hour of the last week, with the quantiles of its own past errors around it. The season is a
+median for each hour of the week, plus what the latest hour is above or below it (damped with the hours ahead, and what
+is unusually far off by itself), with the quantiles of the errors of both. An hour of the week with few values is
+shrunk to the same hour of working days or of weekends, that one to the same hour of all days, that one to all hours.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ from typing import TypeVar
 import numpy as np
 
 from loadmanager.core.load import BoolArray, FloatArray, IntArray
-from loadmanager.pipeline.forecast.series import (
-    DAY,
-    MEDIAN,
-    WEEK,
-    Panel,
-    carried_on,
-    columns_at,
-    drawn_towards,
-    quantiles_of,
-)
 
+QUANTILES = (0.1, 0.5, 0.9)
+LEVELS = np.array(QUANTILES)
+MEDIAN = 1
+WEEK, DAY = 168, 24
+_THURSDAY = 3 * DAY
+"""1970 began on a Thursday, a week begins on Monday."""
+_SHRINKAGE = 4.0
+"""So many values of its own count as much as what an hour is drawn to."""
 SEASONAL = "seasonal"
 BASELINES = {"last_window": 1, "same_hour_last_day": 24, "same_hour_last_week": 168}
 """Baselines by the period in hours after which a value is taken to return."""
@@ -33,9 +31,60 @@ MODELS = (SEASONAL, *BASELINES)
 _DAYS, _WORKING_DAYS = 7, 5
 _FAR = 0.8
 """The quantile of the distances from the season above which one is far."""
-
-
 _Hours = TypeVar("_Hours", int, IntArray)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Panel:
+    """Hourly series: `load` (series, hours), NaN where unknown; `first_hour` is counted from 1970, in UTC."""
+
+    load: FloatArray
+    first_hour: int
+
+    @property
+    def hours(self) -> int:
+        return int(self.load.shape[1])
+
+    def hour_of_week(self, index: IntArray) -> IntArray:
+        """Return 0 for Monday 00:00 to 01:00 UTC, up to 167; an index may be past the end."""
+        return (index + self.first_hour + _THURSDAY) % WEEK
+
+
+def quantiles_of(values: FloatArray, levels: FloatArray = LEVELS) -> tuple[FloatArray, IntArray]:
+    """Return quantiles (levels, ...) over the last axis without NaN, by linear interpolation, and the counts.
+
+    NaN where there was none.
+    """
+    ascending = np.sort(values, axis=-1)  # NaN last
+    count = np.sum(~np.isnan(values), axis=-1)
+    position = np.multiply.outer(levels, np.maximum(count - 1, 0))
+    below = np.floor(position).astype(np.int64)
+    above = np.minimum(below + 1, np.maximum(count - 1, 0))
+    low, high = (np.take_along_axis(ascending, np.moveaxis(each, 0, -1), axis=-1) for each in (below, above))
+    found = np.moveaxis(low, -1, 0) + (position - below) * np.moveaxis(high - low, -1, 0)
+    return found, count
+
+
+def drawn_towards(own: FloatArray, count: IntArray, towards: FloatArray) -> FloatArray:
+    weight = count / (count + _SHRINKAGE)
+    return np.where(count > 0, weight * np.nan_to_num(own) + (1 - weight) * towards, towards)
+
+
+def carried_on(values: FloatArray, period: int) -> FloatArray:
+    """Fill unknown values with the latest known one a whole number of periods earlier."""
+    series, hours = values.shape
+    periods = -(-hours // period)
+    padded = np.full((series, periods * period), np.nan)
+    padded[:, :hours] = values
+    by_phase = padded.reshape(series, periods, period)
+    position = np.where(np.isnan(by_phase), 0, np.arange(periods)[:, np.newaxis])
+    latest = np.maximum.accumulate(position, axis=1)
+    return np.take_along_axis(by_phase, latest, axis=1).reshape(series, -1)[:, :hours]
+
+
+def columns_at(values: FloatArray, index: IntArray) -> FloatArray:
+    """Return the columns at these indices, NaN before the first."""
+    return np.where(index >= 0, values[:, np.maximum(index, 0)], np.nan)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,9 +100,7 @@ class ForecastHours:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Baseline:
-    """What was there one or more whole periods before. `carried` is the panel with what is missing taken from one
-    period earlier.
-    """
+    """Persistence: the value one or more whole periods before. `carried` is the panel with its gaps filled by it."""
 
     panel: Panel
     period: int
@@ -64,7 +111,7 @@ class Baseline:
         return cls(panel, period, carried_on(panel.load, period))
 
     def forecast(self, fit_until: int, asked: ForecastHours) -> FloatArray:
-        """(3, series, targets), with the quantiles of the errors that this had before `fit_until`."""
+        """Return (3, series, targets), with the quantiles of the errors before `fit_until`."""
         lag = self._periods(asked.ahead)
         errors = self.panel.load[:, lag:fit_until] - self.carried[:, : max(fit_until - lag, 0)]
         spread, _ = quantiles_of(errors) if errors.shape[1] else (np.full((3, len(errors)), np.nan), None)
@@ -73,15 +120,15 @@ class Baseline:
         return np.asarray(np.maximum(point + around[..., np.newaxis], 0))
 
     def _periods(self, hours: _Hours) -> _Hours:
-        """As many whole periods as it takes to go so far back."""
+        """Round up to whole periods."""
         return -(-hours // self.period) * self.period
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Season:
-    """What is known of the season at an hour: `median` (series, 168), and for every hour, also later ones, how far its
-    value is `off` from that, (series, hours); `carried`: or its last known value was. From `far` (series, 1) on that is
-    unusually far.
+    """The season: `median` (series, 168) and the distance `off` (series, hours) of each hour from it.
+
+    `carried` is the last known distance. From `far` (series, 1) on a distance is unusually far.
     """
 
     panel: Panel
@@ -93,14 +140,14 @@ class Season:
 
     @classmethod
     def fit(cls, panel: Panel, fit_until: int) -> Season:
-        """By the hours before `fit_until`."""
+        """Fit to the hours before `fit_until`."""
         median = seasonal_quantiles(Panel(panel.load[:, :fit_until], panel.first_hour))[MEDIAN]
         off = panel.load - median[:, panel.hour_of_week(np.arange(panel.hours))]
         far, _ = quantiles_of(np.abs(off[:, :fit_until]), np.array([_FAR]))
         return cls(panel, fit_until, median, off, carried_on(off, 1), far[0][:, np.newaxis])
 
     def forecast(self, asked: ForecastHours) -> FloatArray:
-        """(3, series, targets) by the season and by how far the latest known hour was from it."""
+        """Return (3, series, targets), from the season and the distance of the latest known hour from it."""
         until, ahead = self.fit_until, asked.ahead
         then, now = self.off[:, : until - ahead], self.off[:, ahead:until]
         near, far = _kept(then, now, self._is_far(then))
@@ -119,8 +166,9 @@ class Season:
 
 
 def _kept(then: FloatArray, now: FloatArray, is_far: BoolArray) -> tuple[FloatArray, FloatArray]:
-    """(series, 1) twice: the part, 0 to 1, of a distance from the season that is still there later, of near and of far
-    ones, by least absolute errors: what is left of each, and the median of that where each counts by its distance.
+    """Return the part (series, 1), 0 to 1, of near and of far distances from the season that is still there later.
+
+    By least absolute errors, which is the median of what is left of each, weighted by the distance.
     """
     both = ~np.isnan(then) & ~np.isnan(now) & (then != 0)
     left = np.divide(now, then, out=np.full_like(then, np.inf), where=both)
@@ -142,8 +190,10 @@ def _weighted_median(ascending: FloatArray, weight: FloatArray, otherwise: Float
 
 
 def seasonal_quantiles(panel: Panel) -> FloatArray:
-    """(3, series, 168): the quantiles of each hour of the week, drawn to those of the hour on such days (working days,
-    or Saturday and Sunday), these to those of the hour on all days, and these to those of all hours.
+    """Return the quantiles (3, series, 168) of each hour of the week.
+
+    They are shrunk to those of the hour on working days, or on Saturday and Sunday, these to those of the hour on all
+    days, and these to those of all hours.
     """
     before = int(panel.hour_of_week(np.zeros(1, dtype=np.int64))[0])
     weeks = -(-(before + panel.hours) // WEEK)
@@ -161,5 +211,5 @@ def seasonal_quantiles(panel: Panel) -> FloatArray:
 
 
 def _of_hours(by_day: FloatArray) -> tuple[FloatArray, IntArray]:
-    """(3, series, 24) and (series, 24): the quantiles of each hour over (series, weeks, days, 24), and the counts."""
+    """Return the quantiles (3, series, 24) of each hour over (series, weeks, days, 24), and the counts (series, 24)."""
     return quantiles_of(np.swapaxes(by_day.reshape(len(by_day), -1, DAY), 1, 2))

@@ -23,7 +23,7 @@ import pandas as pd
 from loadmanager.core.effect import UNEVEN
 from loadmanager.core.resources import HOT
 from loadmanager.history.files import DAY_MS
-from loadmanager.pipeline.enough import WHOLE_DAY_HOURS
+from loadmanager.pipeline.minimum_history import WHOLE_DAY_HOURS
 from loadmanager.pipeline.reporting.contents import Contents, table
 from loadmanager.pipeline.reporting.units import count, number, share, span, times
 

@@ -21,7 +21,7 @@ import numpy as np
 from scipy import stats
 
 from loadmanager.core.load import FloatArray
-from loadmanager.pipeline.forecast.series import DAY
+from loadmanager.pipeline.forecast.models import DAY
 
 _OUTSIDE = 0.1
 """Share of values that may be outside, to each side."""
