@@ -102,12 +102,13 @@ def test_what_was_refused_is_no_longer_said_to_be_placed() -> None:
 
 def test_what_was_moved_within_the_hour_counts_and_what_was_moved_before_does_not() -> None:
     state = moved({}, 7, A, B, at_s=NOW_S - 61 * MINUTE_S, share=0.9)
-    state = moved(state, 8, A, B, at_s=NOW_S - 59 * MINUTE_S, share=0.7)
+    state = moved(state, 8, A, B, at_s=NOW_S - 59 * MINUTE_S, share=0.05)
+    state = moved(state, 9, A, B, at_s=NOW_S - 50 * MINUTE_S, share=0.65)
     moving, refused = limited(a_plan(unload(0), unload(1)), of_loads(40, 20, 40), state)
     assert moving == [bundle(1)]
     assert refused[bundle(0)].sentence() == (
         "No move because its 40 % of all load and the 70 % that were moved within the hour are more than"
-        " loadBalancerMaxLoadMovedPerHourPercentage 100 %; they will not be in 60 s"
+        " loadBalancerMaxLoadMovedPerHourPercentage 100 %; they will not be in 600 s"
     )
 
 
