@@ -182,7 +182,11 @@ GUARDS = {
         ),
         Guard("fence: an agent believes no answer from before an unload", _no_fence, missed_by=45),
         Guard("question: an unload makes void what the agent has asked", _no_void_at_agent),
-        Guard("question: an unload, or a lease's end, makes void what the broker has asked", _no_void_at_broker),
+        Guard(
+            "question: an unload, or a lease's end, makes void what the broker has asked",
+            _no_void_at_broker,
+            missed_by=200_038,
+        ),
         Guard("incarnation: a broker that registered again is another one", _no_incarnation, missed_by=1),
         Guard("lease: a broker without one serves nothing", _no_lease_at_broker, missed_by=2),
         Guard("lease: it counts from the moment of asking", _no_moment_of_asking),
