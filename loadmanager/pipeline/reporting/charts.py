@@ -77,13 +77,10 @@ def draw_band(rows: pd.DataFrame, value: str, limit: float, label: str) -> Chart
     )
     tips = {"when": "UTC", "high_text": "highest", "middle_text": "median", "low_text": "lowest"}
     y = _y(max(limit, float(bins["high"].max())), bottom=1.0)
-    over = f"{times(limit)}, uneven above it"
-    if bins["values"].max() == 1:
-        return Chart(
-            _ranges(shown, "band", "middle", y, tips, limit), label, [("middle", "5 minutes"), ("limit", over)]
-        )
     length = span(float((bins["end"] - bins["start"]).max()) / 1000)
-    keys = [("middle", f"median of {length}"), ("band", "lowest to highest 5 minutes"), ("limit", over)]
+    binned_keys = [("middle", f"median of {length}"), ("band", "lowest to highest 5 minutes")]
+    keys = binned_keys if bins["values"].max() > 1 else [("middle", "5 minutes")]
+    keys.append(("limit", f"{times(limit)}, uneven above it"))
     return Chart(_ranges(shown, "band", "middle", y, tips, limit), label, keys)
 
 
@@ -92,13 +89,8 @@ def draw_heat(rows: pd.DataFrame, key: str, value: str, *, of_limit: bool, label
     unit = "hour" if not of_limit and (rows["end"] - rows["start"]).max() >= HOUR_MS else "5 minutes"
     text = "format(datum.{}, '.1%')" if of_limit else "format(datum.{}, '.3s') + 'B/s'"
     names = list(dict.fromkeys(rows[key]))
-    legend = {
-        "labelExpr": "format(datum.value, '.0%')" if of_limit else "format(datum.value, '~s') + 'B/s'",
-        "title": None,
-        "orient": "bottom",
-        "gradientLength": 160,
-        "gradientThickness": 8,
-    }
+    ticks = "format(datum.value, '.0%')" if of_limit else "format(datum.value, '~s') + 'B/s'"
+    legend = {"labelExpr": ticks, "title": None, "orient": "bottom", "gradientLength": 160, "gradientThickness": 8}
     scale: Spec = {"domain": [0, max(1.0, float(rows[value].max()))]} if of_limit else {"domainMin": 0}
     cells = {
         "transform": [
@@ -132,12 +124,10 @@ def draw_moves(moves: pd.DataFrame, label: str) -> Chart:
     )
     size = {"field": "moves", "type": "quantitative", "scale": {"range": [20, 400]}, "legend": None}
     tips = _tips({"predicted_text": "predicted", "measured_text": "measured", "moves": "moves"})
-    dots = {
-        "mark": {"type": "circle", "style": "dot"},
-        "encoding": {"x": x, "y": y, "size": size, "tooltip": tips},
-    }
+    axes = {"x": x, "y": y}
+    dots = _layer({"type": "circle", "style": "dot"}, axes, {"size": size, "tooltip": tips})
     line = pd.DataFrame({"predicted": [low, high], "measured": [low, high]})
-    equal = {"data": _data(line), "mark": {"type": "line", "style": "limit"}, "encoding": {"x": x, "y": y}}
+    equal = {"data": _data(line), **_layer({"type": "line", "style": "limit"}, axes)}
     return Chart(_spec(shown, [equal, dots]), label, [("dot", "moves, larger for more"), ("limit", "as predicted")])
 
 
@@ -150,13 +140,7 @@ def draw_forecast(actual: pd.DataFrame, forecast: pd.DataFrame, label: str) -> C
     start = rows.pop("start_ms")
     rows = rows.assign(start=start, end=start + HOUR_MS, when=start.map(moment), **texts)
     x, y = _x(rows), _y(float(rows[["load", "q90"]].max().max()), "MB/s")
-    tips = {
-        "when": "UTC",
-        "load_text": "load",
-        "q50_text": "forecast",
-        "q90_text": "forecast, 90 %",
-        "q10_text": "forecast, 10 %",
-    }
+    tips = {"when": "UTC", "load_text": "load", "q50_text": "forecast", "q90_text": "90 %", "q10_text": "10 %"}
     ahead = {"data": _data(rows.dropna(subset="q50")[["start", *figures[1:]]])}
     layers = [
         ahead | _layer({"type": "area", "style": "ahead-band"}, x, _of("q10", y), {"y2": {"field": "q90"}}),
@@ -181,13 +165,7 @@ def draw_capacity(capacity: pd.DataFrame, label: str) -> Chart:
         **{f"{name}_text": shown[name].map(number) for name in ("low", "middle", "high")},
     )
     y = _y(max(have, float(shown["high"].max())), "brokers", {"tickMinStep": 1}, bottom=0)
-    tips = {
-        "when": "day",
-        "high_text": "needed, 90 %",
-        "middle_text": "needed",
-        "low_text": "needed, 10 %",
-        "have": "registered",
-    }
+    tips = {"when": "day", "middle_text": "needed", "high_text": "90 %", "low_text": "10 %", "have": "registered"}
     keys = [("ahead", "needed"), ("ahead-band", "80 % interval"), ("limit", f"{number(have)} registered")]
     return Chart(_ranges(shown, "ahead-band", "ahead", y, tips, have), label, keys)
 

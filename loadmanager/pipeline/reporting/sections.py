@@ -201,7 +201,7 @@ def _capacity(contents: Contents, about: About) -> Section:
             f" After the loss of any one broker it is too small from {without.iloc[0]} on." if len(without) else ""
         )
         answer += f" {share(last['headroom'])} of each broker is kept free. Basis: {last['basis']}."
-    is_known = len(plan) and plan["needed"].notna().any()
+    is_known = len(rows) and rows["needed"].notna().all()
     charts = [draw_capacity(rows, "Brokers needed by day")] if is_known else []
     tables = _tables(contents, "capacity", "cost_models")
     return Section("capacity", answer, charts, tables, about.notes.get("capacity", ()))
