@@ -145,7 +145,7 @@ _AVERAGES = (
 _BALANCE = (
     Dataset(
         "imbalance",
-        "how even the load was in 5 minutes",
+        "imbalance of 5 minutes",
         _struct(
             **_of(_LONG, "start_ms", "brokers"),
             **_of(_DOUBLE, "covered_s", "load", "max_over_mean", "cv"),
@@ -158,7 +158,7 @@ _BALANCE = (
     ),
     Dataset(
         "time_above",
-        "for how long the cluster was uneven, or a broker too busy",
+        "time in which load was uneven, or a broker overloaded",
         _struct(**_of(_STRING, "what", "subject"), **_of(_DOUBLE, "threshold", "above_s", "observed_s", "share")),
     ),
     Dataset(
@@ -174,7 +174,7 @@ _BALANCE = (
     ),
     Dataset(
         "namespace_skew",
-        "how unevenly a namespace's load was spread over its bundles on a day",
+        "spread of a namespace's load over its bundles on a day",
         _struct(
             start_ms=_LONG,
             namespace=_STRING,
@@ -186,7 +186,7 @@ _BALANCE = (
     ),
     Dataset(
         "flapping",
-        "a bundle that moved, and how often it came back",
+        "moves and returns of a bundle",
         _struct(
             bundle=_STRING,
             **_of(_LONG, "moves", "own_moves", "returns"),
@@ -196,7 +196,7 @@ _BALANCE = (
     ),
     Dataset(
         "move_effects",
-        "a move, what was predicted of it, and what was measured",
+        "predicted and measured effect of a move",
         _struct(
             **_of(_LONG, "epoch", "sequence"),
             **_of(_STRING, "bundle", "source", "destination", "reason", "outcome"),
@@ -208,7 +208,7 @@ _BALANCE = (
     ),
     Dataset(
         "inconsistent_brokers",
-        "a broker whose totals are not what its bundles add up to",
+        "a broker whose totals differ from the sum over its bundles",
         _struct(
             **_of(_STRING, "broker", "what"),
             **_of(_LONG, "reports", "inconsistent"),
@@ -247,10 +247,10 @@ _FORECAST = (
 )
 
 _CAPACITY = (
-    # The errors are of the fit and of the model given, on the reports held out.
+    # Errors of the fit and of the default model, on the held-out reports.
     Dataset(
         "cost_models",
-        "what load costs brokers of a class of a resource",
+        "cost model of a resource for a class of brokers",
         _joined(
             _never_null(
                 **_of(_STRING, "broker_class", "resource"),
@@ -261,13 +261,12 @@ _CAPACITY = (
             _never_null(fitted=_BOOLEAN, why=_STRING),
         ),
     ),
-    # `used` is the part of what the brokers may use that is used, of the resource that is closest to its end, null
-    # where they may use nothing of it; `needed` is null where no number of brokers would do, `..._n1` when any one may
-    # be lost, `..._domain` when any one failure domain may be (null with fewer than two); `exhausted_on` is the first
-    # day on which those that are there are too few, null for none of these days.
+    # `used` is relative to what load may use of the resource that runs out first, null where that is nothing. `needed`
+    # is null where no number is enough; `_n1` is after the loss of any one broker, `_domain` of any one failure domain
+    # (null with fewer than two). `exhausted_on` is the first day on which the fleet is too small, null without one.
     Dataset(
         "capacity",
-        "how many brokers a day to come needs, by a quantile of its forecast",
+        "brokers needed on a future day, by quantile of the forecast",
         _joined(
             _never_null(day=_STRING, start_ms=_LONG, quantile=_DOUBLE),
             _struct(**_of(_LONG, "needed", "needed_n1", "needed_domain")),
@@ -283,7 +282,7 @@ _CAPACITY = (
 _ADVICE = (
     Dataset(
         "advice",
-        "a piece of advice with its numbers",
+        "a finding of the advice, with its numbers",
         _never_null(**_of(_STRING, "kind", "subject", "text", "evidence")),
     ),
 )
