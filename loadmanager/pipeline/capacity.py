@@ -88,7 +88,7 @@ STEP = Step(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BrokerRoom:
-    """What load may use of each registered broker: `room` (brokers, 4); `domains` (brokers,) is empty without any."""
+    """Room for load on each registered broker: `room` (brokers, 4); `domains` (brokers,) is empty without any."""
 
     room: FloatArray
     domains: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""How even the load was over the brokers.
+"""Imbalance of the load over the brokers, every 5 minutes.
 
 Load is bytes/s, in and out together, as in `core.effect`; the imbalance is the load of the busiest broker divided by
 the mean over all brokers that reported. A broker counts for the time that it was there.

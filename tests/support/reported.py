@@ -84,11 +84,11 @@ def contents_of(days: int, busy_days: int = 2) -> dict[str, pd.DataFrame]:
         **_forecast(days, rng),
         "backtest": pd.DataFrame(
             {
-                "kind": "namespace",
-                "key": ["public/<ns>", "t/b"],
+                "kind": ["namespace", "namespace", "bundle"],
+                "key": ["public/<ns>", "t/b", "t/b/0x0_0x1"],
                 "used": True,
-                "coverage": [0.79, 0.5],
-                "points": [900, 100],
+                "coverage": [0.79, 0.5, 0.1],
+                "points": [900, 100, 5000],
             }
         ),
         "capacity": _capacity(days, 30),

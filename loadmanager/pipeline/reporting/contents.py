@@ -39,12 +39,12 @@ _BIN_LENGTHS_MS = (
 )
 
 _ORDERS = {
-    "imbalance": ("start_ms",),
+    "imbalance": ("-start_ms",),
     "time_above": ("what", "-share", "subject"),
     "hot_bundles": ("-start_ms", "rank"),
     "namespace_skew": ("-start_ms", "-load"),
     "inconsistent_brokers": ("-inconsistent", "broker", "what"),
-    "move_effects": ("epoch", "sequence"),
+    "move_effects": ("-epoch", "-sequence"),
     "flapping": ("-returns", "-moves", "bundle"),
     "backtest": ("-kind", "key", "metric", "horizon_h"),
     "forecasts": ("key", "metric", "start_ms"),
@@ -57,7 +57,7 @@ _ORDERS = {
     "scenarios": ("scenario",),
     "rejected_rows": ("-count", "table", "reason", "file"),
 }
-"""Sort columns by table; a hyphen means descending."""
+"""Sort columns by table; a hyphen means descending. The first rows are read: the newest where there are most."""
 
 _WHERE = {"forecasts": pc.field("kind") == "namespace"}
 

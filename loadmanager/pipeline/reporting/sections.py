@@ -221,7 +221,7 @@ def _forecast(contents: Contents, about: About) -> Section:
         charts.append(draw_forecast(actual, forecast, str(namespace)))
     last_day = pd.concat(within) if within else pd.Series(dtype=bool)
     answer = [_coverage("last day", float(last_day.sum()), len(last_day))] if len(last_day) else []
-    scored = tested.dropna(subset="coverage") if len(tested) else tested
+    scored = tested[tested["kind"] == "namespace"].dropna(subset="coverage") if len(tested) else tested
     if len(scored):
         answer.append(
             _coverage("back-test", float((scored["coverage"] * scored["points"]).sum()), scored["points"].sum())

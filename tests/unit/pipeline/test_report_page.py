@@ -8,14 +8,15 @@ import json
 import re
 from html.parser import HTMLParser
 from importlib.resources import files
-from typing import Any
+from typing import Any, NoReturn
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from support.reported import HOUR_MS, START_MS, WINDOW_MS, about_days, contents_of
 
 from loadmanager.pipeline.reporting.charts import distinct_labels, draw_band, draw_forecast, draw_heat
-from loadmanager.pipeline.reporting.contents import About
+from loadmanager.pipeline.reporting.contents import About, collect
 from loadmanager.pipeline.reporting.page import PAGE, make_report
 from loadmanager.pipeline.reporting.sections import TEXTS, make_sections
 
@@ -243,3 +244,24 @@ def test_what_is_used_of_others_has_the_hash_that_is_listed_and_its_licence() ->
     assert {name: digest for name, digest in found.items() if name not in UNCHECKED} == listed
     told = (VENDOR / "README.md").read_text()
     assert [name for name in listed if f"`{name}`" not in told] == []
+
+
+class ManyWindows:
+    """Tables with more rows than a report reads: a year of windows."""
+
+    rows = 120_000
+
+    def has(self, name: str, /) -> bool:
+        return name == "imbalance"
+
+    def read(self, name: str, /) -> NoReturn:
+        raise NotImplementedError(name)
+
+    def read_rows(self, name: str, where: object, /) -> pa.Table:
+        assert (name, where) == ("imbalance", None)
+        return pa.table({"start_ms": [START_MS + n * WINDOW_MS for n in range(self.rows)]})
+
+
+def test_of_more_windows_than_fit_the_newest_are_judged() -> None:
+    read = collect(ManyWindows())["imbalance"]["start_ms"]
+    assert (len(read), read.max()) == (100_000, START_MS + (ManyWindows.rows - 1) * WINDOW_MS)
