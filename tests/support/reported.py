@@ -47,12 +47,12 @@ def contents_of(days: int, busy_days: int = 2) -> dict[str, pd.DataFrame]:
         )[known].reset_index(drop=True),
         "time_above": pd.DataFrame(
             {
-                "what": ["imbalance", "usage", "usage"],
-                "subject": ["cluster", "b2:8080", "b1:8080"],
-                "threshold": [1.2, 0.85, 0.85],
-                "above_s": [float((imbalance > 1.2).sum() * 300), float((usage > 0.85).sum() * 300), 0.0],
-                "observed_s": [len(at) * 300.0] * 3,
-                "share": [float((imbalance > 1.2).mean()), float((usage > 0.85).mean()), 0.0],
+                "what": ["imbalance", *["usage"] * 6],
+                "subject": ["cluster", "b2:8080", *BROKERS[:1], *BROKERS[2:]],
+                "threshold": [1.2, *[0.85] * 6],
+                "above_s": [float((imbalance > 1.2).sum() * 300), float((usage > 0.85).sum() * 300), *[0.0] * 5],
+                "observed_s": len(at) * 300.0,
+                "share": [float((imbalance > 1.2).mean()), float((usage > 0.85).mean()), *[0.0] * 5],
             }
         ),
         "highest_reports": pd.DataFrame({"start_ms": at, "max_usage": usage + 0.05, "broker": "b3:8080"}),

@@ -83,7 +83,7 @@ def test_every_section_answers_its_question() -> None:
     assert [*sections] == [*TEXTS]
     assert sections["brokers"].answer == (
         "Highest mean of the range: 70 % (b2:8080); of 5 minutes: 90 % (b2:8080); highest report: 95 % (b2:8080)."
-        " 1 of 2 brokers had a mean of 5 minutes above 85 %."
+        " 1 of 6 brokers had a mean of 5 minutes above 85 %."
     )
     assert "with 31 MB/s (12 % of all load)." in sections["bundles"].answer
     assert "is too small from 2026-10-23 on; cpu runs out first." in sections["capacity"].answer
