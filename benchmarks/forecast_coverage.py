@@ -173,7 +173,9 @@ def main() -> None:
     all_series = [*packaged(arguments.downloads), *(measured(arguments.csv) if arguments.csv else ())]
     usable = [series for series in all_series if series.history]
     found = measure(usable)
-    weeks = {series.kind: series.history // WEEK for series in usable}
+    weeks: dict[str, set[int]] = defaultdict(set)
+    for series in usable:
+        weeks[series.kind].add(series.history // WEEK)
     print("| kind | series | weeks of history | 1 h | 2 to 24 h | 25 to 168 h | median's error, a week ahead |")
     print("|---|---|---|---|---|---|---|")
     for kind, history in weeks.items():
@@ -181,7 +183,8 @@ def main() -> None:
         last = np.concatenate(found[kind, max(HORIZONS)], axis=1)
         error = np.nanmean(last[1]) / np.nanmean(last[2])
         count = sum(series.kind == kind for series in usable)
-        print(f"| {kind} | {count} | {history} | {' | '.join(f'{each:.0%}' for each in inside)} | {error:.2f} |")
+        columns = [kind, str(count), ", ".join(map(str, sorted(history))), *(f"{each:.0%}" for each in inside)]
+        print(f"| {' | '.join(columns)} | {error:.2f} |")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from loadmanager.pipeline.publish import learned_from
 from loadmanager.pipeline.runner import StepError, run
 from loadmanager.pipeline.steps import STEPS
 from loadmanager.pipeline.steps.report import make_report_again
-from loadmanager.pipeline.steps.whatif import RECOMMENDED, default_whatif, put_recommended
+from loadmanager.pipeline.steps.whatif import RECOMMENDED, default_whatif, missing_day, put_recommended
 from loadmanager.pipeline.summary import SUMMARY, get_summary
 from loadmanager.pipeline.writing import Tables
 
@@ -88,6 +88,19 @@ def test_an_hour_is_no_ground_for_a_recommendation_and_leaves_none_of_earlier(do
     assert f"what-if: {said}" in summary.notes
     row = tables.read("recommendation").collect()[0]
     assert (row["fleet"], row["configuration"], row["days"], row["why"]) == ("as-recorded", None, 0, said)
+
+
+def test_less_than_a_day_is_not_replayed_by_default_and_the_run_says_how_much_there_is(
+    spark: SparkSession, history: Path, tmp_path: Path
+) -> None:
+    (tmp_path / RECOMMENDED).write_text("# of an earlier run")
+    summary = run(spark, Job(str(history), str(tmp_path)), ["whatif"], Seen())
+    tables = ("scenarios", "league", "paired_differences", "recommendation")
+    assert summary.steps[0].rows == dict.fromkeys(tables, 0)
+    note = "Nothing is recommended: needs 1 day of history (at least 18 hours), has 1.0 hours."
+    assert summary.notes == [f"what-if: {note}"]
+    assert not (tmp_path / RECOMMENDED).exists()
+    assert missing_day(NOON_MS, NOON_MS + 18 * HOUR_MS) is None
 
 
 def test_the_configuration_recommended_is_one_that_a_node_takes(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from loadmanager.errors import LoadManagerError
-from loadmanager.history.files import DAY_MS, Directory
+from loadmanager.history.files import DAY_MS, HOUR_MS, Directory
 from loadmanager.history.reader import History
 from loadmanager.history.schemas import BROKER_REPORTS
 from loadmanager.pipeline.costs import cost_models, known_cost
@@ -19,6 +19,7 @@ from loadmanager.pipeline.job import JobRun
 from loadmanager.pipeline.league import (
     FEWEST_DAYS,
     FEWEST_SEEDS,
+    NOTHING,
     Recommendation,
     league_table,
     paired_differences,
@@ -26,6 +27,7 @@ from loadmanager.pipeline.league import (
     recommendation_table,
     recommended_yaml,
 )
+from loadmanager.pipeline.minimum_history import WHOLE_DAY_HOURS
 from loadmanager.pipeline.ranges import Ranges, RangesOfSpark
 from loadmanager.pipeline.reading import good_reports, said_range
 from loadmanager.pipeline.step import Step
@@ -41,6 +43,10 @@ _FIRST_ROUND_S, _FIRST_ROUND_STEPS = 30.0, 10
 
 
 def try_out(run: JobRun) -> None:
+    missing = missing_day(*run.history.range) if run.job.whatif is None else None
+    if missing is not None:
+        _try_nothing(run, missing)
+        return
     whatif = _whatif(run)
     on_fault = (lambda fault: run.note(f"left out: {fault}")) if run.history.leaves_out else None
     history = History(directory_at(run.spark, run.job.history))
@@ -61,6 +67,21 @@ def try_out(run: JobRun) -> None:
         run.note(f"what-if: {best.why[0]}")
 
 
+def missing_day(from_ms: int, to_ms: int) -> str | None:
+    """Return how much history is missing for what is tried by default, in a sentence; None for a whole day or more."""
+    hours = (to_ms - from_ms) / HOUR_MS
+    if hours >= WHOLE_DAY_HOURS:
+        return None
+    return f"{NOTHING}: needs 1 day of history (at least {WHOLE_DAY_HOURS} hours), has {hours:.1f} hours."
+
+
+def _try_nothing(run: JobRun, why: str) -> None:
+    for table in ("scenarios", "league", "paired_differences", "recommendation"):
+        run.clear(table)
+    _remove_recommended(directory_at(run.spark, run.job.out))
+    run.note(f"what-if: {why}")
+
+
 def _plan(run: JobRun, whatif: WhatIf, history: History, ranges: Ranges) -> WhatIfPlan:
     """By the costs that are known, or those of the range."""
     if not run.has("cost_models"):
@@ -79,6 +100,10 @@ def put_recommended(
     if best.configuration is not None:
         put(directory, RECOMMENDED, recommended_yaml(best, configurations[best.configuration], source).encode())
         return
+    _remove_recommended(directory)
+
+
+def _remove_recommended(directory: Directory) -> None:
     with suppress(FileNotFoundError):
         directory.filesystem.delete_file(f"{directory.root}/{RECOMMENDED}")
 
