@@ -1,22 +1,19 @@
-"""Which configuration did best: a league table, differences with their confidence, and the one to recommend.
+"""League of configurations: table, paired differences with confidence intervals, and recommendation.
 
-    what is compared, in this order                                            does not matter up to
-    -------------------------------------------------------------------------  ------------------------------
-    time in which some broker is asked for more than it has (above 100 %)      0.2 % of all time
-    time in which some broker has little room left (above 85 %)                1 % of all time
-    regret: imbalance above the least that any distribution has                0.02
-    of those that are left: fewest returns, least load moved, fewest clients disturbed
+    compared in this order                                                 margin of equality
+    ---------------------------------------------------------------------  ------------------
+    time in which some broker is used above 100 %                          0.2 % of all time
+    time in which some broker is used above 85 %                           1 % of all time
+    regret: imbalance above the lower bound of any distribution            0.02
+    of those left: fewest returns, least load moved, fewest clients disturbed
 
-At each line those are left that are shown equal to the best (`core.evidence`): nobody is equal because too little was
-seen to tell. Configurations meet in pairs: on the same day, with the same seeds and the same fleet. A difference is
-the mean over days, with Student's t-interval; seeds of one day are not independent of each other, and averaged. Where
-there is one day alone the seeds are the pairs, and show nothing of other days.
+At each line those are left that are shown equal to the best (`core.evidence`). Configurations are compared in pairs: on
+the same day, with the same seeds and the same fleet. A difference is the mean over days, with Student's t-interval;
+the seeds of a day are averaged, as they depend on each other. With one day the seeds are the pairs, and show nothing.
 
-Nothing is recommended by less than five whole days and three seeds, or where choosing does not help on the next day:
-on each day but the first two one is chosen by the days before, and has to do better on the whole than all of them on
-the mean; or as well, where all others are shown equal or worse.
-
-Everything here is pure, and small: a row per scenario.
+Nothing is recommended from less than five whole days and three seeds, or where walk-forward validation fails: on each
+day but the first two a configuration is chosen by the days before, and has to be better than the mean of all, or as
+good where all others are shown equal or worse.
 """
 
 from __future__ import annotations
@@ -34,6 +31,7 @@ from loadmanager.config import Settings, render_fields, settings_of
 from loadmanager.core.evidence import FEWEST_PAIRS, MeanDifference, Shown
 from loadmanager.core.load import FloatArray
 from loadmanager.history.files import DAY_MS
+from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.minimum_history import WHOLE_DAY_HOURS
 from loadmanager.pipeline.paired import CONFIDENCE, interval
 
@@ -62,12 +60,6 @@ MARGINS = {FULL: 0.002, HOT: 0.01, REGRET: 0.02, ABOVE: 0.02, WORST: 0.02}
 """Differences up to these do not matter; of other metrics any does. The first three decide, in their order."""
 _DECIDE = (FULL, HOT, REGRET)
 
-LEAGUE_COLUMNS = ["fleet", "place", "configuration", "scenarios", "hours", *METRICS, "recommended"]
-DIFFERENCE_COLUMNS = [
-    "fleet", "metric", "configuration", "other", "difference", "low", "high", "pairs", "paired_over", "shown",
-]  # fmt: skip
-RECOMMENDATION_COLUMNS = ["fleet", "configuration", "days", "seeds", "rank_correlation", "why"]
-
 NOTHING = "Nothing is recommended"
 _LEARNT_BY = 2
 """So many days go before the first one for which a configuration is chosen."""
@@ -76,10 +68,10 @@ _ALWAYS_NAMED = ("load_balancer_load_shedding_strategy", "load_balancer_load_pla
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The configuration to use with this fleet, None for none; and why, a sentence each.
+    """Configuration to use with this fleet, None for none, with the reasons, a sentence each.
 
-    `days` are whole ones, `seeds` those of each. `rank_correlation` is that of the configurations' order on one day and
-    on the next, the mean over days: 1 is always the same order, 0 is chance; None where there is nothing to compare.
+    `days` are whole ones, `seeds` those of each. `rank_correlation` compares the order of the configurations on one day
+    and on the next: 1 is always the same order, 0 is chance; None where there is nothing to compare.
     """
 
     fleet: str
@@ -95,7 +87,7 @@ _Days = Mapping[str, pd.DataFrame]
 
 
 def league_table(outcomes: pd.DataFrame) -> pd.DataFrame:
-    """`LEAGUE_COLUMNS`: a row per fleet and configuration, best first, from a row per scenario.
+    """Return a row per fleet and configuration, best first, from a row per scenario.
 
     The places are by time above 100 %, above 85 %, then regret, then load moved, then the order of the names. Of worst
     usages it has the highest; everything else is over the whole time of the scenarios.
@@ -111,12 +103,12 @@ def league_table(outcomes: pd.DataFrame) -> pd.DataFrame:
         table = table.reset_index().sort_values([*_DECIDE, MOVED, "configuration"], kind="stable")
         table["recommended"] = table["configuration"] == chosen[str(fleet)]
         table["fleet"], table["place"] = fleet, range(1, len(table) + 1)
-        tables.append(table[LEAGUE_COLUMNS])
+        tables.append(table[schema_of("league").names])
     return pd.concat(tables, ignore_index=True)
 
 
 def paired_differences(outcomes: pd.DataFrame) -> pd.DataFrame:
-    """`DIFFERENCE_COLUMNS`: a row per fleet, metric and two configurations, the first one less the second."""
+    """Return a row per fleet, metric and two configurations, the first one less the second."""
     found = []
     rates = _rates(outcomes)
     names = list(dict.fromkeys(rates["configuration"]))
@@ -129,26 +121,27 @@ def paired_differences(outcomes: pd.DataFrame) -> pd.DataFrame:
             found.append(
                 (fleet, metric, one, other, each.mean, each.low, each.high, each.pairs, f"{over}s", str(shown))
             )
-    return pd.DataFrame(found, columns=DIFFERENCE_COLUMNS)
+    return pd.DataFrame(found, columns=schema_of("paired_differences").names)
 
 
 def recommendations(outcomes: pd.DataFrame) -> list[Recommendation]:
-    """For each fleet."""
+    """Recommend a configuration for each fleet."""
     return [recommend(outcomes, fleet) for fleet in dict.fromkeys(outcomes["fleet"])]
 
 
 def recommendation_table(outcomes: pd.DataFrame) -> pd.DataFrame:
-    """`RECOMMENDATION_COLUMNS`: a row per fleet."""
+    """Return a row per fleet."""
     rows = [
         (each.fleet, each.configuration, each.days, each.seeds, each.rank_correlation, "\n".join(each.why))
         for each in recommendations(outcomes)
     ]
-    return pd.DataFrame(rows, columns=RECOMMENDATION_COLUMNS)
+    return pd.DataFrame(rows, columns=schema_of("recommendation").names)
 
 
 def recommend(outcomes: pd.DataFrame, fleet: str) -> Recommendation:
-    """The configuration that the table above leaves, if there is enough to go by; of those that nothing tells apart the
-    first one given. Raises `ValueError` for a fleet that has no rows.
+    """Recommend a configuration for a fleet by the rules above; of equal ones, the first one given.
+
+    Raises `ValueError` for a fleet that has no rows.
     """
     rates = _rates(outcomes)
     rows = rates[rates["fleet"] == fleet]
@@ -169,7 +162,7 @@ def recommend(outcomes: pd.DataFrame, fleet: str) -> Recommendation:
 
 
 def recommended_yaml(recommendation: Recommendation, values: Mapping[str, object], source: Iterable[str]) -> str:
-    """A configuration file: why, and what of it differs from the defaults; strategies are always named.
+    """Render a configuration file: the reasons, and the settings that differ from the defaults, with the strategies.
 
     `values` are the configuration's keys, `source` says what it was learnt from. Raises `ConfigurationError`.
     """
@@ -193,7 +186,7 @@ def recommended_yaml(recommendation: Recommendation, values: Mapping[str, object
 
 
 def _rates(outcomes: pd.DataFrame) -> pd.DataFrame:
-    """The metrics of each scenario, so that scenarios of different length can be compared, and the day it is of."""
+    """Return the metrics of each scenario per time, and its day."""
     rates = outcomes[["fleet", "configuration", "stretch", "seed", "duration_s", WORST, REGRET]].copy()
     rates["day"] = (outcomes["from_ms"] - outcomes["from_ms"].min()) // DAY_MS
     for metric in (FULL, HOT, ABOVE):
@@ -204,7 +197,7 @@ def _rates(outcomes: pd.DataFrame) -> pd.DataFrame:
 
 
 def _by(unit: str, rows: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """A row for each day or seed and a column for each configuration, in their order: the mean over time."""
+    """Return means over time: a row for each day or seed, a column for each configuration."""
     table = rows.assign(area=rows[metric] * rows["duration_s"]).pivot_table(
         index=unit, columns="configuration", values=["area", "duration_s"], aggfunc="sum"
     )
@@ -212,7 +205,7 @@ def _by(unit: str, rows: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def _whole_days(rows: pd.DataFrame) -> list[int]:
-    """The days of which every configuration has enough hours with every seed."""
+    """Return the days that are whole for every configuration and seed."""
     table = rows.pivot_table(
         index="day", columns=["configuration", "seed"], values="duration_s", aggfunc="sum", fill_value=0
     )
@@ -220,7 +213,7 @@ def _whole_days(rows: pd.DataFrame) -> list[int]:
 
 
 def _too_little(days: int, seeds: int, configurations: int) -> str:
-    """Why nothing can be recommended; empty when something can."""
+    """Return why nothing can be recommended; empty when something can."""
     if days < FEWEST_DAYS:
         return f"{NOTHING}: {days} whole days were replayed, at least {FEWEST_DAYS} are needed."
     if seeds < FEWEST_SEEDS:
@@ -229,7 +222,7 @@ def _too_little(days: int, seeds: int, configurations: int) -> str:
 
 
 class _Choice(NamedTuple):
-    """The one that the rule leaves, what became of the others, and whether all of them are shown equal or worse."""
+    """Choice by the rules: the configuration, a sentence on the others, and whether all are shown equal or worse."""
 
     chosen: str
     said: list[str]
@@ -256,12 +249,12 @@ def _choose(days: _Days) -> _Choice:
 
 
 def _is_equal(behind: MeanDifference, margin: float) -> bool:
-    """By too few days nothing is shown: a choice that is only tried on the next day goes by the mean then."""
+    """Compare by the mean where too few days show anything, as in walk-forward validation."""
     return behind.mean <= margin if behind.pairs < FEWEST_PAIRS else behind.shows(margin) is Shown.EQUAL
 
 
 class _Forward(NamedTuple):
-    """Whether choosing by the days before would have helped on the next one, None where it makes no difference."""
+    """Result of walk-forward validation: better or worse than the mean of all, None for no difference."""
 
     helps: bool | None
     said: str
@@ -285,14 +278,14 @@ def _walk_forward(days: _Days) -> _Forward:
 
 
 def _rank_correlation(days: _Days) -> float | None:
-    """Spearman's, of the order of the configurations on one day and on the next, the mean."""
+    """Return the mean of Spearman's rank correlation of the configurations on one day and on the next."""
     ranks = [_ranks(days, day) for day in range(len(days[FULL]) if days else 0)]
     told = [(one, other) for one, other in itertools.pairwise(ranks) if np.ptp(one) and np.ptp(other)]
     return float(np.mean([np.corrcoef(one, other)[0, 1] for one, other in told])) if told else None
 
 
 def _ranks(days: _Days, day: int) -> FloatArray:
-    """Of the configurations on a day, by what decides; differences that do not matter are none."""
+    """Rank the configurations on a day; differences within the margins are ties."""
     steps = [np.round(days[metric].iloc[day].to_numpy() / MARGINS[metric]) for metric in _DECIDE]
     keys = list(zip(*(each.tolist() for each in steps), strict=True))
     order = {key: place for place, key in enumerate(sorted(set(keys)))}
@@ -300,7 +293,7 @@ def _ranks(days: _Days, day: int) -> FloatArray:
 
 
 def _about(rows: pd.DataFrame) -> Iterable[str]:
-    """What the configuration does."""
+    """Describe a configuration by its metrics."""
     weights = rows["duration_s"] / rows["duration_s"].sum()
     means = {metric: float((rows[metric] * weights).sum()) for metric in METRICS}
     yield (

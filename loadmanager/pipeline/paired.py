@@ -1,4 +1,4 @@
-"""The mean of paired differences, with what is known of it."""
+"""Mean of paired differences with its confidence interval."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONFIDENCE = 0.95
 
 
 def interval(differences: Sequence[float] | FloatArray) -> MeanDifference:
-    """Their mean with Student's t-interval; raises `ValueError` for none."""
+    """Return their mean with Student's t-interval. Raises `ValueError` for none."""
     values = np.asarray(differences, dtype=np.float64)
     if not len(values):
         raise ValueError("differences: there are no pairs")

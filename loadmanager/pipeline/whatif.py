@@ -1,4 +1,4 @@
-"""What-if analysis: a range of the history replayed with other strategies, settings or brokers.
+"""Analysis of scenarios ("what if"): a range of the history replayed with other strategies, settings or brokers.
 
     file ──▶ strategies x variants x fleets x stretches x seeds = trials ──▶ a group each ──▶ a row each ──▶ league
 
@@ -45,12 +45,12 @@ _SHORTEST_PART = 0.25
 """Least length of a stretch, as a part of the longest one: each counts as much as any other."""
 
 OUTCOMES = schema_of("scenarios")
-"""What a trial is, and what came of it."""
+"""Columns of a trial and its result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One trial: with which fleet, configuration and seed on which stretch."""
+    """One trial: fleet, configuration, stretch and seed."""
 
     number: int
     fleet: str
@@ -61,9 +61,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WhatIfPlan:
-    """Everything that is to be played. `configurations` are the keys of each by its name; `left_out` says what of the
-    range is not played, and why.
-    """
+    """Trials to play; `configurations` has their keys by name, `left_out` says why some of the range is not played."""
 
     cells: tuple[Cell, ...]
     trials: Mapping[int, Trial]
@@ -81,8 +79,7 @@ def plan(
     base: Mapping[str, Any] | None = None,
     cost: CostModel | None = None,
 ) -> WhatIfPlan:
-    """Everything that is to be played, checked; the range is read. `base` are keys of the configuration that hold where
-    the file says nothing, `cost` the model that holds then.
+    """Read the range and plan all trials. `base` and `cost` are the settings and the cost model that a file leaves out.
 
     Raises `ScenarioError`, `ConfigurationError`, `PipelineError` or `HistoryError`.
     """
@@ -111,9 +108,9 @@ def plan(
 
 
 def configurations(whatif: WhatIf, base: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The keys of each that is tried, by its name: the strategy, and the variant where there are several.
+    """Return the keys of each configuration by name: the strategy, and the variant where there are several.
 
-    `base` are keys that hold where the file says nothing. Raises `ScenarioError` or `ConfigurationError`.
+    `base` are keys that the file leaves out. Raises `ScenarioError` or `ConfigurationError`.
     """
     found = {}
     variants = whatif.variants or (Variant(name="settings"),)
@@ -129,14 +126,14 @@ def configurations(whatif: WhatIf, base: Mapping[str, Any]) -> dict[str, dict[st
 
 
 def play(spark: SparkSession, given: WhatIfPlan, ranges: RangesOfSpark, partitions: int | None = None) -> DataFrame:
-    """`OUTCOMES` of all trials, in parallel; on one partition each, or on so many."""
+    """Play all trials in parallel, on a partition each or on so many, and return their `OUTCOMES`."""
     trials = [(cell.stretch.number, (_row(cell), given.trials[cell.number], given.band)) for cell in given.cells]
     played = ranges.each(outcome, trials)
     return spark.createDataFrame(played if partitions is None else played.coalesce(partitions), OUTCOMES)
 
 
 def _row(cell: Cell) -> dict[str, Any]:
-    """Of `OUTCOMES` what is known before."""
+    """Return the columns of `OUTCOMES` that are known before the trial."""
     return {
         "scenario": cell.number,
         "fleet": cell.fleet,
@@ -148,7 +145,7 @@ def _row(cell: Cell) -> dict[str, Any]:
 
 
 def _recommend_for(whatif: WhatIf, fleets: Collection[str]) -> str:
-    """One of the fleets that are played; `ScenarioError` when the one that is asked for is none."""
+    """Return the fleet to recommend for. Raises `ScenarioError` when it is not played."""
     name = whatif.recommend_for or whatif.fleets[0].name
     if name not in fleets:
         raise ScenarioError(f"{whatif.name}: fleet {name}: no broker is left")
@@ -156,7 +153,7 @@ def _recommend_for(whatif: WhatIf, fleets: Collection[str]) -> str:
 
 
 def _cells(whatif: WhatIf, configurations: Iterable[str], outlines: Mapping[Stretch, Outline]) -> tuple[Cell, ...]:
-    """Without those of a fleet that has no broker left in the stretch."""
+    """Return the trials, without those of a fleet that has no broker left in the stretch."""
     product = itertools.product(whatif.fleets, configurations, outlines, whatif.seeds)
     played = (each for each in product if _leaves_one(each[0], outlines[each[2]]))
     cells = [
@@ -174,7 +171,7 @@ def _trials(
     outlines: Mapping[Stretch, Outline],
     cost: CostModel,
 ) -> dict[int, Trial]:
-    """One for each cell."""
+    """Return the trial of each cell."""
     fleets = {fleet.name: fleet for fleet in whatif.fleets}
     found: dict[int, Trial] = {}
     for cell in cells:
@@ -204,7 +201,7 @@ def _require_worlds(whatif: WhatIf, cells: Iterable[Cell], trials: Mapping[int, 
 
 @contextmanager
 def _naming(whatif: WhatIf, cell: Cell) -> Iterator[None]:
-    """A `ValueError` is a `ScenarioError` that says of which fleet and configuration."""
+    """Turn a `ValueError` into a `ScenarioError` that names the fleet and the configuration."""
     try:
         yield
     except ValueError as error:
@@ -212,7 +209,7 @@ def _naming(whatif: WhatIf, cell: Cell) -> Iterator[None]:
 
 
 def _change(fleet: FleetChanges, outline: Outline) -> FleetChange:
-    """The same in a stretch; what is not in it at all cannot be changed there."""
+    """Return the changes that apply to a stretch."""
     ids, names = outline.broker_ids, outline.namespaces
     more = _removable(fleet, outline)[: fleet.removed_count]
     return FleetChange(
@@ -228,7 +225,7 @@ def _leaves_one(fleet: FleetChanges, outline: Outline) -> bool:
 
 
 def _removable(fleet: FleetChanges, outline: Outline) -> list[BrokerId]:
-    """The last by name first. A fleet to which nothing is added keeps one of those that are there at the beginning."""
+    """Return removable brokers, the last by name first. A fleet without additions keeps one of the first brokers."""
     stays = () if fleet.added or outline.like is None else (outline.like.id,)
     return sorted({*outline.broker_ids} - {*fleet.removed, *stays}, reverse=True)
 

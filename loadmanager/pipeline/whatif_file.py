@@ -1,4 +1,4 @@
-"""The file that says what to try on a range of the history: strategies, settings, fleets, seeds."""
+"""Scenario file of a what-if analysis: strategies, settings, fleets and seeds to try on a range of the history."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 
 class Variant(Part):
-    """Settings by a name."""
+    """Named settings."""
 
     name: str = Field(pattern=_NAME, description="What it is called in the league.")
     settings: Mapping[str, Any] = Field(default_factory=dict, description="Keys beside those of all variants.")
 
 
 class FleetChanges(Part):
-    """The brokers and loads as they were, but for this."""
+    """Changes to the recorded brokers and loads."""
 
     name: str = Field(pattern=_NAME, description="What it is called in the league.")
     removed: tuple[Broker, ...] = Field((), description="Brokers that are not there.")
@@ -54,7 +54,7 @@ class FleetChanges(Part):
 
 
 class WhatIf(Part):
-    """A file that says what to try."""
+    """Content of a scenario file."""
 
     name: str = Field(pattern=_NAME, description="What it is called.")
     about: str = Field("", max_length=2_000, description="What it is, in a sentence or two.")
@@ -100,7 +100,7 @@ class WhatIf(Part):
 
 
 def parse_whatif(content: object, where: str) -> WhatIf:
-    """What a YAML file says is to be tried. Raises `ScenarioError`: the file, the key, and what is allowed."""
+    """Parse a scenario file. Raises `ScenarioError` with the file, the key, and what is allowed."""
     return parse_as(WhatIf, content, where)
 
 

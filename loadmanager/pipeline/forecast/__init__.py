@@ -1,7 +1,1 @@
-"""What each bundle and namespace will carry: quantiles for every hour of the next week, and how wrong they would have
-been so far.
-
-    windows ──▶ frames ──▶ series ──▶ models ──▶ backtest ──▶ ahead ──▶ frames ──▶ tables
-
-The tables are made in `frames`; all else is pure, and takes many series at once.
-"""
+"""Load forecasts: models, their back-test, and prediction intervals. Pure, for many series at once."""

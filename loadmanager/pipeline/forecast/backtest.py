@@ -195,8 +195,9 @@ def losses_of(actual: FloatArray, forecast: FloatArray) -> FloatArray:
 
 
 def _judge(horizon: int, losses: Mapping[str, FloatArray], known: int) -> Judgement:
-    """Of one series: the losses (3, probes, hours) of each model, over all that the season and the last window could
-    say; a model that could not say all of it has no score.
+    """Compare the models of one series by their losses (3, probes, hours), over hours that all of them could forecast.
+
+    A model that has not forecast all of these hours has no score.
     """
     needed = f"needs {fewest_hours(horizon) / DAY:.1f} days of hourly windows for {horizon} h ahead"
     short = Judgement(None, 0, f"short: {needed}, has {known / DAY:.1f}")
@@ -222,7 +223,7 @@ def _judge(horizon: int, losses: Mapping[str, FloatArray], known: int) -> Judgem
 
 
 def _score(losses: FloatArray) -> Score | None:
-    """Of (3, points); None where some are unknown."""
+    """Return the mean of the losses (3, points); None where some are unknown."""
     return None if np.isnan(losses).any() else Score(*losses.mean(axis=1).tolist())
 
 

@@ -29,12 +29,13 @@ FORECAST_RUNS = t.StructType(
         *(t.StructField(name, t.ArrayType(t.DoubleType())) for name in ("q10", "q50", "q90")),
     ]
 )
-"""What came of one horizon of one series: the row of its back-test, and the quantiles of its hours from `first_ms`."""
+"""Row of the back-test for one horizon of one series, and the quantiles of its hours from `first_ms`."""
 
 
 def forecast_runs(windows: DataFrame, key: str, buckets: int = 64) -> DataFrame:
-    """`FORECAST_RUNS` of `bundle_windows` (key "bundle") or `namespace_windows` (key "namespace"), by their windows of
-    1 h that are known. `backtest` and `forecasts` are read off it, so keep it (`persist`) between the two.
+    """Return `FORECAST_RUNS` of `bundle_windows` (key "bundle") or `namespace_windows` (key "namespace").
+
+    `backtest` and `forecasts` are both made of it, so `persist` it.
     """
     rows = known_hours(windows)
     ends = rows.agg(f.min("start_ms").alias("range_first"), f.max("start_ms").alias("range_last"))
@@ -53,7 +54,7 @@ def backtest(runs: DataFrame) -> DataFrame:
 
 
 def forecasts(runs: DataFrame) -> DataFrame:
-    """A row per hour; one whose baseline has nothing to repeat has none."""
+    """Return a row per hour; an hour whose baseline has nothing to repeat has none."""
     first = f.create_map(*(f.lit(each) for horizon in HORIZONS for each in (horizon, first_ahead(horizon))))
     hours = f.posexplode(f.arrays_zip("q10", "q50", "q90")).alias("position", "hour")
     each = runs.select("*", hours)
@@ -69,7 +70,7 @@ def forecasts(runs: DataFrame) -> DataFrame:
 
 
 def _runs(kind: str, metric: str, rows: pd.DataFrame) -> pd.DataFrame:
-    """What comes of one metric of the keys in these windows."""
+    """Back-test and forecast one metric of the keys in these windows."""
     first_ms, last_ms = int(rows["range_first"].iloc[0]), int(rows["range_last"].iloc[0])
     codes, keys = pd.factorize(rows["key"], sort=True)
     hour = ((rows["start_ms"].to_numpy() - first_ms) // HOUR_MS).astype(np.int64)

@@ -1,4 +1,4 @@
-"""The step `whatif`: what the range would have looked like with other strategies, settings or brokers."""
+"""The step `whatif`: replay the range with other strategies, settings or brokers, and compare them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _try_nothing(run: JobRun, why: str) -> None:
 
 
 def _plan(run: JobRun, whatif: WhatIf, history: History, ranges: Ranges) -> WhatIfPlan:
-    """By the costs that are known, or those of the range."""
+    """Plan the trials, by the costs that are known or those of the range."""
     if not run.has("cost_models"):
         run.write("cost_models", cost_models(good_reports(run.history.frame(BROKER_REPORTS), BROKER_REPORTS)))
     cost = known_cost(run.read_rows("cost_models"))
@@ -96,7 +96,7 @@ def _plan(run: JobRun, whatif: WhatIf, history: History, ranges: Ranges) -> What
 def put_recommended(
     directory: Directory, best: Recommendation, configurations: Mapping[str, Mapping[str, Any]], source: Iterable[str]
 ) -> None:
-    """The configuration recommended, in place of an earlier one; where none is, there is no file."""
+    """Replace the recommended configuration; without one, there is no file."""
     if best.configuration is not None:
         put(directory, RECOMMENDED, recommended_yaml(best, configurations[best.configuration], source).encode())
         return
@@ -109,7 +109,7 @@ def _remove_recommended(directory: Directory) -> None:
 
 
 def _whatif(run: JobRun) -> WhatIf:
-    """What to try, in the range of the run where it does not say its own; by default the last days."""
+    """Return the scenarios, by default of the last days, in the range of the run unless they have their own."""
     if run.job.whatif is None:
         return default_whatif(*run.history.range)
     asked = {"begin": run.job.from_ms, "end": run.job.to_ms}
@@ -122,8 +122,9 @@ def _whatif(run: JobRun) -> WhatIf:
 
 
 def default_whatif(from_ms: int, to_ms: int) -> WhatIf:
-    """A few strategies, with all brokers and without one of them; on as many days and with as many seeds as it takes to
-    recommend one, or where there are fewer days on the last one.
+    """Return a few strategies, with all brokers and without one of them.
+
+    They are tried on as many days and seeds as a recommendation needs, or with fewer days on the last one.
     """
     is_enough = to_ms - from_ms >= FEWEST_DAYS * DAY_MS
     from_ms = max(from_ms, to_ms - (FEWEST_DAYS if is_enough else 1) * DAY_MS)
