@@ -34,7 +34,7 @@ _SETTLED_AFTER = 2
 
 
 def _write_balance(run: JobRun) -> None:
-    windows, bundles, even = (run.read(name) for name in STEP.reads[:3])
+    windows, bundles, even = (run.read(name) for name in ("broker_windows", "bundle_windows", "imbalance"))
     run.write("time_above", time_above(even, windows, overloaded=run.recorded.overloaded))
     run.write("hot_bundles", hot_bundles(bundles))
     run.write("namespace_skew", namespace_skew(bundles))
