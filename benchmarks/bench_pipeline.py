@@ -1,22 +1,17 @@
-"""What it costs the pipeline to make windows of 5 minutes from the rows of a history, and DuckDB beside it.
+"""The step `ingest` on Spark beside DuckDB: processor time of a row, over minutes of 100,000 bundles.
 
 `bench_pipeline.py [million rows ...]`: 2 and 20 by default. The rows are those of 1,000 brokers with 100,000 bundles
-that report each minute, in files of one minute each, as the leader writes them.
-
-Measured are the functions that Spark's workers run, hour by hour as in a task each, in one thread and without Spark:
-who carried what, and windows of bundles, brokers and namespaces. What Spark takes besides is in `bench_run.py`. DuckDB
-makes windows of bundles alone. Each reads the files, in a process of its own.
+that report each minute, in files of one minute each, as the leader writes them. DuckDB makes the windows of 5 minutes
+of bundles alone. Each runs in a process of its own, with two threads. Starting Spark is left out.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -27,13 +22,13 @@ import pyarrow as pa
 from measure import Measured, show
 
 from loadmanager.core.load import FloatArray, IntArray
-from loadmanager.history.files import HOUR_MS, Directory, pack, path_of
-from loadmanager.history.reader import History
+from loadmanager.core.resources import HOT
+from loadmanager.history.files import Directory, pack, path_of
 from loadmanager.history.rows import thousandths
-from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, KEYS, LOAD_COLUMNS, RATE, TABLES
-from loadmanager.pipeline.averages import short_broker_windows, short_bundle_windows, short_namespace_windows
-from loadmanager.pipeline.carried import bundles_of, carried
-from loadmanager.pipeline.standing import STANDS_MS, Ends, standing
+from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, LOAD_COLUMNS, TABLES
+from loadmanager.pipeline.delta import Tables
+from loadmanager.pipeline.ingest import Ingest
+from loadmanager.pipeline.session import spark_session
 
 MILLION = 1_000_000
 CORES = 2
@@ -41,10 +36,8 @@ BROKERS, BUNDLES, NAMESPACES = 1_000, 100_000, 100
 START_MS = 1_790_000_000_000 // 86_400_000 * 86_400_000
 MINUTE_MS = 60_000
 HEAP = "4g"
-TARGET_US = 0.6
-TARGET_TIMES_DUCKDB = 1.0
-TARGET_GIB = 4.0
-WARMING_UP, ROUNDS = 1, 3
+TARGET_US = 15.0
+TARGET_TIMES_DUCKDB = 1.5
 LINEAR = 1.2
 """So many times may the cost of a row be what it was among the fewest."""
 
@@ -111,63 +104,35 @@ def _constant(kind: object, rows: int) -> object:
     return np.full(rows, True if kind == pa.bool_() else 3)
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Of the cheapest round: the processor time, that of making windows alone, and the most memory, in GiB."""
-
-    processor_s: float
-    making_s: float
-    highest: float
-
-
 def figures_of(millions: int, fleet: Fleet, folder: Path) -> tuple[list[Measured], float]:
-    """What is shown of so many rows, and the processor time that making their windows took, in seconds."""
+    """What is shown of so many rows, and the processor time of ingest in seconds."""
     url = str(folder / str(millions))
     directory = Directory.of(url)
     minutes = millions * MILLION // BUNDLES
     for minute in range(minutes):
         fleet.write_minute(directory, minute)
     end_ms = START_MS + minutes * MINUTE_MS
-    ours, theirs = (_apart(work, url, end_ms) for work in (by_the_hour, in_duckdb))
-    target = TARGET_TIMES_DUCKDB if millions >= 20 else None
+    ours, theirs = (_apart(work, url, end_ms) for work in (in_spark, in_duckdb))
     return [
-        Measured(f"{millions} M rows, windows alone", ours.making_s / millions, "us/row", TARGET_US),
-        Measured(f"{millions} M rows, with reading", ours.processor_s / millions, "us/row"),
-        Measured(f"{millions} M rows, DuckDB, with reading", theirs.processor_s / millions, "us/row"),
-        Measured(f"{millions} M rows, with reading / DuckDB", ours.processor_s / theirs.processor_s, "", target),
-        Measured(f"{millions} M rows, most memory", ours.highest, "GiB", TARGET_GIB),
-        Measured(f"{millions} M rows, DuckDB, most memory", theirs.highest, "GiB"),
-    ], ours.making_s
+        Measured(f"{millions} M rows", ours / millions, "us/row", TARGET_US),
+        Measured(f"{millions} M rows, DuckDB", theirs / millions, "us/row"),
+        Measured(f"{millions} M rows / DuckDB", ours / theirs, "", TARGET_TIMES_DUCKDB),
+    ], ours
 
 
-def by_the_hour(url: str, end_ms: int) -> float:
-    """The windows of each hour, made of its reports and those that stand into it; what that took without reading."""
-    used = 0.0
-    ends = Ends({}, pa.table({name: pa.array([], pa.int64()) for name in KEYS} | {"broker": pa.array([], pa.string())}))
-    for from_ms in range(START_MS, end_ms, HOUR_MS):
-        to_ms = min(from_ms + HOUR_MS, end_ms)
-        brokers, bundles = (_read(url, table, from_ms - STANDS_MS, to_ms) for table in (BROKER_REPORTS, BUNDLE_REPORTS))
-        begun = time.process_time()
-        reports = standing(brokers, ends, end_ms)
-        pieces = carried(bundles, bundles_of(bundles), reports, from_ms, to_ms)
-        short_bundle_windows(pieces)
-        short_broker_windows(brokers, reports, pieces, from_ms, to_ms)
-        short_namespace_windows(pieces)
-        used += time.process_time() - begun
+def in_spark(url: str, end_ms: int) -> float:
+    """Return the processor time of the step, without the start of Spark."""
+    spark = spark_session(f"local[{CORES}]", "benchmark", {"spark.driver.memory": HEAP})
+    used = processor_s()
+    Ingest(spark, Tables(spark, f"{url}-out"), url, to_ms=end_ms).run(HOT)
+    used = processor_s() - used
+    spark.stop()
     return used
 
 
-def _read(url: str, table: str, from_ms: int, to_ms: int) -> pa.Table:
-    """Rows as they are in clean tables, with rates as doubles."""
-    schema = TABLES[table].schema
-    kinds = [each.with_type(pa.float64()) if each.type == RATE else each for each in schema]
-    clean = pa.schema(kinds)
-    batches = History(url).scan(table, from_ms, to_ms)
-    return pa.concat_tables([clean.empty_table(), *(pa.Table.from_batches([each]).cast(clean) for each in batches)])
-
-
-def in_duckdb(url: str, end_ms: int) -> None:
+def in_duckdb(url: str, end_ms: int) -> float:
     """The same windows: means weighted by the time each report stood in them, and highest figures."""
+    used = processor_s()
     figures = [*LOAD_COLUMNS, "topics", "sessions"]
     means = ", ".join(f"sum({name}::double * stood) / sum(stood) as mean_{name}" for name in figures)
     highest = ", ".join(f"max({name}) as max_{name}" for name in LOAD_COLUMNS)
@@ -192,25 +157,12 @@ def in_duckdb(url: str, end_ms: int) -> None:
         group by all
     """)
     connection.close()
+    return processor_s() - used
 
 
-def _apart(work: Callable[[str, int], float | None], url: str, end_ms: int) -> Cost:
+def _apart(work: Callable[[str, int], float], url: str, end_ms: int) -> float:
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
-        return process.submit(_measured, work, url, end_ms).result()
-
-
-def _measured(work: Callable[[str, int], float | None], url: str, end_ms: int) -> Cost:
-    """Of some rounds after those that warm up."""
-    pa.set_cpu_count(1)
-    pa.set_io_thread_count(1)
-    of_processor, of_making = [], []
-    for _ in range(WARMING_UP + ROUNDS):
-        used = processor_s()
-        of_making.append(work(url, end_ms) or 0.0)
-        of_processor.append(processor_s() - used)
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    highest_kib = int(status.partition("VmHWM:")[2].split()[0])
-    return Cost(min(of_processor[WARMING_UP:]), min(of_making[WARMING_UP:]), highest_kib / 2**20)
+        return process.submit(work, url, end_ms).result()
 
 
 def started() -> list[psutil.Process]:
@@ -230,7 +182,7 @@ def _processor_s(process: psutil.Process) -> float:
 
 
 def main(sizes: list[int]) -> None:
-    title = f"rows of bundles to 5-minute windows, {CORES} cores"
+    title = f"ingest of rows of bundles, local[{CORES}], heap {HEAP}"
     per_row: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         for millions in sizes:

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
@@ -29,7 +29,6 @@ from loadmanager.errors import ConfigurationError, LoadManagerError, ScenarioErr
 if TYPE_CHECKING:
     from loadmanager.pipeline.job import Job
     from loadmanager.pipeline.runner import Spark
-    from loadmanager.pipeline.streaming import BatchDone
     from loadmanager.pipeline.summary import Summary
     from loadmanager.pipeline.whatif_file import WhatIf
 
@@ -47,10 +46,7 @@ _Master = Annotated[
     str | None, typer.Option(metavar="URL", help="Of Spark, such as spark://host:7077 or yarn; else all cores here.")
 ]
 _Patience = Annotated[float, typer.Option("--master-timeout", min=1, help="Seconds to wait for the master's answer.")]
-_Format = Annotated[
-    Literal["delta", "parquet"] | None,
-    typer.Option("--format", help="Of new tables: Delta's, or plain Parquet of one writer; else Delta's where it can."),
-]
+_KeepDays = Annotated[int, typer.Option("--keep-days", min=1, help="Days for which windows are kept.")]
 _Conf = Annotated[
     list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; may be repeated.")
 ]
@@ -71,13 +67,13 @@ def run(
     days: Annotated[int, typer.Option(min=1, help="How many days ahead capacity is planned.")] = 30,
     headroom: Annotated[float, typer.Option(min=0, max=0.99, help="The part of each broker to keep free.")] = 0.3,
     anew: Annotated[bool, typer.Option("--anew", help="Make all anew, not only what has changed.")] = False,  # noqa: FBT002 - a flag
+    keep_days: _KeepDays = 365,
     leave_out: _LeaveOut = False,  # noqa: FBT002 - a flag
-    table_format: _Format = None,
     master: _Master = None,
     master_timeout: _Patience = 60.0,
     conf: _Conf = None,
 ) -> None:
-    """Ingest, averages, balance, forecast, capacity, advice, what-if and report, over a range of a history."""
+    """Ingest, balance, forecast, capacity, advice, what-if and report, over a range of a history."""
     with _failing_well():
         _require_pipeline()
         from loadmanager.pipeline.capacity import Aim  # noqa: PLC0415 - PySpark may not be installed, see above
@@ -92,8 +88,8 @@ def run(
             "leave_out" if leave_out else "fail",
             Aim(days, headroom),
             None if scenarios is None else _whatif_in(scenarios),
-            table_format=table_format,
             anew=anew,
+            keep_days=keep_days,
         )
         require_history(history, master)
         require_room(out, master)
@@ -110,7 +106,6 @@ def whatif(
     from_: _From = None,
     to: _To = None,
     leave_out: _LeaveOut = False,  # noqa: FBT002 - a flag
-    table_format: _Format = None,
     master: _Master = None,
     master_timeout: _Patience = 60.0,
     conf: _Conf = None,
@@ -127,7 +122,6 @@ def whatif(
             read_moment("--to", to),
             "leave_out" if leave_out else "fail",
             whatif=_whatif_in(scenarios),
-            table_format=table_format,
         )
         require_history(history, master)
         require_room(out, master)
@@ -158,13 +152,13 @@ def stream(
     every: Annotated[
         float | None, typer.Option(min=1, help="Look for new files every so many seconds until SIGTERM; else once.")
     ] = None,
+    keep_days: _KeepDays = 365,
     leave_out: _LeaveOut = False,  # noqa: FBT002 - a flag
-    table_format: _Format = None,
     master: _Master = None,
     master_timeout: _Patience = 60.0,
     conf: _Conf = None,
 ) -> None:
-    """Keep the tables of ingest and averages up with a history that grows."""
+    """Keep the tables of ingest up with a history that grows."""
     with _failing_well():
         _require_pipeline()
         from loadmanager.pipeline.streaming import HistoryStream  # noqa: PLC0415 - PySpark may not be installed
@@ -174,7 +168,7 @@ def stream(
         with _session(master, conf, master_timeout) as spark:
             bad_files: Any = "leave_out" if leave_out else "fail"
             under_way = HistoryStream(
-                spark, history, out, bad_files=bad_files, table_format=table_format, on_batch=_tell_batch
+                spark, history, out, bad_files=bad_files, keep_days=keep_days, on_batch=_tell_batch
             )
             if every is None:
                 under_way.take_in()
@@ -188,9 +182,9 @@ def publish(out: _Out, master: _Master = None, master_timeout: _Patience = 60.0,
     """Have the leader take bundles that it has never seen to carry what was learned of their namespace."""
     with _failing_well():
         _require_pipeline()
+        from loadmanager.pipeline.delta import Tables  # noqa: PLC0415 - as above
         from loadmanager.pipeline.publish import learned_from  # noqa: PLC0415 - PySpark may not be installed, see above
         from loadmanager.pipeline.summary import get_summary  # noqa: PLC0415 - as above
-        from loadmanager.pipeline.writing import Tables  # noqa: PLC0415 - as above
 
         require_run(out, master)
         with _session(master, conf, master_timeout) as spark:
@@ -278,7 +272,7 @@ def _carry_out(spark: Spark, job: Job, steps: Sequence[str]) -> Summary:
 
 def _league_lines(spark: Spark, out: str) -> list[str]:
     """The league, a line for each configuration."""
-    from loadmanager.pipeline.writing import Tables  # noqa: PLC0415 - PySpark may not be installed
+    from loadmanager.pipeline.delta import Tables  # noqa: PLC0415 - PySpark may not be installed
 
     rows = Tables(spark, out).read_rows("league").sort_by([("fleet", "ascending"), ("place", "ascending")])
     return [
@@ -305,9 +299,8 @@ def _result_of(summary: Summary) -> str:
     return "report/index.html" if "report" in steps else "recommended.yaml" if is_recommended else "summary.json"
 
 
-def _tell_batch(done: BatchDone) -> None:
-    late = f", {done.late} late ones left out" if done.late else ""
-    print(f"batch {done.number}: {done.files} files, {len(done.units)} units{late}", file=sys.stderr, flush=True)
+def _tell_batch(hours: Sequence[int]) -> None:
+    print(f"made the windows of {len(hours)} hours", file=sys.stderr, flush=True)
 
 
 def _stop_signals() -> list[int]:

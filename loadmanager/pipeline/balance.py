@@ -1,6 +1,6 @@
 """Step `balance`: time above the thresholds, largest bundles, and the effect of moves.
 
-The imbalance of each 5 minutes comes from `evenness`.
+The imbalance of each 5 minutes comes from `windows`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from loadmanager.core.repeats import is_again, is_back
 from loadmanager.core.resources import HOT
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.history.schemas import MOVES, ORDER
-from loadmanager.pipeline.averages import SHORTEST_S
 from loadmanager.pipeline.datasets import require, schema_of
 from loadmanager.pipeline.step import Step
+from loadmanager.pipeline.windows import SHORTEST_S
 
 if TYPE_CHECKING:
     from loadmanager.pipeline.job import JobRun

@@ -1,159 +1,119 @@
-"""Files of a history made into clean rows by Spark's workers, which have the bytes of the files and nothing else.
+"""Reject reasons: rows of the history that cannot be used are told apart, counted and kept as examples.
 
-    a task's files ──▶ rows, each judged ──▶ packed by tables and parts
-            │                 └──▶ how many were rejected, with an example
-            └──▶ which could not be read
+A row is rejected for the first of these reasons that applies:
 
-Files that may share reports are in one task, so that no rows have to be brought together.
+    bad_file      its file cannot be read; `damaged` says why
+    missing       a column is null that its schema has always had
+    not_a_number  an amount is NaN or infinite
+    negative      an amount is below 0
+    impossible    an amount too large, an empty hash range, a time before 1970 or outside the hour of its folder
+    duplicate     another file of the same hour, earlier by name, has the same report (`epoch`, `sequence`)
+
+A broker of Pulsar that does not know the speed of its network reports a negative limit of bandwidth. Usage and limit
+are 0 then, and the row is used.
 """
 
 from __future__ import annotations
 
-import json
-import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable
+from functools import reduce
+from operator import or_
 
-import pyarrow as pa
-import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
 
-from loadmanager.errors import HistoryFileError
-from loadmanager.history.files import HOUR_MS
-from loadmanager.history.schemas import EVENTS
-from loadmanager.pipeline.contents import place_of
-from loadmanager.pipeline.ingest import Judged, judged, judged_together
-from loadmanager.pipeline.packing import Packed, Packer, times_between
-from loadmanager.pipeline.raw_rows import raw_rows
+from loadmanager.core.amounts import MAX_AMOUNT
+from loadmanager.core.names import HASH_SPACE_END
+from loadmanager.core.recordable import MAX_RATE
+from loadmanager.history.files import HOUR_MS, HistoryFile
+from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, LOAD_COLUMNS, ORDER, RESOURCE_COLUMNS, TABLES
+from loadmanager.pipeline.schemas import raw
 
-FLEET_EVENTS_TABLE = "fleet_events"
-
-
-@dataclass(frozen=True, slots=True)
-class FileToClean:
-    """Its rows go into this `part` of clean tables, those from `end_ms` on into another one."""
-
-    table: str
-    path: str
-    hour_ms: int
-    part: str
-    end_part: str
-    end_ms: int
+_RANGE = ("range_lower", "range_upper")
+_KEYS = {BROKER_REPORTS: ORDER, BUNDLE_REPORTS: (*ORDER, "namespace", *_RANGE)}
+_AMOUNTS = {
+    BROKER_REPORTS: (*RESOURCE_COLUMNS, *LOAD_COLUMNS, "topics", "bundles", "consumers", "producers"),
+    BUNDLE_REPORTS: (*LOAD_COLUMNS, "topics", "sessions", "cache_bytes", *_RANGE),
+}
+_BANDWIDTHS = ("bandwidth_in", "bandwidth_out")
+_INFINITY = float("inf")
 
 
-Together = tuple[FileToClean, ...]
-"""Files of a table and an hour that may share reports, by their names; or one that shares none with another."""
+def with_reason(rows: DataFrame, table: str) -> DataFrame:
+    """Add `reason`, which is null for a row that can be used. Duplicates are left to `with_duplicates`."""
+    reason = _reason(table) if table in _AMOUNTS else f.lit(None).cast("string")
+    if "damaged" in rows.columns:
+        reason = f.when(f.col("damaged").isNotNull(), "bad_file").otherwise(reason)
+    return rows.withColumn("reason", reason)
 
 
-@dataclass(frozen=True, slots=True)
-class Rejections:
-    """How many rows of a file were rejected for a reason, and one of them as JSON."""
-
-    table: str
-    reason: str
-    file: str
-    part: str
-    count: int
-    example: str
-
-
-@dataclass(frozen=True, slots=True)
-class Damaged:
-    """A file of which the rows cannot be read; none of them counts."""
-
-    table: str
-    path: str
-    why: str
+def _reason(table: str) -> Column:
+    required = (f.col(each.name).isNull() for each in TABLES[table].columns if each.since <= 1)
+    doubles = [f.abs(name) for name in _AMOUNTS[table] if raw(table)[name].dataType.simpleString() == "double"]
+    return (
+        f.when(reduce(or_, required), "missing")
+        .when(f.greatest(*doubles) >= _INFINITY, "not_a_number")
+        .when(f.least(*_known_amounts(table)) < 0, "negative")
+        .when(_is_impossible(table), "impossible")
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Cleaning:
-    """Work of a task on groups of files: rows of `from_ms` <= time < `to_ms`, and events of these `kinds` with these
-    `columns`.
-    """
-
-    from_ms: int | None
-    to_ms: int | None
-    kinds: Sequence[str]
-    columns: Sequence[str]
-
-    def __call__(
-        self, number: int, groups: Sequence[Together], contents: Mapping[str, bytes]
-    ) -> Iterator[Packed | Rejections | Damaged]:
-        del number
-        packer = Packer()
-        for together in groups:
-            files, damaged = self._read(together, contents)
-            yield from damaged
-            if together[0].table == EVENTS:
-                self._pack_events(files, packer)
-            elif files:
-                yield from _pack(files, packer)
-        yield from packer.packed()
-
-    def _read(self, together: Together, contents: Mapping[str, bytes]) -> tuple[Files, list[Damaged]]:
-        """The rows of the range; of files that are still there."""
-        files, damaged = [], []
-        for file in together:
-            try:
-                content = contents.get(place_of(file.path))
-                if content is None:
-                    continue  # retention was faster
-                read = raw_rows(content, file.table, file.path)
-                rows = pa.concat_tables(times_between(each, self.from_ms, self.to_ms) for each in read)
-            except (HistoryFileError, OSError, pa.ArrowException) as error:
-                damaged.append(Damaged(file.table, file.path, _said(error, file.path)))
-            else:
-                files.append((file, rows))
-        return files, damaged
-
-    def _pack_events(self, files: Files, packer: Packer) -> None:
-        for file, rows in files:
-            at_ms = pc.field("at_ms")
-            is_one = pc.field("kind").cast(pa.string()).isin(list(self.kinds))
-            kept = rows.filter(is_one & (at_ms >= file.hour_ms) & (at_ms < file.hour_ms + HOUR_MS))
-            packer.add(FLEET_EVENTS_TABLE, file.part, kept.select(self.columns))
+def with_duplicates(rows: DataFrame, table: str) -> DataFrame:
+    """Add the reason `duplicate` to usable rows whose key an earlier file of their hour has."""
+    is_usable = f.col("reason").isNull()
+    copies = Window.partitionBy("hour_ms", is_usable, *_KEYS[table]).orderBy("file")
+    is_copy = is_usable & (f.row_number().over(copies) > 1)
+    return rows.withColumn("reason", f.when(is_copy, "duplicate").otherwise(f.col("reason")))
 
 
-Files = list[tuple[FileToClean, pa.Table]]
+def overlapping_files(files: Iterable[HistoryFile]) -> set[str]:
+    """Return the paths of files that may share reports with another file of their hour, by the sequences in names."""
+    found: set[str] = set()
+    furthest: dict[tuple[int, int], HistoryFile] = {}
+    for file in sorted(files, key=lambda each: each.order):
+        before = furthest.get((file.hour_ms, file.epoch))
+        if before is not None and file.first <= before.last:
+            found |= {before.path, file.path}
+        if before is None or before.last < file.last:
+            furthest[file.hour_ms, file.epoch] = file
+    return found
 
 
-def _pack(files: Files, packer: Packer) -> Iterator[Rejections]:
-    for file, (clean, rejected) in _judged(files):
-        is_end = pc.greater_equal(clean.column("at_ms"), file.end_ms)
-        for part, is_wanted in ((file.end_part, is_end), (file.part, pc.invert(is_end))):
-            packer.add(f"clean_{file.table}", part, clean if pc.all(is_wanted).as_py() else clean.filter(is_wanted))
-        if rejected.num_rows:
-            paths = pa.array([file.path] * rejected.num_rows)
-            at = rejected.schema.get_field_index("reason")
-            packer.add(f"rejected_{file.table}", file.part, rejected.add_column(at, "file", paths))
-            yield from _counted(rejected, file)
+def usable(rows: DataFrame, table: str) -> DataFrame:
+    """Return the rows without a reason, with the columns of the history's table."""
+    amounts = dict(zip(_AMOUNTS[table], _known_amounts(table), strict=True))
+    kept = rows.where(f.col("reason").isNull())
+    return kept.select(*(amounts.get(name, f.col(name)).alias(name) for name in raw(table).names))
 
 
-def _judged(files: Files) -> Iterable[tuple[FileToClean, Judged]]:
-    if len(files) == 1:
-        ((file, rows),) = files
-        return [(file, judged(rows, file.table, file.hour_ms))]
-    names = [file for file, _ in files]
-    return zip(names, judged_together([rows for _, rows in files], names[0].table, names[0].hour_ms), strict=True)
+def rejected_rows(rows: DataFrame, table: str) -> DataFrame:
+    """Count rejected rows by file and reason, with one row as JSON; for a bad file, the fault in place of the row."""
+    fault = f.col("damaged") if "damaged" in rows.columns else f.lit(None).cast("string")
+    example = f.coalesce(fault, f.to_json(f.struct(*raw(table).names)))
+    rejected = rows.where(f.col("reason").isNotNull()).withColumn("example", example)
+    counted = rejected.groupBy("hour_ms", "reason", "file").agg(
+        f.count_if(f.col("reason") != "bad_file").alias("count"), f.min("example").alias("example")
+    )
+    return counted.withColumn("table", f.lit(table))
 
 
-def _counted(rejected: pa.Table, file: FileToClean) -> Iterator[Rejections]:
-    reasons = rejected.column("reason").to_pylist()
-    for reason, count in Counter(reasons).items():
-        (row,) = rejected.slice(reasons.index(reason), 1).drop_columns("reason").to_pylist()
-        yield Rejections(file.table, reason, file.path, file.part, count, _as_json(row))
+def _known_amounts(table: str) -> list[Column]:
+    """Return the amounts of a row: 0 for usage and limit of a bandwidth whose limit is not known."""
+    found = []
+    for name in _AMOUNTS[table]:
+        resource, _, part = name.rpartition("_")
+        is_bandwidth = table == BROKER_REPORTS and resource in _BANDWIDTHS and part in {"usage", "limit"}
+        found.append(
+            f.when(f.col(f"{resource}_limit") < 0, 0.0).otherwise(f.col(name)) if is_bandwidth else f.col(name)
+        )
+    return found
 
 
-def _as_json(row: Mapping[str, Any]) -> str:
-    """Without what is empty; what JSON has no number for is text."""
-    return json.dumps({name: _jsonable(value) for name, value in row.items() if value is not None})
-
-
-def _jsonable(value: Any) -> Any:  # noqa: ANN401 - a value of a row
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _said(error: Exception, path: str) -> str:
-    return " ".join(str(error).removeprefix(f"{path}: ").split())
+def _is_impossible(table: str) -> Column:
+    at_ms, hour_ms = f.col("at_ms"), f.col("hour_ms")
+    found = (at_ms < 0) | (at_ms < hour_ms) | (at_ms >= hour_ms + HOUR_MS)
+    found |= f.greatest(*(f.col(name).cast("double") for name in _AMOUNTS[table])) > MAX_AMOUNT
+    if table == BUNDLE_REPORTS:
+        lower, upper = map(f.col, _RANGE)
+        found |= (f.greatest(*LOAD_COLUMNS[:2]) > MAX_RATE) | (lower >= upper) | (upper > HASH_SPACE_END)
+    return found

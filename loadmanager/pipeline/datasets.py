@@ -17,7 +17,7 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from loadmanager.errors import PipelineError
-from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS
+from loadmanager.history.schemas import BROKER_REPORTS
 from loadmanager.pipeline.schemas import METRICS, RESOURCES, raw
 
 if TYPE_CHECKING:  # workers use what is here, and no pandas
@@ -59,47 +59,23 @@ def _statistics(*statistics: str) -> dict[str, t.DataType]:
 
 _WINDOW = {"window_s": _INT, "start_ms": _LONG}
 _CARRIED = {**_statistics("mean", "max", "p95"), **_of(_DOUBLE, "topics", "sessions")}
-_REJECTED = _struct(file=_STRING, reason=_STRING)
 _QUANTILES = ("q10", "q50", "q90")
 
 _REPORTS = (
     Dataset("clean_broker_reports", "a report of a broker that can be used", raw(BROKER_REPORTS)),
-    Dataset("clean_bundle_reports", "a bundle of such a report", raw(BUNDLE_REPORTS)),
-    Dataset(
-        "rejected_broker_reports",
-        "a report of a broker that cannot be used, as it was, with its file and the reason",
-        _joined(raw(BROKER_REPORTS), _REJECTED),
-    ),
-    Dataset("rejected_bundle_reports", "a bundle likewise", _joined(raw(BUNDLE_REPORTS), _REJECTED)),
     Dataset(
         "rejected_rows",
         "how many rows of a file were rejected for a reason, with an example",
-        _struct(**_of(_STRING, "table", "reason", "file"), count=_LONG, example=_STRING),
+        _struct(hour_ms=_LONG, **_of(_STRING, "table", "reason", "file"), count=_LONG, example=_STRING),
     ),
     Dataset(
         "fleet_events",
         "an event that says for how long reports stand, or who is there",
         _struct(**_of(_LONG, "at_ms", "epoch", "sequence"), **_of(_STRING, "kind", "subject")),
     ),
-    Dataset(
-        "late_files",
-        "a file that came too late for a stream",
-        _struct(file=_STRING, hour_ms=_LONG, watermark_ms=_LONG),
-    ),
 )
 
 _AVERAGES = (
-    Dataset(
-        "carried",
-        "a broker that carried a bundle in 5 minutes, since when, for how long, and how much",
-        _struct(
-            start_ms=_LONG,
-            **_of(_STRING, "bundle", "namespace", "broker"),
-            **_of(_LONG, "from_ms", "covered_ms", "n"),
-            **_statistics("mean", "max"),
-            **_of(_DOUBLE, "topics", "sessions"),
-        ),
-    ),
     Dataset(
         "bundle_windows",
         "a bundle in 5 minutes, an hour or a day",

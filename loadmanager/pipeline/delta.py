@@ -1,117 +1,258 @@
-"""Tables as Delta tables: any number of writers, and readers that see a write as a whole or not at all.
+"""Delta tables: a write appears to readers as a whole or not at all, also when the writer is killed half-way.
 
-Spark writes the rows, on whatever cluster it has; what counts is then entered into the table's log by delta-rs, which
-comes as a package: there is no JAR to be fetched. Whatever reads Delta reads the tables. A commit that another one has
-overtaken is tried again on top of that. What was replaced is kept for a day: for those who are reading it, and to look
-back.
+    <root>/<table>/<write>/part=<day>/*.parquet    rows, written by Spark
+    <root>/<table>/_delta_log/                    the files that count
+
+Spark writes Parquet files into a folder of their own. Then delta-rs, a Python package, commits them to Delta's log in
+place of the former files, of the whole table or of some days. Replaced files are kept for a day, for readers that have
+begun.
 """
 
 from __future__ import annotations
 
 import re
+import secrets
 import time
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import orjson
+import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, create_table_with_add_actions
+from pyarrow import dataset, fs
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from loadmanager.errors import PipelineError
-from loadmanager.pipeline.contents import PART, TIME, Contents, RowFile
-from loadmanager.pipeline.datasets import schema_of
+from loadmanager.history.files import Directory
+from loadmanager.history.reader import times_in
+from loadmanager.pipeline.datasets import require, rows_of, schema_of
+from loadmanager.pipeline.filesystems import CANNOT_GO_ON, directory_at, url_for_spark
+from loadmanager.pipeline.reading import cause_of, naming_bad_files
+from loadmanager.pipeline.schemas import frame_of
 
-LOG = "_delta_log"
+DAY = "part"
+"""The column by which the files of a table are kept apart: a day of UTC, or `WHOLE`."""
+
+WHOLE = "all"
+_TIME = "at_ms"
 _KEPT_H = 24
 _TRIES = 20
 _CAUSES = re.compile(r"↳(?:\x1b\[0m)? *(.+)")
 
 
-class DeltaAccount:
-    """Of the tables under one root: a directory of this machine, or a URL of an object store that delta-rs knows."""
+class Tables:
+    """The tables under one root: a directory, or a URL of an object store that Spark and delta-rs know."""
 
-    def __init__(self, root: str) -> None:
-        self._root = root
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        self._spark = spark
+        self._directory = directory_at(spark, root)
 
-    def contents(self, name: str) -> Contents:
+    def __str__(self) -> str:
+        return self._directory.root
+
+    @property
+    def directory(self) -> Directory:
+        return self._directory
+
+    def write(self, name: str, frame: DataFrame, days: Collection[str] | None = None) -> int:
+        """Replace the table, or some days of it, and return how many rows were written.
+
+        Without `days` the frame is the whole table. Else it has the column `DAY` besides.
+        """
+        marked = frame.withColumn(DAY, f.lit(WHOLE)) if days is None else frame
+        rows = require(marked.drop(DAY), name).columns
+        folder = _new_folder()
+        with self._writing(name):
+            try:
+                with naming_bad_files():
+                    files = self._write_files(name, marked.select(*rows, DAY), folder)
+            except BaseException:
+                with suppress(OSError):
+                    self._directory.filesystem.delete_dir(f"{self}/{name}/{folder}")
+                raise
+            self._commit(name, files, days)
+        return sum(file["num_records"] for file in files)
+
+    def write_rows(self, name: str, frame: pd.DataFrame) -> int:
+        """Replace the table by few rows that are known here. NaN becomes null."""
+        sink, path = pa.BufferOutputStream(), f"{_new_folder()}/{DAY}={WHOLE}/rows.parquet"
+        with self._writing(name):
+            rows = rows_of(frame, name)
+            pq.write_table(rows, sink, compression="zstd")
+            data = sink.getvalue()
+            self._directory.write(f"{name}/{path}", data)
+            file = {"path": path, "size_bytes": data.size, "num_records": len(rows), DAY: WHOLE}
+            self._commit(name, [file] if len(rows) else [], None)
+        return len(rows)
+
+    def clear(self, name: str, days: Collection[str] | None = None) -> None:
+        """Remove the rows of the table, or of some days."""
+        with self._writing(name):
+            self._commit(name, [], days)
+
+    def read(self, name: str, days: Collection[str] | None = None) -> DataFrame:
+        """Return the table, or some days of it. `PipelineError` for one that was never written."""
+        schema = schema_of(name)
+        paths = [url_for_spark(self._directory, path) for path in self._paths(name, days)]
+        return self._spark.read.schema(schema).parquet(*paths) if paths else frame_of(self._spark, schema)
+
+    def read_rows(self, name: str, where: pc.Expression | None = None) -> pa.Table:
+        """Return rows of a small table, or the few rows of a table that `where` selects, in this process."""
+        schema, paths = to_arrow_schema(schema_of(name)), self._paths(name)
+        if not paths:
+            return schema.empty_table()
+        files = dataset.dataset(paths, schema, format="parquet", filesystem=self._directory.filesystem)
+        return files.to_table(filter=where)
+
+    @contextmanager
+    def staging(self) -> Iterator[Callable[[DataFrame], DataFrame]]:
+        """Give a function that writes a frame to Parquet for the time being, and returns it read back.
+
+        What follows has a short plan, and outlives the executors that made the rows.
+        """
+        folder = f"{self}/_staging/{_new_folder()}"
+
+        def stage(frame: DataFrame) -> DataFrame:
+            path = url_for_spark(self._directory, f"{folder}/{secrets.token_hex(4)}")
+            try:
+                with naming_bad_files():
+                    frame.write.option("compression", "snappy").parquet(path)
+            except CANNOT_GO_ON as error:
+                raise PipelineError(f"{path}: cannot be written: {cause_of(str(error))}") from error
+            return self._spark.read.schema(frame.schema).parquet(path)
+
+        try:
+            yield stage
+        finally:
+            with suppress(OSError):
+                self._directory.filesystem.delete_dir(f"{self}/_staging")
+
+    def has(self, name: str) -> bool:
+        """Return whether the table was ever written."""
+        return self._open(name) is not None
+
+    def rows(self, name: str) -> int:
+        return sum(file["num_records"] for file in self._files(self._open(name)))
+
+    def days(self, name: str) -> list[str]:
+        """Return the days of which the table has rows."""
+        return sorted({file[DAY] for file in self._files(self._open(name))})
+
+    def times(self, name: str) -> tuple[int, int] | None:
+        """Return the first and the last `at_ms` in the table; None for a table without rows."""
+        files = self._files(self._open(name))
+        if not files:
+            return None
+        return min(file[f"min.{_TIME}"] for file in files), max(file[f"max.{_TIME}"] for file in files)
+
+    def _paths(self, name: str, days: Collection[str] | None = None) -> list[str]:
         table = self._open(name)
         if table is None:
-            return Contents()
-        parts = defaultdict(list)
-        for file in pa.table(table.get_add_actions(flatten=True)).to_pylist():
-            first, last = file.get(f"min.{TIME}"), file.get(f"max.{TIME}")
-            times = None if first is None or last is None else (first, last)
-            row_file = RowFile(file["path"], file["num_records"], file["size_bytes"], times)
-            parts[file[f"partition.{PART}"]].append(row_file)
-        return Contents(table.version() + 1, parts)
+            raise PipelineError(f"{self}/{name}: there is no such table yet; run the step that writes it")
+        files = self._files(table)
+        return [f"{self}/{name}/{file['path']}" for file in files if days is None or file[DAY] in days]
 
-    def commit(self, name: str, added: Mapping[str, Sequence[RowFile]], replaced: Sequence[str] | None) -> None:
-        now_ms = time.time_ns() // 1_000_000
-        actions = [
-            AddAction(each.path, each.size_bytes, {PART: key}, now_ms, True, _statistics(each))  # noqa: FBT003 - its API
-            for key, files in added.items()
-            for each in files
-        ]
-        for _ in range(_TRIES):
-            table = self._open(name)
-            try:
-                self._try_commit(name, table, actions, replaced)
-            except (DeltaError, OSError) as error:
-                if _version(table) == _version(self._open(name)):
-                    raise PipelineError(f"{self._root}/{name}: cannot be written: {_in_a_line(error)}") from error
-            else:
-                return
-        raise PipelineError(f"{self._root}/{name}: others have overtaken {_TRIES} commits of this write; try it again")
-
-    def _try_commit(
-        self, name: str, table: DeltaTable | None, actions: list[Any], replaced: Sequence[str] | None
-    ) -> None:
-        """On top of the version that was read: where there is a newer one by now, it fails."""
-        schema = Schema.from_arrow(to_arrow_schema(schema_of(name)).append(pa.field(PART, pa.string())))
-        properties = CommitProperties(max_commit_retries=0)
+    def _files(self, table: DeltaTable | None) -> list[dict[str, Any]]:
+        """Return the files of a table: `path`, `size_bytes`, `num_records`, `DAY`, and the bounds of `at_ms`."""
         if table is None:
-            url = f"{self._root}/{name}"
-            create_table_with_add_actions(url, schema, actions, partition_by=[PART], commit_properties=properties)
-            return
-        of_parts = None if replaced is None else [(PART, "in", list(replaced))]
-        table.create_write_transaction(actions, "overwrite", schema, [PART], of_parts, commit_properties=properties)
+            return []
+        files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        return [{**file, DAY: file[f"partition.{DAY}"]} for file in files]
 
-    def clean(self, name: str) -> None:
+    @contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except CANNOT_GO_ON as error:
+            raise PipelineError(f"{self}/{name}: cannot be written: {cause_of(str(error))}") from error
         table = self._open(name)
         with suppress(DeltaError, OSError):
             if table is not None and table.vacuum(_KEPT_H, enforce_retention_duration=False, full=True):
                 table.vacuum(_KEPT_H, dry_run=False, enforce_retention_duration=False, full=True)
 
+    def _write_files(self, name: str, frame: DataFrame, folder: str) -> list[dict[str, Any]]:
+        """Write the rows into a folder where they do not count yet, and describe the files."""
+        root = f"{self}/{name}"
+        target = url_for_spark(self._directory, f"{root}/{folder}")
+        frame.hint("rebalance", DAY).write.partitionBy(DAY).option("compression", "zstd").parquet(target)
+        selector = fs.FileSelector(f"{root}/{folder}", recursive=True, allow_not_found=True)
+        infos = self._directory.filesystem.get_file_info(selector)
+        return [self._described(info, root) for info in infos if info.path.endswith(".parquet")]
+
+    def _described(self, info: Any, root: str) -> dict[str, Any]:  # noqa: ANN401 - Arrow's information on a file
+        with self._directory.open(info.path) as file, pq.ParquetFile(file) as parquet:
+            rows, times = parquet.metadata.num_rows, times_in(parquet)
+        path = info.path.removeprefix(f"{root}/")
+        found = {"path": path, "size_bytes": info.size, "num_records": rows, DAY: path.split("/")[1].partition("=")[2]}
+        return found | ({f"min.{_TIME}": min(times), f"max.{_TIME}": max(times)} if times else {})
+
+    def _commit(self, name: str, files: Sequence[Mapping[str, Any]], days: Collection[str] | None) -> None:
+        """Make these files count in place of those of the days, or of all; retry after another writer."""
+        now_ms = time.time_ns() // 1_000_000
+        actions = [
+            AddAction(file["path"], file["size_bytes"], {DAY: file[DAY]}, now_ms, True, _statistics(file))  # noqa: FBT003 - its API
+            for file in files
+        ]
+        for _ in range(_TRIES):
+            table = self._open(name)
+            try:
+                self._try_commit(name, table, actions, days)
+            except (DeltaError, OSError) as error:
+                if _version(table) == _version(self._open(name)):
+                    raise PipelineError(f"{self}/{name}: cannot be written: {_in_a_line(error)}") from error
+            else:
+                return
+        raise PipelineError(f"{self}/{name}: other writers were faster {_TRIES} times; try again")
+
+    def _try_commit(
+        self, name: str, table: DeltaTable | None, actions: list[Any], days: Collection[str] | None
+    ) -> None:
+        schema = Schema.from_arrow(to_arrow_schema(schema_of(name)).append(pa.field(DAY, pa.string())))
+        properties = CommitProperties(max_commit_retries=0)
+        if table is None:
+            url = f"{self}/{name}"
+            create_table_with_add_actions(url, schema, actions, partition_by=[DAY], commit_properties=properties)
+            return
+        replaced = None if days is None else [(DAY, "in", sorted(days))]
+        table.create_write_transaction(actions, "overwrite", schema, [DAY], replaced, commit_properties=properties)
+
     def _open(self, name: str) -> DeltaTable | None:
         try:
-            return DeltaTable(f"{self._root}/{name}")
+            return DeltaTable(f"{self}/{name}")
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
             raise PipelineError(
-                f"{self._root}/{name}: its log cannot be read: {_in_a_line(error)}; write the table anew"
+                f"{self}/{name}: its log cannot be read: {_in_a_line(error)}; write the table anew"
             ) from None
+
+
+def _new_folder() -> str:
+    return f"{time.time_ns() // 1_000_000:013d}-{secrets.token_hex(4)}"
 
 
 def _version(table: DeltaTable | None) -> int:
     return -1 if table is None else table.version()
 
 
-def _statistics(file: RowFile) -> str:
-    """Where they have times, whoever reads a range of them can pass over other files."""
-    said: dict[str, Any] = {"numRecords": file.rows}
-    if file.times is not None:
-        first, last = file.times
-        said |= {"minValues": {TIME: first}, "maxValues": {TIME: last}}
-    return orjson.dumps(said).decode()
+def _statistics(file: Mapping[str, Any]) -> str:
+    """Encode the number of rows, and the bounds of their times, by which readers of a range pass over files."""
+    found: dict[str, Any] = {"numRecords": file["num_records"]}
+    for bound in ("min", "max"):
+        if f"{bound}.{_TIME}" in file:
+            found[f"{bound}Values"] = {_TIME: file[f"{bound}.{_TIME}"]}
+    return orjson.dumps(found).decode()
 
 
 def _in_a_line(error: Exception) -> str:
-    """With what it came from, and without where in delta-rs it happened."""
+    """Return the error with its causes, without the place in delta-rs."""
     text = str(error)
     return ": ".join([text.partition("\n")[0], *_CAUSES.findall(text)])

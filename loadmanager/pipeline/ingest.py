@@ -1,147 +1,257 @@
-"""From what was recorded, or brought in from elsewhere, to rows that can be counted on.
-
-A row is rejected, with the first of these reasons that holds:
-
-    missing      a column is empty that its schema has always had
-    not_a_number a figure is NaN or infinite
-    negative     a figure is below 0
-    impossible   a figure beyond what any broker reports, a range that is none, a time before 1970 or of another hour
-                 than the folder of its file
-    duplicate    the same report (epoch, sequence) of the same hour has it already, in another file
-
-Of duplicates that of the first file by name stays. Names of files say which reports are in them: what is in one that
-shares none with another of its hour is not compared with anything, which would take most of the time. Rejected rows
-are kept as they are, with their reason and file.
-
-A broker of Pulsar's that does not know the speed of its network says that the limit of a bandwidth is below 0. That is
-no fault of the row: what is not known counts as 0 of 0, as wherever decisions are made.
-"""
+"""Ingest: from the files of a history to clean reports, rejected rows and windows, for the hours that have changed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+import json
+from collections.abc import Callable, Collection, Iterator, Sequence
+from datetime import UTC, datetime
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
 
-from loadmanager.core.amounts import MAX_AMOUNT
-from loadmanager.core.load import BoolArray
-from loadmanager.core.names import HASH_SPACE_END
-from loadmanager.core.recordable import MAX_RATE
-from loadmanager.history.files import HOUR_MS
-from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, LOAD_COLUMNS, ORDER, RESOURCE_COLUMNS, TABLES
+from loadmanager.errors import PipelineError
+from loadmanager.history.files import HOUR_MS, Directory
+from loadmanager.history.gaps import TERM_BEGAN, TERM_ENDED
+from loadmanager.history.reader import History
+from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
+from loadmanager.pipeline import windows as w
+from loadmanager.pipeline.attribution import BUNDLE, FLEET_EVENTS, VALID_MS, carried, hour_of, term_ends, valid_reports
+from loadmanager.pipeline.by_hour import reported_by, totals_compared
+from loadmanager.pipeline.cleaning import overlapping_files, rejected_rows, usable, with_duplicates, with_reason
+from loadmanager.pipeline.datasets import schema_of
+from loadmanager.pipeline.delta import DAY, Tables
+from loadmanager.pipeline.incremental import HistoryHours
+from loadmanager.pipeline.reading import BadFiles, said_range
+from loadmanager.pipeline.source import FORMAT, place_of, register
 
-REASONS = ("missing", "not_a_number", "negative", "impossible", "duplicate")
-"""A reason's number is its place here, from 1 on; 0 is that of a good row."""
+CLEAN, HAPPENED, REJECTED = "clean_broker_reports", "fleet_events", "rejected_rows"
+IMBALANCE, REPORTED_BY, TOTALS_COMPARED = "imbalance", "reported_by", "totals_compared"
+TABLES = (CLEAN, HAPPENED, REJECTED, *w.SUBJECTS, IMBALANCE, REPORTED_BY, TOTALS_COMPARED)
+"""The tables that are written, all by days."""
 
-_MISSING, _NOT_A_NUMBER, _NEGATIVE, _IMPOSSIBLE, _DUPLICATE = range(1, len(REASONS) + 1)
-_BUNDLE_KEY = ("namespace", "range_lower", "range_upper")
-_KEYS = {BROKER_REPORTS: ORDER, BUNDLE_REPORTS: (*ORDER, *_BUNDLE_KEY)}
-"""What a row is the only one of, in its hour."""
+_FAR_MS = 1 << 62
 
-_FIGURES = {
-    BROKER_REPORTS: (*RESOURCE_COLUMNS, *LOAD_COLUMNS, "topics", "bundles", "consumers", "producers"),
-    BUNDLE_REPORTS: (*LOAD_COLUMNS, "topics", "sessions", "cache_bytes", "range_lower", "range_upper"),
-}
-"""The columns that are amounts."""
-
-_RATES = LOAD_COLUMNS[:2]
-_BANDWIDTHS = tuple((f"{name}_usage", f"{name}_limit") for name in ("bandwidth_in", "bandwidth_out"))
-
-Reasons: TypeAlias = npt.NDArray[np.int8]
-
-
-class Judged(NamedTuple):
-    """The rows that can be counted on, and the others as they were, with their `reason`; of one file."""
-
-    clean: pa.Table
-    rejected: pa.Table
+BATCH_BYTES = 1 << 30
+"""Size of the files of days that are made together."""
 
 
-def judged(rows: pa.Table, table: str, hour_ms: int | None = None) -> Judged:
-    """Rows as `raw_rows` has them, each for itself; with the hour of the folder of their file, where it is known."""
-    return _apart(rows, table, _reasons(rows, table, hour_ms))
+class Ingest:
+    """One run: brings tables up to date with a history, from `from_ms` to before `to_ms`."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        tables: Tables,
+        url: str,
+        *,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        bad_files: BadFiles = "fail",
+        keep_days: int = 365,
+        anew: bool = False,
+    ) -> None:
+        if from_ms is not None and to_ms is not None and from_ms >= to_ms:
+            raise PipelineError(f"the range {said_range(from_ms, to_ms)} is empty: its end is not after its beginning")
+        history = Directory.of(url)
+        if not history.exists():
+            raise PipelineError(f"{history}: there is no history: no such directory")
+        register(spark)
+        self._spark, self._tables, self._url, self._history = spark, tables, url, history
+        self._from_ms, self._to_ms, self._bad_files = from_ms, to_ms, bad_files
+        anew |= not all(map(tables.has, TABLES))
+        self._hours = HistoryHours(tables.directory, history, (from_ms, to_ms), keep_days, anew=anew)
+        if self._hours.faults and bad_files == "fail":
+            raise self._hours.faults[0]
+
+    def run(self, overloaded: float) -> list[int]:
+        """Make what has changed, and return these hours. A broker with a usage above `overloaded` is overloaded."""
+        hours = self._hours
+        self._require_reports()
+        self._remove(hours.take_unwanted())
+        again = self._damaged_hours() if self._bad_files == "fail" else set()
+        self._clean(sorted(hours.to_clean() | again))
+        rest = self._dependencies(overloaded)
+        followers = {hour_ms + HOUR_MS for hour_ms in hours.files if hour_ms + HOUR_MS < self.end_ms}
+        changed = hours.to_make({*hours.files, *followers}, rest) | again
+        for batch in self._batches(sorted(changed)):
+            self._make(batch, overloaded)
+            hours.end(batch, rest)
+        return sorted(changed)
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """From the first report to after the last one in the tables, within the range that was asked for."""
+        first, last = self._tables.times(CLEAN) or (self._from_ms or 0, (self._to_ms or 0) - 1)
+        return max(first, self._from_ms or first), min(last + 1, self._to_ms or last + 1)
+
+    @property
+    def end_ms(self) -> int:
+        """The end of the range: where no report is valid any more."""
+        return self._to_ms or self.range[1]
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """What was left out, a sentence each."""
+        yield from (f"left out: {fault}" for fault in self._hours.faults)
+        if self._bad_files != "fail":
+            for row in self._tables.read_rows(REJECTED, pc.field("reason") == "bad_file").to_pylist():
+                yield f"left out: {self._history}/{row['file']}: {row['example']}"
+        for file in self._hours.late_files():
+            yield f"left out: {file.path}: came after retention had deleted files of its hour"
+
+    def _require_reports(self) -> None:
+        """Raise `PipelineError` when the range has no files of reports, of brokers or of bundles."""
+        wanted = dict.fromkeys((BROKER_REPORTS, BUNDLE_REPORTS), False)
+        for hour_ms, files in self._hours.files.items():
+            wanted |= {file.table: True for file in files.values() if self._hours.is_wanted(hour_ms)}
+        for table, is_there in wanted.items():
+            if not is_there:
+                everything = History(self._history).info(table, on_fault=lambda _: None)
+                there = "nothing at all"
+                if everything.from_ms is not None and everything.to_ms is not None:
+                    there = said_range(everything.from_ms, everything.to_ms + 1)
+                asked = said_range(self._from_ms, self._to_ms)
+                raise PipelineError(f"{self._history}: no {table} in the range {asked}; there is: {there}")
+
+    def _damaged_hours(self) -> set[int]:
+        """Return the hours of files that an earlier run has left out: now they are an error."""
+        if not self._tables.has(REJECTED):
+            return set()
+        rows = self._tables.read_rows(REJECTED, pc.field("reason") == "bad_file").to_pylist()
+        return {row["hour_ms"] for row in rows if self._hours.is_wanted(row["hour_ms"])}
+
+    def _remove(self, hours: Sequence[int]) -> None:
+        """Remove hours from the tables: whole days that are too old, and parts of others."""
+        if hours:
+            left = {day_of(hour_ms) for hour_ms in self._hours.made}
+            days = {day_of(hour_ms) for hour_ms in hours} - left
+            parts = [hour_ms for hour_ms in hours if day_of(hour_ms) in left]
+            for name in TABLES:
+                if days:
+                    self._tables.clear(name, days)
+                if parts:
+                    self._replace(name, self._tables.read(name, []), parts)
+            self._hours.save()
+
+    def _clean(self, hours: Sequence[int]) -> None:
+        """Make the reports of brokers, and the events, of these hours. Small tables: all hours at once."""
+        if not hours and all(map(self._tables.has, TABLES)):
+            return
+        self._hours.begin(hours)
+        brokers, events = (self._judged(table, hours) for table in (BROKER_REPORTS, EVENTS))
+        self._replace(CLEAN, usable(brokers, BROKER_REPORTS), hours)
+        is_one = f.col("kind").isin(*FLEET_EVENTS) & (hour_of("at_ms") == f.col("hour_ms"))
+        self._replace(HAPPENED, events.where(is_one).select(*schema_of(HAPPENED).names), hours)
+        rejected = rejected_rows(brokers, BROKER_REPORTS)
+        if self._bad_files != "fail":
+            rejected = rejected.unionByName(rejected_rows(events, EVENTS))
+        self._replace(REJECTED, rejected, hours, _is_one_of("hour_ms", hours) & (f.col("table") != BUNDLE_REPORTS))
+
+    def _dependencies(self, overloaded: float) -> Callable[[int], object]:
+        """Return what windows of an hour depend on besides files."""
+        kinds = f.col("kind").isin(TERM_BEGAN, TERM_ENDED)
+        first = self._tables.read(HAPPENED).where(kinds).groupBy("kind", "epoch").agg(f.min("at_ms")).collect()
+        epochs = {epoch for hour_ms in self._hours.files for epoch in self._hours.epochs(hour_ms)}
+        self._terms = term_ends([tuple(row) for row in first], epochs | {row["epoch"] for row in first})
+        end_ms = self.end_ms
+
+        def rest(hour_ms: int) -> object:
+            to_ms = hour_ms + HOUR_MS
+            ends = {epoch: self._terms[epoch] for epoch in self._hours.epochs(hour_ms) & self._terms.keys()}
+            return min(end_ms, to_ms), sorted(each for each in ends.items() if each[1] < to_ms), overloaded
+
+        return rest
+
+    def _batches(self, hours: Sequence[int]) -> Iterator[list[int]]:
+        """Bring the hours of days together, as many days as are not too much."""
+        batch: list[int] = []
+        size = 0
+        for hour_ms in hours:
+            if size > BATCH_BYTES and day_of(hour_ms) != day_of(batch[-1]):
+                yield batch
+                batch, size = [], 0
+            batch.append(hour_ms)
+            size += sum(file.size_bytes for file in self._hours.files.get(hour_ms, {}).values())
+        if batch:
+            yield batch
+
+    def _make(self, hours: Sequence[int], overloaded: float) -> None:
+        """Make all tables but those of `_clean` of these hours."""
+        keeps_begin = [hour_ms for hour_ms in hours if self._hours.keeps_begin(hour_ms)]
+        self._hours.begin(hours)
+        before = sorted({*hours, *(hour_ms - HOUR_MS for hour_ms in hours)})
+        days = {day_of(hour_ms) for hour_ms in before}
+        brokers = self._tables.read(CLEAN, days)
+        with self._tables.staging() as stage:
+            valid = stage(valid_reports(brokers, self._tables.read(HAPPENED), self._terms, self.end_ms))
+            judged = stage(self._judged(BUNDLE_REPORTS, before))
+            reports = usable(judged, BUNDLE_REPORTS)
+            stays = stage(carried(reports, valid, reports.select(*BUNDLE).distinct(), hours))
+            self._replace_facts(judged.where(_is_one_of("hour_ms", hours)), brokers, hours)
+            is_made = _is_one_of("start_ms", hours)
+            is_made &= ~_is_one_of("start_ms", keeps_begin) | (f.pmod("start_ms", f.lit(HOUR_MS)) >= VALID_MS)
+            short = {
+                "bundle_windows": w.bundle_windows(stays),
+                "namespace_windows": w.namespace_windows(stays),
+                "broker_windows": w.broker_windows(valid, stays, hours),
+            }
+            for name, windows in short.items():
+                self._replace(name, windows.where(is_made), hours, is_made)
+        of_hours = {day_of(hour_ms) for hour_ms in hours}
+        even = w.imbalance(self._tables.read("broker_windows", of_hours), overloaded)
+        self._tables.write(IMBALANCE, even.withColumn(DAY, _day("start_ms")), of_hours)
+
+    def _replace_facts(self, judged: DataFrame, brokers: DataFrame, hours: Sequence[int]) -> None:
+        """Replace what is known of the reports of bundles themselves."""
+        reports, own = usable(judged, BUNDLE_REPORTS), brokers.where(_is_one_of("at_ms", hours))
+        is_rejected = _is_one_of("hour_ms", hours) & (f.col("table") == BUNDLE_REPORTS)
+        self._replace(REJECTED, rejected_rows(judged, BUNDLE_REPORTS), hours, is_rejected)
+        self._replace(REPORTED_BY, reported_by(reports), hours)
+        self._replace(TOTALS_COMPARED, totals_compared(own, reports), hours)
+
+    def _replace(self, name: str, rows: DataFrame, hours: Sequence[int], is_made: Column | None = None) -> None:
+        """Replace the rows of these hours, and windows of hours and days by those of all 5 minutes of the day."""
+        at = next(each for each in ("start_ms", "hour_ms", "at_ms") if each in schema_of(name).names)
+        days = {day_of(hour_ms) for hour_ms in hours}
+        if self._tables.has(name):
+            kept = self._tables.read(name, days).where(~(_is_one_of(at, hours) if is_made is None else is_made))
+            rows = rows.unionByName(kept.where(f.col("window_s") == w.SHORTEST_S) if name in w.SUBJECTS else kept)
+        rows = w.with_longer(name, rows) if name in w.SUBJECTS else rows
+        self._tables.write(name, rows.withColumn(DAY, _day(at)), days)
+
+    def _judged(self, table: str, hours: Sequence[int]) -> DataFrame:
+        """Read rows of these hours that are in the range, with the reason of those that cannot be used."""
+        files = [
+            file
+            for hour_ms in hours
+            for file in self._hours.files.get(hour_ms, {}).values()
+            if file.table == table and self._hours.is_wanted(hour_ms)
+        ]
+        shared = set() if table == EVENTS else overlapping_files(files)
+        alone = [place_of(file.path) for file in files if file.path not in shared]
+        rows = with_reason(self._read(table, alone), table)
+        if shared:
+            both = with_reason(self._read(table, [place_of(path) for path in sorted(shared)]), table)
+            rows = rows.unionByName(with_duplicates(both, table))
+        is_in = f.col("at_ms").between(self._from_ms or -_FAR_MS, (self._to_ms or _FAR_MS) - 1)
+        is_all = self._from_ms is None and self._to_ms is None
+        return rows if is_all else rows.where(is_in | (f.col("reason") == "bad_file"))
+
+    def _read(self, table: str, files: Sequence[str]) -> DataFrame:
+        mode = "FAILFAST" if self._bad_files == "fail" else "PERMISSIVE"
+        reader = self._spark.read.format(FORMAT).options(table=table, mode=mode, files=json.dumps(files))
+        return reader.load(self._url)
 
 
-def judged_together(files: Sequence[pa.Table], table: str, hour_ms: int) -> Iterator[Judged]:
-    """The rows of each of these files of an hour, which may share reports; they are in the order of their names."""
-    seen: set[Any] = set()
-    for rows in files:
-        reasons = _reasons(rows, table, hour_ms)
-        _mark_copies(rows, table, reasons, seen)
-        yield _apart(rows, table, reasons)
+def day_of(hour_ms: int) -> str:
+    """Return the day of an hour, as tables are divided by it."""
+    return f"{datetime.fromtimestamp(hour_ms / 1000, UTC):%Y-%m-%d}"
 
 
-def _reasons(rows: pa.Table, table: str, hour_ms: int | None) -> Reasons:
-    """Why each row is rejected for itself. What holds first is entered last."""
-    reasons: Reasons = np.zeros(rows.num_rows, dtype=np.int8)
-    columns = {name: _numbers(rows.column(name)) for name in _FIGURES[table]}
-    at_ms = _numbers(rows.column("at_ms"))
-    reasons[_are_impossible(columns, at_ms, hour_ms)] = _IMPOSSIBLE
-    unlimited = {name: columns[limit] < 0 for pair in _bandwidths(table) for name in pair for limit in pair[1:]}
-    for name, values in columns.items():
-        is_negative = values < 0
-        if name in unlimited:
-            is_negative &= ~unlimited[name]
-        reasons[is_negative] = _NEGATIVE
-    for values in columns.values():
-        if values.dtype == np.float64:
-            reasons[~np.isfinite(values)] = _NOT_A_NUMBER
-    for each in TABLES[table].columns:
-        if each.since <= 1 and rows.column(each.name).null_count:
-            reasons[np.asarray(rows.column(each.name).is_null())] = _MISSING
-    return reasons
+def _day(at_ms: str) -> Column:
+    return f.date_format(f.timestamp_millis(f.col(at_ms)), "yyyy-MM-dd")
 
 
-def _are_impossible(columns: dict[str, npt.NDArray[Any]], at_ms: npt.NDArray[Any], hour_ms: int | None) -> BoolArray:
-    found = at_ms < 0
-    if hour_ms is not None:
-        found |= (at_ms < hour_ms) | (at_ms >= hour_ms + HOUR_MS)
-    is_of_bundles = "range_lower" in columns
-    for name, values in columns.items():
-        found |= values > (MAX_RATE if is_of_bundles and name in _RATES else MAX_AMOUNT)
-    if is_of_bundles:
-        lower, upper = columns["range_lower"], columns["range_upper"]
-        found |= (lower >= upper) | (upper > HASH_SPACE_END)
-    return np.asarray(found)
-
-
-def _mark_copies(rows: pa.Table, table: str, reasons: Reasons, seen: set[Any]) -> None:
-    """Of good rows, those with a key that was seen already."""
-    (good,) = np.nonzero(reasons == 0)
-    keys = zip(*(rows.column(name).take(pa.array(good)).to_pylist() for name in _KEYS[table]), strict=True)
-    for row, key in zip(good.tolist(), keys, strict=True):
-        if key in seen:
-            reasons[row] = _DUPLICATE
-        seen.add(key)
-
-
-def _apart(rows: pa.Table, table: str, reasons: Reasons) -> Judged:
-    is_bad = reasons != 0
-    good = rows.filter(pa.array(~is_bad)) if is_bad.any() else rows
-    bad = rows.filter(pa.array(is_bad))
-    names = pa.array([REASONS[number - 1] for number in reasons[is_bad].tolist()], pa.string())
-    return Judged(_with_known_bandwidths(good, table), bad.append_column("reason", names))
-
-
-def _with_known_bandwidths(rows: pa.Table, table: str) -> pa.Table:
-    """0 where the broker does not know the limit."""
-    for usage, limit in _bandwidths(table):
-        is_unknown = _numbers(rows.column(limit)) < 0
-        if is_unknown.any():
-            for name in (usage, limit):
-                values = np.where(is_unknown, 0.0, _numbers(rows.column(name)))
-                rows = rows.set_column(rows.schema.get_field_index(name), name, pa.array(values))
-    return rows
-
-
-def _bandwidths(table: str) -> Sequence[tuple[str, str]]:
-    return _BANDWIDTHS if table == BROKER_REPORTS else ()
-
-
-def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
-    """The values of a column; 0 in place of nulls."""
-    values: npt.NDArray[Any] = (column.fill_null(0) if column.null_count else column).to_numpy()
-    return values
+def _is_one_of(at_ms: str, hours: Collection[int]) -> Column:
+    return hour_of(at_ms).isin(*hours)

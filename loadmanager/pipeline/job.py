@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -13,8 +12,8 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
 from loadmanager.pipeline.capacity import Aim
+from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.filesystems import directory_at
-from loadmanager.pipeline.keeping_up import KeepingUp
 from loadmanager.pipeline.known_files import KnownFiles
 from loadmanager.pipeline.minimum_history import hours_known, missing_history
 from loadmanager.pipeline.reading import BadFiles, HistoryTables
@@ -22,7 +21,6 @@ from loadmanager.pipeline.recorded import Recorded, newest_recorded
 from loadmanager.pipeline.step import NothingToSay, Step
 from loadmanager.pipeline.summary import Done, Summary
 from loadmanager.pipeline.whatif_file import WhatIf
-from loadmanager.pipeline.writing import Format, Tables
 
 
 class Watch(Protocol):
@@ -37,8 +35,8 @@ class Watch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be worked on. `whatif` is what to try; None: a few strategies, with and without one broker. The
-    `table_format` is that of new tables. `anew`: also what has not changed since the last run.
+    """What is to be worked on. `whatif` is what to try; None: a few strategies, with and without one broker.
+    `anew`: also what has not changed since the last run. Windows are kept for `keep_days`.
     """
 
     history: str
@@ -49,8 +47,8 @@ class Job:
     aim: Aim = field(default_factory=Aim)
     whatif: WhatIf | None = None
     partitions: int | None = None
-    table_format: Format | None = None
     anew: bool = False
+    keep_days: int = 365
 
 
 class JobRun:
@@ -62,7 +60,7 @@ class JobRun:
         self.summary = summary
         self.watch = watch
         self.known_files = KnownFiles(directory_at(spark, job.out))
-        self._tables = Tables(spark, job.out, job.table_format)
+        self.tables = Tables(spark, job.out)
 
     def begin(self, step: Step) -> Done:
         """This step is at work from now on."""
@@ -75,10 +73,6 @@ class JobRun:
         return HistoryTables(self.spark, job.history, job.from_ms, job.to_ms, job.bad_files, self.known_files)
 
     @cached_property
-    def keeping_up(self) -> KeepingUp:
-        return KeepingUp(self.spark, self._tables, self.job.history, anew=self.job.anew)
-
-    @cached_property
     def recorded(self) -> Recorded:
         return newest_recorded(self.history)
 
@@ -87,29 +81,29 @@ class JobRun:
         """After what was ingested."""
         return self.summary.to_ms or self.history.range[1]
 
-    def read(self, table: str, keys: Sequence[str] | None = None) -> DataFrame:
+    def read(self, table: str) -> DataFrame:
         self._step.require_reads(table)
-        return self._tables.read(table, keys)
+        return self.tables.read(table)
 
     def read_rows(self, table: str, where: pc.Expression | None = None) -> pa.Table:
         """As `Tables.read_rows`."""
         self._step.require_reads(table)
-        return self._tables.read_rows(table, where)
+        return self.tables.read_rows(table, where)
 
     def has(self, table: str) -> bool:
         """Whether it was ever written; of any table."""
-        return self._tables.has(table)
+        return self.tables.has(table)
 
     def write(self, table: str, frame: DataFrame) -> None:
         """As `Tables.write`; whoever watches is told."""
         self._step.require_writes(table)
-        self._tell(table, self._tables.write(table, frame))
+        self._tell(table, self.tables.write(table, frame))
 
     def kept(self, *tables: str) -> None:
         """These are kept up with the history, which whoever watches is told, with all rows that they have."""
         for table in tables:
             self._step.require_writes(table)
-            self._tell(table, self._tables.rows(table))
+            self._tell(table, self.tables.rows(table))
 
     def _tell(self, table: str, rows: int) -> None:
         self._done.rows[table] = rows
@@ -118,12 +112,12 @@ class JobRun:
     def write_pandas(self, table: str, frame: pd.DataFrame) -> None:
         """As `write`, of few rows that are known here; what is not a number is null."""
         self._step.require_writes(table)
-        self._tell(table, self._tables.write_rows(table, frame))
+        self._tell(table, self.tables.write_rows(table, frame))
 
     def clear(self, table: str) -> None:
         """Have the table without rows."""
         self._step.require_writes(table)
-        self._tables.clear(table)
+        self.tables.clear(table)
         self._tell(table, 0)
 
     def note(self, text: str) -> None:

@@ -22,9 +22,9 @@ from loadmanager.core.evidence import Shown
 from loadmanager.core.learned import PROFILE_HOURS
 from loadmanager.errors import PipelineError
 from loadmanager.history.files import HOUR_MS
+from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.schemas import METRICS
 from loadmanager.pipeline.summary import Summary
-from loadmanager.pipeline.writing import Tables
 from loadmanager.wire.learned import LearnedData, NamespaceLearned
 
 MOST_PROFILES = 500
@@ -46,7 +46,7 @@ def learned_from(tables: Tables, summary: Summary) -> LearnedData:
         profiles = profiles_of(hours, loads["namespace"].head(MOST_PROFILES).tolist())
         proved = frozenset(row["key"] for row in proved_namespaces(tables.read("backtest")).collect())
     return LearnedData(
-        run=next((done.run for done in summary.steps if done.step == "averages"), summary.run),
+        run=next((done.run for done in summary.steps if done.step == "ingest"), summary.run),
         publishedAt=time.time_ns() // 1_000_000,
         history=summary.history,
         rangeFrom=summary.from_ms or 0,

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial, reduce
+from functools import reduce
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -32,8 +32,9 @@ from loadmanager.history.compaction import originals_of
 from loadmanager.history.files import Directory, HistoryFile
 from loadmanager.history.reader import History
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, RATE, TABLES, version_of
+from loadmanager.pipeline.attribution import hour_of
+from loadmanager.pipeline.cleaning import usable, with_reason
 from loadmanager.pipeline.filesystems import directory_at, url_for_spark
-from loadmanager.pipeline.ingest import judged
 from loadmanager.pipeline.known_files import KnownFiles, Look
 from loadmanager.pipeline.schemas import frame_of, raw
 
@@ -139,9 +140,9 @@ class HistoryTables:
 
     def leave_out(self, path: str, why: str) -> None:
         """Go on without this file; frames that were made before still have it."""
-        for table, usable in self._found.items():
-            for file in [file for file, _ in usable if file.path == path]:
-                self._found[table] = [each for each in usable if each.file.path != path]
+        for table, found in self._found.items():
+            for file in [file for file, _ in found if file.path == path]:
+                self._found[table] = [each for each in found if each.file.path != path]
                 self.faults.append(FileFault(table, path, why))
                 self._known.remember(file, Look(None, damage=why))
 
@@ -241,19 +242,6 @@ class HistoryTables:
         return PipelineError(f"{self._url}: no {table} in the range {wanted}; there is: {there}{bad}")
 
 
-def overlapping_files(files: Iterable[HistoryFile]) -> set[str]:
-    """The paths of those that may have a report that another one of their hour has, as their names say."""
-    found: set[str] = set()
-    furthest: dict[tuple[int, int], HistoryFile] = {}
-    for file in sorted(files, key=lambda each: each.order):
-        before = furthest.get((file.hour_ms, file.epoch))
-        if before is not None and file.first <= before.last:
-            found |= {before.path, file.path}
-        if before is None or before.last < file.last:
-            furthest[file.hour_ms, file.epoch] = file
-    return found
-
-
 def said_range(from_ms: int | None, to_ms: int | None) -> str:
     """A range of time, for people."""
     return f"{_said(from_ms, 'the beginning')} to {_said(to_ms, 'the end')}"
@@ -290,13 +278,8 @@ def read_leaving_out(tables: HistoryTables, work: Callable[[], T]) -> T:
 
 
 def good_reports(rows: DataFrame, table: str) -> DataFrame:
-    """Those of `HistoryTables.frame` that can be counted on, by what each says itself."""
-    return rows.mapInArrow(partial(_good, table), raw(table))
-
-
-def _good(table: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        yield from judged(pa.Table.from_batches([batch]), table).clean.to_batches()
+    """Return the usable rows of `HistoryTables.frame`."""
+    return usable(with_reason(rows.withColumn("hour_ms", hour_of("at_ms")), table), table)
 
 
 def _stored(table: str) -> t.StructType:

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from loadmanager.history.schemas import KEYS
-from loadmanager.pipeline.standing import BROKER_GONE, BROKER_REGISTERED, STANDS_MS
+from loadmanager.pipeline.attribution import BROKER_GONE, BROKER_REGISTERED, VALID_MS
 
 
 def registered(broker_reports: DataFrame, events: DataFrame, end_ms: int) -> DataFrame:
@@ -19,5 +19,5 @@ def registered(broker_reports: DataFrame, events: DataFrame, end_ms: int) -> Dat
         told.select(*KEYS, f.col("subject").alias("broker"), is_there)
     )
     last = f.max(f.struct(*KEYS, "is_there")).alias("last")
-    lately = (f.col("last.at_ms") >= end_ms - 2 * STANDS_MS) & (f.col("last.is_there") == 1)
+    lately = (f.col("last.at_ms") >= end_ms - 2 * VALID_MS) & (f.col("last.is_there") == 1)
     return seen.where(f.col("at_ms") < end_ms).groupBy("broker").agg(last).where(lately).select("broker")

@@ -61,7 +61,7 @@ async def test_a_demo_becomes_a_report_and_a_leader_goes_by_what_was_learned(
     HTMLParser().feed(page)
     assert page.count("<section ") == SECTIONS
     assert_a_browser_shows(out / "report" / "index.html")
-    steps = ["ingest", "averages", "balance", "forecast", "capacity", "advice", "whatif", "report"]
+    steps = ["ingest", "balance", "forecast", "capacity", "advice", "whatif", "report"]
     told = dict.fromkeys(line.partition(":")[0] for line in said.splitlines())  # half a minute is told to be too short
     assert [each for each in told if each in steps] == steps
     assert not (out / "recommended.yaml").exists()  # by half a minute

@@ -13,12 +13,12 @@ from support.waiting import patience
 from support.whole_run import Done, Seen, whatif
 
 from loadmanager.pipeline import session as session_module
+from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.job import Job
 from loadmanager.pipeline.runner import run
 from loadmanager.pipeline.session import spark_session
 from loadmanager.pipeline.steps import STEPS
 from loadmanager.pipeline.steps.whatif import RECOMMENDED
-from loadmanager.pipeline.writing import Tables
 
 _FOLDER = Path(__file__).parent
 _QUICK = (

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from support.averaged import frame_of, recorded
 from support.builders import Load, broker, bundle
 from support.frames import DAY_MS, MINUTE_MS, START_MS, Timed, histories_of, history_of, reported, rows_of
+from support.ingested import ingested
 from support.window_frames import frame_of as window_rows
 
 from loadmanager.core import churn
+from loadmanager.core.resources import HOT as OVERLOADED
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.history.rows import Event, MoveRow
 from loadmanager.history.schemas import MOVES
@@ -27,9 +27,8 @@ from loadmanager.pipeline.balance import (
     namespace_skew,
     time_above,
 )
-from loadmanager.pipeline.by_hour import totals_compared
-from loadmanager.pipeline.evenness import imbalance
 from loadmanager.pipeline.reading import HistoryTables
+from loadmanager.pipeline.windows import imbalance
 
 
 def mib(each_way: float) -> Load:
@@ -112,12 +111,9 @@ def of(day: int, frame: DataFrame) -> DataFrame:
     return frame.where(at.between(start_of(day), start_of(day + 1) - 1))
 
 
-def rows_in(frame: DataFrame) -> pa.Table:
-    return frame.orderBy("start_ms").toArrow()
-
-
 @pytest.fixture(scope="module")
 def days(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Days:
+    folder = tmp_path_factory.mktemp("days")
     url = histories_of(
         tmp_path_factory.mktemp("days"),
         [
@@ -130,18 +126,14 @@ def days(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Days:
             (some_moves(start_of(MOVES_DAY)), 20 * MINUTE_MS),
         ],
     )
-    made = recorded(url, start_of(MOVES_DAY + 1))
-    return Days(
-        frame_of(spark, "broker_windows", made.broker_windows()),
-        frame_of(spark, "bundle_windows", made.bundle_windows()),
-        frame_of(spark, "totals_compared", totals_compared(made.broker_reports, made.bundle_reports)),
-        HistoryTables(spark, url).frame(MOVES),
-    )
+    tables = ingested(spark, url, folder / "out", to_ms=start_of(MOVES_DAY + 1))
+    moves = HistoryTables(spark, url).frame(MOVES)
+    return Days(tables.read("broker_windows"), tables.read("bundle_windows"), tables.read("totals_compared"), moves)
 
 
 def test_the_imbalance_is_that_of_the_busiest_broker_over_the_mean(days: Days) -> None:
     windows = of(UNEVEN_DAY, days.broker_windows)
-    first, second = imbalance(rows_in(windows), threshold=1.9).to_pylist()
+    first, second = rows_of(imbalance(windows, OVERLOADED, threshold=1.9), "start_ms")
     assert (first["start_ms"], first["brokers"], first["covered_s"]) == (START_MS, 3, 300.0)
     assert first["load"] == pytest.approx(18_000, rel=1e-4)
     assert first["max_over_mean"] == pytest.approx(12 / 6, rel=1e-4)
@@ -153,13 +145,13 @@ def test_the_imbalance_is_that_of_the_busiest_broker_over_the_mean(days: Days) -
 
 
 def test_an_idle_cluster_is_even(days: Days) -> None:
-    (row,) = imbalance(rows_in(of(IDLE_DAY, days.broker_windows))).to_pylist()
+    (row,) = rows_of(imbalance(of(IDLE_DAY, days.broker_windows), OVERLOADED))
     assert (row["max_over_mean"], row["cv"], row["above_threshold"]) == (1.0, 0.0, False)
 
 
-def test_a_broker_that_crashed_counts_for_the_time_that_it_was_there(spark: SparkSession, days: Days) -> None:
+def test_a_broker_that_crashed_counts_for_the_time_that_it_was_there(days: Days) -> None:
     windows = of(CRASHED_DAY, days.broker_windows)
-    even = frame_of(spark, "imbalance", imbalance(rows_in(windows)))
+    even = imbalance(windows, OVERLOADED)
     (row,) = rows_of(even)
     assert (row["covered_s"], row["load"], row["brokers"]) == (120.0, 12_000.0, 2)
     assert row["max_over_mean"] == pytest.approx(9 / 8)  # 6 for a minute, 9 for two
@@ -168,9 +160,9 @@ def test_a_broker_that_crashed_counts_for_the_time_that_it_was_there(spark: Spar
     assert observed == {"cluster": 120.0, "a:8080": 60.0, "b:8080": 120.0}
 
 
-def test_time_above_is_that_of_windows_of_the_time_observed(spark: SparkSession, days: Days) -> None:
+def test_time_above_is_that_of_windows_of_the_time_observed(days: Days) -> None:
     windows = of(UNEVEN_DAY, days.broker_windows)
-    even = frame_of(spark, "imbalance", imbalance(rows_in(windows)))
+    even = imbalance(windows, OVERLOADED)
     found = {row["subject"]: row for row in rows_of(time_above(even, windows, threshold=1.9))}
     assert found["cluster"] | {"above_s": 300.0, "threshold": 1.9, "what": "imbalance"} == found["cluster"]
     assert found["a:8080"]["above_s"] == 300.0
@@ -186,7 +178,7 @@ def test_windows_without_a_known_usage_count_for_no_broker(spark: SparkSession) 
     even = window_rows(spark, "imbalance", [])
     (found,) = rows_of(time_above(even, windows))
     assert (found["subject"], found["above_s"], found["observed_s"], found["share"]) == ("a", 300.0, 300.0, 1.0)
-    first, second = imbalance(rows_in(windows)).to_pylist()
+    first, second = rows_of(imbalance(windows, OVERLOADED), "start_ms")
     assert (first["worst_usage"], first["worst_used_broker"], first["overloaded_brokers"]) == (0.9, "a", 1)
     assert second["worst_usage"] is None
 
@@ -268,9 +260,8 @@ def test_a_broker_that_has_restarted_is_another_one(spark: SparkSession, tmp_pat
     assert (row["moves"], row["returns"], row["thrash"]) == (2, 0, 0.0)
 
 
-def test_a_move_is_compared_with_what_the_leader_measured_or_the_windows_show(spark: SparkSession, days: Days) -> None:
-    start_ms, even = start_of(MOVES_DAY), imbalance(rows_in(of(MOVES_DAY, days.broker_windows)))
-    imbalances = frame_of(spark, "imbalance", even)
+def test_a_move_is_compared_with_what_the_leader_measured_or_the_windows_show(days: Days) -> None:
+    start_ms, imbalances = start_of(MOVES_DAY), imbalance(of(MOVES_DAY, days.broker_windows), OVERLOADED)
     by_leader, by_windows, kept = rows_of(move_effects(days.moves, imbalances), "sequence")
     assert (by_leader["destination"], by_leader["outcome"], by_leader["load"]) == ("b:8080", "Owned", 6000)
     assert (by_leader["measured_before"], by_leader["measured_after"], by_leader["measured_by"]) == (2.1, 1.7, "leader")

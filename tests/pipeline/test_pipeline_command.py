@@ -33,7 +33,7 @@ def pipeline(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 def test_an_unknown_step_is_refused_with_those_that_there_are(pipeline: Pipeline, tmp_path: Path) -> None:
     code, said = pipeline("run", tmp_path, "--out", tmp_path / "out", "--step", "ingst")
     assert code == 2
-    assert "--step 'ingst': expected one of ingest, averages" in said
+    assert "--step 'ingst': expected one of ingest, balance" in said
 
 
 @pytest.mark.parametrize(

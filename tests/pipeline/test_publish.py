@@ -12,10 +12,10 @@ from loadmanager.core.evidence import Shown
 from loadmanager.errors import PipelineError
 from loadmanager.history.files import HOUR_MS
 from loadmanager.pipeline.datasets import schema_of
+from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.publish import learned_from, loads_of_namespaces, profiles_of, proved_namespaces, weekly_hours
 from loadmanager.pipeline.schemas import METRICS
 from loadmanager.pipeline.summary import Done, Summary
-from loadmanager.pipeline.writing import Tables
 from loadmanager.wire.learned import LEARNED_DATA
 
 MONDAY_MS = 1_789_948_800_000
@@ -83,7 +83,7 @@ def test_what_is_published_says_where_it_comes_from_and_is_what_a_leader_takes(
     spark: SparkSession, tables: Tables
 ) -> None:
     tables.write("namespace_windows", spark.createDataFrame([window("t/ns", 2, 8.0)], schema_of("namespace_windows")))
-    steps = [Done("averages", "run-1"), Done("report", "run-2")]
+    steps = [Done("ingest", "run-1"), Done("report", "run-2")]
     learned = learned_from(tables, Summary("run-2", "/history", "/out", 5, 6, steps))
     assert {key: learned[key] for key in ("run", "history", "rangeFrom", "rangeTo")} == {
         "run": "run-1",

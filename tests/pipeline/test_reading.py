@@ -28,8 +28,9 @@ from loadmanager.history.files import Directory, HistoryFile
 from loadmanager.history.reader import History
 from loadmanager.history.rows import Decision
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, DECISIONS, EVENTS, SCHEMA_KEY, TABLES
+from loadmanager.pipeline.cleaning import overlapping_files
 from loadmanager.pipeline.filesystems import _Hadoop
-from loadmanager.pipeline.reading import DamagedFileError, HistoryTables, overlapping_files, read_leaving_out
+from loadmanager.pipeline.reading import DamagedFileError, HistoryTables, read_leaving_out
 from loadmanager.pipeline.schemas import raw
 
 

@@ -9,15 +9,15 @@ from pyspark.sql import SparkSession
 
 from loadmanager.errors import PipelineError
 from loadmanager.pipeline.datasets import schema_of
+from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.job import Job, JobRun
 from loadmanager.pipeline.runner import StepError, carry_out
 from loadmanager.pipeline.schemas import frame_of
 from loadmanager.pipeline.step import NothingToSay, Step
 from loadmanager.pipeline.summary import Summary, get_summary
-from loadmanager.pipeline.writing import Tables
 
 ROWS: dict[str, list[tuple[object, ...]]] = {
-    "late_files": [("a.parquet", 1, 2)],
+    "fleet_events": [(1, 1, 1, "broker_gone", "a:1")],
     "recommendation": [("as-recorded", None, 1, 1, None, "no")],
 }
 
@@ -68,50 +68,50 @@ def writes(run: JobRun, *tables: str) -> None:
 
 def test_a_step_may_read_what_it_has_declared_or_written_and_nothing_else(runner: StepRunner) -> None:
     def step(run: JobRun) -> None:
-        writes(run, "late_files")
-        assert run.read("late_files").count() == 1
+        writes(run, "fleet_events")
+        assert run.read("fleet_events").count() == 1
         run.read("imbalance")
 
-    text = runner.fails(Step("one", step, writes=("late_files",)))
+    text = runner.fails(Step("one", step, writes=("fleet_events",)))
     assert text == "step one: table imbalance: not declared as read"
 
 
 def test_a_step_may_not_write_what_it_has_not_declared(runner: StepRunner) -> None:
-    made = Step("one", lambda run: writes(run, "late_files", "recommendation"), writes=("late_files",))
+    made = Step("one", lambda run: writes(run, "fleet_events", "recommendation"), writes=("fleet_events",))
     assert runner.fails(made) == "step one: table recommendation: not declared as written"
-    assert runner.tables.rows("late_files") == 1
+    assert runner.tables.rows("fleet_events") == 1
     assert not runner.tables.has("recommendation")
 
 
 def test_a_step_that_reads_may_not_write_what_it_reads(runner: StepRunner) -> None:
-    one = Step("one", lambda run: writes(run, "late_files"), writes=("late_files",))
-    two = Step("two", lambda run: writes(run, "late_files"), reads=("late_files",))
-    assert runner.fails(one, two) == "step two: table late_files: not declared as written"
+    one = Step("one", lambda run: writes(run, "fleet_events"), writes=("fleet_events",))
+    two = Step("two", lambda run: writes(run, "fleet_events"), reads=("fleet_events",))
+    assert runner.fails(one, two) == "step two: table fleet_events: not declared as written"
 
 
 def test_a_table_that_nobody_has_made_is_refused_before_the_first_step_with_the_step_that_makes_it(
     runner: StepRunner,
 ) -> None:
-    one = Step("one", lambda run: writes(run, "late_files"), writes=("late_files",))
-    two = Step("two", lambda run: writes(run, "late_files"), reads=("late_files", "broker_windows"))
+    one = Step("one", lambda run: writes(run, "fleet_events"), writes=("fleet_events",))
+    two = Step("two", lambda run: writes(run, "fleet_events"), reads=("fleet_events", "broker_windows"))
     text = runner.fails(one, two)
     assert text == (
         f"step two: {runner.job.out}/broker_windows: there is no such table yet;"
-        " it is made by the step averages (--step averages)"
+        " it is made by the step ingest (--step ingest)"
     )
     assert runner.seen.told == []
-    assert not runner.tables.has("late_files")
+    assert not runner.tables.has("fleet_events")
 
 
 def test_a_table_that_is_made_by_a_step_before_or_was_by_another_run_may_be_read(runner: StepRunner) -> None:
-    one = Step("one", lambda run: writes(run, "late_files"), writes=("late_files",))
-    two = Step("two", lambda run: run.note(f"{run.read('late_files').count()} row"), reads=("late_files",))
+    one = Step("one", lambda run: writes(run, "fleet_events"), writes=("fleet_events",))
+    two = Step("two", lambda run: run.note(f"{run.read('fleet_events').count()} row"), reads=("fleet_events",))
     assert runner.run(one, two).notes == ["1 row"]
     assert runner.run(two).notes == ["1 row"]
 
 
 def test_what_a_step_reads_if_it_is_there_may_be_missing(runner: StepRunner) -> None:
-    step = Step("one", lambda run: run.note(f"{run.has('late_files')}"), reads_if_there=("late_files",))
+    step = Step("one", lambda run: run.note(f"{run.has('fleet_events')}"), reads_if_there=("fleet_events",))
     assert runner.run(step).notes == ["False"]
 
 
@@ -119,21 +119,21 @@ def test_a_step_is_asked_before_any_step_begins_whether_it_can_be_done(runner: S
     def refuse(_: JobRun) -> None:
         raise PipelineError("cannot be done")
 
-    one = Step("one", lambda run: writes(run, "late_files"), writes=("late_files",))
+    one = Step("one", lambda run: writes(run, "fleet_events"), writes=("fleet_events",))
     assert runner.fails(one, Step("two", lambda _: None, check=refuse)) == "step two: cannot be done"
     assert runner.seen.told == []
 
 
 def test_of_a_step_without_anything_to_say_the_tables_are_empty_and_the_reason_is_a_note(runner: StepRunner) -> None:
     def step(run: JobRun) -> None:
-        writes(run, "late_files")
+        writes(run, "fleet_events")
         raise NothingToSay("nothing is known")
 
-    summary = runner.run(Step("one", step, writes=("late_files", "recommendation")))
+    summary = runner.run(Step("one", step, writes=("fleet_events", "recommendation")))
     assert summary.notes == ["one: nothing is known"]
-    assert summary.steps[0].rows == {"late_files": 1, "recommendation": 0}
+    assert summary.steps[0].rows == {"fleet_events": 1, "recommendation": 0}
     assert runner.tables.read("recommendation").collect() == []
-    assert runner.seen.told == ["one", ("one", "late_files", 1), ("one", "recommendation", 0), "one done"]
+    assert runner.seen.told == ["one", ("one", "fleet_events", 1), ("one", "recommendation", 0), "one done"]
 
 
 def test_a_step_cannot_declare_a_table_that_is_none() -> None:
@@ -142,7 +142,7 @@ def test_a_step_cannot_declare_a_table_that_is_none() -> None:
 
 
 def test_a_table_that_is_not_declared_can_neither_be_read_nor_written(runner: StepRunner) -> None:
-    frame = frame_of(runner.spark, schema_of("late_files"))
+    frame = frame_of(runner.spark, schema_of("fleet_events"))
     with pytest.raises(PipelineError, match="table late_file: unknown"):
         runner.tables.write("late_file", frame)
     with pytest.raises(PipelineError, match="table late_file: unknown"):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
+from pyarrow import fs
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from support.frames import HOUR_MS, START_MS, write_three_hours
@@ -18,8 +19,8 @@ from loadmanager.cli.pipeline_paths import require_history
 from loadmanager.errors import ConfigurationError
 from loadmanager.history.files import Directory
 from loadmanager.history.schemas import BUNDLE_REPORTS
-from loadmanager.pipeline.contents import RowFile
-from loadmanager.pipeline.delta import DeltaAccount
+from loadmanager.pipeline import delta
+from loadmanager.pipeline.delta import DAY, Tables
 from loadmanager.pipeline.source import FORMAT, PERMISSIVE
 
 NAME = "rejected_rows"
@@ -68,31 +69,37 @@ def test_a_bucket_without_the_history_is_named_without_the_password(spark: Spark
         require_history(url, None)
 
 
-def rows(write: str, part: str, count: int) -> dict[str, list[RowFile]]:
-    return {part: [RowFile(f"{write}/part={part}/rows.parquet", count, 100)]}
+@pytest.fixture
+def tables(spark: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch) -> Tables:
+    """Of which only the log is written, by delta-rs: Spark has no S3 here."""
+    monkeypatch.setattr(delta, "directory_at", lambda *_: Directory(fs.LocalFileSystem(), root))
+    return Tables(spark, root)
 
 
-def test_of_several_that_write_at_once_none_loses_what_another_wrote(root: str) -> None:
+def commit(tables: Tables, write: str, day: str, rows: int, days: list[str] | None) -> None:
+    file = {"path": f"{write}/{DAY}={day}/rows.parquet", "size_bytes": 100, "num_records": rows, DAY: day}
+    tables._commit(NAME, [file], days)
+
+
+def test_of_several_that_write_at_once_none_loses_what_another_wrote(tables: Tables) -> None:
     def write(number: int) -> None:
-        part = f"part-{number}"
-        DeltaAccount(root).commit(NAME, rows(f"w-{number}", part, number), [part])
+        commit(tables, f"w-{number}", f"day-{number}", number, [f"day-{number}"])
 
     with ThreadPoolExecutor(WRITERS) as pool:
         list(pool.map(write, range(WRITERS)))
-    found = DeltaAccount(root).contents(NAME)
-    assert (found.number, found.rows) == (WRITERS, sum(range(WRITERS)))
-    assert sorted(found.parts) == [f"part-{number}" for number in range(WRITERS)]
+    assert tables.rows(NAME) == sum(range(WRITERS))
+    assert tables.days(NAME) == [f"day-{number}" for number in range(WRITERS)]
 
 
-def test_what_was_never_entered_is_not_seen_and_what_was_replaced_can_be_looked_back_at(root: str) -> None:
-    account = DeltaAccount(root)
-    assert account.contents(NAME).number == 0
-    account.commit(NAME, rows("first", "whole", 10), None)
+def test_what_was_never_committed_is_not_seen_and_what_was_replaced_can_be_looked_back_at(
+    tables: Tables, root: str
+) -> None:
+    assert not tables.has(NAME)
+    commit(tables, "first", "all", 10, None)
     # by a write that was killed between its rows and the log
-    Directory.of(root).write(f"{NAME}/killed/part=whole/rows.parquet", pa.py_buffer(b"rows"))
-    assert account.contents(NAME).rows == 10
-    account.commit(NAME, rows("second", "whole", 7), None)
-    account.clean(NAME)
-    assert account.contents(NAME).parts == rows("second", "whole", 7)
+    Directory.of(root).write(f"{NAME}/killed/{DAY}=all/rows.parquet", pa.py_buffer(b"rows"))
+    assert tables.rows(NAME) == 10
+    commit(tables, "second", "all", 7, None)
+    assert tables.rows(NAME) == 7
     before = DeltaTable(f"{root}/{NAME}", version=0)
-    assert [path for path in before.file_uris() if path.endswith("first/part=whole/rows.parquet")]
+    assert [path for path in before.file_uris() if path.endswith(f"first/{DAY}=all/rows.parquet")]

@@ -17,8 +17,8 @@ from support.waiting import eventually_sync, patience
 from support.whole_run import TRIED, Done
 
 from loadmanager.pipeline.datasets import DATASETS
+from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.steps import STEPS
-from loadmanager.pipeline.writing import Tables
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(4 * PATIENCE_S)]
 
@@ -65,7 +65,7 @@ def test_a_run_that_loses_a_worker_in_the_middle_ends_with_the_tables_of_a_run_h
             eventually_sync(lambda: condition() or running.poll() is not None, what, poll_s=LOOKS_EVERY_S)
 
         try:
-            eventually(lambda: tables.has("clean_bundle_reports"), "it takes in what was reported")
+            eventually(lambda: tables.has("clean_broker_reports"), "it takes in what was reported")
             begun = lost.tasks_begun()
             eventually(lambda: lost.tasks_begun() > begun, "the worker works on what comes next")
             lost.lose()

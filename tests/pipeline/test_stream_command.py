@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import threading
@@ -16,14 +15,14 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 from support.frames import files_of, rows_of
+from support.ingested import assert_same, ingested, write_minutes
 from support.processes import Processes
-from support.streamed import assert_as_in_one_batch, write_minutes
 from support.waiting import eventually_sync
 
 from loadmanager.cli import main
 from loadmanager.history.schemas import BUNDLE_REPORTS
-from loadmanager.pipeline.keeping_up import KeepingUp
-from loadmanager.pipeline.writing import Tables
+from loadmanager.pipeline.delta import Tables
+from loadmanager.pipeline.ingest import Ingest
 
 PATIENCE_S = 120
 Stream = Callable[..., tuple[int, list[str]]]
@@ -75,20 +74,11 @@ def told(number: signal.Signals) -> Callable[[], object]:
     return lambda: os.kill(os.getpid(), number)
 
 
+MADE = "made the windows of 1 hours"
+
+
 def batches(said: list[str]) -> list[str]:
-    return [line for line in said if line.startswith("batch ")]
-
-
-def files_of_batches(said: list[str], first: int) -> int:
-    """How many files batches took in that are numbered from the first on, and made an hour anew each."""
-    found = [re.fullmatch(r"batch (\d+): (\d+) files, 1 units", line) for line in said]
-    numbers = [(int(each[1]), int(each[2])) for each in found if each is not None]
-    assert [number for number, _ in numbers] == list(range(first, first + len(said)))
-    return sum(files for _, files in numbers)
-
-
-def clean_rows(tables: Tables) -> tuple[int, int]:
-    return tables.rows("clean_broker_reports"), tables.rows("clean_bundle_reports")
+    return [line for line in said if line.startswith("made the windows")]
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -100,27 +90,24 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def test_it_takes_in_what_comes_until_it_is_told_to_stop_and_then_ends_with_the_batch_under_way(
-    stream: Stream, tables: Tables, tmp_path: Path
+    spark: SparkSession, stream: Stream, tables: Tables, tmp_path: Path
 ) -> None:
     history = tmp_path / "history"
 
     def go_on() -> None:
         write_minutes(history, range(2, 4), first=50)
         try:
-            eventually_sync(lambda: clean_rows(tables) == (8, 8), least_s=PATIENCE_S)
+            eventually_sync(lambda: tables.rows("clean_broker_reports") == 8, least_s=PATIENCE_S)
         finally:
             told(signal.SIGTERM)()
 
     write_minutes(history, range(2), first=0)
     with once(lambda: tables.has("imbalance"), go_on):
         code, said = stream(history, "--every", 1)
-    assert (code, said[0]) == (0, "batch 0: 2 files, 1 units")
-    assert files_of_batches(said[1:], first=1) == 2, "in one batch, or in two if that came between them"
-    write_minutes(history, range(4, 6), first=100)
-    with once(lambda: clean_rows(tables) == (12, 12), told(signal.SIGINT)):
-        assert stream(history, "--every", 1) == (0, [f"batch {len(said)}: 2 files, 1 units"])
+    assert (code, set(said)) == (0, {MADE})
+    assert 2 <= len(said) <= 3, "a batch may begin between two files"
     assert stream(history) == (0, [])
-    assert_as_in_one_batch(tables, str(history))
+    assert_same(tables, ingested(spark, str(history), tmp_path / "once"))
 
 
 def test_told_twice_it_ends_within_a_batch_which_is_done_again(
@@ -128,29 +115,27 @@ def test_told_twice_it_ends_within_a_batch_which_is_done_again(
 ) -> None:
     history = tmp_path / "history"
     write_minutes(history, range(2), first=0)
-    average = KeepingUp._average
+    make = Ingest._make
 
     def without_end(*arguments: Any) -> None:  # noqa: ANN401 - as the real one
         while True:
-            average(*arguments)
+            make(*arguments)
 
     def twice() -> None:
         told(signal.SIGTERM)()
         told(signal.SIGINT)()
 
-    with monkeypatch.context() as patch, once(lambda: tables.has("clean_broker_reports"), twice):
-        patch.setattr(KeepingUp, "_average", without_end)
+    with monkeypatch.context() as patch, once(lambda: tables.has("rejected_rows"), twice):
+        patch.setattr(Ingest, "_make", without_end)
         code, said = stream(history, "--every", 1)
     assert (code, batches(said)) == (0, [])
-    code, said = stream(history)
-    assert (code, len(said)) == (0, 1)
-    assert said[0] == "batch 0: 0 files, 1 units", "their rows were taken in before the end"
-    assert tables.rows("clean_broker_reports") == tables.rows("clean_bundle_reports") == 4
+    assert stream(history) == (0, [MADE])
+    assert tables.rows("clean_broker_reports") == 4
     assert tables.rows("imbalance") == 1, "two minutes, and nothing after them"
 
 
 def test_killed_within_a_batch_it_leaves_no_process_and_the_next_one_does_the_batch_again(
-    stream: Stream, tables: Tables, tmp_path: Path
+    spark: SparkSession, stream: Stream, tables: Tables, tmp_path: Path
 ) -> None:
     history = tmp_path / "history"
     write_minutes(history, range(2), first=0)
@@ -165,11 +150,9 @@ def test_killed_within_a_batch_it_leaves_no_process_and_the_next_one_does_the_ba
         eventually_sync(lambda: not any(map(is_alive, others)), least_s=PATIENCE_S)
     assert not tables.has("imbalance")
     write_minutes(history, range(2, 3), first=50)
-    code, said = stream(history)
-    assert code == 0
-    assert [line.partition(":")[0] for line in said] == ["batch 0"]
+    assert stream(history) == (0, [MADE])
     assert stream(history) == (0, [])
-    assert_as_in_one_batch(tables, str(history))
+    assert_same(tables, ingested(spark, str(history), tmp_path / "once"))
 
 
 def test_a_bad_file_ends_it_or_is_left_out_and_named(stream: Stream, tables: Tables, tmp_path: Path) -> None:
@@ -181,9 +164,9 @@ def test_a_bad_file_ends_it_or_is_left_out_and_named(stream: Stream, tables: Tab
     code, said = stream(history)
     assert code == 1
     assert any(f"{bad}: not a Parquet file" in line for line in said)
-    assert stream(history, "--leave-out-bad-files") == (0, ["batch 0: 4 files, 1 units"])
-    assert tables.rows("clean_bundle_reports") == 4
-    assert [(row["reason"], row["file"]) for row in rows_of(tables.read("rejected_rows"))] == [("bad_file", str(bad))]
+    assert stream(history, "--leave-out-bad-files") == (0, [MADE])
+    (row,) = rows_of(tables.read("rejected_rows"))
+    assert (row["reason"], str(bad).endswith(row["file"])) == ("bad_file", True)
 
 
 def test_a_history_that_is_not_there_is_named(stream: Stream, tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.summary import Summary
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
-from loadmanager.pipeline.writing import Tables
 
 TRIED = {"name": "two", "strategies": ["ThresholdShedder", "TransferShedder"]}
 

@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 
 from loadmanager.history.files import HOUR_MS
-from loadmanager.pipeline.averages import SHORTEST_S
 from loadmanager.pipeline.reporting.contents import bin_length_ms
 from loadmanager.pipeline.reporting.units import between, moment, number, rate, share, span, times
+from loadmanager.pipeline.windows import SHORTEST_S
 
 Spec = dict[str, Any]
 

@@ -14,10 +14,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from loadmanager.history.files import DAY_MS, HOUR_MS
-from loadmanager.pipeline.averages import SHORTEST_S
 from loadmanager.pipeline.forecast.backtest import forecast, judge
 from loadmanager.pipeline.forecast.models import Panel
 from loadmanager.pipeline.minimum_history import hourly, known_hours
+from loadmanager.pipeline.windows import SHORTEST_S
 
 Contents = Mapping[str, pd.DataFrame]
 """Frames by table; a table that no step has written is absent."""

@@ -1,8 +1,8 @@
 """Steps of the pipeline: from the URL of a history, a range and an output directory to tables.
 
-    history ──▶ ingest ──▶ averages ──▶ balance, forecast, capacity, advice ──▶ what-if ──▶ report
-                  │            │                       │                           │
-                  └────────────┴──────────── <out>/<table>/ ───────────────────────┘
+    history ──▶ ingest ──▶ balance, forecast, capacity, advice ──▶ what-if ──▶ report
+                  │                       │                           │
+                  └────────────── <out>/<table>/ ─────────────────────┘
 
 A step is declared in the module that computes it, or in a file here. It reads the tables of the steps before it and
 writes its own, so each can be run again alone.
@@ -15,9 +15,9 @@ from types import MappingProxyType
 
 from loadmanager.pipeline import advice, balance, capacity
 from loadmanager.pipeline.step import Step
-from loadmanager.pipeline.steps import averages, forecast, ingest, report, whatif
+from loadmanager.pipeline.steps import forecast, ingest, report, whatif
 
 STEPS: Mapping[str, Step] = MappingProxyType(
-    {each.STEP.name: each.STEP for each in (ingest, averages, balance, forecast, capacity, advice, whatif, report)}
+    {each.STEP.name: each.STEP for each in (ingest, balance, forecast, capacity, advice, whatif, report)}
 )
 """By name, in their order."""

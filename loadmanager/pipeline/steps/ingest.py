@@ -1,19 +1,29 @@
-"""The step `ingest`: typed, cleaned, de-duplicated reports; what was rejected is kept with its reason."""
+"""Step `ingest`: clean reports, rejected rows, and windows per bundle, broker and namespace."""
 
 from __future__ import annotations
 
+from loadmanager.pipeline.ingest import TABLES, Ingest
 from loadmanager.pipeline.job import JobRun
-from loadmanager.pipeline.keeping_up import CLEAN_TABLES
 from loadmanager.pipeline.step import Step
 
 
 def ingest(run: JobRun) -> None:
-    run.history.require_reports()
-    run.keeping_up.ingest(run.history)
-    run.summary.from_ms, run.summary.to_ms = run.history.range
-    run.kept(*CLEAN_TABLES)
-    for fault in run.history.faults:
-        run.note(f"left out: {fault.path}: {fault.why}")
+    job = run.job
+    under_way = Ingest(
+        run.spark,
+        run.tables,
+        job.history,
+        from_ms=job.from_ms,
+        to_ms=job.to_ms,
+        bad_files=job.bad_files,
+        keep_days=job.keep_days,
+        anew=job.anew,
+    )
+    under_way.run(run.recorded.overloaded)
+    run.summary.from_ms, run.summary.to_ms = under_way.range
+    run.kept(*TABLES)
+    for note in under_way.notes:
+        run.note(note)
 
 
-STEP = Step("ingest", ingest, writes=CLEAN_TABLES)
+STEP = Step("ingest", ingest, writes=TABLES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from loadmanager.errors import PipelineError
+from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.filesystems import CANNOT_GO_ON, directory_at, find_text, put
 from loadmanager.pipeline.job import JobRun
 from loadmanager.pipeline.reading import cause_of
@@ -14,7 +15,6 @@ from loadmanager.pipeline.reporting.page import PAGE, make_report
 from loadmanager.pipeline.step import Step
 from loadmanager.pipeline.steps.whatif import RECOMMENDED
 from loadmanager.pipeline.summary import Summary, get_summary
-from loadmanager.pipeline.writing import Tables
 
 
 def report(run: JobRun) -> None:

@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.averaged import clean_rows
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 from support.builders import bundle
 from support.frames import HOUR_MS, MINUTE_MS, START_MS, Timed, history_of, reported
+from support.ingested import ingested, rows_in
 
+from loadmanager.history.reader import History
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, LOAD_COLUMNS
-from loadmanager.pipeline.by_hour import TOLERANCE, reported_by, totals_compared
-from loadmanager.pipeline.carried import bundles_of
-from loadmanager.pipeline.datasets import schema_of
-from loadmanager.pipeline.raw_rows import raw_schema
+from loadmanager.pipeline.by_hour import TOLERANCE, totals_compared
+from loadmanager.pipeline.delta import Tables
 
 FIGURES = (*LOAD_COLUMNS, "topics", "bundles")
 
 
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Made:
+    """The rows of a history, and the tables that were made of it."""
+
+    brokers: Rows
+    bundles: Rows
+    tables: Tables
+
+
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> tuple[pa.Table, pa.Table]:
+def made(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Made:
     """Three hours of three brokers, of which bundles change hands, and which say other totals now and then."""
     rng = np.random.default_rng(7)
     names = [*(bundle(number) for number in range(6)), bundle(6, "t/other")]
@@ -35,16 +49,22 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> tuple[pa.Table, pa.Tabl
             sums = np.sum([[0.0] * 4, *loads.values()], axis=0)
             said = sums * (rng.choice([1.0, 1.5], size=4) if rng.random() < 0.3 else 1)
             entries.append((minute * MINUTE_MS + at, reported(broker, loads, load=tuple(said))))
-    url = history_of(tmp_path_factory.mktemp("history"), entries)
-    return clean_rows(url, BROKER_REPORTS), clean_rows(url, BUNDLE_REPORTS)
+    folder = tmp_path_factory.mktemp("reports")
+    url = history_of(folder / "history", entries)
+    brokers, bundles = (list(History(url).rows(table)) for table in (BROKER_REPORTS, BUNDLE_REPORTS))
+    return Made(brokers, [floats(row) for row in bundles], ingested(spark, url, folder / "out"))
 
 
-def test_who_reported_a_bundle_in_an_hour_and_when(reports: tuple[pa.Table, pa.Table]) -> None:
+def floats(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: float(value) if name.startswith("msg_rate") else value for name, value in row.items()}
+
+
+def test_who_reported_a_bundle_in_an_hour_and_when(made: Made) -> None:
     expected: dict[tuple[Any, ...], list[int]] = defaultdict(list)
-    for row in reports[1].to_pylist():
+    for row in made.bundles:
         name = f"{row['namespace']}/0x{row['range_lower']:08x}_0x{row['range_upper']:08x}"
         expected[row["at_ms"] // HOUR_MS * HOUR_MS, name, row["namespace"], row["broker"]].append(row["at_ms"])
-    rows = reported_by(reports[1], bundles_of(reports[1])).to_pylist()
+    rows = rows_in(made.tables, "reported_by")
     keys = ("start_ms", "bundle", "namespace", "broker")
     found = {tuple(row[name] for name in keys): [row["first_ms"], row["last_ms"]] for row in rows}
     assert len(found) == len(rows)
@@ -52,12 +72,12 @@ def test_who_reported_a_bundle_in_an_hour_and_when(reports: tuple[pa.Table, pa.T
     assert {start for start, *_ in found} == {START_MS + hour * HOUR_MS for hour in range(3)}
 
 
-def plain_totals(brokers: pa.Table, bundles: pa.Table) -> dict[tuple[Any, ...], dict[str, Any]]:
+def plain_totals(brokers: Rows, bundles: Rows) -> dict[tuple[Any, ...], dict[str, Any]]:
     of_report = defaultdict(list)
-    for row in bundles.to_pylist():
+    for row in bundles:
         of_report[row["epoch"], row["sequence"]].append(row)
     compared = defaultdict(list)
-    for row in brokers.to_pylist():
+    for row in brokers:
         own = of_report[row["epoch"], row["sequence"]]
         for what in FIGURES:
             summed = float(len(own) if what == "bundles" else sum(each[what] for each in own))
@@ -75,35 +95,21 @@ def plain_totals(brokers: pa.Table, bundles: pa.Table) -> dict[tuple[Any, ...], 
     }
 
 
-def test_totals_are_compared_with_what_bundles_add_up_to_and_the_worst_is_kept(
-    reports: tuple[pa.Table, pa.Table],
-) -> None:
-    expected = plain_totals(*reports)
+def test_totals_are_compared_with_what_bundles_add_up_to_and_the_worst_is_kept(made: Made) -> None:
+    expected = plain_totals(made.brokers, made.bundles)
     assert any(0 < each["inconsistent"] < each["reports"] for each in expected.values())
-    mixed = [table.take(np.random.default_rng(1).permutation(len(table))) for table in reports]
-    for brokers, bundles in (reports, mixed):
-        rows = totals_compared(brokers, bundles).to_pylist()
-        found = {(row.pop("start_ms"), row.pop("broker"), row.pop("what")): row for row in rows}
-        assert found.keys() == expected.keys()
-        for key, row in found.items():
-            assert row == pytest.approx(expected[key]), key
+    rows = rows_in(made.tables, "totals_compared")
+    found = {(row.pop("start_ms"), row.pop("broker"), row.pop("what")): row for row in rows}
+    assert found.keys() == expected.keys()
+    for key, row in found.items():
+        assert row == pytest.approx(expected[key]), key
 
 
-def test_bundles_add_up_beyond_what_64_bits_hold(reports: tuple[pa.Table, pa.Table]) -> None:
-    brokers, bundles = reports
-    place = bundles.schema.get_field_index("msg_throughput_in")
-    huge = bundles.set_column(place, "msg_throughput_in", pa.array([2**62] * len(bundles)))
-    rows = totals_compared(brokers, huge).to_pylist()
-    summed = {row["summed"] / 2.0**62 for row in rows if row["what"] == "msg_throughput_in"}
-    assert min(summed) >= 0
-    assert max(summed) > 2
-
-
-def test_of_nothing_there_is_nothing() -> None:
-    brokers, bundles = (raw_schema(table).empty_table() for table in (BROKER_REPORTS, BUNDLE_REPORTS))
-    made = {
-        "reported_by": reported_by(bundles, bundles_of(bundles)),
-        "totals_compared": totals_compared(brokers, bundles),
-    }
-    for name, found in made.items():
-        assert (found.num_rows, found.column_names) == (0, schema_of(name).names)
+def test_bundles_add_up_beyond_what_64_bits_hold(spark: SparkSession, made: Made) -> None:
+    brokers = made.tables.read("clean_broker_reports")
+    rows = spark.createDataFrame(pa.Table.from_pylist(made.bundles))
+    huge = rows.withColumn("msg_throughput_in", f.lit(2**62))
+    worst = totals_compared(brokers, huge).where("what = 'msg_throughput_in'").agg(f.min("summed"), f.max("summed"))
+    least, most = worst.collect()[0]
+    assert least >= 0
+    assert most > 2.0**63

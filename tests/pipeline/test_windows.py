@@ -9,17 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
-from support.averaged import Averaged, recorded
+from pyspark.sql import SparkSession
 from support.builders import Load, bundle
 from support.frames import DAY_MS, HOUR_MS, MINUTE_MS, START_MS, Timed, histories_of, reported
+from support.ingested import ingested, rows_in
 from support.plain_windows import Bundle, PlainWindow, PlainWindows, Reported, plain_windows
 
 from loadmanager.history.rows import Report
-from loadmanager.history.schemas import LOAD_COLUMNS, NAME
-from loadmanager.pipeline.datasets import schema_of
+from loadmanager.history.schemas import LOAD_COLUMNS
 
 WINDOWS_MS = {300: 300_000, 3600: HOUR_MS, 86400: DAY_MS}
 
@@ -62,16 +60,15 @@ class Windows:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Averaged:
+def windows(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Windows:
     """Until each history's last report."""
     ended = [(entries, max(at for at, _ in entries) + 1) for entries in HISTORIES]
-    return recorded(histories_of(tmp_path_factory.mktemp("days"), ended), START_MS + len(HISTORIES) * DAY_MS)
-
-
-@pytest.fixture(scope="module")
-def windows(made: Averaged) -> Windows:
-    tables = made.bundle_windows(), made.broker_windows(), made.namespace_windows()
-    return Windows(*map(by, tables, ("bundle", "broker", "namespace")))
+    folder = tmp_path_factory.mktemp("days")
+    url = histories_of(folder / "history", ended)
+    tables = ingested(spark, url, folder / "out", to_ms=START_MS + len(HISTORIES) * DAY_MS)
+    return Windows(
+        *(by(rows_in(tables, f"{subject}_windows"), subject) for subject in ("bundle", "broker", "namespace"))
+    )
 
 
 def of(day: int, windows: Found) -> Found:
@@ -124,8 +121,8 @@ def longer(windows: Mapping[tuple[Any, int], PlainWindow]) -> dict[tuple[int, in
     return found
 
 
-def by(rows: pa.Table, subject: str) -> Found:
-    return {(row["window_s"], row["start_ms"], row[subject]): row for row in rows.to_pylist()}
+def by(rows: Sequence[dict[str, Any]], subject: str) -> Found:
+    return {(row["window_s"], row["start_ms"], row[subject]): row for row in rows}
 
 
 @pytest.mark.parametrize("day", [EACH_MINUTE_DAY, SPARSE_DAY], ids=["each minute", "sparse"])
@@ -173,16 +170,3 @@ def test_percentiles_are_not_the_highest_where_there_are_many_windows(windows: W
         row["mean_msg_rate_in"] for (length, _, name), row in day.items() if (length, name) == (300, bundle(1))
     )
     assert day[86400, START_MS, bundle(1)]["p95_msg_rate_in"] < highest
-
-
-@pytest.mark.parametrize("name", ["carried", "bundle_windows", "broker_windows", "namespace_windows"])
-def test_columns_are_those_of_the_table_and_text_has_dictionaries(made: Averaged, name: str) -> None:
-    found = made.pieces if name == "carried" else getattr(made, name)()
-    kinds = [NAME if each.type == pa.string() else each.type for each in to_arrow_schema(schema_of(name))]
-    assert found.column_names == schema_of(name).names
-    assert found.schema.types == kinds
-
-
-def test_no_name_is_made_for_each_row(made: Averaged) -> None:
-    bundles = made.pieces.column("bundle").combine_chunks()
-    assert len(bundles.dictionary) == len(set(bundles.to_pylist())) < len(bundles)

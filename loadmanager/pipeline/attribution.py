@@ -1,0 +1,176 @@
+"""Attribution of load to brokers over time: until when each report is valid, and who carried which bundle meanwhile.
+
+A report is valid for each bundle that it names from when it came until the first of these:
+
+- the next report, by any broker, of this bundle or of one that shares hashes with it (it was split or merged)
+- `broker_gone` of the broker that reported it
+- the end of its leader's term: `term_ended`, or without one the next `term_began`
+- the end of the range
+- 15 minutes: a broker reports at least that often
+
+So one broker carries a bundle at a time, and load is counted once. For the resources of the broker itself a report is
+valid until the broker's next report.
+
+Reports are ordered by (`at_ms`, `epoch`, `sequence`). Reports and events that a leader recorded after its term are left
+out: the next leader records the same. Imported rows (epoch 0) have no term.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from loadmanager.history.files import HOUR_MS
+from loadmanager.history.gaps import IMPORTED, TERM_BEGAN, TERM_ENDED
+from loadmanager.history.schemas import KEYS, LOAD_COLUMNS
+from loadmanager.pipeline.schemas import frame_of
+
+VALID_MS = 900_000
+"""The longest time for which a report is valid."""
+
+SHORTEST_MS = 300_000
+FIGURES = (*LOAD_COLUMNS, "topics", "sessions")
+BUNDLE = ("namespace", "range_lower", "range_upper")
+
+BROKER_GONE, BROKER_REGISTERED = "broker_gone", "broker_registered"
+FLEET_EVENTS = (BROKER_GONE, BROKER_REGISTERED, TERM_BEGAN, TERM_ENDED)
+"""Kinds of events that end reports, or say which brokers there are."""
+
+_NEVER_MS = 2**62
+_UNTIL_NOW = (Window.unboundedPreceding, Window.currentRow)
+_BEFORE = (Window.unboundedPreceding, -1)
+
+
+def term_ends(first_ms: Iterable[tuple[str, int, int]], epochs: Iterable[int]) -> dict[int, int]:
+    """Return when the terms of these epochs ended, as far as it is known.
+
+    `first_ms` has a kind of event, an epoch, and the time of the first such event.
+    """
+    times = {(kind, epoch): at_ms for kind, epoch, at_ms in first_ms if epoch > IMPORTED}
+    begun = sorted(epoch for kind, epoch in times if kind == TERM_BEGAN)
+    found = {}
+    for epoch in sorted(set(epochs)):
+        after = bisect_right(begun, epoch)
+        if (TERM_ENDED, epoch) in times:
+            found[epoch] = times[TERM_ENDED, epoch]
+        elif epoch > IMPORTED and after < len(begun):
+            found[epoch] = times[TERM_BEGAN, begun[after]]
+    return found
+
+
+def valid_reports(broker_reports: DataFrame, events: DataFrame, terms: Mapping[int, int], end_ms: int) -> DataFrame:
+    """Add to reports of brokers until when they are valid: `until_ms` for the broker, `ends_ms` for its bundles.
+
+    `ends_ms` leaves out later reports of the bundles. Reports outside a term or the range are left out.
+    """
+    gone = events.where(f.col("kind") == BROKER_GONE).select(*KEYS, f.col("subject").alias("broker"))
+    reports = broker_reports.where(f.col("at_ms") < end_ms).withColumn("gone_ms", f.lit(None).cast("long"))
+    both = reports.unionByName(gone.withColumn("gone_ms", f.col("at_ms")), allowMissingColumns=True)
+    backwards = Window.partitionBy("broker").orderBy(*(f.desc(name) for name in KEYS))
+    both = both.join(f.broadcast(_ends_of(both.sparkSession, terms)), "epoch", "left").fillna(_NEVER_MS, ["term_ms"])
+    followed = both.where(f.col("at_ms") <= f.col("term_ms")).select(
+        "*",
+        f.lag("at_ms").over(backwards).alias("next_ms"),
+        f.last("gone_ms", ignorenulls=True).over(backwards.rowsBetween(*_BEFORE)).alias("next_gone_ms"),
+    )
+    ends_ms = f.least(f.col("at_ms") + VALID_MS, f.lit(end_ms), "next_gone_ms", "term_ms")
+    ended = followed.where(f.col("gone_ms").isNull()).withColumn("ends_ms", ends_ms)
+    return ended.withColumn("until_ms", f.least("ends_ms", "next_ms")).drop(
+        "gone_ms", "next_ms", "next_gone_ms", "term_ms"
+    )
+
+
+def carried(bundle_reports: DataFrame, valid: DataFrame, ranges: DataFrame, hours: Collection[int]) -> DataFrame:
+    """Return who carried which bundle in which 5 minutes of these hours: a row for each uninterrupted time.
+
+    `ranges` are the bundles of the reports, each once. Columns are those of `BUNDLE`, `broker`, `start_ms` of the 5
+    minutes, `from_ms` and `covered_ms` of the time in it, `n` reports that came, the figures added up over time (load
+    times ms), and the highest load of a report.
+    """
+    reports = bundle_reports.select(*KEYS, *BUNDLE, *FIGURES).join(valid.select(*KEYS, "broker", "ends_ms"), list(KEYS))
+    others = _reports_of_overlapping(reports, ranges)
+    rows = reports.unionByName(others, allowMissingColumns=True)
+    is_other = f.col("broker").isNull()
+    in_turn = Window.partitionBy(*BUNDLE).orderBy(*KEYS, is_other.desc())
+    followed = rows.select(
+        "*",
+        f.lead("at_ms").over(in_turn).alias("next_ms"),
+        (
+            f.lag("broker").over(in_turn).eqNullSafe(f.col("broker"))
+            & (f.lag("ends_ms").over(in_turn) >= f.col("at_ms"))
+        ).alias("goes_on"),
+    )
+    stay = f.count_if(~f.col("goes_on")).over(in_turn.rowsBetween(*_UNTIL_NOW))
+    stays = followed.withColumn("stay", stay).where(~is_other)
+    rows = by_window(stays.withColumn("until_ms", f.least("ends_ms", "next_ms")), hours)
+    return rows.groupBy(*BUNDLE, "broker", "stay", "start_ms").agg(
+        f.min(f.greatest("at_ms", "start_ms")).alias("from_ms"),
+        f.sum("valid_ms").alias("covered_ms"),
+        f.count_if(f.col("at_ms") >= f.col("start_ms")).alias("n"),
+        *(f.sum(f.col(name).cast("double") * f.col("valid_ms")).alias(name) for name in FIGURES),
+        *(
+            f.max(f.when(f.col("valid_ms") > 0, f.col(name).cast("double"))).alias(f"max_{name}")
+            for name in LOAD_COLUMNS
+        ),
+    )
+
+
+def by_window(rows: DataFrame, hours: Collection[int]) -> DataFrame:
+    """Repeat each row for the windows of 5 minutes (`start_ms`) in which it came or was valid, and add `valid_ms`."""
+    first = f.floor(f.col("at_ms") / SHORTEST_MS)
+    last = f.floor(f.greatest("at_ms", f.col("until_ms") - 1) / SHORTEST_MS)
+    windows = rows.withColumn("window", f.explode(f.sequence(first, last)))
+    start_ms = f.col("window") * SHORTEST_MS
+    valid_ms = f.least("until_ms", f.col("start_ms") + SHORTEST_MS) - f.greatest("at_ms", "start_ms")
+    placed = windows.withColumn("start_ms", start_ms).where(hour_of("start_ms").isin(*hours))
+    return placed.withColumn("valid_ms", valid_ms).drop("window")
+
+
+def hour_of(at_ms: str) -> Column:
+    """Return when the hour of a moment begins."""
+    return (f.floor(f.col(at_ms) / HOUR_MS) * HOUR_MS).cast("long")
+
+
+def _reports_of_overlapping(reports: DataFrame, ranges: DataFrame) -> DataFrame:
+    """Return the keys of reports of other bundles that share hashes with a bundle, under the range of that bundle."""
+    pairs = overlaps(ranges)
+    return (
+        reports.select(*KEYS, *BUNDLE)
+        .join(f.broadcast(pairs), list(BUNDLE))
+        .select(
+            *KEYS, "namespace", f.col("other_lower").alias("range_lower"), f.col("other_upper").alias("range_upper")
+        )
+    )
+
+
+def overlaps(ranges: DataFrame) -> DataFrame:
+    """Return pairs of bundles that share hashes: `BUNDLE` of one, `other_lower` and `other_upper` of the other.
+
+    Bundles are brought together in islands, of which no two share hashes, by the highest end so far. In an island the
+    bounds of all bundles cut the hashes into pieces, and bundles that have a piece in common share hashes.
+    """
+    by_lower = Window.partitionBy("namespace").orderBy("range_lower", "range_upper")
+    reached = f.max("range_upper").over(by_lower.rowsBetween(*_BEFORE))
+    begins = ranges.withColumn("begins", reached.isNull() | (reached <= f.col("range_lower")))
+    island = begins.withColumn("island", f.count_if("begins").over(by_lower.rowsBetween(*_UNTIL_NOW)))
+    size = f.count("*").over(Window.partitionBy("namespace", "island"))
+    shared = island.withColumn("size", size).where(f.col("size") > 1).select(*BUNDLE)
+    bounds = shared.select("namespace", f.explode(f.array("range_lower", "range_upper")).alias("at")).distinct()
+    number = f.row_number().over(Window.partitionBy("namespace").orderBy("at"))
+    numbered = bounds.withColumn("number", number)
+    lower, upper = (numbered.toDF("namespace", f"range_{end}", end) for end in ("lower", "upper"))
+    spans = shared.join(lower, ["namespace", "range_lower"]).join(upper, ["namespace", "range_upper"])
+    piece = f.explode(f.sequence("lower", f.col("upper") - 1)).alias("piece")
+    pieces = spans.select(*BUNDLE, piece)
+    others = pieces.toDF("namespace", "other_lower", "other_upper", "piece")
+    is_other = (f.col("range_lower") != f.col("other_lower")) | (f.col("range_upper") != f.col("other_upper"))
+    return pieces.join(others, ["namespace", "piece"]).where(is_other).drop("piece").distinct()
+
+
+def _ends_of(spark: SparkSession, terms: Mapping[int, int]) -> DataFrame:
+    schema = t.StructType().add("epoch", t.LongType()).add("term_ms", t.LongType())
+    return frame_of(spark, schema, terms.items())

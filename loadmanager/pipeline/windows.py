@@ -1,0 +1,181 @@
+"""Windows of 5 minutes, an hour and a day: load of bundles, brokers and namespaces.
+
+Means are over the reports that were valid in a window, each weighted by how long it was. `max` is the highest of them.
+`p95` is the 95th percentile, by nearest rank, of the 5-minute means in a window, as bandwidth is billed. Windows of 5
+minutes are made of `attribution.carried`, longer ones of those of 5 minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
+
+from loadmanager.core.effect import UNEVEN
+from loadmanager.history.schemas import LOAD_COLUMNS
+from loadmanager.pipeline.attribution import BUNDLE, FIGURES, SHORTEST_MS, by_window
+from loadmanager.pipeline.datasets import require, schema_of
+from loadmanager.pipeline.schemas import RESOURCES
+
+SHORTEST_S = SHORTEST_MS // 1000
+LONGER_S = (3600, 86_400)
+SUBJECTS = {
+    "bundle_windows": ("bundle", "namespace"),
+    "broker_windows": ("broker",),
+    "namespace_windows": ("namespace",),
+}
+_RATED = ("cpu", "direct_memory", "bandwidth_in", "bandwidth_out")
+_MANY = 20
+"""Of fewer values the 95th percentile is the highest."""
+
+
+def bundle_windows(carried: DataFrame) -> DataFrame:
+    """Return windows of 5 minutes of bundles."""
+    sums = [f.sum(name).alias(name) for name in ("covered_ms", "n", *FIGURES)]
+    highest = [f.max(f"max_{name}").alias(f"max_{name}") for name in LOAD_COLUMNS]
+    return _short(
+        carried.groupBy(*BUNDLE, "start_ms").agg(*sums, *highest).withColumn("bundle", bundle_name()), "bundle"
+    )
+
+
+def namespace_windows(carried: DataFrame) -> DataFrame:
+    """Return windows of 5 minutes of namespaces: at each moment a namespace carries what its bundles add up to."""
+    there = carried.where(f.col("covered_ms") > 0)
+    longest = f.max("covered_ms").alias("longest_ms")
+    sums = [f.sum(name).alias(name) for name in FIGURES]
+    bundles = f.count_distinct("range_lower", "range_upper").alias("bundles")
+    together = there.groupBy("namespace", "start_ms").agg(longest, bundles, *sums)
+    parts = there.where(f.col("covered_ms") < SHORTEST_MS)
+    by_begin = Window.partitionBy("namespace", "start_ms").orderBy("from_ms").rowsBetween(Window.unboundedPreceding, -1)
+    end_ms = f.col("from_ms") + f.col("covered_ms")
+    more_ms = f.greatest(f.lit(0), end_ms - f.greatest("from_ms", f.max(end_ms).over(by_begin)))
+    union = (
+        parts.withColumn("more_ms", more_ms).groupBy("namespace", "start_ms").agg(f.sum("more_ms").alias("union_ms"))
+    )
+    covered_ms = f.when(f.col("longest_ms") == SHORTEST_MS, SHORTEST_MS).otherwise(f.col("union_ms"))
+    return _short(
+        together.join(union, ["namespace", "start_ms"], "left").withColumn("covered_ms", covered_ms), "namespace"
+    )
+
+
+def broker_windows(valid: DataFrame, carried: DataFrame, hours: Collection[int]) -> DataFrame:
+    """Return windows of 5 minutes of brokers: resources and highest load as the broker reported them, and the load of
+    the bundles that it carried.
+    """
+    shares = {
+        name: f.when(f.col(f"{name}_limit") > 0, f.col(f"{name}_usage") / f.col(f"{name}_limit")) for name in RESOURCES
+    }
+    usage = f.greatest(*(f.coalesce(shares[name], f.lit(0.0)) for name in _RATED))
+    own = by_window(valid.withColumns({**shares, "usage": usage}), hours)
+    is_valid = f.col("valid_ms") > 0
+    resources = (*RESOURCES, "usage")
+    reported = own.groupBy("broker", "start_ms").agg(
+        f.sum("valid_ms").alias("own_ms"),
+        f.count_if(f.col("at_ms") >= f.col("start_ms")).alias("n"),
+        *(
+            f.max(f.when(is_valid, f.col(name).cast("double"))).alias(f"max_{name}")
+            for name in (*resources, *LOAD_COLUMNS)
+        ),
+        *(_mean(name, "valid_ms").alias(f"mean_{name}") for name in resources),
+    )
+    sums = [f.sum(name).alias(name) for name in ("covered_ms", *FIGURES)]
+    load = carried.groupBy("broker", "start_ms").agg(*sums).withColumnRenamed("covered_ms", "carried_ms")
+    both = reported.join(load, ["broker", "start_ms"], "left").fillna(0, ["carried_ms", *FIGURES])
+    bundles = f.try_divide("carried_ms", "own_ms").alias("bundles")
+    return _short(both.select("*", bundles, f.col("own_ms").alias("covered_ms")), "broker")
+
+
+def with_longer(name: str, short: DataFrame) -> DataFrame:
+    """Add the windows of an hour and of a day to those of 5 minutes."""
+    found = short
+    for window_s in LONGER_S:
+        found = found.unionByName(_longer(name, short, window_s))
+    return require(found, name)
+
+
+def imbalance(broker_windows: DataFrame, overloaded: float, threshold: float = UNEVEN) -> DataFrame:
+    """Return how even the load was over brokers, in each 5 minutes in which a broker was there.
+
+    Load is bytes/s, in and out together. A broker counts for the time that it was there.
+    """
+    rows = broker_windows.where(f.col("window_s") == SHORTEST_S).select(
+        *("start_ms", "broker", "covered_s", "mean_usage"),
+        (f.col("mean_msg_throughput_in") + f.col("mean_msg_throughput_out")).alias("load"),
+    )
+    total = f.sum(f.col("load") * f.col("covered_s"))
+    at_once = Window.partitionBy("start_ms")
+    mean = total.over(at_once) / f.sum("covered_s").over(at_once)
+    off = f.col("load") - f.col("mean")
+    known = f.col("mean_usage").isNotNull()
+    deviation = f.sqrt(f.sum(off * off * f.col("covered_s")) / f.sum("covered_s"))
+    found = (
+        rows.withColumn("mean", mean)
+        .groupBy("start_ms")
+        .agg(
+            f.count("*").alias("brokers"),
+            f.max("covered_s").alias("covered_s"),
+            (total / f.max("covered_s")).alias("load"),
+            f.when(f.max("mean") > 0, f.max("load") / f.max("mean")).otherwise(1.0).alias("max_over_mean"),
+            f.when(f.max("mean") > 0, deviation / f.max("mean")).otherwise(0.0).alias("cv"),
+            f.min_by("broker", f.struct(-f.col("load"), "broker")).alias("worst_broker"),
+            f.max("mean_usage").alias("worst_usage"),
+            f.min_by("broker", f.when(known, f.struct(-f.col("mean_usage"), "broker"))).alias("worst_used_broker"),
+            f.count_if(f.col("mean_usage") > overloaded).alias("overloaded_brokers"),
+        )
+    )
+    return require(found.withColumn("above_threshold", f.col("max_over_mean") > threshold), "imbalance")
+
+
+def bundle_name() -> Column:
+    """Return the name of a bundle: `namespace/0x........_0x........`."""
+    lower, upper = (f.lpad(f.lower(f.hex(f"range_{end}")), 8, "0") for end in ("lower", "upper"))
+    return f.concat("namespace", f.lit("/0x"), lower, f.lit("_0x"), upper)
+
+
+def _short(sums: DataFrame, subject: str) -> DataFrame:
+    """Return windows of 5 minutes in which anything was valid, from load times ms. Without another one, the highest
+    load is the mean.
+    """
+    means = {name: f.col(name) / f.col("covered_ms") for name in FIGURES}
+    columns = {
+        "window_s": f.lit(SHORTEST_S),
+        "covered_s": f.col("covered_ms") / 1000,
+        "topics": means["topics"],
+        "sessions": means["sessions"],
+    }
+    for name in LOAD_COLUMNS:
+        columns |= {f"mean_{name}": means[name], f"p95_{name}": means[name]}
+        if f"max_{name}" not in sums.columns:
+            columns[f"max_{name}"] = means[name]
+    table = f"{subject}_windows"
+    return require(sums.where(f.col("covered_ms") > 0).withColumns(columns).select(*schema_of(table).names), table)
+
+
+def _longer(name: str, short: DataFrame, window_s: int) -> DataFrame:
+    starts = (f.floor(f.col("start_ms") / (window_s * 1000)) * window_s * 1000).cast("long").alias("start_ms")
+    figures = {}
+    for each in schema_of(name).names:
+        if each in {"n", "covered_s"}:
+            figures[each] = f.sum(each)
+        elif each.startswith("p95_"):
+            figures[each] = _p95(each.replace("p95_", "mean_"), window_s)
+        elif each.startswith("max_") or (each == "bundles" and name == "namespace_windows"):
+            figures[each] = f.max(each)
+        elif each not in (*SUBJECTS[name], "window_s", "start_ms"):
+            figures[each] = _mean(each, "covered_s")
+    rows = short.groupBy(*SUBJECTS[name], starts).agg(*(figure.alias(each) for each, figure in figures.items()))
+    return rows.withColumn("window_s", f.lit(window_s))
+
+
+def _mean(name: str, weight: str) -> Column:
+    """Return the mean of what is known, by weight."""
+    known = f.when(f.col(name).isNotNull(), f.col(weight))
+    return f.try_divide(f.sum(f.col(name) * known), f.sum(known))
+
+
+def _p95(name: str, window_s: int) -> Column:
+    if window_s // SHORTEST_S < _MANY:
+        return f.max(name)
+    place = f.ceil(f.count(name) * f.lit(0.95)).cast("int")
+    return f.element_at(f.sort_array(f.collect_list(name)), place)

@@ -1,0 +1,116 @@
+"""Tables that are brought up to date with a history end as one run over everything would have made them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pyspark.sql import SparkSession
+from support.builders import bundle
+from support.drawn_fleet import Drawn
+from support.frames import DAY_MS, HOUR_MS, MINUTE_MS, START_MS, Timed, history_of, reported
+from support.ingested import assert_same, flushed, ingested, rows_in, write_files
+
+from loadmanager.history.packing import PackedFile
+from loadmanager.pipeline.delta import Tables
+from loadmanager.pipeline.ingest import TABLES
+
+LOAD = (10.0, 10.0, 100.0, 100.0)
+
+
+def drawn_night(seed: int) -> list[PackedFile]:
+    """Return files of what happens around a midnight; a leader may not know that its term ended."""
+    rng = np.random.default_rng(seed)
+    return flushed(Drawn(rng, START_MS - 1_200_000, epoch=1).go_on(80), rng)
+
+
+def in_rounds(files: Sequence[PackedFile], rounds: int, rng: np.random.Generator) -> Iterator[list[PackedFile]]:
+    """In their order, but for one in six, which comes later."""
+    ordered = sorted(files, key=lambda each: each.path.partition("/")[2])
+    when = np.arange(len(ordered)) * rounds // len(ordered)
+    is_late = rng.random(len(ordered)) < 1 / 6
+    when[is_late] = rng.integers(when[is_late], rounds)
+    for number in range(rounds):
+        yield [file for file, at in zip(ordered, when, strict=True) if at == number]
+
+
+class KilledError(Exception):
+    """The process is killed here."""
+
+
+def test_in_whatever_order_files_come_and_killed_between_any_two_writes_the_tables_are_those_of_one_run(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, out = str(tmp_path / "history"), tmp_path / "out"
+    rounds = in_rounds(drawn_night(2), 4, np.random.default_rng(2))
+    write_files(url, next(rounds))
+    ingested(spark, url, out)
+    commit = Tables._commit
+    for killed_at in ("clean_broker_reports", "reported_by", "broker_windows"):
+
+        def killed(self: Tables, name: str, *rest: Any, killed_at: str = killed_at) -> None:  # noqa: ANN401 - of `_commit`
+            if name == killed_at:
+                raise KilledError
+            commit(self, name, *rest)
+
+        write_files(url, next(rounds))
+        with monkeypatch.context() as patch:
+            patch.setattr(Tables, "_commit", killed)
+            with pytest.raises(KilledError):
+                ingested(spark, url, out)
+    tables = ingested(spark, url, out)
+    assert_same(tables, ingested(spark, url, tmp_path / "once"))
+
+
+def minutely(hours: range) -> list[Timed]:
+    """A report of one broker every 10 minutes."""
+    return [
+        (hour * HOUR_MS + minute * MINUTE_MS, reported("a", {bundle(1): LOAD}))
+        for hour in hours
+        for minute in range(0, 60, 10)
+    ]
+
+
+def test_windows_outlive_the_files_that_retention_deletes_and_late_files_neither_erase_nor_count_twice(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    history, out = tmp_path / "history", tmp_path / "out"
+    for hour in range(3):
+        history_of(history, minutely(range(hour, hour + 1)), first=hour * 100)
+    before = ingested(spark, str(history), out, to_ms=START_MS + 4 * HOUR_MS)
+    rows = {name: rows_in(before, name) for name in TABLES}
+    for folder in history.glob("*/date=*/hour=0[01]"):
+        shutil.rmtree(folder)
+    history_of(history, [(MINUTE_MS, reported("a", {bundle(1): (9e3, 0.0, 0.0, 0.0)}))], first=50)
+    late = (2 * HOUR_MS + 16 * MINUTE_MS, reported("a", {bundle(1): LOAD}))
+    history_of(history, [late], first=250)
+    history_of(history, minutely(range(24, 25)), first=2400)
+
+    tables = ingested(spark, str(history), out, to_ms=START_MS + 25 * HOUR_MS)
+
+    for name in ("bundle_windows", "broker_windows"):
+        found = {(row["window_s"], row["start_ms"]): row for row in rows_in(tables, name)}
+        assert (300, START_MS + DAY_MS) in found
+        for row in rows[name]:
+            again = found[row["window_s"], row["start_ms"]]
+            is_of_late = row["start_ms"] + row["window_s"] * 1000 > START_MS + 2 * HOUR_MS + 15 * MINUTE_MS
+            assert again["covered_s"] == row["covered_s"]
+            assert again["mean_msg_rate_in"] == pytest.approx(10.0)
+            assert again["n"] >= row["n"] if is_of_late else again == row
+    day = next(row for row in rows_in(tables, "bundle_windows") if row["window_s"] == 86_400)
+    assert day["n"] == 19, "18 reports of three hours, and the late one"
+    assert len(rows_in(tables, "clean_broker_reports")) == 18 + 1 + 6
+
+
+def test_windows_leave_the_tables_after_their_days(spark: SparkSession, tmp_path: Path) -> None:
+    history, out = tmp_path / "history", tmp_path / "out"
+    history_of(history, minutely(range(1)))
+    ingested(spark, str(history), out)
+    history_of(history, minutely(range(48, 49)), first=1000)
+    tables = ingested(spark, str(history), out, keep_days=2)
+    for name in TABLES:
+        assert tables.days(name) in (["2026-09-23"], []), name

@@ -1,0 +1,208 @@
+"""Hours that are made again: what is there is counted, and what was counted stays, whatever retention deletes."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.builders import bundle
+from support.frames import HOUR_MS, MINUTE_MS, START_MS, Timed, history_of, reported
+
+from loadmanager.errors import PipelineError
+from loadmanager.history.compaction import Compaction
+from loadmanager.history.files import DAY_MS, Directory, path_of
+from loadmanager.history.schemas import BUNDLE_REPORTS
+from loadmanager.pipeline import incremental
+from loadmanager.pipeline.incremental import HistoryHours
+
+Range = tuple[int | None, int | None]
+NEVER: Range = (None, None)
+
+
+def at(hour: int) -> int:
+    return START_MS + hour * HOUR_MS
+
+
+class Kept:
+    """Tables that are kept up to date with a history of files without content."""
+
+    def __init__(self, folder: Path) -> None:
+        self.history, self.out = Directory.of(str(folder / "history")), Directory.of(str(folder / "out"))
+        Path(self.history.root).mkdir()
+        self.counted: dict[int, set[str]] = defaultdict(set)
+        """Names of the files that windows of an hour were made from."""
+        self.erased: set[int] = set()
+
+    def put(self, hour: int, number: int = 0, content: str = "x") -> Path:
+        path = Path(self.history.root, path_of(BUNDLE_REPORTS, at(hour), 1, (number, number), "node"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        return path
+
+    def hours(self, range_ms: Range = NEVER, keep_days: int = 365, *, anew: bool = False) -> HistoryHours:
+        return HistoryHours(self.out, self.history, range_ms, keep_days, anew=anew)
+
+    def run(self, rest: object = None, *, killed: bool = False, **options: Any) -> list[int]:  # noqa: ANN401 - as above
+        """Return the hours that were made, as numbers."""
+        hours = self.hours(**options)
+        for hour_ms in hours.take_unwanted():
+            self.counted.pop(hour_ms, None)
+        first, wanted = hours.to_clean(), hours.to_make(set(hours.files), lambda _: rest)
+        assert first <= wanted
+        hours.begin(wanted)
+        for hour_ms in wanted:
+            self.counted[hour_ms] = {file.name for file in hours.files[hour_ms].values()}
+        if not killed:
+            hours.end(wanted, lambda _: rest)
+        return sorted((hour_ms - START_MS) // HOUR_MS for hour_ms in wanted)
+
+    def names(self, hour: int) -> set[str]:
+        return {file.name for file in self.history.list_files(BUNDLE_REPORTS)[0] if file.hour_ms == at(hour)}
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Kept:
+    return Kept(tmp_path)
+
+
+def test_an_hour_is_made_again_when_its_files_or_those_of_the_hour_before_change(kept: Kept) -> None:
+    for hour in (1, 2, 3, 30):
+        kept.put(hour)
+    assert kept.run() == [1, 2, 3, 30]
+    assert kept.run() == []
+    kept.put(1, number=1)
+    assert kept.run() == [1, 2]
+    kept.put(30, content="longer")
+    assert kept.run() == [30]
+    assert kept.run(rest="another end of a term") == [1, 2, 3, 30]
+
+
+def test_hours_whose_files_are_gone_stay_and_files_that_come_later_for_them_are_named(kept: Kept) -> None:
+    first, second = kept.put(1), kept.put(1, number=1)
+    kept.put(2)
+    kept.run()
+    first.unlink()
+    assert kept.run() == []
+    second.unlink()
+    assert kept.run(rest="another threshold") == [2]
+    late = kept.put(1, number=2)
+    kept.put(2, number=1)
+    hours = kept.hours()
+    assert [file.path for file in hours.late_files()] == [str(late)]
+    assert hours.keeps_begin(at(2))
+    assert not hours.keeps_begin(at(3)), "nothing was made of it"
+    assert kept.run(rest="another threshold") == [2]
+    assert kept.counted[at(1)] == {first.name, second.name}
+
+
+def test_an_hour_that_was_never_made_is_made_also_after_one_that_is_gone(kept: Kept) -> None:
+    path = kept.put(1)
+    kept.run()
+    path.unlink()
+    kept.put(2)
+    hours = kept.hours()
+    hours.begin(hours.to_clean())
+    assert not hours.keeps_begin(at(2)), "its windows are yet to be made"
+    assert kept.run() == [2]
+
+
+def test_what_was_under_way_when_a_run_was_killed_is_made_by_the_next(kept: Kept) -> None:
+    kept.put(1)
+    assert kept.run(killed=True) == [1]
+    assert kept.hours().to_clean() == {at(1)}
+    assert kept.run() == [1]
+    assert kept.run() == []
+
+
+def test_windows_leave_the_tables_after_their_days_and_old_files_are_left_alone(kept: Kept) -> None:
+    kept.put(1)
+    kept.put(24)
+    assert kept.run(keep_days=2) == [1, 24]
+    kept.put(48)
+    assert kept.hours(keep_days=2).take_unwanted() == [at(1)]
+    assert kept.run(keep_days=2) == [48]
+    assert kept.run(keep_days=3) == [1]
+
+
+def test_a_range_takes_other_hours_out_unless_they_could_not_be_made_again(kept: Kept) -> None:
+    path = kept.put(1)
+    kept.put(2)
+    kept.run()
+    assert kept.run(range_ms=(at(2) + MINUTE_MS, None)) == [2]
+    assert set(kept.counted) == {at(2)}
+    assert kept.run() == [1, 2]
+    path.unlink()
+    with pytest.raises(PipelineError, match=r"has windows of 1 hours outside the range .*: use another directory"):
+        kept.run(range_ms=(at(2), None))
+    assert kept.run(range_ms=(None, at(3))) == []
+
+
+def test_by_other_rules_and_anew_all_is_made_that_can_be(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = kept.put(1)
+    kept.put(2)
+    kept.run()
+    path.unlink()
+    assert kept.run(anew=True) == [2]
+    monkeypatch.setattr(incremental, "RULES", incremental.RULES + 1)
+    assert kept.run() == [2]
+    Path(kept.out.root, incremental.STATE).write_text("{")
+    assert kept.run() == [2]
+
+
+def test_tables_of_another_history_are_refused(kept: Kept, tmp_path: Path) -> None:
+    kept.put(1)
+    kept.run()
+    moved = tmp_path / "moved"
+    Path(kept.history.root).rename(moved)
+    kept.history = Directory.of(str(moved))
+    with pytest.raises(
+        PipelineError, match=rf"{kept.out}: has tables of the history .*, not of {re.escape(str(moved))}"
+    ):
+        kept.run()
+    assert kept.run(anew=True) == [1]
+
+
+def test_compacted_files_stand_for_those_that_they_were_made_of(tmp_path: Path) -> None:
+    kept = Kept(tmp_path)
+    for minute in range(0, 120, 10):
+        entries: list[Timed] = [(minute * MINUTE_MS, reported("a", {bundle(1): (1.0, 1.0, 1.0, 1.0)}))]
+        history_of(Path(kept.history.root), entries, first=minute)
+    assert kept.run() == [0, 1]
+    assert Compaction().apply(kept.history, START_MS + 100 * DAY_MS).made > 0
+    assert kept.run() == []
+    history_of(Path(kept.history.root), [(5 * MINUTE_MS, reported("a", {}))], first=500)
+    assert kept.run() == [0, 1]
+
+
+CHANGES = st.one_of(
+    st.tuples(st.just("put"), st.integers(0, 4), st.integers(0, 2)),
+    st.tuples(st.just("delete"), st.integers(0, 4), st.integers(0, 2)),
+    st.tuples(st.just("run"), st.booleans(), st.sampled_from(("one", "other"))),
+)
+
+
+@given(st.lists(CHANGES, max_size=25))
+def test_what_is_there_is_counted_and_what_was_counted_stays(changes: list[tuple[Any, ...]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        kept, gone = Kept(Path(folder)), set[int]()
+        for what, one, other in [*changes, ("run", False, "one")]:
+            if what == "put":
+                kept.put(one, other)
+            elif what == "delete":
+                path = kept.put(one, other)
+                if path.name in kept.counted[at(one)]:
+                    gone.add(one)
+                path.unlink()
+            else:
+                before = {hour: set(names) for hour, names in kept.counted.items()}
+                kept.run(other, killed=one)
+                assert all(names <= kept.counted[hour] for hour, names in before.items())
+        for hour in set(range(5)) - gone:
+            assert kept.counted[at(hour)] >= kept.names(hour)
+        assert kept.run("one") == []
