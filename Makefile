@@ -79,7 +79,7 @@ lint: $(VENV)/.for-development ## Style, types and the direction of imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-mutation: $(VENV)/.for-development ## Changes of the code that no test sees; ARGS='loadmanager.leader.term*' tries those
+mutation: $(VENV)/.for-development ## Changes of the code that no test sees; ARGS='loadmanager.leader.election*' tries those
 	$(INSTALL) -e '.[mutation]'
 	nice -n 19 $(BIN)/python -m mutmut run --max-children $(WORKERS) $(ARGS)
 	$(BIN)/python -m mutmut results

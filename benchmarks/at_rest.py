@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from loadmanager.core.load import CPU, FloatArray, IntArray
-from loadmanager.sim.composing import RecordedSeries, broker_spec, cost_model, workload_of
-from loadmanager.sim.recorder import counted_resources
-from loadmanager.sim.running import settings_for
-from loadmanager.sim.scenario import OperatorsSay, ReportsGoBad, Scenario, numbered
+from loadmanager.core.model.load import CPU, FloatArray, IntArray
+from loadmanager.lab.simulate.scenario import OperatorsSay, ReportsGoBad, Scenario, numbered
+from loadmanager.lab.simulate.scenario_run import settings_for
+from loadmanager.lab.simulate.world_builder import RecordedSeries, broker_spec, cost_model, workload_of
+from loadmanager.lab.simulate.world_recorder import counted_resources
 
 MOMENTS = 500
 """So many steps are looked at."""

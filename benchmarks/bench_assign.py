@@ -26,16 +26,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from measure import Measured, show
 
 from loadmanager.config import settings_of
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.hashing import HashFunction
-from loadmanager.core.names import BrokerId, NamespaceName, TopicName
-from loadmanager.core.ownership import NamespaceState
-from loadmanager.leader.service import Node
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.names import BrokerId, NamespaceName, TopicName
+from loadmanager.core.domain.ownership import NamespaceState
+from loadmanager.leader.node import Node
 from loadmanager.store import paths
-from loadmanager.store.base import Create, Delete
-from loadmanager.store.memory import MemoryCluster, MemoryStore
+from loadmanager.store.memory_store import MemoryCluster, MemoryStore
+from loadmanager.store.metadata_store import Create, Delete
 from loadmanager.wire.broker_data import LocalBrokerData, encode_local_broker_data
-from loadmanager.wire.records import encode_namespace
+from loadmanager.wire.store_records import encode_namespace
 
 BROKERS = 100
 NAMESPACES = 200

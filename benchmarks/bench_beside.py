@@ -24,19 +24,19 @@ from typing import Any
 import orjson
 from measure import Measured, percentile, show
 
-from loadmanager.beside.picture import PulsarIntake
-from loadmanager.beside.reading import ReadOnlyStore
-from loadmanager.beside.settings import PulsarSettings
-from loadmanager.cli.running import install_fast_loop
+from loadmanager.cli.service_runner import install_fast_loop
 from loadmanager.config import BesideSettings
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.decide.broker_settings import BrokerSettings
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
-from loadmanager.leader.picture.view import ClusterView
-from loadmanager.observability import configure_logging
-from loadmanager.store import paths, pulsars_paths
-from loadmanager.store.base import Create, MetadataStore, Put
-from loadmanager.store.zookeeper import ZooKeeperStore
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
+from loadmanager.lab.decide.broker_settings import BrokerSettings
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.pulsar.planning_settings import PulsarSettings
+from loadmanager.pulsar.pulsar_intake import PulsarIntake
+from loadmanager.pulsar.read_only_store import ReadOnlyStore
+from loadmanager.store import paths, pulsar_paths
+from loadmanager.store.metadata_store import Create, MetadataStore, Put
+from loadmanager.store.zookeeper_store import ZooKeeperStore
+from loadmanager.util.logging import configure_logging
 
 BUNDLES_PER_NAMESPACE = 100
 SESSION_TIMEOUT_S = 10.0
@@ -85,11 +85,11 @@ class Fleet:
         name = f"tenant/ns-{number:04d}"
         boundaries = [f"0x{each:08x}" for each in BUNDLES.boundaries]
         policies = {"bundles": {"boundaries": boundaries, "numBundles": len(BUNDLES)}, "migrated": False}
-        ops = [Create(pulsars_paths.local_policies(name), orjson.dumps(policies))]
-        ops += [Create(f"{parent}/{name}", b"") for parent in (pulsars_paths.OWNERSHIP, paths.BUNDLE_DATA)]
+        ops = [Create(pulsar_paths.local_policies(name), orjson.dumps(policies))]
+        ops += [Create(f"{parent}/{name}", b"") for parent in (pulsar_paths.OWNERSHIP, paths.BUNDLE_DATA)]
         for bundle, owner in self._bundles_of(number):
             record = {"nativeUrl": f"pulsar://{_host(owner)}:6650", "httpUrl": f"http://{_host(owner)}:8080"}
-            ops.append(Create(pulsars_paths.owner(bundle), orjson.dumps({**record, "disabled": False}), ephemeral=True))
+            ops.append(Create(pulsar_paths.owner(bundle), orjson.dumps({**record, "disabled": False}), ephemeral=True))
         bundle, _ = next(self._bundles_of(number))
         history = {"shortTermData": AVERAGES, "longTermData": AVERAGES, "topics": 16}
         ops.append(Create(paths.bundle_data(bundle), orjson.dumps(history)))

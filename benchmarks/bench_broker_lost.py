@@ -36,8 +36,8 @@ from support.processes import Processes
 from support.waiting import eventually, patience
 
 from loadmanager.config import AgentSettings
-from loadmanager.demo.settings import agent_configuration
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.demo.demo_settings import agent_configuration
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
 
 BROKERS, BUNDLES = 3, 64
@@ -72,7 +72,7 @@ class Fleet:
         agent_file, broker_ready = self.folder / f"{name}-agent.ready", self.folder / f"{name}.ready"
         files = {"--agent-file": agent_file, "--ready-file": broker_ready, "--serving-log": self.folder / f"{name}.log"}
         words = [word for option, path in files.items() for word in (option, str(path))]
-        self.processes.start(name, ["-m", "loadmanager.demo.broker", *words], self.folder / f"{name}.out")
+        self.processes.start(name, ["-m", "loadmanager.dev.demo.demo_broker", *words], self.folder / f"{name}.out")
         broker = await ready(broker_ready)
         config = self.folder / f"{name}-agent.yaml"
         demo = agent_configuration("", broker, [node.url for node in self.cluster.nodes.values()])

@@ -16,9 +16,9 @@ from measure import Measured, show
 
 from loadmanager.client import Owner
 from loadmanager.client.owner_map import TOPICS_KEPT, OwnerMap
-from loadmanager.client.pushed import StreamEvent
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.hashing import HashFunction
+from loadmanager.client.push_events import StreamEvent
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.hashing import HashFunction
 
 TOPICS = 50_000
 BUNDLES = 1_024

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.load import BrokerReport
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import Ownership, OwnershipState, Registration
-from loadmanager.core.plan import Plan
-from loadmanager.core.planner import PlannerSettings, plan_assignments, plan_shedding
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration
+from loadmanager.core.domain.plan import Plan
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.core.model.load import BrokerReport
+from loadmanager.core.planning.planner import PlannerSettings, plan_assignments, plan_shedding
 
 BROKERS = 1_000
 BUNDLES_PER_BROKER = 100

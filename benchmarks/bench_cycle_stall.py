@@ -20,7 +20,7 @@ from bench_lookup import Server, a_server
 from http_load import load
 from measure import Measured, percentile, show
 
-from loadmanager.cli.running import install_fast_loop
+from loadmanager.cli.service_runner import install_fast_loop
 
 CONNECTIONS = 16
 ROUNDS = 3

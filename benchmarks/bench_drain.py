@@ -27,14 +27,14 @@ from support.cluster import Cluster, a_cluster, probing, topics_of_bundles
 from support.scripted_broker import ScriptedBroker
 from support.waiting import eventually
 
-from loadmanager.cli.running import install_fast_loop
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.names import BrokerId, NamespaceName
-from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState, Registration
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.cli.service_runner import install_fast_loop
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.names import BrokerId, NamespaceName
+from loadmanager.core.domain.ownership import NamespaceState, Ownership, OwnershipState, Registration
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
-from loadmanager.store.base import Create
-from loadmanager.wire.records import encode_namespace
+from loadmanager.store.metadata_store import Create
+from loadmanager.wire.store_records import encode_namespace
 
 BROKERS = 10
 AT_A_TIME = 16

@@ -30,8 +30,8 @@ from support.cluster import Cluster, a_cluster, probing, topics_of_bundles
 from support.lm_node import NodeProcess
 from support.waiting import eventually
 
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
-from loadmanager.store.base import Put
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
+from loadmanager.store.metadata_store import Put
 
 BUNDLES = 256
 TARGETS_S = {"SIGKILL": 0.1, "SIGSTOP": 1.0, "SIGTERM": 0.2}

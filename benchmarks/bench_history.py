@@ -16,16 +16,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from measure import Measured, show
 
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.load import BrokerReport, FloatArray, IntArray
-from loadmanager.core.names import HASH_SPACE_END, BrokerId
-from loadmanager.core.ownership import Registration
-from loadmanager.core.recordable import recordable
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.names import HASH_SPACE_END, BrokerId
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.model.load import BrokerReport, FloatArray, IntArray
+from loadmanager.core.model.recordable import recordable
+from loadmanager.history.entry_rows import Placed, Report
 from loadmanager.history.files import Directory
-from loadmanager.history.packing import pack_entries
 from loadmanager.history.reader import History
-from loadmanager.history.rows import Placed, Report
-from loadmanager.history.schemas import BUNDLE_REPORTS
+from loadmanager.history.row_packer import pack_entries
+from loadmanager.history.table_schemas import BUNDLE_REPORTS
 from loadmanager.history.writer import HistoryWriter, WriterLimits
 
 BROKERS = 1_000

@@ -11,11 +11,11 @@ import numpy as np
 import orjson
 from measure import Measured, show
 
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import Ownership, OwnershipState, Registration
-from loadmanager.store.codec import decode
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.store.znode_codec import decode
 from loadmanager.wire.broker_columns import report_of
 from loadmanager.wire.broker_data import LocalBrokerData, decode_local_broker_data, encode_local_broker_data
 

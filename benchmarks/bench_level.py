@@ -23,10 +23,10 @@ from bench_core import MIB, a_report, namespace_bundles
 from level_task import a_task, after
 from measure import Measured, show
 
-from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.level.search import find_moves
-from loadmanager.core.level.task import Found, Task
-from loadmanager.core.load import (
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.core.model.load import (
     BANDWIDTH_IN,
     BANDWIDTH_OUT,
     CPU,
@@ -35,10 +35,10 @@ from loadmanager.core.load import (
     BrokerReport,
     RowArray,
 )
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import Ownership, OwnershipState, Registration
-from loadmanager.core.planner import PlannerSettings, plan_shedding
-from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning.planner import PlannerSettings, plan_shedding
+from loadmanager.core.strategies.level.move_search import find_moves
+from loadmanager.core.strategies.level.search_task import Found, Task
 
 BROKERS = 1_000
 BUNDLES, MANY_BUNDLES = 100_000, 1_000_000

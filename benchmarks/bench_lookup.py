@@ -24,12 +24,12 @@ import psutil
 from http_load import fetch, load
 from measure import Measured, percentile, show
 
-from loadmanager.cli.running import install_fast_loop
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
-from loadmanager.observability import configure_logging
+from loadmanager.cli.service_runner import install_fast_loop
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
-from loadmanager.store.base import Create
-from loadmanager.store.zookeeper import ZooKeeperStore
+from loadmanager.store.metadata_store import Create
+from loadmanager.store.zookeeper_store import ZooKeeperStore
+from loadmanager.util.logging import configure_logging
 from loadmanager.wire.broker_data import LocalBrokerData, encode_local_broker_data
 
 CONNECTIONS = 64

@@ -36,11 +36,11 @@ from support.cluster import Cluster, a_cluster
 from support.servers import LoopbackServer
 from support.waiting import eventually
 
-from loadmanager.cli.running import install_fast_loop
+from loadmanager.cli.service_runner import install_fast_loop
 from loadmanager.config import AgentSettings, load_settings
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
-from loadmanager.store.base import Put
-from loadmanager.wire.http import BrokerStats, OwnerAnswer, TopicsOfBundle, TopicStats, UnloadRequest
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
+from loadmanager.store.metadata_store import Put
+from loadmanager.wire.http_bodies import BrokerStats, OwnerAnswer, TopicsOfBundle, TopicStats, UnloadRequest
 
 SETTINGS = {"loadBalancerSheddingEnabled": False, "loadBalancerAutoBundleSplitEnabled": False}
 WAYS = ("without prepare", "with prepare")

@@ -21,11 +21,11 @@ import psutil
 import pyarrow as pa
 from measure import Measured, show
 
-from loadmanager.core.load import FloatArray, IntArray
-from loadmanager.core.resources import HOT
+from loadmanager.core.domain.resources import HOT
+from loadmanager.core.model.load import FloatArray, IntArray
+from loadmanager.history.entry_rows import thousandths
 from loadmanager.history.files import Directory, pack, path_of
-from loadmanager.history.rows import thousandths
-from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, LOAD_COLUMNS, TABLES
+from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS, LOAD_COLUMNS, TABLES
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.ingest import Ingest
 from loadmanager.pipeline.session import spark_session

@@ -20,19 +20,28 @@ from measure import Measured, show
 from stall_server import BROKERS, BUNDLES_PER_NAMESPACE, NAMESPACES, NEVER_MINUTES, broker_id, fill
 
 from loadmanager.config import Settings
-from loadmanager.core.leading.moves import Commit, Committed, Ended, Event, Move, Moves, OwnerAnswered, Want
-from loadmanager.core.ownership import Ownership, Registration, Stamp, assign
+from loadmanager.core.domain.ownership import Ownership, Registration, Stamp, assign
+from loadmanager.core.protocol.move_machine import (
+    Commit,
+    Committed,
+    Ended,
+    Event,
+    Move,
+    Moves,
+    OwnerAnswered,
+    Want,
+)
 from loadmanager.history.reader import History
-from loadmanager.history.schemas import BUNDLE_REPORTS, EVENTS
-from loadmanager.leader.recording.recorded_model import RecordedModel
-from loadmanager.leader.recording.recorder import Recorder
-from loadmanager.leader.recording.stepping import Answers, RecordedMachine
-from loadmanager.leader.service import Node
-from loadmanager.observability import configure_logging
+from loadmanager.history.table_schemas import BUNDLE_REPORTS, EVENTS
+from loadmanager.leader.audit.history_recorder import Recorder
+from loadmanager.leader.audit.recorded_model import RecordedModel
+from loadmanager.leader.audit.step_recorder import Answers, RecordedMachine
+from loadmanager.leader.node import Node
 from loadmanager.store import paths
-from loadmanager.store.base import Put
-from loadmanager.store.memory import MemoryCluster, MemoryStore
-from loadmanager.wire.leading.moves import MovesForm
+from loadmanager.store.memory_store import MemoryCluster, MemoryStore
+from loadmanager.store.metadata_store import Put
+from loadmanager.util.logging import configure_logging
+from loadmanager.wire.machines.move_codec import MovesForm
 
 ROUNDS = 5
 MOVES = 10_000

@@ -40,14 +40,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from support.cluster import Cluster, a_cluster
 from support.scripted_broker import ScriptedBroker, leave_together
 
-from loadmanager.cli.running import install_fast_loop
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.names import BrokerId, NamespaceName, TopicName
-from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState, Registration
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.cli.service_runner import install_fast_loop
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.names import BrokerId, NamespaceName, TopicName
+from loadmanager.core.domain.ownership import NamespaceState, Ownership, OwnershipState, Registration
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
-from loadmanager.store.base import Create, MetadataStore
-from loadmanager.wire.records import encode_namespace
+from loadmanager.store.metadata_store import Create, MetadataStore
+from loadmanager.wire.store_records import encode_namespace
 
 BUNDLES_PER_NAMESPACE = 100
 TARGET_S = 5.0

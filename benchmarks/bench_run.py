@@ -21,7 +21,7 @@ from bench_pipeline import BUNDLES, CORES, HEAP, MILLION, Fleet, in_duckdb, proc
 from measure import Measured, show
 
 from loadmanager.history.files import Directory
-from loadmanager.history.schemas import BUNDLE_REPORTS
+from loadmanager.history.table_schemas import BUNDLE_REPORTS
 from loadmanager.pipeline.job import Job
 from loadmanager.pipeline.runner import run
 from loadmanager.pipeline.session import spark_session

@@ -34,16 +34,16 @@ from support.cluster import Cluster, a_cluster
 from support.lm_node import NodeProcess, get_json
 from support.waiting import eventually
 
-from loadmanager.cli.running import install_fast_loop
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.names import BrokerId, NamespaceName
-from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState, Registration
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.cli.service_runner import install_fast_loop
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.names import BrokerId, NamespaceName
+from loadmanager.core.domain.ownership import NamespaceState, Ownership, OwnershipState, Registration
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
-from loadmanager.store.base import Create, Put
-from loadmanager.store.zookeeper import ZooKeeperStore
+from loadmanager.store.metadata_store import Create, Put
+from loadmanager.store.zookeeper_store import ZooKeeperStore
 from loadmanager.wire.broker_data import LocalBrokerData, NamespaceBundleStats, ResourceUsage, encode_local_broker_data
-from loadmanager.wire.records import encode_namespace
+from loadmanager.wire.store_records import encode_namespace
 
 SIZES = (10_000, 100_000, 1_000_000)
 BUNDLES_PER_BROKER = 200

@@ -23,11 +23,11 @@ import numpy as np
 from at_rest import imbalance_at_rest
 from scenario_figures import Figures, Tables, add, read, write
 
-from loadmanager.cli.scenarios import packaged_scenarios, recorded_for
-from loadmanager.core.settings import AS_PULSAR
-from loadmanager.sim.checks import mean_imbalance, own_moves
-from loadmanager.sim.running import SIDE_BY_SIDE, run
-from loadmanager.sim.scenario import Scenario
+from loadmanager.cli.scenario_files import packaged_scenarios, recorded_for
+from loadmanager.core.domain.settings import AS_PULSAR
+from loadmanager.lab.simulate.scenario import Scenario
+from loadmanager.lab.simulate.scenario_checks import mean_imbalance, own_moves
+from loadmanager.lab.simulate.scenario_run import SIDE_BY_SIDE, run
 
 PROJECT = Path(__file__).parents[1]
 TRACES = Path(os.environ.get("LOADMANAGER_SHARED", PROJECT.parent / "shared")) / "traces"

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 from measure import Measured, show
 
-from loadmanager.core.settings import PlannerSettings
-from loadmanager.sim.fleet import brokers_named, namespaces_dealt
-from loadmanager.sim.rules import WorldRules
-from loadmanager.sim.workload import Diurnal, Noise, Shape, heavy_tailed, steady
-from loadmanager.sim.world import Progress, World
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.lab.simulate.initial_fleet import brokers_named, namespaces_dealt
+from loadmanager.lab.simulate.run_rules import WorldRules
+from loadmanager.lab.simulate.workload import Diurnal, Noise, Shape, heavy_tailed, steady
+from loadmanager.lab.simulate.world import Progress, World
 
 BUNDLES_PER_NAMESPACE = 100
 SEED = 1

@@ -27,8 +27,8 @@ from level_task import a_task, after
 from rich.console import Console
 from rich.table import Table
 
-from loadmanager.core.level.search import find_moves
-from loadmanager.core.load import METRICS, FloatArray, RowArray
+from loadmanager.core.model.load import METRICS, FloatArray, RowArray
+from loadmanager.core.strategies.level.move_search import find_moves
 
 PROJECT = Path(__file__).parents[1]
 ENVIRONMENT = PROJECT / ".venv-solvers"

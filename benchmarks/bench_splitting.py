@@ -15,11 +15,15 @@ from bench_core import BUNDLES_PER_NAMESPACE, best_s, namespace_bundles
 from rich.console import Console
 from rich.table import Table
 
-from loadmanager.core.names import HASH_SPACE_END, BundleRange, namespace_of
-from loadmanager.core.settings import PlannerSettings
-from loadmanager.core.splitting import SPLIT_ALGORITHMS
-from loadmanager.core.splitting.base import MIB, TopicLoad
-from loadmanager.core.splitting.finder import SplitCandidate, find_for_extensible, find_for_modular
+from loadmanager.core.domain.names import HASH_SPACE_END, BundleRange, namespace_of
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.strategies.splitting import SPLIT_ALGORITHMS
+from loadmanager.core.strategies.splitting.split_algorithm import MIB, TopicLoad
+from loadmanager.core.strategies.splitting.split_finder import (
+    SplitCandidate,
+    find_for_extensible,
+    find_for_modular,
+)
 
 SIZES = (10_000, 100_000, 1_000_000)
 ONE_IN_HOT = 100

@@ -11,9 +11,9 @@ import sys
 import time
 from collections.abc import AsyncIterator
 
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
-from loadmanager.store.base import Check, Create, Op, Put
-from loadmanager.store.zookeeper import ZooKeeperStore
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
+from loadmanager.store.metadata_store import Check, Create, Op, Put
+from loadmanager.store.zookeeper_store import ZooKeeperStore
 
 OPS_PER_TRANSACTION = 200
 SINGLE_REQUESTS = 3000

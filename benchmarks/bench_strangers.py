@@ -22,11 +22,11 @@ from bench_lookup import TOPIC_PATHS, Server, a_server, give_owner
 from http_load import load
 from measure import Measured, percentile, show
 
-from loadmanager.auth.signing import create_secret, create_token
-from loadmanager.cli.running import install_fast_loop
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
-from loadmanager.observability import configure_logging
-from loadmanager.store.zookeeper import ZooKeeperStore
+from loadmanager.cli.service_runner import install_fast_loop
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
+from loadmanager.net.auth.token_issuer import create_secret, create_token
+from loadmanager.store.zookeeper_store import ZooKeeperStore
+from loadmanager.util.logging import configure_logging
 
 CONNECTIONS = 16
 ROUND_S = 4.0

@@ -25,15 +25,15 @@ from measure import Measured
 from rich.console import Console
 from rich.table import Table
 
-from loadmanager.core.binding import BOUND_STRATEGIES
-from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import Ownership, OwnershipState, Registration
-from loadmanager.core.placement import PLACEMENT_STRATEGIES
-from loadmanager.core.plan import Plan
-from loadmanager.core.planner import PlannerSettings, State, plan_assignments, plan_shedding
-from loadmanager.core.shedding import SHEDDING_STRATEGIES, shedding_strategy
-from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration
+from loadmanager.core.domain.plan import Plan
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning.planner import PlannerSettings, State, plan_assignments, plan_shedding
+from loadmanager.core.strategies.paired_strategies import BOUND_STRATEGIES
+from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
+from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES, shedding_strategy
 
 BROKERS = 1_000
 SIZES = (10_000, 100_000, 1_000_000)

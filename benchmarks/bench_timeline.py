@@ -12,13 +12,18 @@ from bench_core import BROKERS, a_cluster, best_s
 from measure import Measured, show
 
 from loadmanager.config import Settings
-from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.timeline.drawing import draw_brokers, draw_bundles, throughput_as_figures, usage_as_figures
-from loadmanager.core.timeline.grid import Grid
-from loadmanager.http.feed import Frames
-from loadmanager.leader.picture.live_settings import LiveSettings
-from loadmanager.leader.picture.view import ClusterView
-from loadmanager.leader.showing import Showing
+from loadmanager.core.diagnosis.timeline.grid import Grid
+from loadmanager.core.diagnosis.timeline.heat_map import (
+    draw_brokers,
+    draw_bundles,
+    throughput_as_figures,
+    usage_as_figures,
+)
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.http.fleet_feed import Frames
+from loadmanager.leader.fleet_status import Showing
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.live_settings import LiveSettings
 
 STREAMS = 100
 DAY_MS = 86_400_000

@@ -16,11 +16,11 @@ from bench_lookup import CONNECTIONS, ROUNDS, TOPIC_PATHS, Server, a_server, giv
 from http_load import fetch
 from measure import Measured, show
 
-from loadmanager.auth.signing import create_secret, create_token
-from loadmanager.cli.running import install_fast_loop
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
-from loadmanager.observability import configure_logging
-from loadmanager.store.zookeeper import ZooKeeperStore
+from loadmanager.cli.service_runner import install_fast_loop
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
+from loadmanager.net.auth.token_issuer import create_secret, create_token
+from loadmanager.store.zookeeper_store import ZooKeeperStore
+from loadmanager.util.logging import configure_logging
 
 MOST_MORE_PERCENT = 5.0
 

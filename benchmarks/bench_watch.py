@@ -22,7 +22,7 @@ import aiohttp
 from bench_lookup import Server, a_server
 from measure import Measured, percentile, show
 
-from loadmanager.cli.running import install_fast_loop
+from loadmanager.cli.service_runner import install_fast_loop
 
 FEW, MANY = 1_000, 10_000
 SILENT = 200

@@ -21,20 +21,20 @@ import psutil
 from measure import Measured, show
 from pyspark.sql import SparkSession
 
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.load import BrokerReport
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import Registration
-from loadmanager.core.recordable import recordable
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.model.load import BrokerReport
+from loadmanager.core.model.recordable import recordable
+from loadmanager.history.entry_rows import Report
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
-from loadmanager.history.rows import Report
 from loadmanager.history.writer import HistoryWriter
+from loadmanager.lab.whatif.recorded_ranges import read_range
 from loadmanager.pipeline.ranges import RangesOfSpark
 from loadmanager.pipeline.session import spark_session
 from loadmanager.pipeline.whatif import WhatIfPlan, plan, play
 from loadmanager.pipeline.whatif_file import parse_whatif
-from loadmanager.whatif.ranges import read_range
 
 BROKERS, BUNDLES_OF_EACH, MINUTES, STEP_S = 30, 20, 240, 10
 CORES, SCENARIOS, ROUNDS = 2, 8, 3

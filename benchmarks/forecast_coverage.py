@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from loadmanager.core.load import FloatArray
+from loadmanager.core.model.load import FloatArray
 from loadmanager.history.files import HOUR_MS
 from loadmanager.pipeline.forecast.backtest import HORIZONS, first_ahead, forecast, judge
 from loadmanager.pipeline.forecast.intervals import covered

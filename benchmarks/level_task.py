@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmanager.core.level.load import Loads, level_of
-from loadmanager.core.level.task import Found, Task
-from loadmanager.core.load import METRICS, FloatArray, RowArray
+from loadmanager.core.model.load import METRICS, FloatArray, RowArray
+from loadmanager.core.strategies.level.level_load import Loads, level_of
+from loadmanager.core.strategies.level.search_task import Found, Task
 
 
 def a_task(need: FloatArray, per_need: FloatArray, owner: RowArray, target: float) -> Task:

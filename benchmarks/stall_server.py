@@ -12,26 +12,26 @@ from pathlib import Path
 import numpy as np
 from aiohttp import web
 
-from loadmanager.calling import NOBODY
-from loadmanager.cli.running import install_fast_loop, keep_pauses_short, write_ready_file
+from loadmanager.cli.service_runner import install_fast_loop, keep_pauses_short, write_ready_file
 from loadmanager.config import Settings
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.hashing import HashFunction
-from loadmanager.core.names import BrokerId, NamespaceName
-from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState, Registration
-from loadmanager.core.plan import Unload, Verdict
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.names import BrokerId, NamespaceName
+from loadmanager.core.domain.ownership import NamespaceState, Ownership, OwnershipState, Registration
+from loadmanager.core.domain.plan import Unload, Verdict
 from loadmanager.http.app import make_app
-from loadmanager.leader.balancing.shedding import SheddingLoop
-from loadmanager.leader.carrying_out.executor import Batch, Executor, ExecutorSettings
-from loadmanager.leader.carrying_out.owners import AgentOwners
-from loadmanager.leader.service import Node
-from loadmanager.observability import configure_logging
-from loadmanager.serving import ServerLimits, serve_within
+from loadmanager.leader.execution.executor import Batch, Executor, ExecutorSettings
+from loadmanager.leader.execution.owner_calls import AgentOwners
+from loadmanager.leader.loops.shedding_loop import SheddingLoop
+from loadmanager.leader.node import Node
+from loadmanager.net.http_client import NOBODY
+from loadmanager.net.http_server import ServerLimits, serve_within
 from loadmanager.store import paths
-from loadmanager.store.base import Create, Put
-from loadmanager.store.memory import MemoryCluster, MemoryStore
+from loadmanager.store.memory_store import MemoryCluster, MemoryStore
+from loadmanager.store.metadata_store import Create, Put
+from loadmanager.util.logging import configure_logging
 from loadmanager.wire.broker_data import LocalBrokerData, encode_local_broker_data
-from loadmanager.wire.records import encode_namespace
+from loadmanager.wire.store_records import encode_namespace
 
 BROKERS = 1_000
 NAMESPACES = 1_000

@@ -12,21 +12,21 @@ from pathlib import Path
 
 from aiohttp import web
 
-from loadmanager.cli.running import install_fast_loop, keep_pauses_short, write_ready_file
+from loadmanager.cli.service_runner import install_fast_loop, keep_pauses_short, write_ready_file
 from loadmanager.config import Settings
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.names import BrokerId, NamespaceName
-from loadmanager.core.ownership import NamespaceState, Registration, Stamp, assign, complete, release
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.names import BrokerId, NamespaceName
+from loadmanager.core.domain.ownership import NamespaceState, Registration, Stamp, assign, complete, release
 from loadmanager.http.app import make_app
-from loadmanager.http.events import event_stream, frame_of
-from loadmanager.leader.service import Node
-from loadmanager.observability import configure_logging
-from loadmanager.serving import ServerLimits, listen_on, serve_within
+from loadmanager.http.server_sent_events import event_stream, frame_of
+from loadmanager.leader.node import Node
+from loadmanager.net.http_server import ServerLimits, listen_on, serve_within
 from loadmanager.store import paths
-from loadmanager.store.base import Create, Put
-from loadmanager.store.memory import MemoryCluster, MemoryStore
+from loadmanager.store.memory_store import MemoryCluster, MemoryStore
+from loadmanager.store.metadata_store import Create, Put
+from loadmanager.util.logging import configure_logging
 from loadmanager.wire.broker_data import LocalBrokerData, encode_local_broker_data
-from loadmanager.wire.records import LeaderRecord, encode_namespace
+from loadmanager.wire.store_records import LeaderRecord, encode_namespace
 
 BROKERS = 16
 BUNDLES = {"tenant/watched": 64, "tenant/large": 4_096}

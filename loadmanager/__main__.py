@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from loadmanager.extras import how_to_install
+from loadmanager.util.optional_dependencies import how_to_install
 
 
 def main() -> None:

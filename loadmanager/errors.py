@@ -1,7 +1,7 @@
 """Errors at the edges of the service, each named for the situation it reports.
 
-The pure core raises its own (`loadmanager.core.names.InvalidNameError` and the like); expected refusals, such as a
-stale step of a plan, are return values and not errors.
+The pure core raises its own (`loadmanager.core.domain.names.InvalidNameError` and the like); expected refusals, such as
+a stale step of a plan, are return values and not errors.
 """
 
 from __future__ import annotations

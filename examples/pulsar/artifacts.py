@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from examples.pulsar.progress import Say
-from loadmanager.embedded.jvm import CHOICE_VARIABLE, MIN_JAVA_VERSION, get_java
 from loadmanager.errors import EmbeddedServerError, LoadManagerError
+from loadmanager.util.jvm import CHOICE_VARIABLE, MIN_JAVA_VERSION, get_java
 
 VERSION = "4.0.1"
 CACHE_VARIABLE = "LOADMANAGER_PULSAR_CACHE"

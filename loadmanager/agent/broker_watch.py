@@ -20,15 +20,15 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from loadmanager.agent.broker import BrokerClient
+from loadmanager.agent.agent_metrics import AgentMetrics
 from loadmanager.agent.bundle_stats import OpenTopicLoad, topic_loads
 from loadmanager.agent.grants import Grants
-from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.presence import BrokerProcess
-from loadmanager.agent.stuck import StuckDetector
-from loadmanager.calling import PeerUnavailableError
+from loadmanager.agent.stuck_detector import StuckDetector
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire.http import BrokerStats
+from loadmanager.net.broker_client import BrokerClient
+from loadmanager.net.http_client import PeerUnavailableError
+from loadmanager.wire.http_bodies import BrokerStats
 
 log = structlog.get_logger(__name__)
 

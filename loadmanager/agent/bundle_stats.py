@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from loadmanager.agent.host_usage import Traffic
-from loadmanager.core.names import InvalidNameError, TopicName
+from loadmanager.core.domain.names import InvalidNameError, TopicName
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.broker_data import NamespaceBundleStats
-from loadmanager.wire.http import BrokerStats, TopicStats
+from loadmanager.wire.http_bodies import BrokerStats, TopicStats
 
 _HIGHEST_COUNT = 2**62
 """Counters above this are garbage: at 100 Gbit/s, 2^62 bytes are twelve years of one topic."""

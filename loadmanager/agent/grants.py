@@ -44,9 +44,9 @@ import enum
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
-from loadmanager.core.hashing import HashFunction, topic_hash
-from loadmanager.core.names import BrokerId, BundleName, BundleRange, NamespaceName, TopicName
-from loadmanager.core.ownership import OwnershipState, Registration
+from loadmanager.core.domain.hashing import HashFunction, topic_hash
+from loadmanager.core.domain.names import BrokerId, BundleName, BundleRange, NamespaceName, TopicName
+from loadmanager.core.domain.ownership import OwnershipState, Registration
 
 
 class GrantVerdict(enum.StrEnum):

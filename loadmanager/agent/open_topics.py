@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 import structlog
 
 from loadmanager.agent.bundle_stats import OpenTopicLoad
-from loadmanager.agent.namespaces import NamespaceCache
-from loadmanager.core.bundles import NamespaceBundles
-from loadmanager.core.hashing import topic_hash
-from loadmanager.core.names import BundleName, NamespaceName
+from loadmanager.agent.namespace_cache import NamespaceCache
+from loadmanager.core.domain.bundles import NamespaceBundles
+from loadmanager.core.domain.hashing import topic_hash
+from loadmanager.core.domain.names import BundleName, NamespaceName
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire.http import OpenTopic, TopicsAnswer
+from loadmanager.wire.http_bodies import OpenTopic, TopicsAnswer
 
 log = structlog.get_logger(__name__)
 

@@ -55,8 +55,8 @@ import math
 from dataclasses import dataclass, field
 
 from loadmanager.agent.lease import Leases
-from loadmanager.core.saying import Say
-from loadmanager.store.base import Znode
+from loadmanager.core.domain.log_message import Say
+from loadmanager.store.metadata_store import Znode
 
 _RETRY_S = 0.5
 _LOOK_AGAIN_S = 5.0

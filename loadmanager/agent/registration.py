@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from loadmanager.agent.agent_metrics import AgentMetrics
 from loadmanager.agent.grants import Grants
 from loadmanager.agent.lease import Leases
-from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.presence import (
     BrokerProcess,
     CloseTopics,
@@ -38,12 +38,12 @@ from loadmanager.agent.presence import (
     Work,
     Wrote,
 )
-from loadmanager.core.leading.machine import do_all
-from loadmanager.core.saying import Say
+from loadmanager.core.domain.log_message import Say
+from loadmanager.core.protocol.state_machine import do_all
 from loadmanager.errors import InvalidRecordError, StoreError, TransactionFailedError, ZnodeTooLargeError
-from loadmanager.liveness import Life
-from loadmanager.store import base, codec, paths
-from loadmanager.store.base import MetadataStore, SessionState, Znode
+from loadmanager.net.liveness import Life
+from loadmanager.store import metadata_store, paths, znode_codec
+from loadmanager.store.metadata_store import MetadataStore, SessionState, Znode
 from loadmanager.wire.broker_data import AGENT_PROTOCOL, decode_local_broker_data
 
 log = structlog.get_logger(__name__)
@@ -165,7 +165,7 @@ class Registrar:
         held = self._presence.registered
         if held is None:
             raise StoreError("the broker is not registered")
-        put = base.Put(self._path, record, held.version)
+        put = metadata_store.Put(self._path, record, held.version)
         try:
             (version,) = await self._store.commit([put], session_id=held.session_id)
         except ZnodeTooLargeError:
@@ -214,16 +214,16 @@ class Registrar:
                 return Made(znode, self._maker_of(znode))
             case Create(session_id):
                 await self._store.ensure_path(paths.BROKERS)  # a store that was wiped has lost it
-                create = base.Create(self._path, await self._first_record(), ephemeral=True)
+                create = metadata_store.Create(self._path, await self._first_record(), ephemeral=True)
                 await self._store.commit([create], session_id=session_id)
                 return PresenceSignal.CREATED
             case Delete(version, session_id):
-                await self._store.commit([base.Delete(self._path, version)], session_id=session_id)
+                await self._store.commit([metadata_store.Delete(self._path, version)], session_id=session_id)
                 return PresenceSignal.DELETED
 
     def _maker_of(self, znode: Znode) -> Maker | None:
         try:
-            record = decode_local_broker_data(codec.decode(znode.data, self._path), self._path)
+            record = decode_local_broker_data(znode_codec.decode(znode.data, self._path), self._path)
         except InvalidRecordError as error:
             self._metrics.garbage.labels("registration").inc()
             log.warning("leftover_znode_unreadable", error=str(error))

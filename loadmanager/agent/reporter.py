@@ -11,19 +11,19 @@ from typing import cast
 
 import structlog
 
+from loadmanager.agent.agent_metrics import AgentMetrics
 from loadmanager.agent.broker_watch import BrokerWatch
 from loadmanager.agent.bundle_stats import bundle_loads
 from loadmanager.agent.host_usage import HostUsage, Resource
-from loadmanager.agent.metrics import AgentMetrics
-from loadmanager.agent.namespaces import NamespaceCache
+from loadmanager.agent.namespace_cache import NamespaceCache
 from loadmanager.agent.registration import Registrar
 from loadmanager.config import AgentSettings
-from loadmanager.core.health import has_changed
-from loadmanager.core.reasons import ReportReason
-from loadmanager.core.reporting import ReportDue, ReportFigures, report_due
-from loadmanager.core.resources import UsedResources
+from loadmanager.core.domain.reasons import ReportReason
+from loadmanager.core.domain.resources import UsedResources
+from loadmanager.core.model.broker_health import has_changed
+from loadmanager.core.model.report_rule import ReportDue, ReportFigures, report_due
 from loadmanager.errors import StoreError
-from loadmanager.store import codec
+from loadmanager.store import znode_codec
 from loadmanager.wire.broker_data import (
     AGENT_PROTOCOL,
     HealthData,
@@ -34,7 +34,7 @@ from loadmanager.wire.broker_data import (
     health_of,
     load_and_usage_of,
 )
-from loadmanager.wire.http import HealthStats
+from loadmanager.wire.http_bodies import HealthStats
 
 log = structlog.get_logger(__name__)
 
@@ -279,7 +279,7 @@ class Reporter:
 
 def pack_report(record: LocalBrokerData) -> bytes:
     """The record as a znode. A thread's work: of many bundles it takes long."""
-    return codec.pack_rounded(lambda digits: encode_local_broker_data(record, digits))
+    return znode_codec.pack_rounded(lambda digits: encode_local_broker_data(record, digits))
 
 
 def _wire(resource: Resource) -> ResourceUsage:

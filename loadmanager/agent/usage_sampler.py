@@ -20,14 +20,14 @@ from collections.abc import Callable
 import structlog
 from yarl import URL
 
+from loadmanager.agent.agent_metrics import AgentMetrics
 from loadmanager.agent.broker_watch import BrokerWatch
 from loadmanager.agent.bundle_stats import traffic
 from loadmanager.agent.host_readings import Roots, find_limits, is_in_container, read_host, read_process
 from loadmanager.agent.host_usage import HostReading, HostUsage, usage_between, why_bandwidth_is_unknown
-from loadmanager.agent.metrics import AgentMetrics
-from loadmanager.agent.peers import listens_at
 from loadmanager.agent.presence import BrokerProcess
 from loadmanager.config import AgentSettings
+from loadmanager.net.peer_process import listens_at
 
 log = structlog.get_logger(__name__)
 

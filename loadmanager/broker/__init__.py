@@ -1,10 +1,10 @@
 """A broker's kit: what keeps the contract of docs/broker-contract.md for a broker that is written in Python."""
 
-from loadmanager.extras import naming_extra
+from loadmanager.util.optional_dependencies import naming_extra
 
 try:
+    from loadmanager.broker.broker_host import Hosting
     from loadmanager.broker.contract import CloseReason, Refusal
-    from loadmanager.broker.hosting import Hosting
     from loadmanager.broker.topic import Closing, Health, RefusedError, Topic
 except ModuleNotFoundError as error:
     raise naming_extra(error, "broker") from None

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from loadmanager.broker.bodies import read
+from loadmanager.broker.bounded_bodies import read
 
 _MOST_BYTES = 64 << 20
 """An unload names all topics of a bundle that may be open. The list is whole, or of no use: so it is read whatever an

@@ -14,8 +14,8 @@ from typing import Annotated
 import typer
 
 from loadmanager import __version__
-from loadmanager.cli.lacking import LACKING, find_module, module_of, or_how_to_install
-from loadmanager.cli.output import replace_unencodable
+from loadmanager.cli.missing_extras import LACKING, find_module, module_of, or_how_to_install
+from loadmanager.cli.text.output import replace_unencodable
 
 COMMANDS = (
     "serve",

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
-from loadmanager.auth.gate import Gate
 from loadmanager.cli.pulsar_files import ConfEntry, read_entries
-from loadmanager.cli.running import store_of
+from loadmanager.cli.service_runner import store_of
 from loadmanager.config import AgentSettings, Settings, TlsSettings, settings_of, with_overrides
-from loadmanager.config.base import is_secret
-from loadmanager.core.settings import AS_PULSAR
-from loadmanager.decide.settings import LEGACY_WEIGHTS
+from loadmanager.config.settings_base import is_secret
+from loadmanager.core.domain.settings import AS_PULSAR
 from loadmanager.errors import ConfigurationError
+from loadmanager.lab.decide.decision_settings import LEGACY_WEIGHTS
+from loadmanager.net.auth.gate import Gate
 
 _OTHER_STORE = re.compile(r"(?!zk:)[a-z][a-z0-9+-]*:(?!\d)")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from loadmanager.config.base import without_password
+from loadmanager.config.settings_base import without_password
 from loadmanager.errors import ConfigurationError, HistoryError
 from loadmanager.history.files import Directory
-from loadmanager.history.schemas import TABLES
+from loadmanager.history.table_schemas import TABLES
 
 _SUMMARY = "summary.json"
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"

@@ -2,11 +2,11 @@
 more (the extra `client`).
 """
 
-from loadmanager.extras import naming_extra
+from loadmanager.util.optional_dependencies import naming_extra
 
 try:
-    from loadmanager.client.blocking import BlockingLookupClient
-    from loadmanager.client.client import LookupClient
+    from loadmanager.client.blocking_client import BlockingLookupClient
+    from loadmanager.client.lookup_client import LookupClient
     from loadmanager.client.owner import Owner
 except ModuleNotFoundError as error:
     raise naming_extra(error, "client") from None

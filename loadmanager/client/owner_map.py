@@ -1,7 +1,7 @@
 """Who owns what, as nodes push it, and what follows from it for a topic.
 
-A passive machine, as `loadmanager.core.leading.moves` is: no loop, clock, chance, input or output. Of each namespace
-that is followed it knows what a node has pushed:
+A passive machine, as `loadmanager.core.protocol.move_machine` is: no loop, clock, chance, input or output. Of each
+namespace that is followed it knows what a node has pushed:
 
     event      if                                                         then
     -----      --                                                         ----
@@ -29,11 +29,11 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from loadmanager.client.kept import Kept
+from loadmanager.client.bundle_places import Place, PushedBundles
+from loadmanager.client.lru_cache import Kept
 from loadmanager.client.owner import Owner
-from loadmanager.client.places import Place, PushedBundles
-from loadmanager.client.pushed import News, Pushed, StreamEvent, parse_change, parse_gone, parse_snapshot
-from loadmanager.core.names import DOMAINS, InvalidNameError, TopicName, check_local_name
+from loadmanager.client.push_events import News, Pushed, StreamEvent, parse_change, parse_gone, parse_snapshot
+from loadmanager.core.domain.names import DOMAINS, InvalidNameError, TopicName, check_local_name
 from loadmanager.errors import InvalidRecordError
 
 BEHIND_S = 10.0

@@ -9,12 +9,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from loadmanager.config.agent import AgentSettings
-from loadmanager.config.auth import AuthSettings
-from loadmanager.config.base import ENVIRONMENT_PREFIX
-from loadmanager.config.loading import load_settings
-from loadmanager.config.rendering import render_fields, render_yaml
-from loadmanager.config.shared import (
+from loadmanager.config.agent_settings import AgentSettings
+from loadmanager.config.auth_settings import AuthSettings
+from loadmanager.config.settings_base import ENVIRONMENT_PREFIX
+from loadmanager.config.settings_loader import load_settings
+from loadmanager.config.settings_yaml import render_fields, render_yaml
+from loadmanager.config.shared_settings import (
     AuditSettings,
     HttpSettings,
     SessionSettings,
@@ -22,11 +22,11 @@ from loadmanager.config.shared import (
     TracingSettings,
     zookeeper_parts,
 )
-from loadmanager.config.tls import TlsSettings
+from loadmanager.config.tls_settings import TlsSettings
 
 if TYPE_CHECKING:
-    from loadmanager.config.beside import BesideSettings
-    from loadmanager.config.dynamic import (
+    from loadmanager.config.beside_settings import BesideSettings
+    from loadmanager.config.dynamic_settings import (
         NEEDS_RESTART,
         dynamic_keys,
         settings_of,
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
         values_as_text,
         with_overrides,
     )
-    from loadmanager.config.node import Settings
+    from loadmanager.config.node_settings import Settings
 
-_OF_NODES = {"BesideSettings": "beside", "Settings": "node"} | dict.fromkeys(
-    ("NEEDS_RESTART", "dynamic_keys", "settings_of", "text_of", "values_as_text", "with_overrides"), "dynamic"
+_OF_NODES = {"BesideSettings": "beside_settings", "Settings": "node_settings"} | dict.fromkeys(
+    ("NEEDS_RESTART", "dynamic_keys", "settings_of", "text_of", "values_as_text", "with_overrides"), "dynamic_settings"
 )
 """By module what is imported when somebody asks for it: it needs packages that an agent is installed without."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from loadmanager.config.node import Settings
-from loadmanager.config.rendering import render_fields
+from loadmanager.config.node_settings import Settings
+from loadmanager.config.settings_yaml import render_fields
 
 SMALL_FLEET: Mapping[str, tuple[Any, str]] = {
     "load_balancer_load_shedding_strategy": (

@@ -25,7 +25,7 @@ from loadmanager.errors import HistoryFileError
 from loadmanager.history.files import HOUR_MS, Directory, HistoryFile, compacted_path_of
 from loadmanager.history.gaps import IMPORTED
 from loadmanager.history.reader import History, times_in
-from loadmanager.history.schemas import TABLES
+from loadmanager.history.table_schemas import TABLES
 
 log = structlog.get_logger(__name__)
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from loadmanager.errors import HistoryError, HistoryFileError
-from loadmanager.history.schemas import TABLES
+from loadmanager.history.table_schemas import TABLES
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -145,7 +145,7 @@ class Directory:
         try:
             filesystem, root = fs.FileSystem.from_uri(_with_defaults(re.sub("^s3a:", "s3:", url)))
         except (pa.ArrowException, OSError, ValueError) as error:
-            from loadmanager.config.base import without_password  # noqa: PLC0415 - Spark's workers have no settings
+            from loadmanager.config.settings_base import without_password  # noqa: PLC0415 - Spark's workers have no settings
 
             raise HistoryError(
                 f"history {without_password(url)}: {without_password(str(error))}; expected a directory, or a URL such"

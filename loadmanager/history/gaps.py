@@ -15,7 +15,7 @@ import orjson
 from loadmanager.errors import HistoryError, HistoryFileError
 from loadmanager.history.files import SINCE_KEY, HistoryFile
 from loadmanager.history.reader import History, OnFault
-from loadmanager.history.schemas import EVENTS, TABLES
+from loadmanager.history.table_schemas import EVENTS, TABLES
 
 TERM_BEGAN, TERM_ENDED, GAP = MARKS = "term_began", "term_ended", "gap"
 

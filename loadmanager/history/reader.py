@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from loadmanager.core.load import METRICS, RESOURCES, THROUGHPUT_IN, BrokerReport, FloatArray
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import Registration
-from loadmanager.core.recordable import RATE_STEPS_PER_UNIT
-from loadmanager.core.resources import HealthFigures
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.resources import HealthFigures
+from loadmanager.core.model.load import METRICS, RESOURCES, THROUGHPUT_IN, BrokerReport, FloatArray
+from loadmanager.core.model.recordable import RATE_STEPS_PER_UNIT
 from loadmanager.errors import HistoryError, HistoryFileError
 from loadmanager.history.files import Directory, HistoryFile
-from loadmanager.history.schemas import (
+from loadmanager.history.table_schemas import (
     BROKER_REPORTS,
     BUNDLE_REPORTS,
     HEALTH_COLUMNS,

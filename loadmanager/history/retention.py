@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import structlog
 
 from loadmanager.history.files import HOUR_MS, Directory, HistoryFile
-from loadmanager.history.schemas import TABLES
+from loadmanager.history.table_schemas import TABLES
 
 log = structlog.get_logger(__name__)
 

@@ -19,12 +19,12 @@ import structlog
 
 from loadmanager.errors import HistoryError
 from loadmanager.history.compaction import Compacted, Compaction
+from loadmanager.history.entry_rows import Entry, Event, Placed
 from loadmanager.history.files import Directory
 from loadmanager.history.gaps import GAP, TERM_BEGAN, TERM_ENDED, End, find_end, missing_before
-from loadmanager.history.packing import PackedFile, pack_entries
 from loadmanager.history.reader import History
 from loadmanager.history.retention import Retention
-from loadmanager.history.rows import Entry, Event, Placed
+from loadmanager.history.row_packer import PackedFile, pack_entries
 
 log = structlog.get_logger(__name__)
 

@@ -7,49 +7,49 @@ from collections.abc import AsyncIterator, Sequence
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from loadmanager.auth.gate import Gate
-from loadmanager.beside.port import BesidePort
-from loadmanager.calling import Caller, HttpClient
 from loadmanager.config import BesideSettings, Settings
-from loadmanager.http.admin import AdminHandlers
-from loadmanager.http.anti_affinity import AntiAffinityHandlers
-from loadmanager.http.audit import AuditHandlers
-from loadmanager.http.beside import BesideHandlers
-from loadmanager.http.broker_stats import BrokerStatsHandlers
-from loadmanager.http.brokers import BrokerHandlers
-from loadmanager.http.bundles import BundleHandlers
-from loadmanager.http.configuration import ConfigurationHandlers
-from loadmanager.http.controls import ControlHandlers
-from loadmanager.http.draining import DrainingHandlers
-from loadmanager.http.explain import ExplainHandlers
-from loadmanager.http.forwarding import Forwarder
-from loadmanager.http.health import HealthHandlers
-from loadmanager.http.laid_down import LaidDownHandlers
-from loadmanager.http.learned import LearnedHandlers
-from loadmanager.http.live import LiveHandlers
-from loadmanager.http.lives import LifeHandlers
-from loadmanager.http.loadbalance import LoadBalanceHandlers
-from loadmanager.http.lookup import LookupHandlers
-from loadmanager.http.lookups import ManyLookupHandlers
-from loadmanager.http.metrics import LookupMetrics, WatchMetrics
+from loadmanager.http.anti_affinity_routes import AntiAffinityHandlers
+from loadmanager.http.audit_routes import AuditHandlers
+from loadmanager.http.batch_lookup_routes import ManyLookupHandlers
+from loadmanager.http.broker_routes import BrokerHandlers
+from loadmanager.http.broker_stats_routes import BrokerStatsHandlers
+from loadmanager.http.bundle_routes import BundleHandlers
+from loadmanager.http.configuration_routes import ConfigurationHandlers
+from loadmanager.http.control_routes import ControlHandlers
+from loadmanager.http.decision_routes import LoadBalanceHandlers
+from loadmanager.http.drain_routes import DrainingHandlers
+from loadmanager.http.explain_routes import ExplainHandlers
+from loadmanager.http.fast_lookup import QuickLookups
+from loadmanager.http.fleet_routes import LiveHandlers
+from loadmanager.http.health_routes import HealthHandlers
+from loadmanager.http.import_routes import LaidDownHandlers
+from loadmanager.http.leader_proxy import Forwarder
+from loadmanager.http.learned_routes import LearnedHandlers
+from loadmanager.http.lineage_routes import LifeHandlers
+from loadmanager.http.lookup_routes import LookupHandlers
+from loadmanager.http.metrics_text import LookupMetrics, WatchMetrics
+from loadmanager.http.namespace_routes import AdminHandlers
 from loadmanager.http.openapi import OpenApiHandlers, Operation
-from loadmanager.http.ops import OpsHandlers
-from loadmanager.http.ownership import OwnershipHandlers
-from loadmanager.http.page import PageHandlers
-from loadmanager.http.plans import PlanHandlers
-from loadmanager.http.policies import PolicyHandlers
-from loadmanager.http.quick import QuickLookups
+from loadmanager.http.ownership_routes import OwnershipHandlers
+from loadmanager.http.page_routes import PageHandlers
+from loadmanager.http.plan_routes import PlanHandlers
+from loadmanager.http.policy_routes import PolicyHandlers
+from loadmanager.http.probe_routes import OpsHandlers
+from loadmanager.http.pulsar_routes import BesideHandlers
 from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
-from loadmanager.http.term import TermHandlers
-from loadmanager.http.timeline import TimelineHandlers
-from loadmanager.http.watch import WatchHandlers
-from loadmanager.leader.port import BalancingPort, LeadershipPort, NodePort
-from loadmanager.process_metrics import add_process_metrics
-from loadmanager.request_ids import name_answer
-from loadmanager.room import BodyRoom
-from loadmanager.serving import QUICK, Quick, with_trailing_slashes
-from loadmanager.tls import ServerTls, TlsMetrics
-from loadmanager.tracing import OFF
+from loadmanager.http.term_routes import TermHandlers
+from loadmanager.http.timeline_routes import TimelineHandlers
+from loadmanager.http.watch_routes import WatchHandlers
+from loadmanager.leader.node_port import BalancingPort, LeadershipPort, NodePort
+from loadmanager.net.auth.gate import Gate
+from loadmanager.net.body_limit import BodyRoom
+from loadmanager.net.http_client import Caller, HttpClient
+from loadmanager.net.http_server import QUICK, Quick, with_trailing_slashes
+from loadmanager.net.request_ids import name_answer
+from loadmanager.net.tls_contexts import ServerTls, TlsMetrics
+from loadmanager.net.tracing import OFF
+from loadmanager.pulsar.pulsar_port import BesidePort
+from loadmanager.util.process_metrics import add_process_metrics
 
 _CONNECTIONS_TO_LEADER = 512
 _ASK_PULSAR = (

@@ -19,17 +19,17 @@ from aiohttp.typedefs import Handler
 from pydantic import TypeAdapter
 
 from loadmanager import __version__
-from loadmanager.auth.gate import Gate
-from loadmanager.auth.roles import Role
 from loadmanager.errors import BadRequestError
-from loadmanager.http.auditing import audited
-from loadmanager.http.foreign_pages import refuse_foreign_page
-from loadmanager.http.forwarding import IS_QUESTION
+from loadmanager.http.audit_middleware import audited
+from loadmanager.http.cross_origin import refuse_foreign_page
+from loadmanager.http.leader_proxy import IS_QUESTION
 from loadmanager.http.responses import guarded, json_bytes
-from loadmanager.leader.port import AuditPort
-from loadmanager.room import SMALL_BYTES, BodyRoom
-from loadmanager.tracing import OFF, Tracing
-from loadmanager.wire.http import Problem
+from loadmanager.leader.node_port import AuditPort
+from loadmanager.net.auth.gate import Gate
+from loadmanager.net.auth.roles import Role
+from loadmanager.net.body_limit import SMALL_BYTES, BodyRoom
+from loadmanager.net.tracing import OFF, Tracing
+from loadmanager.wire.http_bodies import Problem
 
 PATH = "/loadbalance/v1/openapi.json"
 

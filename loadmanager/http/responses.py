@@ -10,9 +10,9 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from loadmanager.core.bundles import BoundariesError
-from loadmanager.core.names import InvalidNameError
-from loadmanager.core.ownership import IllegalTransitionError
+from loadmanager.core.domain.bundles import BoundariesError
+from loadmanager.core.domain.names import InvalidNameError
+from loadmanager.core.domain.ownership import IllegalTransitionError
 from loadmanager.errors import (
     BadRequestError,
     BodyTooLargeError,
@@ -43,8 +43,8 @@ from loadmanager.errors import (
     UnloadFailedError,
     ZnodeTooLargeError,
 )
-from loadmanager.serving import unreadable
-from loadmanager.wire.http import NOT_LEADER_HEADER
+from loadmanager.net.http_server import unreadable
+from loadmanager.wire.http_bodies import NOT_LEADER_HEADER
 
 log = structlog.get_logger(__name__)
 

@@ -21,12 +21,12 @@ import structlog
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
-from loadmanager.core.names import BrokerId
+from loadmanager.core.domain.names import BrokerId
 from loadmanager.errors import LoadManagerError
-from loadmanager.http.events import NOTHING_NEW
-from loadmanager.http.metrics import WatchMetrics
+from loadmanager.http.metrics_text import WatchMetrics
+from loadmanager.http.server_sent_events import NOTHING_NEW
 from loadmanager.http.watch_sheet import Sheet, chunk_of
-from loadmanager.leader.port import PicturePort
+from loadmanager.leader.node_port import PicturePort
 
 log = structlog.get_logger(__name__)
 

@@ -19,10 +19,10 @@ from typing import Any
 import mmh3
 import orjson
 
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import Ownership, OwnershipState, Registration
-from loadmanager.http.events import frame_of
-from loadmanager.leader.port import BrokerPort, RecordPort
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration
+from loadmanager.http.server_sent_events import frame_of
+from loadmanager.leader.node_port import BrokerPort, RecordPort
 
 STEPS_KEPT = 256
 """Whoever is further behind gets the whole namespace."""

@@ -10,9 +10,8 @@ from typing import Any
 
 import structlog
 
-from loadmanager import __version__, clock
-from loadmanager.calling import Caller
-from loadmanager.core.leadership import StepDownReason, Term
+from loadmanager import __version__
+from loadmanager.core.protocol.leadership import StepDownReason, Term
 from loadmanager.errors import (
     NoLeaderError,
     NotLeaderError,
@@ -20,14 +19,16 @@ from loadmanager.errors import (
     OutdatedViewError,
     StoreUnavailableError,
 )
-from loadmanager.leader.picture.view import ClusterView
-from loadmanager.leader.registering import NodeRegistrar
-from loadmanager.leader.term.election import Election
-from loadmanager.leader.vigil import VigilKeeper
-from loadmanager.liveness import Life
+from loadmanager.leader.election.campaign import Election
+from loadmanager.leader.election.leader_watch import VigilKeeper
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.node_registration import NodeRegistrar
+from loadmanager.net.http_client import Caller
+from loadmanager.net.liveness import Life
 from loadmanager.store import paths
-from loadmanager.store.base import MetadataStore, SessionState
-from loadmanager.wire.records import LeaderRecord, NodeRecord
+from loadmanager.store.metadata_store import MetadataStore, SessionState
+from loadmanager.util import clock
+from loadmanager.wire.store_records import LeaderRecord, NodeRecord
 
 log = structlog.get_logger(__name__)
 

@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Mapping
 import orjson
 import structlog
 
-from loadmanager.core.load import BundleAverages
-from loadmanager.core.names import BrokerId
-from loadmanager.core.planner import State
-from loadmanager.core.state import as_json
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.model.load import BundleAverages
+from loadmanager.core.planning.planner import State
+from loadmanager.core.planning.strategy_memory import as_json
 from loadmanager.errors import (
     AccessDeniedError,
     InvalidRecordError,
@@ -24,15 +24,15 @@ from loadmanager.errors import (
     TransactionFailedError,
     ZnodeTooLargeError,
 )
-from loadmanager.leader.deciding.desk import MINUTE_S, Desk
-from loadmanager.leader.picture.live_settings import LiveSettings
-from loadmanager.leader.picture.view import ClusterView
-from loadmanager.leader.term.election import Election
-from loadmanager.leader.term.ledger import MAX_TRANSACTION_BYTES, MAX_TRANSACTION_RECORDS
+from loadmanager.leader.election.campaign import Election
+from loadmanager.leader.election.ownership_ledger import MAX_TRANSACTION_BYTES, MAX_TRANSACTION_RECORDS
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.live_settings import LiveSettings
+from loadmanager.leader.planning.planner_service import MINUTE_S, Desk
 from loadmanager.store import paths
-from loadmanager.store.base import MAX_ZNODE_BYTES, Check, Create, Delete, MetadataStore, Op, Put
-from loadmanager.store.codec import decode, pack, pack_rounded
-from loadmanager.wire.averages import TimeAverageBrokerData, encode_bundle_data
+from loadmanager.store.metadata_store import MAX_ZNODE_BYTES, Check, Create, Delete, MetadataStore, Op, Put
+from loadmanager.store.znode_codec import decode, pack, pack_rounded
+from loadmanager.wire.average_records import TimeAverageBrokerData, encode_bundle_data
 from loadmanager.wire.strategy_state import StrategyStateRecord, parse_strategy_state
 
 log = structlog.get_logger(__name__)

@@ -17,9 +17,7 @@ import pandas as pd
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
-from loadmanager.core.load import RATED
-from loadmanager.core.merging import MergeCandidate, find_merges
-from loadmanager.core.names import (
+from loadmanager.core.domain.names import (
     HASH_SPACE_END,
     BrokerId,
     BundleName,
@@ -28,17 +26,19 @@ from loadmanager.core.names import (
     is_self_test_namespace,
     namespace_of,
 )
-from loadmanager.core.ownership import Registration
-from loadmanager.core.plan import Figure, Verdict
-from loadmanager.core.quality import weighted_resources
-from loadmanager.core.reasons import DoubtReason, Reason, SplitReason
-from loadmanager.core.resources import ResourceWeights
-from loadmanager.core.settings import KEYS, PlannerSettings
-from loadmanager.core.splitting import SPLIT_ALGORITHMS
-from loadmanager.core.splitting.base import MIB
-from loadmanager.core.splitting.finder import Split, SplitCandidate, find_for_modular
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.plan import Figure, Verdict
+from loadmanager.core.domain.reasons import DoubtReason, Reason, SplitReason
+from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.domain.settings import KEYS, PlannerSettings
+from loadmanager.core.model.load import RATED
+from loadmanager.core.model.report_validation import weighted_resources
+from loadmanager.core.strategies.merging import MergeCandidate, find_merges
+from loadmanager.core.strategies.splitting import SPLIT_ALGORITHMS
+from loadmanager.core.strategies.splitting.split_algorithm import MIB
+from loadmanager.core.strategies.splitting.split_finder import Split, SplitCandidate, find_for_modular
 from loadmanager.history.files import DAY_MS
-from loadmanager.history.schemas import RESOURCE_COLUMNS
+from loadmanager.history.table_schemas import RESOURCE_COLUMNS
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.minimum_history import known_hours
 from loadmanager.pipeline.schemas import frame_of

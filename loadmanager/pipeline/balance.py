@@ -11,14 +11,14 @@ import pandas as pd
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from loadmanager.core.churn import AT_AN_OPERATORS_WORD, Memory, noted
-from loadmanager.core.effect import UNEVEN
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import Registration
-from loadmanager.core.repeats import is_again, is_back
-from loadmanager.core.resources import HOT
-from loadmanager.core.settings import PlannerSettings
-from loadmanager.history.schemas import MOVES, ORDER
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.resources import HOT
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD, Memory, noted
+from loadmanager.core.planning.plan_effect import UNEVEN
+from loadmanager.core.planning.repeated_moves import is_again, is_back
+from loadmanager.history.table_schemas import MOVES, ORDER
 from loadmanager.pipeline.datasets import require, schema_of
 from loadmanager.pipeline.step import Step
 from loadmanager.pipeline.windows import SHORTEST_S

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from loadmanager.history.schemas import LOAD_COLUMNS, ORDER
+from loadmanager.history.table_schemas import LOAD_COLUMNS, ORDER
 from loadmanager.pipeline.attribution import BUNDLE, hour_of
 from loadmanager.pipeline.datasets import require
 from loadmanager.pipeline.windows import bundle_name

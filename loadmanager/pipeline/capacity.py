@@ -22,10 +22,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from scipy.stats import theilslopes
 
-from loadmanager.core.load import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, DIRECT_MEMORY, FloatArray, IntArray
-from loadmanager.core.policies import DEFAULT_DOMAIN
+from loadmanager.core.domain.policies import DEFAULT_DOMAIN
+from loadmanager.core.model.load import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, DIRECT_MEMORY, FloatArray, IntArray
 from loadmanager.errors import PipelineError
 from loadmanager.history.files import DAY_MS, HOUR_MS
+from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.pipeline.costs import cost_models, known_cost
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.forecast.models import QUANTILES, drawn_towards, quantiles_of
@@ -33,7 +34,6 @@ from loadmanager.pipeline.minimum_history import KNOWN_HOUR_S, hourly, whole_day
 from loadmanager.pipeline.registered import registered
 from loadmanager.pipeline.schemas import METRICS
 from loadmanager.pipeline.step import NothingToSay, Step
-from loadmanager.sim.cost import CostModel
 
 if TYPE_CHECKING:
     from loadmanager.pipeline.job import JobRun

@@ -22,11 +22,18 @@ from operator import or_
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from loadmanager.core.amounts import MAX_AMOUNT
-from loadmanager.core.names import HASH_SPACE_END
-from loadmanager.core.recordable import MAX_RATE
+from loadmanager.core.domain.amounts import MAX_AMOUNT
+from loadmanager.core.domain.names import HASH_SPACE_END
+from loadmanager.core.model.recordable import MAX_RATE
 from loadmanager.history.files import HOUR_MS, HistoryFile
-from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, LOAD_COLUMNS, ORDER, RESOURCE_COLUMNS, TABLES
+from loadmanager.history.table_schemas import (
+    BROKER_REPORTS,
+    BUNDLE_REPORTS,
+    LOAD_COLUMNS,
+    ORDER,
+    RESOURCE_COLUMNS,
+    TABLES,
+)
 from loadmanager.pipeline.schemas import raw
 
 _RANGE = ("range_lower", "range_upper")

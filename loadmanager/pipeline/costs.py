@@ -21,10 +21,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from scipy.optimize import nnls
 
-from loadmanager.core.load import RESOURCES, BoolArray, FloatArray
-from loadmanager.history.schemas import LOAD_COLUMNS, RESOURCE_COLUMNS
+from loadmanager.core.model.load import RESOURCES, BoolArray, FloatArray
+from loadmanager.history.table_schemas import LOAD_COLUMNS, RESOURCE_COLUMNS
+from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.pipeline.datasets import schema_of
-from loadmanager.sim.cost import CostModel
 
 RESOURCE_NAMES = ("cpu", "memory", "direct_memory", "bandwidth_in", "bandwidth_out")
 PREDICTORS = (*LOAD_COLUMNS, "topics")

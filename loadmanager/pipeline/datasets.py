@@ -17,7 +17,7 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from loadmanager.errors import PipelineError
-from loadmanager.history.schemas import BROKER_REPORTS
+from loadmanager.history.table_schemas import BROKER_REPORTS
 from loadmanager.pipeline.schemas import METRICS, RESOURCES, raw
 
 if TYPE_CHECKING:  # workers use what is here, and no pandas

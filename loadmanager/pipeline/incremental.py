@@ -29,7 +29,7 @@ from loadmanager.errors import HistoryFileError, PipelineError
 from loadmanager.history.compaction import originals_of
 from loadmanager.history.files import DAY_MS, HOUR_MS, Directory, HistoryFile
 from loadmanager.history.reader import History
-from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
+from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
 
 SOURCES = (BROKER_REPORTS, BUNDLE_REPORTS, EVENTS)
 """The tables of the history that are read."""

@@ -14,7 +14,7 @@ from loadmanager.errors import PipelineError
 from loadmanager.history.files import HOUR_MS, Directory
 from loadmanager.history.gaps import TERM_BEGAN, TERM_ENDED
 from loadmanager.history.reader import History
-from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
+from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
 from loadmanager.pipeline import windows as w
 from loadmanager.pipeline.attribution import BUNDLE, FLEET_EVENTS, VALID_MS, carried, hour_of, term_ends, valid_reports
 from loadmanager.pipeline.by_hour import reported_by, totals_compared

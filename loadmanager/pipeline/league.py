@@ -28,8 +28,8 @@ import pandas as pd
 from scipy import stats
 
 from loadmanager.config import Settings, render_fields, settings_of
-from loadmanager.core.evidence import FEWEST_PAIRS, MeanDifference, Shown
-from loadmanager.core.load import FloatArray
+from loadmanager.core.domain.significance import FEWEST_PAIRS, MeanDifference, Shown
+from loadmanager.core.model.load import FloatArray
 from loadmanager.history.files import DAY_MS
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.minimum_history import WHOLE_DAY_HOURS

@@ -6,7 +6,7 @@ import numpy as np
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from loadmanager.core.load import IntArray
+from loadmanager.core.model.load import IntArray
 from loadmanager.history.files import HOUR_MS
 
 KNOWN_HOUR_S = 1800

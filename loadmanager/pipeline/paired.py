@@ -8,8 +8,8 @@ from functools import lru_cache
 import numpy as np
 from scipy import stats
 
-from loadmanager.core.evidence import MeanDifference
-from loadmanager.core.load import FloatArray
+from loadmanager.core.domain.significance import MeanDifference
+from loadmanager.core.model.load import FloatArray
 
 CONFIDENCE = 0.95
 

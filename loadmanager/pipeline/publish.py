@@ -18,14 +18,14 @@ import pandas as pd
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from loadmanager.core.evidence import Shown
-from loadmanager.core.learned import PROFILE_HOURS
+from loadmanager.core.domain.significance import Shown
+from loadmanager.core.model.learned_loads import PROFILE_HOURS
 from loadmanager.errors import PipelineError
 from loadmanager.history.files import HOUR_MS
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.schemas import METRICS
 from loadmanager.pipeline.summary import Summary
-from loadmanager.wire.learned import LearnedData, NamespaceLearned
+from loadmanager.wire.learned_records import LearnedData, NamespaceLearned
 
 MOST_PROFILES = 500
 _MONDAY_HOUR = 72

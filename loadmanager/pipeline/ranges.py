@@ -22,17 +22,17 @@ from pyspark import RDD, StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from loadmanager.core.load import IntArray
-from loadmanager.core.names import BrokerId
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.model.load import IntArray
 from loadmanager.errors import HistoryError, HistoryFileError
 from loadmanager.history.gaps import MARKS, Gap, gaps_in
 from loadmanager.history.reader import History, OnFault
-from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
+from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
+from loadmanager.lab.simulate.initial_fleet import BrokerSpec
+from loadmanager.lab.simulate.recorded_world import HOLD_S, RecordedRange
+from loadmanager.lab.simulate.trial import Trial, figures
+from loadmanager.lab.whatif.recorded_ranges import Stretch, read_range
 from loadmanager.pipeline.source import FORMAT, PERMISSIVE
-from loadmanager.sim.fleet import BrokerSpec
-from loadmanager.sim.recorded import HOLD_S, RecordedRange
-from loadmanager.sim.trial import Trial, figures
-from loadmanager.whatif.ranges import Stretch, read_range
 
 A = TypeVar("A")
 R = TypeVar("R")

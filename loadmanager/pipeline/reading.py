@@ -26,12 +26,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from loadmanager.core.recordable import RATE_STEPS_PER_UNIT
+from loadmanager.core.model.recordable import RATE_STEPS_PER_UNIT
 from loadmanager.errors import HistoryFileError, HistorySchemaError, PipelineError
 from loadmanager.history.compaction import originals_of
 from loadmanager.history.files import Directory, HistoryFile
 from loadmanager.history.reader import History
-from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, RATE, TABLES, version_of
+from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS, RATE, TABLES, version_of
 from loadmanager.pipeline.attribution import hour_of
 from loadmanager.pipeline.cleaning import usable, with_reason
 from loadmanager.pipeline.filesystems import directory_at, url_for_spark

@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from loadmanager.config import Settings, settings_of
+from loadmanager.config.overrides import settings_recorded
 from loadmanager.history.gaps import IMPORTED
-from loadmanager.history.schemas import EVENTS
-from loadmanager.overrides import settings_recorded
+from loadmanager.history.table_schemas import EVENTS
 from loadmanager.pipeline.reading import HistoryTables
-from loadmanager.wire.policies import decode_domains
+from loadmanager.wire.policy_records import decode_domains
 
 _CHECKPOINT, _CONFIGURATION, _POLICIES = "checkpoint", "configuration", "policies"
 _HOURS_FIRST, _TIMES_MORE = 24, 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from loadmanager.history.schemas import KEYS
+from loadmanager.history.table_schemas import KEYS
 from loadmanager.pipeline.attribution import BROKER_GONE, BROKER_REGISTERED, VALID_MS
 
 

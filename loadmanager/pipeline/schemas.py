@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from loadmanager.history.schemas import LOAD_COLUMNS, RATE, RESOURCE_COLUMNS
-from loadmanager.history.schemas import TABLES as HISTORY_TABLES
+from loadmanager.history.table_schemas import LOAD_COLUMNS, RATE, RESOURCE_COLUMNS
+from loadmanager.history.table_schemas import TABLES as HISTORY_TABLES
 
 METRICS = LOAD_COLUMNS
 RESOURCES = tuple(name.removesuffix("_usage") for name in RESOURCE_COLUMNS if name.endswith("_usage"))

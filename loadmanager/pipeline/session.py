@@ -12,12 +12,12 @@ import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from loadmanager.embedded.jvm import get_java, spark_java_home
 from loadmanager.errors import EmbeddedServerError, PipelineError
-from loadmanager.extras import how_to_install
 from loadmanager.history.files import Directory
-from loadmanager.history.schemas import BUNDLE_REPORTS
+from loadmanager.history.table_schemas import BUNDLE_REPORTS
 from loadmanager.pipeline.noise import without_noise
+from loadmanager.util.jvm import get_java, spark_java_home
+from loadmanager.util.optional_dependencies import how_to_install
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

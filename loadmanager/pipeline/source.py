@@ -37,11 +37,11 @@ from pyspark.sql import types as t
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from loadmanager.core.recordable import RATE_STEPS_PER_UNIT
+from loadmanager.core.model.recordable import RATE_STEPS_PER_UNIT
 from loadmanager.errors import HistoryFileError, HistorySchemaError, PipelineError
 from loadmanager.history.files import HOUR_MS, Directory, HistoryFile
 from loadmanager.history.reader import History, rates_of
-from loadmanager.history.schemas import RATE, TABLES, version_of
+from loadmanager.history.table_schemas import RATE, TABLES, version_of
 from loadmanager.pipeline.schemas import raw
 
 FORMAT = "loadmanager"
@@ -93,7 +93,7 @@ class HistoryDataSource(DataSource):
         self.columns = [name.strip() for name in options.get("columns", "").split(",") if name.strip()]
         self.url = options.get("path", "")
         if not self.url or not Directory.of(self.url).exists():
-            from loadmanager.config.base import without_password  # noqa: PLC0415 - few need it, and it takes a second
+            from loadmanager.config.settings_base import without_password  # noqa: PLC0415 - few need it, and it takes a second
 
             raise PipelineError(f"{without_password(self.url) or '.load()'}: there is no history: no such directory")
 

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from loadmanager.errors import PipelineError
-from loadmanager.history.schemas import BROKER_REPORTS
+from loadmanager.history.table_schemas import BROKER_REPORTS
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.ingest import Ingest
 from loadmanager.pipeline.reading import BadFiles, HistoryTables, cause_of

@@ -2,10 +2,10 @@
 
     file ──▶ strategies x variants x fleets x stretches x seeds = trials ──▶ a group each ──▶ a row each ──▶ league
 
-A trial is a world of `loadmanager.sim` that carries the loads that were recorded. Trials are independent of each other:
-Spark plays them in any order and on any number of partitions, and each comes out bit for bit as it does without Spark.
-The range is cut into stretches, at gaps of the history too; executors read them (`pipeline.ranges`), and a trial gets
-its own one alone.
+A trial is a world of `loadmanager.lab.simulate` that carries the loads that were recorded. Trials are independent of
+each other: Spark plays them in any order and on any number of partitions, and each comes out bit for bit as it does
+without Spark. The range is cut into stretches, at gaps of the history too; executors read them (`pipeline.ranges`), and
+a trial gets its own one alone.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
 from loadmanager.config import settings_of
-from loadmanager.core.load import IntArray
-from loadmanager.core.names import BrokerId
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.model.load import IntArray
 from loadmanager.errors import PipelineError, ScenarioError
 from loadmanager.history.gaps import Gap
 from loadmanager.history.reader import History
-from loadmanager.history.schemas import BROKER_REPORTS
+from loadmanager.history.table_schemas import BROKER_REPORTS
+from loadmanager.lab.simulate.broker_cost import CostModel
+from loadmanager.lab.simulate.initial_fleet import BrokerSpec
+from loadmanager.lab.simulate.recorded_world import HOLD_S, FleetChange
+from loadmanager.lab.simulate.scenario import ScenarioBrokers
+from loadmanager.lab.simulate.scenario_run import with_strategy
+from loadmanager.lab.simulate.trial import Trial
+from loadmanager.lab.simulate.world_builder import broker_spec, cost_model, world_rules
+from loadmanager.lab.whatif.recorded_ranges import Stretch
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.ranges import Outline, Ranges, RangesOfSpark, fault_of, outcome
 from loadmanager.pipeline.whatif_file import FEWEST_STEPS, FleetChanges, Variant, WhatIf
-from loadmanager.sim.composing import broker_spec, cost_model, world_rules
-from loadmanager.sim.cost import CostModel
-from loadmanager.sim.fleet import BrokerSpec
-from loadmanager.sim.recorded import HOLD_S, FleetChange
-from loadmanager.sim.running import with_strategy
-from loadmanager.sim.scenario import ScenarioBrokers
-from loadmanager.sim.trial import Trial
-from loadmanager.whatif.ranges import Stretch
 
 MOST_TRIALS = 10_000
 _SHORTEST_PART = 0.25

@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from loadmanager.core.effect import UNEVEN
-from loadmanager.sim.scenario import (
+from loadmanager.core.planning.plan_effect import UNEVEN
+from loadmanager.lab.simulate.scenario import (
     Broker,
     Costs,
     Count,

@@ -12,8 +12,8 @@ from collections.abc import Collection
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 
-from loadmanager.core.effect import UNEVEN
-from loadmanager.history.schemas import LOAD_COLUMNS
+from loadmanager.core.planning.plan_effect import UNEVEN
+from loadmanager.history.table_schemas import LOAD_COLUMNS
 from loadmanager.pipeline.attribution import BUNDLE, FIGURES, SHORTEST_MS, by_window
 from loadmanager.pipeline.datasets import require, schema_of
 from loadmanager.pipeline.schemas import RESOURCES

@@ -31,11 +31,11 @@ from kazoo.protocol.serialization import Connect, Watch
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import ForceRetryError, KazooRetry
 
-from loadmanager.store import session
+from loadmanager.store import store_session
 from loadmanager.store._kazoo_requests import Request, auth
 from loadmanager.store._kazoo_sockets import RefusedError, Sockets, say
-from loadmanager.store.access import ANYBODY, Access, Credentials
-from loadmanager.store.probe import session_works
+from loadmanager.store.store_probe import session_works
+from loadmanager.store.zookeeper_acl import ANYBODY, Access, Credentials
 
 if TYPE_CHECKING:
     from kazoo.protocol.connection import PendingReply, WireRequest  # protocols that only our stubs of kazoo have
@@ -53,7 +53,7 @@ _TRIES_WITHOUT_END = -1
 class Listener(Protocol):
     """Called in kazoo's connection thread, which waits for it: to do nothing but pass the word on."""
 
-    def on_session(self, event: session.Event) -> None: ...
+    def on_session(self, event: store_session.Event) -> None: ...
 
     def on_change(self, full_path: str) -> None:
         """Something changed at `full_path`, which lies below a watch."""
@@ -136,7 +136,9 @@ class PromptClient(KazooClient):
         """That it is connected says the connection itself, once the servers know who we are."""
         if state != KazooState.CONNECTED:
             is_lost = state == KazooState.LOST
-            self._listener.on_session(session.SessionSignal.EXPIRED if is_lost else session.SessionSignal.DISCONNECTED)
+            self._listener.on_session(
+                store_session.SessionSignal.EXPIRED if is_lost else store_session.SessionSignal.DISCONNECTED
+            )
 
 
 class _Connection(ConnectionHandler):
@@ -177,12 +179,12 @@ class _Connection(ConnectionHandler):
         except (AuthFailedError, SASLException, RefusedError) as error:
             if isinstance(error, AuthFailedError) and isinstance(error.__cause__, ConnectionDropped):
                 # During SASL. A server that refuses us says so.
-                self._listener.on_session(session.HungUp(address))
+                self._listener.on_session(store_session.HungUp(address))
                 raise ConnectionDropped(str(error)) from error
             why = str(error) if isinstance(error, RefusedError) else f"it does not take {self._access.who}"
-            self._listener.on_session(session.Refused(address, why))
+            self._listener.on_session(store_session.Refused(address, why))
             raise ConnectionDropped(why) from error
-        self._listener.on_session(session.Connected(self.client.granted_session_id, *self.granted))
+        self._listener.on_session(store_session.Connected(self.client.granted_session_id, *self.granted))
         return timeouts
 
     def _begin_session(self, host: str, hostip: str, port: int, address: str) -> tuple[float, float]:
@@ -190,7 +192,7 @@ class _Connection(ConnectionHandler):
         try:
             return super()._connect(host, hostip, port)
         except _HungUpError:
-            self._listener.on_session(session.HungUp(address))
+            self._listener.on_session(store_session.HungUp(address))
             is_over = not self.client.has_no_session and self.over_asked_at_s == self.granted[1]
             if not is_over or not session_works(address, self._patience_s, self._access.tls, named=host):
                 raise
@@ -198,7 +200,7 @@ class _Connection(ConnectionHandler):
         try:
             return super()._connect(host, hostip, port)  # perhaps it serves only now, and goes on with all sessions
         except _HungUpError as error:
-            self._listener.on_session(session.GivenUp(address))
+            self._listener.on_session(store_session.GivenUp(address))
             raise SessionExpiredError(f"given up: {address} does not take it back") from error
 
     def _say_who_we_are(self, timeout_ms: float) -> None:

@@ -27,7 +27,7 @@ from kazoo.protocol.serialization import (
 from kazoo.protocol.serialization import Create as CreateRequest
 from kazoo.security import ACL, Id
 
-from loadmanager.store.base import ANY_VERSION, Check, Create, Op, Put, Znode
+from loadmanager.store.metadata_store import ANY_VERSION, Check, Create, Op, Put, Znode
 
 T = TypeVar("T")
 

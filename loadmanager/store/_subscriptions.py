@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Iterator
 
-from loadmanager.store.base import SessionState, Unsubscribe
+from loadmanager.store.metadata_store import SessionState, Unsubscribe
 
 
 class Subscriptions:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from loadmanager.core.load import METRICS, BrokerReport
-from loadmanager.core.names import BundleName, InvalidNameError
+from loadmanager.core.domain.names import BundleName, InvalidNameError
+from loadmanager.core.model.load import METRICS, BrokerReport
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.broker_data import LocalBrokerData, NamespaceBundleStats, health_of, load_and_usage_of
 from loadmanager.wire.validation import MAX_TOPICS

@@ -14,13 +14,13 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from loadmanager.core.certificate.bounds import Bound, Heaviest, Pigeonhole, Prices, Volume
-from loadmanager.core.certificate.certificate import Certified, Figures, Proof
-from loadmanager.core.certificate.checking import Claims, PlannedStep, owners_after
-from loadmanager.core.certificate.instance import Instance
-from loadmanager.core.certificate.relief import Relief
-from loadmanager.core.certificate.saying import BOUND_NAMES, binding_of
-from loadmanager.core.leading.plans import KeptPlan
+from loadmanager.core.planning.certificate.balancing_problem import Instance
+from loadmanager.core.planning.certificate.bounds import Bound, Heaviest, Pigeonhole, Prices, Volume
+from loadmanager.core.planning.certificate.certificate_text import BOUND_NAMES, binding_of
+from loadmanager.core.planning.certificate.minimum_moves import Relief
+from loadmanager.core.planning.certificate.plan_certificate import Certified, Figures, Proof
+from loadmanager.core.planning.certificate.plan_verification import Claims, PlannedStep, owners_after
+from loadmanager.core.protocol.plan_machine import KeptPlan
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.validation import parse_model
 

@@ -23,10 +23,10 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, from_json, to_json
 from typing_extensions import TypedDict
 
-from loadmanager.core.amounts import MAX_AMOUNT
-from loadmanager.core.state import as_json
+from loadmanager.core.domain.amounts import MAX_AMOUNT
+from loadmanager.core.planning.strategy_memory import as_json
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire.dump import Name, StrategyStates
+from loadmanager.wire.dump_line import Name, StrategyStates
 from loadmanager.wire.validation import WireModel, describe
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
@@ -52,7 +52,7 @@ _Move = Annotated[
 
 @with_config(_STRICT)
 class ChurnMemory(TypedDict, total=False):
-    """See `core.churn.Memory`."""
+    """See `core.planning.churn.Memory`."""
 
     moves: list[_Move]
     frozenUntilS: dict[Name, _EpochSeconds]

@@ -9,7 +9,7 @@ import pytest
 from support.local_cluster import LocalCluster, a_local_cluster
 from support.stores import ZooKeeperWorld
 
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 SETTINGS: dict[str, Any] = {
     "loadBalancerSheddingEnabled": False,

@@ -16,9 +16,9 @@ from support.tcp_proxy import TcpProxy
 from support.waiting import eventually, patience
 from support.zookeeper import ZooKeeperFactory
 
-from loadmanager.clock import now_s
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
+from loadmanager.util.clock import now_s
 
 pytestmark = pytest.mark.zookeeper
 

@@ -9,7 +9,7 @@ import pytest
 from support.local_cluster import TOPIC, LocalCluster
 from support.waiting import eventually
 
-from loadmanager.core.ownership import OwnershipState
+from loadmanager.core.domain.ownership import OwnershipState
 from loadmanager.wire.broker_data import encode_local_broker_data
 
 pytestmark = pytest.mark.zookeeper

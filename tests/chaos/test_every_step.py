@@ -16,10 +16,10 @@ from support.steps import STEPS, a_stepped_cluster, in_memory
 from support.stores import ZooKeeperWorld
 from support.waiting import eventually
 
-from loadmanager.core.bundles import equal_boundaries
-from loadmanager.core.ownership import NamespaceState
-from loadmanager.embedded.zookeeper import EmbeddedEnsemble
-from loadmanager.store.memory import MemoryStore
+from loadmanager.core.domain.bundles import equal_boundaries
+from loadmanager.core.domain.ownership import NamespaceState
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedEnsemble
+from loadmanager.store.memory_store import MemoryStore
 
 # A connection may be accepted in the very moment in which a server inside this process is killed; asyncio loses it.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")

@@ -10,7 +10,7 @@ from support.lm_node import NodeProcess, get_json
 from support.tcp_proxy import TcpProxy
 from support.waiting import eventually
 
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 pytestmark = pytest.mark.zookeeper
 

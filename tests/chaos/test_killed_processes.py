@@ -20,18 +20,18 @@ from support.scripted_broker import ScriptedBroker, asking, overlaps
 from support.steps import Steps
 from support.waiting import eventually
 
-from loadmanager.core.invariants import ownership_violations, succession_violations
-from loadmanager.core.names import NamespaceName
-from loadmanager.core.ownership import NamespaceState, OwnershipState
-from loadmanager.demo.cluster import DemoCluster
-from loadmanager.demo.journal import read_journals
-from loadmanager.demo.serving import find_overlaps, serving_intervals
-from loadmanager.demo.settings import DemoSettings
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.core.diagnosis.invariants import ownership_violations, succession_violations
+from loadmanager.core.domain.names import NamespaceName
+from loadmanager.core.domain.ownership import NamespaceState, OwnershipState
+from loadmanager.dev.demo.demo_cluster import DemoCluster
+from loadmanager.dev.demo.demo_settings import DemoSettings
+from loadmanager.dev.demo.evidence import read_journals
+from loadmanager.dev.demo.serving_log import find_overlaps, serving_intervals
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
-from loadmanager.store.codec import decode
-from loadmanager.store.zookeeper import ZooKeeperStore
-from loadmanager.wire.records import decode_namespace
+from loadmanager.store.znode_codec import decode
+from loadmanager.store.zookeeper_store import ZooKeeperStore
+from loadmanager.wire.store_records import decode_namespace
 
 pytestmark = pytest.mark.zookeeper
 

@@ -10,8 +10,8 @@ from support.lm_node import a_local_node
 from support.waiting import eventually, patience
 
 from loadmanager.store import paths
-from loadmanager.store.base import MetadataStore, Unsubscribe
-from loadmanager.store.memory import MemoryStore
+from loadmanager.store.memory_store import MemoryStore
+from loadmanager.store.metadata_store import MetadataStore, Unsubscribe
 
 
 class LateWatchStore:

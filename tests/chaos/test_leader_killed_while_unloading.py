@@ -12,8 +12,8 @@ from support.history import recording
 from support.scripted_broker import ScriptedBroker, asking, overlaps
 from support.waiting import eventually
 
-from loadmanager.core.ownership import Ownership, OwnershipState
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.core.domain.ownership import Ownership, OwnershipState
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 pytestmark = pytest.mark.zookeeper
 

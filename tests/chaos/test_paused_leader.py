@@ -13,8 +13,8 @@ from support.lm_node import NodeProcess
 from support.scripted_broker import ScriptedBroker, asking, overlaps
 from support.waiting import eventually
 
-from loadmanager.core.ownership import NamespaceState, OwnershipState
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.core.domain.ownership import NamespaceState, OwnershipState
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
 from loadmanager.wire.broker_data import NamespaceBundleStats
 

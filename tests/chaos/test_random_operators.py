@@ -19,8 +19,8 @@ from support.steps import NAME, MortalNode, MortalStore, SteppedCluster, Steps, 
 from support.stores import MemoryWorld
 from support.waiting import eventually, patience
 
-from loadmanager.core.invariants import ownership_violations, succession_violations
-from loadmanager.core.ownership import NamespaceState
+from loadmanager.core.diagnosis.invariants import ownership_violations, succession_violations
+from loadmanager.core.domain.ownership import NamespaceState
 
 # A connection may be accepted in the very moment in which a server inside this process is killed; asyncio loses it.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")

@@ -11,13 +11,13 @@ from aiohttp import ClientError
 from support.cluster import a_cluster, topics_of_bundles
 from support.waiting import eventually
 
-from loadmanager.cli.recorded import find_start, planner_settings_of, recorded_items
-from loadmanager.core.ownership import OwnershipState
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.cli.recorded_range import find_start, planner_settings_of, recorded_items
+from loadmanager.core.domain.ownership import OwnershipState
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.history.gaps import find_gaps
 from loadmanager.history.reader import History
-from loadmanager.history.schemas import DECISIONS, EVENTS
-from loadmanager.sim.replay import replay
+from loadmanager.history.table_schemas import DECISIONS, EVENTS
+from loadmanager.lab.replay.replayer import replay
 
 pytestmark = pytest.mark.zookeeper
 

@@ -15,13 +15,13 @@ from support.scripted_broker import ScriptedBroker
 from support.stores import MemoryWorld, StoreWorld, ZooKeeperWorld
 from support.waiting import eventually, patience
 
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.names import BundleName, NamespaceName, TopicName
-from loadmanager.core.ownership import OwnershipState
-from loadmanager.core.reasons import OwnershipReason
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.names import BundleName, NamespaceName, TopicName
+from loadmanager.core.domain.ownership import OwnershipState
+from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.errors import NotLeaderError
 from loadmanager.store import paths
-from loadmanager.store.base import Delete, MetadataStore
+from loadmanager.store.metadata_store import Delete, MetadataStore
 
 NAMESPACE = NamespaceName.of("tenant", "ns")
 TOPIC = TopicName.parse("persistent://tenant/ns/t")

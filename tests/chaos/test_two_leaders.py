@@ -13,13 +13,13 @@ from support.lm_node import LocalNode, a_local_node
 from support.stores import MemoryWorld, StoreWorld, ZooKeeperWorld
 from support.waiting import eventually
 
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.names import BrokerId, BundleRange, NamespaceName, TopicName
-from loadmanager.core.ownership import Ownership, Registration, Stamp, assign, release
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.names import BrokerId, BundleRange, NamespaceName, TopicName
+from loadmanager.core.domain.ownership import Ownership, Registration, Stamp, assign, release
 from loadmanager.errors import NotLeaderError, StaleEpochError, TransactionFailedError
-from loadmanager.leader.service import Node
+from loadmanager.leader.node import Node
 from loadmanager.store import paths
-from loadmanager.store.base import Create, Delete, MetadataStore, Unsubscribe
+from loadmanager.store.metadata_store import Create, Delete, MetadataStore, Unsubscribe
 from loadmanager.wire.broker_data import LocalBrokerData, encode_local_broker_data
 
 NAMESPACE = NamespaceName.of("tenant", "ns")

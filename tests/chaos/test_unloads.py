@@ -8,7 +8,7 @@ import pytest
 from support.local_cluster import LocalCluster
 from support.waiting import eventually
 
-from loadmanager.core.ownership import OwnershipState
+from loadmanager.core.domain.ownership import OwnershipState
 
 pytestmark = pytest.mark.zookeeper
 

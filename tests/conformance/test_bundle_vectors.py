@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from loadmanager.core.bundles import NamespaceBundles
-from loadmanager.core.hashing import HashFunction, topic_hash
-from loadmanager.core.names import BundleName, BundleRange, InvalidNameError, NamespaceName
+from loadmanager.core.domain.bundles import NamespaceBundles
+from loadmanager.core.domain.hashing import HashFunction, topic_hash
+from loadmanager.core.domain.names import BundleName, BundleRange, InvalidNameError, NamespaceName
 
 BOUNDARIES = (0, 0x10000000, 0x40000000, 0xFFFFFFFF)
 

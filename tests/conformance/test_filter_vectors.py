@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from support.builders import Load, broker, bundle, releasing, report, snapshot
 
-from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.filters import (
+from loadmanager.core.constraints.filters import (
     EXTENSIBLE,
     MODULAR,
     FilterRules,
@@ -17,11 +16,12 @@ from loadmanager.core.filters import (
     keep_fewest_of_namespace,
     keep_serving_domain,
 )
-from loadmanager.core.ownership import FREE
-from loadmanager.core.placement.base import Projection
-from loadmanager.core.planner import PlannerSettings, plan_assignments
-from loadmanager.core.policies import IsolationPolicy, Policies
-from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.domain.ownership import FREE
+from loadmanager.core.domain.policies import IsolationPolicy, Policies
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning.planner import PlannerSettings, plan_assignments
+from loadmanager.core.strategies.placement.placement_strategy import Projection
 
 both_load_managers = pytest.mark.parametrize("rules", [MODULAR, EXTENSIBLE])
 

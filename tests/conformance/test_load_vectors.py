@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 from support.builders import report
 
-from loadmanager.core.load import BrokerReport, max_resource_usage, next_average, percent_usage, weighted_max_usage
-from loadmanager.core.reporting import ReportFigures, report_due
-from loadmanager.core.resources import ResourceWeights
+from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.model.load import (
+    BrokerReport,
+    max_resource_usage,
+    next_average,
+    percent_usage,
+    weighted_max_usage,
+)
+from loadmanager.core.model.report_rule import ReportFigures, report_due
 
 HALF = ResourceWeights(0.5, 0.5, 0.5, 0.5)
 

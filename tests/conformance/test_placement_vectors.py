@@ -6,18 +6,25 @@ import numpy as np
 import pytest
 from support.builders import averages, broker, bundle, owned, report, snapshot
 
-from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.extensible import LoadAverage, Published, PublishedLoad, ReportRules
-from loadmanager.core.load import BrokerReport
-from loadmanager.core.placement.base import Placement, PlacementStrategy, Projection, State
-from loadmanager.core.placement.least_long_term_message_rate import LeastLongTermMessageRate
-from loadmanager.core.placement.least_resource_usage import LeastResourceUsageWithWeight
-from loadmanager.core.placement.least_resource_usage_extensible import LeastResourceUsageWithWeightExtensible
-from loadmanager.core.placement.round_robin import RoundRobinBrokerSelector
-from loadmanager.core.planner import PlannerSettings
-from loadmanager.core.reasons import PlacementReason
-from loadmanager.core.resources import ResourceWeights
-from loadmanager.core.snapshot import Snapshot, snapshot_of_reports
+from loadmanager.core.domain.reasons import PlacementReason
+from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.core.model.extensible_load import LoadAverage, Published, PublishedLoad, ReportRules
+from loadmanager.core.model.load import BrokerReport
+from loadmanager.core.model.snapshot import Snapshot, snapshot_of_reports
+from loadmanager.core.planning.planner import PlannerSettings
+from loadmanager.core.strategies.placement.least_long_term_message_rate import LeastLongTermMessageRate
+from loadmanager.core.strategies.placement.least_resource_usage import LeastResourceUsageWithWeight
+from loadmanager.core.strategies.placement.least_resource_usage_extensible import (
+    LeastResourceUsageWithWeightExtensible,
+)
+from loadmanager.core.strategies.placement.placement_strategy import (
+    Placement,
+    PlacementStrategy,
+    Projection,
+    State,
+)
+from loadmanager.core.strategies.placement.round_robin import RoundRobinBrokerSelector
 
 
 def with_rates(rates: dict[str, float], reports: dict[str, BrokerReport]) -> Snapshot:

@@ -7,12 +7,12 @@ import sys
 import pytest
 from support.builders import MIB, averages, bundle, report, snapshot, throughput
 
-from loadmanager.core.load import BrokerReport, BundleAverages
-from loadmanager.core.planner import PlannerSettings
-from loadmanager.core.shedding.base import Shed, SheddingStrategy
-from loadmanager.core.shedding.overload import OverloadShedder
-from loadmanager.core.shedding.threshold import ThresholdShedder
-from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.model.load import BrokerReport, BundleAverages
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning.planner import PlannerSettings
+from loadmanager.core.strategies.shedding.overload_shedder import OverloadShedder
+from loadmanager.core.strategies.shedding.shedding_strategy import Shed, SheddingStrategy
+from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdShedder
 
 OVERLOAD = OverloadShedder.of(PlannerSettings())
 THRESHOLD = ThresholdShedder.of(PlannerSettings())

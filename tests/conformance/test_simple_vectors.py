@@ -12,20 +12,20 @@ import pytest
 from support.builders import Load, broker, bundle, report, snapshot
 from support.dumps import MIB, answers, settings
 
-from loadmanager.core.load import BrokerReport
-from loadmanager.core.placement import placement_strategy
-from loadmanager.core.placement.base import Projection
-from loadmanager.core.placement.fill_up import FillUpReason
-from loadmanager.core.placement.weighted_random_selection import weights_of
-from loadmanager.core.plan import Assign, Plan, Verdict
-from loadmanager.core.planner import PlannerSettings, plan_assignments, plan_shedding
-from loadmanager.core.policies import IsolationPolicy, Policies
-from loadmanager.core.quotas import DEFAULT_QUOTA, is_worth_storing, smooth
-from loadmanager.core.reasons import Reason, SheddingReason
-from loadmanager.core.shedding import shedding_strategy
-from loadmanager.core.shedding.simple import SimpleReason
-from loadmanager.core.simple import Ranking, ranking_of
-from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.domain.plan import Assign, Plan, Verdict
+from loadmanager.core.domain.policies import IsolationPolicy, Policies
+from loadmanager.core.domain.reasons import Reason, SheddingReason
+from loadmanager.core.model.load import BrokerReport
+from loadmanager.core.model.quotas import DEFAULT_QUOTA, is_worth_storing, smooth
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning.planner import PlannerSettings, plan_assignments, plan_shedding
+from loadmanager.core.strategies.placement import placement_strategy
+from loadmanager.core.strategies.placement.fill_up import FillUpReason
+from loadmanager.core.strategies.placement.placement_strategy import Projection
+from loadmanager.core.strategies.placement.weighted_random_selection import weights_of
+from loadmanager.core.strategies.ranked_brokers import Ranking, ranking_of
+from loadmanager.core.strategies.shedding import shedding_strategy
+from loadmanager.core.strategies.shedding.simple_shedder import SimpleReason
 
 SIMPLE = PlannerSettings(load_manager_class_name="org.apache.pulsar.broker.loadbalance.impl.SimpleLoadManagerImpl")
 MINUTE_MS = 60_000

@@ -14,15 +14,21 @@ import numpy as np
 import pytest
 from support.builders import Load, broker, bundle, report, snapshot
 
-from loadmanager.core.extensible import LoadAverage, Published, ReportRules, find_top_bundles, partition_sort
-from loadmanager.core.load import BrokerReport, FloatArray, percent_usage, weighted_max_usage
-from loadmanager.core.names import BrokerId
-from loadmanager.core.plan import Unload
-from loadmanager.core.planner import PlannerSettings, State, plan_shedding
-from loadmanager.core.resources import ResourceWeights
-from loadmanager.core.shedding.base import Shed
-from loadmanager.core.shedding.transfer import LoadStatistics, TransferShedder
-from loadmanager.core.snapshot import Snapshot, snapshot_of_reports
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.plan import Unload
+from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.model.extensible_load import (
+    LoadAverage,
+    Published,
+    ReportRules,
+    find_top_bundles,
+    partition_sort,
+)
+from loadmanager.core.model.load import BrokerReport, FloatArray, percent_usage, weighted_max_usage
+from loadmanager.core.model.snapshot import Snapshot, snapshot_of_reports
+from loadmanager.core.planning.planner import PlannerSettings, State, plan_shedding
+from loadmanager.core.strategies.shedding.shedding_strategy import Shed
+from loadmanager.core.strategies.shedding.transfer_shedder import LoadStatistics, TransferShedder
 
 CONFIGURED = PlannerSettings(shedding_strategy="TransferShedder", shedding_condition_hit_count_threshold=0)
 BASE = (2, 4, 6, 80, 90)

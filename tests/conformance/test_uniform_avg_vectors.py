@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from support.builders import MIB, Load, broker, bundle, report, snapshot, throughput
 
-from loadmanager.core.names import BrokerId
-from loadmanager.core.placement.avg import AvgPlacementReason
-from loadmanager.core.plan import Plan, Unload
-from loadmanager.core.planner import PlannerSettings, State, choose_destination, plan_shedding
-from loadmanager.core.reasons import PlacementReason, Reason
-from loadmanager.core.shedding import shedding_strategy
-from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.plan import Plan, Unload
+from loadmanager.core.domain.reasons import PlacementReason, Reason
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning.planner import PlannerSettings, State, choose_destination, plan_shedding
+from loadmanager.core.strategies.placement.avg_placement import AvgPlacementReason
+from loadmanager.core.strategies.shedding import shedding_strategy
 
 UNIFORM = PlannerSettings(shedding_strategy="UniformLoadShedder")
 AVG = PlannerSettings(shedding_strategy="AvgShedder", placement_strategy="AvgShedder", max_unload_percentage=0.5)

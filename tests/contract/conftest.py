@@ -9,8 +9,8 @@ from protocol.in_real_time import ModelWorld
 from support.clock import ManualClock
 from support.stores import MemoryWorld, StoreWorld, ZooKeeperWorld
 
-from loadmanager.store.base import MetadataStore
-from loadmanager.store.memory import MemoryCluster
+from loadmanager.store.memory_store import MemoryCluster
+from loadmanager.store.metadata_store import MetadataStore
 
 
 @pytest.fixture(params=["memory", "memory at once", "model", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])

@@ -11,14 +11,14 @@ from support.nodes import Cluster, RunningNode, in_memory, on_zookeeper
 from support.registrations import write
 from support.waiting import eventually
 
-from loadmanager.core.controls import Controls
-from loadmanager.core.names import BrokerId
+from loadmanager.core.domain.controls import Controls
+from loadmanager.core.domain.names import BrokerId
 from loadmanager.errors import ConcurrentModificationError, InvalidRecordError, NotLeaderError
 from loadmanager.store import paths
-from loadmanager.store.base import Delete, MetadataStore, Op, Put
-from loadmanager.store.codec import decode, pack
-from loadmanager.wire.controls import decode_controls, encode_controls
-from loadmanager.wire.records import decode_configuration, encode_configuration
+from loadmanager.store.metadata_store import Delete, MetadataStore, Op, Put
+from loadmanager.store.znode_codec import decode, pack
+from loadmanager.wire.control_records import decode_controls, encode_controls
+from loadmanager.wire.store_records import decode_configuration, encode_configuration
 
 GRACE = "loadBalancerSheddingGracePeriodMinutes"
 

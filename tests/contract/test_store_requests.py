@@ -13,7 +13,7 @@ from loadmanager.errors import (
     TransactionFailedError,
     ZnodeTooLargeError,
 )
-from loadmanager.store.base import (
+from loadmanager.store.metadata_store import (
     MAX_TRANSACTION_BYTES,
     MAX_ZNODE_BYTES,
     Check,

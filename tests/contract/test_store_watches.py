@@ -7,7 +7,7 @@ import asyncio
 from support.stores import StoreWorld
 from support.waiting import eventually
 
-from loadmanager.store.base import Create, Delete, MetadataStore, Put, SessionState
+from loadmanager.store.metadata_store import Create, Delete, MetadataStore, Put, SessionState
 
 
 async def a_watch(store: MetadataStore, path: str) -> list[str]:

@@ -14,7 +14,7 @@ from support.nodes import Cluster, on_zookeeper
 from support.waiting import eventually
 
 from loadmanager import __version__
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 pytestmark = pytest.mark.zookeeper
 

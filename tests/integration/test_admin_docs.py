@@ -12,7 +12,7 @@ from support.background import a_cluster_in_another_thread
 from support.nodes import Cluster
 from typer.testing import CliRunner
 
-from loadmanager.cli.admin import admin
+from loadmanager.cli.admin_command import admin
 
 TEXT = (Path(__file__).parents[2] / "docs" / "admin-cli.md").read_text(encoding="utf-8")
 COMMAND = re.compile(r"^\$ loadmanager admin (.+?)(?:  # ends with (\d))?$", re.MULTILINE)

@@ -25,10 +25,10 @@ from support.servers import closed_port, listen
 from support.tcp_proxy import TcpProxy
 from support.waiting import eventually, patience
 
-from loadmanager.embedded.ports import free_ports
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.ports import free_ports
 from loadmanager.store import paths
-from loadmanager.store.zookeeper import ZooKeeperStore
+from loadmanager.store.zookeeper_store import ZooKeeperStore
 
 TOPIC = "persistent://t/ns/orders"
 COMMAND = "from loadmanager.cli import main; main()"

@@ -21,13 +21,13 @@ from support.waiting import eventually
 
 from loadmanager.agent.presence import PresencePhase
 from loadmanager.agent.usage_sampler import UsageSampler
-from loadmanager.core.bundles import NamespaceBundles
-from loadmanager.core.hashing import HashFunction, topic_hash
-from loadmanager.core.names import BundleName, BundleRange
+from loadmanager.core.domain.bundles import NamespaceBundles
+from loadmanager.core.domain.hashing import HashFunction, topic_hash
+from loadmanager.core.domain.names import BundleName, BundleRange
 from loadmanager.store import paths
-from loadmanager.store.base import SessionState
-from loadmanager.store.memory import Link, MemoryStore
-from loadmanager.wire.http import (
+from loadmanager.store.memory_store import Link, MemoryStore
+from loadmanager.store.metadata_store import SessionState
+from loadmanager.wire.http_bodies import (
     BUNDLE_VERSION_HEADER,
     DESTINATION_HEADER,
     EPOCH_HEADER,
@@ -36,7 +36,7 @@ from loadmanager.wire.http import (
     OWNER_HEADER,
     TopicsOfBundle,
 )
-from loadmanager.wire.records import BundlesData
+from loadmanager.wire.store_records import BundlesData
 
 TOPIC = "persistent://t/ns/orders"
 GRANTED = {"verdict": "granted"}

@@ -17,13 +17,13 @@ from support.waiting import eventually
 
 from loadmanager.agent.host_usage import HostUsage, Resource
 from loadmanager.agent.usage_sampler import UsageSampler
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
-from loadmanager.store.base import Create, MetadataStore, Put
-from loadmanager.store.codec import decode
-from loadmanager.store.zookeeper import ZooKeeperStore
+from loadmanager.store.metadata_store import Create, MetadataStore, Put
+from loadmanager.store.znode_codec import decode
+from loadmanager.store.zookeeper_store import ZooKeeperStore
 from loadmanager.wire.broker_data import decode_local_broker_data
-from loadmanager.wire.http import HealthStats
+from loadmanager.wire.http_bodies import HealthStats
 
 pytestmark = pytest.mark.zookeeper
 

@@ -146,7 +146,7 @@ def _ask_everything(url: str, known: Names, headers: Mapping[str, str] | None = 
         assert isinstance(result, Ok), result
         operation = result.ok()
         if _is_stream(document["paths"][operation.path][operation.method]):
-            continue  # without an end: it is asked in tests/unit/http/test_live.py
+            continue  # without an end: it is asked in tests/unit/http/test_fleet_routes.py
         try:
             _ask_in_many_ways(operation, headers or {}, examples)
         except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - all faults are shown together

@@ -11,7 +11,7 @@ from support.nodes import Cluster, RunningNode, on_zookeeper
 from support.registrations import a_record, load_of, write
 from support.waiting import eventually
 
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
 from loadmanager.wire.broker_data import encode_local_broker_data
 

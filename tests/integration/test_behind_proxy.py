@@ -13,11 +13,11 @@ from support.nodes import Cluster
 from support.prefix_proxy import a_proxy
 from support.waiting import eventually
 
-from loadmanager.agent.metrics import AgentMetrics
-from loadmanager.agent.nodes import LoadManagerNodes
-from loadmanager.calling import HttpClient
+from loadmanager.agent.agent_metrics import AgentMetrics
+from loadmanager.agent.node_queries import LoadManagerNodes
 from loadmanager.client import LookupClient
-from loadmanager.core.names import BrokerId, NamespaceName
+from loadmanager.core.domain.names import BrokerId, NamespaceName
+from loadmanager.net.http_client import HttpClient
 
 TOPIC = "persistent://t/ns/a%2Fb?c"
 

@@ -25,13 +25,13 @@ from support.stores import ZooKeeperWorld, read_all_znodes
 from support.waiting import eventually, patience
 from support.zookeeper import ZooKeeperFactory
 
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper, ZooKeeperServer
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper, ZooKeeperServer
 from loadmanager.store import paths
-from loadmanager.store.access import ANYBODY, Access, Acls, Credentials
-from loadmanager.store.base import MetadataStore, SessionState
-from loadmanager.store.codec import decode
-from loadmanager.store.zookeeper import ZooKeeperStore
-from loadmanager.wire.acting import decode_acts
+from loadmanager.store.metadata_store import MetadataStore, SessionState
+from loadmanager.store.znode_codec import decode
+from loadmanager.store.zookeeper_acl import ANYBODY, Access, Acls, Credentials
+from loadmanager.store.zookeeper_store import ZooKeeperStore
+from loadmanager.wire.pulsar_move_records import decode_acts
 
 pytestmark = pytest.mark.zookeeper
 

@@ -15,10 +15,10 @@ from support.beside import Beside, beside_pulsar
 from support.waiting import eventually_sync
 from typer.testing import CliRunner
 
-from loadmanager.beside.service import BesideNode
-from loadmanager.cli.admin import admin
+from loadmanager.cli.admin_command import admin
 from loadmanager.config import BesideSettings, load_settings
-from loadmanager.core.reasons import RailReason
+from loadmanager.core.domain.reasons import RailReason
+from loadmanager.pulsar.pulsar_service import BesideNode
 
 TOP = Path(__file__).parents[2]
 TEXT = (TOP / "docs" / "beside-pulsar.md").read_text(encoding="utf-8")
@@ -92,7 +92,7 @@ def test_every_metric_of_its_own_is_in_it(beside: Beside) -> None:
 
 
 def test_every_warning_in_the_log_is_in_it() -> None:
-    sources = "".join(path.read_text(encoding="utf-8") for path in (TOP / "loadmanager" / "beside").glob("*.py"))
+    sources = "".join(path.read_text(encoding="utf-8") for path in (TOP / "loadmanager" / "pulsar").glob("*.py"))
     events = set(re.findall(r'log\.(?:warning|error)\(\s*"(\w+)"', sources))
     assert len(events) > 5
     assert [event for event in sorted(events) if f"`{event}`" not in TEXT] == []

@@ -12,11 +12,11 @@ from support.stores import ZooKeeperWorld
 from support.waiting import eventually
 from support.zookeeper import ZooKeeperFactory
 
-from loadmanager.beside.reading import ReadOnlyStore
-from loadmanager.core.names import BrokerId, BundleName
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
-from loadmanager.store import paths, pulsars_paths
-from loadmanager.store.base import Create, Delete, MetadataStore
+from loadmanager.core.domain.names import BrokerId, BundleName
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
+from loadmanager.pulsar.read_only_store import ReadOnlyStore
+from loadmanager.store import paths, pulsar_paths
+from loadmanager.store.metadata_store import Create, Delete, MetadataStore
 
 pytestmark = pytest.mark.zookeeper
 
@@ -33,14 +33,14 @@ async def world(zookeeper: EmbeddedZooKeeper, chroot: str) -> AsyncIterator[ZooK
 async def take(session: MetadataStore, bundle: str, broker_id: BrokerId) -> None:
     """Own a bundle in this session, as a broker does."""
     record = json.dumps({"httpUrl": f"http://{broker_id}", "disabled": False}).encode()
-    await session.commit([Create(pulsars_paths.owner(bundle), record, ephemeral=True)])
+    await session.commit([Create(pulsar_paths.owner(bundle), record, ephemeral=True)])
 
 
 async def test_what_a_broker_owned_is_nobodys_when_its_session_ends(world: ZooKeeperWorld) -> None:
     async with beside(world) as pulsar:
         session = await world.connect()
         await session.commit([Create(paths.broker(B3), json.dumps(broker(B3)).encode(), ephemeral=True)])
-        await pulsar.store.commit([Delete(pulsars_paths.owner(BUNDLE))])
+        await pulsar.store.commit([Delete(pulsar_paths.owner(BUNDLE))])
         await take(session, BUNDLE, B3)
         await eventually(lambda: pulsar.owner(BUNDLE) == B3 and B3 in pulsar.view.brokers)
         assert await pulsar.intake.owner_now(BundleName.parse(BUNDLE)) == pulsar.view.registrations[B3]
@@ -58,15 +58,15 @@ async def test_what_changed_while_the_connection_was_broken_is_read_again(
     async with beside(world) as pulsar:
         assert pulsar.view.is_fresh
         await (world.expire if is_expired else world.reconnect)(pulsar.own)
-        await pulsar.store.commit([Delete(pulsars_paths.owner(BUNDLE)), Delete(paths.LEADER)])
+        await pulsar.store.commit([Delete(pulsar_paths.owner(BUNDLE)), Delete(paths.LEADER)])
         await take(pulsar.store, f"{NAMESPACE}/0x00000000_0x10000000", B1)
-        await pulsar.store.commit([Delete(pulsars_paths.local_policies(NAMESPACE))])
+        await pulsar.store.commit([Delete(pulsar_paths.local_policies(NAMESPACE))])
         await eventually(lambda: pulsar.view.is_fresh and pulsar.intake.pulsars_leader is None)
         await pulsar.read()
         async with looking(ReadOnlyStore(await world.connect())) as (view, intake, _):
             assert state_of(pulsar.view, pulsar.intake) == state_of(view, intake)
         assert pulsar.view.get_namespace(NAMESPACE).state.bundle_names() == [f"{NAMESPACE}/0x00000000_0xffffffff"]
-        await pulsar.put(pulsars_paths.local_policies(NAMESPACE), PULSAR[pulsars_paths.local_policies(NAMESPACE)])
+        await pulsar.put(pulsar_paths.local_policies(NAMESPACE), PULSAR[pulsar_paths.local_policies(NAMESPACE)])
         assert pulsar.owner(OTHER) == B1
 
 

@@ -14,7 +14,7 @@ from support.fake_broker import FakeBroker
 from support.fake_node import FakeNode
 from support.waiting import eventually
 
-from loadmanager.store.memory import MemoryStore
+from loadmanager.store.memory_store import MemoryStore
 
 _LEASE_S = 60.0
 
@@ -24,7 +24,7 @@ async def test_a_registration_goes_with_the_process_and_not_with_its_lease(tmp_p
     arguments = [word for name, path in files.items() for word in (f"--{name}", str(path))]
     store = MemoryStore(a_memory_cluster(), session_timeout_s=2 * _LEASE_S)
     await store.start()
-    broker = await asyncio.create_subprocess_exec(sys.executable, "-m", "loadmanager.demo.broker", *arguments)
+    broker = await asyncio.create_subprocess_exec(sys.executable, "-m", "loadmanager.dev.demo.demo_broker", *arguments)
     try:
         await eventually(files["ready-file"].exists)
         told = json.loads(files["ready-file"].read_bytes())

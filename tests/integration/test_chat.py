@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from support.waiting import eventually
 
-from loadmanager.embedded.ports import free_ports
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.ports import free_ports
 
 pytestmark = [
     pytest.mark.zookeeper,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from loadmanager.check.rules import RULES
-from loadmanager.embedded.ports import free_ports
+from loadmanager.broker.conformance.rules import RULES
+from loadmanager.dev.embedded.ports import free_ports
 
 CHECKOUT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "loadmanager", "check-broker"]
@@ -49,7 +49,7 @@ async def of_the_demo(folder: Path) -> Mapping[str, str]:
     return await verdicts(
         f"http://127.0.0.1:{port}",
         f"--agent-port={agent}",
-        f"--start={sys.executable} -m loadmanager.demo.broker --port {port} --data-port {data_port}"
+        f"--start={sys.executable} -m loadmanager.dev.demo.demo_broker --port {port} --data-port {data_port}"
         f" --agent-file {folder}/agent --serving-log {folder}/serving --ready-file {folder}/ready",
         f"--probe={client}",
         f"--hang={client} {{topic}}",

@@ -12,8 +12,8 @@ from support.demo import BrokerProcess, FakeAgent, HandDrivenClient, a_broker, a
 from support.processes import ended
 from support.waiting import eventually
 
-from loadmanager.clock import now_s
-from loadmanager.demo.protocol import CloseReason, Kind
+from loadmanager.dev.demo.data_protocol import CloseReason, Kind
+from loadmanager.util.clock import now_s
 
 TOPIC = "persistent://demo/orders/topic-000"
 SUBSCRIBER, PRODUCER = 1, 2

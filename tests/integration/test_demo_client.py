@@ -16,12 +16,12 @@ from support.demo import BrokerProcess, FakeAgent, a_broker, a_fake_agent, servi
 from support.processes import ended
 from support.waiting import eventually
 
-from loadmanager.demo.account import TopicAccount
-from loadmanager.demo.client import ClientConfig
-from loadmanager.demo.journal import read_journal, read_journals
-from loadmanager.demo.serving import find_overlaps, serving_intervals
-from loadmanager.demo.summary import dropped_ranges, summarize_messages
-from loadmanager.demo.workload import DemoWorkload
+from loadmanager.dev.demo.demo_client import ClientConfig
+from loadmanager.dev.demo.demo_summary import dropped_ranges, summarize_messages
+from loadmanager.dev.demo.demo_workload import DemoWorkload
+from loadmanager.dev.demo.evidence import read_journal, read_journals
+from loadmanager.dev.demo.message_account import TopicAccount
+from loadmanager.dev.demo.serving_log import find_overlaps, serving_intervals
 
 WORKLOAD = DemoWorkload(topics=6, messages_per_s=600, message_bytes=64, namespaces=("orders",))
 LEASE_S = 3.0
@@ -80,7 +80,7 @@ async def a_client(folder: Path, node_url: str) -> AsyncIterator[asyncio.subproc
     )
     path = folder / "client.json"
     path.write_text(config.to_json())
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "loadmanager.demo.client", str(path))
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "loadmanager.dev.demo.demo_client", str(path))
     try:
         await eventually(config.ready_file.exists)
         yield process

@@ -19,10 +19,10 @@ from support.scripted_broker import ScriptedBroker, asking, overlaps
 from support.stores import ZooKeeperWorld
 from support.waiting import eventually, patience
 
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.names import BundleName, NamespaceName, TopicName
-from loadmanager.core.ownership import OwnershipState
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.names import BundleName, NamespaceName, TopicName
+from loadmanager.core.domain.ownership import OwnershipState
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 pytestmark = pytest.mark.zookeeper
 

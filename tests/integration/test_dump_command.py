@@ -16,8 +16,8 @@ from support.servers import LoopbackServer
 from support.stores import ZooKeeperWorld
 from support.zookeeper import a_session
 
-from loadmanager.core.settings import AS_PULSAR
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.core.domain.settings import AS_PULSAR
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
 
 pytestmark = pytest.mark.zookeeper

@@ -27,9 +27,9 @@ from support.lm_node import NodeProcess, get_json
 from support.processes import Processes
 from support.waiting import eventually
 
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
-from loadmanager.store.codec import decode
+from loadmanager.store.znode_codec import decode
 
 pytestmark = pytest.mark.zookeeper
 

@@ -17,18 +17,18 @@ from support.processes import ended_sync
 from support.waiting import eventually_sync, patience
 from support.zookeeper import EnsembleFactory, ZooKeeperFactory, a_session, is_alive
 
-from loadmanager.embedded.jvm import Java, get_java
-from loadmanager.embedded.ports import LOOPBACK, free_ports
-from loadmanager.embedded.processes import ServerProcesses
-from loadmanager.embedded.zookeeper import EmbeddedEnsemble, EmbeddedZooKeeper
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedEnsemble, EmbeddedZooKeeper
+from loadmanager.dev.embedded.ports import LOOPBACK, free_ports
+from loadmanager.dev.embedded.processes import ServerProcesses
 from loadmanager.errors import EmbeddedServerError
-from loadmanager.store.probe import session_works
+from loadmanager.store.store_probe import session_works
+from loadmanager.util.jvm import Java, get_java
 
 pytestmark = pytest.mark.zookeeper
 
 A_PARENT = """
 import json, sys
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 server = EmbeddedZooKeeper()
 server.start()
 print(json.dumps({"pid": server.pid, "folder": str(server.data_dir)}), flush=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.fencing import Candidate, Contest
 from support.stores import ZooKeeperWorld
 
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 pytestmark = pytest.mark.zookeeper
 

@@ -7,7 +7,7 @@ from support.nodes import Cluster, on_zookeeper, topics_by_bundle
 from support.registrations import a_record, load_of
 from support.waiting import eventually
 
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 pytestmark = pytest.mark.zookeeper
 

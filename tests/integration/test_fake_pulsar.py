@@ -7,10 +7,10 @@ from support.fake_pulsar import FakePulsar
 from support.stores import ZooKeeperWorld
 from support.waiting import patience
 
-from loadmanager.beside.admin import PulsarAdmin
-from loadmanager.core.names import BundleName
-from loadmanager.embedded.zookeeper import ZooKeeperServer
-from loadmanager.store import foreign
+from loadmanager.core.domain.names import BundleName
+from loadmanager.dev.embedded.embedded_zookeeper import ZooKeeperServer
+from loadmanager.pulsar.pulsar_admin import PulsarAdmin
+from loadmanager.store import pulsar_detection
 
 BUNDLE = BundleName.parse("lm/bench/0x00000000_0x40000000")
 
@@ -23,7 +23,7 @@ async def test_a_bundle_moves_and_is_nobodys_when_its_owner_dies(zookeeper: ZooK
         await pulsar.add_namespace("lm/bench", owners=[owner.broker_id])
         pulsar.load(str(BUNDLE), rate=100.0)
         await pulsar.report()
-        assert await foreign.find_pulsar(pulsar.operator) == "/admin/clusters"
+        assert await pulsar_detection.find_pulsar(pulsar.operator) == "/admin/clusters"
         async with PulsarAdmin(pulsar.urls[:1], timeout_s=patience()) as admin:
             admin.trust(pulsar.urls)
             await admin.unload(BUNDLE, to.broker_id)

@@ -18,12 +18,12 @@ from support.stores import ZooKeeperWorld
 from support.waiting import eventually, patience
 from support.zookeeper import a_session
 
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
-from loadmanager.history.schemas import BUNDLE_REPORTS, EVENTS, TABLES
+from loadmanager.history.table_schemas import BUNDLE_REPORTS, EVENTS, TABLES
 from loadmanager.store import paths
-from loadmanager.wire.dump import decode_line
+from loadmanager.wire.dump_line import decode_line
 
 TRACES = Path(os.environ.get("LOADMANAGER_SHARED", Path(__file__).parents[3] / "shared")) / "traces"
 BUNDLE = "t/ns/0x00000000_0xffffffff"

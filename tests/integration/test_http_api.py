@@ -9,8 +9,8 @@ import pytest
 from support.nodes import Cluster, on_zookeeper, topics_by_bundle
 from support.waiting import eventually
 
-from loadmanager.core.ownership import OwnershipState
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.core.domain.ownership import OwnershipState
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 pytestmark = pytest.mark.zookeeper
 

@@ -11,7 +11,7 @@ from support.cluster import Cluster, a_cluster, topics_of_bundles
 from support.waiting import eventually
 from support.zookeeper import ZooKeeperFactory
 
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 pytestmark = pytest.mark.zookeeper
 

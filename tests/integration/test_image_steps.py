@@ -113,7 +113,7 @@ def test_the_image_runs_every_command_from_what_its_build_copies(installed: Path
     assert "serve" in run(installed, "loadmanager", "--help")
     configuration = yaml.safe_load(run(installed, "loadmanager", "config", "serve"))
     assert configuration["webServicePort"] == 8080
-    assert "--agent-file" in run(installed, "python", "-m", "loadmanager.demo.broker", "--help")
+    assert "--agent-file" in run(installed, "python", "-m", "loadmanager.dev.demo.demo_broker", "--help")
 
 
 def test_the_image_holds_the_versions_that_the_tests_ran_with(installed: Path) -> None:

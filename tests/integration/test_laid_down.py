@@ -12,9 +12,9 @@ from support.cluster import Cluster, a_cluster, topics_of_bundles
 from support.lm_node import get_json
 from support.waiting import eventually, patience
 
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import Registration
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 pytestmark = pytest.mark.zookeeper
 

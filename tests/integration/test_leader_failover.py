@@ -12,7 +12,7 @@ from support.cluster import Cluster, a_cluster, probing, topics_of_bundles
 from support.lm_node import NodeProcess
 from support.waiting import eventually
 
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 pytestmark = pytest.mark.zookeeper
 

@@ -21,8 +21,8 @@ from support.tokens import CLOSED, token_of
 from support.waiting import eventually
 
 from loadmanager.client import BlockingLookupClient, LookupClient
-from loadmanager.core.names import InvalidNameError
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.core.domain.names import InvalidNameError
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.errors import (
     ConfigurationError,
     NamespaceNotFoundError,

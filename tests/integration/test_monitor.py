@@ -19,10 +19,10 @@ from support.processes import ended
 from support.servers import closed_port
 from support.waiting import eventually, patience
 
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
-from loadmanager.store.base import Create, Put
-from loadmanager.store.zookeeper import ZooKeeperStore
+from loadmanager.store.metadata_store import Create, Put
+from loadmanager.store.zookeeper_store import ZooKeeperStore
 
 pytestmark = pytest.mark.zookeeper
 

@@ -18,22 +18,22 @@ from support.random_clusters import Build, Seeded, some_cluster
 from support.recorded_cluster import OF_STRATEGY, a_recorded_leader
 from support.waiting import eventually_sync
 
-from loadmanager.cli.recorded import find_start, planner_settings_of, recorded_items
-from loadmanager.core.extensible import Listed, TopBundles
-from loadmanager.core.placement import PLACEMENT_STRATEGIES
-from loadmanager.core.planner import State, plan_assignments
-from loadmanager.core.policies import IsolationPolicy, Policies
-from loadmanager.core.resources import ResourceWeights
-from loadmanager.core.settings import PlannerSettings, UnknownStrategyError
-from loadmanager.core.shedding import SHEDDING_STRATEGIES
-from loadmanager.core.shedding import round as shedding
-from loadmanager.core.shedding.round import Proposal
-from loadmanager.core.snapshot import Snapshot
-from loadmanager.core.state import InColumns, as_json
+from loadmanager.cli.recorded_range import find_start, planner_settings_of, recorded_items
+from loadmanager.core.domain.policies import IsolationPolicy, Policies
+from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.domain.settings import PlannerSettings, UnknownStrategyError
+from loadmanager.core.model.extensible_load import Listed, TopBundles
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning import shedding_round as shedding
+from loadmanager.core.planning.planner import State, plan_assignments
+from loadmanager.core.planning.shedding_round import Proposal
+from loadmanager.core.planning.strategy_memory import InColumns, as_json
+from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
+from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES
 from loadmanager.history.reader import History
-from loadmanager.leader.deciding.passing import LostError
-from loadmanager.leader.deciding.planning import Planning, PlanningProcess
-from loadmanager.sim.replay import replay
+from loadmanager.lab.replay.replayer import replay
+from loadmanager.leader.planning.planner_pool import Planning, PlanningProcess
+from loadmanager.leader.planning.worker_protocol import LostError
 
 SETTINGS = PlannerSettings(
     bundle_unload_min_throughput_threshold=0.0,
@@ -76,7 +76,8 @@ def said(proposal: Proposal) -> str:
 
 
 def planning_processes() -> set[psutil.Process]:
-    return {each for each in psutil.Process().children() if "loadmanager.leader.deciding.apart" in each.cmdline()}
+    worker = "loadmanager.leader.planning.planner_worker"
+    return {each for each in psutil.Process().children() if worker in each.cmdline()}
 
 
 def has_ended(process: psutil.Process) -> bool:
@@ -130,7 +131,9 @@ def test_a_round_is_the_same_to_the_last_bit(process: PlanningProcess, strategy:
 
 
 def test_what_was_remembered_and_stays_is_the_very_value(process: PlanningProcess) -> None:
-    """What two decisions remember beside each other is put together by it (see `core.state.merged`)."""
+    """What two decisions remember beside each other is put together by it (see
+    `core.planning.strategy_memory.merged`).
+    """
     simple = replace(SETTINGS, load_manager_class_name="SimpleLoadManagerImpl")
     snapshot, rng = a_snapshot(1), np.random.default_rng(1)
     _, before = plan_assignments(snapshot, ["tenant/ns-0/0x00000000_0xffffffff"], simple, {}, rng)
@@ -227,7 +230,7 @@ async def test_a_round_that_is_waited_for_ends_with_the_term(is_asked: bool) -> 
 
 def test_the_process_ends_with_whoever_started_it() -> None:
     """However that ended."""
-    lines = "from loadmanager.leader.deciding.planning import *; print(PlanningProcess().pid, flush=True); input()"
+    lines = "from loadmanager.leader.planning.planner_pool import *; print(PlanningProcess().pid, flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", lines], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as starter:
         assert starter.stdout is not None
         process = psutil.Process(int(starter.stdout.readline()))

@@ -16,15 +16,15 @@ from support.processes import Processes
 from support.tokens import bearer, token_of
 from support.waiting import eventually
 
-from loadmanager.auth.signing import create_token
 from loadmanager.config import AgentSettings, BesideSettings, Settings, values_as_text
-from loadmanager.config.base import is_secret
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.config.settings_base import is_secret
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.errors import HistoryError
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
-from loadmanager.history.schemas import TABLES
+from loadmanager.history.table_schemas import TABLES
 from loadmanager.http.openapi import PATH
+from loadmanager.net.auth.token_issuer import create_token
 
 pytestmark = pytest.mark.zookeeper
 

@@ -13,7 +13,7 @@ from support.nodes import Cluster, FakeAgent, on_zookeeper
 from support.tokens import CLOSED, bearer, token_of
 from support.waiting import patience
 
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 pytestmark = pytest.mark.zookeeper
 

@@ -16,13 +16,13 @@ from support.recorded_cluster import OF_STRATEGY, a_recorded_leader
 from support.waiting import eventually, eventually_sync, patience
 
 from loadmanager.cli import main
-from loadmanager.core.leading import moves
-from loadmanager.core.names import BundleName
-from loadmanager.core.reasons import OwnershipReason
+from loadmanager.core.domain.names import BundleName
+from loadmanager.core.domain.reasons import OwnershipReason
+from loadmanager.core.protocol import move_machine
+from loadmanager.history.entry_rows import Event, Report, StrategyState
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
-from loadmanager.history.rows import Event, Report, StrategyState
-from loadmanager.history.schemas import DECISIONS, EVENTS
+from loadmanager.history.table_schemas import DECISIONS, EVENTS
 from loadmanager.history.writer import HistoryWriter
 
 
@@ -84,7 +84,7 @@ async def test_moves_that_would_be_carried_out_otherwise_now_are_named(
     code, output, _ = replay(capsys, monkeypatch, tmp_path / "history", "--json")
     steps = json.loads(output)["compared"]["step of moves"]
     assert (code, steps >= 8) == (0, True), "wanted, released, refused, time, refused, time, let go, completed"
-    monkeypatch.setattr(moves, "_FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(move_machine, "_FIRST_PAUSE_S", 0.05)
     code, output, _ = replay(capsys, monkeypatch, tmp_path / "history")
     assert code == 1
     assert f"stepped about {bundle}, moves.OwnerAnswered: to be woken at: recorded " in output.splitlines()[-1]

@@ -13,7 +13,7 @@ from support.nodes import Cluster
 from support.reported import about_days, contents_of
 from typer.testing import CliRunner
 
-from loadmanager.cli.admin import admin
+from loadmanager.cli.admin_command import admin
 from loadmanager.pipeline.reporting.actions import MORE_BROKERS, find_actions
 from loadmanager.pipeline.whatif_file import parse_whatif
 

@@ -11,16 +11,16 @@ from support.loaded_broker import Fleet, a_fleet
 from support.nodes import Cluster, on_zookeeper
 from support.waiting import eventually
 
-from loadmanager.core.hashing import HashFunction, topic_hash
-from loadmanager.core.invariants import ownership_violations
-from loadmanager.core.names import BundleName, BundleRange, NamespaceName
-from loadmanager.core.ownership import NamespaceState, OwnershipState
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.core.diagnosis.invariants import ownership_violations
+from loadmanager.core.domain.hashing import HashFunction, topic_hash
+from loadmanager.core.domain.names import BundleName, BundleRange, NamespaceName
+from loadmanager.core.domain.ownership import NamespaceState, OwnershipState
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
-from loadmanager.store.base import Delete, Put
-from loadmanager.store.codec import decode
-from loadmanager.wire.averages import decode_bundle_data
-from loadmanager.wire.records import decode_namespace
+from loadmanager.store.metadata_store import Delete, Put
+from loadmanager.store.znode_codec import decode
+from loadmanager.wire.average_records import decode_bundle_data
+from loadmanager.wire.store_records import decode_namespace
 
 pytestmark = pytest.mark.zookeeper
 

@@ -16,9 +16,9 @@ from kazoo.security import ACL, OPEN_ACL_UNSAFE, Permissions
 from structlog.testing import capture_logs
 from support.stores import drop_connection
 
-from loadmanager.embedded.ports import free_ports
-from loadmanager.embedded.server_files import Security
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.ports import free_ports
+from loadmanager.dev.embedded.server_files import Security
 from loadmanager.errors import (
     AccessDeniedError,
     ConfigurationError,
@@ -26,10 +26,10 @@ from loadmanager.errors import (
     TransactionFailedError,
 )
 from loadmanager.store import paths
-from loadmanager.store.access import ANYBODY, Access, Acls, Credentials
-from loadmanager.store.base import Check, Create, Delete, Put
-from loadmanager.store.securing import Process, refuse_strangers, secure, why_locked_out
-from loadmanager.store.zookeeper import ZooKeeperStore
+from loadmanager.store.acl_update import Process, refuse_strangers, secure, why_locked_out
+from loadmanager.store.metadata_store import Check, Create, Delete, Put
+from loadmanager.store.zookeeper_acl import ANYBODY, Access, Acls, Credentials
+from loadmanager.store.zookeeper_store import ZooKeeperStore
 
 pytestmark = pytest.mark.zookeeper
 

@@ -16,15 +16,15 @@ from support.waiting import eventually
 from support.zookeeper import a_session
 from typer.testing import CliRunner, Result
 
-from loadmanager.cli import securing
-from loadmanager.cli.running import store_of
-from loadmanager.cli.zookeeper import zookeeper as command
+from loadmanager.cli import zookeeper_secure
+from loadmanager.cli.service_runner import store_of
+from loadmanager.cli.zookeeper_command import zookeeper as command
 from loadmanager.config import Settings, load_settings
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.errors import StoreError
 from loadmanager.store import paths
-from loadmanager.store.base import MetadataStore, Put
-from loadmanager.store.securing import Process, refuse_strangers
+from loadmanager.store.acl_update import Process, refuse_strangers
+from loadmanager.store.metadata_store import MetadataStore, Put
 
 pytestmark = pytest.mark.zookeeper
 
@@ -96,7 +96,7 @@ async def an_agent_lives_and_leaves(cluster: Cluster) -> None:
 async def test_step_by_step(
     zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(securing, "configure_logging", lambda **_: None)
+    monkeypatch.setattr(zookeeper_secure, "configure_logging", lambda **_: None)
     configured = Configured(tmp_path, f"zk:{zookeeper.connect_string}{chroot}")
     async with Cluster(configured.connect(Process.NODE, {})) as cluster:
         await cluster.start_nodes(2)

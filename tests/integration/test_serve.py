@@ -25,9 +25,9 @@ from support.tcp_proxy import TcpProxy
 from support.waiting import eventually
 from support.zookeeper import a_session
 
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
-from loadmanager.store.base import Create
+from loadmanager.store.metadata_store import Create
 
 pytestmark = pytest.mark.zookeeper
 

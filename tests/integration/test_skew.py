@@ -21,7 +21,7 @@ from support.fake_broker import FakeBroker
 from support.nodes import Cluster, RunningNode, on_zookeeper
 from support.waiting import eventually, patience
 
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 pytestmark = pytest.mark.zookeeper
 

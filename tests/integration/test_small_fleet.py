@@ -12,10 +12,10 @@ import pytest
 import yaml
 from support.waiting import eventually
 
-from loadmanager.demo import cluster as demo_cluster
-from loadmanager.demo.cluster import DemoCluster
-from loadmanager.demo.settings import DemoSettings
-from loadmanager.demo.workload import TENANT, DemoWorkload
+from loadmanager.dev.demo import demo_cluster
+from loadmanager.dev.demo.demo_cluster import DemoCluster
+from loadmanager.dev.demo.demo_settings import DemoSettings
+from loadmanager.dev.demo.demo_workload import TENANT, DemoWorkload
 
 pytestmark = [pytest.mark.deep, pytest.mark.zookeeper]
 

@@ -14,8 +14,8 @@ from support.tcp_proxy import TcpProxy
 from support.waiting import eventually
 from support.zookeeper import EnsembleFactory, ZooKeeperFactory, save, set_back, wipe
 
-from loadmanager.store.base import Create, Put, SessionState
-from loadmanager.store.zookeeper import ZooKeeperStore
+from loadmanager.store.metadata_store import Create, Put, SessionState
+from loadmanager.store.zookeeper_store import ZooKeeperStore
 
 pytestmark = pytest.mark.zookeeper
 

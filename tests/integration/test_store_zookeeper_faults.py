@@ -19,7 +19,7 @@ from support.tcp_proxy import TcpProxy
 from support.waiting import eventually, eventually_sync, patience
 from support.zookeeper import EnsembleFactory, ZooKeeperFactory
 
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.errors import (
     ConfigurationError,
     OutcomeUnknownError,
@@ -31,8 +31,8 @@ from loadmanager.errors import (
 from loadmanager.store import _kazoo_requests as requests
 from loadmanager.store._kazoo_client import PromptClient
 from loadmanager.store._kazoo_requests import Request
-from loadmanager.store.base import Check, Create, Op, Put, SessionState
-from loadmanager.store.zookeeper import ZooKeeperStore, _UnansweredError
+from loadmanager.store.metadata_store import Check, Create, Op, Put, SessionState
+from loadmanager.store.zookeeper_store import ZooKeeperStore, _UnansweredError
 
 pytestmark = pytest.mark.zookeeper
 

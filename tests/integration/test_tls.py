@@ -22,9 +22,9 @@ from support.servers import listen
 from support.waiting import eventually, patience
 from typer.testing import CliRunner, Result
 
-from loadmanager.cli.admin import admin
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
-from loadmanager.tls import TlsOptions
+from loadmanager.cli.admin_command import admin
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
+from loadmanager.net.tls_contexts import TlsOptions
 
 pytestmark = pytest.mark.zookeeper
 

@@ -16,8 +16,8 @@ from support.nodes import Cluster, RunningNode, in_memory
 
 from loadmanager.config import TracingSettings, settings_of
 from loadmanager.errors import ConfigurationError
-from loadmanager.otlp import CollectorTracing
-from loadmanager.tracing import OFF, tracing_of
+from loadmanager.net.otlp import CollectorTracing
+from loadmanager.net.tracing import OFF, tracing_of
 
 TOPIC = "persistent://t/ns/x"
 OF_CLIENT = "0af7651916cd43dd8448eb211c80319c"
@@ -125,7 +125,7 @@ def test_without_its_packages_the_key_and_the_fix_are_named(monkeypatch: pytest.
     import_really = builtins.__import__
 
     def without(name: str, *rest: object) -> object:
-        if name.startswith("loadmanager.otlp"):
+        if name.startswith("loadmanager.net.otlp"):
             raise ModuleNotFoundError("gone", name="opentelemetry")
         return import_really(name, *rest)  # type: ignore[arg-type]
 

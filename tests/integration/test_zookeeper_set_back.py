@@ -18,7 +18,7 @@ from support.processes import Processes
 from support.waiting import eventually
 from support.zookeeper import ZooKeeperFactory, save, set_back, wipe
 
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 pytestmark = pytest.mark.zookeeper
 

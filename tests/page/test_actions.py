@@ -10,9 +10,9 @@ from playwright.async_api import expect
 from support.page import BROKERS, Shown, on_one_loop
 from support.waiting import eventually
 
-from loadmanager.core.controls import Controls
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import OwnershipState
+from loadmanager.core.domain.controls import Controls
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import OwnershipState
 
 pytestmark = on_one_loop
 

@@ -7,8 +7,8 @@ import re
 from playwright.async_api import expect
 from support.page import Shown, away, on_one_loop
 
-from loadmanager.core.names import BundleName
-from loadmanager.core.reasons import OwnershipReason
+from loadmanager.core.domain.names import BundleName
+from loadmanager.core.domain.reasons import OwnershipReason
 
 pytestmark = on_one_loop
 

@@ -10,7 +10,7 @@ from playwright.async_api import Locator, expect
 from support.page import BROKERS, Shown, on_one_loop, report
 from support.waiting import eventually
 
-from loadmanager.core.blocking_limits import BlockingLimit
+from loadmanager.core.planning.blocking_limits import BlockingLimit
 
 pytestmark = on_one_loop
 

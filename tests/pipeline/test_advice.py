@@ -7,10 +7,10 @@ import orjson
 from pyspark.sql import SparkSession
 from support.window_frames import HOUR_MS, frame_of
 
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.resources import ResourceWeights
-from loadmanager.core.settings import PlannerSettings
-from loadmanager.core.splitting.base import MIB
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.strategies.splitting.split_algorithm import MIB
 from loadmanager.pipeline.advice import (
     Advice,
     BusyBundle,

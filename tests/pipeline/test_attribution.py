@@ -16,7 +16,7 @@ from support.frames import HOUR_MS, START_MS
 from support.ingested import flushed, ingested, rows_in, write_files
 from support.plain_windows import Bundle, PlainWindow, plain_windows
 
-from loadmanager.history.schemas import LOAD_COLUMNS
+from loadmanager.history.table_schemas import LOAD_COLUMNS
 from loadmanager.pipeline.attribution import overlaps, term_ends
 from loadmanager.pipeline.schemas import frame_of
 from loadmanager.pipeline.windows import SHORTEST_S

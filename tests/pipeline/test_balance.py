@@ -14,11 +14,11 @@ from support.frames import DAY_MS, MINUTE_MS, START_MS, Timed, histories_of, his
 from support.ingested import ingested
 from support.window_frames import frame_of as window_rows
 
-from loadmanager.core import churn
-from loadmanager.core.resources import HOT as OVERLOADED
-from loadmanager.core.settings import PlannerSettings
-from loadmanager.history.rows import Event, MoveRow
-from loadmanager.history.schemas import MOVES
+from loadmanager.core.domain.resources import HOT as OVERLOADED
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.planning import churn
+from loadmanager.history.entry_rows import Event, MoveRow
+from loadmanager.history.table_schemas import MOVES
 from loadmanager.pipeline.balance import (
     flapping,
     hot_bundles,

@@ -16,7 +16,7 @@ from support.frames import HOUR_MS, MINUTE_MS, START_MS, Timed, history_of, repo
 from support.ingested import ingested, rows_in
 
 from loadmanager.history.reader import History
-from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, LOAD_COLUMNS
+from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS, LOAD_COLUMNS
 from loadmanager.pipeline.by_hour import TOLERANCE, totals_compared
 from loadmanager.pipeline.delta import Tables
 

@@ -12,8 +12,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from support.window_frames import HOUR_MS, frame_of
 
-from loadmanager.core.load import FloatArray
+from loadmanager.core.model.load import FloatArray
 from loadmanager.errors import PipelineError
+from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.pipeline.capacity import (
     FEWEST_DAYS_FOR_TREND,
     RATED,
@@ -29,7 +30,6 @@ from loadmanager.pipeline.capacity import (
 from loadmanager.pipeline.minimum_history import FEWEST_DAYS, WHOLE_DAY_HOURS, missing_history, whole_days
 from loadmanager.pipeline.schemas import METRICS
 from loadmanager.pipeline.step import NothingToSay
-from loadmanager.sim.cost import CostModel
 
 NAN = float("nan")
 NO_BASE = np.zeros(4)

@@ -25,8 +25,8 @@ from support.frames import (
 from support.ingested import ingested, rows_in
 
 from loadmanager.errors import PipelineError
-from loadmanager.history.rows import Event
-from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS
+from loadmanager.history.entry_rows import Event
+from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS
 from loadmanager.pipeline.cleaning import rejected_rows, usable, with_duplicates, with_reason
 from loadmanager.pipeline.schemas import frame_of, raw
 

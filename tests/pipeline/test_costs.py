@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from loadmanager.core.load import BANDWIDTH_IN, CPU, RESOURCES, FloatArray
+from loadmanager.core.model.load import BANDWIDTH_IN, CPU, RESOURCES, FloatArray
+from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.pipeline.costs import (
     COST_MODELS,
     FEWEST_REPORTS,
@@ -20,7 +21,6 @@ from loadmanager.pipeline.costs import (
     fit_class,
     known_cost,
 )
-from loadmanager.sim.cost import CostModel
 
 TRUE = CostModel(
     base=(30.0, 2000.0, 100.0, 50.0, 60.0),

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from support.window_frames import HOUR_MS, frame_of
 
-from loadmanager.core.load import FloatArray
-from loadmanager.history.series import read_series
+from loadmanager.core.model.load import FloatArray
+from loadmanager.history.synthetic_fleet import read_series
 from loadmanager.pipeline.datasets import require
 from loadmanager.pipeline.forecast.backtest import HORIZONS, first_ahead, forecast, judge, losses_of
 from loadmanager.pipeline.forecast.intervals import covered

@@ -15,7 +15,7 @@ from support.drawn_fleet import Drawn
 from support.frames import DAY_MS, HOUR_MS, MINUTE_MS, START_MS, Timed, history_of, reported
 from support.ingested import assert_same, flushed, ingested, rows_in, write_files
 
-from loadmanager.history.packing import PackedFile
+from loadmanager.history.row_packer import PackedFile
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.ingest import TABLES
 

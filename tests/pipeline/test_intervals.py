@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.core.load import FloatArray
+from loadmanager.core.model.load import FloatArray
 from loadmanager.pipeline.forecast.intervals import Calibration, calibrated_in_turn, covered, widening
 
 NAN = float("nan")

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
 
-from loadmanager.core.evidence import Shown
+from loadmanager.core.domain.significance import Shown
 from loadmanager.errors import PipelineError
 from loadmanager.history.files import HOUR_MS
 from loadmanager.pipeline.datasets import schema_of
@@ -16,7 +16,7 @@ from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.publish import learned_from, loads_of_namespaces, profiles_of, proved_namespaces, weekly_hours
 from loadmanager.pipeline.schemas import METRICS
 from loadmanager.pipeline.summary import Done, Summary
-from loadmanager.wire.learned import LEARNED_DATA
+from loadmanager.wire.learned_records import LEARNED_DATA
 
 MONDAY_MS = 1_789_948_800_000
 """2026-09-21 00:00 UTC."""

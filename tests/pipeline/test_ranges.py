@@ -16,18 +16,18 @@ from support.recorded_fleet import MINUTE_MS, record_fleet
 from support.waiting import patience
 
 from loadmanager.errors import HistoryFileError
+from loadmanager.history.entry_rows import Event
 from loadmanager.history.files import HOUR_MS, Directory, HistoryFile
 from loadmanager.history.reader import History, OnFault
-from loadmanager.history.rows import Event
-from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
+from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
+from loadmanager.lab.simulate.recorded_world import RecordedRange
+from loadmanager.lab.whatif.recorded_ranges import Stretch, read_range
 from loadmanager.pipeline import ranges as ranges_module
 from loadmanager.pipeline.filesystems import CANNOT_GO_ON
 from loadmanager.pipeline.ranges import Outline, RangeRead, RangesOfSpark, read_stretch, unpacked
 from loadmanager.pipeline.reading import cause_of
 from loadmanager.pipeline.whatif import find_stretches, plan, play
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
-from loadmanager.sim.recorded import RecordedRange
-from loadmanager.whatif.ranges import Stretch, read_range
 
 HALVES = [Stretch(number, NOON_MS + number * HOUR_MS, NOON_MS + (number + 1) * HOUR_MS) for number in range(2)]
 """A stretch for each hour of the history."""

@@ -24,10 +24,17 @@ from support.frames import (
 )
 
 from loadmanager.errors import HistoryFileError, HistorySchemaError, PipelineError
+from loadmanager.history.entry_rows import Decision
 from loadmanager.history.files import Directory, HistoryFile
 from loadmanager.history.reader import History
-from loadmanager.history.rows import Decision
-from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, DECISIONS, EVENTS, SCHEMA_KEY, TABLES
+from loadmanager.history.table_schemas import (
+    BROKER_REPORTS,
+    BUNDLE_REPORTS,
+    DECISIONS,
+    EVENTS,
+    SCHEMA_KEY,
+    TABLES,
+)
 from loadmanager.pipeline.cleaning import overlapping_files
 from loadmanager.pipeline.filesystems import _Hadoop
 from loadmanager.pipeline.reading import DamagedFileError, HistoryTables, read_leaving_out

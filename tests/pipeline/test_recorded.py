@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from support.frames import DAY_MS, HOUR_MS, START_MS, files_of, history_of
 
 from loadmanager.errors import HistoryFileError
-from loadmanager.history.rows import Event
-from loadmanager.history.schemas import EVENTS
+from loadmanager.history.entry_rows import Event
+from loadmanager.history.table_schemas import EVENTS
 from loadmanager.pipeline.reading import HistoryTables
 from loadmanager.pipeline.recorded import newest_recorded
 

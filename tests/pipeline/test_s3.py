@@ -18,7 +18,7 @@ from support.s3 import BUCKET, KEY, REGION, an_s3_server, url_of
 from loadmanager.cli.pipeline_paths import require_history
 from loadmanager.errors import ConfigurationError
 from loadmanager.history.files import Directory
-from loadmanager.history.schemas import BUNDLE_REPORTS
+from loadmanager.history.table_schemas import BUNDLE_REPORTS
 from loadmanager.pipeline import delta
 from loadmanager.pipeline.delta import DAY, Tables
 from loadmanager.pipeline.source import FORMAT, PERMISSIVE

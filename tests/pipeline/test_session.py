@@ -14,7 +14,7 @@ from support.builders import bundle
 from support.frames import HOUR_MS, START_MS, files_of, history_of, reported
 
 from loadmanager.errors import PipelineError
-from loadmanager.history.schemas import BUNDLE_REPORTS
+from loadmanager.history.table_schemas import BUNDLE_REPORTS
 from loadmanager.pipeline import session as session_module
 from loadmanager.pipeline.session import are_few, require_spark, spark_session
 

@@ -20,7 +20,7 @@ from support.processes import Processes
 from support.waiting import eventually_sync
 
 from loadmanager.cli import main
-from loadmanager.history.schemas import BUNDLE_REPORTS
+from loadmanager.history.table_schemas import BUNDLE_REPORTS
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.ingest import Ingest
 

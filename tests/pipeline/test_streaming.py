@@ -11,7 +11,7 @@ from support.frames import HOUR_MS, START_MS, files_of
 from support.ingested import assert_same, ingested, rows_in, write_minutes
 
 from loadmanager.errors import PipelineError
-from loadmanager.history.schemas import BUNDLE_REPORTS
+from loadmanager.history.table_schemas import BUNDLE_REPORTS
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.streaming import HistoryStream
 

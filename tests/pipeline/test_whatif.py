@@ -26,18 +26,18 @@ from support.waiting import patience
 
 from loadmanager.config import Settings
 from loadmanager.errors import ConfigurationError, LoadManagerError, PipelineError, ScenarioError
+from loadmanager.history.entry_rows import Event
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
-from loadmanager.history.rows import Event
+from loadmanager.lab.simulate.broker_cost import CostModel
+from loadmanager.lab.simulate.recorded_world import FleetChange, recorded_world
+from loadmanager.lab.simulate.sim_result import Result
+from loadmanager.lab.simulate.trial import figures
+from loadmanager.lab.whatif.recorded_ranges import read_range
 from loadmanager.pipeline.league import league_table, paired_differences, recommend
 from loadmanager.pipeline.ranges import RangesOfSpark
 from loadmanager.pipeline.whatif import OUTCOMES, WhatIfPlan, find_stretches, plan, play
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
-from loadmanager.sim.cost import CostModel
-from loadmanager.sim.recorded import FleetChange, recorded_world
-from loadmanager.sim.result import Result
-from loadmanager.sim.trial import figures
-from loadmanager.whatif.ranges import read_range
 
 
 def planned(

@@ -16,8 +16,8 @@ from support.frames import DAY_MS, HOUR_MS, MINUTE_MS, START_MS, Timed, historie
 from support.ingested import ingested, rows_in
 from support.plain_windows import Bundle, PlainWindow, PlainWindows, Reported, plain_windows
 
-from loadmanager.history.rows import Report
-from loadmanager.history.schemas import LOAD_COLUMNS
+from loadmanager.history.entry_rows import Report
+from loadmanager.history.table_schemas import LOAD_COLUMNS
 
 WINDOWS_MS = {300: 300_000, 3600: HOUR_MS, 86400: DAY_MS}
 

@@ -6,11 +6,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.builders import broker, bundle, report
 
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.hashing import HashFunction
-from loadmanager.core.invariants import partition_violations
-from loadmanager.core.names import HASH_SPACE_END, BundleName, NamespaceName
+from loadmanager.core.diagnosis.invariants import partition_violations
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.names import HASH_SPACE_END, BundleName, NamespaceName
+from loadmanager.core.model.cluster_model import ClusterModel
 
 HASHES = st.integers(0, HASH_SPACE_END)
 BOUNDARIES = st.sets(st.integers(1, HASH_SPACE_END - 1), max_size=40).map(

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.random_clusters import Build, SomeCluster, clusters
 
-from loadmanager.core import churn, planner
-from loadmanager.core.churn import Memory, State
-from loadmanager.core.effect import share_of
-from loadmanager.core.plan import Plan, Unload
-from loadmanager.core.settings import PlannerSettings
-from loadmanager.core.shedding.overload import OverloadReason
-from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.domain.plan import Plan, Unload
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning import churn, planner
+from loadmanager.core.planning.churn import Memory, State
+from loadmanager.core.planning.plan_effect import share_of
+from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason
 
 CLOSE = 1e-8
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import bundle
 
-from loadmanager.core.placement import PLACEMENT_STRATEGIES
-from loadmanager.core.shedding import SHEDDING_STRATEGIES
-from loadmanager.decide.deciding import DecidedLine, Decider, PlaceDecider, ShedDecider
-from loadmanager.wire.dump import DumpLine, decode_line, encode
+from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
+from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES
+from loadmanager.lab.decide.dump_decision import DecidedLine, Decider, PlaceDecider, ShedDecider
+from loadmanager.wire.dump_line import DumpLine, decode_line, encode
 
 NEW = bundle(99)
 BROKERS = ("a:1", "b:1", "c:1")

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from support.clock import ManualClock
 from support.fencing import Candidate, Contest
 
-from loadmanager.store.memory import Link, MemoryCluster, MemoryStore
+from loadmanager.store.memory_store import Link, MemoryCluster, MemoryStore
 
 CANDIDATES = 3
 SESSION_TIMEOUT_S = 10.0

@@ -11,19 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.random_clusters import Build, SomeCluster, clusters
 
-from loadmanager.core.controls import Controls, DrainOrder
-from loadmanager.core.explain import Situation, explain_broker, explain_bundle, why_not
-from loadmanager.core.filters import PlacementQuestion, allowed_brokers, rules_of
-from loadmanager.core.obstacles import find_obstacles
-from loadmanager.core.placement import PLACEMENT_STRATEGIES, placement_strategy
-from loadmanager.core.placement.base import Projection
-from loadmanager.core.planner import choose_destination, plan_assignments
-from loadmanager.core.reasons import ExplanationReason, PlacementReason, SheddingReason
-from loadmanager.core.settings import PlannerSettings
-from loadmanager.core.shedding import SHEDDING_STRATEGIES
-from loadmanager.core.shedding.base import eligible, find_hold
-from loadmanager.core.snapshot import Snapshot
-from loadmanager.core.state import as_json
+from loadmanager.core.constraints.filters import PlacementQuestion, allowed_brokers, rules_of
+from loadmanager.core.constraints.obstacles import find_obstacles
+from loadmanager.core.diagnosis.explanation import Situation, explain_broker, explain_bundle, why_not
+from loadmanager.core.domain.controls import Controls, DrainOrder
+from loadmanager.core.domain.reasons import ExplanationReason, PlacementReason, SheddingReason
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning.planner import choose_destination, plan_assignments
+from loadmanager.core.planning.strategy_memory import as_json
+from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES, placement_strategy
+from loadmanager.core.strategies.placement.placement_strategy import Projection
+from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES
+from loadmanager.core.strategies.shedding.shedding_strategy import eligible, find_hold
 
 SETTINGS = st.builds(
     PlannerSettings,

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from support.recorded import NEVER, NOON_MS, Disk, a_writer, abandon, kinds, record, same
 from support.waiting import patience
 
-from loadmanager.core.amounts import MAX_AMOUNT
-from loadmanager.core.load import BrokerReport
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import Registration
-from loadmanager.core.recordable import recordable
-from loadmanager.core.resources import HealthFigures
+from loadmanager.core.domain.amounts import MAX_AMOUNT
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.resources import HealthFigures
+from loadmanager.core.model.load import BrokerReport
+from loadmanager.core.model.recordable import recordable
+from loadmanager.history.entry_rows import Entry, Event, Report
 from loadmanager.history.files import Directory
 from loadmanager.history.gaps import GAP, TERM_BEGAN, TERM_ENDED, find_gaps
 from loadmanager.history.reader import History
-from loadmanager.history.rows import Entry, Event, Report
-from loadmanager.history.schemas import EVENTS
+from loadmanager.history.table_schemas import EVENTS
 from loadmanager.history.writer import HistoryWriter, WriterLimits
 from loadmanager.wire.validation import MAX_COUNT, MAX_TOPICS
 

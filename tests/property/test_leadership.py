@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from loadmanager.core.leadership import (
+from loadmanager.core.protocol.leadership import (
     Campaign,
     Knowledge,
     Reassure,

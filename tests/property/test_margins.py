@@ -11,16 +11,16 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from support.random_clusters import Build, SomeCluster, clusters
 
-from loadmanager.core.load import CPU, MSG_RATE_IN, THROUGHPUT_IN
-from loadmanager.core.reasons import SheddingReason
-from loadmanager.core.settings import PlannerSettings
-from loadmanager.core.shedding import shedding_strategy
-from loadmanager.core.shedding.avg import AvgSheddingReason
-from loadmanager.core.shedding.base import MIB, Shed, SheddingStrategy
-from loadmanager.core.shedding.threshold import ThresholdReason
-from loadmanager.core.shedding.transfer import TransferReason
-from loadmanager.core.shedding.uniform import UniformReason
-from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.domain.reasons import SheddingReason
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.load import CPU, MSG_RATE_IN, THROUGHPUT_IN
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.strategies.shedding import shedding_strategy
+from loadmanager.core.strategies.shedding.avg_shedder import AvgSheddingReason
+from loadmanager.core.strategies.shedding.shedding_strategy import MIB, Shed, SheddingStrategy
+from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdReason
+from loadmanager.core.strategies.shedding.transfer_shedder import TransferReason
+from loadmanager.core.strategies.shedding.uniform_shedder import UniformReason
 
 examples = hypothesis_settings(
     # In many clusters nobody waits, or is above a threshold: what such a test needs has to be looked for.

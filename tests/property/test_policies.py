@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.random_clusters import Build, SomeCluster, broker_name, clusters, namespace_name
 
-from loadmanager.core.invariants import plan_violations
-from loadmanager.core.names import BrokerId, namespace_of
-from loadmanager.core.placement import PLACEMENT_STRATEGIES
-from loadmanager.core.plan import Plan
-from loadmanager.core.planner import PlannerSettings, State, plan_assignments, plan_shedding
-from loadmanager.core.policies import IsolationPolicy, Policies
-from loadmanager.core.resources import ResourceWeights
-from loadmanager.core.shedding import SHEDDING_STRATEGIES
-from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.diagnosis.invariants import plan_violations
+from loadmanager.core.domain.names import BrokerId, namespace_of
+from loadmanager.core.domain.plan import Plan
+from loadmanager.core.domain.policies import IsolationPolicy, Policies
+from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning.planner import PlannerSettings, State, plan_assignments, plan_shedding
+from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
+from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES
 
 BROKERS = [BrokerId(broker_name(i)) for i in range(6)]
 HOSTS = st.sampled_from(["broker-00[01]", "broker-000", "broker-00[2-5]", ".*", "nobody"])

@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.agent.grants import Claim, Grants, Revocation, TopicQuestion
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.hashing import HashFunction, topic_hash
-from loadmanager.core.invariants import ownership_violations, succession_violations
-from loadmanager.core.names import BrokerId, BundleName, BundleRange, NamespaceName, TopicName
-from loadmanager.core.ownership import (
+from loadmanager.core.diagnosis.invariants import ownership_violations, succession_violations
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.hashing import HashFunction, topic_hash
+from loadmanager.core.domain.names import BrokerId, BundleName, BundleRange, NamespaceName, TopicName
+from loadmanager.core.domain.ownership import (
     NamespaceState,
     Ownership,
     OwnershipState,

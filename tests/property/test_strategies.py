@@ -26,16 +26,16 @@ from support.random_clusters import (
     some_cluster,
 )
 
-from loadmanager.core.invariants import plan_violations
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import Registration
-from loadmanager.core.placement import PLACEMENT_STRATEGIES
-from loadmanager.core.plan import Assign, Plan, Unload
-from loadmanager.core.planner import PlannerSettings, State, plan_assignments, plan_shedding
-from loadmanager.core.resources import ResourceWeights
-from loadmanager.core.shedding import SHEDDING_STRATEGIES
-from loadmanager.core.snapshot import Snapshot
-from loadmanager.core.state import as_json
+from loadmanager.core.diagnosis.invariants import plan_violations
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.plan import Assign, Plan, Unload
+from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning.planner import PlannerSettings, State, plan_assignments, plan_shedding
+from loadmanager.core.planning.strategy_memory import as_json
+from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
+from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES
 
 each_shedding = pytest.mark.parametrize("shedding", SHEDDING_STRATEGIES)
 busy = partial(some_cluster, fewest_brokers=3, fewest_bundles=15)

@@ -20,7 +20,7 @@ from support.transcription_selection import (
     select_broker,
 )
 
-from loadmanager.core.filters import (
+from loadmanager.core.constraints.filters import (
     EXTENSIBLE,
     MODULAR,
     PlacementQuestion,
@@ -28,15 +28,15 @@ from loadmanager.core.filters import (
     find_anti_affinity_refusal,
     preferred_brokers,
 )
-from loadmanager.core.load import BoolArray
-from loadmanager.core.names import BrokerId
-from loadmanager.core.placement.base import Projection, State
-from loadmanager.core.placement.least_resource_usage import LeastResourceUsageWithWeight
-from loadmanager.core.placement.round_robin import RoundRobinBrokerSelector
-from loadmanager.core.planner import PlannerSettings
-from loadmanager.core.policies import IsolationPolicy, Policies
-from loadmanager.core.resources import ResourceWeights
-from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.policies import IsolationPolicy, Policies
+from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.model.load import BoolArray
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning.planner import PlannerSettings
+from loadmanager.core.strategies.placement.least_resource_usage import LeastResourceUsageWithWeight
+from loadmanager.core.strategies.placement.placement_strategy import Projection, State
+from loadmanager.core.strategies.placement.round_robin import RoundRobinBrokerSelector
 
 NAMESPACES = ("a/x", "a/y", "b/x", "pulsar/system")
 HOSTS = ("h0", "h1", "h2", "k0", "k1")

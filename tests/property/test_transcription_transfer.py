@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from support.builders import broker, bundle, report
 from support.transcription_transfer import Decision, Load, Rule, Shedder, Stats, Store, top_bundles
 
-from loadmanager.core.extensible import Published, PublishedLoad, ReportRules, find_top_bundles
-from loadmanager.core.names import BrokerId
-from loadmanager.core.planner import PlannerSettings
-from loadmanager.core.shedding.base import Shed, State
-from loadmanager.core.shedding.transfer import TransferShedder
-from loadmanager.core.snapshot import Snapshot, snapshot_of_reports
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.model.extensible_load import Published, PublishedLoad, ReportRules, find_top_bundles
+from loadmanager.core.model.snapshot import Snapshot, snapshot_of_reports
+from loadmanager.core.planning.planner import PlannerSettings
+from loadmanager.core.strategies.shedding.shedding_strategy import Shed, State
+from loadmanager.core.strategies.shedding.transfer_shedder import TransferShedder
 
 NOW_MS = 10_000_000
 CYCLES = 25

@@ -11,11 +11,11 @@ from support.builders import Load, broker, bundle, report
 from support.random_clusters import Build, SomeCluster, clusters
 from support.transcription_uniform_avg import Avg, Uniform, brokers_of
 
-from loadmanager.core.resources import ResourceWeights
-from loadmanager.core.shedding.avg import AvgShedder, Trigger
-from loadmanager.core.shedding.base import State
-from loadmanager.core.shedding.uniform import UniformLoadShedder
-from loadmanager.core.snapshot import Snapshot, snapshot_of_reports
+from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.model.snapshot import Snapshot, snapshot_of_reports
+from loadmanager.core.strategies.shedding.avg_shedder import AvgShedder, Trigger
+from loadmanager.core.strategies.shedding.shedding_strategy import State
+from loadmanager.core.strategies.shedding.uniform_shedder import UniformLoadShedder
 
 CPU_ONLY = ResourceWeights(1, 0, 0, 0)
 

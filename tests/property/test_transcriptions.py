@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from support.random_clusters import Build, SomeCluster, clusters
 from support.transcription import Threshold, brokers_of, least_long_term_message_rate, overload
 
-from loadmanager.core.placement.base import Projection
-from loadmanager.core.placement.least_long_term_message_rate import LeastLongTermMessageRate
-from loadmanager.core.resources import ResourceWeights
-from loadmanager.core.shedding.base import Shed, State
-from loadmanager.core.shedding.overload import OverloadShedder
-from loadmanager.core.shedding.threshold import ThresholdShedder
-from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.strategies.placement.least_long_term_message_rate import LeastLongTermMessageRate
+from loadmanager.core.strategies.placement.placement_strategy import Projection
+from loadmanager.core.strategies.shedding.overload_shedder import OverloadShedder
+from loadmanager.core.strategies.shedding.shedding_strategy import Shed, State
+from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdShedder
 
 CPU_ONLY = ResourceWeights(1, 0, 0, 0)
 PERCENT = st.sampled_from([5, 10, 50, 85, 100])

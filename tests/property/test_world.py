@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from support.waiting import patience
 from support.worlds import EAGER, load_of, violations, world
 
-from loadmanager.core.controls import Controls
-from loadmanager.core.names import BrokerId
-from loadmanager.core.shedding import SHEDDING_STRATEGIES
-from loadmanager.sim.events import (
+from loadmanager.core.domain.controls import Controls
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES
+from loadmanager.lab.simulate.fleet_events import (
     BadReports,
     BrokerCrashes,
     BrokerFallsSick,
@@ -33,11 +33,11 @@ from loadmanager.sim.events import (
     NewNamespace,
     OperatorControls,
 )
-from loadmanager.sim.fleet import BrokerSpec, NamespaceSpec, brokers_named, namespaces_dealt
-from loadmanager.sim.result import Result
-from loadmanager.sim.rules import WorldRules
-from loadmanager.sim.workload import Diurnal, Noise, heavy_tailed, random_topics, steady
-from loadmanager.sim.world import Progress, World
+from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec, brokers_named, namespaces_dealt
+from loadmanager.lab.simulate.run_rules import WorldRules
+from loadmanager.lab.simulate.sim_result import Result
+from loadmanager.lab.simulate.workload import Diurnal, Noise, heavy_tailed, random_topics, steady
+from loadmanager.lab.simulate.world import Progress, World
 
 _BROKERS = [spec.id for spec in brokers_named(4)]
 _SPECS = namespaces_dealt(2, 8, _BROKERS)

@@ -18,8 +18,8 @@ from protocol.parties import Party, VirtualLoop
 
 from loadmanager.broker import CloseReason, Closing, Hosting, Topic
 from loadmanager.broker.contract import Contract
-from loadmanager.clock import now_s
-from loadmanager.demo.hosting import TopicHost
+from loadmanager.dev.demo.demo_host import TopicHost
+from loadmanager.util.clock import now_s
 
 _PREPARES_S = (0.0, 0.0, 0.0, 0.1, 1.0, 3.0)
 """How long it takes to prepare; the last is longer than anybody waits for it."""

@@ -24,20 +24,20 @@ from protocol.parties import Party, current_party
 from protocol.schedules import DO, Step, kill, live, stop
 from protocol.world import NAMESPACE, Shape, World
 
-from loadmanager.core.names import NamespaceName, TopicName
-from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState, Registration
+from loadmanager.core.domain.names import NamespaceName, TopicName
+from loadmanager.core.domain.ownership import NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.errors import TransactionFailedError
 from loadmanager.store import paths
-from loadmanager.store.base import Check, Create, Op, Put, Znode
-from loadmanager.store.codec import decode
-from loadmanager.wire.http import (
+from loadmanager.store.metadata_store import Check, Create, Op, Put, Znode
+from loadmanager.store.znode_codec import decode
+from loadmanager.wire.http_bodies import (
     BUNDLE_VERSION_HEADER,
     DESTINATION_HEADER,
     EPOCH_HEADER,
     INCARNATION_HEADER,
     OWNER_HEADER,
 )
-from loadmanager.wire.records import decode_namespace
+from loadmanager.wire.store_records import decode_namespace
 
 RULE = "-" * 79
 _ANSWERED_S = 40.0

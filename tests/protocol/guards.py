@@ -18,17 +18,17 @@ from protocol.zookeeper import ModelStore
 from loadmanager.agent import grants, lease
 from loadmanager.agent.grants import Claim, Grants, GrantVerdict, TopicQuestion
 from loadmanager.broker.contract import Contract
-from loadmanager.core.names import NamespaceName
-from loadmanager.core.ownership import NamespaceState
-from loadmanager.core.ownership import Registration as Life
+from loadmanager.core.domain.names import NamespaceName
+from loadmanager.core.domain.ownership import NamespaceState
+from loadmanager.core.domain.ownership import Registration as Life
 from loadmanager.leader.candidate import Candidate
-from loadmanager.leader.carrying_out.owners import AgentOwners
-from loadmanager.leader.commands import BundleCommands
-from loadmanager.leader.picture.intake import Intake
-from loadmanager.leader.picture.view import ClusterView
-from loadmanager.leader.term import ledger
-from loadmanager.store import paths, session
-from loadmanager.store.base import Check, Op
+from loadmanager.leader.election import ownership_ledger
+from loadmanager.leader.execution.owner_calls import AgentOwners
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.mirror_intake import Intake
+from loadmanager.leader.operator_commands import BundleCommands
+from loadmanager.store import paths, store_session
+from loadmanager.store.metadata_store import Check, Op
 
 Without = Callable[[], contextlib.AbstractContextManager[object]]
 
@@ -113,7 +113,7 @@ def _no_session_in_lease() -> contextlib.AbstractContextManager[object]:
 
 
 def _no_bound_on_the_session() -> contextlib.AbstractContextManager[object]:
-    return patch.object(session, "LEASE_RATIO", 3.0)
+    return patch.object(store_session, "LEASE_RATIO", 3.0)
 
 
 def _no_closing_at_new_life() -> contextlib.AbstractContextManager[object]:
@@ -152,7 +152,7 @@ def _no_owner_asked_before_deletion() -> Iterator[None]:
     async def nobody(commands: BundleCommands, _: NamespaceName) -> None:
         commands.must_lead()
 
-    with patch.object(BundleCommands, "unload_namespace", nobody), patch.object(ledger, "_must_all_be_free"):
+    with patch.object(BundleCommands, "unload_namespace", nobody), patch.object(ownership_ledger, "_must_all_be_free"):
         yield
 
 

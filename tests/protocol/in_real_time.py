@@ -11,7 +11,7 @@ from protocol.parties import Party
 from protocol.zookeeper import Ensemble, ModelStore
 from support.waiting import eventually
 
-from loadmanager.store.base import MetadataStore, SessionState
+from loadmanager.store.metadata_store import MetadataStore, SessionState
 
 
 class RealTime:

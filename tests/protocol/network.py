@@ -113,7 +113,7 @@ class Network:
         return self.rng.uniform(*_LATENCY_S)
 
     async def is_refused(self, url: str) -> bool:
-        """In place of `loadmanager.liveness.is_refused`: the host answers that nobody listens."""
+        """In place of `loadmanager.net.liveness.is_refused`: the host answers that nobody listens."""
         address, party = URL(url).authority, current_party()
         source, destination = party.host if party else "", _host_of(address)
         await asyncio.sleep(self.latency_s())

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from protocol.brokers import Served
 from protocol.parties import VirtualLoop
 
-from loadmanager.core.hashing import topic_hash
-from loadmanager.core.invariants import ownership_violations, succession_violations
-from loadmanager.core.names import BundleName, NamespaceName, TopicName
-from loadmanager.core.ownership import FREE, NamespaceState, Ownership, OwnershipState
+from loadmanager.core.diagnosis.invariants import ownership_violations, succession_violations
+from loadmanager.core.domain.hashing import topic_hash
+from loadmanager.core.domain.names import BundleName, NamespaceName, TopicName
+from loadmanager.core.domain.ownership import FREE, NamespaceState, Ownership, OwnershipState
 from loadmanager.store import paths
-from loadmanager.store.base import Op, Put, Znode
-from loadmanager.store.codec import decode
-from loadmanager.wire.records import decode_namespace
+from loadmanager.store.metadata_store import Op, Put, Znode
+from loadmanager.store.znode_codec import decode
+from loadmanager.wire.store_records import decode_namespace
 
 _PREFIX = f"{paths.NAMESPACES}/"
 

@@ -24,9 +24,9 @@ from protocol.manners import Manner
 from protocol.parties import Party, StuckError, VirtualLoop
 from protocol.world import AGENT_PORT, BROKER_PORT, DRIFT, NAMESPACE, Shape, World, in_virtual_time
 
-from loadmanager.core.ownership import Ownership
-from loadmanager.core.reasons.ownership import OwnershipReason
-from loadmanager.store.session import LEASE_RATIO
+from loadmanager.core.domain.ownership import Ownership
+from loadmanager.core.domain.reasons.ownership_reasons import OwnershipReason
+from loadmanager.store.store_session import LEASE_RATIO
 
 _SETTLE_S = 60.0
 _ANSWER_S = 25.0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from protocol.brokers import Served
 from protocol.records import Records
 
-from loadmanager.core.ownership import Ownership, Registration
+from loadmanager.core.domain.ownership import Ownership, Registration
 
 if TYPE_CHECKING:
     from protocol.world import Process

@@ -9,7 +9,7 @@ import pytest
 from protocol.schedules import begin, calm, live
 from protocol.world import BROKER_PORT, NAMESPACE, SESSION_S, Process, Shape, World
 
-from loadmanager.store.session import LEASE_RATIO
+from loadmanager.store.store_session import LEASE_RATIO
 
 _SETTLED_S = 30.0
 _STALE_S = LEASE_RATIO * SESSION_S + 3.0

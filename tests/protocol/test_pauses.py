@@ -12,7 +12,7 @@ from protocol.world import Shape, World
 from support.deep import deep_except
 
 from loadmanager.config import AgentSettings
-from loadmanager.store.session import LEASE_RATIO
+from loadmanager.store.store_session import LEASE_RATIO
 
 _PAUSE_S = 1.0
 _BETWEEN_S = 0.5, 2.0

@@ -23,8 +23,8 @@ from protocol.world import BROKER_PORT, NAMESPACE, Shape, World
 from support.deep import deep_except
 
 from loadmanager.client import LookupClient
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import OwnershipState
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import OwnershipState
 from loadmanager.errors import LoadManagerError
 
 BROKERS = int(os.environ.get("RESTARTED_BROKERS") or 12)

@@ -14,11 +14,11 @@ from protocol.schedules import calm, live
 from protocol.world import SESSION_S, Process, Shape, World
 from support.deep import deep_except
 
-from loadmanager.core.leading import vigil
-from loadmanager.http.term import TermHandlers
-from loadmanager.leader.picture.intake import Intake
+from loadmanager.core.protocol import failure_detector
+from loadmanager.http.term_routes import TermHandlers
+from loadmanager.leader.mirror.mirror_intake import Intake
 from loadmanager.store import paths
-from loadmanager.store.base import Create, Znode
+from loadmanager.store.metadata_store import Create, Znode
 
 PAUSES = 10_000
 _PAUSES_A_WORLD = 500
@@ -287,11 +287,11 @@ GUARDS: dict[str, tuple[Callable[[], AbstractContextManager[object]], Happens]] 
         a_leader_cut_off_from_the_other_nodes,
     ),
     "time in which a standby did not run is not silence": (
-        lambda: patch.object(vigil, "_MOST_TICKS_A_STEP", math.inf),
+        lambda: patch.object(failure_detector, "_MOST_TICKS_A_STEP", math.inf),
         standbys_that_are_paused,
     ),
     "only a store that answers at once says that a doubt stands": (
-        lambda: patch.object(vigil, "_PROMPT_LOOKS", 0),
+        lambda: patch.object(failure_detector, "_PROMPT_LOOKS", 0),
         zookeeper_that_is_paused,
     ),
     "a refused connection is no more than silence": (
@@ -299,11 +299,11 @@ GUARDS: dict[str, tuple[Callable[[], AbstractContextManager[object]], Happens]] 
         nodes_that_reject_each_other,
     ),
     "patience grows with the slowest answers": (
-        lambda: patch.object(vigil, "_TIMES_SLOWEST", 0.0),
+        lambda: patch.object(failure_detector, "_TIMES_SLOWEST", 0.0),
         busy_machines,
     ),
     "a doubt that was answered is good for a session": (
-        lambda: patch.object(vigil.Vigil, "_rest", _restless),
+        lambda: patch.object(failure_detector.Vigil, "_rest", _restless),
         a_leader_cut_off_from_the_other_nodes,
     ),
 }
@@ -319,8 +319,8 @@ def _deaf(apply: _ApplyElection) -> _ApplyElection:
     return without_doubts
 
 
-def _restless(self: vigil.Vigil, now_s: float) -> None:
-    self.phase, self._rested_s = vigil.VigilPhase.RESTING, now_s
+def _restless(self: failure_detector.Vigil, now_s: float) -> None:
+    self.phase, self._rested_s = failure_detector.VigilPhase.RESTING, now_s
 
 
 @pytest.mark.parametrize("name", GUARDS)

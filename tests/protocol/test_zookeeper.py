@@ -12,7 +12,7 @@ from protocol.virtual_time import virtual_time
 from protocol.zookeeper import Ensemble, ModelStore
 
 from loadmanager.errors import StoreError
-from loadmanager.store.base import Create, SessionState
+from loadmanager.store.metadata_store import Create, SessionState
 
 SESSION_S = 6.0
 DOWN_S = 5.0

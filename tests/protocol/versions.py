@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 
 from loadmanager.store import paths
-from loadmanager.store.base import Create, Op, Put
-from loadmanager.store.codec import decode, pack
+from loadmanager.store.metadata_store import Create, Op, Put
+from loadmanager.store.znode_codec import decode, pack
 
 _UNKNOWN = {"ofAnotherVersion": {"is": ["not", 1, None]}}
 _ASSUMED = "hashFunction"

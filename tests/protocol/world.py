@@ -32,15 +32,15 @@ from protocol.virtual_time import virtual_time
 from protocol.zookeeper import Ensemble, ModelStore
 from support.nodes import settings as node_settings
 
+from loadmanager.agent.agent_service import Agent
 from loadmanager.agent.host_usage import HostUsage
-from loadmanager.agent.service import Agent
 from loadmanager.client import LookupClient
-from loadmanager.clock import now_s
 from loadmanager.config import AgentSettings, Settings
 from loadmanager.errors import LoadManagerError, NodesUnavailableError, StoreError, ZnodeTooLargeError
 from loadmanager.http.app import make_app
-from loadmanager.leader.service import Node
-from loadmanager.liveness import Life
+from loadmanager.leader.node import Node
+from loadmanager.net.liveness import Life
+from loadmanager.util.clock import now_s
 
 NAMESPACE = "t/ns"
 SESSION_S = 6.0
@@ -384,7 +384,7 @@ def in_virtual_time(loop: VirtualLoop, network: Network, kernels: Kernels) -> It
         stack.enter_context(virtual_time(loop))
         for module in ("agent.broker", "leader.vigil"):
             stack.enter_context(patch(f"loadmanager.{module}.is_refused", is_refused))
-        stack.enter_context(patch("loadmanager.agent.service.Deaths", kernels.deaths))
+        stack.enter_context(patch("loadmanager.agent.agent_service.Deaths", kernels.deaths))
         stack.enter_context(patch("os.getpid", kernels.pid))
         stack.enter_context(patch("aiohttp.ClientSession", ClientSession))
         stack.enter_context(patch("aiohttp.TCPConnector", lambda **_: None))

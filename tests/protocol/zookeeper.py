@@ -7,8 +7,8 @@ What is kept of ZooKeeper: a client is answered in the order of its requests, an
 it; it never sees time go back, but it may see the past; its write is answered once its follower has it, `sync` once
 the follower has what the leader had. A session lives on while its client is heard from in time, and ends once it was
 not. A connection that breaks leaves open what became of the writes under way. The tree itself and its transactions
-are those of `loadmanager.store.memory`. The client keeps to `MetadataStore`, and trusts its session as the one on
-ZooKeeper does: by `loadmanager.store.session`.
+are those of `loadmanager.store.memory_store`. The client keeps to `MetadataStore`, and trusts its session as the one on
+ZooKeeper does: by `loadmanager.store.store_session`.
 
 The servers may come back with what they had when they were last saved, with nothing at first: tree, sessions and
 transaction ids go back. They hang up on whoever has seen more. They are down for longer than any lease lasts: with
@@ -27,10 +27,10 @@ from typing import Any, Protocol
 
 from protocol.parties import Party, current_party
 
-from loadmanager.clock import now_s
 from loadmanager.errors import OutcomeUnknownError, StoreUnavailableError, TransactionFailedError, ZnodeTooLargeError
 from loadmanager.store._subscriptions import Subscriptions
-from loadmanager.store.base import (
+from loadmanager.store.memory_store import _Staged
+from loadmanager.store.metadata_store import (
     Create,
     Op,
     Put,
@@ -40,8 +40,7 @@ from loadmanager.store.base import (
     check_path,
     check_sizes,
 )
-from loadmanager.store.memory import _Staged
-from loadmanager.store.session import (
+from loadmanager.store.store_session import (
     Announce,
     Answered,
     Arm,
@@ -56,6 +55,7 @@ from loadmanager.store.session import (
     SessionSignal,
     Unanswered,
 )
+from loadmanager.util.clock import now_s
 
 _LATENCY_S = (0.0001, 0.0019)
 _SLOW_SHARES = (0.0, 0.0, 0.05, 0.2)

@@ -15,7 +15,7 @@ from examples.pulsar.neighbour import Beside
 from examples.pulsar.operations import Operator
 from examples.pulsar.skew import RunningLoad, Skew
 from examples.pulsar.znodes import sessions_of
-from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.zookeeper]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from loadmanager.cli.recorded import find_start
-from loadmanager.cli.whatif import Compared, what_if
+from loadmanager.cli.recorded_range import find_start
+from loadmanager.cli.whatif_text import Compared, what_if
 from loadmanager.history.reader import History
 
 _RECORDED = Path(__file__).parent / "recorded-demo.tar.xz"

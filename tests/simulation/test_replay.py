@@ -15,21 +15,21 @@ from support.recorded_cluster import BUNDLES, NAMESPACE, OF_STRATEGY, a_recorded
 from support.registrations import register
 from support.waiting import eventually
 
-from loadmanager.cli.recorded import find_start, planner_settings_of, recorded_items
-from loadmanager.core.leading import moves
-from loadmanager.core.leading.moves import Phase
-from loadmanager.core.names import BrokerId, BundleName
-from loadmanager.core.ownership import Registration
-from loadmanager.core.reasons import OwnershipReason
-from loadmanager.core.resources import HealthFigures
-from loadmanager.core.settings import KEYS
+from loadmanager.cli.recorded_range import find_start, planner_settings_of, recorded_items
+from loadmanager.core.domain.names import BrokerId, BundleName
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.reasons import OwnershipReason
+from loadmanager.core.domain.resources import HealthFigures
+from loadmanager.core.domain.settings import KEYS
+from loadmanager.core.protocol import move_machine
+from loadmanager.core.protocol.move_machine import Phase
 from loadmanager.errors import PlanDriftedError
 from loadmanager.history.reader import History
-from loadmanager.history.schemas import DECISIONS
-from loadmanager.leader.recording.recorded_model import RecordedModel
-from loadmanager.sim.replay import Item, Outcome, Reported, Row, replay
+from loadmanager.history.table_schemas import DECISIONS
+from loadmanager.lab.replay.replayer import Item, Outcome, Reported, Row, replay
+from loadmanager.leader.audit.recorded_model import RecordedModel
 from loadmanager.wire.broker_data import HealthData
-from loadmanager.wire.plans import PlanRequest
+from loadmanager.wire.plan_bodies import PlanRequest
 
 
 def recorded_in(folder: Path) -> list[Item]:
@@ -295,7 +295,7 @@ async def test_a_rule_of_moves_that_is_another_one_is_found_in_the_first_step_th
     rows = {row.sequence: json.loads(row.columns["body"]) for row in rows_of(items, "events", "stepped")}
     refused = next(at for at, body in rows.items() if body["event"][0] == "OwnerAnswered" and body["event"][2])
     bundle = next(body["event"][2] for body in rows.values() if body["event"][:2] == ["Want", 2])
-    monkeypatch.setattr(moves, "_FIRST_PAUSE_S", 2 * moves._FIRST_PAUSE_S)
+    monkeypatch.setattr(move_machine, "_FIRST_PAUSE_S", 2 * move_machine._FIRST_PAUSE_S)
     difference = replayed(items).difference
     assert difference is not None
     assert (difference.sequence, difference.kind, difference.subject) == (refused, "stepped", bundle)

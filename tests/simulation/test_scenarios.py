@@ -10,16 +10,16 @@ import pytest
 from support.deep import deep_except
 from support.scenarios import PROJECT, TRACES, a_scenario
 
-from loadmanager.cli.scenarios import packaged_scenarios, recorded_for
-from loadmanager.core.quality import Gate, Judged
-from loadmanager.core.repeats import NEVER, is_back
-from loadmanager.core.settings import AS_PULSAR, PlannerSettings
-from loadmanager.core.shedding.round import Round, shed
-from loadmanager.core.snapshot import Snapshot
-from loadmanager.core.standstill import find_standstill
-from loadmanager.sim import leading
-from loadmanager.sim.running import SIDE_BY_SIDE, run
-from loadmanager.sim.scenario import Scenario
+from loadmanager.cli.scenario_files import packaged_scenarios, recorded_for
+from loadmanager.core.diagnosis.stuck_diagnosis import find_standstill
+from loadmanager.core.domain.settings import AS_PULSAR, PlannerSettings
+from loadmanager.core.model.report_validation import Gate, Judged
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning.repeated_moves import NEVER, is_back
+from loadmanager.core.planning.shedding_round import Round, shed
+from loadmanager.lab.simulate import sim_leader
+from loadmanager.lab.simulate.scenario import Scenario
+from loadmanager.lab.simulate.scenario_run import SIDE_BY_SIDE, run
 
 SCENARIOS = packaged_scenarios()
 LONGEST_S = 14_400.0
@@ -90,7 +90,7 @@ def broken(
     """The bounds that do not hold. A leader that is deceived about usage may say that nothing can move."""
     recorded = recorded_for(scenario, PROJECT, [str(path) for path in TRAFFIC]) if scenario.traces else []
     keys: set[str] = set()
-    with patch.object(leading, "shed", told_in(keys)):
+    with patch.object(sim_leader, "shed", told_in(keys)):
         done = run(scenario.shortened(LONGEST_S), strategy, settings, recorded=recorded)
     assert is_deceived or keys <= NOTHING_CAN_MOVE.get(scenario.name, set())
     assert len(done.checks) >= 1

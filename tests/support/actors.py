@@ -12,31 +12,37 @@ from dataclasses import dataclass, field, replace
 
 from support.virtual_loop import network
 
-from loadmanager.beside.fenced import FencedRecord
-from loadmanager.beside.healing import Healer
-from loadmanager.beside.ledger import FollowingLedger
-from loadmanager.beside.owners import PulsarOwners
-from loadmanager.beside.refusals import PulsarRefusedError
-from loadmanager.beside.remembering import ActsMemory
-from loadmanager.beside.seeing import Owned
-from loadmanager.calling import NOBODY
 from loadmanager.config import settings_of
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.hashing import HashFunction
-from loadmanager.core.leadership import Term
-from loadmanager.core.names import BrokerId, BundleName, NamespaceName
-from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, Ownership, OwnershipState, Registration
-from loadmanager.core.reasons import OwnershipReason, Reason
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.names import BrokerId, BundleName, NamespaceName
+from loadmanager.core.domain.ownership import (
+    IllegalTransitionError,
+    NamespaceState,
+    Ownership,
+    OwnershipState,
+    Registration,
+)
+from loadmanager.core.domain.reasons import OwnershipReason, Reason
+from loadmanager.core.protocol.leadership import Term
 from loadmanager.errors import LoadManagerError
+from loadmanager.leader.audit.decision_log import Journal
+from loadmanager.leader.audit.history_recorder import Recorder
 from loadmanager.leader.candidate import Candidate
-from loadmanager.leader.carrying_out.executor import Executor, ExecutorSettings
-from loadmanager.leader.picture.intake import Intake
-from loadmanager.leader.picture.live_settings import LiveSettings
-from loadmanager.leader.picture.view import ClusterView, NamespaceEntry
-from loadmanager.leader.recording.journal import Journal
-from loadmanager.leader.recording.recorder import Recorder
+from loadmanager.leader.execution.executor import Executor, ExecutorSettings
+from loadmanager.leader.mirror.cluster_mirror import ClusterView, NamespaceEntry
+from loadmanager.leader.mirror.live_settings import LiveSettings
+from loadmanager.leader.mirror.mirror_intake import Intake
+from loadmanager.net.http_client import NOBODY
+from loadmanager.pulsar.fenced_znode import FencedRecord
+from loadmanager.pulsar.following_ledger import FollowingLedger
+from loadmanager.pulsar.move_verification import Owned
+from loadmanager.pulsar.pending_moves import ActsMemory
+from loadmanager.pulsar.pulsar_owners import PulsarOwners
+from loadmanager.pulsar.recovery import Healer
+from loadmanager.pulsar.refusals import PulsarRefusedError
 from loadmanager.store import paths
-from loadmanager.store.memory import MemoryStore
+from loadmanager.store.memory_store import MemoryStore
 
 BROKERS = tuple(Registration(BrokerId(f"{letter}:8080"), number) for number, letter in enumerate("abc", 1))
 NAMESPACE = NamespaceName.parse("t/ns")

@@ -14,14 +14,14 @@ from support.fake_node import FakeNode
 from support.servers import end_app, listen, serve_app
 from support.waiting import eventually
 
-from loadmanager.agent.service import Agent
-from loadmanager.clock import now_s
+from loadmanager.agent.agent_service import Agent
 from loadmanager.config import AgentSettings, load_settings
-from loadmanager.liveness import Life
-from loadmanager.store import codec, paths
-from loadmanager.store.base import MetadataStore, Put
+from loadmanager.net.liveness import Life
+from loadmanager.store import paths, znode_codec
+from loadmanager.store.metadata_store import MetadataStore, Put
+from loadmanager.util.clock import now_s
 from loadmanager.wire.broker_data import LocalBrokerData, decode_local_broker_data
-from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER, INCARNATION_HEADER, OWNER_HEADER
+from loadmanager.wire.http_bodies import BUNDLE_VERSION_HEADER, EPOCH_HEADER, INCARNATION_HEADER, OWNER_HEADER
 
 BROKER_ID = "broker-1.example:8080"
 HIGHEST_EPOCH = 5
@@ -90,7 +90,7 @@ class RunningAgent:
     async def record(self) -> LocalBrokerData | None:
         """What the store says of the broker."""
         znode = await self.store.get(paths.broker(BROKER_ID))
-        return decode_local_broker_data(codec.decode(znode.data, "znode"), "znode") if znode else None
+        return decode_local_broker_data(znode_codec.decode(znode.data, "znode"), "znode") if znode else None
 
     def metric(self, name: str, **labels: str) -> float:
         return self.agent.metrics.registry.get_sample_value(f"loadmanager_agent_{name}", labels) or 0.0

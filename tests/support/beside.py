@@ -18,20 +18,20 @@ from support.stores import MemoryWorld
 from support.waiting import eventually, patience
 from yarl import URL
 
-from loadmanager.beside.admin import PulsarAdmin
-from loadmanager.beside.reading import ReadOnlyStore
-from loadmanager.beside.service import BesideNode
-from loadmanager.beside.settings import PulsarSettings
 from loadmanager.config import BesideSettings
-from loadmanager.core.leading.acting import Acts
-from loadmanager.core.names import BundleName
-from loadmanager.core.ownership import Ownership, OwnershipState, Registration
-from loadmanager.core.reasons import OwnershipReason, Reason
+from loadmanager.core.domain.names import BundleName
+from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration
+from loadmanager.core.domain.reasons import OwnershipReason, Reason
+from loadmanager.core.protocol.pulsar_moves import Acts
 from loadmanager.http.app import make_beside_app
+from loadmanager.pulsar.planning_settings import PulsarSettings
+from loadmanager.pulsar.pulsar_admin import PulsarAdmin
+from loadmanager.pulsar.pulsar_service import BesideNode
+from loadmanager.pulsar.read_only_store import ReadOnlyStore
 from loadmanager.store import paths
-from loadmanager.store.base import Delete, MetadataStore
-from loadmanager.store.codec import decode
-from loadmanager.wire.acting import decode_acts
+from loadmanager.store.metadata_store import Delete, MetadataStore
+from loadmanager.store.znode_codec import decode
+from loadmanager.wire.pulsar_move_records import decode_acts
 
 NAMESPACE = "lm/bench"
 BUNDLES = [

@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from loadmanager.core.load import (
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration
+from loadmanager.core.domain.policies import NO_POLICIES, Policies
+from loadmanager.core.model.load import (
     BANDWIDTH_IN,
     BANDWIDTH_OUT,
     CPU,
@@ -16,10 +19,7 @@ from loadmanager.core.load import (
     BundleAverages,
     FloatArray,
 )
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import Ownership, OwnershipState, Registration
-from loadmanager.core.policies import NO_POLICIES, Policies
-from loadmanager.core.snapshot import Snapshot, snapshot_of_reports
+from loadmanager.core.model.snapshot import Snapshot, snapshot_of_reports
 
 MIB = 1024 * 1024
 

@@ -19,13 +19,13 @@ from support.processes import Processes
 from support.scripted_broker import ScriptedBroker
 from support.waiting import eventually
 
-from loadmanager.core.names import NamespaceName, TopicName
-from loadmanager.core.ownership import NamespaceState, Ownership
+from loadmanager.core.domain.names import NamespaceName, TopicName
+from loadmanager.core.domain.ownership import NamespaceState, Ownership
 from loadmanager.store import paths
-from loadmanager.store.base import Znode
-from loadmanager.store.codec import decode
-from loadmanager.store.zookeeper import ZooKeeperStore
-from loadmanager.wire.records import decode_namespace
+from loadmanager.store.metadata_store import Znode
+from loadmanager.store.znode_codec import decode
+from loadmanager.store.zookeeper_store import ZooKeeperStore
+from loadmanager.wire.store_records import decode_namespace
 
 CALM: dict[str, Any] = {
     "metadataStoreSessionTimeoutMillis": 60_000,

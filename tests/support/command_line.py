@@ -11,8 +11,8 @@ from typer.core import TyperGroup
 from typer.testing import CliRunner, Result
 
 from loadmanager.cli import COMMANDS
-from loadmanager.cli.admin import admin
-from loadmanager.cli.lacking import module_of
+from loadmanager.cli.admin_command import admin
+from loadmanager.cli.missing_extras import module_of
 
 
 def root() -> Command:

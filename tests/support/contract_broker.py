@@ -16,9 +16,9 @@ from typing import Any
 
 from aiohttp import web
 
-from loadmanager.calling import HttpAnswer, HttpClient, PeerUnavailableError
-from loadmanager.check.probes import Tried
+from loadmanager.broker.conformance.probes import Tried
 from loadmanager.errors import InvalidRecordError
+from loadmanager.net.http_client import HttpAnswer, HttpClient, PeerUnavailableError
 
 BREAKS = {
     "without-agent": ("serves what nobody granted", "dies"),

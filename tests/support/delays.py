@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from loadmanager.clock import now_s
-from loadmanager.store.memory import MemoryCluster
+from loadmanager.store.memory_store import MemoryCluster
+from loadmanager.util.clock import now_s
 
 TURNS = (1, 1, 1, 2, 3, 5, 8, 20)
 """Of the event loop. Mostly few; sometimes so many that a whole HTTP request comes in between."""

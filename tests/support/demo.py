@@ -16,8 +16,8 @@ from aiohttp import web
 from support.servers import end_app
 from support.waiting import eventually, patience
 
-from loadmanager.demo.journal import read_journal
-from loadmanager.demo.protocol import Frame, Kind, encode, read_frame
+from loadmanager.dev.demo.data_protocol import Frame, Kind, encode, read_frame
+from loadmanager.dev.demo.evidence import read_journal
 
 
 class FakeAgent:
@@ -107,7 +107,7 @@ async def a_broker(agent: FakeAgent, folder: Path, name: str = "broker") -> Asyn
     files = {option: folder / f"{name}-{option}.json" for option in ("agent-file", "serving-log", "ready-file")}
     files["agent-file"].write_text(json.dumps({"url": agent.url}))
     arguments = [word for option, path in files.items() for word in (f"--{option}", str(path))]
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "loadmanager.demo.broker", *arguments)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "loadmanager.dev.demo.demo_broker", *arguments)
     try:
         await eventually(files["ready-file"].exists)
         broker = BrokerProcess(process, json.loads(files["ready-file"].read_text()), files["serving-log"])

@@ -11,7 +11,7 @@ from typing import Literal
 
 from support.demo import HandDrivenClient
 
-from loadmanager.demo.protocol import Frame, Kind
+from loadmanager.dev.demo.data_protocol import Frame, Kind
 
 
 async def connected(address: str) -> HandDrivenClient:

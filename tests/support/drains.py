@@ -9,8 +9,12 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from loadmanager.core.controls import Controls, DrainOrder
-from loadmanager.core.leading.drains import (
+from loadmanager.core.domain.controls import Controls, DrainOrder
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Ownership, Registration
+from loadmanager.core.domain.plan import Plan, Unload, Verdict
+from loadmanager.core.domain.reasons import OwnershipReason, PlacementReason, Reason
+from loadmanager.core.protocol.drain_machine import (
     PAUSE_S,
     BeginMove,
     BringHome,
@@ -25,14 +29,10 @@ from loadmanager.core.leading.drains import (
     TriedToEnd,
     WithdrawMove,
 )
-from loadmanager.core.leading.moves import CalledOff, Failed, Moved, Outcome, StaleStepError
-from loadmanager.core.leading.signal import Signal
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import Ownership, Registration
-from loadmanager.core.plan import Plan, Unload, Verdict
-from loadmanager.core.reasons import OwnershipReason, PlacementReason, Reason
-from loadmanager.wire.leading.drains import wishes_as_json
-from loadmanager.wire.leading.form import registration_as_json
+from loadmanager.core.protocol.move_machine import CalledOff, Failed, Moved, Outcome, StaleStepError
+from loadmanager.core.protocol.signals import Signal
+from loadmanager.wire.machines.drain_codec import wishes_as_json
+from loadmanager.wire.machines.step_form import registration_as_json
 
 A, B, C = (Registration(BrokerId(f"{letter}:1"), number) for number, letter in enumerate("abc", 1))
 MOVED = Moved(Ownership())

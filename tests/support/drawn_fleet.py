@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from support.plain_windows import Bundle, Happened, Reported
 
-from loadmanager.core.names import HASH_SPACE_END
+from loadmanager.core.domain.names import HASH_SPACE_END
 
 Entries = list[Reported | Happened]
 

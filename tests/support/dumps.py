@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.testing import CliRunner, Result
 
-from loadmanager.cli.decide import COMMAND_CLASS, decide
+from loadmanager.cli.decide_command import COMMAND_CLASS, decide
 
 MIB = 1024 * 1024
 

@@ -11,7 +11,7 @@ import orjson
 from aiohttp import web
 from support.servers import LoopbackServer
 
-from loadmanager.wire.http import BrokerStats, HealthStats, TopicsOfBundle, TopicStats, UnloadRequest
+from loadmanager.wire.http_bodies import BrokerStats, HealthStats, TopicsOfBundle, TopicStats, UnloadRequest
 from loadmanager.wire.validation import parse_model
 
 

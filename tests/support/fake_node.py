@@ -9,10 +9,10 @@ import orjson
 from aiohttp import web
 from support.servers import LoopbackServer
 
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.names import NamespaceName, TopicName
-from loadmanager.wire.http import OwnershipAnswer
-from loadmanager.wire.records import BundlesData
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.names import NamespaceName, TopicName
+from loadmanager.wire.http_bodies import OwnershipAnswer
+from loadmanager.wire.store_records import BundlesData
 
 
 @dataclass(slots=True)

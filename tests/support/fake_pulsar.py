@@ -31,10 +31,10 @@ from support.registrations import write
 from support.servers import end_app, serve_app
 from support.stores import StoreWorld
 
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.hashing import HashFunction
-from loadmanager.core.names import BrokerId, NamespaceName
-from loadmanager.store.base import Create, Delete, MetadataStore, Put
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.names import BrokerId, NamespaceName
+from loadmanager.store.metadata_store import Create, Delete, MetadataStore, Put
 
 IMPL = "org.apache.pulsar.broker.loadbalance.impl"
 VERSION = "4.0.1"

@@ -12,7 +12,7 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from loadmanager.core.names import BrokerId, BundleName, BundleRange, NamespaceName
+from loadmanager.core.domain.names import BrokerId, BundleName, BundleRange, NamespaceName
 from loadmanager.errors import TransactionFailedError
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from loadmanager.errors import OutcomeUnknownError, StoreUnavailableError, TransactionFailedError
-from loadmanager.store.base import Check, Create, Delete, MetadataStore, Op, Put
+from loadmanager.store.metadata_store import Check, Create, Delete, MetadataStore, Op, Put
 
 EPOCH = "/epoch"
 LEADER = "/leader"

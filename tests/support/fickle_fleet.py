@@ -25,17 +25,17 @@ from support.virtual_loop import close_port, network, serve
 from support.waiting import eventually
 
 from loadmanager.config import Settings, load_settings
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.invariants import ownership_violations, succession_violations
-from loadmanager.core.names import BrokerId, TopicName
-from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState, Registration
+from loadmanager.core.diagnosis.invariants import ownership_violations, succession_violations
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.names import BrokerId, TopicName
+from loadmanager.core.domain.ownership import NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.http.app import make_app
-from loadmanager.leader.service import Node
+from loadmanager.leader.node import Node
 from loadmanager.store import paths
-from loadmanager.store.base import Create, Op
-from loadmanager.store.codec import decode
-from loadmanager.store.memory import Link, MemoryCluster, MemoryStore
-from loadmanager.wire.records import decode_namespace, encode_namespace
+from loadmanager.store.memory_store import Link, MemoryCluster, MemoryStore
+from loadmanager.store.metadata_store import Create, Op
+from loadmanager.store.znode_codec import decode
+from loadmanager.wire.store_records import decode_namespace, encode_namespace
 
 BUNDLES = 4
 BROKERS = 3

@@ -22,8 +22,8 @@ from typing import Any
 
 from loadmanager.__main__ import main as run
 from loadmanager.cli import COMMANDS
-from loadmanager.cli.lacking import module_of
-from loadmanager.embedded.guardian import Guardian, die_with_parent, main
+from loadmanager.cli.missing_extras import module_of
+from loadmanager.dev.embedded.guardian import Guardian, die_with_parent, main
 
 _SELDOM = ("pipeline",)
 _POLL_S = 0.01

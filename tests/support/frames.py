@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 from pyspark.sql import DataFrame
 from support.builders import Load, broker, bundle, report
 
-from loadmanager.core.recordable import recordable
+from loadmanager.core.model.recordable import recordable
+from loadmanager.history.entry_rows import Entry, Event, Placed, Report
 from loadmanager.history.files import Directory
-from loadmanager.history.packing import pack_entries
-from loadmanager.history.rows import Entry, Event, Placed, Report
+from loadmanager.history.row_packer import pack_entries
 
 START_MS = 1_790_000_000_000 // 86_400_000 * 86_400_000
 """A midnight, UTC."""

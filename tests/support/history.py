@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from loadmanager.core.names import NamespaceName
-from loadmanager.core.ownership import NamespaceState
+from loadmanager.core.domain.names import NamespaceName
+from loadmanager.core.domain.ownership import NamespaceState
 from loadmanager.errors import StoreUnavailableError
 from loadmanager.store import paths
-from loadmanager.store.base import MetadataStore
-from loadmanager.store.codec import decode
-from loadmanager.wire.records import decode_namespace
+from loadmanager.store.metadata_store import MetadataStore
+from loadmanager.store.znode_codec import decode
+from loadmanager.wire.store_records import decode_namespace
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from loadmanager.broker import Hosting
-from loadmanager.broker.agent import NoAnswerError
+from loadmanager.broker.agent_client import NoAnswerError
 from loadmanager.broker.contract import Answered, Leased, Signal
 
 

@@ -16,11 +16,11 @@ from support.drawn_fleet import Entries
 from support.frames import MINUTE_MS, Timed, history_of, reported
 from support.plain_windows import Happened
 
-from loadmanager.core.recordable import recordable
-from loadmanager.core.resources import HOT
+from loadmanager.core.domain.resources import HOT
+from loadmanager.core.model.recordable import recordable
+from loadmanager.history.entry_rows import Entry, Event, Placed, Report
 from loadmanager.history.files import Directory
-from loadmanager.history.packing import PackedFile, pack_entries
-from loadmanager.history.rows import Entry, Event, Placed, Report
+from loadmanager.history.row_packer import PackedFile, pack_entries
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.ingest import TABLES, Ingest
 

@@ -16,7 +16,7 @@ import orjson
 from aiohttp import web
 from support.servers import end_app, listen, serve_app
 
-from loadmanager.http.page import PageHandlers
+from loadmanager.http.page_routes import PageHandlers
 
 _COLUMNS = ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut")
 
@@ -36,7 +36,7 @@ class LargeFleet:
         self._ids = [f"broker-{number:04d}.example.com:8080" for number in range(self.brokers)]
 
     def picture(self) -> dict[str, Any]:
-        """A `wire.fleet.Fleet`."""
+        """A `wire.fleet_bodies.Fleet`."""
         rows = np.arange(self.brokers)
         usage = 50 + 30 * np.sin(rows * 12.9898) + 5 * np.sin(self.pictures / 3 + rows)
         columns: dict[str, list[Any]] = {name: (usage * (1 - 0.1 * at)).tolist() for at, name in enumerate(_COLUMNS)}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from support.builders import Load
 
-from loadmanager.wire.learned import LearnedData
+from loadmanager.wire.learned_records import LearnedData
 
 
 def learned(loads: Mapping[str, Load], run: str = "run-1", published_at_ms: int = 1_795_132_800_000) -> LearnedData:

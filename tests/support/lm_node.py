@@ -19,8 +19,8 @@ from support.waiting import eventually, patience
 
 from loadmanager.config import Settings, load_settings
 from loadmanager.http.app import make_app
-from loadmanager.leader.service import Node
-from loadmanager.store.base import MetadataStore
+from loadmanager.leader.node import Node
+from loadmanager.store.metadata_store import MetadataStore
 
 
 class NodeProcess:

@@ -14,8 +14,8 @@ from support.fake_broker import FakeBroker
 from support.nodes import Cluster, RunningNode
 from support.waiting import eventually
 
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import NamespaceState
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import NamespaceState
 
 
 @dataclass(slots=True)

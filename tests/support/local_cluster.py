@@ -14,11 +14,11 @@ from support.scripted_broker import ScriptedBroker, asking, overlaps
 from support.stores import ZooKeeperWorld
 from support.waiting import eventually, patience
 
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.names import NamespaceName, TopicName
-from loadmanager.core.ownership import Ownership, OwnershipState
-from loadmanager.leader.service import Node
-from loadmanager.store.base import MetadataStore
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.names import NamespaceName, TopicName
+from loadmanager.core.domain.ownership import Ownership, OwnershipState
+from loadmanager.leader.node import Node
+from loadmanager.store.metadata_store import MetadataStore
 
 NAMESPACE = NamespaceName.of("tenant", "ns")
 TOPIC = "tenant/ns/t"

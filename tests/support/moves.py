@@ -8,7 +8,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from loadmanager.core.leading.moves import (
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import IllegalTransitionError, Ownership, Registration, Stamp, assign
+from loadmanager.core.protocol.move_machine import (
     AskOwner,
     CalledOff,
     CallOff,
@@ -31,9 +33,7 @@ from loadmanager.core.leading.moves import (
     Unanswered,
     Want,
 )
-from loadmanager.core.leading.signal import Signal
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import IllegalTransitionError, Ownership, Registration, Stamp, assign
+from loadmanager.core.protocol.signals import Signal
 
 A, B, C = (Registration(BrokerId(f"{letter}:1"), number) for number, letter in enumerate("abc", 1))
 STAMP = Stamp(7, 1_000, "a test")

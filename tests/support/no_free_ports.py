@@ -8,7 +8,7 @@ import errno
 import socket
 from pathlib import Path
 
-from loadmanager.liveness import is_refused
+from loadmanager.net.liveness import is_refused
 
 
 def main() -> None:

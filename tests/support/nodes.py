@@ -20,20 +20,20 @@ from support.waiting import eventually, patience
 from yarl import URL
 
 from loadmanager.config import Settings
-from loadmanager.core.hashing import HashFunction, topic_hash
-from loadmanager.core.leading import moves
-from loadmanager.core.names import BrokerId, BundleName, TopicName
-from loadmanager.core.ownership import Ownership, Registration
-from loadmanager.embedded.zookeeper import ZooKeeperServer
+from loadmanager.core.domain.hashing import HashFunction, topic_hash
+from loadmanager.core.domain.names import BrokerId, BundleName, TopicName
+from loadmanager.core.domain.ownership import Ownership, Registration
+from loadmanager.core.protocol import move_machine
+from loadmanager.dev.embedded.embedded_zookeeper import ZooKeeperServer
 from loadmanager.http.app import make_app
-from loadmanager.leader.service import Node
-from loadmanager.serving import ServerLimits
+from loadmanager.leader.node import Node
+from loadmanager.net.http_server import ServerLimits
 from loadmanager.store import paths
-from loadmanager.store.base import MetadataStore, Put
-from loadmanager.store.memory import MemoryCluster, MemoryStore
-from loadmanager.store.zookeeper import ZooKeeperStore
+from loadmanager.store.memory_store import MemoryCluster, MemoryStore
+from loadmanager.store.metadata_store import MetadataStore, Put
+from loadmanager.store.zookeeper_store import ZooKeeperStore
 from loadmanager.wire.broker_data import LocalBrokerData, encode_local_broker_data
-from loadmanager.wire.http import NamespacePolicies, OpenTopic, TopicsAnswer, TopicsOfBundle
+from loadmanager.wire.http_bodies import NamespacePolicies, OpenTopic, TopicsAnswer, TopicsOfBundle
 from loadmanager.wire.validation import parse_model
 
 Connect = Callable[[], Awaitable[MetadataStore]]
@@ -332,8 +332,8 @@ async def a_leader(**overrides: Any) -> AsyncIterator[tuple[Cluster, RunningNode
 
 def the_next_refusal_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when the time of an unload is nearly up: no pause fits in, however early the owner has answered."""
-    monkeypatch.setattr(moves, "_FIRST_PAUSE_S", 3_600.0)
-    monkeypatch.setattr(moves, "_LONGEST_PAUSE_S", 3_600.0)
+    monkeypatch.setattr(move_machine, "_FIRST_PAUSE_S", 3_600.0)
+    monkeypatch.setattr(move_machine, "_LONGEST_PAUSE_S", 3_600.0)
 
 
 def topics_by_bundle(node: RunningNode, namespace: str, bundles: int) -> dict[str, str]:

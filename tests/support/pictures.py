@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from loadmanager.core.leading.writing import Write
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import FREE, IllegalTransitionError, Ownership, Registration, Stamp
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import FREE, IllegalTransitionError, Ownership, Registration, Stamp
+from loadmanager.core.protocol.bundle_writes import Write
 
 A, B = (Registration(BrokerId(f"{letter}:1"), number) for number, letter in enumerate("ab", 1))
 A_BACK = Registration(A.broker, 9)

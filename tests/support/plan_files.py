@@ -12,13 +12,13 @@ import numpy as np
 from pydantic.alias_generators import to_camel
 from support.builders import MIB, broker, bundle, report, snapshot, throughput
 
-from loadmanager.core.certificate.certificate import Certified, certify, figures_of
-from loadmanager.core.effect import effect_of
-from loadmanager.core.leading.plans import DependsOn, KeptPlan, Step, hash_of
-from loadmanager.core.load import BrokerReport
-from loadmanager.core.plan import Unload
-from loadmanager.core.reasons import OwnershipReason
-from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.domain.plan import Unload
+from loadmanager.core.domain.reasons import OwnershipReason
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.load import BrokerReport
+from loadmanager.core.planning.certificate.plan_certificate import Certified, certify, figures_of
+from loadmanager.core.planning.plan_effect import effect_of
+from loadmanager.core.protocol.plan_machine import DependsOn, KeptPlan, Step, hash_of
 from loadmanager.wire.plan_file import Packed, decode, encode
 
 SETTINGS = PlannerSettings(shedding_strategy="Level", placement_strategy="Level")

@@ -10,9 +10,12 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from loadmanager.core.effect import Effect
-from loadmanager.core.leading.moves import StaleStepError
-from loadmanager.core.leading.plans import (
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration
+from loadmanager.core.domain.reasons import OwnershipReason
+from loadmanager.core.planning.plan_effect import Effect
+from loadmanager.core.protocol.move_machine import StaleStepError
+from loadmanager.core.protocol.plan_machine import (
     BeginStep,
     End,
     Event,
@@ -25,9 +28,6 @@ from loadmanager.core.leading.plans import (
     StepEnded,
     WithdrawStep,
 )
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import Ownership, OwnershipState, Registration
-from loadmanager.core.reasons import OwnershipReason
 
 Ask = Callable[..., Any]
 

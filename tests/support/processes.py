@@ -17,7 +17,7 @@ import pytest
 from support import forking as guardian
 from support.waiting import patience
 
-from loadmanager.embedded.processes import ServerProcesses
+from loadmanager.dev.embedded.processes import ServerProcesses
 
 _LINES_SHOWN = 40
 _FORKED = ["-m", "loadmanager"]

@@ -13,22 +13,22 @@ from support.pulsar_znodes import LOWER, UPPER, ZNODES
 from support.registrations import a_record, load_of, write
 from support.stores import StoreWorld
 
-from loadmanager.beside.picture import PulsarIntake
-from loadmanager.beside.reading import ReadOnlyStore
-from loadmanager.beside.settings import PulsarSettings
 from loadmanager.config import BesideSettings
-from loadmanager.core.judging import Sighted
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import Ownership
-from loadmanager.decide.broker_settings import BrokerSettings
-from loadmanager.leader.picture.view import ClusterView
-from loadmanager.store import paths, pulsars_paths
-from loadmanager.store.base import Delete, MetadataStore
+from loadmanager.core.diagnosis.pulsar_comparison import Sighted
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Ownership
+from loadmanager.lab.decide.broker_settings import BrokerSettings
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.pulsar.planning_settings import PulsarSettings
+from loadmanager.pulsar.pulsar_intake import PulsarIntake
+from loadmanager.pulsar.read_only_store import ReadOnlyStore
+from loadmanager.store import paths, pulsar_paths
+from loadmanager.store.metadata_store import Delete, MetadataStore
 
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
 NAMESPACE = "public/default"
 BUNDLE, OTHER = f"{NAMESPACE}/{LOWER}", f"{NAMESPACE}/{UPPER}"
-POLICIES = pulsars_paths.local_policies(NAMESPACE)
+POLICIES = pulsar_paths.local_policies(NAMESPACE)
 ISOLATION = "/admin/clusters/c1/namespaceIsolationPolicies"
 DOMAIN = "/admin/clusters/c1/failureDomain/d1"
 MODULAR = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl"
@@ -77,7 +77,7 @@ class Beside:
         await self.read()
 
     async def own_by(self, bundle: str, owner: str) -> None:
-        await self.put(pulsars_paths.owner(bundle), {"httpUrl": f"http://{owner}", "disabled": False})
+        await self.put(pulsar_paths.owner(bundle), {"httpUrl": f"http://{owner}", "disabled": False})
 
     def ownership(self, bundle: str) -> Ownership:
         ownership = self.view.find_ownership(bundle)

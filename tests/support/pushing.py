@@ -11,11 +11,11 @@ from aiohttp import web
 from support.registrations import a_record
 from support.virtual_loop import close_port, serve
 
-from loadmanager.client.pushed import EventReader, StreamEvent
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.hashing import HashFunction
-from loadmanager.core.names import BrokerId, NamespaceName
-from loadmanager.core.ownership import (
+from loadmanager.client.push_events import EventReader, StreamEvent
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.names import BrokerId, NamespaceName
+from loadmanager.core.domain.ownership import (
     IllegalTransitionError,
     NamespaceState,
     OwnershipState,
@@ -29,7 +29,7 @@ from loadmanager.core.ownership import (
     release,
 )
 from loadmanager.http.watch_sheet import Sheet
-from loadmanager.leader.picture.view import BrokerEntry, NamespaceEntry, lookup_answer
+from loadmanager.leader.mirror.cluster_mirror import BrokerEntry, NamespaceEntry, lookup_answer
 
 NAMESPACE = "t/ns"
 STAMP = Stamp(1, 1, "test")

@@ -16,9 +16,9 @@ import numpy as np
 from hypothesis import strategies as st
 from support.builders import Load, averages, broker, bundle, owned, releasing, report
 
-from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.ownership import FREE, Ownership, Registration
-from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.domain.ownership import FREE, Ownership, Registration
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.core.model.snapshot import Snapshot
 
 T = TypeVar("T")
 Name = Callable[[int], str]

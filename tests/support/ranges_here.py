@@ -7,14 +7,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from loadmanager.core.load import IntArray
-from loadmanager.history.columns import columns_of
+from loadmanager.core.model.load import IntArray
 from loadmanager.history.gaps import Gap, find_gaps
 from loadmanager.history.reader import History
-from loadmanager.history.schemas import BROKER_REPORTS
+from loadmanager.history.table_columns import columns_of
+from loadmanager.history.table_schemas import BROKER_REPORTS
+from loadmanager.lab.simulate.recorded_world import RecordedRange
+from loadmanager.lab.whatif.recorded_ranges import Stretch, read_range
 from loadmanager.pipeline.ranges import Outline, outline_of
-from loadmanager.sim.recorded import RecordedRange
-from loadmanager.whatif.ranges import Stretch, read_range
 
 A = TypeVar("A")
 R = TypeVar("R")

@@ -14,15 +14,15 @@ from pyarrow import fs
 from support.waiting import patience
 from typing_extensions import Buffer
 
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.load import BrokerReport
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import Registration
-from loadmanager.core.recordable import recordable
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.model.load import BrokerReport
+from loadmanager.core.model.recordable import recordable
+from loadmanager.history.entry_rows import Event, Report
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History, OnFault, RecordedReport
-from loadmanager.history.rows import Event, Report
-from loadmanager.history.schemas import EVENTS
+from loadmanager.history.table_schemas import EVENTS
 from loadmanager.history.writer import HistoryWriter, WriterLimits
 
 NOON_MS = 1_790_000_000_000 // 86_400_000 * 86_400_000 + 43_200_000

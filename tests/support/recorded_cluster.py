@@ -12,7 +12,7 @@ from typing import Any
 from support.nodes import Cluster, FakeAgent, RunningNode, topics_by_bundle
 from support.waiting import eventually
 
-from loadmanager.core.names import BrokerId
+from loadmanager.core.domain.names import BrokerId
 from loadmanager.wire.broker_data import HealthData, LocalBrokerData, NamespaceBundleStats
 
 NAMESPACE, OTHER = "t/ns", "t/other"

@@ -9,14 +9,14 @@ import numpy as np
 from support.recorded import NOON_MS, a_writer
 from support.waiting import patience
 
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.load import BrokerReport, FloatArray
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import Registration
-from loadmanager.core.recordable import recordable
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.model.load import BrokerReport, FloatArray
+from loadmanager.core.model.recordable import recordable
+from loadmanager.history.entry_rows import Event, Report
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
-from loadmanager.history.rows import Event, Report
 
 MINUTE_MS = 60_000
 BROKERS = 4

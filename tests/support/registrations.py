@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import Registration
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Registration
 from loadmanager.store import paths
-from loadmanager.store.base import Create, MetadataStore, Op, Put
+from loadmanager.store.metadata_store import Create, MetadataStore, Op, Put
 from loadmanager.wire.broker_data import (
     AGENT_PROTOCOL,
     LocalBrokerData,

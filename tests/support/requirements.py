@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 import pytest
 from support.browser import NAMED_BY, find_browser
 
-from loadmanager.embedded.jvm import get_java
 from loadmanager.errors import EmbeddedServerError
+from loadmanager.util.jvm import get_java
 
 
 @pytest.hookimpl(tryfirst=True)

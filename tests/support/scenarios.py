@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from loadmanager.core.names import BrokerId
-from loadmanager.core.reasons import Reason
-from loadmanager.core.repeats import NEVER
-from loadmanager.core.shedding.threshold import ThresholdReason
-from loadmanager.sim.result import CompletedMove, FirstReport, Result, StepSeries
-from loadmanager.sim.scenario import Scenario, parse_scenario
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.reasons import Reason
+from loadmanager.core.planning.repeated_moves import NEVER
+from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdReason
+from loadmanager.lab.simulate.scenario import Scenario, parse_scenario
+from loadmanager.lab.simulate.sim_result import CompletedMove, FirstReport, Result, StepSeries
 
 PROJECT = Path(__file__).parents[2]
 TRACES = Path(os.environ.get("LOADMANAGER_SHARED", PROJECT.parent / "shared")) / "traces"

@@ -20,18 +20,24 @@ from aiohttp import web
 from support.lm_node import get_json
 from support.servers import LoopbackServer
 
-from loadmanager.clock import now_s
-from loadmanager.core.hashing import HashFunction, topic_hash
-from loadmanager.core.names import BundleName
+from loadmanager.core.domain.hashing import HashFunction, topic_hash
+from loadmanager.core.domain.names import BundleName
 from loadmanager.store import paths
-from loadmanager.store.base import Create, Delete, MetadataStore, Put
+from loadmanager.store.metadata_store import Create, Delete, MetadataStore, Put
+from loadmanager.util.clock import now_s
 from loadmanager.wire.broker_data import (
     AGENT_PROTOCOL,
     LocalBrokerData,
     NamespaceBundleStats,
     encode_local_broker_data,
 )
-from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER, OWNER_HEADER, OpenTopic, TopicsAnswer
+from loadmanager.wire.http_bodies import (
+    BUNDLE_VERSION_HEADER,
+    EPOCH_HEADER,
+    OWNER_HEADER,
+    OpenTopic,
+    TopicsAnswer,
+)
 
 Moment = Callable[[str], Awaitable[None]]
 """Called when something is about to happen, with what; it happens once this returns."""

@@ -10,8 +10,8 @@ from typing import Self
 from aiohttp import web
 from support.leftovers import CLOSED_LAST
 
-from loadmanager.embedded.ports import free_ports
-from loadmanager.serving import ServerLimits, serve_within
+from loadmanager.dev.embedded.ports import free_ports
+from loadmanager.net.http_server import ServerLimits, serve_within
 
 _TURNS_UNTIL_ACCEPTED = 3
 

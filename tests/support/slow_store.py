@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from support.steps import MortalStore, Steps
 
-from loadmanager.store.base import MetadataStore, Op, Unsubscribe, Znode
+from loadmanager.store.metadata_store import MetadataStore, Op, Unsubscribe, Znode
 
 _Result = TypeVar("_Result")
 _APART_S = 1e-6

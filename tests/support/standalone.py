@@ -13,8 +13,8 @@ import psutil
 import pyspark
 from support.waiting import eventually_sync
 
-from loadmanager.embedded.jvm import get_java, spark_java_home
-from loadmanager.embedded.processes import ServerProcesses
+from loadmanager.dev.embedded.processes import ServerProcesses
+from loadmanager.util.jvm import get_java, spark_java_home
 
 PATIENCE_S = 900.0
 """Nothing takes that long by itself. Who is lost is known by a connection that ends, not by a silence."""

@@ -25,17 +25,17 @@ from support.stores import MemoryWorld, StoreWorld
 from support.waiting import eventually, patience
 
 from loadmanager.config import Settings, load_settings
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.invariants import ownership_violations, succession_violations
-from loadmanager.core.names import BrokerId, NamespaceName, TopicName
-from loadmanager.core.ownership import FREE, NamespaceState, Ownership, OwnershipState, Registration
+from loadmanager.core.diagnosis.invariants import ownership_violations, succession_violations
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.names import BrokerId, NamespaceName, TopicName
+from loadmanager.core.domain.ownership import FREE, NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.errors import StoreUnavailableError
 from loadmanager.http.app import make_app
-from loadmanager.leader.service import Node
+from loadmanager.leader.node import Node
 from loadmanager.store import paths
-from loadmanager.store.base import Create, MetadataStore, Op, Put
-from loadmanager.store.codec import decode
-from loadmanager.wire.records import decode_namespace, encode_namespace
+from loadmanager.store.metadata_store import Create, MetadataStore, Op, Put
+from loadmanager.store.znode_codec import decode
+from loadmanager.wire.store_records import decode_namespace, encode_namespace
 
 UNLOAD = ("write 1 ready", "write 1 committed", "unload asked", "unload obeyed", "write 2 ready", "write 2 committed")
 STEPS: Mapping[str, Sequence[str]] = {

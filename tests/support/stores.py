@@ -13,12 +13,12 @@ from support.clock import ManualClock
 from support.delays import a_memory_cluster
 from support.waiting import eventually, patience
 
-from loadmanager.embedded.zookeeper import EmbeddedEnsemble, ZooKeeperServer
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedEnsemble, ZooKeeperServer
 from loadmanager.store import _kazoo_requests as requests
-from loadmanager.store.access import ANYBODY, Access
-from loadmanager.store.base import MetadataStore, SessionState, Znode
-from loadmanager.store.memory import MemoryCluster, MemoryStore
-from loadmanager.store.zookeeper import ZooKeeperStore
+from loadmanager.store.memory_store import MemoryCluster, MemoryStore
+from loadmanager.store.metadata_store import MetadataStore, SessionState, Znode
+from loadmanager.store.zookeeper_acl import ANYBODY, Access
+from loadmanager.store.zookeeper_store import ZooKeeperStore
 
 
 class StoreWorld(Protocol):

@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from loadmanager.history.rows import Event, encode_json
-from loadmanager.leader.recording.recorder import Recorder
-from loadmanager.leader.recording.stepping import Answers, RecordedMachine
-from loadmanager.sim.comparing import Mismatch
-from loadmanager.sim.restepping import SteppedAgain
-from loadmanager.wire.leading.form import Form, Image
+from loadmanager.history.entry_rows import Event, encode_json
+from loadmanager.lab.replay.record_comparison import Mismatch
+from loadmanager.lab.replay.replayed_steps import SteppedAgain
+from loadmanager.leader.audit.history_recorder import Recorder
+from loadmanager.leader.audit.step_recorder import Answers, RecordedMachine
+from loadmanager.wire.machines.step_form import Form, Image
 
 
 class Leading(Protocol):

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from loadmanager.core.load import CPU, THROUGHPUT_IN, THROUGHPUT_OUT
-from loadmanager.core.snapshot import LONG_TERM, Snapshot
+from loadmanager.core.model.load import CPU, THROUGHPUT_IN, THROUGHPUT_OUT
+from loadmanager.core.model.snapshot import LONG_TERM, Snapshot
 
 
 @dataclass

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from loadmanager.core.load import CPU
-from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.model.load import CPU
+from loadmanager.core.model.snapshot import Snapshot
 
 MAX_INT = 2147483647
 

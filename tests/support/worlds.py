@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from loadmanager.core.invariants import ownership_violations
-from loadmanager.core.load import FloatArray
-from loadmanager.core.ownership import OwnershipState
-from loadmanager.core.settings import PlannerSettings
-from loadmanager.sim.events import Event
-from loadmanager.sim.fleet import BrokerSpec, NamespaceSpec, brokers_named, namespaces_dealt
-from loadmanager.sim.rules import WorldRules
-from loadmanager.sim.workload import Shape, ShapedWorkload, steady
-from loadmanager.sim.world import World
+from loadmanager.core.diagnosis.invariants import ownership_violations
+from loadmanager.core.domain.ownership import OwnershipState
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.load import FloatArray
+from loadmanager.lab.simulate.fleet_events import Event
+from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec, brokers_named, namespaces_dealt
+from loadmanager.lab.simulate.run_rules import WorldRules
+from loadmanager.lab.simulate.workload import Shape, ShapedWorkload, steady
+from loadmanager.lab.simulate.world import World
 
 MIB = 1024 * 1024
 

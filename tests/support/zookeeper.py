@@ -14,8 +14,8 @@ import pytest
 from kazoo.client import KazooClient
 from support.waiting import patience
 
-from loadmanager.embedded.server_files import DATA_FOLDER
-from loadmanager.embedded.zookeeper import EmbeddedEnsemble, EmbeddedZooKeeper
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedEnsemble, EmbeddedZooKeeper
+from loadmanager.dev.embedded.server_files import DATA_FOLDER
 
 ZooKeeperFactory = Callable[..., EmbeddedZooKeeper]
 """Takes what `EmbeddedZooKeeper` takes, and starts it."""

@@ -18,12 +18,12 @@ from loadmanager.config import (
     settings_of,
     zookeeper_parts,
 )
-from loadmanager.config.base import KeyedSettings
 from loadmanager.config.presets import render_small_fleet
-from loadmanager.core.declaring import declared_in
-from loadmanager.core.hashing import HashFunction
-from loadmanager.core.resources import ResourceWeights
-from loadmanager.core.settings import AS_PULSAR, PlannerSettings
+from loadmanager.config.settings_base import KeyedSettings
+from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.domain.setting_declaration import declared_in
+from loadmanager.core.domain.settings import AS_PULSAR, PlannerSettings
 from loadmanager.errors import ConfigurationError
 
 

@@ -327,7 +327,7 @@ def test_a_variable_with_a_value_out_of_bounds_is_found() -> None:
 
 
 def test_the_brokers_in_containers_are_started_with_options_that_there_are() -> None:
-    source = (TOP / "loadmanager" / "demo" / "broker.py").read_text(encoding="utf-8")
+    source = (TOP / "loadmanager" / "dev" / "demo" / "demo_broker.py").read_text(encoding="utf-8")
     known = set(re.findall(r'add_argument\(\s*"(--[a-z-]+)"', source))
     scripts = [" ".join(service["command"]) for service in COMPOSE["services"].values() if service.get("entrypoint")]
     scripts += [" ".join(container["args"]) for _, container in containers() if container.get("command")]

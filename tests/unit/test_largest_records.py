@@ -10,17 +10,17 @@ import pytest
 from loadmanager.agent.host_usage import HostUsage
 from loadmanager.agent.reporter import Identity, ReportSources, build_report, pack_report
 from loadmanager.config import Settings
-from loadmanager.core.bundles import MAX_BUNDLES, cut_at
-from loadmanager.core.hashing import HashFunction
-from loadmanager.core.load import BundleAverages, TimeMean
-from loadmanager.core.names import BrokerId, NamespaceName
-from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState, Registration
+from loadmanager.core.domain.bundles import MAX_BUNDLES, cut_at
+from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.names import BrokerId, NamespaceName
+from loadmanager.core.domain.ownership import NamespaceState, Ownership, OwnershipState, Registration
+from loadmanager.core.model.load import BundleAverages, TimeMean
 from loadmanager.leader.persistence import pack_averages, pack_within_limit
-from loadmanager.store.base import MAX_ZNODE_BYTES
-from loadmanager.store.codec import decode, pack
-from loadmanager.wire.averages import decode_bundle_data
+from loadmanager.store.metadata_store import MAX_ZNODE_BYTES
+from loadmanager.store.znode_codec import decode, pack
+from loadmanager.wire.average_records import decode_bundle_data
 from loadmanager.wire.broker_data import NamespaceBundleStats, decode_local_broker_data
-from loadmanager.wire.records import decode_namespace, encode_namespace
+from loadmanager.wire.store_records import decode_namespace, encode_namespace
 from loadmanager.wire.strategy_state import StrategyStateRecord, parse_strategy_state
 
 RNG = np.random.default_rng(1)

@@ -19,8 +19,8 @@ from support.nodes import Cluster
 from support.registrations import a_record, load_of
 from support.waiting import eventually
 
-from loadmanager.agent.metrics import AgentMetrics
-from loadmanager.core.names import parse_broker_id
+from loadmanager.agent.agent_metrics import AgentMetrics
+from loadmanager.core.domain.names import parse_broker_id
 
 FOLDER = Path(__file__).parents[2] / "config" / "monitoring"
 ALERTS = yaml.safe_load((FOLDER / "alerts.yaml").read_text(encoding="utf-8"))

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 TOP = Path(__file__).parents[2]
-FOLDER = "loadmanager/core/placement"
+FOLDER = "loadmanager/core/strategies/placement"
 
 ASK = """
 import numpy as np
 from support.builders import bundle, report, snapshot
 
-from loadmanager.core.catalogue import reason_of
-from loadmanager.core.planner import PlannerSettings, plan_assignments
+from loadmanager.core.diagnosis.reason_catalogue import reason_of
+from loadmanager.core.planning.planner import PlannerSettings, plan_assignments
 
 given = snapshot({"a": report(topics=3), "b": report(topics=1), "c": report(topics=2)})
 plan, _ = plan_assignments(

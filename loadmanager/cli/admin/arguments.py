@@ -8,8 +8,8 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from loadmanager.cli.admin import completing
-from loadmanager.core.names import BundleName, BundleRange, InvalidNameError, NamespaceName, TopicName
+from loadmanager.cli.admin import completion
+from loadmanager.core.domain.names import BundleName, BundleRange, InvalidNameError, NamespaceName, TopicName
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ Namespace = Annotated[
         parser=_named(NamespaceName.parse),
         metavar="TENANT/NAMESPACE",
         help="The namespace.",
-        autocompletion=completing.namespaces,
+        autocompletion=completion.namespaces,
     ),
 ]
 Topic = Annotated[
@@ -78,12 +78,12 @@ Bundle = Annotated[
         parser=_named(BundleName.parse),
         metavar="TENANT/NAMESPACE/RANGE",
         help="The bundle, t/ns/0x.._0x...",
-        autocompletion=completing.bundles,
+        autocompletion=completion.bundles,
     ),
 ]
 Broker = Annotated[
     str,
-    typer.Argument(metavar="BROKER", help="The broker's id, host:port.", autocompletion=completing.brokers),
+    typer.Argument(metavar="BROKER", help="The broker's id, host:port.", autocompletion=completion.brokers),
 ]
 Cluster = Annotated[str, typer.Argument(metavar="CLUSTER", help="The cluster: the nodes' clusterName.")]
 AnyCluster = Annotated[

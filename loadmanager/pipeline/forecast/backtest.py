@@ -16,8 +16,8 @@ from itertools import count, pairwise
 
 import numpy as np
 
-from loadmanager.core.evidence import Shown
-from loadmanager.core.load import FloatArray
+from loadmanager.core.domain.significance import Shown
+from loadmanager.core.model.load import FloatArray
 from loadmanager.pipeline.forecast.intervals import Calibration, calibrated_in_turn, covered
 from loadmanager.pipeline.forecast.models import (
     BASELINES,

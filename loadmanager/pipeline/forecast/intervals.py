@@ -20,7 +20,7 @@ from itertools import pairwise
 import numpy as np
 from scipy import stats
 
-from loadmanager.core.load import FloatArray
+from loadmanager.core.model.load import FloatArray
 from loadmanager.pipeline.forecast.models import DAY
 
 _OUTSIDE = 0.1

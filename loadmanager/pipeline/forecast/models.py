@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from loadmanager.core.load import BoolArray, FloatArray, IntArray
+from loadmanager.core.model.load import BoolArray, FloatArray, IntArray
 
 QUANTILES = (0.1, 0.5, 0.9)
 LEVELS = np.array(QUANTILES)

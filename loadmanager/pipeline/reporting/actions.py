@@ -25,9 +25,9 @@ import orjson
 import pandas as pd
 import yaml
 
-from loadmanager.config.dynamic import dynamic_keys, text_of
-from loadmanager.core.resources import HOT
-from loadmanager.core.settings import KEYS
+from loadmanager.config.dynamic_settings import dynamic_keys, text_of
+from loadmanager.core.domain.resources import HOT
+from loadmanager.core.domain.settings import KEYS
 from loadmanager.history.files import DAY_MS
 from loadmanager.pipeline.reporting.contents import About, Contents, table
 from loadmanager.pipeline.reporting.findings import MINIMUM_S, OFTEN_UNEVEN, median_plan, threshold

@@ -20,8 +20,8 @@ from typing import Literal
 
 import pandas as pd
 
-from loadmanager.core.effect import UNEVEN
-from loadmanager.core.resources import HOT
+from loadmanager.core.domain.resources import HOT
+from loadmanager.core.planning.plan_effect import UNEVEN
 from loadmanager.history.files import DAY_MS
 from loadmanager.pipeline.minimum_history import WHOLE_DAY_HOURS
 from loadmanager.pipeline.reporting.contents import Contents, table

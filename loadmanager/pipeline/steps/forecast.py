@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from loadmanager.core.load import FloatArray
+from loadmanager.core.model.load import FloatArray
 from loadmanager.history.files import HOUR_MS
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.forecast.backtest import HORIZONS, Judgement, first_ahead, forecast, judge

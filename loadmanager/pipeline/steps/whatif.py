@@ -12,7 +12,7 @@ import pandas as pd
 from loadmanager.errors import LoadManagerError
 from loadmanager.history.files import DAY_MS, HOUR_MS, Directory
 from loadmanager.history.reader import History
-from loadmanager.history.schemas import BROKER_REPORTS
+from loadmanager.history.table_schemas import BROKER_REPORTS
 from loadmanager.pipeline.costs import cost_models, known_cost
 from loadmanager.pipeline.filesystems import CANNOT_GO_ON, directory_at, put
 from loadmanager.pipeline.job import JobRun

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from loadmanager.agent.service import url_of
+from loadmanager.agent.agent_service import url_of
 from loadmanager.config import AgentSettings, load_settings, render_yaml
 from loadmanager.errors import ConfigurationError
 

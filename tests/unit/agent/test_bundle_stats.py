@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from loadmanager.agent.bundle_stats import bundle_loads, check_stats, topic_loads, traffic
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire.http import BrokerStats, TopicStats
+from loadmanager.wire.http_bodies import BrokerStats, TopicStats
 
 A, B, C = (f"persistent://t/ns/{name}" for name in "abc")
 COUNT = st.integers(0, 10**12)

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from loadmanager.agent.grants import Claim, Grants, GrantVerdict, Refusal, Revocation, TopicQuestion
-from loadmanager.core.hashing import HashFunction, topic_hash
-from loadmanager.core.names import BrokerId, BundleName, TopicName
-from loadmanager.core.ownership import OwnershipState, Registration
+from loadmanager.core.domain.hashing import HashFunction, topic_hash
+from loadmanager.core.domain.names import BrokerId, BundleName, TopicName
+from loadmanager.core.domain.ownership import OwnershipState, Registration
 
 ME = BrokerId("a:8080")
 INCARNATION = 7

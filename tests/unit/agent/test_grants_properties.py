@@ -16,9 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.agent.grants import Claim, Grants, GrantVerdict, Revocation, TopicQuestion
-from loadmanager.core.hashing import HashFunction, topic_hash
-from loadmanager.core.names import HASH_SPACE_END, BrokerId, BundleName, BundleRange, NamespaceName, TopicName
-from loadmanager.core.ownership import OwnershipState, Registration
+from loadmanager.core.domain.hashing import HashFunction, topic_hash
+from loadmanager.core.domain.names import (
+    HASH_SPACE_END,
+    BrokerId,
+    BundleName,
+    BundleRange,
+    NamespaceName,
+    TopicName,
+)
+from loadmanager.core.domain.ownership import OwnershipState, Registration
 
 T = TypeVar("T")
 

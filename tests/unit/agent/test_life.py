@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from loadmanager.liveness import Life, this_place
+from loadmanager.net.liveness import Life, this_place
 
 
 @pytest.fixture

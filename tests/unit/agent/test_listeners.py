@@ -14,15 +14,15 @@ from aiohttp.test_utils import make_mocked_request
 from prometheus_client import CollectorRegistry
 from support.servers import LIMITS, end_app, listen, serve_app
 
-from loadmanager.agent.coming import Coming
+from loadmanager.agent.agent_server import AgentServer
 from loadmanager.agent.grants import Refusal
 from loadmanager.agent.open_topics import OpenTopics
-from loadmanager.agent.server import AgentServer
-from loadmanager.auth.gate import Gate
-from loadmanager.calling import HttpClient
+from loadmanager.agent.warm_up import Coming
 from loadmanager.config import AuthSettings
-from loadmanager.core.names import BrokerId
-from loadmanager.wire.http import LeaseAnswer
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.net.auth.gate import Gate
+from loadmanager.net.http_client import HttpClient
+from loadmanager.wire.http_bodies import LeaseAnswer
 
 LEASE = "/loadmanager/v1/lease"
 

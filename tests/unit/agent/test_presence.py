@@ -35,8 +35,8 @@ from loadmanager.agent.presence import (
     Work,
     Wrote,
 )
-from loadmanager.core.saying import Say
-from loadmanager.store.base import ANY_VERSION, Znode
+from loadmanager.core.domain.log_message import Say
+from loadmanager.store.metadata_store import ANY_VERSION, Znode
 
 OURS, THEIRS = 7, 8
 PROCESS, RESTARTED = (100, 1), (101, 2)

@@ -8,16 +8,16 @@ from typing import cast
 import pytest
 from support.clock import ManualClock
 
-from loadmanager.agent.broker import BrokerClient
+from loadmanager.agent.agent_metrics import AgentMetrics
 from loadmanager.agent.grants import Claim, Grants, Refusal
-from loadmanager.agent.metrics import AgentMetrics
-from loadmanager.agent.namespaces import NamespaceCache
-from loadmanager.agent.nodes import LoadManagerNodes
-from loadmanager.agent.ownership import OwnershipQuestions
-from loadmanager.agent.unloads import Unloads
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.names import BrokerId, BundleName, NamespaceName, TopicName
-from loadmanager.core.ownership import OwnershipState, Registration
+from loadmanager.agent.namespace_cache import NamespaceCache
+from loadmanager.agent.node_queries import LoadManagerNodes
+from loadmanager.agent.ownership_query import OwnershipQuestions
+from loadmanager.agent.unload_handler import Unloads
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.names import BrokerId, BundleName, NamespaceName, TopicName
+from loadmanager.core.domain.ownership import OwnershipState, Registration
+from loadmanager.net.broker_client import BrokerClient
 
 B1 = Registration(BrokerId("b1:8080"), 7)
 NAME = NamespaceName.of("t", "ns")

@@ -9,17 +9,17 @@ from structlog.testing import capture_logs
 from support.clock import ManualClock
 from support.delays import a_memory_cluster
 
+from loadmanager.agent.agent_metrics import AgentMetrics
 from loadmanager.agent.grants import Grants
 from loadmanager.agent.lease import Leases
-from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.presence import PresencePhase
 from loadmanager.agent.registration import Registrar
-from loadmanager.core.names import BrokerId
+from loadmanager.core.domain.names import BrokerId
 from loadmanager.errors import StoreError
-from loadmanager.liveness import Life
+from loadmanager.net.liveness import Life
 from loadmanager.store import paths
-from loadmanager.store.base import Create, Delete, Put, Znode
-from loadmanager.store.memory import MemoryCluster, MemoryStore
+from loadmanager.store.memory_store import MemoryCluster, MemoryStore
+from loadmanager.store.metadata_store import Create, Delete, Put, Znode
 from loadmanager.wire.broker_data import AGENT_PROTOCOL, LocalBrokerData, encode_local_broker_data
 
 BROKER = BrokerId("a:8080")

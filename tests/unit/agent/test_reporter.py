@@ -4,13 +4,13 @@ import json
 from dataclasses import replace
 from unittest.mock import AsyncMock, Mock
 
+from loadmanager.agent.agent_metrics import AgentMetrics
 from loadmanager.agent.host_usage import HostUsage, Resource
-from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.reporter import Identity, Reporter, ReportSources, build_report
 from loadmanager.config import AgentSettings
-from loadmanager.core.names import BrokerId
-from loadmanager.core.resources import HealthFigures
-from loadmanager.store import codec
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.resources import HealthFigures
+from loadmanager.store import znode_codec
 from loadmanager.wire.broker_columns import report_of
 from loadmanager.wire.broker_data import (
     AGENT_PROTOCOL,
@@ -18,7 +18,7 @@ from loadmanager.wire.broker_data import (
     decode_local_broker_data,
     encode_local_broker_data,
 )
-from loadmanager.wire.http import HealthStats
+from loadmanager.wire.http_bodies import HealthStats
 
 IDENTITY = Identity("a:8080", "pulsar://a:6650", "http://a:8080", "http://127.0.0.1:9090", "here/1", 3000)
 LEFT, RIGHT = "t/ns/0x00000000_0x7fffffff", "t/ns/0x7fffffff_0xffffffff"
@@ -82,9 +82,9 @@ def test_an_unknown_limit_reads_as_no_usage_and_not_as_full_or_as_garbage() -> N
 def test_readers_get_back_what_was_written_even_when_it_is_large_enough_to_be_compressed() -> None:
     names = [f"t/ns/0x{i:08x}_0x{i + 1:08x}" for i in range(3000)]
     report = build_report(IDENTITY, a_situation(*names), None, 7)
-    data = codec.pack(encode_local_broker_data(report))
+    data = znode_codec.pack(encode_local_broker_data(report))
     assert data.startswith(b"\x1f\x8b")
-    record = decode_local_broker_data(codec.decode(data, "here"), "here")
+    record = decode_local_broker_data(znode_codec.decode(data, "here"), "here")
     assert record == report
     assert report_of(record, "here").num_bundles == 3000
 
@@ -122,5 +122,5 @@ async def test_no_report_is_written_without_statistics() -> None:
     reporter = Reporter(IDENTITY, settings, lost, namespaces, HostUsage, lambda: 0.0, metrics, lambda: 0.0)
     await reporter.tick(registration)
     registration.publish.assert_not_called()
-    first = decode_local_broker_data(codec.decode(await reporter.first_record(), "here"), "here")
+    first = decode_local_broker_data(znode_codec.decode(await reporter.first_record(), "here"), "here")
     assert first["startTimestamp"] == 0

@@ -17,16 +17,16 @@ from support.fake_broker import FakeBroker
 from support.fake_node import FakeNode
 from support.waiting import eventually
 
-from loadmanager.agent.broker import BrokerClient
+from loadmanager.agent.agent_metrics import AgentMetrics
 from loadmanager.agent.broker_watch import BrokerWatch
 from loadmanager.agent.grants import Grants
 from loadmanager.agent.host_readings import Roots
-from loadmanager.agent.metrics import AgentMetrics
-from loadmanager.agent.stuck import StuckDetector
+from loadmanager.agent.stuck_detector import StuckDetector
 from loadmanager.agent.usage_sampler import NOT_MEASURED, UsageSampler
-from loadmanager.calling import HttpClient
-from loadmanager.core.names import BrokerId
-from loadmanager.store.memory import MemoryStore
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.net.broker_client import BrokerClient
+from loadmanager.net.http_client import HttpClient
+from loadmanager.store.memory_store import MemoryStore
 
 TOPIC = "persistent://t/ns/x"
 

@@ -12,8 +12,8 @@ from support.beside import beside_pulsar
 from support.recording_node import RecordingNode
 from typer.testing import CliRunner, Result
 
-from loadmanager.cli.admin import admin
-from loadmanager.wire.beside import BesideStatus
+from loadmanager.cli.admin_command import admin
+from loadmanager.wire.pulsar_bodies import BesideStatus
 
 BASE = "/loadbalance/v1/beside"
 STATUS = BesideStatus(

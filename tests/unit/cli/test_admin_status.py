@@ -12,9 +12,9 @@ from rich.cells import cell_len
 from support.command_line import run_admin
 from support.recording_node import RecordingNode
 
-from loadmanager.cli.admin import status
-from loadmanager.cli.admin.screen import draw
-from loadmanager.wire.fleet import Fleet
+from loadmanager.cli.admin import status_command
+from loadmanager.cli.admin.status_screen import draw
+from loadmanager.wire.fleet_bodies import Fleet
 
 FLEET, DECISIONS = "/loadbalance/v1/fleet", "/loadbalance/v1/decisions"
 BUNDLE = "t/ns/0x00000000_0x80000000"
@@ -196,7 +196,7 @@ def test_without_a_leader_the_last_moves_are_not_known(node: RecordingNode) -> N
 
 
 def test_it_is_watched_until_it_may_not_be(node: RecordingNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(status_command, "_AGAIN_S", 0.0)
     fleet, lost = (200, json.dumps(seen()).encode()), (503, b'{"reason":"no"}')
     node.script = {FLEET: [fleet, lost, fleet, (403, b'{"reason":"no more"}')], DECISIONS: [(503, b"")]}
     done = run_admin("status --watch", node.url)

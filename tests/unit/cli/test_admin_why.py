@@ -12,9 +12,9 @@ from support.recorded import NOON_MS, a_writer
 from support.recording_node import RecordingNode
 from support.waiting import patience
 
+from loadmanager.history.entry_rows import MoveRow
 from loadmanager.history.files import Directory
-from loadmanager.history.rows import MoveRow
-from loadmanager.wire.lives import BundleLife, LifeEntry
+from loadmanager.wire.lineage_bodies import BundleLife, LifeEntry
 
 BUNDLE, PARENT = "t/ns/0x00000000_0x40000000", "t/ns/0x00000000_0x80000000"
 LIFE = f"/loadbalance/v1/history/bundle/{BUNDLE}"

@@ -10,10 +10,10 @@ from typer.testing import CliRunner, Result
 
 from loadmanager.cli import broker_conf
 from loadmanager.cli.broker_conf import Fate, import_broker_conf
-from loadmanager.cli.config import config
+from loadmanager.cli.config_command import config
 from loadmanager.cli.pulsar_files import ConfEntry, parse_properties
 from loadmanager.config import AgentSettings, Settings, load_settings
-from loadmanager.core.settings import AS_PULSAR, PlannerSettings
+from loadmanager.core.domain.settings import AS_PULSAR, PlannerSettings
 
 PREFIX = "org.apache.pulsar.broker.loadbalance"
 

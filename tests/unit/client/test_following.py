@@ -14,7 +14,7 @@ from support.pushing import BROKERS, STAMP, PushingNode, ScriptedNode, assigned,
 from support.virtual_loop import VirtualLoop
 
 from loadmanager.client import LookupClient
-from loadmanager.core.ownership import NamespaceState, complete, release
+from loadmanager.core.domain.ownership import NamespaceState, complete, release
 from loadmanager.errors import (
     ForbiddenError,
     LoadManagerError,

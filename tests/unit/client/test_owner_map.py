@@ -13,10 +13,10 @@ from support.pushing import BROKERS, ENTRIES, NAMESPACE, STAMP, PushingNode, ass
 
 from loadmanager.client.owner import Owner
 from loadmanager.client.owner_map import BEHIND_S, OwnerMap
-from loadmanager.client.pushed import StreamEvent
-from loadmanager.core.hashing import HashFunction
-from loadmanager.core.names import InvalidNameError, TopicName
-from loadmanager.core.ownership import NamespaceState, OwnershipState, release
+from loadmanager.client.push_events import StreamEvent
+from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.names import InvalidNameError, TopicName
+from loadmanager.core.domain.ownership import NamespaceState, OwnershipState, release
 from loadmanager.errors import InvalidRecordError
 
 TOPICS = [f"{domain}://{NAMESPACE}/k{number}" for domain in ("persistent", "non-persistent") for number in range(16)]

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from loadmanager.core.blocking_limits import GRACE_PERIOD, BlockingLimit, Pace, in_force, limits_of_round
-from loadmanager.core.plan import Figure, Verdict
-from loadmanager.core.reasons import ChurnReason, Reason, SheddingReason
-from loadmanager.core.shedding.level import LevelReason
+from loadmanager.core.domain.plan import Figure, Verdict
+from loadmanager.core.domain.reasons import ChurnReason, Reason, SheddingReason
+from loadmanager.core.planning.blocking_limits import (
+    GRACE_PERIOD,
+    BlockingLimit,
+    Pace,
+    in_force,
+    limits_of_round,
+)
+from loadmanager.core.strategies.shedding.level_shedder import LevelReason
 
 NOW_S = 1_000_000.0
 PACE = Pace(60.0, 1800.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadmanager.core.bundles import (
+from loadmanager.core.domain.bundles import (
     MAX_BUNDLES,
     BoundariesError,
     NamespaceBundles,
@@ -12,8 +12,8 @@ from loadmanager.core.bundles import (
     equal_boundaries,
     validate_boundaries,
 )
-from loadmanager.core.hashing import HashFunction
-from loadmanager.core.names import BundleRange, InvalidNameError
+from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.names import BundleRange, InvalidNameError
 
 
 def test_equal_bundles_differ_only_in_the_last_which_takes_the_remainder() -> None:

@@ -9,17 +9,17 @@ import orjson
 import pytest
 from support.builders import broker, bundle, report, snapshot
 
-from loadmanager.core import churn
-from loadmanager.core.churn import KEY, MOST_MOVES, Memory, State
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import Registration
-from loadmanager.core.plan import Assign, Plan, Unload, Verdict
-from loadmanager.core.reasons import ChurnReason, OwnershipReason, PlacementReason
-from loadmanager.core.repeats import NEVER, PastMove
-from loadmanager.core.settings import PlannerSettings
-from loadmanager.core.shedding.overload import OverloadReason
-from loadmanager.core.snapshot import Snapshot
-from loadmanager.core.state import as_json
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.plan import Assign, Plan, Unload, Verdict
+from loadmanager.core.domain.reasons import ChurnReason, OwnershipReason, PlacementReason
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning import churn
+from loadmanager.core.planning.churn import KEY, MOST_MOVES, Memory, State
+from loadmanager.core.planning.repeated_moves import NEVER, PastMove
+from loadmanager.core.planning.strategy_memory import as_json
+from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason
 
 A, B, C = broker("a"), broker("b"), broker("c")
 SETTINGS = PlannerSettings()

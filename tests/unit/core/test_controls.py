@@ -8,16 +8,21 @@ import numpy as np
 import pytest
 from support.builders import MIB, broker, bundle, report, snapshot, throughput
 
-from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.controls import Controls, DrainOrder
-from loadmanager.core.extensible import BrokerLoad, ReportRules, TopBundles
-from loadmanager.core.names import BrokerId
-from loadmanager.core.plan import Plan, Verdict
-from loadmanager.core.planner import PlannerSettings, choose_destination, plan_assignments, plan_shedding
-from loadmanager.core.policies import IsolationPolicy, Policies
-from loadmanager.core.reasons import FilterReason, PlacementReason, Reason, SheddingReason
-from loadmanager.core.restraint import restrain
-from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.domain.controls import Controls, DrainOrder
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.plan import Plan, Verdict
+from loadmanager.core.domain.policies import IsolationPolicy, Policies
+from loadmanager.core.domain.reasons import FilterReason, PlacementReason, Reason, SheddingReason
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.core.model.extensible_load import BrokerLoad, ReportRules, TopBundles
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning.movable_bundles import restrain
+from loadmanager.core.planning.planner import (
+    PlannerSettings,
+    choose_destination,
+    plan_assignments,
+    plan_shedding,
+)
 
 OVERLOAD = PlannerSettings(shedding_strategy="OverloadShedder")
 UNIFORM = PlannerSettings(shedding_strategy="UniformLoadShedder")

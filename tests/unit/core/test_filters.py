@@ -10,8 +10,7 @@ from hypothesis import given as each_of
 from hypothesis import strategies as st
 from support.builders import broker, bundle, owned, releasing, report, snapshot, throughput
 
-from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.filters import (
+from loadmanager.core.constraints.filters import (
     EXTENSIBLE,
     MODULAR,
     SIMPLE,
@@ -36,13 +35,14 @@ from loadmanager.core.filters import (
     rules_of,
     topics_left,
 )
-from loadmanager.core.load import BoolArray
-from loadmanager.core.names import BrokerId
-from loadmanager.core.placement.base import Projection
-from loadmanager.core.plan import Figure
-from loadmanager.core.planner import PlannerSettings
-from loadmanager.core.policies import IsolationPolicy, Policies
-from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.plan import Figure
+from loadmanager.core.domain.policies import IsolationPolicy, Policies
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.core.model.load import BoolArray
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning.planner import PlannerSettings
+from loadmanager.core.strategies.placement.placement_strategy import Projection
 
 TEN_TOPICS = PlannerSettings(broker_max_topics=10)
 LATER = PlannerSettings(prefer_later_versions=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadmanager.core.hashing import HashFunction, topic_hash
+from loadmanager.core.domain.hashing import HashFunction, topic_hash
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from support.builders import averages, broker, bundle, owned, releasing, report, snapshot
 
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.invariants import (
+from loadmanager.core.diagnosis.invariants import (
     ownership_violations,
     partition_violations,
     plan_violations,
     succession_violations,
     transition_violations,
 )
-from loadmanager.core.names import BundleRange, NamespaceName
-from loadmanager.core.ownership import (
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.names import BundleRange, NamespaceName
+from loadmanager.core.domain.ownership import (
     FREE,
     NamespaceState,
     Ownership,
@@ -25,8 +25,8 @@ from loadmanager.core.ownership import (
     owner_gone,
     release,
 )
-from loadmanager.core.plan import Assign, Plan, Unload
-from loadmanager.core.reasons import OwnershipReason
+from loadmanager.core.domain.plan import Assign, Plan, Unload
+from loadmanager.core.domain.reasons import OwnershipReason
 
 A, B, GONE = broker("a"), broker("b"), broker("b", incarnation=9)
 X, Y, UNKNOWN = bundle(1), bundle(2), bundle(9)

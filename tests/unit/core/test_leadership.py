@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadmanager.core.leadership import (
+from loadmanager.core.protocol.leadership import (
     Action,
     Campaign,
     Knowledge,

@@ -11,25 +11,25 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 from support.builders import MIB, Load, averages, broker, bundle, report, snapshot, throughput
 
-from loadmanager.core.controls import Controls
-from loadmanager.core.level.cost import best_of_none_negative, fit_price
-from loadmanager.core.level.load import Loads, level_of
-from loadmanager.core.level.score import badness, part_of, score
-from loadmanager.core.load import BANDWIDTH_IN, CPU, METRICS, THROUGHPUT_IN, BrokerReport
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import Registration
-from loadmanager.core.placement.base import Projection
-from loadmanager.core.placement.level import LevelPlacement, LevelPlacementReason
-from loadmanager.core.plan import Unload
-from loadmanager.core.planner import plan_assignments, plan_shedding
-from loadmanager.core.policies import NO_POLICIES, IsolationPolicy, Policies
-from loadmanager.core.reasons import PlacementReason, SheddingReason
-from loadmanager.core.resources import ResourceWeights
-from loadmanager.core.settings import PlannerSettings
-from loadmanager.core.shedding.base import Shed, State
-from loadmanager.core.shedding.level import Level, LevelReason
-from loadmanager.core.snapshot import Snapshot, snapshot_of_reports
-from loadmanager.core.time_means import STOOD_S
+from loadmanager.core.domain.controls import Controls
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.plan import Unload
+from loadmanager.core.domain.policies import NO_POLICIES, IsolationPolicy, Policies
+from loadmanager.core.domain.reasons import PlacementReason, SheddingReason
+from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.load import BANDWIDTH_IN, CPU, METRICS, THROUGHPUT_IN, BrokerReport
+from loadmanager.core.model.snapshot import Snapshot, snapshot_of_reports
+from loadmanager.core.model.time_means import STOOD_S
+from loadmanager.core.planning.planner import plan_assignments, plan_shedding
+from loadmanager.core.strategies.level.cost_fit import best_of_none_negative, fit_price
+from loadmanager.core.strategies.level.imbalance_score import badness, part_of, score
+from loadmanager.core.strategies.level.level_load import Loads, level_of
+from loadmanager.core.strategies.placement.level_placement import LevelPlacement, LevelPlacementReason
+from loadmanager.core.strategies.placement.placement_strategy import Projection
+from loadmanager.core.strategies.shedding.level_shedder import Level, LevelReason
+from loadmanager.core.strategies.shedding.shedding_strategy import Shed, State
 
 SETTINGS = PlannerSettings(shedding_strategy="Level", placement_strategy="Level")
 BY_CPU = ResourceWeights(1, 0, 0, 0)

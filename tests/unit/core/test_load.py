@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 from support.builders import report
 
-from loadmanager.core.load import DEFAULT_LOAD, next_average, percent_usage, read_only, weighted_max_usage
-from loadmanager.core.resources import ResourceWeights
+from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.model.load import (
+    DEFAULT_LOAD,
+    next_average,
+    percent_usage,
+    read_only,
+    weighted_max_usage,
+)
 
 
 def test_a_resource_that_is_not_a_number_is_ignored_and_nothing_but_such_is_less_than_any_usage() -> None:

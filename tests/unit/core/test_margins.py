@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 from support.builders import MIB, report, snapshot
 
-from loadmanager.core.settings import PlannerSettings
-from loadmanager.core.shedding import shedding_strategy
-from loadmanager.core.shedding.base import SheddingStrategy, State, least_points
-from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.strategies.shedding import shedding_strategy
+from loadmanager.core.strategies.shedding.shedding_strategy import SheddingStrategy, State, least_points
 
 DEFAULTS = PlannerSettings()
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from support.builders import MIB, broker, owned, releasing, report
 
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.controls import Controls
-from loadmanager.core.merging import Merge, MergeCandidate, find_candidates, find_merges
-from loadmanager.core.names import NamespaceName
-from loadmanager.core.ownership import NamespaceState
-from loadmanager.core.plan import Verdict
-from loadmanager.core.reasons import MergeReason
-from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.controls import Controls
+from loadmanager.core.domain.names import NamespaceName
+from loadmanager.core.domain.ownership import NamespaceState
+from loadmanager.core.domain.plan import Verdict
+from loadmanager.core.domain.reasons import MergeReason
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.core.strategies.merging import Merge, MergeCandidate, find_candidates, find_merges
 
 A, B = broker("a"), broker("b")
 SETTINGS = PlannerSettings(auto_bundle_merge_enabled=True, namespace_minimum_bundles=2)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from loadmanager.core.names import (
+from loadmanager.core.domain.names import (
     BundleName,
     BundleRange,
     InvalidNameError,

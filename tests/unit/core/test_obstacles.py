@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 from support.builders import bundle, report, snapshot
 
-from loadmanager.core.controls import Controls, DrainOrder
-from loadmanager.core.filters import EXTENSIBLE, MODULAR, SIMPLE, FilterRules, PlacementQuestion
-from loadmanager.core.load import BrokerReport
-from loadmanager.core.names import BrokerId
-from loadmanager.core.obstacles import FilterObstacle, find_general_obstacles, find_obstacles
-from loadmanager.core.placement.base import Projection
-from loadmanager.core.plan import Verdict
-from loadmanager.core.planner import PlannerSettings
-from loadmanager.core.policies import NO_POLICIES, IsolationPolicy, Policies
-from loadmanager.core.reasons import FilterReason
+from loadmanager.core.constraints.filters import EXTENSIBLE, MODULAR, SIMPLE, FilterRules, PlacementQuestion
+from loadmanager.core.constraints.obstacles import FilterObstacle, find_general_obstacles, find_obstacles
+from loadmanager.core.domain.controls import Controls, DrainOrder
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.plan import Verdict
+from loadmanager.core.domain.policies import NO_POLICIES, IsolationPolicy, Policies
+from loadmanager.core.domain.reasons import FilterReason
+from loadmanager.core.model.load import BrokerReport
+from loadmanager.core.planning.planner import PlannerSettings
+from loadmanager.core.strategies.placement.placement_strategy import Projection
 
 DEFAULTS = PlannerSettings()
 A = BrokerId("a:8080")

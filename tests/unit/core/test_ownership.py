@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from support.builders import broker, owned, releasing
 
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.names import NamespaceName
-from loadmanager.core.ownership import (
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.names import NamespaceName
+from loadmanager.core.domain.ownership import (
     FREE,
     IllegalTransitionError,
     NamespaceState,

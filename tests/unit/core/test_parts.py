@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.core.parts import in_parts
+from loadmanager.core.domain.parts import in_parts
 
 
 @given(items=st.lists(st.integers()), size=st.integers(1, 9))

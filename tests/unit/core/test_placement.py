@@ -6,19 +6,29 @@ import numpy as np
 import pytest
 from support.builders import averages, broker, bundle, report, snapshot
 
-from loadmanager.core.extensible import Published, PublishedLoad
-from loadmanager.core.load import BrokerReport
-from loadmanager.core.placement import PLACEMENT_STRATEGIES
-from loadmanager.core.placement.base import Placement, PlacementStrategy, Projection, State
-from loadmanager.core.placement.least_long_term_message_rate import LeastLongTermMessageRate
-from loadmanager.core.placement.least_resource_usage import LeastResourceUsageWithWeight, ResourceUsageReason
-from loadmanager.core.placement.least_resource_usage_extensible import LeastResourceUsageWithWeightExtensible
-from loadmanager.core.placement.round_robin import RoundRobinBrokerSelector
-from loadmanager.core.plan import Verdict
-from loadmanager.core.planner import PlannerSettings
-from loadmanager.core.reasons import PlacementReason
-from loadmanager.core.resources import ResourceWeights
-from loadmanager.core.snapshot import Snapshot, snapshot_of_reports
+from loadmanager.core.domain.plan import Verdict
+from loadmanager.core.domain.reasons import PlacementReason
+from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.model.extensible_load import Published, PublishedLoad
+from loadmanager.core.model.load import BrokerReport
+from loadmanager.core.model.snapshot import Snapshot, snapshot_of_reports
+from loadmanager.core.planning.planner import PlannerSettings
+from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
+from loadmanager.core.strategies.placement.least_long_term_message_rate import LeastLongTermMessageRate
+from loadmanager.core.strategies.placement.least_resource_usage import (
+    LeastResourceUsageWithWeight,
+    ResourceUsageReason,
+)
+from loadmanager.core.strategies.placement.least_resource_usage_extensible import (
+    LeastResourceUsageWithWeightExtensible,
+)
+from loadmanager.core.strategies.placement.placement_strategy import (
+    Placement,
+    PlacementStrategy,
+    Projection,
+    State,
+)
+from loadmanager.core.strategies.placement.round_robin import RoundRobinBrokerSelector
 
 STRATEGY = LeastLongTermMessageRate(85, ResourceWeights())
 EVERYONE = np.arange(3)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from loadmanager.core.plan import Verdict
-from loadmanager.core.reasons import OwnershipReason, SheddingReason
+from loadmanager.core.domain.plan import Verdict
+from loadmanager.core.domain.reasons import OwnershipReason, SheddingReason
 
 
 def test_a_non_move_names_the_need_the_setting_and_its_value() -> None:

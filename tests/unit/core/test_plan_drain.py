@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from support.builders import broker, bundle, owned, releasing, report, snapshot, throughput
 from support.random_clusters import Build, SomeCluster, clusters
 
-from loadmanager.core import planner
-from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.controls import Controls, DrainOrder
-from loadmanager.core.effect import carried_load
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import FREE
-from loadmanager.core.plan import Plan, Unload
-from loadmanager.core.policies import IsolationPolicy, Policies
-from loadmanager.core.reasons import OwnershipReason, PlacementReason
-from loadmanager.core.settings import PlannerSettings
-from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.domain.controls import Controls, DrainOrder
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import FREE
+from loadmanager.core.domain.plan import Plan, Unload
+from loadmanager.core.domain.policies import IsolationPolicy, Policies
+from loadmanager.core.domain.reasons import OwnershipReason, PlacementReason
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning import planner
+from loadmanager.core.planning.plan_effect import carried_load
 
 SETTINGS = PlannerSettings()
 A, B, C = (broker(name).broker for name in "abc")

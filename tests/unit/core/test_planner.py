@@ -8,17 +8,22 @@ import numpy as np
 import pytest
 from support.builders import averages, broker, bundle, owned, releasing, report, rng, snapshot, throughput
 
-from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.load import BrokerReport
-from loadmanager.core.ownership import FREE
-from loadmanager.core.placement import PLACEMENT_STRATEGIES
-from loadmanager.core.placement.base import Placement, Projection, Rows, State
-from loadmanager.core.placement.least_long_term_message_rate import LongTermRateReason
-from loadmanager.core.plan import Assign, Plan, Unload
-from loadmanager.core.planner import PlannerSettings, choose_destination, plan_assignments, plan_shedding
-from loadmanager.core.reasons import OwnershipReason, PlacementReason, Reason, SheddingReason
-from loadmanager.core.shedding.overload import OverloadReason
-from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.domain.ownership import FREE
+from loadmanager.core.domain.plan import Assign, Plan, Unload
+from loadmanager.core.domain.reasons import OwnershipReason, PlacementReason, Reason, SheddingReason
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.core.model.load import BrokerReport
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning.planner import (
+    PlannerSettings,
+    choose_destination,
+    plan_assignments,
+    plan_shedding,
+)
+from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
+from loadmanager.core.strategies.placement.least_long_term_message_rate import LongTermRateReason
+from loadmanager.core.strategies.placement.placement_strategy import Placement, Projection, Rows, State
+from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason
 
 OVERLOAD = PlannerSettings(shedding_strategy="OverloadShedder")
 

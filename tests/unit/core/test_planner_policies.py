@@ -7,9 +7,12 @@ from dataclasses import replace
 import numpy as np
 from support.builders import broker, bundle, report, snapshot, throughput
 
-from loadmanager.core.names import BrokerId
-from loadmanager.core.plan import Plan, Verdict
-from loadmanager.core.planner import (
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.plan import Plan, Verdict
+from loadmanager.core.domain.policies import IsolationPolicy, Policies
+from loadmanager.core.domain.reasons import PlacementReason, SheddingReason
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning.planner import (
     EXCLUDED_NAMESPACES,
     PlannerSettings,
     State,
@@ -17,9 +20,6 @@ from loadmanager.core.planner import (
     plan_assignments,
     plan_shedding,
 )
-from loadmanager.core.policies import IsolationPolicy, Policies
-from loadmanager.core.reasons import PlacementReason, SheddingReason
-from loadmanager.core.snapshot import Snapshot
 
 OVERLOAD = PlannerSettings(shedding_strategy="OverloadShedder")
 

@@ -7,10 +7,9 @@ import re
 import pytest
 from support.builders import broker, bundle, report, snapshot
 
-from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.names import BrokerId
-from loadmanager.core.pattern_matches import PatternMatch, match_names, match_policy
-from loadmanager.core.policies import (
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.pattern_matches import PatternMatch, match_names, match_policy
+from loadmanager.core.domain.policies import (
     NO_POLICIES,
     InvalidPolicyError,
     IsolationPolicy,
@@ -19,6 +18,7 @@ from loadmanager.core.policies import (
     find_unplaceable,
     namespaces_to_unload,
 )
+from loadmanager.core.model.cluster_model import ClusterModel
 
 HOST = BrokerId("broker-1.example.com:8080")
 
@@ -170,7 +170,7 @@ def test_what_matched_once_is_not_matched_again(monkeypatch: pytest.MonkeyPatch)
         ]
 
     before = answers()
-    monkeypatch.setattr("loadmanager.core.policies._any_matches", None)
+    monkeypatch.setattr("loadmanager.core.domain.policies._any_matches", None)
     assert answers() == before == [policy, True, False, False]
 
 

@@ -15,12 +15,12 @@ from collections import Counter
 import pytest
 
 import loadmanager.core
-from loadmanager.core.catalogue import REASONS, reason_of
-from loadmanager.core.plan import Figure, Verdict
-from loadmanager.core.reasons import FilterReason, OwnershipReason, Reason, SheddingReason, entry
-from loadmanager.core.settings import KEYS, PlannerSettings
+from loadmanager.core.diagnosis.reason_catalogue import REASONS, reason_of
+from loadmanager.core.domain.plan import Figure, Verdict
+from loadmanager.core.domain.reasons import FilterReason, OwnershipReason, Reason, SheddingReason, entry
+from loadmanager.core.domain.settings import KEYS, PlannerSettings
 
-SAYING = "from loadmanager.core.catalogue import REASONS; print(*sorted(REASONS))"
+SAYING = "from loadmanager.core.diagnosis.reason_catalogue import REASONS; print(*sorted(REASONS))"
 
 
 def test_each_word_stands_for_one_reason_and_is_its_name() -> None:

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from support.builders import broker, bundle, report, snapshot, throughput
 
-from loadmanager.core.plan import Assign, Plan, Unload
-from loadmanager.core.planner import PlannerSettings, State
-from loadmanager.core.reasons import PlacementReason
-from loadmanager.core.recency import after_round, before_round
-from loadmanager.core.shedding.avg import AvgSheddingReason
-from loadmanager.core.shedding.threshold import ThresholdReason
-from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.domain.plan import Assign, Plan, Unload
+from loadmanager.core.domain.reasons import PlacementReason
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning.planner import PlannerSettings, State
+from loadmanager.core.planning.recency import after_round, before_round
+from loadmanager.core.strategies.shedding.avg_shedder import AvgSheddingReason
+from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdReason
 
 A, B, C = broker("a"), broker("b"), broker("c")
 SETTINGS = PlannerSettings(broker_overloaded_threshold_percentage=85)

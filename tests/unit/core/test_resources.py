@@ -1,4 +1,4 @@
-"""Usage in plain numbers is to the bit what `core.load` makes of arrays."""
+"""Usage in plain numbers is to the bit what `core.model.load` makes of arrays."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.core.load import max_resource_usage, percent_usage, weighted_max_usage
-from loadmanager.core.resources import ResourceWeights, UsedResources, percent_of
+from loadmanager.core.domain.resources import ResourceWeights, UsedResources, percent_of
+from loadmanager.core.model.load import max_resource_usage, percent_usage, weighted_max_usage
 
 AMOUNTS = st.floats() | st.sampled_from([0.0, -1.0, 30.0, 100.0, 1e-46, 1e-300, 1e300])
 USAGES = st.lists(st.tuples(AMOUNTS, AMOUNTS), min_size=5, max_size=5)

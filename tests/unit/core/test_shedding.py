@@ -7,14 +7,20 @@ from dataclasses import replace
 
 from support.builders import MIB, broker, bundle, owned, releasing, report, snapshot, throughput
 
-from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.plan import Verdict
-from loadmanager.core.planner import PlannerSettings
-from loadmanager.core.reasons import SheddingReason
-from loadmanager.core.shedding.base import Hot, Shed, SheddingStrategy, relieve, throughput_per_broker
-from loadmanager.core.shedding.overload import OverloadReason, OverloadShedder
-from loadmanager.core.shedding.threshold import ThresholdReason, ThresholdShedder
-from loadmanager.core.snapshot import Snapshot, snapshot_of_reports
+from loadmanager.core.domain.plan import Verdict
+from loadmanager.core.domain.reasons import SheddingReason
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.core.model.snapshot import Snapshot, snapshot_of_reports
+from loadmanager.core.planning.planner import PlannerSettings
+from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason, OverloadShedder
+from loadmanager.core.strategies.shedding.shedding_strategy import (
+    Hot,
+    Shed,
+    SheddingStrategy,
+    relieve,
+    throughput_per_broker,
+)
+from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdReason, ThresholdShedder
 
 OVERLOAD = OverloadShedder.of(PlannerSettings())
 THRESHOLD = ThresholdShedder.of(PlannerSettings())

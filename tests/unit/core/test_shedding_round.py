@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from support.builders import broker, bundle, report, snapshot, throughput
 
-from loadmanager.core import churn
-from loadmanager.core.churn import Memory
-from loadmanager.core.plan import Unload
-from loadmanager.core.planner import State, UnknownStrategyError, plan_shedding
-from loadmanager.core.reasons import ChurnReason
-from loadmanager.core.settings import PlannerSettings
-from loadmanager.core.shedding.round import Round, propose, shed
-from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.domain.plan import Unload
+from loadmanager.core.domain.reasons import ChurnReason
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning import churn
+from loadmanager.core.planning.churn import Memory
+from loadmanager.core.planning.planner import State, UnknownStrategyError, plan_shedding
+from loadmanager.core.planning.shedding_round import Round, propose, shed
 
 NOW_S = 1_000_000.0
 SETTINGS = PlannerSettings(

@@ -8,20 +8,28 @@ import numpy as np
 import pytest
 from support.builders import Load, broker, bundle, owned, report, snapshot
 
-from loadmanager.core import planner
-from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.controls import Controls
-from loadmanager.core.explain import Situation, explain_broker, why_not
-from loadmanager.core.filters import EXTENSIBLE, LEVEL, MODULAR, SIMPLE, FilterRules, PlacementQuestion, allowed_brokers
-from loadmanager.core.ownership import FREE
-from loadmanager.core.placement.base import Projection
-from loadmanager.core.plan import Figure, Plan, Unload, Verdict
-from loadmanager.core.planner import PlannerSettings
-from loadmanager.core.policies import NO_POLICIES, IsolationPolicy, Policies
-from loadmanager.core.quality import NO_DOUBTS, Doubts, Gate
-from loadmanager.core.reasons import DoubtReason, FilterReason
-from loadmanager.core.resources import HealthFigures, ResourceWeights
-from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.constraints.filters import (
+    EXTENSIBLE,
+    LEVEL,
+    MODULAR,
+    SIMPLE,
+    FilterRules,
+    PlacementQuestion,
+    allowed_brokers,
+)
+from loadmanager.core.diagnosis.explanation import Situation, explain_broker, why_not
+from loadmanager.core.domain.controls import Controls
+from loadmanager.core.domain.ownership import FREE
+from loadmanager.core.domain.plan import Figure, Plan, Unload, Verdict
+from loadmanager.core.domain.policies import NO_POLICIES, IsolationPolicy, Policies
+from loadmanager.core.domain.reasons import DoubtReason, FilterReason
+from loadmanager.core.domain.resources import HealthFigures, ResourceWeights
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.core.model.report_validation import NO_DOUBTS, Doubts, Gate
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning import planner
+from loadmanager.core.planning.planner import PlannerSettings
+from loadmanager.core.strategies.placement.placement_strategy import Projection
 
 A, B, C = (broker(name).broker for name in "abc")
 WHY: dict[str, Figure] = {

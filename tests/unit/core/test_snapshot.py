@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from support.builders import averages, bundle, report, snapshot
 
-from loadmanager.core.load import DEFAULT_LOAD
-from loadmanager.core.snapshot import bundle_load, intern_namespaces
+from loadmanager.core.model.load import DEFAULT_LOAD
+from loadmanager.core.model.snapshot import bundle_load, intern_namespaces
 
 X, Y, Z = bundle(1), bundle(2), bundle(3)
 

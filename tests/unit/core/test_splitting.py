@@ -7,13 +7,20 @@ from dataclasses import replace
 
 import pytest
 
-from loadmanager.core.names import HASH_SPACE_END, BundleRange
-from loadmanager.core.reasons import Reason, SplitReason
-from loadmanager.core.settings import PlannerSettings, UnknownStrategyError
-from loadmanager.core.splitting import SPLIT_ALGORITHMS, split_algorithm
-from loadmanager.core.splitting.base import MIB, PositionsRequiredError, TopicLoad, is_splittable, usable
-from loadmanager.core.splitting.divider import Divider
-from loadmanager.core.splitting.finder import (
+from loadmanager.core.domain.names import HASH_SPACE_END, BundleRange
+from loadmanager.core.domain.reasons import Reason, SplitReason
+from loadmanager.core.domain.settings import PlannerSettings, UnknownStrategyError
+from loadmanager.core.strategies.splitting import SPLIT_ALGORITHMS, split_algorithm
+from loadmanager.core.strategies.splitting.bundle_divider import Divider
+from loadmanager.core.strategies.splitting.specified_positions_divide import divide_at
+from loadmanager.core.strategies.splitting.split_algorithm import (
+    MIB,
+    PositionsRequiredError,
+    TopicLoad,
+    is_splittable,
+    usable,
+)
+from loadmanager.core.strategies.splitting.split_finder import (
     Divide,
     SplitCandidate,
     Splits,
@@ -22,7 +29,6 @@ from loadmanager.core.splitting.finder import (
     find_for_modular,
     find_reason,
 )
-from loadmanager.core.splitting.specified_positions_divide import divide_at
 
 SETTINGS = PlannerSettings(
     namespace_bundle_max_topics=100,

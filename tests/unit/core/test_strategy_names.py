@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from loadmanager.core.placement import PLACEMENT_STRATEGIES, placement_strategy
-from loadmanager.core.placement.least_long_term_message_rate import LeastLongTermMessageRate
-from loadmanager.core.placement.least_resource_usage import LeastResourceUsageWithWeight
-from loadmanager.core.placement.least_resource_usage_extensible import LeastResourceUsageWithWeightExtensible
-from loadmanager.core.planner import PlannerSettings, UnknownStrategyError
-from loadmanager.core.shedding import SHEDDING_STRATEGIES, shedding_strategy
-from loadmanager.core.shedding.threshold import ThresholdShedder
+from loadmanager.core.planning.planner import PlannerSettings, UnknownStrategyError
+from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES, placement_strategy
+from loadmanager.core.strategies.placement.least_long_term_message_rate import LeastLongTermMessageRate
+from loadmanager.core.strategies.placement.least_resource_usage import LeastResourceUsageWithWeight
+from loadmanager.core.strategies.placement.least_resource_usage_extensible import (
+    LeastResourceUsageWithWeightExtensible,
+)
+from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES, shedding_strategy
+from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdShedder
 
 
 def test_pulsars_java_class_names_are_understood() -> None:

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import MIB, averages, broker, bundle, owned, report, snapshot, throughput
 
-from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.extensible import ReportRules
-from loadmanager.core.inheritance import PartLoad
-from loadmanager.core.load import METRICS, BundleAverages, FloatArray, TimeMean
-from loadmanager.core.ownership import FREE
-from loadmanager.core.time_means import BELIEVED_S, STOOD_S, TAU_S, TimeMeans
+from loadmanager.core.domain.ownership import FREE
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.core.model.extensible_load import ReportRules
+from loadmanager.core.model.inheritance import PartLoad
+from loadmanager.core.model.load import METRICS, BundleAverages, FloatArray, TimeMean
+from loadmanager.core.model.time_means import BELIEVED_S, STOOD_S, TAU_S, TimeMeans
 
 A = broker("a")
 X, Y = bundle(1), bundle(2)

@@ -8,10 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.builders import broker, bundle, owned, releasing
 
-from loadmanager.core.bundles import NamespaceBundles
-from loadmanager.core.names import NamespaceName
-from loadmanager.core.ownership import FREE, NamespaceState, Ownership
-from loadmanager.core.timeline.drawing import (
+from loadmanager.core.diagnosis.timeline.grid import MOST, Grid
+from loadmanager.core.diagnosis.timeline.heat_map import (
     UNKNOWN,
     draw_brokers,
     draw_bundles,
@@ -19,8 +17,10 @@ from loadmanager.core.timeline.drawing import (
     throughput_of,
     usage_as_figures,
 )
-from loadmanager.core.timeline.grid import MOST, Grid
-from loadmanager.core.timeline.moments import LeaderMoment, Moments, MoveMoment, SplitMoment
+from loadmanager.core.diagnosis.timeline.timeline_events import LeaderMoment, Moments, MoveMoment, SplitMoment
+from loadmanager.core.domain.bundles import NamespaceBundles
+from loadmanager.core.domain.names import NamespaceName
+from loadmanager.core.domain.ownership import FREE, NamespaceState, Ownership
 
 STEP_MS = 1_000
 SPAN_MS = 48 * STEP_MS

@@ -22,13 +22,13 @@ from support.waiting import eventually_sync, patience
 
 from loadmanager.history import compaction
 from loadmanager.history.compaction import COMPACTED_KEY, Compacted, Compaction, originals_of
+from loadmanager.history.entry_rows import Event, Placed
 from loadmanager.history.files import HOUR_MS, Directory, HistoryFile, path_of
 from loadmanager.history.gaps import IMPORTED, find_end
-from loadmanager.history.packing import pack_entries
 from loadmanager.history.reader import History
 from loadmanager.history.retention import Retention
-from loadmanager.history.rows import Event, Placed
-from loadmanager.history.schemas import BUNDLE_REPORTS, EVENTS, TABLES
+from loadmanager.history.row_packer import pack_entries
+from loadmanager.history.table_schemas import BUNDLE_REPORTS, EVENTS, TABLES
 from loadmanager.history.writer import HistoryWriter
 
 MINUTE_MS = 60_000

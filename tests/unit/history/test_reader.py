@@ -11,11 +11,18 @@ from support.recorded import NOON_MS, a_report, a_writer, kinds, put_file, recor
 from support.waiting import patience
 
 from loadmanager.errors import HistoryError, HistoryFileError, HistorySchemaError
+from loadmanager.history.entry_rows import Event
 from loadmanager.history.files import HOUR_MS, Directory
 from loadmanager.history.gaps import TERM_BEGAN, TERM_ENDED, find_gaps
 from loadmanager.history.reader import History
-from loadmanager.history.rows import Event
-from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, DECISIONS, EVENTS, SCHEMA_KEY, TABLES
+from loadmanager.history.table_schemas import (
+    BROKER_REPORTS,
+    BUNDLE_REPORTS,
+    DECISIONS,
+    EVENTS,
+    SCHEMA_KEY,
+    TABLES,
+)
 
 FOREIGN = pa.table({"x": [1, 2]})
 

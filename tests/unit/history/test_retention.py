@@ -11,7 +11,7 @@ from support.recorded import NOON_MS, kinds, put_file, record
 from loadmanager.history.files import HOUR_MS, Directory
 from loadmanager.history.reader import History
 from loadmanager.history.retention import Retention
-from loadmanager.history.schemas import TABLES
+from loadmanager.history.table_schemas import TABLES
 
 HOURS = 5
 NOW_MS = NOON_MS + HOURS * HOUR_MS

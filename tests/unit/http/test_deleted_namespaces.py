@@ -10,11 +10,11 @@ from support.nodes import Cluster, FakeAgent, RunningNode, topics_by_bundle
 from support.registrations import a_record, load_of
 from support.waiting import eventually
 
-from loadmanager.core.names import BundleName
-from loadmanager.core.ownership import IllegalTransitionError, OwnershipState, inherit, owner_gone
+from loadmanager.core.domain.names import BundleName
+from loadmanager.core.domain.ownership import IllegalTransitionError, OwnershipState, inherit, owner_gone
 from loadmanager.store import paths
-from loadmanager.store.base import Op, Put
-from loadmanager.wire.http import BUNDLE_VERSION_HEADER
+from loadmanager.store.metadata_store import Op, Put
+from loadmanager.wire.http_bodies import BUNDLE_VERSION_HEADER
 
 NAMESPACE = "/admin/v2/namespaces/t/ns"
 TOPIC = "persistent://t/ns/x"

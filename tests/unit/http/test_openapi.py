@@ -11,9 +11,9 @@ import pytest
 from aiohttp import web
 from support.nodes import RunningNode, a_leader
 
-from loadmanager.auth.roles import Role
 from loadmanager.http.openapi import PATH, Operation, Parameter, document
-from loadmanager.wire.http import BrokerInfo, NamespacePolicies
+from loadmanager.net.auth.roles import Role
+from loadmanager.wire.http_bodies import BrokerInfo, NamespacePolicies
 
 
 @pytest.fixture

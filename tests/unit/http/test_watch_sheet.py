@@ -10,12 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.registrations import a_record
 
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.hashing import HashFunction
-from loadmanager.core.names import BrokerId, BundleRange, NamespaceName
-from loadmanager.core.ownership import NamespaceState, OwnershipState, Registration, Stamp, assign, complete, release
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.names import BrokerId, BundleRange, NamespaceName
+from loadmanager.core.domain.ownership import (
+    NamespaceState,
+    OwnershipState,
+    Registration,
+    Stamp,
+    assign,
+    complete,
+    release,
+)
 from loadmanager.http.watch_sheet import STEPS_KEPT, Sheet
-from loadmanager.leader.picture.view import ClusterView, NamespaceEntry
+from loadmanager.leader.mirror.cluster_mirror import ClusterView, NamespaceEntry
 
 NAME = "t/ns"
 STAMP = Stamp(1, 0, "test")

@@ -13,18 +13,18 @@ from support.nodes import RunningNode, a_leader
 from support.recorded_cluster import OF_STRATEGY, Recorded, a_recorded_leader
 from support.waiting import eventually, patience
 
-from loadmanager.cli.recorded import find_start, planner_settings_of, recorded_items
-from loadmanager.core import planner
-from loadmanager.core.explain import Situation
-from loadmanager.core.names import BrokerId, BundleName
-from loadmanager.core.plan import Plan
-from loadmanager.core.reasons import OwnershipReason
-from loadmanager.core.shedding import round as shedding
+from loadmanager.cli.recorded_range import find_start, planner_settings_of, recorded_items
+from loadmanager.core.diagnosis.explanation import Situation
+from loadmanager.core.domain.names import BrokerId, BundleName
+from loadmanager.core.domain.plan import Plan
+from loadmanager.core.domain.reasons import OwnershipReason
+from loadmanager.core.planning import planner
+from loadmanager.core.planning import shedding_round as shedding
 from loadmanager.errors import TooManyPreviewsError
 from loadmanager.history.reader import History
-from loadmanager.leader.deciding import explaining, working
-from loadmanager.leader.recording.recorded_model import RecordedModel
-from loadmanager.sim.replay import Outcome, replay
+from loadmanager.lab.replay.replayer import Outcome, replay
+from loadmanager.leader.audit.recorded_model import RecordedModel
+from loadmanager.leader.planning import explanation_service, thread_pool
 
 BUNDLE = "t/ns/0x00000000_0xffffffff"
 
@@ -58,7 +58,7 @@ def round_of_shedding(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
 
 @pytest.fixture
 def explanation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
-    held = Held(monkeypatch, explaining, "explain_bundle")
+    held = Held(monkeypatch, explanation_service, "explain_bundle")
     yield held
     held.let_go()
 
@@ -114,7 +114,7 @@ async def test_an_assignment_does_not_wait_for_the_threads_of_other_work() -> No
 async def test_a_preview_that_too_many_wait_for_is_refused_and_asked_for_again_later(
     explanation: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(working, "MOST_WAITING", 2)
+    monkeypatch.setattr(thread_pool, "MOST_WAITING", 2)
     async with a_leader() as (cluster, leader):
         await cluster.a_broker()
         await cluster.a_namespace("t/ns", bundles={"numBundles": 1})

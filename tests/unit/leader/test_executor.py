@@ -9,9 +9,8 @@ from support.nodes import Cluster, FakeAgent, RunningNode, a_leader, the_next_re
 from support.servers import closed_port
 from support.waiting import eventually, patience
 
-from loadmanager.core.leading import moves
-from loadmanager.core.names import BrokerId, BundleName, TopicName
-from loadmanager.core.ownership import (
+from loadmanager.core.domain.names import BrokerId, BundleName, TopicName
+from loadmanager.core.domain.ownership import (
     IllegalTransitionError,
     Ownership,
     OwnershipState,
@@ -20,15 +19,16 @@ from loadmanager.core.ownership import (
     complete,
     release,
 )
-from loadmanager.core.plan import Unload
-from loadmanager.core.reasons import OwnershipReason
-from loadmanager.core.shedding.overload import OverloadReason
+from loadmanager.core.domain.plan import Unload
+from loadmanager.core.domain.reasons import OwnershipReason
+from loadmanager.core.protocol import move_machine
+from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason
 from loadmanager.errors import NotLeaderError, NoUnloadError, UnloadCancelledError, UnloadFailedError
-from loadmanager.leader.carrying_out.owners import AgentOwners, Refusal
+from loadmanager.leader.execution.owner_calls import AgentOwners, Refusal
 from loadmanager.store import paths
-from loadmanager.store.base import Delete, Put
+from loadmanager.store.metadata_store import Delete, Put
 from loadmanager.wire.broker_data import AGENT_PROTOCOL
-from loadmanager.wire.http import (
+from loadmanager.wire.http_bodies import (
     BUNDLE_VERSION_HEADER,
     DESTINATION_HEADER,
     EPOCH_HEADER,
@@ -403,8 +403,8 @@ async def test_an_unload_that_is_cancelled_leaves_the_owner_at_a_higher_version(
 
 
 async def test_an_unload_between_two_calls_is_cancelled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moves, "_FIRST_PAUSE_S", 120.0)
-    monkeypatch.setattr(moves, "_LONGEST_PAUSE_S", 120.0)
+    monkeypatch.setattr(move_machine, "_FIRST_PAUSE_S", 120.0)
+    monkeypatch.setattr(move_machine, "_LONGEST_PAUSE_S", 120.0)
     async with a_leader(namespace_bundle_unloading_timeout_ms=600_000) as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
         broker.status = 503

@@ -9,9 +9,9 @@ import pytest
 from support.nodes import Cluster, RunningNode, a_leader, topics_by_bundle
 from support.waiting import eventually
 
-from loadmanager.core.names import BrokerId, BundleName, TopicName
-from loadmanager.core.ownership import Registration
-from loadmanager.core.reasons import OwnershipReason, PlacementReason
+from loadmanager.core.domain.names import BrokerId, BundleName, TopicName
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.reasons import OwnershipReason, PlacementReason
 from loadmanager.errors import HeldForOwnerError
 
 B1 = BrokerId("b1:8080")

@@ -11,15 +11,15 @@ from structlog.testing import capture_logs
 from support.nodes import in_memory
 
 from loadmanager.config import Settings
-from loadmanager.leader.recording import folder
-from loadmanager.leader.recording.folder import MOST_BYTES, with_history
+from loadmanager.leader.audit import history_folder
+from loadmanager.leader.audit.history_folder import MOST_BYTES, with_history
 from loadmanager.store import paths
-from loadmanager.store.base import MetadataStore, Put
+from loadmanager.store.metadata_store import MetadataStore, Put
 
 
 @pytest.fixture(autouse=True)
 def _no_var_lib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(folder, "_VAR_LIB", tmp_path / "var-lib")
+    monkeypatch.setattr(history_folder, "_VAR_LIB", tmp_path / "var-lib")
 
 
 async def a_store(epoch: int = 0) -> MetadataStore:

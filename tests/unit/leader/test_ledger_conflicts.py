@@ -8,11 +8,11 @@ import pytest
 from support.nodes import a_leader
 from support.registrations import read, write
 
-from loadmanager.core.names import BundleName
-from loadmanager.core.ownership import Ownership, Registration, Stamp, assign
+from loadmanager.core.domain.names import BundleName
+from loadmanager.core.domain.ownership import Ownership, Registration, Stamp, assign
 from loadmanager.errors import TransactionFailedError
 from loadmanager.store import paths
-from loadmanager.store.base import Op, Put
+from loadmanager.store.metadata_store import Op, Put
 
 NAMESPACE = paths.namespace("t/ns")
 ATTEMPTS = 5

@@ -10,7 +10,7 @@ from support.virtual_loop import VirtualLoop
 from support.waiting import patience
 
 from loadmanager.config import Settings
-from loadmanager.leader.picture.live_settings import LiveSettings
+from loadmanager.leader.mirror.live_settings import LiveSettings
 
 INTERVAL = "loadBalancerSheddingIntervalMinutes"
 OVERLOADED = "loadBalancerBrokerOverloadedThresholdPercentage"
@@ -41,7 +41,7 @@ def test_settings_are_made_once_and_not_at_every_reading() -> None:
     live = LiveSettings(Settings())
     live.apply({OVERLOADED: "70"})
     planner = live.planner
-    with patch("loadmanager.leader.picture.live_settings.usable_overrides", side_effect=AssertionError):
+    with patch("loadmanager.leader.mirror.live_settings.usable_overrides", side_effect=AssertionError):
         live.apply({OVERLOADED: "70"})
     assert live.planner is planner
 

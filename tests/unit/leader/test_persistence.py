@@ -12,15 +12,15 @@ from support.nodes import Cluster, RunningNode, a_leader, in_memory
 from support.registrations import a_record, load_of, read, write
 from support.waiting import eventually
 
-from loadmanager.core.churn import Memory
-from loadmanager.core.names import BundleName, TopicName
-from loadmanager.core.planner import State
-from loadmanager.core.reasons import MergeReason
-from loadmanager.core.repeats import PastMove
+from loadmanager.core.domain.names import BundleName, TopicName
+from loadmanager.core.domain.reasons import MergeReason
+from loadmanager.core.planning.churn import Memory
+from loadmanager.core.planning.planner import State
+from loadmanager.core.planning.repeated_moves import PastMove
 from loadmanager.errors import InvalidRecordError, NotLeaderError, StoreError, StoreUnavailableError
 from loadmanager.leader import persistence
 from loadmanager.store import paths
-from loadmanager.store.base import MAX_ZNODE_BYTES, Delete, MetadataStore, Put, Znode
+from loadmanager.store.metadata_store import MAX_ZNODE_BYTES, Delete, MetadataStore, Put, Znode
 from loadmanager.wire.strategy_state import StrategyStateRecord, parse_strategy_state
 
 BUNDLE = "t/ns/0x00000000_0xffffffff"

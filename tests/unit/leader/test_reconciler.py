@@ -9,11 +9,8 @@ from support.nodes import Cluster, RunningNode, a_leader
 from support.registrations import a_record, register
 from support.waiting import eventually
 
-from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.leading import reconciling
-from loadmanager.core.leading.writing import Transition
-from loadmanager.core.names import BrokerId, BundleName, TopicName
-from loadmanager.core.ownership import (
+from loadmanager.core.domain.names import BrokerId, BundleName, TopicName
+from loadmanager.core.domain.ownership import (
     Ownership,
     OwnershipState,
     Registration,
@@ -21,12 +18,15 @@ from loadmanager.core.ownership import (
     complete,
     release,
 )
-from loadmanager.core.reasons import OwnershipReason
-from loadmanager.leader.carrying_out.assigning import Assigner
-from loadmanager.leader.carrying_out.reconciling import Reconciler
+from loadmanager.core.domain.reasons import OwnershipReason
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.core.protocol import reconciler as reconciler_module
+from loadmanager.core.protocol.bundle_writes import Transition
+from loadmanager.leader.execution.assignment_driver import Assigner
+from loadmanager.leader.execution.reconciler_driver import Reconciler
 from loadmanager.store import paths
-from loadmanager.store.base import Delete
-from loadmanager.wire.http import BUNDLE_VERSION_HEADER
+from loadmanager.store.metadata_store import Delete
+from loadmanager.wire.http_bodies import BUNDLE_VERSION_HEADER
 
 TOPIC = TopicName.parse("persistent://t/ns/x")
 
@@ -34,7 +34,7 @@ TOPIC = TopicName.parse("persistent://t/ns/x")
 @pytest.fixture(autouse=True)
 def _nothing_is_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever is to find bundles before they are freed finds them, however long that takes; tests of that free them."""
-    monkeypatch.setattr(reconciling, "FREED_AFTER_S", 3_600.0)
+    monkeypatch.setattr(reconciler_module, "FREED_AFTER_S", 3_600.0)
 
 
 async def _owned(cluster: Cluster, leader: RunningNode) -> str:
@@ -102,7 +102,7 @@ async def test_while_no_broker_is_there_they_wait_and_are_placed_when_one_regist
 
 
 async def test_what_nobody_asks_for_names_no_owner_that_has_gone_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconciling, "FREED_AFTER_S", 0.0)
+    monkeypatch.setattr(reconciler_module, "FREED_AFTER_S", 0.0)
     async with a_leader() as (cluster, leader):
         await cluster.a_broker("b1:8080")
         await cluster.a_namespace("t/ns", bundles={"numBundles": 8})
@@ -122,7 +122,7 @@ async def test_what_nobody_asks_for_names_no_owner_that_has_gone_after_a_while(m
 async def test_what_was_freed_while_no_broker_was_there_is_placed_when_one_registers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reconciling, "FREED_AFTER_S", 0.0)
+    monkeypatch.setattr(reconciler_module, "FREED_AFTER_S", 0.0)
     async with a_leader(reassign_bundles_of_dead_brokers_at_once=True) as (cluster, leader):
         bundle = await _owned(cluster, leader)
         await cluster.brokers["b1:8080"].leave()
@@ -138,7 +138,7 @@ async def test_nothing_is_freed_while_owners_are_found_for_bundles(monkeypatch: 
         looks.append(is_assigning)
         return is_assigning
 
-    monkeypatch.setattr(reconciling, "FREED_AFTER_S", 0.0)
+    monkeypatch.setattr(reconciler_module, "FREED_AFTER_S", 0.0)
     monkeypatch.setattr(Assigner, "is_assigning", told)
     async with a_leader() as (cluster, leader):
         bundle = await _owned(cluster, leader)
@@ -219,7 +219,7 @@ def _held_looks(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     may_look, look = asyncio.Event(), Reconciler._look
     may_look.set()
 
-    async def held(reconciler: Reconciler) -> reconciling.Event:
+    async def held(reconciler: Reconciler) -> reconciler_module.Event:
         await may_look.wait()
         return await look(reconciler)
 

@@ -13,22 +13,22 @@ from support.nodes import a_leader
 from support.recorded_cluster import NAMESPACE, a_recorded_leader
 from support.waiting import eventually
 
-from loadmanager.cli.recorded import find_start, planner_settings_of, recorded_items
+from loadmanager.cli.recorded_range import find_start, planner_settings_of, recorded_items
 from loadmanager.config import Settings
-from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.extensible import ReportRules
-from loadmanager.core.names import BrokerId, BundleName
-from loadmanager.core.ownership import FREE
-from loadmanager.core.reasons import OwnershipReason, SplitReason
+from loadmanager.core.domain.names import BrokerId, BundleName
+from loadmanager.core.domain.ownership import FREE
+from loadmanager.core.domain.reasons import OwnershipReason, SplitReason
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.core.model.extensible_load import ReportRules
 from loadmanager.history.reader import History
-from loadmanager.history.schemas import BUNDLE_REPORTS, DECISIONS, EVENTS, MOVES, STRATEGY_STATES
-from loadmanager.leader.picture.live_settings import LiveSettings
-from loadmanager.leader.picture.view import LaidDown
-from loadmanager.leader.recording.moving import MoveRecorder
-from loadmanager.leader.recording.recorded_model import RecordedModel
-from loadmanager.leader.recording.recorder import Recorder
-from loadmanager.sim.replay import replay
-from loadmanager.wire.checkpoint import Later
+from loadmanager.history.table_schemas import BUNDLE_REPORTS, DECISIONS, EVENTS, MOVES, STRATEGY_STATES
+from loadmanager.lab.replay.replayer import replay
+from loadmanager.leader.audit.history_recorder import Recorder
+from loadmanager.leader.audit.move_records import MoveRecorder
+from loadmanager.leader.audit.recorded_model import RecordedModel
+from loadmanager.leader.mirror.cluster_mirror import LaidDown
+from loadmanager.leader.mirror.live_settings import LiveSettings
+from loadmanager.wire.checkpoint_codec import Later
 
 MEMORY = {"moves": [[1.0, "t/ns/0x00000000_0xffffffff", "b1:8080", 5, 0.25, True, False]], "stoppedUntilS": 2.0}
 

@@ -13,8 +13,8 @@ from support.nodes import Cluster, in_memory
 from support.waiting import eventually
 
 from loadmanager.errors import StoreError
-from loadmanager.store.base import MetadataStore, Op
-from loadmanager.store.memory import MemoryCluster, MemoryStore
+from loadmanager.store.memory_store import MemoryCluster, MemoryStore
+from loadmanager.store.metadata_store import MetadataStore, Op
 
 _REQUESTS = ("get", "get_many", "children", "commit")
 

@@ -7,18 +7,18 @@ from support.builders import broker, bundle, report, snapshot
 from support.stores import MemoryWorld
 
 from loadmanager.config import Settings
-from loadmanager.core.planner import PlannerSettings, plan_assignments
-from loadmanager.core.state import as_json
-from loadmanager.leader.deciding.desk import Desk
+from loadmanager.core.planning.planner import PlannerSettings, plan_assignments
+from loadmanager.core.planning.strategy_memory import as_json
+from loadmanager.leader.audit.decision_log import Journal
+from loadmanager.leader.election.campaign import Election
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.persistence import Persistence, pack_within_limit
-from loadmanager.leader.picture.live_settings import LiveSettings
-from loadmanager.leader.picture.view import ClusterView
-from loadmanager.leader.recording.journal import Journal
-from loadmanager.leader.term.election import Election
+from loadmanager.leader.planning.planner_service import Desk
 from loadmanager.store import paths
-from loadmanager.store.base import Create, MetadataStore
-from loadmanager.store.codec import decode
-from loadmanager.wire.records import LeaderRecord
+from loadmanager.store.metadata_store import Create, MetadataStore
+from loadmanager.store.znode_codec import decode
+from loadmanager.wire.store_records import LeaderRecord
 from loadmanager.wire.strategy_state import StrategyStateRecord
 
 A, B = broker("a"), broker("b")

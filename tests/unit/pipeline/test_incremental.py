@@ -17,7 +17,7 @@ from support.frames import HOUR_MS, MINUTE_MS, START_MS, Timed, history_of, repo
 from loadmanager.errors import PipelineError
 from loadmanager.history.compaction import Compaction
 from loadmanager.history.files import DAY_MS, Directory, path_of
-from loadmanager.history.schemas import BUNDLE_REPORTS
+from loadmanager.history.table_schemas import BUNDLE_REPORTS
 from loadmanager.pipeline import incremental
 from loadmanager.pipeline.incremental import HistoryHours
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from loadmanager.history.files import HOUR_MS, Directory, HistoryFile
-from loadmanager.history.schemas import BUNDLE_REPORTS
+from loadmanager.history.table_schemas import BUNDLE_REPORTS
 from loadmanager.pipeline.known_files import KNOWN_FILES, KnownFiles, Look
 
 FILE = HistoryFile(BUNDLE_REPORTS, "/h/bundle_reports/a.parquet", HOUR_MS, 1, 0, 9, 100, 5)

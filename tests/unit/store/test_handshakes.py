@@ -16,8 +16,8 @@ import pytest
 from support.waiting import eventually
 
 from loadmanager.store._kazoo_client import PromptClient
-from loadmanager.store.access import Access, Credentials
-from loadmanager.store.session import Connected, Event, GivenUp, HungUp, SessionSignal
+from loadmanager.store.store_session import Connected, Event, GivenUp, HungUp, SessionSignal
+from loadmanager.store.zookeeper_acl import Access, Credentials
 
 TIMEOUT_S = 3.0
 OURS = 7

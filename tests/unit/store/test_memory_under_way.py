@@ -10,8 +10,8 @@ from support.clock import ManualClock
 from support.waiting import eventually, patience
 
 from loadmanager.errors import OutcomeUnknownError, StoreUnavailableError
-from loadmanager.store.base import Create, Delete, Put
-from loadmanager.store.memory import MemoryCluster, MemoryStore
+from loadmanager.store.memory_store import MemoryCluster, MemoryStore
+from loadmanager.store.metadata_store import Create, Delete, Put
 
 LONG = 1_000
 

@@ -10,7 +10,7 @@ import pytest
 from support.waiting import eventually
 
 from loadmanager.errors import StoreError
-from loadmanager.store.zookeeper import ZooKeeperStore
+from loadmanager.store.zookeeper_store import ZooKeeperStore
 
 UNIMPLEMENTED = -6
 

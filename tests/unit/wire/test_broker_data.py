@@ -8,7 +8,7 @@ import orjson
 import pytest
 from support.registrations import a_record, load_of
 
-from loadmanager.core.resources import HealthFigures
+from loadmanager.core.domain.resources import HealthFigures
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.broker_columns import report_of
 from loadmanager.wire.broker_data import LocalBrokerData, decode_local_broker_data, encode_local_broker_data

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from support.builders import snapshot
 from support.plan_files import FORGED, GARBAGE, SETTINGS, Edit, a_file, a_plan, carrying
 
-from loadmanager.core.certificate.certificate import certify
-from loadmanager.core.certificate.checking import find_faults
-from loadmanager.core.effect import effect_of
-from loadmanager.core.leading.plans import KeptPlan
+from loadmanager.core.planning.certificate.plan_certificate import certify
+from loadmanager.core.planning.certificate.plan_verification import find_faults
+from loadmanager.core.planning.plan_effect import effect_of
+from loadmanager.core.protocol.plan_machine import KeptPlan
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.plan_file import Packed, decode, encode
 

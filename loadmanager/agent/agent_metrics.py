@@ -1,0 +1,63 @@
+"""What the agent counts. Each agent has a registry of its own, so that several can live in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from loadmanager.agent.host_usage import HostUsage, Resource
+from loadmanager.core.domain.names import BrokerId, broker_host
+from loadmanager.core.domain.resources import percent_of
+from loadmanager.util.process_metrics import add_process_metrics
+
+_PULSAR_LABELS = ("broker", "metric")
+
+
+class AgentMetrics:
+    """Pulsar's gauges of a broker's usage keep their names; what only an agent has starts with `loadmanager_agent_`."""
+
+    def __init__(self, broker: BrokerId) -> None:
+        self.registry = add_process_metrics(CollectorRegistry())
+        self._broker = broker
+        self._usage = {
+            name: Gauge(f"pulsar_lb_{name}_usage", f"Usage of {name}, percent.", _PULSAR_LABELS, registry=self.registry)
+            for name in ("cpu", "memory", "directMemory", "bandwidth_in", "bandwidth_out")
+        }
+        self._limit_known = self._gauge(
+            "resource_limit_known", "1 when the limit of the resource is known.", "resource"
+        )
+        self.leases = self._counter("leases", "Leases asked for.", "outcome")
+        self.questions = self._counter("ownership_questions", "Questions whether a topic may be opened.", "verdict")
+        self.unloads = self._counter("unloads", "Unload calls.", "outcome")
+        self.garbage = self._counter("garbage", "Answers that could not be used.", "source")
+        self.reports = self._counter("reports", "Load reports.", "outcome")
+        self.registrations = self._counter("registrations", "Registrations of the broker.")
+        self.withdrawals = self._counter("withdrawals", "Registrations that ended.", "reason")
+        self.unmapped_topics = self._gauge("unmapped_topics", "Open topics whose bundle is not known.")
+
+    def show(self, name: str, description: str, value: Callable[[], float]) -> None:
+        """A gauge that asks for its value when it is read."""
+        self._gauge(name, description).set_function(value)
+
+    def show_usage(self, usage: HostUsage) -> None:
+        named = {
+            "cpu": usage.cpu,
+            "memory": usage.memory,
+            "directMemory": usage.direct_memory,
+            "bandwidth_in": usage.bandwidth_in,
+            "bandwidth_out": usage.bandwidth_out,
+        }
+        for name, resource in named.items():
+            self._usage[name].labels(broker_host(self._broker), "loadBalancing").set(_percent(resource))
+            self._limit_known.labels(name).set(resource.is_known)
+
+    def _gauge(self, name: str, description: str, *labels: str) -> Gauge:
+        return Gauge(f"loadmanager_agent_{name}", description, labels, registry=self.registry)
+
+    def _counter(self, name: str, description: str, *labels: str) -> Counter:
+        return Counter(f"loadmanager_agent_{name}", description, labels, registry=self.registry)
+
+
+def _percent(resource: Resource) -> float:
+    return percent_of(resource.usage, resource.limit)

@@ -1,0 +1,333 @@
+"""The agent's two HTTP interfaces: one for its broker (lease, owner), one for the leader (prepare, unload, topics,
+bundles) and operators (health, metrics). Each route belongs to one of them.
+
+Where both are served on one port, the broker's routes answer callers of this host alone: whoever else asks for leases
+could keep a dead broker registered.
+"""
+
+from __future__ import annotations
+
+import re
+from asyncio import BaseTransport
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from ipaddress import ip_address
+
+import orjson
+import structlog
+from aiohttp import web
+from aiohttp.typedefs import Handler
+from prometheus_client import CollectorRegistry
+
+from loadmanager.agent.grants import Refusal
+from loadmanager.agent.node_queries import bundles_of
+from loadmanager.agent.open_topics import OpenTopics
+from loadmanager.agent.ownership_query import NotRegisteredError
+from loadmanager.agent.warm_up import LONGEST_WAIT_S, Coming
+from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.names import (
+    BrokerId,
+    BundleName,
+    BundleRange,
+    InvalidNameError,
+    NamespaceName,
+    TopicName,
+    parse_broker_id,
+)
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.errors import (
+    BadRequestError,
+    BodyTooLargeError,
+    ForbiddenError,
+    InvalidRecordError,
+    StoreError,
+    UnauthenticatedError,
+)
+from loadmanager.net.auth.gate import Gate
+from loadmanager.net.auth.roles import Role
+from loadmanager.net.body_limit import BodyRoom
+from loadmanager.net.http_client import PeerUnavailableError
+from loadmanager.net.http_server import with_trailing_slashes
+from loadmanager.net.request_ids import name_answer, noted
+from loadmanager.net.tracing import OFF, Tracing
+from loadmanager.util.process_metrics import choose_format
+from loadmanager.wire.http_bodies import (
+    BUNDLE_VERSION_HEADER,
+    DESTINATION_HEADER,
+    EPOCH_HEADER,
+    HASH_FUNCTION_HEADER,
+    INCARNATION_HEADER,
+    OWNER_HEADER,
+    LeaseAnswer,
+    NamespacePolicies,
+    TopicsOfBundle,
+)
+from loadmanager.wire.validation import parse_model
+
+log = structlog.get_logger(__name__)
+
+_MOST_BODY_BYTES = 256 * 1024
+"""The boundaries of as many bundles as a namespace may have take less."""
+
+_NATURAL = re.compile(r"[0-9]{1,18}")
+_STATUS_OF_REFUSAL = {
+    Refusal.NOT_REGISTERED: HTTPStatus.SERVICE_UNAVAILABLE,
+    Refusal.OTHER_BROKER: HTTPStatus.PRECONDITION_FAILED,
+    Refusal.STALE_EPOCH: HTTPStatus.PRECONDITION_FAILED,
+    Refusal.UNKNOWN_EPOCH: HTTPStatus.PRECONDITION_FAILED,
+    Refusal.STALE_VERSION: HTTPStatus.PRECONDITION_FAILED,
+}
+_REASON_OF_REFUSAL = {
+    Refusal.NOT_REGISTERED: "the broker is not registered",
+    Refusal.OTHER_BROKER: f"{OWNER_HEADER}, {INCARNATION_HEADER}: this agent stands beside another broker, or another"
+    " life of it: is the agent's URL (agentUrl) right?",
+    Refusal.STALE_EPOCH: f"{EPOCH_HEADER}: a higher epoch was seen: this leader has been replaced",
+    Refusal.UNKNOWN_EPOCH: f"{EPOCH_HEADER}: nobody was elected with so high an epoch",
+    Refusal.STALE_VERSION: f"{BUNDLE_VERSION_HEADER}: the bundle was granted at a higher version since",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRoute:
+    """One verb of one path, and what its caller must be permitted."""
+
+    method: str
+    path: str
+    handler: Handler
+    role: Role
+
+    def definition(self, gate: Gate, tracing: Tracing) -> web.RouteDef:
+        """The route, behind the gate but for the broker's own, who is known by where it asks from. Traced is what the
+        leader asks.
+        """
+        handler = self.handler if self.role is Role.LOOKUP else gate.permitting(self.role, self.handler)
+        if self.role is Role.PEER:
+            handler = tracing.serving(self.path, handler)
+        if self.method == "GET":
+            return web.get(self.path, handler)
+        return web.route(self.method, self.path, handler)
+
+
+class AgentServer:
+    """The routes, and what they call."""
+
+    def __init__(
+        self,
+        broker_id: BrokerId,
+        *,
+        grant_lease: Callable[[BaseTransport | None], Awaitable[LeaseAnswer | None]],
+        coming: Coming,
+        unload: Callable[
+            [BundleName, Registration, int, int, HashFunction | None, BrokerId | None], Awaitable[Refusal | None]
+        ],
+        topics: OpenTopics,
+        health: Callable[[], Mapping[str, object]],
+        registry: CollectorRegistry,
+        gate: Gate,
+        tracing: Tracing = OFF,
+    ) -> None:
+        self._broker_id = broker_id
+        self._grant_lease = grant_lease
+        self._coming = coming
+        self._unload = unload
+        self._topics = topics
+        self._health = health
+        self._registry = registry
+        self._gate = gate
+        self._tracing = tracing
+        self._room = BodyRoom()
+        gate.show_in(registry, {"broker": broker_id})
+
+    def app(self) -> web.Application:
+        """For the leader and operators."""
+        return self._application(self.routes())
+
+    def broker_app(self) -> web.Application:
+        """For the broker."""
+        return self._application(self.broker_routes())
+
+    def shared_app(self) -> web.Application:
+        """For all of them, on one port."""
+        guarded = [replace(each, handler=_of_this_host(each.handler)) for each in self.broker_routes()]
+        return self._application([*self.routes(), *guarded])
+
+    def _application(self, routes: list[AgentRoute]) -> web.Application:
+        app = web.Application(middlewares=[_errors_as_json])
+        app.on_response_prepare.append(name_answer)
+        app.add_routes(with_trailing_slashes([each.definition(self._gate, self._tracing) for each in routes]))
+        return app
+
+    def routes(self) -> list[AgentRoute]:
+        """What the leader asks, then operators."""
+        bundles = "/loadmanager/v1/namespaces/{tenant}/{namespace}/bundles"
+        unload = "/admin/v2/namespaces/{tenant}/{namespace}/{range}/unload"
+        return [
+            AgentRoute("GET", "/loadmanager/v1/topics", self._get_topics, Role.PEER),
+            AgentRoute("PUT", bundles, self._put_bundles, Role.PEER),
+            AgentRoute("POST", "/loadmanager/v1/prepare", self._prepare, Role.PEER),
+            AgentRoute("PUT", unload, self._put_unload, Role.PEER),
+            AgentRoute("GET", "/healthz", self._healthz, Role.ANYONE),
+            AgentRoute("GET", "/metrics", self._metrics, Role.READ),
+        ]
+
+    def broker_routes(self) -> list[AgentRoute]:
+        return [
+            AgentRoute("GET", "/loadmanager/v1/lease", self._lease, Role.LOOKUP),
+            AgentRoute("GET", "/loadmanager/v1/owner", self._owner, Role.LOOKUP),
+        ]
+
+    async def _lease(self, request: web.Request) -> web.Response:
+        lease = await self._grant_lease(request.transport)
+        if lease is None:
+            return _problem(HTTPStatus.SERVICE_UNAVAILABLE, f"no lease: broker {self._broker_id} is not registered")
+        return _json(lease.to_json())
+
+    async def _owner(self, request: web.Request) -> web.Response:
+        text = request.query.get("topic")
+        if text is None:
+            raise InvalidNameError("query parameter topic: missing; expected 'persistent://tenant/namespace/topic'")
+        answer = await self._coming.ask_owner(TopicName.parse(text), _wait_s(request))
+        return _json(answer.to_json())
+
+    async def _prepare(self, request: web.Request) -> web.Response:
+        destination = _registration(request)
+        try:
+            async with self._room.read(request, _MOST_BODY_BYTES):
+                wanted = parse_model(TopicsOfBundle, await request.read(), request.path)
+        except (InvalidRecordError, BadRequestError) as error:
+            return _problem(HTTPStatus.BAD_REQUEST, str(error))
+        except BodyTooLargeError as error:
+            return _problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(error))
+        bundle = BundleName.parse(wanted.bundle)
+        done = await self._coming.prepare(destination, wanted)
+        if isinstance(done, Refusal):
+            return _problem(_STATUS_OF_REFUSAL[done], f"{bundle}: {_REASON_OF_REFUSAL[done]}")
+        if not done:
+            return _problem(HTTPStatus.NOT_IMPLEMENTED, f"{bundle}: the broker does not know how to prepare")
+        return web.Response(status=HTTPStatus.NO_CONTENT)
+
+    async def _put_unload(self, request: web.Request) -> web.Response:
+        match = request.match_info
+        namespace = NamespaceName.of(match["tenant"], match["namespace"])
+        bundle = BundleName(namespace, BundleRange.parse(match["range"]))
+        epoch, version = _natural(request, EPOCH_HEADER), _natural(request, BUNDLE_VERSION_HEADER)
+        owner, destination = _registration(request), request.headers.get(DESTINATION_HEADER)
+        to = None if destination is None else parse_broker_id(destination)
+        refusal = await self._unload(bundle, owner, epoch, version, _hash_function(request), to)
+        if refusal is not None:
+            return _problem(_STATUS_OF_REFUSAL[refusal], f"{bundle}: {_REASON_OF_REFUSAL[refusal]}")
+        return web.Response(status=HTTPStatus.NO_CONTENT)
+
+    async def _get_topics(self, request: web.Request) -> web.Response:
+        text = request.query.get("bundle")
+        if text is None:
+            raise InvalidNameError("query parameter bundle: missing; expected 'tenant/namespace/0xLLLLLLLL_0xUUUUUUUU'")
+        answer = await self._topics.of_bundle(BundleName.parse(text))
+        return _json(answer.to_json())
+
+    async def _put_bundles(self, request: web.Request) -> web.Response:
+        """Pulsar's Policies, of which only what concerns bundles is used: as a node answers for the namespace."""
+        namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
+        try:
+            async with self._room.read(request, _MOST_BODY_BYTES):
+                bundles = bundles_of(parse_model(NamespacePolicies, await request.read(), request.path), request.path)
+        except (InvalidRecordError, BadRequestError) as error:
+            return _problem(HTTPStatus.BAD_REQUEST, str(error))
+        except BodyTooLargeError as error:
+            return _problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(error))
+        self._topics.take_boundaries(namespace, bundles)
+        return web.Response(status=HTTPStatus.NO_CONTENT)
+
+    async def _healthz(self, _request: web.Request) -> web.Response:
+        health = self._health()
+        status = HTTPStatus.OK if health["registered"] and not health.get("fault") else HTTPStatus.SERVICE_UNAVAILABLE
+        return _json(orjson.dumps(dict(health)), status)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        encode, content_type = choose_format(",".join(request.headers.getall("Accept", ())))
+        return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
+
+
+def _of_this_host(handler: Handler) -> Handler:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if _is_of_this_host(request):
+            return await handler(request)
+        reason = f"{request.path}: only the broker beside this agent may ask, from this host"
+        return _problem(HTTPStatus.FORBIDDEN, reason)
+
+    return answer
+
+
+def _is_of_this_host(request: web.Request) -> bool:
+    """Whether the connection was made over loopback, or by this host to an address of its own."""
+    if request.transport is None:
+        return False
+    caller, own = (ip_address(request.transport.get_extra_info(name)[0]) for name in ("peername", "sockname"))
+    mapped = getattr(caller, "ipv4_mapped", None)
+    return caller == own or (mapped or caller).is_loopback
+
+
+@web.middleware
+async def _errors_as_json(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    try:
+        with noted(request):
+            return await handler(request)
+    except InvalidNameError as error:
+        return _problem(HTTPStatus.BAD_REQUEST, str(error))
+    except UnauthenticatedError as error:
+        return _problem(HTTPStatus.UNAUTHORIZED, str(error), {"WWW-Authenticate": "Bearer"})
+    except ForbiddenError as error:
+        return _problem(HTTPStatus.FORBIDDEN, str(error))
+    except (NotRegisteredError, PeerUnavailableError, InvalidRecordError, StoreError) as error:
+        return _problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
+    except web.HTTPException as error:
+        return _problem(error.status, f"{request.method} {request.path}: {error.reason}")
+
+
+def _header(request: web.Request, header: str) -> str:
+    text = request.headers.get(header)
+    if text is None:
+        raise InvalidNameError(f"header {header}: missing")
+    return text
+
+
+def _natural(request: web.Request, header: str) -> int:
+    text = _header(request, header)
+    if not _NATURAL.fullmatch(text):
+        raise InvalidNameError(f"header {header}: {text[:40]!r}: expected a whole number")
+    return int(text)
+
+
+def _registration(request: web.Request) -> Registration:
+    """Whom the call is for."""
+    return Registration(parse_broker_id(_header(request, OWNER_HEADER)), _natural(request, INCARNATION_HEADER))
+
+
+def _wait_s(request: web.Request) -> float:
+    text = request.query.get("waitMs", "0")
+    if not _NATURAL.fullmatch(text):
+        most = int(LONGEST_WAIT_S * 1000)
+        raise InvalidNameError(f"query parameter waitMs: {text[:40]!r}: expected whole milliseconds, up to {most}")
+    return int(text) / 1000
+
+
+def _hash_function(request: web.Request) -> HashFunction | None:
+    """Absent from the call of a leader that does not say; then the whole of what overlaps is closed."""
+    text = request.headers.get(HASH_FUNCTION_HEADER)
+    try:
+        return None if text is None else HashFunction(text)
+    except ValueError:
+        known = ", ".join(HashFunction)
+        raise InvalidNameError(f"header {HASH_FUNCTION_HEADER}: {text!r:.40}: expected one of {known}") from None
+
+
+def _problem(status: int, reason: str, headers: dict[str, str] | None = None) -> web.Response:
+    body = orjson.dumps({"reason": reason})
+    return web.Response(body=body, status=status, headers=headers, content_type="application/json")
+
+
+def _json(body: bytes, status: int = HTTPStatus.OK) -> web.Response:
+    return web.Response(body=body, status=status, content_type="application/json")

@@ -1,0 +1,152 @@
+"""Questions to the load-manager nodes: any of them will do, and the one that answered is asked again first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TypeVar
+from urllib.parse import quote
+
+import structlog
+
+from loadmanager.agent.agent_metrics import AgentMetrics
+from loadmanager.agent.grants import Claim
+from loadmanager.core.domain.bundles import NamespaceBundles
+from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.names import (
+    BrokerId,
+    BundleName,
+    InvalidNameError,
+    NamespaceName,
+    TopicName,
+    parse_broker_id,
+)
+from loadmanager.core.domain.ownership import OwnershipState, Registration
+from loadmanager.errors import InvalidRecordError
+from loadmanager.net.http_client import HttpClient, PeerUnavailableError
+from loadmanager.wire.http_bodies import NamespacePolicies, OwnershipAnswer
+from loadmanager.wire.store_records import parse_boundaries
+from loadmanager.wire.validation import parse_model
+
+log = structlog.get_logger(__name__)
+
+TIMEOUT_S = 1.5
+"""A node answers from memory; one that takes longer is passed over for the next."""
+
+_OPINIONS = 2
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """That this broker owns the bundle, within so long. A node of a version that does not know this answers at once."""
+
+    broker: BrokerId
+    for_s: float
+
+    def params(self) -> dict[str, str]:
+        return {"owner": self.broker, "waitMs": str(round(self.for_s * 1000))}
+
+
+class LoadManagerNodes:
+    """The nodes at `urls`."""
+
+    def __init__(
+        self,
+        http: HttpClient,
+        urls: Sequence[str],
+        metrics: AgentMetrics,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._http = http
+        self._urls = [url.rstrip("/") for url in urls]
+        self._metrics = metrics
+        self._timeout_s = timeout_s
+
+    async def ask_ownership(
+        self, topic: TopicName, settles: Callable[[Claim | None], bool], awaited: Awaited | None = None
+    ) -> None:
+        """Hand `settles` what node after node says of the topic's bundle (None: unknown namespace) until it is True.
+
+        A node may lag behind, so a "no" is asked of a second one. `PeerUnavailableError` when no node answers. The
+        first one may hold any other answer back than the one that is `awaited`.
+        """
+        place = f"{topic.domain}/{topic.namespace}/{quote(topic.local_name, safe='')}"
+        await self._ask(f"/loadbalance/v1/ownership/{place}", _claim, settles, _OPINIONS, awaited)
+
+    async def find_bundles(self, namespace: NamespaceName) -> NamespaceBundles | None:
+        """The bundles of a namespace, None when there is no such one; `PeerUnavailableError` when no node answers."""
+        return await self._ask(f"/admin/v2/namespaces/{namespace}", _bundles, lambda _: True, 1)
+
+    async def _ask(
+        self,
+        path: str,
+        parse: Callable[[bytes, str], T],
+        settles: Callable[[T | None], bool],
+        opinions: int,
+        awaited: Awaited | None = None,
+    ) -> T | None:
+        """The answer that settles it, else the last of `opinions`."""
+        failures: list[str] = []
+        answers: list[T | None] = []
+        for url in list(self._urls):
+            try:
+                answers.append(await self._ask_one(url + path, parse, None if answers else awaited))
+            except PeerUnavailableError as error:
+                failures.append(str(error))
+                continue
+            except InvalidRecordError as error:
+                log.warning("garbage_from_node", error=str(error))
+                self._metrics.garbage.labels("node").inc()
+                failures.append(str(error))
+                continue
+            if len(answers) == 1:
+                self._prefer(url)
+            if settles(answers[-1]) or len(answers) == opinions:
+                break
+        if not answers:
+            raise PeerUnavailableError("no load-manager node answered: " + "; ".join(failures))
+        return answers[-1]
+
+    async def _ask_one(self, url: str, parse: Callable[[bytes, str], T], awaited: Awaited | None) -> T | None:
+        wait_s, params = (0.0, None) if awaited is None else (awaited.for_s, awaited.params())
+        answer = await self._http.call("GET", url, self._timeout_s + wait_s, params=params)
+        if answer.status == HTTPStatus.NOT_FOUND:
+            return None
+        if answer.status != HTTPStatus.OK:
+            raise PeerUnavailableError(answer.shown())
+        return parse(answer.body, answer.url)
+
+    def _prefer(self, url: str) -> None:
+        position = self._urls.index(url)
+        if position > 0:
+            log.info("load_manager_node_changed", url=url)
+            self._urls = self._urls[position:] + self._urls[:position]
+
+
+def _claim(body: bytes, where: str) -> Claim:
+    answer = parse_model(OwnershipAnswer, body, where)
+    try:
+        owner = None
+        if answer.owner is not None and answer.incarnation is not None:
+            owner = Registration(parse_broker_id(answer.owner), answer.incarnation)
+        return Claim(BundleName.parse(answer.bundle), OwnershipState(answer.state), owner, answer.version)
+    except ValueError as error:  # an InvalidNameError, or a state that does not exist
+        raise InvalidRecordError(f"{where}: {error}") from None
+
+
+def _bundles(body: bytes, where: str) -> NamespaceBundles:
+    return bundles_of(parse_model(NamespacePolicies, body, where), where)
+
+
+def bundles_of(policies: NamespacePolicies, where: str) -> NamespaceBundles:
+    """The bundles of a namespace as a node tells of them; `InvalidRecordError` when they are not all there."""
+    if policies.bundles is None or policies.bundles.boundaries is None:
+        raise InvalidRecordError(f"{where}: bundles.boundaries: missing")
+    try:
+        boundaries = parse_boundaries(policies.bundles.boundaries)
+        return NamespaceBundles(boundaries, policies.hash_function or HashFunction.MURMUR3_32)
+    except InvalidNameError as error:
+        raise InvalidRecordError(f"{where}: bundles: {error}") from None

@@ -1,0 +1,96 @@
+"""May the broker open this topic? Asked of the load-manager nodes, judged by `loadmanager.agent.grants`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from loadmanager.agent.agent_metrics import AgentMetrics
+from loadmanager.agent.grants import Claim, Grants, GrantVerdict
+from loadmanager.agent.namespace_cache import NamespaceCache
+from loadmanager.agent.node_queries import Awaited, LoadManagerNodes
+from loadmanager.core.domain.names import BundleName, TopicName
+from loadmanager.errors import LoadManagerError
+from loadmanager.net.http_client import PeerUnavailableError
+from loadmanager.wire.http_bodies import OwnerAnswer
+
+log = structlog.get_logger(__name__)
+
+_TRIES = 3
+
+
+class NotRegisteredError(LoadManagerError):
+    """The broker is not registered, or that is not certain at this moment: it may open nothing."""
+
+
+class OwnershipQuestions:
+    """Asks for one topic at a time; `is_certain()` says whether the registration is beyond doubt, and `contradicted()`
+    is called when a bundle is said to be ours at a version at which it was taken away.
+    """
+
+    def __init__(
+        self,
+        grants: Grants,
+        nodes: LoadManagerNodes,
+        namespaces: NamespaceCache,
+        metrics: AgentMetrics,
+        is_certain: Callable[[], bool],
+        contradicted: Callable[[BundleName], Awaitable[None]],
+    ) -> None:
+        self._grants = grants
+        self._nodes = nodes
+        self._namespaces = namespaces
+        self._metrics = metrics
+        self._is_certain = is_certain
+        self._contradicted = contradicted
+
+    async def ask(self, topic: TopicName, wait_s: float = 0.0) -> OwnerAnswer:
+        """The answer for the broker; a node may take so long for another one than that it owns the topic.
+
+        `NotRegisteredError`, or `PeerUnavailableError` when no node gave an answer that can be relied on.
+        """
+        for _ in range(_TRIES):
+            verdict, claim = await self._ask_once(topic, wait_s)
+            self._metrics.questions.labels(verdict).inc()
+            if verdict is GrantVerdict.STALE and claim is not None:
+                await self._contradicted(claim.bundle)
+            incarnation = self._grants.incarnation
+            if incarnation is None or not self._is_certain():
+                raise NotRegisteredError(
+                    "the broker is not registered, or the session with the metadata store is in doubt"
+                )
+            if verdict is not GrantVerdict.VOID:
+                log.debug("topic_asked", topic=str(topic), verdict=verdict)
+                return OwnerAnswer(
+                    owned=verdict is GrantVerdict.GRANTED,
+                    bundle=str(claim.bundle) if claim else None,
+                    owner=claim.owner.broker if claim and claim.owner else None,
+                    incarnation=incarnation,
+                )
+        raise PeerUnavailableError("the bundle of the topic is being unloaded")
+
+    async def _ask_once(self, topic: TopicName, wait_s: float) -> tuple[GrantVerdict, Claim | None]:
+        question = self._grants.ask(topic)
+        if question is None:
+            raise NotRegisteredError("the broker is not registered")
+        outcome: tuple[GrantVerdict, Claim | None] = (GrantVerdict.NOT_OWNER, None)
+
+        def settles(claim: Claim | None) -> bool:
+            nonlocal outcome
+            if claim is None:
+                return False
+            outcome = (self._grants.answer(question, claim), claim)
+            self._note(topic, *outcome)
+            return outcome[0] in (GrantVerdict.GRANTED, GrantVerdict.VOID)
+
+        awaited = Awaited(self._grants.broker, wait_s) if wait_s else None
+        await self._nodes.ask_ownership(topic, settles, awaited)
+        return outcome
+
+    def _note(self, topic: TopicName, verdict: GrantVerdict, claim: Claim) -> None:
+        if verdict is GrantVerdict.FOREIGN_BUNDLE:
+            self._metrics.garbage.labels("node").inc()
+            log.warning("garbage_from_node", error=f"{claim.bundle} cannot hold {topic}")
+        else:
+            self._namespaces.note(claim.bundle)

@@ -1,0 +1,107 @@
+"""The two questions that a broker asks its agent, over the loopback interface or a unix socket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from loadmanager.broker.bounded_bodies import read
+from loadmanager.broker.contract import Answered, Leased
+
+_OWNER_TIMEOUT_S = 5.0
+_MOST_BYTES = 64 * 1024
+_MOST_MS = 86_400_000
+_SHOWN_CHARACTERS = 200
+_OK = 200
+
+
+class NoAnswerError(Exception):
+    """The agent did not answer, or not as an agent does; the message says what came, and what to look at."""
+
+
+def check_address(address: str) -> str:
+    """Raises `ValueError` for what is no address of an agent."""
+    parts = urlsplit(address)
+    is_url = parts.scheme == "http" and bool(parts.hostname)
+    is_socket = parts.scheme == "unix" and parts.path.startswith("/")
+    if not is_url and not is_socket:
+        raise ValueError(f"agent {address!r}: expected such as http://127.0.0.1:9091, or unix:/path/of/the/socket")
+    return address
+
+
+class AgentClient:
+    """Asks at `address`; a function is asked each time, and may raise `OSError` or `ValueError` while it knows none."""
+
+    def __init__(self, address: str | Callable[[], str]) -> None:
+        if isinstance(address, str):
+            check_address(address)
+        self._address = address
+        self._sessions: dict[str, aiohttp.ClientSession] = {}
+
+    async def close(self) -> None:
+        for session in self._sessions.values():
+            await session.close()
+
+    async def lease(self, timeout_s: float) -> Leased:
+        """`NoAnswerError` when there is none to be had."""
+        where, body = await self._get("/loadmanager/v1/lease", {}, timeout_s)
+        valid_for_ms = _whole(body, "validForMs", where)
+        if not 0 <= valid_for_ms <= _MOST_MS:
+            raise NoAnswerError(f"{where}: validForMs: {valid_for_ms}: expected 0 to {_MOST_MS}")
+        return Leased(_whole(body, "incarnation", where), valid_for_ms / 1000)
+
+    async def owner(self, topic: str, wait_ms: int = 0) -> Answered:
+        """Whether this broker owns the topic; a "no" may take `wait_ms`. `NoAnswerError` when nobody knows."""
+        query = {"topic": topic, **({"waitMs": str(wait_ms)} if wait_ms else {})}
+        where, body = await self._get("/loadmanager/v1/owner", query, _OWNER_TIMEOUT_S + wait_ms / 1000)
+        is_owned, owner = body.get("owned"), body.get("owner")
+        if not isinstance(is_owned, bool):
+            raise NoAnswerError(f"{where}: owned: expected true or false")
+        incarnation = _whole(body, "incarnation", where)
+        return Answered(topic, is_owned, incarnation, owner if isinstance(owner, str) else None)
+
+    async def _get(self, path: str, query: dict[str, str], timeout_s: float) -> tuple[str, dict[str, Any]]:
+        """Where was asked, and the object that a 200 holds."""
+        where = "the agent"
+        try:
+            address = check_address(self._address if isinstance(self._address, str) else self._address())
+            where = f"the agent at {address}"
+            base = "http://localhost" if address.startswith("unix:") else address.rstrip("/")
+            timeout = aiohttp.ClientTimeout(total=timeout_s)
+            async with self._session(address).get(
+                f"{base}{path}", params=query, timeout=timeout, allow_redirects=False
+            ) as response:
+                status, text = response.status, await read(response.content, _MOST_BYTES)
+            body = json.loads(text) if status == _OK else None
+        except TimeoutError:
+            raise NoAnswerError(f"{where} did not answer within {timeout_s:.3g} s") from None
+        except (aiohttp.ClientConnectorError, OSError) as error:
+            raise NoAnswerError(
+                f"{where} cannot be reached ({error}): does `loadmanager agent` run there, and is this its"
+                " agentLocalPort, or its brokerSocketPath?"
+            ) from error
+        except (aiohttp.ClientError, ValueError) as error:
+            raise NoAnswerError(f"{where} gave no answer to {path}: {error}") from error
+        if not isinstance(body, dict):
+            shown = text[:_SHOWN_CHARACTERS].decode(errors="replace")
+            raise NoAnswerError(f"{where} answered {status} {shown!r} to {path}")
+        return where, body
+
+    def _session(self, address: str) -> aiohttp.ClientSession:
+        """One for each address there has been: an agent may be started again at another."""
+        if address not in self._sessions:
+            is_socket = address.startswith("unix:")
+            connector = aiohttp.UnixConnector(urlsplit(address).path) if is_socket else aiohttp.TCPConnector(limit=0)
+            self._sessions[address] = aiohttp.ClientSession(connector=connector)
+        return self._sessions[address]
+
+
+def _whole(body: dict[str, Any], key: str, where: str) -> int:
+    value = body.get(key)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise NoAnswerError(f"{where}: {key}: expected a whole number")
+    return value

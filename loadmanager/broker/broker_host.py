@@ -1,0 +1,525 @@
+"""A broker's side of the contract, to be used by whoever writes a broker: see docs/broker-contract.md.
+
+`Hosting` asks for the lease, asks before it opens, answers the agent, and says what may be served at this moment. What
+is to be done when, is decided in `loadmanager.broker.contract`; here it is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from aiohttp import web
+
+from loadmanager.broker.agent_client import AgentClient, NoAnswerError
+from loadmanager.broker.contract import (
+    Answered,
+    Ask,
+    AskLease,
+    Close,
+    Closed,
+    CloseReason,
+    Confirm,
+    Contract,
+    Deny,
+    Event,
+    Instruction,
+    Leased,
+    Leave,
+    NotClosed,
+    NotOpened,
+    Open,
+    Opened,
+    Refusal,
+    Refuse,
+    Serve,
+    Signal,
+    Unanswered,
+    Unload,
+    Want,
+)
+from loadmanager.broker.endpoints import Endpoints, Named, NotDoneError
+from loadmanager.broker.topic import Closing, Health, RefusedError, Topic
+from loadmanager.core.domain.names import TopicName
+from loadmanager.util.clock import now_s
+
+log = logging.getLogger(__name__)
+
+OnOpen = Callable[[Topic], Awaitable[None]]
+OnClose = Callable[[Topic, Closing], Awaitable[None]]
+OnPrepare = Callable[[str, Sequence[str]], Awaitable[None]]
+
+PREPARED_S = 30.0
+"""How long a topic that is about to come counts as such."""
+
+_WAIT_MS = 2_000
+"""How long the agent may hold a "no" back for a topic that is about to come."""
+
+_SHUTDOWN_S = 5.0
+
+
+class Hosting:
+    """The topics that one broker process serves. To be used with `async with`; its end closes everything.
+
+    `agent` is where the agent answers its broker: `http://127.0.0.1:9091` (agentLocalPort), `unix:/path`
+    (brokerSocketPath), or a function that says so, called for each question. The agent's brokerUrl is `url`: the port
+    is served on `host`, 0 lets the kernel choose one; with None put `routes()` into an aiohttp application of yours.
+
+    `on_open(topic)` loads what belongs to a topic; its error is the error of whoever wanted it. `on_close(topic,
+    closing)` disconnects its clients, writes down what is to be kept, and returns once nothing is held: from then on
+    another broker may serve it. It is cancelled, and called again with LAPSED, if the lease lapses meanwhile; when it
+    raises, it is called again; once it has returned, it is not. `on_prepare(bundle, topics)` may make ready what is
+    about to come, in 2 s. `health()` is asked with the statistics. All of it belongs to one event loop.
+    """
+
+    def __init__(
+        self,
+        agent: str | Callable[[], str],
+        *,
+        port: int | None = 0,
+        host: str = "127.0.0.1",
+        on_open: OnOpen | None = None,
+        on_close: OnClose | None = None,
+        on_prepare: OnPrepare | None = None,
+        health: Callable[[], Health] | None = None,
+        version: str = "",
+        clock: Callable[[], float] = now_s,
+    ) -> None:
+        self._agent = AgentClient(agent)
+        self._host, self._port = host, port
+        self._on_open = on_open
+        self._on_close = on_close
+        self._on_prepare = on_prepare
+        self._health = health
+        self._version = version
+        self._clock = clock
+        self._started_ms = time.time_ns() // 1_000_000
+        self._contract = Contract()
+        self._topics: dict[str, Topic] = {}
+        self._work: dict[str, list[asyncio.Task[None]]] = {}
+        """What is being done with each topic: the last one counts, those before were given up for it."""
+        self._begun: set[str] = set()
+        """Topics for which `on_open` was called, and `on_close` has not returned since."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+        self._interest: Counter[str] = Counter()
+        self._kept: set[str] = set()
+        self._prepared: dict[str, float] = {}
+        self._unloads: dict[int, asyncio.Future[str | None]] = {}
+        self._last_unload = 0
+        self._events: deque[Event] = deque()
+        self._is_stepping = self._is_over = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = math.inf
+        self._changed = asyncio.Event()
+        self._trouble: str | None = "the agent was not asked yet"
+        self._runner: web.AppRunner | None = None
+
+    # For the broker
+
+    @property
+    def url(self) -> str:
+        """Where the agent finds this broker: its brokerUrl."""
+        assert self._runner is not None, "it serves no port"
+        host, port = self._runner.addresses[0][:2]
+        return f"http://{host}:{port}"
+
+    @property
+    def incarnation(self) -> int | None:
+        """The life of the broker's registration; None before the first lease."""
+        return self._contract.incarnation
+
+    @property
+    def lease_until_s(self) -> float:
+        """When everything has to be closed by, or had to, on the clock that `clock` gives."""
+        return self._contract.lease_until_s
+
+    @property
+    def has_lease(self) -> bool:
+        return self._contract.has_lease(self._clock())
+
+    @property
+    def topics(self) -> list[Topic]:
+        """Those that are open, or being opened or closed."""
+        return list(self._topics.values())
+
+    @property
+    def opening(self) -> list[str]:
+        """The names of those that the agent is asked for."""
+        return self._contract.opening
+
+    def serving(self, name: str) -> Topic | None:
+        """The topic if it may be served at this very moment: to be asked in the code that serves, each time."""
+        if self._contract.serves(name, self._clock()):
+            return self._topics[name]
+        return None
+
+    def open(self, name: str) -> Opening:
+        """`await` it, or use it with `async with`, for the open topic.
+
+        Awaited, the topic stays open until `close`, or until the contract wants it closed. With `async with` it is
+        closed when the last block that holds it ends. `RefusedError` when it cannot be served here now,
+        `ValueError` for what is no topic's name, and whatever `on_open` raises.
+        """
+        return Opening(self, name)
+
+    async def close(self, name: str) -> None:
+        """Close a topic that the broker does not need any more; done on return."""
+        self._kept.discard(name)
+        self._step(Leave(name))
+        while name in self._topics:
+            await self._change()
+
+    def routes(self) -> list[web.RouteDef]:
+        """What the agent asks of the broker, for an application of your own on a port that only the agent reaches."""
+        return Endpoints(self._stats, self._unload, self._prepare).routes()
+
+    async def __aenter__(self) -> Self:
+        if self._port is not None:
+            app = web.Application()
+            app.add_routes(self.routes())
+            self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)
+            await self._runner.setup()
+            await web.TCPSite(self._runner, self._host, self._port).start()
+        self._step(Signal.TIME)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._step(Signal.END)
+        for name in list(self._waiting):
+            self._fail(name, RefusedError(name, Refusal.ENDING))
+        try:
+            while self._topics:
+                await self._change()
+        finally:
+            self._is_over = True
+            if self._timer is not None:
+                self._timer.cancel()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._agent.close()
+            if self._runner is not None:
+                await self._runner.cleanup()
+
+    # Opening
+
+    async def _keep(self, name: str) -> Topic:
+        with self._interested(name):
+            topic = await self._wait_until_open(name)
+            self._kept.add(name)
+            return topic
+
+    @contextlib.asynccontextmanager
+    async def _hold(self, name: str) -> AsyncIterator[Topic]:
+        with self._interested(name):
+            yield await self._wait_until_open(name)
+
+    @contextlib.contextmanager
+    def _interested(self, name: str) -> Iterator[None]:
+        """What nobody has an interest in any more is closed, unless it is kept."""
+        TopicName.parse(name)
+        self._interest[name] += 1
+        try:
+            yield
+        finally:
+            self._interest[name] -= 1
+            if not self._interest[name]:
+                del self._interest[name]
+                self._leave_unless_kept(name)
+
+    def _leave_unless_kept(self, name: str) -> None:
+        if name in self._topics and name not in self._kept:
+            self._step(Leave(name))
+
+    async def _wait_until_open(self, name: str) -> Topic:
+        while self._is_leaving(name):
+            await self._change()
+        if self._is_over:
+            raise RefusedError(name, Refusal.ENDING)
+        if self.serving(name) is None:
+            waiting = self._waiting.get(name)
+            if waiting is None:
+                waiting = self._waiting[name] = asyncio.get_running_loop().create_future()
+            self._step(Want(name))
+            await asyncio.shield(waiting)
+        # Between the opening and this line it may have been closed again.
+        topic = self.serving(name)
+        if topic is None:
+            raise RefusedError(name, Refusal.CLOSING)
+        return topic
+
+    def _is_leaving(self, name: str) -> bool:
+        """Whether it is being closed for no better reason than that nobody wanted it."""
+        topic = self._topics.get(name)
+        return topic is not None and topic.closing is not None and topic.closing.reason is CloseReason.LEFT
+
+    # What the agent asks
+
+    def _stats(self) -> dict[str, Any]:
+        stats = {
+            "pid": os.getpid(),
+            "soleProcess": True,
+            "version": self._version,
+            "startTimestamp": self._started_ms,
+            "monotonicS": self._clock(),
+            "topics": [topic.as_json() for topic in self._topics.values()],
+            "opening": self._contract.opening,
+            "opened": self._contract.opened,
+        }
+        return stats if self._health is None else {**stats, "health": self._health().as_json()}
+
+    async def _unload(self, named: Named) -> None:
+        if self._is_over:
+            if self._topics.keys() & set(named.topics):
+                raise NotDoneError("the broker has ended without closing all of it")
+            return
+        self._last_unload += 1
+        number = self._last_unload
+        done = self._unloads[number] = asyncio.get_running_loop().create_future()
+        self._step(Unload(number, named.bundle, named.topics, named.destination))
+        why = await done
+        if why is not None:
+            raise NotDoneError(why)
+
+    async def _prepare(self, named: Named) -> None:
+        now_s = self._clock()
+        self._prepared = {topic: until_s for topic, until_s in self._prepared.items() if until_s > now_s}
+        self._prepared.update(dict.fromkeys(named.topics, now_s + PREPARED_S))
+        if self._on_prepare is not None:
+            try:
+                await self._on_prepare(named.bundle, named.topics)
+            except Exception as error:
+                log.exception("on_prepare failed for %s", named.bundle)
+                raise NotDoneError(_say(error)) from error
+
+    # What there is to do
+
+    def _step(self, event: Event) -> None:
+        """Let the contract know, and do what it says; what comes of that at once is the next event."""
+        self._events.append(event)
+        if self._is_stepping or self._is_over:
+            return
+        self._is_stepping = True
+        try:
+            while self._events:
+                instructions = self._contract.step(self._events.popleft(), self._clock())
+                _note_lapse(instructions)
+                for instruction in instructions:
+                    self._do_surely(instruction)
+        finally:
+            self._is_stepping = False
+            self._set_timer()
+
+    def _do_surely(self, instruction: Instruction) -> None:
+        """Do it; an error of one action must not keep those after it from being done."""
+        try:
+            self._do(instruction)
+        except Exception:
+            log.exception("an action of the contract failed: %s", instruction)
+
+    def _do(self, instruction: Instruction) -> None:
+        match instruction:
+            case AskLease(timeout_s):
+                self._spawn(self._ask_lease(timeout_s))
+            case Ask(topic):
+                self._spawn(self._ask_owner(topic))
+            case Open():
+                self._open_topic(instruction)
+            case Serve(topic):
+                self._served(topic)
+            case Refuse(topic, refusal, owner, why):
+                if refusal is Refusal.NO_LEASE:
+                    why = self._trouble or ""
+                self._fail(topic, RefusedError(topic, refusal, owner, why))
+            case Close():
+                self._close_topic(instruction)
+            case Confirm(number):
+                self._answer_unload(number, None)
+            case Deny(number, why):
+                self._answer_unload(number, why)
+
+    def _answer_unload(self, number: int, why_not: str | None) -> None:
+        answer = self._unloads.pop(number)
+        if not answer.done():  # the agent may have hung up
+            answer.set_result(why_not)
+
+    async def _ask_lease(self, timeout_s: float) -> None:
+        event: Leased | Signal = Signal.UNLEASED
+        try:
+            event = await self._agent.lease(timeout_s)
+            self._note_trouble(None)
+        except NoAnswerError as error:
+            self._note_trouble(str(error))
+        finally:
+            self._step(event)
+
+    def _note_trouble(self, trouble: str | None) -> None:
+        """Each is said once, and what ended it."""
+        if trouble != self._trouble:
+            if trouble is None:
+                log.info("the agent gives a lease")
+            else:
+                log.warning("no lease from the agent; without one nothing is served: %s", trouble)
+        self._trouble = trouble
+
+    async def _ask_owner(self, topic: str) -> None:
+        event: Answered | Unanswered = Unanswered(topic)
+        wait_ms = _WAIT_MS if self._prepared.get(topic, -math.inf) > self._clock() else 0
+        try:
+            event = await self._agent.owner(topic, wait_ms)
+        except NoAnswerError as error:
+            event = Unanswered(topic, str(error))
+        finally:
+            self._step(event)
+
+    def _served(self, name: str) -> None:
+        waiting = self._waiting.pop(name, None)
+        if waiting is not None:
+            waiting.set_result(None)
+        if not self._interest[name]:
+            self._leave_unless_kept(name)
+
+    def _fail(self, name: str, error: BaseException) -> None:
+        """Whoever wants the topic gets the error."""
+        waiting = self._waiting.pop(name, None)
+        if waiting is not None and self._interest[name]:
+            waiting.set_exception(error)
+
+    def _open_topic(self, wanted: Open) -> None:
+        topic = self._topics[wanted.topic] = Topic(wanted.topic, wanted.incarnation)
+        self._prepared.pop(wanted.topic, None)
+        self._work[topic.name] = []
+        if self._on_open is None:
+            self._begun.add(topic.name)
+            self._step(Opened(topic.name))
+        else:
+            self._work[topic.name].append(self._spawn(self._load(topic, self._on_open)))
+
+    async def _load(self, topic: Topic, on_open: OnOpen) -> None:
+        name = topic.name
+        self._begun.add(name)
+        try:
+            await on_open(topic)
+        except (Exception, asyncio.CancelledError) as error:
+            is_given_up = not self._is_current(name)
+            if is_given_up and isinstance(error, asyncio.CancelledError):
+                raise
+            log.exception("on_open failed for %s", name)
+            self._begun.discard(name)  # nothing of it is left
+            if not is_given_up:
+                self._fail(name, error)
+                self._forget(name)
+                self._step(NotOpened(name))
+        else:
+            self._step(Opened(name))
+
+    def _close_topic(self, wanted: Close) -> None:
+        topic = self._topics[wanted.topic]
+        unload = wanted.unload
+        closing = Closing(wanted.reason)
+        if unload is not None:
+            closing = Closing(wanted.reason, unload.bundle, unload.destination, unload.number)
+        topic.closing = closing
+        given_up = [task for task in self._work[topic.name] if not task.done()]
+        self._work[topic.name] = [*given_up, self._spawn(self._put_away(topic, closing, given_up))]
+
+    async def _put_away(self, topic: Topic, closing: Closing, given_up: Sequence[asyncio.Task[None]]) -> None:
+        """Close the topic, once everything that was begun with it before has ended, and unless that has closed it."""
+        name = topic.name
+        for task in given_up:
+            if not task.cancelling():  # once: a second time would cut short what it does about the first
+                task.cancel()
+        if given_up:
+            await asyncio.wait(given_up)
+        if self._on_close is not None and name in self._begun:
+            try:
+                await self._on_close(topic, closing)
+            except (Exception, asyncio.CancelledError) as error:
+                is_given_up = not self._is_current(name)
+                if is_given_up and isinstance(error, asyncio.CancelledError):
+                    raise
+                log.exception("on_close failed for %s: it will be called again", name)
+                if not is_given_up:
+                    self._step(NotClosed(name, f"{name}: {_say(error)}"))
+                return
+            self._begun.discard(name)  # it has returned: done, even if it was given up at that very moment
+        if self._is_current(name):
+            self._forget(name)
+            self._step(Closed(name))
+
+    def _is_current(self, name: str) -> bool:
+        """Whether what is running has not been given up for something else."""
+        return self._work.get(name, [])[-1:] == [asyncio.current_task()]
+
+    def _forget(self, name: str) -> None:
+        del self._topics[name], self._work[name]
+        self._begun.discard(name)
+        self._kept.discard(name)
+        self._changed.set()
+
+    async def _change(self) -> None:
+        """Until some topic is closed."""
+        self._changed.clear()
+        await self._changed.wait()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _set_timer(self) -> None:
+        wake_s = self._contract.wake_s
+        if wake_s == self._timer_s:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_s = None, wake_s
+        if wake_s < math.inf:
+            delay_s = max(0.0, wake_s - self._clock())
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
+
+    def _wake(self) -> None:
+        self._timer, self._timer_s = None, math.inf
+        self._step(Signal.TIME)
+
+
+class Opening:
+    """A topic that is wanted: to be awaited, or entered."""
+
+    def __init__(self, hosting: Hosting, name: str) -> None:
+        self._hosting = hosting
+        self._name = name
+
+    def __await__(self) -> Generator[Any, None, Topic]:
+        return self._hosting._keep(self._name).__await__()  # noqa: SLF001 - the two are one
+
+    async def __aenter__(self) -> Topic:
+        self._held = self._hosting._hold(self._name)  # noqa: SLF001 - as above
+        return await self._held.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._held.__aexit__(kind, error, trace)
+
+
+def _note_lapse(instructions: list[Instruction]) -> None:
+    lost = sum(isinstance(each, Close) and each.reason is CloseReason.LAPSED for each in instructions)
+    if lost:
+        log.warning("the lease has lapsed, or is that of another incarnation; topics that are closed: %d", lost)
+
+
+def _say(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

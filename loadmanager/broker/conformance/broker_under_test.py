@@ -1,0 +1,125 @@
+"""The broker under test, as its agent calls it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from loadmanager.broker.conformance.event_log import Diary, short
+from loadmanager.broker.conformance.rule_verdicts import BrokenError, LateError
+from loadmanager.broker.conformance.scripted_agent import BUNDLE
+from loadmanager.errors import InvalidRecordError
+from loadmanager.net.broker_client import UNLOAD_TIMEOUT_S, BrokerClient
+from loadmanager.net.http_client import HttpAnswer, HttpClient, PeerUnavailableError
+from loadmanager.wire.http_bodies import BrokerStats
+
+_REPEAT_S = 0.2
+_KNOWS_NOT_HOW = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
+
+
+@dataclass(slots=True)
+class Broker:
+    """`fault` is the first statistics that cannot be true."""
+
+    url: str
+    http: HttpClient
+    diary: Diary
+    patience_s: float
+    fault: str = ""
+    _last: tuple[BrokerStats | None, float] = None, 0.0
+
+    async def stats(self) -> BrokerStats:
+        """`LateError` without an answer, `BrokenError` for one that cannot be true."""
+        sent_s = time.monotonic()
+        try:
+            stats = await BrokerClient(self.http, self.url).stats()
+        except PeerUnavailableError as error:
+            self.diary.note(f"statistics: {error}")
+            raise LateError(f"no statistics: {error}") from None
+        except InvalidRecordError as error:
+            self.diary.note(f"statistics: {error}")
+            self.fault = self.fault or str(error)
+            raise BrokenError(f"statistics that cannot be true: {error}") from None
+        self._compare(stats, sent_s)
+        return stats
+
+    async def names(self, topic: str) -> bool:
+        """Whether the topic is open by the statistics."""
+        stats = await self.stats()
+        return any(each.topic == topic for each in stats.topics)
+
+    async def counted(self, topic: str) -> tuple[int, int, int, int]:
+        """Messages and bytes in and out since the topic was opened; zeros if it is not open."""
+        for each in (await self.stats()).topics:
+            if each.topic == topic:
+                return each.messages_in, each.messages_out, each.bytes_in, each.bytes_out
+        return 0, 0, 0, 0
+
+    async def messages_in(self, topic: str) -> int:
+        return (await self.counted(topic))[0]
+
+    async def unload(self, *topics: str) -> float:
+        """Called until the broker has answered 204, as an agent does; when that was (monotonic). `LateError` if it does
+        not for as long as is waited for anything.
+        """
+        deadline_s = time.monotonic() + self.patience_s
+        while True:
+            try:
+                return await self.unload_once(*topics)
+            except (LateError, BrokenError) as error:
+                if time.monotonic() >= deadline_s:
+                    raise LateError(f"no 204 for {self.patience_s:g} s: {error}") from None
+            await asyncio.sleep(_REPEAT_S)
+
+    async def unload_once(self, *topics: str, **more: object) -> float:
+        """When the broker had answered 204 (monotonic), called with `more` fields than an agent has. `LateError` for no
+        answer, `BrokenError` for another one.
+        """
+        answer = await self._post("unload", topics, more)
+        if answer.status != HTTPStatus.NO_CONTENT:
+            raise BrokenError(f"an unload: {answer.shown()}, expected 204")
+        return time.monotonic()
+
+    async def prepare(self, *topics: str) -> bool:
+        """Whether the broker knows how to. `LateError` for no answer, `BrokenError` for one that means nothing."""
+        answer = await self._post("prepare", topics, {})
+        if answer.status in _KNOWS_NOT_HOW:
+            return False
+        if answer.status != HTTPStatus.NO_CONTENT:
+            raise BrokenError(f"to prepare: {answer.shown()}, expected 204, or 501 of a broker that does not know how")
+        return True
+
+    async def _post(self, what: str, topics: tuple[str, ...], more: Mapping[str, object]) -> HttpAnswer:
+        named = f"{what} of {', '.join(map(short, topics))}"
+        self.diary.note(f"{named} is sent")
+        try:
+            answer = await self.http.call(
+                "POST",
+                f"{self.url}/loadmanager/v1/{what}",
+                UNLOAD_TIMEOUT_S,
+                json={"bundle": BUNDLE, "topics": list(topics), **more},
+            )
+        except PeerUnavailableError as error:
+            self.diary.note(f"{named}: {error}")
+            raise LateError(f"{named}: {error}") from None
+        self.diary.note(f"{named} is answered with {answer.status}")
+        return answer
+
+    def _compare(self, stats: BrokerStats, sent_s: float) -> None:
+        """With the last ones that had come before these were asked for."""
+        last, came_s = self._last
+        if (
+            last is not None
+            and came_s <= sent_s
+            and _life(last) == _life(stats)
+            and stats.monotonic_s < last.monotonic_s
+        ):
+            self.fault = self.fault or f"monotonicS went back from {last.monotonic_s} to {stats.monotonic_s}"
+        self._last = stats, time.monotonic()
+
+
+def _life(stats: BrokerStats) -> tuple[int, int]:
+    return stats.pid, stats.start_timestamp

@@ -1,0 +1,98 @@
+"""All rules, one after the other: each is tried again as long as what happened proves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from loadmanager.broker.conformance.rule_stage import Stage
+from loadmanager.broker.conformance.rule_verdicts import (
+    BrokenError,
+    Finding,
+    LateError,
+    Need,
+    NotApplicableError,
+    Rule,
+    UnsettledError,
+    Verdict,
+)
+from loadmanager.broker.conformance.rules import lease_rules
+
+TRIES = 5
+TIMES_LATE = 3
+LONGEST_TRY_S = 90.0
+
+_NO_TIME = "no time was left for it (--timeout)"
+
+
+async def check(
+    stage: Stage,
+    rules: Iterable[Rule],
+    lacking: Mapping[Need, str],
+    timeout_s: float = math.inf,
+    begin: Callable[[Rule], None] = lambda _: None,
+    tell: Callable[[Finding], None] = lambda _: None,
+) -> list[Finding]:
+    """What is said of each rule. `lacking` are the needs that are not met, each with the reason; `begin` and `tell`
+    hear of each rule as it is begun and judged. No try goes on after the time is over.
+    """
+    until_s = time.monotonic() + timeout_s
+    findings: list[Finding] = []
+    for rule in rules:
+        begin(rule)
+        if rule is not lease_rules.without_agent:
+            await stage.open_port()
+        missing = [reason for need, reason in lacking.items() if need in rule.needs]
+        if Need.PROBE in rule.needs and _is_never_served(findings):
+            missing = ["nothing is ever served: see `serves`"]
+        if time.monotonic() >= until_s:
+            missing = [_NO_TIME]
+        finding = Finding(rule, Verdict.NOT_TESTED, 0.0, "; ".join(missing[:1]))
+        if not missing:
+            finding = await _judge(stage, rule, until_s)
+        findings.append(finding)
+        tell(finding)
+    return findings
+
+
+def _is_never_served(findings: Iterable[Finding]) -> bool:
+    return any(each.rule is lease_rules.serves and each.verdict is not Verdict.KEPT for each in findings)
+
+
+async def _judge(stage: Stage, rule: Rule, until_s: float) -> Finding:
+    """What must happen may be late on a slow machine; it is missing if it is late again and again."""
+    began_s = time.monotonic()
+    times_late = 0
+    for _ in range(TRIES):
+        await stage.begin()
+        outcome, why = await _try(stage, rule, until_s)
+        times_late += outcome is LateError
+        if outcome not in (LateError, UnsettledError) or times_late == TIMES_LATE:
+            break
+    verdict = Verdict.BROKEN if times_late == TIMES_LATE else _VERDICTS[outcome]
+    events = () if verdict is Verdict.KEPT else stage.diary.events()
+    return Finding(rule, verdict, time.monotonic() - began_s, why, events)
+
+
+_VERDICTS: dict[type[Exception] | None, Verdict] = {
+    None: Verdict.KEPT,
+    BrokenError: Verdict.BROKEN,
+    NotApplicableError: Verdict.DOES_NOT_APPLY,
+    UnsettledError: Verdict.NOT_JUDGED,
+    LateError: Verdict.NOT_JUDGED,
+}
+
+
+async def _try(stage: Stage, rule: Rule, until_s: float) -> tuple[type[Exception] | None, str]:
+    """The kind of error that the scenario ended with, and what it says."""
+    limit_s = min(LONGEST_TRY_S, until_s - time.monotonic())
+    try:
+        async with asyncio.timeout(limit_s):
+            await rule.scenario(stage)
+    except (BrokenError, NotApplicableError, UnsettledError) as error:
+        return type(error), str(error)
+    except TimeoutError:
+        return UnsettledError, f"it took longer than {limit_s:.0f} s"
+    return None, ""

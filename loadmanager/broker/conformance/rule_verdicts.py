@@ -1,0 +1,82 @@
+"""What a rule is, and what can be said of a broker by it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from loadmanager.errors import LoadManagerError
+
+if TYPE_CHECKING:
+    from loadmanager.broker.conformance.rule_stage import Stage
+
+
+class Verdict(enum.StrEnum):
+    """`NOT_JUDGED`: it was tried, and what happened proves nothing, as on a machine that is too slow."""
+
+    KEPT = "kept"
+    BROKEN = "broken"
+    NOT_TESTED = "not tested"
+    NOT_JUDGED = "not judged"
+    DOES_NOT_APPLY = "does not apply"
+
+
+class Need(enum.StrEnum):
+    """What a rule cannot be tested without; the text is the fix."""
+
+    PROBE = "needs --probe: nothing is opened without a client"
+    PROCESS = "needs the broker's process on this machine: --start, or --pid"
+    START = "needs --start: only what was started here is told to end"
+    HANG = "needs --hang: a client that keeps the broker from closing its topic"
+
+
+class BrokenError(LoadManagerError):
+    """The broker has broken the rule; the message is the event that showed it."""
+
+
+class UnsettledError(LoadManagerError):
+    """What happened says nothing about the rule; the message says why. It is worth another try."""
+
+
+class LateError(UnsettledError):
+    """What the broker must do did not happen in time; if it never does, that is a broken rule."""
+
+
+class NotApplicableError(LoadManagerError):
+    """The rule does not apply to this broker; the message says why."""
+
+
+Scenario = Callable[["Stage"], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A line of the contract's checklist: its name, its text, what it needs, and how it is tried.
+
+    The scenario returns when the rule was kept, and raises one of the errors above otherwise.
+    """
+
+    name: str
+    text: str
+    needs: frozenset[Need]
+    scenario: Scenario
+
+
+def rule(name: str, text: str, *needs: Need) -> Callable[[Scenario], Rule]:
+    """Makes a rule of the scenario that tries it."""
+    return lambda scenario: Rule(name, text, frozenset(needs), scenario)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is said of one rule. `why` is the event that showed a broken rule, or what was missing for another verdict;
+    `events` is what happened in the last try of a rule that was not kept, in its order.
+    """
+
+    rule: Rule
+    verdict: Verdict
+    took_s: float
+    why: str = ""
+    events: tuple[str, ...] = ()

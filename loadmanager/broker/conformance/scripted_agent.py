@@ -1,0 +1,194 @@
+"""The agent that a broker under test asks: it answers leases and owners as a rule wants them, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+
+import orjson
+from aiohttp import web
+
+from loadmanager.broker.conformance.event_log import Diary, short
+
+AGENT_ID = "check-broker:0"
+BUNDLE = "check/broker/0x00000000_0xffffffff"
+_CLOCKS_DIFFER_BY = 1.01
+"""One clock may run so much faster than the other, by the contract."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What is answered. `is_cut`: half of the body, and then the connection ends. `valid_for_ms` is of leases."""
+
+    shown: str
+    status: int
+    body: bytes
+    is_cut: bool = False
+    valid_for_ms: int = 0
+
+
+def lease(incarnation: int, valid_for_ms: int) -> Reply:
+    body = orjson.dumps({"brokerId": AGENT_ID, "incarnation": incarnation, "validForMs": valid_for_ms})
+    return Reply(f"incarnation {incarnation}, {valid_for_ms} ms", 200, body, valid_for_ms=valid_for_ms)
+
+
+def owned(incarnation: int) -> Reply:
+    body = orjson.dumps({"owned": True, "bundle": BUNDLE, "owner": AGENT_ID, "incarnation": incarnation})
+    return Reply(f"owned, incarnation {incarnation}", 200, body)
+
+
+def not_owned(incarnation: int) -> Reply:
+    return Reply("not owned", 200, orjson.dumps({"owned": False, "bundle": BUNDLE, "incarnation": incarnation}))
+
+
+def with_unknown_field(reply: Reply) -> Reply:
+    """The same from an agent of a later version."""
+    body = orjson.dumps({**orjson.loads(reply.body), "notYetKnown": {"a": [1]}})
+    return replace(reply, shown=f"{reply.shown}, and a field that is not known yet", body=body)
+
+
+REFUSED = Reply("503", 503, b'{"reason":"check-broker: no answer for now"}')
+HELD = None
+"""In place of a reply: the question waits until a rule replies to it."""
+
+
+@dataclass(eq=False, slots=True)
+class Question:
+    """One that the broker has asked: about `topic`, or for a lease where that is empty; it arrived at `asked_s`."""
+
+    topic: str
+    asked_s: float
+    request: web.Request
+    answer: asyncio.Future[Reply]
+
+    @property
+    def shown(self) -> str:
+        return f"question about {short(self.topic)}" if self.topic else "question for a lease"
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the broker has hung up."""
+        return self.request.transport is None or self.request.transport.is_closing()
+
+
+@dataclass(slots=True)
+class PlayedAgent:
+    """`leases` are the replies to come, of which the last one stays; `owners` are those about single topics. Every
+    other topic is somebody else's.
+    """
+
+    diary: Diary
+    leases: list[Reply | None] = field(default_factory=lambda: [REFUSED])
+    owners: dict[str, Reply | None] = field(default_factory=dict)
+    questions: list[Question] = field(default_factory=list)
+    valid_until_s: float = 0.0
+    """From here on no lease can be valid that was given so far."""
+    longest_gap_s: float = 0.0
+    """Between two questions for a lease that were answered with one, since `watch_gaps`."""
+    _granted_s: float = 0.0
+    _stirred: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_get("/loadmanager/v1/lease", self._lease)
+        app.router.add_get("/loadmanager/v1/owner", self._owner)
+        return app
+
+    def watch_gaps(self) -> None:
+        self.longest_gap_s, self._granted_s = 0.0, time.monotonic()
+
+    def gap_s(self) -> float:
+        """The longest one, or the one that goes on."""
+        return max(self.longest_gap_s, time.monotonic() - self._granted_s)
+
+    def reply(self, question: Question, reply: Reply) -> None:
+        """Answer a question that was held."""
+        if question.answer.done():
+            return
+        if not question.topic and reply.valid_for_ms and reply.status == web.HTTPOk.status_code and not reply.is_cut:
+            self._grant(question, reply)
+        self.diary.note(f"{question.shown} is answered: {reply.shown}{', cut off' if reply.is_cut else ''}")
+        question.answer.set_result(reply)
+
+    def reply_to_all(self, reply: Reply) -> None:
+        """Answer whatever is held."""
+        for question in self.questions:
+            self.reply(question, reply)
+
+    def first_about(self, topic: str, begin: int) -> Question | None:
+        """The first question about the topic (empty: for a lease) behind the `begin` first ones of all."""
+        return next((question for question in self.questions[begin:] if question.topic == topic), None)
+
+    async def asked_about(self, topic: str, begin: int, limit_s: float) -> Question | None:
+        """That question as soon as it has come; None if it has not by the end of the time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while self.first_about(topic, begin) is None:
+                    self._stirred.clear()
+                    await self._stirred.wait()
+        return self.first_about(topic, begin)
+
+    def _grant(self, question: Question, reply: Reply) -> None:
+        until_s = question.asked_s + reply.valid_for_ms / 1000 * _CLOCKS_DIFFER_BY
+        self.valid_until_s = max(self.valid_until_s, until_s)
+        self.longest_gap_s = max(self.longest_gap_s, question.asked_s - self._granted_s)
+        self._granted_s = question.asked_s
+
+    async def _lease(self, request: web.Request) -> web.StreamResponse:
+        reply = self.leases.pop(0) if len(self.leases) > 1 else self.leases[0]
+        return await self._answer(request, "", reply)
+
+    async def _owner(self, request: web.Request) -> web.StreamResponse:
+        topic = request.query.get("topic", "")
+        if not topic.startswith("persistent://"):
+            self.diary.note(f"a question about {topic!r} is refused: no topic")
+            return web.json_response({"reason": f"topic {topic!r}: expected 'persistent://...'"}, status=400)
+        return await self._answer(request, topic, self.owners.get(topic, not_owned(0)))
+
+    async def _answer(self, request: web.Request, topic: str, reply: Reply | None) -> web.StreamResponse:
+        question = Question(topic, time.monotonic(), request, asyncio.get_running_loop().create_future())
+        self.questions.append(question)
+        self.diary.note(f"{question.shown} arrives")
+        if reply is not None:
+            self.reply(question, reply)
+        self._stirred.set()
+        return await _send(request, await question.answer)
+
+
+async def _send(request: web.Request, reply: Reply) -> web.StreamResponse:
+    response = web.Response(status=reply.status, body=reply.body, content_type="application/json")
+    if not reply.is_cut:
+        return response
+    if request.transport is not None:
+        head = (
+            f"HTTP/1.1 {reply.status} OK\r\nContent-Type: application/json\r\nContent-Length: {len(reply.body)}\r\n\r\n"
+        )
+        request.transport.write(head.encode() + reply.body[: len(reply.body) // 2])
+        request.transport.close()
+    return response
+
+
+Listen = Callable[[web.Application], Awaitable[web.AppRunner]]
+"""Serves an application from now on."""
+
+
+@contextmanager
+def port_taken(port: int) -> Iterator[tuple[Listen, int]]:
+    """How to listen on a port of this host (0: any free one), and which one it is: it is taken, but nobody is answered
+    there yet. `OSError` when it cannot be had.
+    """
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", port))
+
+        async def listen(app: web.Application) -> web.AppRunner:
+            runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
+            await runner.setup()
+            await web.SockSite(runner, taken).start()
+            return runner
+
+        yield listen, taken.getsockname()[1]

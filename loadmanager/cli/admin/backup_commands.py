@@ -1,0 +1,134 @@
+"""`loadmanager admin export` and `import`: all that operators have laid down, in a file that people can read.
+
+An export is read from ZooKeeper, so that it can be taken while no node runs. An import is the leader's work.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+import typer
+
+from loadmanager.cli.admin.node_requests import put
+from loadmanager.cli.admin.request_command import Course, command
+from loadmanager.cli.admin.service_client import Service
+from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
+from loadmanager.cli.text.output import write_lines
+from loadmanager.errors import InvalidRecordError
+from loadmanager.util.atomic_write import whole
+
+if TYPE_CHECKING:
+    from loadmanager.wire.operator_config import LaidDown
+
+_STANDARD = "-"
+_WIDTH = 120
+_PATH = "/loadbalance/v1/laid-down"
+
+
+def export(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Where to write it; -: to standard output.")],
+    config: Annotated[Path | None, typer.Option(help="YAML file of a node; see config/loadmanager.yaml.")] = None,
+    metadata_store_url: Annotated[
+        str | None, typer.Option(help="ZooKeeper and chroot, zk:host:port/chroot; else as configured.")
+    ] = None,
+) -> None:
+    """Write namespaces, policies, controls, settings and what was learned into a file.
+
+    It is read from ZooKeeper: no node has to run. What cannot be read is left out and named, and the exit code is 1.
+    """
+    from loadmanager.cli.admin.config_export import read_laid_down  # noqa: PLC0415 - no other command opens a session
+
+    url, laid_down, faults = read_laid_down(config, metadata_store_url)
+    text = _text_of(laid_down, url)
+    if file == _STANDARD:
+        write_lines(text.splitlines())
+    else:
+        _write(text, Path(file))
+        print(f"saved to {file}: {len(laid_down.namespaces or {})} namespaces", file=sys.stderr)
+    for fault in faults:
+        print(f"left out: {fault}", file=sys.stderr)
+    if faults:
+        raise SystemExit(EXIT_FAILURE)
+
+
+def _text_of(laid_down: LaidDown, url: str) -> str:
+    import yaml  # noqa: PLC0415 - it takes its time to load, and so does the next
+
+    from loadmanager.wire.operator_config import document_of  # noqa: PLC0415
+
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    content = document_of(laid_down, at, url).model_dump(mode="json", by_alias=True, exclude_none=True)
+    return yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=_WIDTH, allow_unicode=True)
+
+
+def _write(text: str, file: Path) -> None:
+    """Whole, or not at all."""
+    try:
+        with whole(file) as partial, partial.open("w", encoding="utf-8") as written:
+            written.write(text)
+            written.flush()
+            os.fsync(written.fileno())
+    except OSError as error:
+        fail(f"{file}: {error.strerror or error}", EXIT_FAILURE)
+
+
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `export` has written.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it is only shown.")] = False,  # noqa: FBT002 - a flag
+) -> Course:
+    """Have everything as a file says that was exported; without --yes only show what would change.
+
+    Namespaces are created and never changed or deleted; of all else, what the file does not name goes.
+    """
+    content = _content_of(file)
+
+    def course(service: Service) -> None:
+        answer = service.ask(put(_PATH, body=content, dryRun=not yes))
+        if service.as_json:
+            print(orjson.dumps(answer.content, option=orjson.OPT_INDENT_2).decode())
+        else:
+            _show(answer.content, done=yes)
+
+    return course
+
+
+def _content_of(file: Path) -> bytes:
+    """The document as JSON, checked as far as can be done here; the process ends when it cannot be used."""
+    import yaml  # noqa: PLC0415 - it takes its time to load, and so does the next
+
+    from loadmanager.wire.operator_config import decode_laid_down  # noqa: PLC0415
+
+    try:
+        content = orjson.dumps(yaml.safe_load(file.read_text(encoding="utf-8")))
+        decode_laid_down(content, str(file))
+    except OSError as error:
+        fail(f"{file}: {error.strerror or error}", EXIT_FAILURE)
+    except (UnicodeDecodeError, yaml.YAMLError, orjson.JSONEncodeError) as error:
+        fail(f"{file}: not what `loadmanager admin export FILE` writes: {error}", EXIT_FAILURE)
+    except InvalidRecordError as error:
+        fail(str(error), EXIT_FAILURE)
+    return content
+
+
+def _show(answer: Any, *, done: bool) -> None:  # noqa: ANN401 - what the node answered
+    found = answer["changes"]
+    for change in found:
+        if change["change"] == "differs":
+            print(f"left as it is: {change['kind']} {change['name']}, which is cut otherwise")
+        else:
+            print(f"{change['change']:<7} {change['kind']} {change['name']}")
+    if not any(change["change"] != "differs" for change in found):
+        print("Everything is as the file says.")
+    elif not done:
+        print("Nothing was changed. With --yes it is.")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add both commands."""
+    app.command("export")(export)
+    command(app, "import")(import_)

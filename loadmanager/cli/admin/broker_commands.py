@@ -1,0 +1,159 @@
+"""`loadmanager admin brokers` and `broker-stats`: pulsar-admin's commands, and what operators do to a broker here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from loadmanager.cli.admin import drain_commands
+from loadmanager.cli.admin.arguments import MATCHES, AnyCluster, Broker, Cluster, Namespace
+from loadmanager.cli.admin.node_requests import AdminRequest, delete, get, post, put
+from loadmanager.cli.admin.request_command import command, group
+from loadmanager.cli.text.times import read_duration
+from loadmanager.core.domain.settings import KEYS
+
+APP = group("Brokers, and the configuration that can be changed while nodes run.")
+STATS = group("What brokers report of themselves.")
+_BASE = "/admin/v2/brokers"
+_STATS = "/admin/v2/broker-stats"
+_OWN = "/loadbalance/v1/brokers"
+
+_Key = Annotated[str, typer.Option("-c", "--config", help="The key.")]
+
+
+@command(APP, "list")
+def list_brokers(cluster: AnyCluster = "standalone") -> AdminRequest:
+    """List the registered brokers."""
+    return get(_BASE, cluster)
+
+
+@command(APP, "leader-broker")
+def leader_broker() -> AdminRequest:
+    """Show which node leads."""
+    return get(_BASE, "leaderBroker")
+
+
+@command(APP, "namespaces")
+def namespaces(
+    cluster: Cluster, broker: Annotated[str, typer.Option("-u", "--broker", help="The broker's id, host:port.")]
+) -> AdminRequest:
+    """List the bundles that a broker owns."""
+    return get(_BASE, cluster, broker, "ownedNamespaces")
+
+
+@command(APP, "healthcheck")
+def healthcheck(
+    broker: Annotated[str | None, typer.Option("--broker-id", help="A broker; without it the node is asked.")] = None,
+) -> AdminRequest:
+    """Say ok when the node can be relied on."""
+    return get(_BASE, "health", brokerId=broker)
+
+
+@command(APP, "version")
+def version() -> AdminRequest:
+    """Show the node's version."""
+    return get(_BASE, "version")
+
+
+@command(APP, "update-dynamic-config")
+def update_dynamic_config(
+    key: _Key, value: Annotated[str, typer.Option("-v", "--value", help="The new value.")]
+) -> AdminRequest:
+    """Change a key on all nodes; of one that names namespaces, show which there are."""
+    change = post(_BASE, "configuration", key, value)
+    names_namespaces = key in (KEYS["shedding_excluded_namespaces"], KEYS["level_move_costs"])
+    return replace(change, then=lambda _: get(MATCHES, setting=key)) if names_namespaces else change
+
+
+@command(APP, "delete-dynamic-config")
+def delete_dynamic_config(key: _Key) -> AdminRequest:
+    """Take a change back: nodes return to the value of their own file."""
+    return delete(_BASE, "configuration", key)
+
+
+@command(APP, "list-dynamic-config")
+def list_dynamic_config() -> AdminRequest:
+    """List the keys that can be changed."""
+    return get(_BASE, "configuration")
+
+
+@command(APP, "get-all-dynamic-config")
+def get_all_dynamic_config() -> AdminRequest:
+    """Show what has been changed."""
+    return get(_BASE, "configuration", "values")
+
+
+@command(APP, "get-runtime-config")
+def get_runtime_config() -> AdminRequest:
+    """Show every key with the value in force."""
+    return get(_BASE, "configuration", "runtime")
+
+
+command(APP, "drain")(drain_commands.drain)
+
+
+@command(APP, "drain-status")
+def drain_status(broker: Broker) -> AdminRequest:
+    """Show how far a drain is, and how long it will take."""
+    return get(_OWN, broker, "drain")
+
+
+@command(APP, "stop-drain")
+def stop_drain(broker: Broker) -> AdminRequest:
+    """Let a broker have bundles again."""
+    return delete(_OWN, broker, "drain")
+
+
+@command(APP, "exclude")
+def exclude(broker: Broker) -> AdminRequest:
+    """Give a broker no new bundles; those it has stay."""
+    return put(_OWN, broker, "exclusion")
+
+
+@command(APP, "include")
+def include(broker: Broker) -> AdminRequest:
+    """End an exclusion."""
+    return delete(_OWN, broker, "exclusion")
+
+
+@command(APP, "health")
+def health() -> AdminRequest:
+    """Show how brokers serve, and which are sick, so that nothing is moved to them."""
+    return get(_OWN, "health")
+
+
+@command(APP, "hold-off")
+def hold_off(
+    broker: Broker,
+    for_: Annotated[
+        str, typer.Option("--for", metavar="DURATION", help="How long: seconds, or 90s, 2m; 0 ends it.")
+    ] = "120",
+) -> AdminRequest:
+    """Keep a restarting broker's bundles for it until it is back, or the time is over."""
+    seconds = read_duration("--for", for_)
+    if not seconds:
+        return delete(_OWN, broker, "hold-off")
+    return put(_OWN, broker, "hold-off", body={"forS": seconds})
+
+
+@command(STATS, "load-report")
+def load_report(broker: Broker) -> AdminRequest:
+    """Show what a broker has reported."""
+    return get(_STATS, "load-report", brokerId=broker)
+
+
+@command(STATS, "monitoring-metrics")
+def monitoring_metrics(
+    indent: Annotated[bool, typer.Option("-i", "--indent", help="For Pulsar's sake; --json is indented.")] = False,  # noqa: FBT002 - a flag
+) -> AdminRequest:
+    """Show the brokers' usage as metrics."""
+    del indent
+    return get(_STATS, "metrics")
+
+
+@command(STATS, "broker-resource-availability")
+def broker_resource_availability(namespace: Namespace) -> AdminRequest:
+    """Show brokers by rank, if the simple load manager is chosen."""
+    return get(_STATS, "broker-resource-availability", namespace)

@@ -1,0 +1,91 @@
+"""`loadmanager admin decisions`: what was decided and what was not, as a list, or as it happens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Annotated
+
+import typer
+
+from loadmanager.cli.admin.answer_text import show
+from loadmanager.cli.admin.decision_stream import MOVE_BEGINS, Following, Json
+from loadmanager.cli.admin.node_requests import AdminRequest, get
+from loadmanager.cli.admin.request_command import Course
+from loadmanager.cli.text.numbers import clock, relative, rounded
+from loadmanager.cli.text.text_tables import styled, width_of_terminal, wrapped
+from loadmanager.cli.text.times import read_moment
+
+_DECISIONS = "/loadbalance/v1/decisions"
+_INDENT = "  "
+
+
+def decision_lines(entry: Json, width: int | None, when: Callable[[float], str]) -> list[str]:
+    """What was decided, or not, of what; then why, and what came of it. `when` says the time of it."""
+    source, destination = entry["source"], entry["destination"]
+    way = f"{source or 'nobody'} -> {destination or 'nobody'}" if source or destination else ""
+    repeated = f"({entry['times']} times, last {when(entry['lastAt'])})" if entry["times"] > 1 else ""
+    head = "  ".join(part for part in (when(entry["at"]), entry["kind"], entry["subject"], way, repeated) if part)
+    first, *others = wrapped(head, width)
+    lines = [styled(first, "bold" if entry["acted"] else "dim"), *(f"{_INDENT}{line}" for line in others)]
+    lines += wrapped(entry["sentence"] or entry["reason"].replace("_", " "), width, _INDENT)
+    return lines + (wrapped(told, width, _INDENT) if (told := _effect(entry)) else [])
+
+
+def _effect(entry: Json) -> str:
+    """What a move is to bring, and has; said where it begins."""
+    effect = entry.get("effect")
+    if not effect or entry["kind"] != MOVE_BEGINS:
+        return ""
+    predicted, measured = effect["predicted"], effect["measured"]
+    told = f"imbalance {rounded(predicted['imbalanceBefore'])}, predicted {rounded(predicted['imbalanceAfter'])}"
+    return f"{told}, measured {rounded(measured['imbalanceAfter'])}" if measured else told
+
+
+def show_decisions(content: object) -> None:
+    """Print them, the newest last."""
+    if not isinstance(content, Mapping) or "decisions" not in content:
+        show(content)
+        return
+    width, now_ms = width_of_terminal(), time.time() * 1000
+    for entry in reversed(content["decisions"]):
+        for line in decision_lines(entry, width, lambda at_ms: relative(at_ms, now_ms)):
+            print(line)
+
+
+def show_with_time(entry: Json) -> None:
+    """Print one as it happens."""
+    for line in decision_lines(entry, width_of_terminal(), clock):
+        print(line)
+
+
+def decisions(
+    limit: Annotated[int, typer.Option("--limit", min=1, help="How many of the newest.")] = 20,
+    subject: Annotated[str | None, typer.Option("--subject", help="Only of this bundle or broker.")] = None,
+    bundle: Annotated[str | None, typer.Option("--bundle", help="Only of this bundle.")] = None,
+    broker: Annotated[str | None, typer.Option("--broker", help="Only of this broker, or from it or to it.")] = None,
+    kind: Annotated[
+        str | None, typer.Option("--kind", help="Only of this kind (unload, shed, assign, ...), or these, with commas.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", help="Only from then on: 30m, 12h, 2d ago, or 2026-01-31T12:00 (UTC).")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", help="Only before then.")] = None,
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is decided from now on.")] = False,
+) -> AdminRequest | Course:
+    """Show the leader's recent decisions, the newest last; or follow them as they are made."""
+    given = [each for each in (subject, bundle, broker) if each is not None]
+    if len(given) > 1:
+        raise typer.BadParameter("give one of --subject, --bundle and --broker")
+    if follow and until is not None:
+        raise typer.BadParameter("what is followed has no end; leave out one of the two", param_hint="--until")
+    request = get(
+        _DECISIONS,
+        limit=limit,
+        subject=given[0] if given else None,
+        kind=kind,
+        since=read_moment("--since", since),
+        until=read_moment("--until", until),
+    )
+    return Following(request, show_with_time) if follow else request

@@ -1,0 +1,136 @@
+"""`loadmanager admin brokers drain`: begun and left to itself, or waited for.
+
+Exit codes of `--wait` beside those of every command: 4 the time is over and the drain goes on; 5 nothing that is left
+can leave; 130 interrupted, and the drain goes on.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from loadmanager.cli.admin.arguments import Broker
+from loadmanager.cli.admin.node_requests import AdminRequest, NoNodeReachableError, get, put
+from loadmanager.cli.admin.request_command import EXIT_INTERRUPTED, Course, show_json
+from loadmanager.cli.admin.service_client import RefusedError, Service
+from loadmanager.cli.exit_codes import fail
+from loadmanager.cli.text.numbers import lasting, rounded
+from loadmanager.cli.text.times import read_duration
+
+EXIT_TIME_IS_OVER = 4
+EXIT_BLOCKED = 5
+_BASE = "/loadbalance/v1/brokers"
+_LOOK_S = 1.0
+_SAY_S = 10.0
+_BLOCKED_S = 10.0
+"""So long nothing may be able to leave: what keeps bundles for a moment is not waited for in vain."""
+
+
+def drain(
+    broker: Broker,
+    *,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until the broker has nothing, and show how far it is.")
+    ] = False,
+    at_most: Annotated[
+        str | None, typer.Option("--at-most", metavar="DURATION", help="With --wait: how long, 90s, 30m; then it is 4.")
+    ] = None,
+) -> AdminRequest | Course:
+    """Begin to give a broker's bundles away; it gets no new ones."""
+    if at_most is not None and not wait:
+        raise typer.BadParameter("goes with --wait", param_hint="--at-most")
+    if not wait:
+        return put(_BASE, broker, "drain")
+    return _Waiting(broker, None if at_most is None else read_duration("--at-most", at_most))
+
+
+class _Waiting:
+    """Begins a drain and looks at it until it is over."""
+
+    def __init__(self, broker: str, at_most_s: float | None) -> None:
+        self._broker = broker
+        self._at_most_s = at_most_s
+        self._began_s = time.monotonic()
+        self._line = _Line()
+
+    def __call__(self, service: Service) -> None:
+        progress = _progress(service.get(put(_BASE, self._broker, "drain")))
+        blocked_since_s: float | None = None
+        try:
+            while progress["state"] != "done":
+                now_s = time.monotonic()
+                blocked_since_s = (blocked_since_s or now_s) if progress["state"] == "blocked" else None
+                self._line.show(self._sentence(progress))
+                if blocked_since_s is not None and now_s - blocked_since_s >= _BLOCKED_S:
+                    self._end_blocked(progress)
+                if self._at_most_s is not None and now_s - self._began_s >= self._at_most_s:
+                    self._line.end()
+                    fail(f"{self._sentence(progress)}; it goes on", EXIT_TIME_IS_OVER)
+                time.sleep(_LOOK_S)
+                progress = self._look(service, progress)
+        except KeyboardInterrupt:
+            self._line.end()
+            stop = f"`loadmanager admin brokers stop-drain {self._broker}` ends it"
+            fail(f"{self._sentence(progress)}; it goes on: {stop}", EXIT_INTERRUPTED)
+        self._line.end()
+        if service.as_json:
+            show_json(progress)
+        else:
+            took = lasting(time.monotonic() - self._began_s)
+            print(f"{self._broker} is drained: {progress['moved']} bundles moved in {took}; it can be stopped")
+
+    def _look(self, service: Service, before: dict[str, Any]) -> dict[str, Any]:
+        """How far it is now; as before while nobody can say. That it is drained no more ends the process."""
+        try:
+            return _progress(service.get(get(_BASE, self._broker, "drain")))
+        except (NoNodeReachableError, RefusedError) as error:
+            if isinstance(error, RefusedError) and not error.passes_by:
+                self._line.end()
+                raise
+            self._line.show(f"draining {self._broker}: {error}; asking again")
+            return before
+
+    def _sentence(self, progress: Mapping[str, Any]) -> str:
+        left, eta_s = progress["bundlesLeft"], progress["etaS"]
+        estimate = f", about {lasting(eta_s)} to go at {rounded(progress['ratePerS'])}/s" if eta_s is not None else ""
+        failed = f", {progress['failed']} not let go" if progress["failed"] else ""
+        state = "is blocked" if progress["state"] == "blocked" else "is being drained"
+        return f"{self._broker} {state}: {left} bundles left, {progress['moved']} moved{failed}{estimate}"
+
+    def _end_blocked(self, progress: Mapping[str, Any]) -> None:
+        self._line.end()
+        reasons = "".join(f"\n  {each['bundle']}: {each['why']}" for each in progress["blocked"])
+        more = progress["bundlesLeft"] - len(progress["blocked"])
+        rest = f"\n  and {more} more" if more > 0 else ""
+        fail(f"{self._sentence(progress)}{reasons}{rest}", EXIT_BLOCKED)
+
+
+class _Line:
+    """One line on standard error, redrawn on a terminal; elsewhere said again after a while, if it is another."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._said = ""
+        self._said_s = 0.0
+
+    def show(self, text: str) -> None:
+        if self._is_terminal:
+            fitting = text[: shutil.get_terminal_size().columns - 1]  # what is cut stands whole in what is said last
+            print(f"\r\x1b[2K{fitting}", end="", file=sys.stderr, flush=True)
+        elif text != self._said and time.monotonic() - self._said_s >= (_SAY_S if self._said else 0.0):
+            print(text, file=sys.stderr, flush=True)
+            self._said, self._said_s = text, time.monotonic()
+
+    def end(self) -> None:
+        if self._is_terminal:
+            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+
+
+def _progress(content: object) -> dict[str, Any]:
+    assert isinstance(content, dict), "a drain's progress"
+    return content

@@ -1,0 +1,159 @@
+"""`loadmanager admin namespaces`: pulsar-admin's commands for namespaces and their bundles."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from loadmanager.cli.admin.arguments import Force, Namespace, NeededRange, Range, Yes, confirm, words
+from loadmanager.cli.admin.node_requests import AdminRequest, delete, get, post, put
+from loadmanager.cli.admin.request_command import command, group
+
+APP = group("Namespaces and their bundles.")
+TENANTS = group("Tenants, which are there as long as they have namespaces.")
+_BASE = "/admin/v2/namespaces"
+
+_Group = Annotated[str, typer.Option("-g", "--group", help="The anti-affinity group.")]
+
+
+class BundleType(StrEnum):
+    LARGEST = "LARGEST"
+    HOT = "HOT"
+
+
+@command(APP, "list")
+def list_namespaces(tenant: Annotated[str, typer.Argument(metavar="TENANT", help="The tenant.")]) -> AdminRequest:
+    """List the namespaces of a tenant."""
+    return get(_BASE, tenant)
+
+
+@command(APP, "create")
+def create(
+    namespace: Namespace,
+    bundles: Annotated[int, typer.Option("-b", "--bundles", min=0, help="How many bundles; 0: the default.")] = 0,
+    clusters: Annotated[str, typer.Option("-c", "--clusters", help="For Pulsar's sake; not used.")] = "",
+) -> AdminRequest:
+    """Create a namespace with equal bundles."""
+    policies: dict[str, object] = {"bundles": {"numBundles": bundles}} if bundles else {}
+    if clusters:
+        policies["replication_clusters"] = words(clusters)
+    return put(_BASE, namespace, body=policies)
+
+
+@command(APP, "delete")
+def delete_namespace(
+    namespace: Namespace,
+    *,
+    force: Annotated[
+        bool, typer.Option("-f", "--force", help="Also while topics are open: their owners are told to close them.")
+    ] = False,
+    yes: Yes = False,
+) -> AdminRequest:
+    """Delete a namespace with its bundles; refused while topics are open."""
+    confirm(f"Delete namespace {namespace}{', and close its topics' if force else ''}?", yes=yes)
+    return delete(_BASE, namespace, force=force)
+
+
+@command(APP, "policies")
+def policies(namespace: Namespace) -> AdminRequest:
+    """Show a namespace's policies."""
+    return get(_BASE, namespace)
+
+
+@command(APP, "bundles")
+def bundles(namespace: Namespace) -> AdminRequest:
+    """Show the boundaries of a namespace's bundles."""
+    return get(_BASE, namespace, "bundles")
+
+
+@command(APP, "unload")
+def unload(
+    namespace: Namespace,
+    bundle: Range = None,
+    destination: Annotated[
+        str | None, typer.Option("-d", "--destinationBroker", help="The broker that shall own it next (with -b).")
+    ] = None,
+    *,
+    force: Force = False,
+) -> AdminRequest:
+    """Have the bundles of a namespace, or one of them, released by their owner."""
+    if bundle is not None:
+        return put(_BASE, namespace, bundle, "unload", destinationBroker=destination, force=force)
+    if destination is not None:
+        raise typer.BadParameter("only one bundle can be given to a broker: name it with -b", param_hint="-d")
+    return put(_BASE, namespace, "unload", force=force)
+
+
+@command(APP, "split-bundle")
+def split_bundle(
+    namespace: Namespace,
+    bundle: Range = None,
+    bundle_type: Annotated[
+        BundleType | None, typer.Option("-bt", "--bundle-type", help="Which, in place of -b.")
+    ] = None,
+    unload: Annotated[bool, typer.Option("-u", "--unload", help="Unload the new bundles after the split.")] = False,  # noqa: FBT002 - a flag
+    algorithm: Annotated[
+        str | None, typer.Option("-san", "--split-algorithm-name", help="How the boundaries are found.")
+    ] = None,
+    boundaries: Annotated[
+        str, typer.Option("-sb", "--split-boundaries", help="For specified_positions_divide: hashes, with commas.")
+    ] = "",
+) -> AdminRequest:
+    """Split a bundle."""
+    if (bundle is None) == (bundle_type is None):
+        raise typer.BadParameter("name the bundle with either -b or -bt")
+    query = {"unload": unload, "splitAlgorithmName": algorithm}
+    return put(_BASE, namespace, bundle or bundle_type, "split", body=_positions(boundaries), **query)
+
+
+def _positions(text: str) -> list[int] | None:
+    try:
+        return [int(word, 0) for word in words(text)] or None
+    except ValueError:
+        raise typer.BadParameter(f"{text!r}: expected numbers separated by commas", param_hint="-sb") from None
+
+
+@command(APP, "get-topic-positions")
+def get_topic_positions(
+    namespace: Namespace,
+    bundle: NeededRange,
+    topics: Annotated[str, typer.Option("-tl", "--topic-list", help="Only these topics, separated by commas.")] = "",
+) -> AdminRequest:
+    """Show where the topics of a bundle lie in its range."""
+    return get(_BASE, namespace, bundle, "topicHashPositions", topics=words(topics) or None)
+
+
+@command(APP, "set-anti-affinity-group")
+def set_anti_affinity_group(namespace: Namespace, name: _Group) -> AdminRequest:
+    """Put a namespace in an anti-affinity group."""
+    return post(_BASE, namespace, "antiAffinity", body=name.encode())
+
+
+@command(APP, "get-anti-affinity-group")
+def get_anti_affinity_group(namespace: Namespace) -> AdminRequest:
+    """Show the anti-affinity group of a namespace."""
+    return get(_BASE, namespace, "antiAffinity")
+
+
+@command(APP, "delete-anti-affinity-group")
+def delete_anti_affinity_group(namespace: Namespace) -> AdminRequest:
+    """Take a namespace out of its anti-affinity group."""
+    return delete(_BASE, namespace, "antiAffinity")
+
+
+@command(APP, "get-anti-affinity-namespaces")
+def get_anti_affinity_namespaces(
+    name: _Group,
+    tenant: Annotated[str, typer.Option("-p", "--tenant", help="The tenant of the namespaces.")],
+    cluster: Annotated[str, typer.Option("-c", "--cluster", help="The cluster.")] = "standalone",
+) -> AdminRequest:
+    """List the namespaces of an anti-affinity group."""
+    return get(_BASE, cluster, "antiAffinity", name, tenant=tenant)
+
+
+@command(TENANTS, "list")
+def list_tenants() -> AdminRequest:
+    """List the tenants that have namespaces."""
+    return get("/admin/v2/tenants")

@@ -1,0 +1,244 @@
+"""What a command asks a node for, and how it is asked: of several nodes the first that can be reached answers."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from ssl import SSLCertVerificationError
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import orjson
+
+from loadmanager.core.domain.names import BundleName, NamespaceName, TopicName
+from loadmanager.wire.body_sizes import LARGEST_ANSWER_BYTES
+
+if TYPE_CHECKING:  # takes its time to load
+    from loadmanager.net.tls_contexts import RenewedTls
+
+_CONNECT_TIMEOUT_S = 3.0
+_JSON = "application/json"
+_LONGEST_LINE_BYTES = 16 * 1024 * 1024
+T = TypeVar("T")
+
+
+class NoNodeReachableError(Exception):
+    """No node could be asked; nothing was done."""
+
+
+class AnswerLostError(Exception):
+    """A node was asked to change something and did not answer: it may have done it or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdminRequest:
+    """One HTTP request. `body` is JSON unless it is bytes; query parameters that are None or false are left out.
+
+    `for_programs` is asked in its place for JSON, where this one is answered with text for people. The answer is
+    written to the file `save_to`, if there is one, and not shown; what `then` makes of it is asked afterwards.
+    """
+
+    method: str
+    path: str
+    query: dict[str, object] = field(default_factory=dict)
+    body: object = None
+    for_programs: AdminRequest | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    save_to: str | None = None
+    then: Callable[[object], AdminRequest] | None = None
+
+    @property
+    def target(self) -> str:
+        given = [
+            (key, value if isinstance(value, list) else _text(value))
+            for key, value in self.query.items()
+            if value is not None and value is not False
+        ]
+        return f"{self.path}?{urlencode(given, doseq=True)}" if given else self.path
+
+    @property
+    def content(self) -> bytes | None:
+        return self.body if isinstance(self.body, bytes | None) else orjson.dumps(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class AdminAnswer:
+    """What a node answered."""
+
+    status: int
+    phrase: str
+    content_type: str
+    body: bytes
+
+    @property
+    def content(self) -> object:
+        """The body as JSON, or as text where it is none; None without a body."""
+        if not self.body:
+            return None
+        try:
+            return orjson.loads(self.body)
+        except orjson.JSONDecodeError:
+            return self.body.decode(errors="replace")
+
+    @property
+    def reason(self) -> str:
+        """Why the node refused."""
+        content = self.content
+        return str(content["reason"]) if isinstance(content, dict) and "reason" in content else str(content or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """An answer that goes on until one side ends it."""
+
+    connection: HTTPConnection
+    response: HTTPResponse
+
+    def lines(self) -> Iterator[str]:
+        """Its lines, until it ends, breaks, or is silent for too long."""
+        with suppress(OSError, HTTPException):
+            while line := self.response.readline(_LONGEST_LINE_BYTES):
+                yield line.decode(errors="replace").rstrip("\r\n")
+
+    def close(self) -> None:
+        self.response.close()
+        self.connection.close()
+
+
+def get(*path: object, **query: object) -> AdminRequest:
+    return AdminRequest("GET", path_of(*path), query)
+
+
+def put(*path: object, body: object = None, **query: object) -> AdminRequest:
+    return AdminRequest("PUT", path_of(*path), query, body)
+
+
+def post(*path: object, body: object = None, **query: object) -> AdminRequest:
+    return AdminRequest("POST", path_of(*path), query, body)
+
+
+def delete(*path: object, **query: object) -> AdminRequest:
+    return AdminRequest("DELETE", path_of(*path), query)
+
+
+def path_of(base: object, *parts: object) -> str:
+    """A path from a base that is taken as it is, and names, which are percent-encoded."""
+    return "/".join([str(base), *map(_segment, parts)])
+
+
+def _segment(part: object) -> str:
+    match part:
+        case TopicName():
+            return f"{part.domain}/{part.namespace}/{quote(part.local_name, safe='')}"
+        case NamespaceName() | BundleName():
+            return str(part)
+        case _:
+            return quote(str(part), safe=":")
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def ask(urls: Sequence[str], request: AdminRequest, timeout_s: float, tls: RenewedTls | None = None) -> AdminAnswer:
+    """The answer of the first node that can be reached.
+
+    A question is put to the next node when a node breaks off; a change is not, since it may have been made. Raises
+    `NoNodeReachableError`, `AnswerLostError`.
+    """
+
+    def exchange(connection: HTTPConnection, base: str) -> AdminAnswer:
+        try:
+            return _read(_send(connection, base, request, timeout_s))
+        finally:
+            connection.close()
+
+    return _first(urls, request, timeout_s, tls, exchange)
+
+
+def open_stream(
+    urls: Sequence[str], request: AdminRequest, silence_s: float, tls: RenewedTls | None = None
+) -> Stream | AdminAnswer:
+    """The endless answer of the first node that can be reached, or its refusal; `silence_s` is the longest it may be
+    silent. Raises `NoNodeReachableError`.
+    """
+
+    def begin(connection: HTTPConnection, base: str) -> Stream | AdminAnswer:
+        try:
+            response = _send(connection, base, request, silence_s)
+            if response.status == HTTPStatus.OK:
+                return Stream(connection, response)
+            answer = _read(response)
+        except (OSError, HTTPException):
+            connection.close()
+            raise
+        connection.close()
+        return answer
+
+    return _first(urls, request, silence_s, tls, begin)
+
+
+def _first(
+    urls: Sequence[str],
+    request: AdminRequest,
+    timeout_s: float,
+    tls: RenewedTls | None,
+    talk: Callable[[HTTPConnection, str], T],
+) -> T:
+    """Talk to the first node that can be reached. `talk` also gets the path of its URL, which begins all others."""
+    faults = []
+    for url in urls:
+        connection = _connection(url, tls)
+        try:
+            connection.connect()
+        except OSError as error:
+            faults.append(f"{url}: {_why_not_reached(error)}")
+            continue
+        try:
+            return talk(connection, urlsplit(url).path)
+        except (OSError, HTTPException) as error:
+            fault = f"{url}: {_said(error, timeout_s)}"
+            if request.method != "GET":
+                raise AnswerLostError(f"{fault}; it may have been done or not") from None
+            faults.append(fault)
+    raise NoNodeReachableError("no node can be reached: " + "; ".join(faults))
+
+
+def _why_not_reached(error: OSError) -> str:
+    if isinstance(error, SSLCertVerificationError):
+        return f"{error.verify_message} (--tls-trust-cert-path names who signs the nodes' certificates)"
+    return error.strerror or str(error)
+
+
+def _said(error: OSError | HTTPException, timeout_s: float) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {timeout_s:g} s (--timeout waits longer)"
+    return f"no answer ({type(error).__name__}: {error})"
+
+
+def _connection(url: str, tls: RenewedTls | None) -> HTTPConnection:
+    parts = urlsplit(url)
+    if parts.scheme != "https":
+        return HTTPConnection(parts.hostname or "", parts.port, timeout=_CONNECT_TIMEOUT_S)
+    context = None if tls is None else tls.context()
+    return HTTPSConnection(parts.hostname or "", parts.port, timeout=_CONNECT_TIMEOUT_S, context=context)
+
+
+def _send(connection: HTTPConnection, base: str, request: AdminRequest, timeout_s: float) -> HTTPResponse:
+    assert isinstance(connection.sock, socket.socket), "the caller has connected"
+    connection.sock.settimeout(timeout_s)
+    headers = {"Accept": _JSON} | ({"Content-Type": _JSON} if request.body is not None else {}) | request.headers
+    connection.request(request.method, base + request.target, body=request.content, headers=headers)
+    return connection.getresponse()
+
+
+def _read(response: HTTPResponse) -> AdminAnswer:
+    content_type = response.headers.get_content_type()
+    body = response.read(LARGEST_ANSWER_BYTES + 1)
+    if len(body) > LARGEST_ANSWER_BYTES:
+        raise HTTPException(f"an answer of more than {LARGEST_ANSWER_BYTES} bytes")
+    return AdminAnswer(response.status, response.reason, content_type, body)

@@ -1,0 +1,84 @@
+"""`loadmanager admin beside`: how a process beside a Pulsar stands, what it has seen, and its word to go on."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from loadmanager.cli.admin.answer_text import show
+from loadmanager.cli.admin.node_requests import AdminRequest, get, post
+from loadmanager.cli.admin.request_command import command, group
+from loadmanager.wire.pulsar_bodies import BesideStatus
+
+BESIDE = group("A process beside a Pulsar (`loadmanager beside`), which answers on 8085 unless told otherwise.")
+_BASE = "/loadbalance/v1/beside"
+_URL = "http://127.0.0.1:8085"
+_WIDTH = 24
+
+
+def _show_status(content: object) -> None:
+    """One screen: how it stands, and each obstacle in a line of its own."""
+    try:
+        status = BesideStatus.model_validate(content)
+    except ValidationError:  # of another version
+        show(content)
+        return
+    age = "none yet" if status.oldest_report_s is None else f"{status.oldest_report_s:.0f} s old"
+    fields = {
+        "mode": status.mode,
+        "cluster": f"{status.cluster}: {status.brokers} brokers, {status.bundles} bundles",
+        "Pulsar's leader": status.pulsars_leader or "none",
+        "Pulsar sheds by itself": _yes(status.pulsar_sheds),
+        "oldest report": age,
+        "failures in succession": f"{status.failures}{', stopped until go-on' if status.stopped else ''}",
+        "acts": _yes(status.acting),
+    }
+    _print(fields)
+    for obstacle in status.obstacles:
+        print(f"  {obstacle}")
+    _print({"faults": "" if status.faults else "none"})
+    for path, fault in status.faults.items():
+        print(f"  {path}: {fault}")
+
+
+def _print(fields: dict[str, str]) -> None:
+    for name, value in fields.items():
+        print(f"{name:{_WIDTH}}{value}".rstrip())
+
+
+def _yes(truth: bool) -> str:  # noqa: FBT001 - it is what is said
+    return "yes" if truth else "no"
+
+
+def _show_text(content: object) -> None:
+    """Text as it is; it ends its own lines."""
+    print(content, end="")
+
+
+@command(BESIDE, "status", shown=_show_status, default_url=_URL)
+def status() -> AdminRequest:
+    """Show how it stands, and what keeps it from acting."""
+    return get(_BASE)
+
+
+@command(BESIDE, "diary", shown=_show_text, default_url=_URL)
+def diary(
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How many paragraphs; the newest come last.")] = 60,
+) -> AdminRequest:
+    """Show what Pulsar did, and what would have been done here; with --json so many entries, newest first."""
+    entries = get(f"{_BASE}/diary/entries", limit=rounds)
+    return AdminRequest("GET", f"{_BASE}/diary", {"rounds": rounds}, for_programs=entries)
+
+
+@command(BESIDE, "scores", shown=_show_text, default_url=_URL)
+def scores() -> AdminRequest:
+    """Show how level Pulsar kept its brokers, and how level the strategies would have; by the simulator's model."""
+    return AdminRequest("GET", f"{_BASE}/scores/table", for_programs=get(f"{_BASE}/scores"))
+
+
+@command(BESIDE, "go-on", default_url=_URL)
+def go_on() -> AdminRequest:
+    """Act again after moves that failed in succession."""
+    return post(f"{_BASE}/go-on")

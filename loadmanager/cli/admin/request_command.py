@@ -1,0 +1,157 @@
+"""How a command is made: a function from its arguments to the request it stands for, or to the course that it takes
+when it asks more than once; the rest is done here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+from urllib.parse import urlsplit
+
+import orjson
+import typer
+
+from loadmanager.cli.admin.answer_text import show
+from loadmanager.cli.admin.node_requests import AdminRequest
+from loadmanager.cli.admin.service_client import ASKING_ERRORS, URL_VARIABLE, Service, end
+from loadmanager.cli.cli_token import GivenToken, GivenTokenFile, given_token
+from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
+from loadmanager.cli.text.output import write_nowhere
+from loadmanager.cli.tls_options import Certificate, Key, TrustCerts, given_tls
+
+Course = Callable[[Service], None]
+"""What a command does that asks more than once."""
+
+Made = TypeVar("Made", bound=AdminRequest | Course)
+
+EXIT_INTERRUPTED = 130
+_NODE = "http://127.0.0.1:8080"
+_EXPECTED = "expected http://host:port, or http://host:port/path behind a proxy"
+
+_Urls = Annotated[
+    str,
+    typer.Option(
+        "--url", envvar=URL_VARIABLE, help="Where nodes answer; of several, separated by commas, the first that does."
+    ),
+]
+_Json = Annotated[bool, typer.Option("--json", help="The answer as JSON.")]
+_Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the answer.")]
+
+
+def group(help_text: str) -> typer.Typer:
+    """A group of commands."""
+    return typer.Typer(help=help_text, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+def command(
+    app: typer.Typer, name: str, *, shown: Callable[[object], None] = show, default_url: str = _NODE
+) -> Callable[[Callable[..., Made]], Callable[..., Made]]:
+    """Make a function that returns a request the command `name`, with the options that every command has.
+
+    `shown` prints the answer for people. A command that asks more than once returns the course that it takes.
+    """
+
+    def register(make: Callable[..., Made]) -> Callable[..., Made]:
+        @wraps(make)
+        def run(
+            *,
+            url: str,
+            token: str,
+            token_file: Path | None,
+            as_json: bool,
+            timeout: float,
+            tls_trust_certs: Path | None,
+            tls_certificate: Path | None,
+            tls_key: Path | None,
+            **given: Any,  # noqa: ANN401 - its arguments
+        ) -> None:
+            tls = given_tls(tls_trust_certs, tls_certificate, tls_key)
+            service = Service(_urls(url), timeout, as_json, given_token(token, token_file), tls)
+            try:
+                _run(make(**given), service, shown)
+                sys.stdout.flush()
+            except BrokenPipeError:
+                write_nowhere()
+            except KeyboardInterrupt:
+                raise SystemExit(EXIT_INTERRUPTED) from None
+            except ASKING_ERRORS as error:
+                end(error)
+
+        own = inspect.signature(make, eval_str=True)
+        shared = inspect.signature(_shared, eval_str=True).parameters
+        of_all = [each.replace(default=default_url) if each.name == "url" else each for each in shared.values()]
+        parameters = [*own.parameters.values(), *of_all]
+        run.__signature__ = own.replace(  # type: ignore[attr-defined]  # what Typer reads
+            parameters=[each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters],
+            return_annotation=None,
+        )
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        app.command(name)(run)
+        return make
+
+    return register
+
+
+def _run(made: AdminRequest | Course, service: Service, shown: Callable[[object], None]) -> None:
+    if not isinstance(made, AdminRequest):
+        made(service)
+        return
+    request = made.for_programs if service.as_json and made.for_programs is not None else made
+    _carry_out(request, service, show_json if service.as_json else shown)
+
+
+def _shared(
+    *,
+    url: _Urls = _NODE,
+    token: GivenToken = "",
+    token_file: GivenTokenFile = None,
+    as_json: _Json = False,
+    timeout: _Timeout = 90.0,
+    tls_trust_certs: TrustCerts = None,
+    tls_certificate: Certificate = None,
+    tls_key: Key = None,
+) -> None:
+    """The options of every command."""
+
+
+def _urls(text: str) -> list[str]:
+    urls = [url.strip().rstrip("/") for url in text.split(",") if url.strip()]
+    for url in urls:
+        try:
+            parts = urlsplit(url)
+            usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            usable = False
+        if not usable or parts.query or parts.fragment:
+            raise typer.BadParameter(f"{url!r}: {_EXPECTED}", param_hint=f"--url or {URL_VARIABLE}")
+    if not urls:
+        raise typer.BadParameter(_EXPECTED, param_hint=f"--url or {URL_VARIABLE}")
+    return urls
+
+
+def _carry_out(request: AdminRequest, service: Service, show_it: Callable[[object], None]) -> None:
+    """Ask, and print the answer."""
+    answer = service.ask(request)
+    if request.save_to is not None:
+        _save(answer.body, request.save_to)
+    elif answer.body:
+        show_it(answer.content)
+    if request.then is not None:
+        _carry_out(request.then(answer.content), service, show_it)
+
+
+def _save(content: bytes, path: str) -> None:
+    try:
+        Path(path).write_bytes(content)
+    except OSError as error:
+        fail(f"{path}: {error.strerror or error}", EXIT_FAILURE)
+    print(f"saved to {path} ({len(content)} bytes)", file=sys.stderr)
+
+
+def show_json(content: object) -> None:
+    """Print it as a program reads it."""
+    print(orjson.dumps(content, option=orjson.OPT_INDENT_2).decode())

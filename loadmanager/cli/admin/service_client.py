@@ -1,0 +1,86 @@
+"""The running service, as commands ask it; and how a command ends that is refused or finds nobody, with the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from typing import TYPE_CHECKING, NoReturn
+
+from loadmanager.cli.admin.node_requests import (
+    AdminAnswer,
+    AdminRequest,
+    AnswerLostError,
+    NoNodeReachableError,
+    Stream,
+    ask,
+    open_stream,
+)
+from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
+from loadmanager.net.auth.outgoing_token import Token
+
+if TYPE_CHECKING:  # takes its time to load
+    from loadmanager.net.tls_contexts import RenewedTls
+
+EXIT_UNREACHABLE = 3
+URL_VARIABLE = "LOADMANAGER_ADMIN_URL"
+_FIXES: dict[int, str] = {
+    HTTPStatus.UNAUTHORIZED: "--token-file or LOADMANAGER_TOKEN_FILE names the file with yours",
+    HTTPStatus.FORBIDDEN: "docs/security.md says who may do what",
+}
+
+
+class RefusedError(Exception):
+    """A node has answered, and not as was wished."""
+
+    def __init__(self, answer: AdminAnswer) -> None:
+        fix = _FIXES.get(answer.status)
+        super().__init__(f"{answer.status} {answer.phrase}: {answer.reason}{f'; {fix}' if fix else ''}")
+        self.passes_by = answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        self.status = answer.status
+
+
+ASKING_ERRORS = (NoNodeReachableError, AnswerLostError, RefusedError)
+"""What asking raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Where nodes answer, how long they are waited for, whether the answers are for programs; what is shown to nodes,
+    and who is believed to be one.
+    """
+
+    urls: Sequence[str]
+    timeout_s: float
+    as_json: bool = False
+    token: Token | None = None
+    tls: RenewedTls | None = None
+
+    def ask(self, request: AdminRequest) -> AdminAnswer:
+        answer = ask(self.urls, self._with_token(request), self.timeout_s, self.tls)
+        if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
+            raise RefusedError(answer)
+        return answer
+
+    def get(self, request: AdminRequest) -> object:
+        """What is answered, as JSON or text."""
+        return self.ask(request).content
+
+    def stream(self, request: AdminRequest, silence_s: float) -> Stream:
+        """An answer that goes on, and is never silent for longer than that."""
+        answer = open_stream(self.urls, self._with_token(request), silence_s, self.tls)
+        if isinstance(answer, AdminAnswer):
+            raise RefusedError(answer)
+        return answer
+
+    def _with_token(self, request: AdminRequest) -> AdminRequest:
+        if self.token is None:
+            return request
+        return replace(request, headers={**request.headers, "Authorization": f"Bearer {self.token.read()}"})
+
+
+def end(error: Exception) -> NoReturn:
+    """End the process with what went wrong when a node was asked."""
+    if isinstance(error, NoNodeReachableError):
+        fail(f"{error}; --url or {URL_VARIABLE} says where nodes answer", EXIT_UNREACHABLE)
+    fail(str(error), EXIT_FAILURE)

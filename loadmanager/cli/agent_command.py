@@ -1,0 +1,87 @@
+"""`loadmanager agent`: the sidecar beside one broker, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from loadmanager.agent.agent_service import Agent, url_of
+from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
+from loadmanager.cli.listeners import Doors, listen, listen_at, tls_of
+from loadmanager.cli.service_runner import ANSWER_S, GRACE_S, open_store, ready, start_up
+from loadmanager.config import AgentSettings
+from loadmanager.errors import StoreError
+from loadmanager.net.http_server import ServerLimits, listen_on, serve_within
+from loadmanager.net.tls_contexts import TlsMetrics
+from loadmanager.store.acl_update import Process
+
+_LOOPBACK = "127.0.0.1"
+_OF_THIS_HOST = {"0.0.0.0": _LOOPBACK, "::": "::1"}  # noqa: S104 - what listens everywhere listens there
+
+
+def agent(
+    config: Annotated[Path | None, typer.Option(help="YAML file; see config/agent.yaml.")] = None,
+    ready_file: Annotated[
+        Path | None,
+        typer.Option(help='Write {"url": ...} here once the agent answers; the broker may not be there yet.'),
+    ] = None,
+    log_json: Annotated[bool, typer.Option(help="Log JSON lines.")] = False,  # noqa: FBT002 - a command-line flag
+) -> None:
+    """Run the agent beside a broker: register it, report its load, and give it leases and unload calls."""
+    settings = start_up(AgentSettings, config, json_lines=log_json)
+    asyncio.run(_run(settings, ready_file))
+
+
+async def _run(settings: AgentSettings, ready_file: Path | None) -> None:
+    # The ports first: while they are ours, no former life of this agent can be handing out leases behind them.
+    tls = tls_of(settings, settings.agent_port_tls)
+    doors = Doors(settings, settings.bind_address, "agent_port", "agent_port_tls", tls)
+    of_broker = _listen_for_broker(settings)
+    url = url_of(settings, doors.first.scheme, doors.first.port)
+    local_url = local_url_of(of_broker or doors.plain.listener)
+    store = await open_store(
+        settings.key("metadata_store_url"), settings.metadata_store_url, settings, doors, Process.AGENT
+    )
+    beside = Agent(settings, store, url)
+    beside.metrics.registry.register(TlsMetrics(beside.caller.tls, tls))
+    limits = ServerLimits.of(settings, servers=2)
+    runner = await serve_within(beside.server.app() if of_broker else beside.server.shared_app(), limits, ANSWER_S)
+    broker_runner = await serve_within(beside.server.broker_app(), limits, ANSWER_S)
+    await doors.open(runner)
+    if of_broker:
+        await listen_on(broker_runner, of_broker)
+    of = {"local_url": local_url, "broker_id": settings.broker_id, "store": settings.metadata_store_url}
+    stop = ready("agent_started", settings, ready_file, {"url": url, "localUrl": local_url}, **of)
+    try:
+        await beside.run(stop)
+    except (ExceptionGroup, StoreError) as failure:  # the top of the process: whatever it was, say it and end
+        causes = failure.exceptions if isinstance(failure, ExceptionGroup) else (failure,)
+        said = "; ".join(f"{type(cause).__name__}: {cause}" for cause in causes)
+        fail(f"the agent cannot go on: {said}", EXIT_FAILURE)
+    finally:
+        await beside.close()
+        async with asyncio.timeout(GRACE_S):
+            await asyncio.gather(runner.cleanup(), broker_runner.cleanup())
+        await store.close()
+
+
+def _listen_for_broker(settings: AgentSettings) -> socket.socket | None:
+    """Where the broker alone asks; None where it shares a port with nodes and operators."""
+    if settings.broker_socket_path is not None:
+        return listen_at(settings.key("broker_socket_path"), settings.broker_socket_path)
+    if settings.agent_local_port is not None:
+        return listen(settings.key("agent_local_port"), _LOOPBACK, settings.agent_local_port)
+    return None
+
+
+def local_url_of(listener: socket.socket) -> str:
+    """Where somebody on this host asks what listens there: a URL, or unix:PATH."""
+    if listener.family == socket.AF_UNIX:
+        return f"unix:{listener.getsockname()}"
+    address, port = listener.getsockname()[:2]
+    host = _OF_THIS_HOST.get(address, address)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

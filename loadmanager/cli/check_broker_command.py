@@ -1,0 +1,270 @@
+"""`loadmanager check-broker`: does a broker keep the contract? Its agent is played, rule by rule."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated
+
+import orjson
+import psutil
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from loadmanager.broker.conformance.broker_under_test import Broker
+from loadmanager.broker.conformance.event_log import Diary
+from loadmanager.broker.conformance.probes import Probe, probe_of
+from loadmanager.broker.conformance.process_under_test import LocalProcess, find_process, process_of, started
+from loadmanager.broker.conformance.rule_runner import check
+from loadmanager.broker.conformance.rule_stage import Pace, Stage
+from loadmanager.broker.conformance.rule_verdicts import Finding, Need, Rule, Verdict
+from loadmanager.broker.conformance.rules import RULES
+from loadmanager.broker.conformance.scripted_agent import PlayedAgent, port_taken
+from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
+from loadmanager.cli.text.output import rendered, write_lines
+from loadmanager.errors import ConfigurationError, InvalidRecordError
+from loadmanager.net.broker_client import BrokerClient
+from loadmanager.net.http_client import HttpClient, PeerNotReachedError, PeerUnavailableError
+
+EXIT_NOT_ALL_TESTED = 3
+_LOOK_AGAIN_S = 0.1
+_AGENT = "{agent}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Wishes:
+    """The command line."""
+
+    url: str
+    agent_port: int
+    probe: str | None
+    hang: str | None
+    start: str | None
+    pid: int | None
+    lease_ms: int
+    start_timeout_s: float
+    timeout_s: float
+
+
+def check_broker(
+    url: Annotated[str, typer.Argument(help="Where the broker answers its agent, such as http://127.0.0.1:8081.")],
+    agent_port: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=65_535,
+            help="The port of 127.0.0.1 at which the broker asks its agent: that agent is played here. 0, with --start:"
+            " any free one.",
+        ),
+    ] = 0,
+    probe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROBE",
+            help="A client: http://...{topic}... (a POST; served if 2xx), 'GET http://...{topic}...', ws://...{topic}..."
+            " (a text is sent; served if it comes back), a command with {topic} (served if it exits with 0), or one"
+            " without it (reads a topic a line, answers each with a line, `served` or not).",
+        ),
+    ] = None,
+    hang: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROBE",
+            help="The same, for a client that keeps the broker from closing {topic} while it is there.",
+        ),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Start the broker so, and end it afterwards; {agent} is the URL of the played agent.",
+        ),
+    ] = None,
+    pid: Annotated[
+        int | None, typer.Option(help="The broker's process, which is stopped (SIGSTOP) for some seconds.")
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option(metavar="RULE", help="Try this rule; may be repeated.")] = None,
+    skip: Annotated[
+        list[str] | None, typer.Option(metavar="RULE", help="Do not try this rule; may be repeated.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,  # noqa: FBT002 - a command-line flag
+    lease_ms: Annotated[
+        int, typer.Option(min=500, help="The length of leases that are not to lapse: what takes long, takes less.")
+    ] = 3_000,
+    start_timeout: Annotated[
+        float, typer.Option(min=0, help="Seconds that the broker has until it answers, if it is not there yet.")
+    ] = 30.0,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds for everything.")] = 900.0,
+) -> None:
+    """Say whether a broker, in whatever language, keeps the contract (docs/broker-contract.md).
+
+    Its own agent must not be there: this command answers in its place, late, half, with another incarnation or not at
+    all, and looks whether a client is served that must not be. The exit status is 0 if each rule was kept, 1 if one was
+    broken, 2 if the check could not be made, and 3 if none was broken, but not all could be tried and judged.
+    """
+    rules = _chosen(only or (), skip or ())
+    wishes = _Wishes(url.rstrip("/"), agent_port, probe, hang, start, pid, lease_ms, start_timeout, timeout)
+    if not agent_port and start is None:
+        fail("expected --agent-port PORT, at which the broker asks its agent, or --start COMMAND", EXIT_CONFIGURATION)
+    try:
+        findings = asyncio.run(_check(wishes, rules))
+    except ConfigurationError as error:
+        fail(str(error), EXIT_CONFIGURATION)
+    if as_json:
+        write_lines([orjson.dumps(_as_record(url, findings), option=orjson.OPT_INDENT_2).decode()])
+    else:
+        _show(findings)
+    raise typer.Exit(_exit_status(findings))
+
+
+def _chosen(only: Collection[str], skip: Collection[str]) -> list[Rule]:
+    names = [rule.name for rule in RULES]
+    for name in (*only, *skip):
+        if name not in names:
+            fail(f"no rule is called {name!r}, expected one of: {', '.join(names)}", EXIT_CONFIGURATION)
+    return [rule for rule in RULES if (not only or rule.name in only) and rule.name not in skip]
+
+
+async def _check(wishes: _Wishes, rules: Sequence[Rule]) -> list[Finding]:
+    async with _staged(wishes) as stage:
+        return await check(stage, rules, _lacking(wishes, stage), wishes.timeout_s, _begin, _tell)
+
+
+@asynccontextmanager
+async def _staged(wishes: _Wishes) -> AsyncIterator[Stage]:
+    """The broker answers, and nobody at the port of its agent does, yet."""
+    async with AsyncExitStack() as stack:
+        try:
+            listen, port = stack.enter_context(port_taken(wishes.agent_port))
+        except OSError as error:
+            raise ConfigurationError(f"--agent-port {wishes.agent_port}: {error.strerror}") from None
+        running = None
+        if wishes.start is not None:
+            running = stack.enter_context(started(_words(wishes.start.replace(_AGENT, f"http://127.0.0.1:{port}"))))
+        http = await stack.enter_async_context(HttpClient())
+        pid = await _first_answer(wishes, BrokerClient(http, wishes.url), running.poll if running else lambda: None)
+        diary, pace = Diary(), Pace(wishes.lease_ms)
+        process = process_of(wishes.pid) if wishes.pid else find_process(pid, wishes.url)
+        if process is None and running is not None:
+            process = LocalProcess(psutil.Process(running.pid))
+        stage = Stage(
+            PlayedAgent(diary),
+            Broker(wishes.url, http, diary, pace.patience_s),
+            diary,
+            pace,
+            listen,
+            _probe(stack, wishes.probe),
+            _probe(stack, wishes.hang),
+            process,
+        )
+        stack.push_async_callback(stage.leave)
+        yield stage
+
+
+def _words(command: str) -> list[str]:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise ConfigurationError(f"--start {command!r}: {error}") from None
+    if not words:
+        raise ConfigurationError(f"--start {command!r}: expected a command")
+    return words
+
+
+def _probe(stack: AsyncExitStack, text: str | None) -> Probe | None:
+    if text is None:
+        return None
+    probe = probe_of(text)
+    stack.push_async_callback(probe.close)
+    return probe
+
+
+async def _first_answer(wishes: _Wishes, client: BrokerClient, exit_status: Callable[[], int | None]) -> int:
+    """The broker's pid; `ConfigurationError` if it is not there in time, or is no broker."""
+    deadline_s = time.monotonic() + wishes.start_timeout_s
+    while True:
+        try:
+            return (await client.stats()).pid
+        except PeerNotReachedError as error:
+            if time.monotonic() >= deadline_s:
+                raise ConfigurationError(f"no broker answers: {error}") from None
+        except (PeerUnavailableError, InvalidRecordError) as error:
+            raise ConfigurationError(
+                f"{wishes.url} is no broker by the contract, whose statistics have a `pid` and a `monotonicS`: {error}"
+            ) from None
+        if (status := exit_status()) is not None:
+            raise ConfigurationError(f"--start {wishes.start!r}: it ended with {status} before it answered")
+        await asyncio.sleep(_LOOK_AGAIN_S)
+
+
+def _lacking(wishes: _Wishes, stage: Stage) -> dict[Need, str]:
+    there = {
+        Need.PROBE: stage.probe is not None,
+        Need.PROCESS: stage.process is not None,
+        Need.START: wishes.start is not None,
+        Need.HANG: stage.hang is not None,
+    }
+    return {need: need.value for need, is_there in there.items() if not is_there}
+
+
+def _begin(rule: Rule) -> None:
+    print(f"{rule.name} ...", file=sys.stderr, flush=True)
+
+
+def _tell(finding: Finding) -> None:
+    print(f"{finding.rule.name}: {finding.verdict}, {finding.took_s:.1f} s", file=sys.stderr, flush=True)
+
+
+def _exit_status(findings: Sequence[Finding]) -> int:
+    verdicts = {each.verdict for each in findings}
+    if Verdict.BROKEN in verdicts:
+        return EXIT_FAILURE
+    return EXIT_NOT_ALL_TESTED if verdicts & {Verdict.NOT_TESTED, Verdict.NOT_JUDGED} else 0
+
+
+def _as_record(url: str, findings: Sequence[Finding]) -> Mapping[str, object]:
+    return {
+        "broker": url,
+        "exitStatus": _exit_status(findings),
+        "rules": [
+            {
+                "rule": each.rule.name,
+                "text": each.rule.text,
+                "verdict": each.verdict.value,
+                "why": each.why,
+                "tookS": round(each.took_s, 3),
+                "events": each.events,
+            }
+            for each in findings
+        ],
+    }
+
+
+def _show(findings: Sequence[Finding]) -> None:
+    parts: list[Table | Text | str] = []
+    for each in findings:
+        if each.verdict is Verdict.BROKEN:
+            parts.append(Text(f"\n{each.rule.name}: {each.rule.text}"))
+            parts += [Text(f"  {event}") for event in each.events]
+    table = Table("Rule", "Verdict", "Why", box=None, pad_edge=False)
+    for each in findings:
+        table.add_row(Text(each.rule.name), Text(each.verdict.value, style=_STYLES[each.verdict]), Text(each.why))
+    counted = Counter(each.verdict for each in findings)
+    counts = ", ".join(f"{counted[verdict]} {verdict}" for verdict in Verdict if counted[verdict])
+    write_lines(rendered(*parts, "", table, "", Text(counts)))
+
+
+_STYLES = {
+    Verdict.KEPT: "green",
+    Verdict.BROKEN: "bold red",
+    Verdict.NOT_TESTED: "yellow",
+    Verdict.NOT_JUDGED: "yellow",
+    Verdict.DOES_NOT_APPLY: "dim",
+}

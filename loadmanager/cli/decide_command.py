@@ -1,0 +1,162 @@
+"""`loadmanager decide`: what a strategy would decide about a cluster, from a dump of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import numpy as np
+import typer
+from rich.table import Table
+from rich.text import Text
+from typer.core import TyperCommand
+
+from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, fail
+from loadmanager.cli.service_runner import given_settings
+from loadmanager.cli.text.output import rendered, write_lines
+from loadmanager.core.domain.settings import UnknownStrategyError
+from loadmanager.errors import LoadManagerError
+from loadmanager.lab.decide.dump_decision import DecidedLine, Decider, PlaceDecider, ShedDecider
+from loadmanager.lab.decide.dump_reader import read_lines
+from loadmanager.lab.decide.split_decision import SplitDecider
+from loadmanager.wire.dump_line import encode
+
+
+class _OptionalSplitName(TyperCommand):
+    """Lets `--split` stand alone, without the name of an algorithm, which Typer has no option for."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - Typer's own context
+        words: list[str] = []
+        for word, following in zip(args, [*args[1:], "-"], strict=True):
+            words.append("--split=" if word == "--split" and following.startswith("-") else word)
+        return super().parse_args(ctx, words)
+
+
+COMMAND_CLASS = _OptionalSplitName
+
+
+def decide(
+    file: Annotated[str, typer.Argument(help="A dump: JSON Lines, one moment of the cluster each; - for the input.")],
+    shed: Annotated[str | None, typer.Option(metavar="NAME", help="Ask this shedding strategy.")] = None,
+    place: Annotated[str | None, typer.Option(metavar="NAME", help="Ask this placement strategy.")] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[NAME]", help="Ask what is to be split, and this algorithm, or the configured one, where."
+        ),
+    ] = None,
+    bundle: Annotated[
+        str | None, typer.Option(metavar="BUNDLE", help="The bundle to place or split: tenant/namespace/0x.._0x...")
+    ] = None,
+    positions: Annotated[
+        str | None, typer.Option(metavar="P,...", help="The hashes at which specified_positions_divide cuts.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting that wins over the dump's own; may be repeated."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Where chance begins.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,  # noqa: FBT002 - a command-line flag
+) -> None:
+    """Say what a strategy decides about each moment of a dump, and why. Nothing is changed anywhere."""
+    try:
+        overrides = given_settings(settings or ())
+        if split is None and positions is None:
+            decider = _decider(shed, place, bundle, overrides, seed)
+        else:
+            decider = _split_decider((shed, place), split, bundle, positions, overrides)
+        with _opened(file) as lines:
+            decided = [decider.decide(line, where) for line, where in read_lines(lines, file)]
+    except (LoadManagerError, UnknownStrategyError) as error:
+        fail(str(error), EXIT_CONFIGURATION)
+    if as_json:
+        write_lines(encode(each.to_record()) for each in decided)
+    else:
+        write_lines(line for number, each in enumerate(decided, start=1) for line in rendered(*_parts(each, number)))
+
+
+def _decider(
+    shed: str | None, place: str | None, bundle: str | None, overrides: Mapping[str, str], seed: int
+) -> Decider:
+    if (shed is None) == (place is None):
+        fail("expected either --shed NAME or --place NAME or --split", EXIT_CONFIGURATION)
+    if (place is None) != (bundle is None):
+        fail("expected --bundle BUNDLE with --place, and only with it or --split", EXIT_CONFIGURATION)
+    if shed is not None:
+        return ShedDecider(shed, overrides)
+    return PlaceDecider(place or "", bundle or "", overrides, np.random.default_rng(seed))
+
+
+def _split_decider(
+    others: Sequence[str | None],
+    split: str | None,
+    bundle: str | None,
+    positions: str | None,
+    overrides: Mapping[str, str],
+) -> Decider:
+    if split is None:
+        fail("expected --positions P,... only with --split", EXIT_CONFIGURATION)
+    if any(other is not None for other in others):
+        fail("expected either --shed NAME or --place NAME or --split", EXIT_CONFIGURATION)
+    return SplitDecider(split, bundle, _positions(positions or ""), overrides)
+
+
+def _positions(text: str) -> list[int]:
+    """The hashes in a text with commas, decimal or with 0x."""
+    try:
+        return [int(part, 0) for part in text.split(",") if part.strip()]
+    except ValueError:
+        fail(f"--positions {text!r}: expected hashes such as 1024 or 0x400, with commas", EXIT_CONFIGURATION)
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[BinaryIO]:
+    if file == "-":
+        if sys.stdin is None:  # closed by whoever started the process
+            fail("-: standard input is closed", EXIT_CONFIGURATION)
+        yield sys.stdin.buffer
+        return
+    try:
+        with Path(file).open("rb") as lines:
+            yield lines
+    except OSError as error:
+        fail(f"{file}: {error.strerror}", EXIT_CONFIGURATION)
+
+
+def _parts(decided: DecidedLine, number: int) -> Iterator[Table | Text | str]:
+    yield f"[bold]Line {number}[/bold], taken at {decided.taken_at_ms} ms"
+    yield _decisions(decided.decisions)
+    if decided.candidates is not None:
+        yield Text("Drawn from: " + (", ".join(decided.candidates) or "nobody"))
+    verdicts = Table("Subject", "Why", box=None, pad_edge=False)
+    for verdict in decided.verdicts:
+        verdicts.add_row(Text(verdict.subject), Text(verdict.sentence()))
+    yield verdicts
+    if decided.metrics:
+        yield Text(", ".join(f"{name} {value:g}" for name, value in decided.metrics.items()))
+    yield ""
+
+
+def _decisions(decisions: Sequence[Mapping[str, Any]]) -> Table | str:
+    if not decisions:
+        return "Nothing to do."
+    table = Table("Action", "Bundle", "From", "To", "Reason", box=None, pad_edge=False)
+    if decisions[0]["action"] == "split":
+        table = Table("Action", "Bundle", "From", "At", "Reason", box=None, pad_edge=False)
+        for each in decisions:
+            words = (
+                each["action"],
+                each["bundle"],
+                each["source"] or "-",
+                ", ".join(each["boundaries"]),
+                each["reason"],
+            )
+            table.add_row(*map(Text, words))
+        return table
+    for each in decisions:
+        cells = (each.get(key) for key in ("action", "bundle", "source", "destination", "reason"))
+        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in cells))
+    return table

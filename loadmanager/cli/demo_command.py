@@ -1,0 +1,91 @@
+"""`loadmanager demo`: a whole cluster of real processes on this machine, and what happens to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import signal
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
+from loadmanager.dev.demo.demo_monitor import DemoState
+from loadmanager.dev.demo.demo_screen import print_summary, show_lines, show_live
+from loadmanager.dev.demo.demo_settings import DemoSettings
+from loadmanager.dev.demo.demo_summary import DemoSummary
+from loadmanager.dev.demo.director import run_demo
+from loadmanager.errors import LoadManagerError
+
+EXIT_INTERRUPTED = 130
+_HISTORY = "demo-history"
+
+
+def demo(
+    duration: Annotated[float, typer.Option(min=30, help="Seconds from the start of the traffic to its end.")] = 90,
+    forever: Annotated[bool, typer.Option(help="Go on after the script until Ctrl-C.")] = False,  # noqa: FBT002 - a flag
+    as_json: Annotated[  # noqa: FBT002 - a command-line flag
+        bool, typer.Option("--json", help="Print the summary as JSON on standard output, and nothing else there.")
+    ] = False,
+    folder: Annotated[
+        Path | None, typer.Option(help="Keep configurations and logs here; without it they end with the command.")
+    ] = None,
+) -> None:
+    """Start ZooKeeper, nodes, brokers with agents, and clients; move a hot spot, kill a leader and a broker; measure.
+
+    Exits with 1 when a topic ever had two owners at once, ended without one, or messages are unaccounted for.
+    """
+    console = Console(stderr=as_json)
+    history = _history_of(folder)
+    settings = DemoSettings(duration_s=duration)
+    try:
+        summary = asyncio.run(_run(settings, console, folder, history, forever=forever, lines=as_json))
+    except LoadManagerError as error:
+        fail(str(error), EXIT_FAILURE)
+    except asyncio.CancelledError:
+        fail("stopped before everything had started", EXIT_INTERRUPTED)
+    if as_json:
+        print(json.dumps(summary.to_record(), indent=2))
+    else:
+        print_summary(summary, console)
+    console.print("what the leaders saw and did is recorded; take their decisions again with", style="dim")
+    console.print(f"  loadmanager replay --history {shlex.quote(str(history))}", soft_wrap=True, highlight=False)
+    if not forever and not as_json:
+        console.print("to look around while it goes on:", style="dim")
+        console.print("  make demo ARGS=--forever", highlight=False)
+    if summary.failures:
+        sys.exit(EXIT_FAILURE)
+
+
+def _history_of(folder: Path | None) -> Path:
+    """Where this run is recorded: each begins a history of its own, and it outlives the run."""
+    return (folder or Path()) / _HISTORY / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}"
+
+
+async def _run(
+    settings: DemoSettings, console: Console, folder: Path | None, history: Path, *, forever: bool, lines: bool
+) -> DemoSummary:
+    """The demo and its view. The first Ctrl-C stops the traffic and sums up; the next one ends everything at once."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    state = DemoState()
+    run = asyncio.create_task(run_demo(settings, state, stopped, folder=folder, forever=forever, history=history))
+    show_on = show_lines if lines or not console.is_terminal else show_live
+    show = asyncio.create_task(show_on(state, console, run))
+
+    def stop() -> None:
+        if state.is_started:
+            stopped.set()
+        else:
+            show.cancel()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    return await show

@@ -1,0 +1,375 @@
+"""`loadmanager history`: what a history holds, its rows, and load brought into it from elsewhere.
+
+Exit codes: 0 done; 1 a file that cannot be used, or a filesystem or store that fails; 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import orjson
+import typer
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.table import Table
+from rich.text import Text
+
+from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
+from loadmanager.cli.service_runner import store_of
+from loadmanager.cli.text.output import write_lines
+from loadmanager.cli.text.times import read_moment, show_moment
+from loadmanager.config import Settings, load_settings
+from loadmanager.errors import (
+    ConfigurationError,
+    HistoryError,
+    HistoryFileError,
+    InvalidRecordError,
+    LoadManagerError,
+    StoreError,
+)
+from loadmanager.history.entry_rows import Event
+from loadmanager.history.files import Directory
+from loadmanager.history.gaps import find_gaps
+from loadmanager.history.load_export import FORMATS, counted, json_line, text_lines, write_parquet, write_text
+from loadmanager.history.load_import import Importer, Progress, entry_of, import_reports
+from loadmanager.history.reader import History
+from loadmanager.history.synthetic_fleet import SyntheticFleet, import_series, read_series
+from loadmanager.history.table_schemas import TABLES, wanted_columns
+from loadmanager.lab.decide.pulsar_dump import collect_brokers, collect_pulsar
+from loadmanager.lab.decide.record_collector import Collected, Reader
+from loadmanager.util.logging import configure_logging
+from loadmanager.wire.broker_data import decode_local_broker_data
+from loadmanager.wire.dump_line import encode
+
+_CHECKPOINT = "checkpoint"
+_MIB = 1024 * 1024
+_BOUNDS = ("range_lower", "range_upper")
+_SHOWN_CHARACTERS = 60
+_WIDTH = 5_000
+
+
+def _group(help_text: str) -> typer.Typer:
+    return typer.Typer(help=help_text, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+history = _group("What the leader saw and did: look at it, export it, bring in load from elsewhere.")
+_import = _group("Bring in load that no leader of ours recorded.")
+history.add_typer(_import, name="import")
+
+_Where = Annotated[
+    str, typer.Argument(metavar="URL", help="A directory, or the URL of one, such as s3://bucket/prefix.")
+]
+_Into = Annotated[str, typer.Argument(metavar="URL", help="The history to bring it into: a directory, or its URL.")]
+_From = Annotated[
+    str | None, typer.Option("--from", metavar="TIME", help="First moment: ISO 8601 (UTC), or ms since 1970.")
+]
+_To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="The moment before which it ends.")]
+_Columns = Annotated[str | None, typer.Option(help="Only these columns, separated by commas.")]
+_Json = Annotated[bool, typer.Option("--json", help="JSON, an object in each line.")]
+
+
+@history.command("ls")
+def ls(url: _Where, as_json: _Json = False) -> None:  # noqa: FBT002 - a flag
+    """The tables, how large each is, from when to when, and what is missing."""
+    faults = _Faults()
+    with _failing_well():
+        read = _existing(url)
+        with _progress("tables") as advance:
+            infos = []
+            for done, name in enumerate(TABLES, 1):
+                infos.append(read.info(name, faults))
+                advance(done, len(TABLES))
+        gaps = find_gaps(read, faults)
+    if as_json:
+        write_lines(orjson.dumps(each).decode() for each in [*infos, *({"gap": gap} for gap in gaps)])
+    else:
+        rows = [
+            [
+                *(each.table, each.files, each.rows, f"{each.size_bytes / _MIB:.2f}"),
+                *(show_moment(each.from_ms), show_moment(each.to_ms)),
+                "-".join(str(epoch) for epoch in dict.fromkeys(each.epochs or ())),
+            ]
+            for each in infos
+        ]
+        _print_table(["table", "files", "rows", "MiB", "from", "to", "epochs"], rows)
+        if gaps:
+            missing = [
+                [show_moment(g.from_ms), show_moment(g.to_ms), "?" if g.rows is None else g.rows, g.why] for g in gaps
+            ]
+            _print_table(["missing from", "to", "rows", "because"], missing)
+    faults.end()
+
+
+@history.command("show")
+def show(
+    url: _Where,
+    table: Annotated[str, typer.Argument(help=f"One of {', '.join(TABLES)}.")],
+    from_: _From = None,
+    to: _To = None,
+    columns: _Columns = None,
+    limit: Annotated[int, typer.Option(min=0, help="At most so many rows; 0: all.")] = 50,
+    as_json: _Json = False,  # noqa: FBT002 - a flag
+) -> None:
+    """Rows of a table, in the order in which they were recorded."""
+    faults = _Faults()
+    with _failing_well():
+        found = _existing(url).rows(
+            table, read_moment("--from", from_), read_moment("--to", to), _split(columns), faults
+        )
+        rows = islice(found, limit) if limit else found
+        if as_json:
+            write_lines(json_line(row) for row in rows)
+        else:
+            shown, names = list(rows), wanted_columns(table, _split(columns)).names
+            _print_table(names, [[_text(name, row[name]) for name in names] for row in shown])
+            if limit and len(shown) == limit:
+                print(f"the first {limit} rows; --limit 0 shows all", file=sys.stderr)
+    faults.end()
+
+
+@history.command("export")
+def export(
+    url: _Where,
+    table: Annotated[str, typer.Argument(help=f"One of {', '.join(TABLES)}.")],
+    output: Annotated[Path, typer.Option(help="The file to write; - for the output.")],
+    form: Annotated[str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.")] = "csv",
+    from_: _From = None,
+    to: _To = None,
+    columns: _Columns = None,
+) -> None:
+    """Rows of a table as one file for other programs."""
+    if form not in FORMATS:
+        fail(f"--format {form}: expected one of {', '.join(FORMATS)}", EXIT_CONFIGURATION)
+    is_printed = str(output) == "-"
+    if is_printed and form == "parquet":
+        fail("--output -: a Parquet file cannot be printed; name a file", EXIT_CONFIGURATION)
+    faults = _Faults()
+    with _failing_well(), _progress("rows") as advance:
+        wanted = wanted_columns(table, _split(columns))
+        found = _existing(url).scan(table, read_moment("--from", from_), read_moment("--to", to), wanted.names, faults)
+        batches = counted(found, advance)
+        if form == "parquet":
+            write_parquet(batches, wanted.schema, output)
+        elif is_printed:
+            write_lines(text_lines(batches, form, wanted.names))
+        else:
+            write_text(text_lines(batches, form, wanted.names), output)
+    faults.end()
+
+
+@_import.command("reports-json")
+def reports_json(
+    url: _Into,
+    folder: Annotated[
+        Path, typer.Argument(help="Load reports, each in a *.json; the name is the broker's, if it does not say.")
+    ],
+) -> None:
+    """A directory of load reports as brokers write them; nothing is imported when one cannot be read."""
+    with _importing(url, str(folder)) as importer, _progress("files") as advance:
+        import_reports(importer, folder, advance)
+
+
+@_import.command("csv")
+def csv_series(
+    url: _Into,
+    files: Annotated[list[Path], typer.Argument(help="timestamp,series,value; or timestamp,value, a file per series.")],
+    bundles: Annotated[int, typer.Option(min=1, help="How many bundles to make.")] = 1000,
+    brokers: Annotated[int, typer.Option(min=1, help="How many brokers have them.")] = 10,
+    seed: Annotated[int, typer.Option(min=0, help="Equal seeds, equal bundles.")] = 1,
+    rate: Annotated[float, typer.Option(min=0, help="Messages/s of a bundle, on average.")] = 100.0,
+    message_bytes: Annotated[float, typer.Option(min=0, help="Bytes of a message, on average.")] = 1000.0,
+    for_: Annotated[
+        float | None, typer.Option("--for", min=1, help="Seconds; else as long as the shortest series.")
+    ] = None,
+    fill_gaps: Annotated[
+        int, typer.Option(min=0, help="Repeat the last value up to so often where values are missing.")
+    ] = 0,
+) -> None:
+    """Series of one load each, turned into many bundles by shifting and heavy-tailed scaling."""
+    if brokers > bundles:
+        fail(f"--brokers {brokers}: more than --bundles {bundles}", EXIT_CONFIGURATION)
+    with _failing_well():
+        series = read_series(files, fill_gaps)
+    fleet = SyntheticFleet(bundles, brokers, seed, rate, message_bytes, for_)
+    with _importing(url, f"{len(series)} series, seed {seed}") as importer, _progress("steps") as advance:
+        import_series(importer, series, fleet, advance)
+
+
+@_import.command("pulsar")
+def pulsar(
+    url: _Into,
+    metadata_store_url: Annotated[str, typer.Argument(metavar="STORE", help="Its ZooKeeper, zk:host:port/chroot.")],
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds from one look to the next.")] = 60.0,
+    for_: Annotated[float, typer.Option("--for", min=0, help="Seconds after which it ends; 0: one look.")] = 3600.0,
+    cluster: Annotated[str | None, typer.Option(help="Whose isolation policies and failure domains.")] = None,
+) -> None:
+    """A cluster of Pulsar's, sampled from its ZooKeeper over time, changing nothing there."""
+    with _failing_well():
+        settings = load_settings(Settings, None).model_copy(update={"metadata_store_url": metadata_store_url})
+    try:
+        with _importing(url, metadata_store_url) as importer, _progress("looks") as advance:
+            asyncio.run(_sample(settings, cluster, importer, (every, for_), advance))
+    except StoreError as error:
+        fail(f"metadataStoreUrl {metadata_store_url}: {error}", EXIT_FAILURE)
+
+
+async def _sample(
+    settings: Settings,
+    cluster: str | None,
+    importer: Importer,
+    every_for_s: tuple[float, float],
+    advance: Progress,
+) -> None:
+    """Everything once, as a checkpoint; then each new report, whenever it is looked at."""
+    every_s, for_s = every_for_s
+    store = store_of(settings.metadata_store_url, settings, create_chroot=False)
+    await store.start()
+    try:
+        taken_at_ms = _now_ms()
+        collected = await collect_pulsar(store, taken_at_ms, cluster)
+        # In a thread: that of a large Pulsar takes longer than its session lasts unless the loop renews it.
+        content = await asyncio.to_thread(lambda: encode(collected.finish()))
+        importer.add(taken_at_ms, Event(_CHECKPOINT, "pulsar", content))
+        started_s, looks, known, said = time.monotonic(), 0, dict[str, Any](), set[str]()
+        while True:
+            await _look(store, importer, known, said)
+            looks += 1
+            advance(looks, int(for_s // every_s) + 1)
+            if time.monotonic() + every_s > started_s + for_s:
+                return
+            await asyncio.sleep(every_s - (time.monotonic() - started_s) % every_s)
+    finally:
+        await store.close()
+
+
+async def _look(store: Reader, importer: Importer, known: dict[str, Any], said: set[str]) -> None:
+    """Add the reports that are new; what cannot be read is said once."""
+    at_ms = _now_ms()
+    collected = Collected({"brokers": {}})
+    await collect_brokers(store, collected)
+    faults = list(collected.faults)
+    for name, content in collected.content["brokers"].items():
+        stamp = (content.get("lastUpdate"), content.get("startTimestamp"))
+        if known.get(name) == stamp and stamp[0] is not None:
+            continue
+        known[name] = stamp
+        try:
+            record = decode_local_broker_data(orjson.dumps(content), name)
+            importer.add(at_ms, entry_of(name, record, name, at_ms))
+        except (HistoryFileError, InvalidRecordError) as error:
+            faults.append(str(error))
+    importer.flush()
+    for fault in faults:
+        if fault not in said:
+            said.add(fault)
+            print(f"left out: {fault}", file=sys.stderr)
+
+
+class _Faults:
+    """Files that cannot be used: each is named at once, and the exit code says that there were some."""
+
+    def __init__(self) -> None:
+        self._said: set[str] = set()
+
+    def __call__(self, error: HistoryFileError) -> None:
+        if str(error) not in self._said:
+            self._said.add(str(error))
+            print(f"left out: {error}", file=sys.stderr)
+
+    def end(self) -> None:
+        if self._said:
+            raise SystemExit(EXIT_FAILURE)
+
+
+@contextmanager
+def _failing_well() -> Iterator[None]:
+    configure_logging(json_lines=False, level="error")
+    try:
+        yield
+    except ConfigurationError as error:
+        fail(str(error), EXIT_CONFIGURATION)
+    except StoreError:
+        raise
+    except LoadManagerError as error:
+        fail(str(error), EXIT_FAILURE)
+    except OSError as error:
+        fail(f"{error.filename or 'the history'}: {error.strerror or error}", EXIT_FAILURE)
+
+
+@contextmanager
+def _importing(url: str, source: str) -> Iterator[Importer]:
+    """An import, which is ended also when it is interrupted: what was written until then stays."""
+    with _failing_well():
+        importer = Importer(Directory.of(url), source, _now_ms())
+        try:
+            yield importer
+        except KeyboardInterrupt:
+            print("interrupted: what was written until now stays", file=sys.stderr)
+        importer.finish(_now_ms())
+    done = importer.imported
+    print(f"{done.reports} reports, {done.rows} rows in {done.files} files")
+
+
+def _existing(url: str) -> History:
+    """The history there; a mistyped path is an error, not an empty history."""
+    directory = Directory.of(url)
+    if not directory.exists():
+        raise HistoryError(f"{url}: no such directory")
+    return History(directory)
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Progress]:
+    """A bar on standard error, if that is a terminal; a total of 0 is one that is not known."""
+    console = Console(stderr=True)
+    with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total or None)
+
+
+def _refuse(message: str) -> NoReturn:
+    fail(message, EXIT_CONFIGURATION)
+
+
+def _split(columns: str | None) -> list[str] | None:
+    return None if columns is None else [name.strip() for name in columns.split(",") if name.strip()]
+
+
+def _text(name: str, value: object) -> str:
+    """A cell for people; all of it is in the JSON."""
+    if name == "at_ms" and isinstance(value, int):
+        return show_moment(value)
+    if name in _BOUNDS and isinstance(value, int):
+        return f"0x{value:08x}"
+    if isinstance(value, list):
+        return f"{len(value)}"
+    text = "" if value is None else str(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+
+
+def _print_table(headings: list[str], rows: list[list[Any]]) -> None:
+    """As wide as it gets: whoever has it on a narrow terminal can scroll or cut it."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    console = Console(width=_WIDTH)
+    write_lines(line.rstrip() for line in _lines(console, table))
+
+
+def _lines(console: Console, table: Table) -> list[str]:
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get().splitlines()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

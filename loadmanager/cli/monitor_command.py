@@ -1,0 +1,99 @@
+"""`loadmanager monitor`: the load of every broker, live, from the metadata store."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from loadmanager.cli.broker_monitor.broker_readings import Readings, Update
+from loadmanager.cli.broker_monitor.live_tables import render_live
+from loadmanager.cli.broker_monitor.plain_tables import render_broker, render_cluster, render_json
+from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
+from loadmanager.cli.service_runner import store_of
+from loadmanager.cli.text.output import write_nowhere
+from loadmanager.config import Settings, load_settings
+from loadmanager.errors import ConfigurationError, StoreError
+from loadmanager.util.logging import configure_logging
+
+
+def monitor(
+    metadata_store_url: Annotated[
+        str | None, typer.Option(help="ZooKeeper and chroot, zk:host:port/chroot; else as configured.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file of a node; see config/loadmanager.yaml.")] = None,
+    broker: Annotated[list[str] | None, typer.Option(help="Only this broker (host:port); may be repeated.")] = None,
+    interval: Annotated[float, typer.Option(min=0.1, help="Redraw at least every so many seconds.")] = 60.0,
+    once: Annotated[bool, typer.Option("--once", help="Print everything once and exit.")] = False,  # noqa: FBT002 - a flag
+    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON per update.")] = False,  # noqa: FBT002 - a flag
+) -> None:
+    """Show what every broker reports: on a terminal redrawn in place, else a table for each broker that changed."""
+    configure_logging(json_lines=False, level="error")
+    try:
+        settings = load_settings(Settings, config)
+        if metadata_store_url is not None:
+            settings = settings.model_copy(update={"metadata_store_url": metadata_store_url})
+        asyncio.run(_monitor(settings, broker or [], interval, once=once, as_json=as_json))
+    except ConfigurationError as error:
+        fail(str(error), EXIT_CONFIGURATION)
+    except StoreError as error:
+        fail(f"metadataStoreUrl {settings.metadata_store_url}: {error}", EXIT_FAILURE)
+    except KeyboardInterrupt:
+        return
+    except BrokenPipeError:
+        write_nowhere()
+
+
+async def _monitor(settings: Settings, brokers: list[str], interval_s: float, *, once: bool, as_json: bool) -> None:
+    store = store_of(settings.metadata_store_url, settings, create_chroot=False)
+    await store.start()
+    try:
+        readings = Readings(store, brokers)
+        if once:
+            _print(await readings.read(), as_json=as_json, complete=True)
+        elif as_json or not sys.stdout.isatty():
+            await _stream(readings, interval_s, as_json=as_json)
+        else:
+            await _draw(readings, interval_s)
+    finally:
+        await store.close()
+
+
+async def _stream(readings: Readings, interval_s: float, *, as_json: bool) -> None:
+    """Print what changed whenever it does, and everything at the start and at every interval."""
+    complete_at_s = time.monotonic()
+    async for update in readings.updates(interval_s):
+        complete = time.monotonic() >= complete_at_s
+        if complete:
+            complete_at_s = time.monotonic() + interval_s
+        _print(update, as_json=as_json, complete=complete)
+
+
+async def _draw(readings: Readings, interval_s: float) -> None:
+    with Live(console=Console(), screen=True, auto_refresh=False) as live:
+        async for update in readings.updates(interval_s):
+            live.update(render_live(update, datetime.now(UTC).astimezone()), refresh=True)
+
+
+def _print(update: Update, *, as_json: bool, complete: bool) -> None:
+    if as_json:
+        print(render_json(update, time.time_ns() // 1_000_000).decode(), flush=True)
+        return
+    if update.problem is not None:
+        print(f"not current: {update.problem}", file=sys.stderr, flush=True)
+        return
+    for broker_id in sorted(update.changed - update.readings.keys()):
+        print(f"Broker {broker_id} is gone\n")
+    for broker_id, reading in update.readings.items():
+        if complete or broker_id in update.changed:
+            print(render_broker(reading), end="\n\n")
+    if complete:
+        print(render_cluster(list(update.readings.values())), end="\n\n")
+    sys.stdout.flush()

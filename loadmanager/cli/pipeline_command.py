@@ -1,0 +1,311 @@
+"""`loadmanager pipeline`: what a fleet learns from its own history, on Spark.
+
+Exit codes: 0 done; 1 something failed, named on standard error, and what was written before is intact; 2 wrong usage,
+or a file of scenarios that cannot be used; 130 interrupted. `publish` ends as `loadmanager admin` does.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import yaml
+
+from loadmanager.cli.admin.node_requests import AdminRequest, put
+from loadmanager.cli.admin.request_command import command, group
+from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
+from loadmanager.cli.pipeline_paths import located, require_history, require_room, require_run
+from loadmanager.cli.pipeline_progress import ProgressView
+from loadmanager.cli.text.output import write_lines
+from loadmanager.cli.text.times import read_moment
+from loadmanager.errors import ConfigurationError, LoadManagerError, ScenarioError
+
+if TYPE_CHECKING:
+    from loadmanager.pipeline.job import Job
+    from loadmanager.pipeline.runner import Spark
+    from loadmanager.pipeline.summary import Summary
+    from loadmanager.pipeline.whatif_file import WhatIf
+
+EXIT_INTERRUPTED = 130
+_LEARNED = "/loadbalance/v1/learned"
+
+pipeline = group("What a fleet learns from its own history, on Spark.")
+
+_History = Annotated[str, typer.Argument(metavar="HISTORY", help="A history: a directory, or its URL.")]
+_Out = Annotated[str, typer.Option("--out", metavar="DIR", help="Where tables and the report go: a directory, or URL.")]
+_From = Annotated[str | None, typer.Option("--from", metavar="TIME", help="First moment: ISO 8601, UTC, or ms.")]
+_To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="The moment before which the range ends.")]
+_LeaveOut = Annotated[bool, typer.Option("--leave-out-bad-files", help="Go on without files that cannot be used.")]
+_Master = Annotated[
+    str | None, typer.Option(metavar="URL", help="Of Spark, such as spark://host:7077 or yarn; else all cores here.")
+]
+_Patience = Annotated[float, typer.Option("--master-timeout", min=1, help="Seconds to wait for the master's answer.")]
+_KeepDays = Annotated[int, typer.Option("--keep-days", min=1, help="Days for which windows are kept.")]
+_Conf = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; may be repeated.")
+]
+
+
+@pipeline.command("run")
+def run(
+    history: _History,
+    out: _Out,
+    steps: Annotated[
+        list[str] | None, typer.Option("--step", metavar="NAME", help="Only this step; may be repeated. Else all.")
+    ] = None,
+    from_: _From = None,
+    to: _To = None,
+    scenarios: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What to try; else four strategies on the last day.")
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, help="How many days ahead capacity is planned.")] = 30,
+    headroom: Annotated[float, typer.Option(min=0, max=0.99, help="The part of each broker to keep free.")] = 0.3,
+    anew: Annotated[bool, typer.Option("--anew", help="Make all anew, not only what has changed.")] = False,  # noqa: FBT002 - a flag
+    keep_days: _KeepDays = 365,
+    leave_out: _LeaveOut = False,  # noqa: FBT002 - a flag
+    master: _Master = None,
+    master_timeout: _Patience = 60.0,
+    conf: _Conf = None,
+) -> None:
+    """Ingest, balance, forecast, capacity, advice, what-if and report, over a range of a history."""
+    with _failing_well():
+        _require_pipeline()
+        from loadmanager.pipeline.capacity import Aim  # noqa: PLC0415 - PySpark may not be installed, see above
+        from loadmanager.pipeline.job import Job  # noqa: PLC0415 - as above
+
+        wanted = _known_steps(steps)
+        job = Job(
+            located(history, master),
+            located(out, master),
+            read_moment("--from", from_),
+            read_moment("--to", to),
+            "leave_out" if leave_out else "fail",
+            Aim(days, headroom),
+            None if scenarios is None else _whatif_in(scenarios),
+            anew=anew,
+            keep_days=keep_days,
+        )
+        require_history(history, master)
+        require_room(out, master)
+        with _session(master, conf, master_timeout, job) as spark:
+            summary = _carry_out(spark, job, wanted)
+    _tell(summary)
+
+
+@pipeline.command("whatif")
+def whatif(
+    scenarios: Annotated[Path, typer.Argument(metavar="SCENARIOS", help="A YAML file that says what to try.")],
+    history: _History,
+    out: _Out,
+    from_: _From = None,
+    to: _To = None,
+    leave_out: _LeaveOut = False,  # noqa: FBT002 - a flag
+    master: _Master = None,
+    master_timeout: _Patience = 60.0,
+    conf: _Conf = None,
+) -> None:
+    """Replay a range with other strategies, settings or brokers; the league, and the configuration recommended."""
+    with _failing_well():
+        _require_pipeline()
+        from loadmanager.pipeline.job import Job  # noqa: PLC0415 - PySpark may not be installed, see above
+
+        job = Job(
+            located(history, master),
+            located(out, master),
+            read_moment("--from", from_),
+            read_moment("--to", to),
+            "leave_out" if leave_out else "fail",
+            whatif=_whatif_in(scenarios),
+        )
+        require_history(history, master)
+        require_room(out, master)
+        with _session(master, conf, master_timeout, job) as spark:
+            summary = _carry_out(spark, job, ["whatif"])
+            league = _league_lines(spark, job.out)
+    write_lines(league)
+    _tell(summary)
+
+
+@pipeline.command("report")
+def report(out: _Out, master: _Master = None, master_timeout: _Patience = 60.0, conf: _Conf = None) -> None:
+    """Make the report again from the tables that are there."""
+    with _failing_well():
+        _require_pipeline()
+        from loadmanager.pipeline.steps.report import make_report_again  # noqa: PLC0415 - see above
+
+        require_run(out, master)
+        with _session(master, conf, master_timeout) as spark:
+            page = make_report_again(spark, located(out, master))
+    print(page)
+
+
+@pipeline.command("stream")
+def stream(
+    history: _History,
+    out: _Out,
+    every: Annotated[
+        float | None, typer.Option(min=1, help="Look for new files every so many seconds until SIGTERM; else once.")
+    ] = None,
+    keep_days: _KeepDays = 365,
+    leave_out: _LeaveOut = False,  # noqa: FBT002 - a flag
+    master: _Master = None,
+    master_timeout: _Patience = 60.0,
+    conf: _Conf = None,
+) -> None:
+    """Keep the tables of ingest up with a history that grows."""
+    with _failing_well():
+        _require_pipeline()
+        from loadmanager.pipeline.streaming import HistoryStream  # noqa: PLC0415 - PySpark may not be installed
+
+        require_history(history, master)
+        require_room(out, master)
+        with _session(master, conf, master_timeout) as spark:
+            bad_files: Any = "leave_out" if leave_out else "fail"
+            under_way = HistoryStream(
+                spark, history, out, bad_files=bad_files, keep_days=keep_days, on_batch=_tell_batch
+            )
+            if every is None:
+                under_way.take_in()
+                return
+            told = _stop_signals()
+            under_way.follow(every, lambda: len(told))
+
+
+@command(pipeline, "publish")
+def publish(out: _Out, master: _Master = None, master_timeout: _Patience = 60.0, conf: _Conf = None) -> AdminRequest:
+    """Have the leader take bundles that it has never seen to carry what was learned of their namespace."""
+    with _failing_well():
+        _require_pipeline()
+        from loadmanager.pipeline.delta import Tables  # noqa: PLC0415 - as above
+        from loadmanager.pipeline.publish import learned_from  # noqa: PLC0415 - PySpark may not be installed, see above
+        from loadmanager.pipeline.summary import get_summary  # noqa: PLC0415 - as above
+
+        require_run(out, master)
+        with _session(master, conf, master_timeout) as spark:
+            learned = learned_from(Tables(spark, out), get_summary(spark, out))
+    profiles = sum("profile" in each for each in learned["namespaces"].values())
+    count = len(learned["namespaces"])
+    print(f"run {learned['run']}: loads of {count} namespaces, profiles of {profiles}", file=sys.stderr)
+    return put(_LEARNED, body=learned)
+
+
+def _require_pipeline() -> None:
+    from loadmanager.pipeline.session import require_spark  # noqa: PLC0415 - what it imports may not be installed
+
+    require_spark()
+
+
+@contextmanager
+def _failing_well() -> Iterator[None]:
+    try:
+        yield
+    except LoadManagerError as error:
+        is_usage = isinstance(error, _USAGE) or isinstance(error.__cause__, _USAGE)
+        fail(str(error), EXIT_CONFIGURATION if is_usage else EXIT_FAILURE)
+    except KeyboardInterrupt:
+        fail("interrupted; what was written before is intact", EXIT_INTERRUPTED)
+
+
+_USAGE = (ConfigurationError, ScenarioError)
+
+
+@contextmanager
+def _session(
+    master: str | None, conf: Sequence[str] | None, timeout_s: float, job: Job | None = None
+) -> Iterator[Spark]:
+    from loadmanager.pipeline.session import are_few, spark_session  # noqa: PLC0415 - may not be installed
+
+    settings = {}
+    for text in conf or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            fail(f"--conf {text!r}: expected KEY=VALUE", EXIT_CONFIGURATION)
+        settings[key.strip()] = value.strip()
+    warnings.filterwarnings("ignore", module="pyspark")  # about its own use of pandas
+    for_few = job is not None and are_few(job.history, job.from_ms, job.to_ms)
+    spark = spark_session(master, settings=settings, answer_timeout_s=timeout_s, for_few=for_few)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _whatif_in(path: Path) -> WhatIf:
+    from loadmanager.pipeline.whatif_file import parse_whatif  # noqa: PLC0415 - part of an optional extra
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ScenarioError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ScenarioError(f"{path}: not UTF-8 text") from None
+    except yaml.YAMLError as error:
+        raise ScenarioError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    return parse_whatif(content, str(path))
+
+
+def _known_steps(steps: Sequence[str] | None) -> list[str]:
+    from loadmanager.pipeline.steps import STEPS  # noqa: PLC0415 - PySpark may not be installed
+
+    for name in steps or ():
+        if name not in STEPS:
+            fail(f"--step {name!r}: expected one of {', '.join(STEPS)}", EXIT_CONFIGURATION)
+    return list(steps or STEPS)
+
+
+def _carry_out(spark: Spark, job: Job, steps: Sequence[str]) -> Summary:
+    from loadmanager.pipeline import runner  # noqa: PLC0415 - PySpark may not be installed
+    from loadmanager.pipeline.summary import get_summary  # noqa: PLC0415 - as above
+
+    earlier = dict[str, float]()
+    with suppress(LoadManagerError):  # the first run into it
+        earlier = {done.step: done.seconds for done in get_summary(spark, job.out).steps if done.fault is None}
+    with ProgressView(steps, earlier) as view:
+        return runner.run(spark, job, steps, view)
+
+
+def _league_lines(spark: Spark, out: str) -> list[str]:
+    """The league, a line for each configuration."""
+    from loadmanager.pipeline.delta import Tables  # noqa: PLC0415 - PySpark may not be installed
+
+    rows = Tables(spark, out).read_rows("league").sort_by([("fleet", "ascending"), ("place", "ascending")])
+    return [
+        f"{row['fleet']}  {row['place']}.  {row['configuration']}: {row['time_full']:.1%} of the time above 100 %,"
+        f" {row['time_hot']:.1%} above 85 %, regret {row['regret']:.3f}, {row['moves']:.1f} moves,"
+        f" {row['moved_again']:.1%} of all load again and {row['returns']:.1f} returns an hour"
+        f"{'  (recommended)' if row['recommended'] else ''}"
+        for row in rows.to_pylist()
+    ]
+
+
+def _tell(summary: Summary) -> None:
+    for note in summary.notes:
+        print(note, file=sys.stderr)
+    print(f"{summary.out.rstrip('/')}/{_result_of(summary)}")
+
+
+def _result_of(summary: Summary) -> str:
+    """The file that a reader opens first."""
+    from loadmanager.pipeline.league import NOTHING  # noqa: PLC0415 - PySpark may not be installed
+
+    steps = {done.step for done in summary.steps if done.run == summary.run}
+    is_recommended = "whatif" in steps and not any(NOTHING in note for note in summary.notes)
+    return "report/index.html" if "report" in steps else "recommended.yaml" if is_recommended else "summary.json"
+
+
+def _tell_batch(hours: Sequence[int]) -> None:
+    print(f"made the windows of {len(hours)} hours", file=sys.stderr, flush=True)
+
+
+def _stop_signals() -> list[int]:
+    """Gets the number of each signal that says to stop: the first one once the batch under way is done, two at once."""
+    stopped: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda received, _: stopped.append(received))
+    return stopped

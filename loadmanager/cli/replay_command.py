@@ -1,0 +1,187 @@
+"""`loadmanager replay`: every recorded decision taken again; or what would have happened with other settings.
+
+Exit codes: 0 all decisions are the same, or the question is answered; 1 a difference, or a history that is of no use;
+2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
+from loadmanager.cli.recorded_range import Start, find_start, planner_settings_of, recorded_items
+from loadmanager.cli.service_runner import given_settings
+from loadmanager.cli.text.output import write_lines
+from loadmanager.cli.text.times import read_moment, show_moment
+from loadmanager.cli.whatif_text import Compared, what_if
+from loadmanager.errors import ConfigurationError, HistoryFileError, LoadManagerError, ScenarioError
+from loadmanager.history.files import Directory
+from loadmanager.history.gaps import find_end, last_epoch
+from loadmanager.history.reader import History
+from loadmanager.lab.replay.record_comparison import Difference
+from loadmanager.lab.replay.replayer import Item, Outcome, Replay
+from loadmanager.util.logging import configure_logging
+
+
+def replay(
+    url: Annotated[str, typer.Option("--history", metavar="URL", help="A directory, or the URL of one.")],
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="TIME", help="First moment: ISO 8601 (UTC), or ms since 1970.")
+    ] = None,
+    to: Annotated[str | None, typer.Option("--to", metavar="TIME", help="The moment before which it ends.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="What would have happened with this; may be repeated."),
+    ] = None,
+    strategy: Annotated[
+        str, typer.Option(metavar="NAME", help="What would have happened with this strategy, or NAME+NAME.")
+    ] = "",
+    step_s: Annotated[
+        float | None,
+        typer.Option(
+            "--step",
+            min=1,
+            help="Seconds of a step of the world, for --set and --strategy; else as often as the brokers measured.",
+        ),
+    ] = 60,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,  # noqa: FBT002 - a flag
+) -> None:
+    """Take every recorded decision again and compare; with --set or --strategy simulate what would have happened."""
+    from_ms, to_ms = read_moment("--from", from_), read_moment("--to", to)
+    if from_ms is not None and to_ms is not None and from_ms >= to_ms:
+        fail(f"--to {to}: expected a moment after --from", EXIT_CONFIGURATION)
+    overrides = given_settings(settings or ())
+    configure_logging(json_lines=False, level="error")
+    try:
+        directory = Directory.of(url)
+        if not directory.exists():
+            fail(f"{url}: no such directory", EXIT_FAILURE)
+        history = History(directory)
+        start = find_start(history, from_ms, _named)
+        if overrides or strategy:
+            with _progress("simulated") as advance:
+                compared = what_if(history, start, from_ms, to_ms, overrides, strategy, step_s, advance, _named)
+            write_lines([_json(asdict(compared))] if as_json else _shown(compared))
+            return
+        outcome = _verify(history, start, to_ms)
+    except (ConfigurationError, ScenarioError) as error:
+        fail(str(error), EXIT_CONFIGURATION)
+    except LoadManagerError as error:
+        fail(str(error), EXIT_FAILURE)
+    write_lines([_json(_record(outcome))] if as_json else _told(outcome, start))
+    if not outcome.is_equal:
+        raise SystemExit(EXIT_FAILURE)
+
+
+def _verify(history: History, start: Start, to_ms: int | None) -> Outcome:
+    faults: list[str] = []
+
+    def left_out(error: HistoryFileError) -> None:
+        _named(error)
+        faults.append(str(error))
+
+    under_way = Replay(planner_settings_of)
+    for item in _counted(recorded_items(history, start, to_ms, left_out)):
+        under_way.take(item)
+        if under_way.outcome.difference is not None:
+            break
+    end = find_end(history, last_epoch(history) + 1, 0)
+    outcome = under_way.end(None if end is None or end.ended else (end.epoch, end.since_ms))
+    outcome.is_complete = outcome.is_complete and not faults
+    return outcome
+
+
+def _counted(items: Iterator[Item]) -> Iterator[Item]:
+    """The items, with their number on standard error, if that is a terminal."""
+    console = Console(stderr=True)
+    with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("rows", total=None)
+        for number, item in enumerate(items):
+            if not number % 100:
+                bar.update(task, description=f"{show_moment(item.at_ms)}, {number} rows")
+            yield item
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Any]:
+    console = Console(stderr=True)
+    with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(what, total=1.0)
+        yield lambda done: bar.update(task, completed=done)
+
+
+def _named(error: HistoryFileError) -> None:
+    print(f"left out: {error}", file=sys.stderr)
+
+
+def _told(outcome: Outcome, start: Start) -> list[str]:
+    """What came of it, in sentences."""
+    lines = [f"from the checkpoint of {show_moment(start.at_ms)} (epoch {start.epoch}, sequence {start.sequence})"]
+    lines += [f"note: {note}" for note in outcome.notes]
+    lines += [f"not compared: {count} x {why}" for why, count in sorted(outcome.left_out.items())]
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(outcome.compared.items()))
+    lines.append(f"{outcome.inputs} inputs applied; {sum(outcome.compared.values())} compared: {kinds or 'nothing'}")
+    if outcome.difference is not None:
+        lines.append(_sentence(outcome.difference))
+    elif outcome.is_complete:
+        lines.append("every decision is the same, bit for bit")
+    else:
+        lines.append("no difference in what is there; but rows are missing that nothing says are")
+    return lines
+
+
+def _sentence(found: Difference) -> str:
+    where = f"{show_moment(found.at_ms)}, epoch {found.epoch}, sequence {found.sequence}"
+    subject = f" about {found.subject}" if found.subject else ""
+    what = f"{found.kind}{subject}" + (f", {found.field}" if found.field else "")
+    return f"DIFFERENT at {where}: {what}: recorded {_cut(found.recorded)}, replayed {_cut(found.replayed)}"
+
+
+def _cut(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}..."  # noqa: PLR2004 - a line or two
+
+
+def _record(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "equal": outcome.is_equal,
+        "compared": dict(outcome.compared),
+        "leftOut": dict(outcome.left_out),
+        "inputs": outcome.inputs,
+        "notes": outcome.notes,
+        "difference": None if outcome.difference is None else asdict(outcome.difference),
+    }
+
+
+def _shown(compared: Compared) -> list[str]:
+    table = Table("", "what happened", "world, as recorded", f"world, with {compared.change}", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for label, key, form in (
+        ("imbalance, mean", "imbalance", "{:.3f}"),
+        ("worst broker", "worst_usage", "{:.0%}"),
+        ("moves", "moves", "{:.0f}"),
+        ("moved load, MiB/s", "moved_mib_per_s", "{:.2f}"),
+        ("  again within 2 h", "again_mib_per_s", "{:.2f}"),
+        ("  back within 4 h", "back_mib_per_s", "{:.2f}"),
+    ):
+        table.add_row(label, *(form.format(getattr(each, key)) for each in compared.figures()))
+    lines = [f"{show_moment(compared.from_ms)} to {show_moment(compared.to_ms)}, in steps of {compared.step_s:g} s"]
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(table)
+    return [*lines, *captured.get().splitlines()]
+
+
+def _json(content: Mapping[str, Any]) -> str:
+    return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS, default=str).decode()

@@ -1,0 +1,200 @@
+"""What the long-running commands share: exit codes, a port, a session with ZooKeeper, and how they start and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import orjson
+import structlog
+
+from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
+from loadmanager.cli.zookeeper_access import access_of
+from loadmanager.config import AuditSettings, AuthSettings, SessionSettings, load_settings, zookeeper_parts
+from loadmanager.errors import ConfigurationError, LoadManagerError, StoreError, StoreUnavailableError
+from loadmanager.leader.audit.audit_file import require_writable
+from loadmanager.net.auth.gate import Gate, is_open_to_anyone
+from loadmanager.net.http_client import Caller
+from loadmanager.store.acl_update import Process, refuse_strangers
+from loadmanager.store.pulsar_detection import refuse_pulsar
+from loadmanager.store.zookeeper_acl import Access
+from loadmanager.store.zookeeper_store import ZooKeeperStore
+from loadmanager.util.atomic_write import whole
+from loadmanager.util.logging import configure_logging
+
+if TYPE_CHECKING:
+    from loadmanager.config import AgentSettings, BesideSettings, Settings
+
+log = structlog.get_logger(__name__)
+
+S = TypeVar("S", bound=SessionSettings)
+_Answer = TypeVar("_Answer")
+
+ANSWER_S = 0.5
+"""How long requests under way may take once the process is told to stop."""
+
+GRACE_S = 5.0
+"""How long everything else may take then."""
+
+_TRY_AGAIN_S = 0.5
+_SWITCH_INTERVAL_S = 0.0005
+_GARBAGE_THRESHOLDS = (2_000, 20, 20)
+
+
+def given_settings(texts: Iterable[str]) -> dict[str, str]:
+    """What `--set KEY=VALUE` says, by key; the process ends when it does not say so."""
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            fail(f"--set {text!r}: expected KEY=VALUE", EXIT_CONFIGURATION)
+        found[key.strip()] = value.strip()
+    return found
+
+
+class Closed(Protocol):
+    """What can be given back."""
+
+    def close(self) -> None: ...
+
+
+def start_up(model: type[S], config: Path | None, overrides: Mapping[str, Any] | None = None, *, json_lines: bool) -> S:
+    """What every service does first: logging, settings (the process ends when they cannot be used), the event loop."""
+    configure_logging(json_lines=json_lines)
+    try:
+        settings = load_settings(model, config, overrides)
+        if isinstance(settings, AuthSettings):
+            Gate(settings)  # refuses keys that cannot be used, before anything else is begun
+            Caller.of(settings)  # and so does this a token
+    except ConfigurationError as error:
+        fail(str(error), EXIT_CONFIGURATION)
+    install_fast_loop()
+    return settings
+
+
+def check_audit_log(settings: AuditSettings) -> None:
+    """End the process when the log of the audit cannot be written."""
+    try:
+        require_writable(settings.audit_log_file)
+    except ConfigurationError as error:
+        fail(str(error), EXIT_CONFIGURATION)
+
+
+def warn_if_open(settings: AuthSettings, address: str) -> None:
+    """Say it, once it serves at the address, when whoever reaches that may give commands."""
+    if is_open_to_anyone(settings, address):
+        log.warning(
+            "open_to_anyone",
+            bindAddress=address,
+            consequence="whoever reaches the port may move bundles and change settings",
+            remedy="authenticationEnabled: true, with tokenSecretKey or tokenPublicKey; see docs/security.md",
+        )
+
+
+def store_of(
+    url: str, settings: SessionSettings, *, create_chroot: bool = True, access: Access | None = None
+) -> ZooKeeperStore:
+    """The store at `url`, not started, by default with the `access` that the settings say.
+
+    Raises `ConfigurationError` for what cannot be used.
+    """
+    hosts, chroot = zookeeper_parts(url)
+    return ZooKeeperStore(
+        hosts,
+        session_timeout_s=settings.session_timeout_s,
+        chroot=chroot,
+        connect_timeout_s=settings.metadata_store_connect_timeout_millis / 1000,
+        create_chroot=create_chroot,
+        access=access or access_of(settings),
+    )
+
+
+async def open_store(
+    key: str, url: str, settings: SessionSettings, listener: Closed, process: Process = Process.NODE
+) -> ZooKeeperStore:
+    """A session with a ZooKeeper of ours; without one the process gives the port back and ends, naming the `key`."""
+    try:
+        store = store_of(url, settings)
+        await store.start()
+        try:
+            await patiently(lambda: refuse_pulsar(store))
+            await patiently(lambda: refuse_strangers(store, process=process))
+        except LoadManagerError:
+            await store.close()
+            raise
+    except (ConfigurationError, StoreError) as error:
+        listener.close()
+        code = EXIT_CONFIGURATION if isinstance(error, ConfigurationError) else EXIT_FAILURE
+        fail(f"{key} {url}: {error}", code)
+    return store
+
+
+async def patiently(ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
+    """What the store says, however long it takes to say it."""
+    while True:
+        try:
+            return await ask()
+        except StoreUnavailableError:
+            await asyncio.sleep(_TRY_AGAIN_S)
+
+
+def ready(
+    event: str,
+    settings: Settings | AgentSettings | BesideSettings,
+    ready_file: Path | None,
+    where: Mapping[str, str],
+    **said: object,
+) -> asyncio.Event:
+    """Say that the process serves, in the log and in the file, which says `where`. What is given back is set on SIGTERM
+    or SIGINT: whoever has heard that it serves can end it in order.
+    """
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    log.info(event, url=where["url"], **said)
+    warn_if_open(settings, settings.bind_address)
+    if ready_file is not None:
+        write_ready_file(ready_file, where)
+    return stop
+
+
+async def until_told_to_stop(stop: asyncio.Event, failure: asyncio.Future[None]) -> None:
+    """Return once told to `stop`; the process ends with the `failure` of a task that must not end."""
+    failure.add_done_callback(lambda _: stop.set())
+    await stop.wait()
+    if failure.done():
+        fail(f"the node cannot go on: {failure.exception()}", EXIT_FAILURE)
+
+
+def install_fast_loop() -> None:
+    """Use uvloop where it is installed (extra `fast`)."""
+    try:
+        import uvloop  # noqa: PLC0415 - optional
+    except ImportError:
+        return
+    uvloop.install()
+
+
+def keep_pauses_short() -> None:
+    """Tune a process that has read the cluster and goes on to serve beside worker threads.
+
+    What was read lives as long as the process: the garbage collector need not look at it again, which takes 0.2 s for
+    100,000 bundles. What comes later is looked at more seldom than by default, which takes a fifth of all time when
+    every bundle changes its owner. A thread that plans hands the interpreter back after 0.5 ms instead of 5.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*_GARBAGE_THRESHOLDS)
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+
+
+def write_ready_file(path: Path, where: Mapping[str, str]) -> None:
+    """Tell whoever started this process where it answers; the file appears whole or not at all."""
+    with whole(path) as partial:
+        partial.write_bytes(orjson.dumps({**where, "pid": os.getpid()}))

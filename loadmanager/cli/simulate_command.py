@@ -1,0 +1,294 @@
+"""`loadmanager simulate`: a fleet in virtual time, balanced by one strategy or by several side by side.
+
+Exit codes: 0 every bound held; 1 some did not; 2 input that cannot be used.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Annotated
+
+import orjson
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
+from loadmanager.cli.scenario_files import load_scenario, packaged_scenarios, recorded_for
+from loadmanager.cli.service_runner import given_settings
+from loadmanager.cli.text.line_plot import plot
+from loadmanager.cli.text.output import rendered, write_lines
+from loadmanager.core.planning.certificate.plan_certificate import Figures, sums_of
+from loadmanager.errors import LoadManagerError
+from loadmanager.lab.simulate import world
+from loadmanager.lab.simulate.scenario import Scenario
+from loadmanager.lab.simulate.scenario_checks import mean_imbalance, own_moves
+from loadmanager.lab.simulate.scenario_run import SIDE_BY_SIDE, Run, run, settings_for
+from loadmanager.lab.simulate.world_builder import RecordedSeries
+
+_ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class _ScenarioCase:
+    """A scenario to run, with what it takes."""
+
+    scenario: Scenario
+    recorded: list[RecordedSeries]
+    strategies: tuple[str, ...]
+
+
+def simulate(
+    scenarios: Annotated[
+        list[str] | None, typer.Argument(metavar="SCENARIO...", help="Files, or names as --list shows them.")
+    ] = None,
+    strategies: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--strategy",
+            metavar="NAME",
+            help="Run it with this strategy of shedding or of placement, or one and the other: NAME+NAME; may be"
+            " repeated. all: each strategy of shedding.",
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting that wins over the scenario's; may be repeated."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Where chance begins, instead of the scenario's.")] = None,
+    traces: Annotated[
+        list[str] | None,
+        typer.Option("--traces", metavar="PATH", help="Recorded series for the scenario's traces; may be repeated."),
+    ] = None,
+    fill_gaps: Annotated[
+        int,
+        typer.Option(min=0, metavar="N", help="In recorded series repeat the last value where up to N are missing."),
+    ] = 0,
+    as_list: Annotated[bool, typer.Option("--list", help="Show the scenarios that come with it.")] = False,  # noqa: FBT002 - a flag
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each run.")] = False,  # noqa: FBT002 - a flag
+    certify: Annotated[bool, typer.Option("--certify", help="Say how near its rounds come to the best.")] = False,  # noqa: FBT002 - a flag
+    with_plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw the curves over time.")] = True,  # noqa: FBT002 - a flag
+) -> None:
+    """Run scenarios in virtual time, and say which of their bounds hold. Nothing real is touched."""
+    if as_list:
+        _show_list(as_json=as_json)
+        return
+    if not scenarios:
+        fail("expected a scenario, a file or a name; --list shows the names", EXIT_CONFIGURATION)
+    overrides = given_settings(settings or ())
+    try:
+        cases = [_case(name, strategies or (), seed, traces or (), fill_gaps) for name in scenarios]
+        held = _run_all(cases, overrides, as_json=as_json, with_plot=with_plot, certify=certify)
+    except LoadManagerError as error:
+        fail(str(error), EXIT_CONFIGURATION)
+    if not held:
+        raise SystemExit(EXIT_FAILURE)
+
+
+def _case(
+    name: str, strategies: Sequence[str], seed: int | None, traces: Sequence[str], fill_gaps: int
+) -> _ScenarioCase:
+    scenario, directory = load_scenario(name)
+    if seed is not None:
+        scenario = scenario.model_copy(update={"seed": seed})
+    asked = [each for given in strategies for each in (SIDE_BY_SIDE if given == _ALL else (given,))]
+    return _ScenarioCase(
+        scenario, recorded_for(scenario, directory, traces, fill_gaps), tuple(asked) or scenario.strategies or ("",)
+    )
+
+
+def _run_all(
+    cases: Sequence[_ScenarioCase], overrides: dict[str, str], *, as_json: bool, with_plot: bool, certify: bool
+) -> bool:
+    """Run and show them; whether all bounds hold."""
+    for case in cases:
+        for strategy in case.strategies:  # all is checked before the first one runs
+            settings_for(case.scenario, strategy, overrides)
+    held = True
+    for case in cases:
+        runs = [_run(case, strategy, overrides, quiet=as_json, certify=certify) for strategy in case.strategies]
+        held = held and all(each.held for each in runs)
+        write_lines(map(_json, [case.scenario] * len(runs), runs) if as_json else _shown(case, runs, with_plot))
+    return held
+
+
+def _run(case: _ScenarioCase, strategy: str, overrides: dict[str, str], *, quiet: bool, certify: bool) -> Run:
+    label = f"{case.scenario.name} {strategy}".strip()
+    with _progress(label, quiet=quiet or not sys.stderr.isatty()) as advance:
+        return run(case.scenario, strategy, overrides, recorded=case.recorded, observe=advance, certify=certify)
+
+
+@contextmanager
+def _progress(label: str, *, quiet: bool) -> Iterator[_Advance]:
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %  imbalance {task.fields[imbalance]:.2f}  moves {task.fields[moves]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=quiet,
+    )
+    with bar:
+        yield _Advance(bar, bar.add_task(label, total=1.0, imbalance=1.0, moves=0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Advance:
+    """Shows how far a world is."""
+
+    bar: Progress
+    task: TaskID
+
+    def __call__(self, progress: world.Progress) -> None:
+        done = progress.t_s / progress.duration_s
+        self.bar.update(self.task, completed=done, imbalance=progress.imbalance, moves=progress.moves)
+
+
+def _show_list(*, as_json: bool) -> None:
+    known = packaged_scenarios()
+    if as_json:
+        write_lines(
+            orjson.dumps({"name": name, "pathology": each.pathology, "about": each.about}).decode()
+            for name, each in known.items()
+        )
+        return
+    table = Table("Scenario", "Class of trouble", "What it is", box=None, pad_edge=False)
+    for name, each in known.items():
+        table.add_row(Text(name, no_wrap=True), Text(each.pathology), Text(each.about))
+    write_lines(rendered(table))
+
+
+def _shown(case: _ScenarioCase, runs: Sequence[Run], with_plot: bool) -> list[str]:  # noqa: FBT001 - as it was asked for
+    scenario = case.scenario
+    lines = rendered(Text(f"{scenario.name}: {scenario.about}"), "", _figures(runs), "", _checks(runs))
+    lines += [line for each in runs if each.certified for line in ("", f"{_name(each)}: {_certified(each.certified)}")]
+    if with_plot:
+        console = Console()
+        for each in runs:
+            lines += ["", *_curves(each, console.width)]
+    return [*lines, ""]
+
+
+def _figures(runs: Sequence[Run]) -> Table:
+    """The strategies side by side."""
+    headings = (
+        "Strategy",
+        "Bounds",
+        "Imbalance mean",
+        "max",
+        "Worst broker",
+        "Moves",
+        "Moved load",
+        "Again",
+        "Returns",
+        "Thrash",
+        "Unowned",
+    )
+    table = Table(box=None, pad_edge=False)
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if number <= 1 else "right", overflow="fold")
+    for each in runs:
+        result, held = each.result, sum(check.held for check in each.checks)
+        table.add_row(
+            Text(_name(each)),
+            Text("held" if each.held else f"{held} of {len(each.checks)} held", style="green" if each.held else "red"),
+            f"{mean_imbalance(result):.2f}",
+            f"{_highest(result.series.imbalance.tolist()):.2f}",
+            f"{100 * result.worst_usage:.0f} %",
+            str(len(own_moves(result))),
+            f"{100 * result.moved_share:.0f} %",
+            f"{100 * result.moved_again:.0f} %",
+            str(result.returns),
+            f"{100 * result.thrash:.0f} %",
+            f"{result.unowned_bundle_s:.0f} s",
+        )
+    return table
+
+
+def _checks(runs: Sequence[Run]) -> Table:
+    """Every bound; of several strategies those that did not hold."""
+    table = Table("", "Bound", "What was measured", box=None, pad_edge=False)
+    for each in runs:
+        if len(runs) > 1 and not each.held:
+            table.add_row("", "", Text(_name(each), style="bold"))
+        for check in each.checks:
+            if len(runs) == 1 or not check.held:
+                mark = Text("held", style="green") if check.held else Text("NOT", style="red")
+                table.add_row(mark, Text(check.key), Text(check.sentence))
+    return table
+
+
+def _certified(rounds: Sequence[Figures]) -> str:
+    """Over all rounds that moved something."""
+    sums = sums_of(rounds)
+    moved, least = 100 * sums["loadMoved"], 100 * sums["leastLoad"]
+    return (
+        f"{len(rounds)} rounds moved something and left heat at {sums['gapMean']:.3f} times what no assignment is"
+        f" below, {sums['gapInBudgetMean']:.3f} times what none is below that moves no more; they moved {moved:.1f} %"
+        f" of all load, where {least:.1f} % had to move for their heats"
+    )
+
+
+def _curves(each: Run, width: int) -> list[str]:
+    """What happened over time."""
+    series = each.result.series
+    curves = (
+        ("imbalance (busiest broker / level)", series.imbalance),
+        ("worst broker (% of its capacity)", 100 * series.worst_usage),
+        ("moves", series.moves.astype(float)),
+    )
+    return [
+        line
+        for title, values in curves
+        for line in plot(f"{_name(each)}: {title}", values.tolist(), each.result.duration_s, width)
+    ]
+
+
+def _name(each: Run) -> str:
+    return each.strategy or "as configured"
+
+
+def _json(scenario: Scenario, each: Run) -> str:
+    result = each.result
+    return orjson.dumps(
+        {
+            "scenario": scenario.name,
+            "strategy": each.strategy,
+            "held": each.held,
+            "checks": [
+                {name: getattr(check, name) for name in ("key", "held", "measured", "bound", "sentence")}
+                for check in each.checks
+            ],
+            "figures": {
+                "imbalanceMean": mean_imbalance(result),
+                "imbalanceMax": _highest(result.series.imbalance.tolist()),
+                "worstUsage": result.worst_usage,
+                "moves": len(own_moves(result)),
+                "movedShare": result.moved_share,
+                "movedAgain": result.moved_again,
+                "returns": result.returns,
+                "thrash": result.thrash,
+                "splits": len(result.splits),
+                "placements": result.placements,
+                "rounds": result.rounds,
+                "unownedBundleS": result.unowned_bundle_s,
+                "clientsDisturbed": result.clients_disturbed,
+                "reconnections": result.reconnections,
+            },
+            "certified": sums_of(each.certified) if each.certified else None,
+            "seed": result.seed,
+            "digest": result.digest(),
+            "series": {column.name: getattr(result.series, column.name) for column in fields(result.series)},
+        },
+        option=orjson.OPT_SERIALIZE_NUMPY,
+    ).decode()
+
+
+def _highest(values: Sequence[float]) -> float:
+    return max((each for each in values if each == each), default=1.0)  # noqa: PLR0124 - what is not a number

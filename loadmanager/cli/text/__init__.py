@@ -1,0 +1,1 @@
+"""Numbers, times, tables and lines of text for people."""

@@ -1,0 +1,72 @@
+"""Who a process is to a ZooKeeper, and over which TLS it speaks, by its settings."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from loadmanager.config import SessionSettings
+from loadmanager.errors import ConfigurationError
+from loadmanager.net.tls_contexts import RenewedTls, TlsKeys, TlsOptions
+from loadmanager.store.zookeeper_acl import Access, Acls, identities_of, read_credentials
+
+if TYPE_CHECKING:  # a node's settings, and agents do without what they need
+    from loadmanager.config import BesideSettings
+
+_KEYS = TlsKeys(
+    *map(
+        SessionSettings.key,
+        (
+            "metadata_store_tls_trust_certs_file_path",
+            "metadata_store_tls_certificate_file_path",
+            "metadata_store_tls_key_file_path",
+        ),
+    )
+)
+
+
+def access_of(settings: SessionSettings) -> Access:
+    """To the store of our own; `ConfigurationError` names the key, and the file, of what cannot be used."""
+    key = settings.key("metadata_store_credentials")
+    ours = read_credentials(key, settings.metadata_store_credentials, settings.metadata_store_auth_scheme)
+    _check_sasl(settings.key("metadata_store_auth_scheme"), settings.metadata_store_auth_scheme)
+    nodes = identities_of(settings.key("metadata_store_node_ids"), settings.metadata_store_node_ids)
+    agents = identities_of(settings.key("metadata_store_agent_ids"), settings.metadata_store_agent_ids)
+    nodes = nodes or ((ours.identity,) if ours else ())
+    if agents and not nodes:
+        raise ConfigurationError(
+            f"{settings.key('metadata_store_agent_ids')}: without {key} or {settings.key('metadata_store_node_ids')}"
+            " nobody could write"
+        )
+    acls = Acls(nodes, agents) if settings.metadata_store_acl == "secure" else Acls()
+    return Access(ours, _tls(settings, enabled=settings.metadata_store_tls_enabled), acls)
+
+
+def access_to_pulsar(settings: BesideSettings) -> Access:
+    """To the brokers' ZooKeeper, where nothing is written."""
+    scheme = settings.pulsar_metadata_store_auth_scheme
+    _check_sasl(settings.key("pulsar_metadata_store_auth_scheme"), scheme)
+    key = settings.key("pulsar_metadata_store_credentials")
+    theirs = read_credentials(key, settings.pulsar_metadata_store_credentials, scheme)
+    return Access(theirs, _tls(settings, enabled=settings.pulsar_metadata_store_tls_enabled), key=key)
+
+
+def _check_sasl(key: str, scheme: str) -> None:
+    if scheme == "sasl" and find_spec("puresasl") is None:
+        raise ConfigurationError(f"{key} sasl: needs the package pure-sasl: install loadmanager[sasl]")
+
+
+def _tls(settings: SessionSettings, *, enabled: bool) -> Callable[[], ssl.SSLContext] | None:
+    if not enabled:
+        return None
+    options = TlsOptions(
+        trust_certs=settings.metadata_store_tls_trust_certs_file_path,
+        certificate=settings.metadata_store_tls_certificate_file_path,
+        key=settings.metadata_store_tls_key_file_path,
+        allow_insecure=settings.metadata_store_tls_allow_insecure_connection,
+        hostname_verification=settings.metadata_store_tls_hostname_verification_enable,
+        keys=_KEYS,
+    )
+    return RenewedTls(options).context

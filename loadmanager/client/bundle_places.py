@@ -1,0 +1,144 @@
+"""The bundles of a namespace as they were pushed, and where the topics of each are served."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from loadmanager.client.owner import Owner
+from loadmanager.client.push_events import News, Pushed
+from loadmanager.core.domain.bundles import NamespaceBundles
+from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.names import HASH_SPACE_END, BundleRange, InvalidNameError
+
+_ENDED = Pushed(BundleRange(0, HASH_SPACE_END))
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """Where the topics of one bundle are served. They all hold the same one, so a move is one assignment.
+
+    A topic of a namespace that is not followed has one of its own: nothing is pushed to it, and it is always asked for.
+    """
+
+    pushed: Pushed | None = None
+    owner: Owner | None = None
+    """What is answered without asking anybody."""
+    known: Owner | None = None
+    """Who was the owner last: all there is to go by when no node can be asked."""
+    known_until_s: float = math.inf
+    was_named: bool = True
+    """Since it was refused last. Many topics have one place, and all of them are refused: that counts once."""
+    refusals: int = 0
+    """In a row, by who is known, each time that it was named."""
+
+    @property
+    def is_moving(self) -> bool:
+        return self.pushed is not None and self.pushed.is_moving
+
+    @property
+    def named(self) -> Owner | None:
+        """Whose refusal counts: whom we send topics to, or else who was the owner last."""
+        return self.owner or self.known
+
+    def settle(self, owner: Owner | None) -> None:
+        """It was pushed who owns it, or is about to; None: nobody."""
+        self.owner = owner
+        self.known = self.known if self.is_moving else owner or self.known
+        self.was_named, self.refusals = True, 0
+
+    def end(self) -> None:
+        """The bundle is no more, or nothing is known of it: its topics are to be looked for elsewhere."""
+        self.pushed, self.owner, self.known = _ENDED, None, None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PushedBundles:
+    """A namespace of one shape. Owners change in their places."""
+
+    shape: NamespaceBundles
+    places: tuple[Place, ...]
+    brokers: dict[str, Owner | None]
+    """All that are named as owner or destination, and some that were."""
+
+    @classmethod
+    def of(cls, function: HashFunction, places: Iterable[Place], brokers: dict[str, Owner | None]) -> PushedBundles:
+        """Raises `InvalidNameError` unless each hash has one place."""
+        ascending = tuple(sorted(places, key=lambda place: _pushed(place).range))
+        boundaries = [0]
+        for each in map(_pushed, ascending):
+            if each.range.lower != boundaries[-1]:
+                raise InvalidNameError(f"bundle {each.range}: the one before ends at 0x{boundaries[-1]:08x}")
+            boundaries.append(each.range.upper)
+        return cls(NamespaceBundles(tuple(boundaries), function), ascending, brokers)
+
+    @classmethod
+    def of_snapshot(cls, news: News, function: HashFunction) -> PushedBundles:
+        """Raises as `of` does."""
+        brokers = dict(news.brokers)
+        return cls.of(function, _places(news.bundles, brokers), brokers)
+
+    def take(self, news: News) -> PushedBundles:
+        """As it is with a change: this, or another one where not all bundles go on. Raises as `of` does."""
+        self._take_brokers(news.brokers)
+        places = [self._place_of(each) for each in news.bundles]
+        if any(place is None for place in places):
+            return self._reshaped(news.bundles)
+        for place, pushed in zip(places, news.bundles, strict=True):
+            assert place is not None, "looked at above"
+            place.pushed = pushed
+            place.settle(_owner_of(pushed, self.brokers))
+        return self
+
+    def is_older_than(self, other: PushedBundles) -> bool:
+        """Whether a bundle has a higher version there. At each hash versions only grow."""
+        return any(
+            _pushed(other.place_of_hash(_pushed(place).range.lower)).version > _pushed(place).version
+            for place in self.places
+        )
+
+    def place_of_hash(self, value: int) -> Place:
+        return self.places[self.shape.index_of_hash(value)]
+
+    def _place_of(self, pushed: Pushed) -> Place | None:
+        """The place that goes on with it; None for a bundle that was none, or that goes back in time."""
+        index = self.shape.find_index(pushed.range)
+        if index is None or _pushed(self.places[index]).version > pushed.version:
+            return None
+        return self.places[index]
+
+    def _take_brokers(self, brokers: Mapping[str, Owner | None]) -> None:
+        altered = {name for name, owner in brokers.items() if self.brokers.get(name, owner) != owner}
+        self.brokers.update(brokers)
+        for place in self.places if altered else ():
+            if not altered.isdisjoint((_pushed(place).owner, _pushed(place).destination)):
+                place.settle(_owner_of(_pushed(place), self.brokers))
+        if len(self.brokers) > 2 * len(self.places) + len(brokers):
+            named = {name for place in self.places for name in (_pushed(place).owner, _pushed(place).destination)}
+            for name in self.brokers.keys() - named - brokers.keys():
+                del self.brokers[name]
+
+    def _reshaped(self, bundles: Iterable[Pushed]) -> PushedBundles:
+        replaced: set[int] = set()
+        for each in bundles:
+            first, last = (self.shape.index_of_hash(value) for value in (each.range.lower, each.range.upper - 1))
+            replaced.update(range(first, last + 1))
+        kept = [place for index, place in enumerate(self.places) if index not in replaced]
+        return PushedBundles.of(self.shape.hash_function, [*kept, *_places(bundles, self.brokers)], self.brokers)
+
+
+def _places(bundles: Iterable[Pushed], brokers: Mapping[str, Owner | None]) -> list[Place]:
+    owners = ((pushed, _owner_of(pushed, brokers)) for pushed in bundles)
+    return [Place(pushed, owner, owner) for pushed, owner in owners]
+
+
+def _owner_of(pushed: Pushed, brokers: Mapping[str, Owner | None]) -> Owner | None:
+    """Who owns it, or is about to: a broker that was told so keeps whoever comes until then."""
+    name = pushed.owner if pushed.is_owned else pushed.destination if pushed.is_moving else None
+    return None if name is None else brokers.get(name)
+
+
+def _pushed(place: Place) -> Pushed:
+    assert place.pushed is not None, "the place of a bundle has what was pushed of it"
+    return place.pushed

@@ -1,0 +1,209 @@
+"""Follows namespaces at one node after the other, and tells the map what is pushed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from loadmanager.client.backoff import pause_s
+from loadmanager.client.node_client import (
+    PROTOCOL,
+    WATCH_PATH,
+    BusyError,
+    NodeFailedError,
+    Nodes,
+    NoWatchError,
+    unavailable,
+)
+from loadmanager.client.owner_map import OwnerMap
+from loadmanager.client.push_events import EventReader, StreamEvent, parse_object
+from loadmanager.errors import ForbiddenError, InvalidRecordError, LoadManagerError, UnauthenticatedError
+
+log = logging.getLogger(__name__)
+
+MOST_NAMESPACES = 64
+MOST_CHARACTERS = 3_000
+"""Of one stream, and of their names together: they have to fit into the head of a request."""
+PAUSES_S = (1.0, 30.0)
+"""Before a stream that has ended, or a round of nodes that failed, is followed by another: up to so long at first, and
+at last.
+"""
+WITHOUT_WATCH_S = (30.0, 60.0)
+"""So long topics are looked up one by one where no node pushes, until it is looked again whether one does."""
+_LASTED_S = 10.0
+"""A stream that lasted so long was none of a node that fails again and again."""
+
+
+class Watch:
+    """One stream. `on_news` is called after each change of the map, and when there is trouble."""
+
+    def __init__(self, owners: OwnerMap, nodes: Nodes, on_news: Callable[[], None], chance: random.Random) -> None:
+        self.namespaces: dict[str, None] = {}
+        self.trouble: LoadManagerError | None = None
+        """Why nothing is pushed at the moment; None while it is, and until all nodes were asked."""
+        self.is_answered = False
+        """Whether nodes are there all the same, and can be asked."""
+        self._owners = owners
+        self._nodes = nodes
+        self._on_news = on_news
+        self._chance = chance
+        self._failures = 0
+        """Streams that ended soon, and rounds of nodes that failed, in a row."""
+        self._urls = list(nodes.urls)
+        self._is_live = False
+        self._task: asyncio.Task[None] | None = None
+
+    def follow(self, namespace: str) -> None:
+        """This one, too: the stream begins anew, from where each of the others is."""
+        self.namespaces[namespace] = None
+        self.cancel()
+        self.trouble = None
+        self._task = asyncio.create_task(self._run(), name="watch of owners")
+
+    def has_room_for(self, namespace: str) -> bool:
+        characters = sum(map(len, self.namespaces)) + len(namespace)
+        return len(self.namespaces) < MOST_NAMESPACES and characters <= MOST_CHARACTERS
+
+    def forget(self, namespace: str) -> None:
+        """Nobody wants to know of it. A stream that there is still has it."""
+        del self.namespaces[namespace]
+        self._owners.forget(namespace)
+
+    def cancel(self) -> asyncio.Task[None] | None:
+        """The task that is about to end, if there is one."""
+        if self._task is not None:
+            self._task.cancel()
+        return self._task
+
+    async def _run(self) -> None:
+        while self.namespaces:
+            wait_s = await self._follow_any()
+            await asyncio.sleep(wait_s)
+
+    async def _follow_any(self) -> float:
+        """Follow the first node that pushes, until it ends; after which pause to look for another."""
+        failures: list[LoadManagerError] = []
+        for url in list(self._urls):
+            self._is_live, began_s = False, _now_s()
+            try:
+                await self._follow(url)
+            except (ForbiddenError, UnauthenticatedError, NodeFailedError) as error:
+                failures.append(error)
+            self._urls.append(self._urls.pop(0))
+            if self._is_live:
+                log.info("%s pushes no more: %s", url, failures[-1] if failures else "the stream has ended")
+                self._ended(failures)
+                if _now_s() - began_s > _LASTED_S:
+                    self._failures = 0
+                return self._pause_s()
+        return self._give_up(failures)
+
+    def _ended(self, failures: list[LoadManagerError]) -> None:
+        """What makes no sense is not waited for; anything else another node is about to push."""
+        if failures and isinstance(failures[-1], NoWatchError):
+            self.trouble, self.is_answered = failures[-1], True
+            self._on_news()
+
+    def _give_up(self, failures: list[LoadManagerError]) -> float:
+        """All nodes have failed. Where one is there that knows of no watch, topics are looked up one by one."""
+        said = [str(each) for each in failures]
+        refusal = next((each for each in failures if not isinstance(each, NodeFailedError)), None)
+        is_unknown = refusal is None and any(isinstance(each, NoWatchError) for each in failures)
+        self.is_answered = refusal is None and any(isinstance(each, NoWatchError | BusyError) for each in failures)
+        trouble = refusal or unavailable(said)
+        if self.trouble is None or str(trouble) != str(self.trouble):
+            then = "topics are looked up one by one" if is_unknown else "what is known counts"
+            log.warning("nobody pushes who owns what, and %s: %s", then, "; ".join(said))
+        self.trouble = trouble
+        for name in self.namespaces if is_unknown else ():
+            self._owners.forget(name)
+        self._on_news()
+        return self._chance.uniform(*WITHOUT_WATCH_S) if is_unknown else self._pause_s()
+
+    def _pause_s(self) -> float:
+        """Any part of what is meant, so that those whom one node has left come spread over the whole of it."""
+        self._failures += 1
+        return pause_s(self._chance, self._failures, *PAUSES_S, at_least=0.0)
+
+    async def _follow(self, url: str) -> None:
+        names = list(self.namespaces)
+        for name in names:
+            self._owners.follow(name, _now_s())
+        reader = EventReader()
+        async with self._nodes.watching(url, names, self._owners.marks(names)) as stream:
+            async for chunk in stream.iter_any():
+                self._owners.heard(names, _now_s())
+                try:
+                    for event in reader.feed(chunk):
+                        self._take(event, url)
+                except InvalidRecordError as error:
+                    self._owners.begin_anew(names)
+                    raise NoWatchError(f"{url}: {error}") from None
+
+    def _take(self, event: StreamEvent, url: str) -> None:
+        if event.name == "hello":
+            protocol = parse_object(event.data, "hello").get("protocol")
+            if protocol != PROTOCOL:
+                raise InvalidRecordError(f"{WATCH_PATH} speaks protocol {protocol!r}, and this client {PROTOCOL}")
+            log.info("%s pushes who owns what", url)
+            self._is_live, self.trouble = True, None
+        self._owners.take(event, _now_s())
+        self._on_news()
+
+
+class Watches:
+    """As many streams as it takes. `close` ends them."""
+
+    def __init__(self, owners: OwnerMap, nodes: Nodes, chance: random.Random) -> None:
+        self.news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done, and replaced, when something was pushed, or is not going to be."""
+        self._owners = owners
+        self._nodes = nodes
+        self._chance = chance
+        self._all: list[Watch] = []
+        self._of: dict[str, Watch] = {}
+
+    def has(self, namespace: str) -> bool:
+        return namespace in self._of
+
+    def follow(self, namespace: str) -> None:
+        if namespace in self._of:
+            return
+        watch = next((each for each in self._all if each.has_room_for(namespace)), None)
+        if watch is None:
+            watch = Watch(self._owners, self._nodes, self._tell, self._chance)
+            self._all.append(watch)
+        self._of[namespace] = watch
+        watch.follow(namespace)
+
+    def forget(self, namespace: str) -> None:
+        watch = self._of.pop(namespace, None)
+        if watch is not None:
+            watch.forget(namespace)
+
+    def expects(self, namespace: str) -> bool:
+        """Whether a node is about to push what there is of it."""
+        watch = self._of.get(namespace)
+        return watch is not None and watch.trouble is None and not self._owners.is_settled(namespace)
+
+    async def begun(self) -> None:
+        """Returns once all namespaces were pushed, or are not going to be; raises what is in the way of both."""
+        while any(self.expects(name) for name in self._of):
+            await asyncio.wait({self.news})
+        for watch in self._all:
+            if watch.trouble is not None and not watch.is_answered:
+                raise watch.trouble
+
+    async def close(self) -> None:
+        tasks = [task for each in self._all if (task := each.cancel()) is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _tell(self) -> None:
+        self.news.set_result(None)
+        self.news = asyncio.get_running_loop().create_future()
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

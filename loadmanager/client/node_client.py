@@ -1,0 +1,217 @@
+"""Requests to the load-manager nodes: any of them will do."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from http import HTTPStatus
+from urllib.parse import quote, urlencode, urlsplit
+
+import aiohttp
+from yarl import URL
+
+from loadmanager.client.owner import Owner, text_of
+from loadmanager.client.push_events import parse_object
+from loadmanager.core.domain.names import InvalidNameError, TopicName
+from loadmanager.errors import (
+    ConfigurationError,
+    ForbiddenError,
+    InvalidRecordError,
+    LoadManagerError,
+    NamespaceNotFoundError,
+    NodesUnavailableError,
+    UnauthenticatedError,
+)
+from loadmanager.net.auth.outgoing_token import Token
+
+WATCH_PATH = "/loadbalance/v1/watch"
+PROTOCOL = 1
+CONNECT_TIMEOUT_S = 3.0
+LOOKUP_TIMEOUT_S = 15.0
+"""A node answers within `lookupTimeoutMs`; one that takes longer than this is passed over."""
+SILENCE_S = 30.0
+"""A node that pushes says something three times as often."""
+_MOST_LOOKUPS = 64
+"""At a time, of one client."""
+_MOST_BYTES = 64 * 1024
+_OPINIONS = 2
+_REFUSALS = {401: UnauthenticatedError, 403: ForbiddenError, 412: InvalidNameError}
+
+
+@dataclass(frozen=True, slots=True)
+class NotNow:
+    """A node said that nobody can own the topic at the moment, and for how long that may last."""
+
+    reason: str
+    passes_in_s: float = 0.0
+
+
+class NodeFailedError(LoadManagerError):
+    """One node did not answer as nodes do; the message begins with its URL."""
+
+
+class NoWatchError(NodeFailedError):
+    """The node is there and pushes nothing that we understand: it is of another version, or no node."""
+
+
+class BusyError(NodeFailedError):
+    """The node is there, and pushes to nobody else at the moment."""
+
+
+_NOT_PUSHED: dict[int, type[NodeFailedError]] = {
+    **dict.fromkeys((400, 404, 405, 412), NoWatchError),
+    503: BusyError,
+}
+"""What a node answers, with a reason, that has no watch, or not the one that is wanted, or has no room."""
+
+
+class Nodes:
+    """The nodes at `urls`, in an order of our own, so that clients spread over them; the one that fails goes last."""
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        session: aiohttp.ClientSession,
+        chance: random.Random,
+        *,
+        token: Token | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        listener: str | None = None,
+    ) -> None:
+        self.urls = list(urls)
+        chance.shuffle(self.urls)
+        self._session = session
+        self._token = token
+        self._ssl = ssl_context if ssl_context is not None else True
+        self._turns = asyncio.Semaphore(_MOST_LOOKUPS)
+        self._query = "" if listener is None else "?" + urlencode({"listenerName": listener})
+
+    async def lookup(self, topic: str) -> Owner | NotNow:
+        """Who owns the topic; a node assigns it if nobody does.
+
+        Raises `NamespaceNotFoundError`, `InvalidNameError`, `UnauthenticatedError` or `ForbiddenError` as a node says,
+        `NodesUnavailableError` when none answers.
+        """
+        name = TopicName.parse(topic)
+        path = f"/lookup/v2/topic/{name.domain}/{name.namespace}/{quote(name.local_name, safe='')}{self._query}"
+        failures: list[str] = []
+        unknown: list[NamespaceNotFoundError] = []
+        for url in list(self.urls):
+            try:
+                async with self._turns:
+                    return await self._lookup_at(url, path)
+            except NamespaceNotFoundError as error:  # the node may lag behind one that has just made it
+                unknown.append(error)
+            except NodeFailedError as error:
+                failures.append(str(error))
+                self.pass_over(url)
+            if len(unknown) == _OPINIONS:
+                break
+        if unknown:
+            raise unknown[0]
+        raise unavailable(failures)
+
+    def pass_over(self, url: str) -> None:
+        """It failed: the others are asked first. Many may notice at once, and only the first of them moves on."""
+        if self.urls[0] == url:
+            self.urls.append(self.urls.pop(0))
+
+    @asynccontextmanager
+    async def watching(
+        self, url: str, namespaces: Sequence[str], marks: Sequence[str]
+    ) -> AsyncIterator[aiohttp.StreamReader]:
+        """The stream of one node. Raises `NodeFailedError`, also while it is read."""
+        query = [("protocol", PROTOCOL), *(("namespace", name) for name in namespaces)]
+        marked = {"Last-Event-ID": ",".join(marks)} if marks else {}
+        patience = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=SILENCE_S)
+        async with self._get(url, f"{WATCH_PATH}?{urlencode(query)}", patience, marked) as response:
+            if response.status in _NOT_PUSHED and (reason := await _reason(response)):
+                raise _NOT_PUSHED[response.status](f"{url} answered {response.status} {reason}")
+            if response.status != HTTPStatus.OK:
+                raise await _refusal(url, response)
+            if response.content_type != "text/event-stream":
+                raise NoWatchError(f"{url}: {WATCH_PATH} answered {response.content_type}: expected text/event-stream")
+            yield response.content
+
+    async def _lookup_at(self, url: str, path: str) -> Owner | NotNow:
+        """Raises as `lookup` does, and `NodeFailedError`."""
+        patience = aiohttp.ClientTimeout(total=LOOKUP_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S)
+        async with self._get(url, path, patience) as response:
+            if response.status == HTTPStatus.OK:
+                try:
+                    return Owner.of_json(parse_object(await _body(response), "answer"), "answer")
+                except InvalidRecordError as error:
+                    raise NodeFailedError(f"{url}: {error}") from None
+            if response.status == HTTPStatus.SERVICE_UNAVAILABLE:
+                self.pass_over(url)
+                return NotNow(await _shown(url, response), _retry_after_s(response.headers))
+            if response.status == HTTPStatus.NOT_FOUND and (reason := await _reason(response)):
+                raise NamespaceNotFoundError(reason)
+            raise await _refusal(url, response)
+
+    @asynccontextmanager
+    async def _get(
+        self, url: str, path: str, patience: aiohttp.ClientTimeout, marked: Mapping[str, str] | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        headers = {**(marked or {})}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token.read()}"
+        try:
+            async with self._session.get(
+                URL(url + path, encoded=True), headers=headers, timeout=patience, allow_redirects=False, ssl=self._ssl
+            ) as response:
+                yield response
+        except TimeoutError:
+            raise NodeFailedError(f"{url}: no answer in time") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise NodeFailedError(f"{url}: {type(error).__name__} {error}".rstrip()) from None
+
+
+def checked_urls(urls: Sequence[str]) -> list[str]:
+    """The URLs of nodes; `ConfigurationError` for what is none."""
+    if not urls or isinstance(urls, str):
+        raise ConfigurationError(f"urls {urls!r}: expected the URLs of nodes, such as ['http://node-1:8080']")
+    for url in urls:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise ConfigurationError(f"urls: {url!r}: expected http://host:port or https://host:port")
+    return [url.rstrip("/") for url in urls]
+
+
+def unavailable(failures: Sequence[str]) -> NodesUnavailableError:
+    return NodesUnavailableError("no load-manager node answered: " + "; ".join(failures))
+
+
+async def _refusal(url: str, response: aiohttp.ClientResponse) -> Exception:
+    kind = _REFUSALS.get(response.status, NodeFailedError)
+    return kind(await _shown(url, response))
+
+
+async def _shown(url: str, response: aiohttp.ClientResponse) -> str:
+    return f"{url} answered {response.status} {await _reason(response)}".rstrip()
+
+
+async def _reason(response: aiohttp.ClientResponse) -> str:
+    """What a node says beside a status that is not 200; empty from anybody else."""
+    try:
+        return text_of(parse_object(await _body(response), "answer"), "reason", "answer") or ""
+    except InvalidRecordError:
+        return ""
+
+
+async def _body(response: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > _MOST_BYTES:
+            raise InvalidRecordError(f"an answer of more than {_MOST_BYTES} bytes")
+    return bytes(body)
+
+
+def _retry_after_s(headers: Mapping[str, str]) -> float:
+    text = headers.get("Retry-After", "")
+    return float(text) if text.isascii() and text.isdigit() else 1.0

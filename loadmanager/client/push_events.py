@@ -1,0 +1,161 @@
+"""What a node pushes: events of a stream, and what each says of a namespace. Nothing of it is believed unchecked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from loadmanager.client.owner import Owner, object_of, text_of
+from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.names import BundleRange, InvalidNameError, NamespaceName
+from loadmanager.core.domain.ownership import OwnershipState
+from loadmanager.errors import InvalidRecordError
+from loadmanager.wire.body_sizes import LARGEST_ANSWER_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvent:
+    """One server-sent event; `id` is empty where the stream cannot be gone on with from there."""
+
+    name: str
+    id: str
+    data: bytes
+
+
+class EventReader:
+    """Server-sent events from a stream of bytes, however that is cut."""
+
+    def __init__(self, most_bytes: int = LARGEST_ANSWER_BYTES) -> None:
+        self._most_bytes = most_bytes
+        self._line = bytearray()
+        self._fields: dict[bytes, bytes] = {}
+
+    def feed(self, chunk: bytes) -> Iterator[StreamEvent]:
+        """The events that are complete by now; `InvalidRecordError` for one with more than `most_bytes` in a line."""
+        self._line += chunk
+        if b"\n" in chunk:
+            *lines, rest = bytes(self._line).split(b"\n")
+            self._line = bytearray(rest)
+            yield from self._events(lines)
+        if len(self._line) > self._most_bytes:
+            raise InvalidRecordError(f"an event of more than {self._most_bytes} bytes")
+
+    def _events(self, lines: list[bytes]) -> Iterator[StreamEvent]:
+        for line in lines:
+            name, _, value = line.partition(b":")
+            if name:  # a comment has none
+                self._fields[name] = value.removeprefix(b" ")
+            elif not line and self._fields:
+                fields, self._fields = self._fields, {}
+                yield StreamEvent(_text(fields, b"event"), _text(fields, b"id"), fields.get(b"data", b""))
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """A bundle, as its record says. The version grows with each transition.
+
+    A bundle that is owned without an `owner` is one whose owner is not registered any more.
+    """
+
+    range: BundleRange
+    version: int = -1
+    state: str = ""
+    owner: str | None = None
+    destination: str | None = None
+
+    @property
+    def is_owned(self) -> bool:
+        return self.state == OwnershipState.OWNED
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether the next owner is about to be pushed."""
+        return self.state == OwnershipState.RELEASING
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What became of a namespace: of the bundles and brokers that are named. With a hash function it is the whole.
+
+    A broker that has no listener of the name that is wanted is None.
+    """
+
+    namespace: str
+    bundles: tuple[Pushed, ...]
+    brokers: Mapping[str, Owner | None]
+    hash_function: HashFunction | None = None
+
+
+def parse_object(data: bytes, where: str) -> Mapping[str, Any]:
+    """A JSON object; `InvalidRecordError`, which names `where` it came from, for anything else."""
+    try:
+        return object_of(json.loads(data), where)
+    except (ValueError, RecursionError):
+        raise InvalidRecordError(f"{where}: expected JSON") from None
+
+
+def parse_snapshot(data: bytes, listener: str | None = None) -> News:
+    """A whole namespace, with the addresses of that listener; `InvalidRecordError` names what cannot be used."""
+    fields = parse_object(data, "snapshot")
+    name = text_of(fields, "hashFunction", "snapshot") or ""
+    try:
+        function = HashFunction(name)
+    except ValueError:
+        expected = " or ".join(HashFunction)
+        raise InvalidRecordError(f"snapshot: hashFunction {name!r}: expected {expected}") from None
+    return _news(fields, "snapshot", listener, function)
+
+
+def parse_change(data: bytes, listener: str | None = None) -> News:
+    """What changed of a namespace; otherwise as `parse_snapshot`."""
+    return _news(parse_object(data, "change"), "change", listener, None)
+
+
+def parse_gone(data: bytes) -> str:
+    """The namespace of which nothing is known any more; `InvalidRecordError`."""
+    return _namespace(parse_object(data, "gone"), "gone")
+
+
+def _news(fields: Mapping[str, Any], where: str, listener: str | None, function: HashFunction | None) -> News:
+    bundles = object_of(fields.get("bundles", {}), f"{where}: bundles")
+    brokers = object_of(fields.get("brokers", {}), f"{where}: brokers")
+    return News(
+        _namespace(fields, where),
+        tuple(_bundle(text, each, f"{where}: bundles: {text[:40]}") for text, each in bundles.items()),
+        {name: _owner(each, f"{where}: brokers: {name[:40]}", listener) for name, each in brokers.items()},
+        function,
+    )
+
+
+def _namespace(fields: Mapping[str, Any], where: str) -> str:
+    try:
+        return str(NamespaceName.parse(text_of(fields, "namespace", where) or ""))
+    except InvalidNameError as error:
+        raise InvalidRecordError(f"{where}: {error}") from None
+
+
+def _bundle(text: str, value: object, where: str) -> Pushed:
+    try:
+        bundle_range = BundleRange.parse(text)
+    except InvalidNameError as error:
+        raise InvalidRecordError(f"{where}: {error}") from None
+    fields = object_of(value, where)
+    version = fields.get("version")
+    if type(version) is not int:
+        raise InvalidRecordError(f"{where}: version: expected a whole number")
+    state, owner, destination = (text_of(fields, key, where) for key in ("state", "owner", "destination"))
+    return Pushed(bundle_range, version, state or "", owner, destination)
+
+
+def _owner(value: object, where: str, listener: str | None) -> Owner | None:
+    fields = object_of(value, where)
+    if listener is None:
+        return Owner.of_json(fields.get("lookup"), where)
+    named = object_of(fields.get("listeners", {}), where).get(listener)
+    return None if named is None else Owner.of_json(named, where)
+
+
+def _text(fields: Mapping[bytes, bytes], name: bytes) -> str:
+    return fields.get(name, b"").decode(errors="replace")

@@ -1,0 +1,109 @@
+"""Settings of a node by key: what may be changed while nodes run, and what an operator has changed, as texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import SecretStr, ValidationError
+
+from loadmanager.config.auth_settings import AuthSettings
+from loadmanager.config.node_settings import Settings, SettingsAlone
+from loadmanager.config.settings_base import hidden, without_password
+from loadmanager.config.settings_loader import faults_of, refuse_unknown_keys, said_by
+from loadmanager.config.shared_settings import AuditSettings, HttpSettings, StoreSettings, TracingSettings
+from loadmanager.config.tls_settings import TlsSettings
+from loadmanager.errors import ConfigurationError
+
+NEEDS_RESTART = frozenset(
+    {
+        *StoreSettings.model_fields,  # the session is opened once
+        *TracingSettings.model_fields,  # as is the way to the collector
+        *HttpSettings.model_fields,  # and so is the port
+        *AuditSettings.model_fields,  # and that file
+        *AuthSettings.model_fields,  # who may change settings is not changed by one
+        "cluster_name",  # a label of every metric, and the cluster that admin paths name
+        "bind_address",
+        "web_service_port",
+        "web_service_port_tls",
+        *TlsSettings.model_fields,  # their files are read again when they change
+        "advertised_address",  # the node is registered under it
+        "load_balancer_enabled",  # as in Pulsar
+        "load_balancer_load_placement_strategy",  # as in Pulsar
+        "load_balancer_placement_strategy",  # as in Pulsar
+        "load_balancer_broker_underloaded_threshold_percentage",  # as in Pulsar
+        "load_balancer_broker_comfort_load_level_percentage",  # as in Pulsar
+        "lower_boundary_shedding_enabled",  # as in Pulsar
+        "lookup_timeout_ms",  # how long nodes wait for each other goes by it
+        "leader_silence_ms",  # and by this
+        "decisions_kept",  # the size of a buffer
+        "timeline_hours",  # and so are these
+        "timeline_max_bytes",
+        "history_url",  # the history is opened once, and so for all about it
+        "history_flush_interval_s",
+        "history_rows_per_file",
+        "history_queue_rows",
+        "history_checkpoint_interval_minutes",
+        "history_retention_hours",
+        "history_max_bytes",
+        "history_compaction",
+    }
+)
+"""The settings of a node that are not dynamic: all others may be changed while it runs, on all nodes at once.
+
+Pulsar's dynamic keys are dynamic here too, and so are our own.
+"""
+
+
+def dynamic_keys() -> list[str]:
+    """The keys that may be changed while nodes run, sorted."""
+    return sorted(Settings.key(name) for name in Settings.model_fields.keys() - NEEDS_RESTART)
+
+
+def settings_of(values: Mapping[str, Any], where: str) -> Settings:
+    """Settings from these keys and values alone, whatever the environment says.
+
+    Raises `ConfigurationError` naming `where`, the key and what is allowed.
+    """
+    refuse_unknown_keys(SettingsAlone, values, where)
+    try:
+        return SettingsAlone(**values)
+    except ValidationError as error:
+        raise ConfigurationError(faults_of(SettingsAlone, error, where)) from None
+
+
+def with_overrides(base: Settings, texts: Mapping[str, str], where: str) -> Settings:
+    """`base` with other values for some keys, as text, lists with commas.
+
+    Raises `ConfigurationError` naming `where`, the key and what is allowed.
+    """
+    refuse_unknown_keys(Settings, texts, where)
+    fields = {Settings.key(name): name for name in Settings.model_fields}
+    values = base.model_dump() | {fields[key]: _parse_text(fields[key], text) for key, text in texts.items()}
+    try:
+        return SettingsAlone(**values)
+    except ValidationError as error:
+        raise ConfigurationError(said_by(SettingsAlone, error, where)) from None
+
+
+def values_as_text(settings: Settings) -> dict[str, str]:
+    """All settings by key, as `with_overrides` reads them and a `broker.conf` has them."""
+    return {Settings.key(name): text_of(value) for name, value in settings.model_dump().items()}
+
+
+def text_of(value: object) -> str:
+    """A setting as a `broker.conf` has it; a secret is `***`, and so is a password in a URL."""
+    if isinstance(value, SecretStr):
+        return hidden(value)
+    if isinstance(value, frozenset | list | tuple):
+        return ",".join(sorted(value) if isinstance(value, frozenset) else map(str, value))
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else without_password(str(value))
+
+
+def _parse_text(name: str, text: str) -> str | list[str]:
+    default = Settings.model_fields[name].default
+    if not isinstance(default, frozenset | tuple):
+        return text
+    return [part.strip() for part in text.split(",") if part.strip()]

@@ -1,0 +1,342 @@
+"""Settings of a load-manager node; those that decisions depend on are declared in `core.domain.settings`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from loadmanager.config.auth_settings import AuthSettings
+from loadmanager.config.settings_base import Finite, Minutes, OptionalPort, PositiveMs, of_core
+from loadmanager.config.shared_settings import (
+    AuditSettings,
+    HttpSettings,
+    StoreSettings,
+    TracingSettings,
+    WeightSettings,
+)
+from loadmanager.config.tls_settings import TlsSettings
+from loadmanager.core.domain.bundles import MAX_BUNDLES
+from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.setting_declaration import declared_in
+from loadmanager.core.domain.settings import PlannerSettings, UnknownStrategyError, get_by_name
+from loadmanager.core.strategies.level.move_prices import parse_move_cost
+from loadmanager.core.strategies.paired_strategies import require_bound
+from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
+from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES
+from loadmanager.core.strategies.splitting import SPLIT_ALGORITHMS, split_algorithm
+
+AUTO_HISTORY = "auto"
+"""The history is where `leader.audit.history_folder` finds a place for it."""
+
+_DECLARED = declared_in(PlannerSettings)
+
+
+def _known_placement(name: str) -> str:
+    return _known(name, PLACEMENT_STRATEGIES)
+
+
+def known_shedding(name: str) -> str:
+    """The name itself if a shedding strategy has it, else `ValueError`."""
+    return _known(name, SHEDDING_STRATEGIES)
+
+
+def _known_split_algorithm(name: str) -> str:
+    return _known(name, SPLIT_ALGORITHMS)
+
+
+def _known_split_algorithms(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(_known(name, SPLIT_ALGORITHMS) for name in names)
+
+
+def _known(name: str, strategies: Mapping[str, object]) -> str:
+    try:
+        get_by_name("", name, strategies)
+    except UnknownStrategyError:
+        raise ValueError(f"unknown strategy; known are {', '.join(sorted(strategies))}") from None
+    return name
+
+
+def _move_cost(text: str) -> str:
+    parse_move_cost(text)
+    return text
+
+
+def _planned(name: str) -> Any:  # noqa: ANN401 - as `of_core`
+    return of_core(_DECLARED[name])
+
+
+class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSettings, StoreSettings, WeightSettings):
+    """Settings of a load-manager node."""
+
+    title: ClassVar[str] = "loadmanager serve"
+
+    cluster_name: str = Field("standalone", min_length=1, description="Value of the `cluster` label of every metric.")
+    bind_address: str = Field("0.0.0.0", description="Address the HTTP server listens on.")  # noqa: S104 - a service
+    web_service_port: OptionalPort = Field(
+        8080, description="HTTP port; 0 lets the kernel choose a free one; empty: TLS alone."
+    )
+    web_service_port_tls: OptionalPort = Field(None, description="HTTPS port; empty: none.")
+    advertised_address: str = Field(
+        "", description="Host under which others reach this node; empty: the host's own name."
+    )
+
+    load_balancer_enabled: bool = _planned("load_balancer_enabled")
+    load_balancer_load_placement_strategy: Annotated[str, AfterValidator(_known_placement)] = _planned(
+        "placement_strategy"
+    )
+    load_balancer_load_shedding_strategy: Annotated[str, AfterValidator(known_shedding)] = _planned("shedding_strategy")
+    load_balancer_distribute_bundles_evenly_enabled: bool = _planned("distribute_bundles_evenly_enabled")
+    load_balancer_distribute_bundles_evenly_margin_percentage: Finite = _planned(
+        "distribute_bundles_evenly_margin_percentage"
+    )
+    load_balancer_threshold_shedder_band_percentage: Finite = _planned("threshold_shedder_band_percentage")
+    load_balancer_broker_max_topics: int = _planned("broker_max_topics")
+    load_balancer_broker_overloaded_threshold_percentage: int = _planned("broker_overloaded_threshold_percentage")
+    load_balancer_shedding_enabled: bool = _planned("shedding_enabled")
+    load_balancer_shedding_interval_minutes: Minutes = Field(
+        1, description="Pause between two rounds of shedding; fractions are allowed."
+    )
+    load_balancer_shedding_grace_period_minutes: float = Field(
+        30, ge=0, le=100_000, allow_inf_nan=False, description="A bundle that moved is not moved again for this long."
+    )
+    load_balancer_shedding_excluded_namespaces: frozenset[str] = _planned("shedding_excluded_namespaces")
+    load_balancer_broker_threshold_shedder_percentage: int = _planned("broker_threshold_shedder_percentage")
+    lower_boundary_shedding_enabled: bool = _planned("lower_boundary_shedding_enabled")
+    load_balancer_history_resource_percentage: Finite = _planned("history_resource_percentage")
+    load_balancer_average_resource_usage_difference_threshold_percentage: int = _planned(
+        "average_resource_usage_difference_threshold_percentage"
+    )
+    load_manager_class_name: str = _planned("load_manager_class_name")
+    load_balancer_placement_strategy: str = _planned("simple_placement_strategy")
+    load_balancer_broker_underloaded_threshold_percentage: int = _planned("broker_underloaded_threshold_percentage")
+    load_balancer_broker_comfort_load_level_percentage: int = _planned("broker_comfort_load_level_percentage")
+    prefer_later_versions: bool = _planned("prefer_later_versions")
+    failure_domains_enabled: bool = _planned("failure_domains_enabled")
+    load_balancer_bundle_unload_min_throughput_threshold: Finite = _planned("bundle_unload_min_throughput_threshold")
+    load_balancer_msg_rate_difference_shedder_threshold: Finite = _planned("msg_rate_difference_shedder_threshold")
+    load_balancer_msg_throughput_multiplier_difference_shedder_threshold: Finite = _planned(
+        "msg_throughput_multiplier_difference_shedder_threshold"
+    )
+    min_unload_message: int = _planned("min_unload_message")
+    min_unload_message_throughput: int = _planned("min_unload_message_throughput")
+    max_unload_percentage: Finite = _planned("max_unload_percentage")
+    max_unload_bundle_num_per_shedding: int = _planned("max_unload_bundle_num_per_shedding")
+    load_balancer_averages_by_time_enabled: bool = _planned("averages_by_time_enabled")
+    load_balancer_level_evenness_percentage: Finite = _planned("level_evenness_percentage")
+    load_balancer_level_calm_minutes: Finite = _planned("level_calm_minutes")
+    load_balancer_level_rest_minutes: Finite = _planned("level_rest_minutes")
+    load_balancer_level_max_load_moved_per_cycle_percentage: Finite = _planned(
+        "level_max_load_moved_per_cycle_percentage"
+    )
+    load_balancer_level_max_load_moved_per_hour_percentage: Finite = _planned(
+        "level_max_load_moved_per_hour_percentage"
+    )
+    load_balancer_level_least_usage_percentage: Finite = _planned("level_least_usage_percentage")
+    load_balancer_level_headroom_percentage: Finite = _planned("level_headroom_percentage")
+    load_balancer_sick_broker_quarantine_enabled: bool = _planned("sick_broker_quarantine_enabled")
+    load_balancer_sick_broker_minutes: Finite = _planned("sick_broker_minutes")
+    load_balancer_level_move_costs: frozenset[Annotated[str, AfterValidator(_move_cost)]] = _planned("level_move_costs")
+    load_balancer_level_forecast_hours: Finite = _planned("level_forecast_hours")
+    load_balancer_avg_shedder_low_threshold: int = _planned("avg_shedder_low_threshold")
+    load_balancer_avg_shedder_high_threshold: int = _planned("avg_shedder_high_threshold")
+    load_balancer_avg_shedder_hit_count_low_threshold: int = _planned("avg_shedder_hit_count_low_threshold")
+    load_balancer_avg_shedder_hit_count_high_threshold: int = _planned("avg_shedder_hit_count_high_threshold")
+    load_balancer_broker_load_target_std: Finite = _planned("broker_load_target_std")
+    load_balancer_shedding_condition_hit_count_threshold: int = _planned("shedding_condition_hit_count_threshold")
+    load_balancer_transfer_enabled: bool = _planned("transfer_enabled")
+    load_balancer_max_number_of_broker_shedding_per_cycle: int = _planned("max_number_of_broker_shedding_per_cycle")
+    load_balance_shedding_delay_in_seconds: int = _planned("shedding_delay_in_seconds")
+    load_balancer_broker_load_data_ttl_in_seconds: int = _planned("broker_load_data_ttl_in_seconds")
+    load_balancer_max_number_of_bundles_in_bundle_load_report: int = _planned(
+        "max_number_of_bundles_in_bundle_load_report"
+    )
+    max_bundles_per_load_report: int = Field(
+        20_000,
+        ge=1,
+        le=1_000_000,
+        description="A load report of more bundles is not taken in, and its znode is listed as faulty: reading it would"
+        " hold up a node. An agent's report of about so many fits into a znode.",
+    )
+    load_balancer_shedding_bundles_with_policies_enabled: bool = _planned("shedding_bundles_with_policies_enabled")
+    load_balancer_memory_resource_weight: Finite = _planned("memory_resource_weight")
+    load_balancer_auto_bundle_split_enabled: bool = _planned("auto_bundle_split_enabled")
+    load_balancer_auto_unload_split_bundles_enabled: bool = Field(
+        True, description="The parts of a bundle that the leader has split move to where placement would put them."
+    )
+    load_balancer_split_interval_minutes: Minutes = Field(
+        1, description="How often the leader looks for bundles to split and to merge, if brokers have reported since."
+    )
+    load_balancer_namespace_bundle_max_topics: int = _planned("namespace_bundle_max_topics")
+    load_balancer_namespace_bundle_max_sessions: int = _planned("namespace_bundle_max_sessions")
+    load_balancer_namespace_bundle_max_msg_rate: int = _planned("namespace_bundle_max_msg_rate")
+    load_balancer_namespace_bundle_max_bandwidth_mbytes: int = _planned("namespace_bundle_max_bandwidth_mbytes")
+    load_balancer_namespace_maximum_bundles: int = _planned("namespace_maximum_bundles")
+    default_namespace_bundle_split_algorithm: Annotated[str, AfterValidator(_known_split_algorithm)] = _planned(
+        "namespace_bundle_split_algorithm"
+    )
+    supported_namespace_bundle_split_algorithms: Annotated[tuple[str, ...], AfterValidator(_known_split_algorithms)] = (
+        _planned("supported_split_algorithms")
+    )
+    flow_or_qps_difference_threshold_percentage: int = _planned("flow_or_qps_difference_threshold_percentage")
+    load_balancer_max_number_of_bundles_to_split_per_cycle: int = _planned("max_number_of_bundles_to_split_per_cycle")
+    load_balancer_namespace_bundle_split_condition_hit_count_threshold: int = _planned(
+        "namespace_bundle_split_condition_hit_count_threshold"
+    )
+    load_balancer_auto_bundle_merge_enabled: bool = _planned("auto_bundle_merge_enabled")
+    load_balancer_bundle_merge_max_topics: int = _planned("bundle_merge_max_topics")
+    load_balancer_bundle_merge_max_sessions: int = _planned("bundle_merge_max_sessions")
+    load_balancer_bundle_merge_max_msg_rate: int = _planned("bundle_merge_max_msg_rate")
+    load_balancer_bundle_merge_max_bandwidth_mbytes: int = _planned("bundle_merge_max_bandwidth_mbytes")
+    load_balancer_bundle_merge_min_age_minutes: Finite = _planned("bundle_merge_min_age_minutes")
+    load_balancer_namespace_minimum_bundles: int = _planned("namespace_minimum_bundles")
+    load_balancer_debug_mode_enabled: bool = Field(
+        False, description="Understood for Pulsar's sake and without effect: every decision is explained anyway."
+    )
+    default_number_of_namespace_bundles: int = Field(
+        4, ge=1, le=MAX_BUNDLES, description="Bundles of a namespace created without a number."
+    )
+    default_hash_function: HashFunction = Field(
+        HashFunction.MURMUR3_32,
+        description="Hash from topic to bundle for new namespaces: murmur3_32, or crc32 as in Pulsar.",
+    )
+    namespace_bundle_unloading_timeout_ms: PositiveMs = Field(
+        60_000, description="An owner that has not released a bundle after this long keeps it, and it is reported."
+    )
+    unload_attempt_timeout_ms: PositiveMs = Field(
+        10_000, description="How long one unload call to a broker may take before it is repeated."
+    )
+    namespace_bundle_prepare_timeout_ms: Annotated[int, Field(ge=0, le=60_000)] = Field(
+        2_000,
+        description="How long a destination may take to prepare for a bundle, while its owner serves on. Then the"
+        " move goes on, whatever came of it. 0: no broker is to prepare.",
+    )
+    max_concurrent_unloads: int = Field(16, ge=1, le=10_000, description="Unloads that may be under way at a time.")
+    max_concurrent_unloads_per_broker: int = Field(
+        8, ge=1, le=10_000, description="Unloads that may be under way from one broker, and to one broker, at a time."
+    )
+    load_balancer_max_load_moved_per_cycle_percentage: Finite = _planned("max_load_moved_per_cycle_percentage")
+    load_balancer_max_load_moved_per_hour_percentage: Finite = _planned("max_load_moved_per_hour_percentage")
+    load_balancer_return_cool_down_minutes: Finite = _planned("return_cool_down_minutes")
+    load_balancer_thrash_window_minutes: Finite = _planned("thrash_window_minutes")
+    load_balancer_max_bundle_returns: int = _planned("max_bundle_returns")
+    load_balancer_thrash_bundle_freeze_minutes: Finite = _planned("thrash_bundle_freeze_minutes")
+    load_balancer_thrash_threshold_percentage: Finite = _planned("thrash_threshold_percentage")
+    load_balancer_moved_again_threshold_percentage: Finite = _planned("moved_again_threshold_percentage")
+    load_balancer_thrash_shedding_stop_minutes: Finite = _planned("thrash_shedding_stop_minutes")
+    planning_process_bundles: int = Field(
+        10_000,
+        ge=0,
+        description="From so many bundles on the leader works out rounds of shedding in a process of its own, so that"
+        " lookups do not wait for them; it takes some 50 MiB, and 30 for 100,000 bundles. 0: never.",
+    )
+    plans_kept: int = Field(
+        20, ge=1, le=10_000, description="Plans that the leader keeps in memory for operators to execute."
+    )
+    load_balancer_resource_quota_update_interval_minutes: Finite = _planned("resource_quota_update_interval_minutes")
+    reassign_bundles_of_dead_brokers_at_once: bool = Field(
+        False, description="Place the bundles of a broker that is gone at once instead of at their next lookup."
+    )
+    lookup_timeout_ms: PositiveMs = Field(
+        5_000, description="How long a lookup waits for the assignment of its bundle before it answers 503."
+    )
+    leader_silence_ms: int = Field(
+        800,
+        ge=0,
+        le=86_400_000,
+        description="A standby that has not heard the leader for so long takes over without waiting for the end of its"
+        " session, if ZooKeeper does not hear it either; later on a busy machine, and below 600 after a pause of half a"
+        " second. 0: never.",
+    )
+    decisions_kept: int = Field(
+        2_000,
+        ge=1,
+        le=1_000_000,
+        description="Decisions and non-decisions kept in memory for /loadbalance/v1/decisions.",
+    )
+    max_live_streams: int = Field(
+        100, ge=1, le=10_000, description="Pages that one node keeps up to date at a time; more are answered 503."
+    )
+    max_watchers: int = Field(
+        10_000,
+        ge=0,
+        le=1_000_000,
+        description="Clients to which one node pushes who owns what at a time; more are answered 503. They have at most"
+        " three quarters of maxHttpServerConnections, so that others can still ask.",
+    )
+    timeline_hours: float = Field(
+        24, gt=0, le=168, description="How far back a node remembers what a heat map shows, in its memory."
+    )
+    timeline_max_bytes: int = Field(
+        33_554_432,
+        ge=65_536,
+        le=4_294_967_296,
+        description="Memory for the load of bundles over that time, and as much for the usage of brokers; the more"
+        " bundles, the longer the steps.",
+    )
+    history_url: str = Field(
+        AUTO_HISTORY,
+        description="Where the leader records what it sees and does: a directory, or a URL of a filesystem that Arrow"
+        " knows, such as s3://bucket/prefix; all nodes name the same one. auto: a folder of this machine, of at most"
+        " 1 GiB, in $STATE_DIRECTORY, $XDG_STATE_HOME, /var/lib/loadmanager or ~/.local/state. Empty: nothing is"
+        " recorded.",
+    )
+    history_flush_interval_s: float = Field(
+        60, ge=1, le=3_600, description="How long recorded rows wait in memory; a leader that dies loses these."
+    )
+    history_rows_per_file: int = Field(
+        250_000, ge=1_000, le=100_000_000, description="Recorded rows that are written at once, without waiting longer."
+    )
+    history_queue_rows: int = Field(
+        500_000,
+        ge=1_000,
+        le=100_000_000,
+        description="Recorded rows that wait in memory while they cannot be written; more are dropped, and a gap is"
+        " marked.",
+    )
+    history_checkpoint_interval_minutes: Minutes = Field(
+        60, description="How often all that decisions depend on is recorded; a replay begins at such a checkpoint."
+    )
+    history_retention_hours: float = Field(
+        168, ge=0, le=1_000_000, description="Recorded hours older than this are deleted; 0: never for their age."
+    )
+    history_max_bytes: int = Field(
+        10_737_418_240,
+        ge=0,
+        description="The oldest recorded hours are deleted while the history is larger; 0: however large it is.",
+    )
+    history_compaction: bool = Field(
+        True, description="Recorded hours that are over are compacted: a file of each table in place of one a minute."
+    )
+
+    @model_validator(mode="after")
+    def _has_a_port(self) -> Self:
+        self.check_ports("web_service_port", "web_service_port_tls")
+        return self
+
+    @model_validator(mode="after")
+    def _strategies_are_bound(self) -> Self:
+        require_bound(self.planner_settings())
+        return self
+
+    @model_validator(mode="after")
+    def _split_algorithm_is_supported(self) -> Self:
+        split_algorithm(self.planner_settings())
+        return self
+
+    def planner_settings(self) -> PlannerSettings:
+        """What the core needs of these settings."""
+        return PlannerSettings(
+            **{name: getattr(self, _FIELDS[declared.key]) for name, declared in _DECLARED.items()},
+            resource_weights=self.resource_weights,
+        )
+
+
+_FIELDS = {Settings.key(name): name for name in Settings.model_fields}
+
+
+class SettingsAlone(Settings):
+    """Settings by what is given alone, whatever the environment says."""
+
+    reads_environment: ClassVar[bool] = False

@@ -1,0 +1,89 @@
+"""Dynamic configuration: texts by key that override a node's own settings while it runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from loadmanager.config import NEEDS_RESTART, AuthSettings, Settings, StoreSettings, settings_of, with_overrides
+from loadmanager.config.tls_settings import TlsSettings
+from loadmanager.core.domain.settings import AS_PULSAR
+from loadmanager.errors import BadRequestError, ConfigurationError, NotDynamicError
+
+_FIELDS = {Settings.key(name): name for name in Settings.model_fields}
+_WHERE = "dynamic configuration"
+_RECORDED = "the recorded settings"
+_APART = {
+    "cluster_name",
+    "bind_address",
+    "web_service_port",
+    "web_service_port_tls",
+    "advertised_address",
+    *StoreSettings.model_fields,
+    *AuthSettings.model_fields,
+    *TlsSettings.model_fields,
+}
+
+OF_THE_NODE = frozenset(
+    Settings.key(name) for name in Settings.model_fields if name in _APART or name.startswith(("history_", "audit_"))
+)
+"""The keys that say where a node is, whom it speaks to and who to it, and what it records: no decision goes by them."""
+
+BEFORE = {
+    **{key: str(value) for key, value in AS_PULSAR.items()},
+    "loadBalancerMovedAgainThresholdPercentage": "1000000",
+}
+"""Keys that came later, with what was done before there was such a key."""
+
+
+def check_dynamic(key: str) -> None:
+    """Raise `NotDynamicError` unless the key is one that may be changed while nodes run."""
+    name = _FIELDS.get(key)
+    if name is None:
+        raise NotDynamicError(f"{key}: no such key")
+    if name in NEEDS_RESTART:
+        raise NotDynamicError(f"{key}: is not dynamic; change it where nodes are configured, and restart them")
+
+
+def settings_under(base: Settings, overrides: Mapping[str, str]) -> Settings:
+    """The settings under these overrides.
+
+    Raises `NotDynamicError` for a key that does not exist or takes a restart, `BadRequestError` for a value that cannot
+    be used, which says what is allowed.
+    """
+    for key in overrides:
+        check_dynamic(key)
+    try:
+        return with_overrides(base, overrides, _WHERE)
+    except ConfigurationError as error:
+        raise BadRequestError(str(error)) from None
+
+
+def usable_overrides(base: Settings, overrides: Mapping[str, str]) -> tuple[Settings, dict[str, str], list[str]]:
+    """Return the settings under the usable overrides, these overrides, and what is wrong with the others.
+
+    Left out are the keys that a fault names: each by itself, or those that exclude each other once the others are gone.
+    """
+    faults: list[str] = []
+    usable: dict[str, str] = {}
+    for key, text in overrides.items():
+        try:
+            check_dynamic(key)
+            usable[key] = text
+        except NotDynamicError as error:
+            faults.append(str(error))
+    while True:
+        try:
+            return settings_under(base, usable), usable, faults
+        except BadRequestError as error:
+            faults.append(str(error))
+            named = [key for key in usable if re.search(rf"\b{key}(: | ')", str(error))]
+            usable = {key: text for key, text in usable.items() if named and key not in named}
+
+
+def settings_recorded(texts: Mapping[str, str]) -> Settings:
+    """The settings that a history has, whatever the environment of this process says; keys that this version does not
+    know any more are left out, and those that the one that recorded did not know yet have the value that it went by.
+    """
+    known = {key: text for key, text in texts.items() if key in _FIELDS}
+    return with_overrides(settings_of({}, _RECORDED), {**BEFORE, **known}, _RECORDED)

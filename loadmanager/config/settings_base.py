@@ -1,0 +1,93 @@
+"""What all settings have in common: where they come from, their keys, their types and bounds."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator, Field, SecretStr
+from pydantic.alias_generators import to_camel
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from loadmanager.core.domain.setting_declaration import Declared
+
+_IN_URL = re.compile(r"://[^/@\s]+@")
+
+ENVIRONMENT_PREFIX = "LOADMANAGER_"
+
+Percent = Annotated[int, Field(ge=0, le=100)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+PositiveMs = Annotated[int, Field(ge=1, le=86_400_000)]
+Port = Annotated[int, Field(ge=0, le=65_535)]
+_EMPTY_IS_NONE = BeforeValidator(lambda value: None if value == "" else value)
+OptionalPort = Annotated[int | None, Field(ge=0, le=65_535), _EMPTY_IS_NONE]
+OptionalPath = Annotated[Path | None, _EMPTY_IS_NONE]
+Minutes = Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False)]
+
+_SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+
+
+def of_core(declared: Declared) -> Any:  # noqa: ANN401 - the field says its type
+    """The field of a setting that the core declares: its type alone is said here."""
+    bounds = {name: bound for name in _SIGNS if (bound := getattr(declared, name, None)) is not None}
+    default = declared.default if declared.installed is None else declared.installed
+    return Field(default, alias=declared.key, description=declared.description, **bounds)
+
+
+def bounds_of(field: FieldInfo) -> str:
+    shown = [
+        f"{sign} {getattr(constraint, name)}"
+        for constraint in field.metadata
+        for name, sign in _SIGNS.items()
+        if getattr(constraint, name, None) is not None
+    ]
+    return ", ".join(shown)
+
+
+def is_secret(field: FieldInfo) -> bool:
+    """Whether the field's value is shown nowhere: not in an error, a log, an answer or a history."""
+    return field.annotation is SecretStr
+
+
+def without_password(url: str) -> str:
+    """A URL as it may be shown; any other text as it is."""
+    return _IN_URL.sub("://***@", url)
+
+
+def hidden(secret: SecretStr) -> str:
+    """What is shown in place of a secret."""
+    return "***" if secret.get_secret_value() else ""
+
+
+class KeyedSettings(BaseSettings):
+    """Frozen, with a key for each field: by default its name in camel case."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        populate_by_name=True,
+        env_prefix=ENVIRONMENT_PREFIX,
+        env_prefix_target="all",
+    )
+    title: ClassVar[str]
+    reads_environment: ClassVar[bool] = True
+
+    @classmethod
+    def settings_customise_sources(  # the order is documented at the top of the package
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - not a source of ours
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - not a source of ours
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        del settings_cls
+        return (env_settings, init_settings) if cls.reads_environment else (init_settings,)
+
+    @classmethod
+    def key(cls, name: str) -> str:
+        """The configuration key of a field."""
+        return cls.model_fields[name].alias or name

@@ -1,0 +1,1 @@
+"""Constraints on placement: filters, and the load that a plan has already moved."""

@@ -1,0 +1,1 @@
+"""Diagnosis: explanations, comparison with Pulsar, invariants and the timeline."""

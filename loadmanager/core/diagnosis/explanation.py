@@ -1,0 +1,448 @@
+"""Why a bundle is where it is, what a broker has to expect, and why a bundle is not on another broker.
+
+An explanation asks the very rules that decide: it makes the decision and throws it away. What strategies remember is a
+value and is not kept, and chance is drawn from copies of the generator: an explanation changes nothing, and says what
+would be decided at that moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from loadmanager.core.constraints.filters import PlacementQuestion, rules_of
+from loadmanager.core.constraints.obstacles import FilterObstacle, find_general_obstacles, find_obstacles
+from loadmanager.core.domain.names import BrokerId, namespace_of
+from loadmanager.core.domain.plan import Figure, Plan, Unload, Verdict
+from loadmanager.core.domain.reasons import ExplanationReason, FilterReason, PlacementReason
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.load import MSG_RATE_IN, MSG_RATE_OUT, FloatArray
+from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
+from loadmanager.core.planning.certificate.certificate_text import verdict_of
+from loadmanager.core.planning.certificate.plan_certificate import certify
+from loadmanager.core.planning.churn import find_excess
+from loadmanager.core.planning.movable_bundles import drain_of, pin_of, restrain, restraint_of
+from loadmanager.core.planning.plan_effect import carried_load, share_of
+from loadmanager.core.planning.planner import PlacementTrial, State, find_round_refusal, try_transfer
+from loadmanager.core.planning.shedding_round import shed
+from loadmanager.core.strategies.placement import placement_strategy
+from loadmanager.core.strategies.placement.placement_strategy import Placement, Projection
+from loadmanager.core.strategies.shedding import shedding_strategy
+from loadmanager.core.strategies.shedding.shedding_strategy import MIB, find_hold, throughput_per_broker
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Situation:
+    """All that a decision would be made on now. Nothing here is changed by explaining it."""
+
+    snapshot: Snapshot
+    settings: PlannerSettings
+    state: State
+    rng: np.random.Generator
+
+    def round(self) -> Plan:
+        """What a round of shedding would do now, within the limits on churn."""
+        return shed(self.snapshot, self.settings, self.state, self.state, deepcopy(self.rng)).plan
+
+    def trial(self, bundle: str, exclude: BrokerId | None) -> PlacementTrial:
+        return PlacementTrial(self.snapshot, bundle, exclude, self.settings, self.state, self.rng)
+
+    def without(self, broker: BrokerId) -> Situation:
+        """The same, but that broker is given nothing."""
+        controls = replace(self.snapshot.controls, excluded=self.snapshot.controls.excluded | {broker})
+        return replace(self, snapshot=replace(self.snapshot, controls=controls, _derived={}))
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How a broker stands in what strategies compare.
+
+    `msg_rate_per_s` is long-term, of its bundles and those on their way; usage and `mib_per_s` are as reported.
+    """
+
+    broker: BrokerId
+    usage_percent: float
+    msg_rate_per_s: float
+    mib_per_s: float
+    topics: int
+    bundles: int
+    bundles_of_namespace: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BundleLoad:
+    """What a bundle carries, (4,) each; its shares of bytes/s are fractions."""
+
+    short: FloatArray
+    long: FloatArray
+    topics: int
+    share_of_broker: float
+    share_of_cluster: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacementExplained:
+    """Where placement would put a bundle now, if it left the broker that has it.
+
+    `drawn_from`: among whom chance decided. `runner_up`: what would be decided without the one that is chosen.
+    `standings`: of the broker that has it, of the chosen one and of the runner-up. `dropped`: how many brokers each
+    filter dropped.
+    """
+
+    verdict: Verdict
+    chosen: BrokerId | None
+    drawn_from: tuple[BrokerId, ...]
+    runner_up: Verdict | None
+    standings: tuple[Standing, ...]
+    dropped: Mapping[str, Figure]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SheddingExplained:
+    """What a round of shedding would do with a bundle now: `step`, or nothing because of `stays`.
+
+    `by_rule`: no round could move it, by a rule that holds for it alone; else it is its broker's turn, or not, as
+    `because` says, the verdicts about that broker and the cluster.
+    """
+
+    step: Unload | None
+    stays: Verdict | None
+    by_rule: bool
+    because: tuple[Verdict, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BundleExplained:
+    """`broker` has the bundle and reports it; `assigned` has it once everything under way is done."""
+
+    bundle: str
+    broker: BrokerId | None
+    assigned: BrokerId | None
+    load: BundleLoad
+    shedding: SheddingExplained
+    placement: PlacementExplained
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BrokerExplained:
+    """`usage_percent` (5,) by resource, `usage` the weighted highest of them; `thresholds` are settings by key.
+
+    `steps`: what a round now takes from it, by `verdicts`; `margin`: how far it is from that. `obstacles`: what keeps
+    all bundles from it. `certificate`: how near that round comes to what no plan can beat. An `is_overloaded` broker is
+    given bundles only when others are no better.
+    """
+
+    broker: BrokerId
+    usage_percent: FloatArray
+    usage: float
+    standing: Standing
+    is_settled: bool
+    strategy: str
+    thresholds: Mapping[str, Figure]
+    steps: tuple[Unload, ...]
+    verdicts: tuple[Verdict, ...]
+    certificate: Verdict
+    margin: Verdict | None
+    obstacles: tuple[Verdict, ...]
+    is_overloaded: bool
+    waits_s: float | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WhyNot:
+    """`verdict` says it in one sentence. `obstacles` are filters between bundle and broker, and whether each is only a
+    preference. `placement` is what would be decided, `standings` those of the broker and of the chosen one.
+    """
+
+    bundle: str
+    broker: BrokerId
+    verdict: Verdict
+    obstacles: tuple[tuple[Verdict, bool], ...]
+    placement: Verdict
+    standings: tuple[Standing, ...]
+    shedding: SheddingExplained
+
+
+def explain_bundle(situation: Situation, bundle: str) -> BundleExplained:
+    """Where it is and why it stays there or not. Raises `LookupError` for an unknown bundle, `UnknownStrategyError`."""
+    snapshot = situation.snapshot
+    row = _row_of(snapshot, bundle)
+    bundles = snapshot.bundles
+    return BundleExplained(
+        bundle=bundle,
+        broker=_broker_at(snapshot, int(bundles.broker[row])),
+        assigned=_holder(snapshot, row),
+        load=BundleLoad(
+            short=bundles.short[row],
+            long=bundles.long[row],
+            topics=int(bundles.topics[row]),
+            share_of_broker=_share_of_broker(snapshot, row),
+            share_of_cluster=share_of(snapshot, bundle),
+        ),
+        shedding=_explain_shedding(situation, row),
+        placement=_explain_placement(situation, row),
+    )
+
+
+def explain_broker(situation: Situation, broker: BrokerId) -> BrokerExplained:
+    """What it has to expect. Raises `LookupError` for one that has not reported, `UnknownStrategyError`."""
+    snapshot, settings = situation.snapshot, situation.settings
+    row = snapshot.brokers.find_row(broker)
+    if row is None:
+        raise LookupError(f"broker {broker} has not reported")
+    plan = situation.round()
+    steps = _steps_from(plan, broker)
+    verdicts = _verdicts_about(plan, broker)
+    usage = float(usage_per_broker(snapshot, settings.resource_weights)[row])
+    rules = rules_of(settings, placement_strategy(settings)[0])
+    question = PlacementQuestion(
+        "", non_persistent=False, snapshot=snapshot, projection=Projection(snapshot), settings=settings
+    )
+    obstacles = find_general_obstacles(rules, question, row)
+    return BrokerExplained(
+        broker=broker,
+        usage_percent=snapshot.brokers.usage_percent[row].astype(np.float64),
+        usage=usage,
+        standing=_standing(snapshot, row, "", settings),
+        is_settled=bool(snapshot.brokers.settled[row]),
+        strategy=shedding_strategy(settings)[0],
+        thresholds={key: figure for each in verdicts for key, figure in each.why.items() if not key.islower()},
+        steps=steps,
+        verdicts=verdicts,
+        certificate=verdict_of(certify(restrain(snapshot), settings, plan.steps)),
+        margin=None if steps else _find_margin(situation, broker),
+        obstacles=tuple(_verdict_of(each, broker, broker) for each in obstacles),
+        is_overloaded=usage > settings.broker_overloaded_threshold_percentage / 100,
+        waits_s=snapshot.controls.holds(snapshot.taken_at_s).get(broker),
+    )
+
+
+def why_not(situation: Situation, bundle: str, broker: BrokerId) -> WhyNot:
+    """Why the bundle is not on that broker. Raises `LookupError` for an unknown bundle, `UnknownStrategyError`."""
+    snapshot = situation.snapshot
+    row = _row_of(snapshot, bundle)
+    asked = snapshot.brokers.find_row(broker)
+    trial = situation.trial(bundle, _holder(snapshot, row))
+    obstacles = [] if asked is None else find_obstacles(trial.rules, trial.question, asked)
+    if trial.placement.reason in _DECIDED or np.any(trial.candidates == asked):
+        obstacles = [each for each in obstacles if not each.is_preference]  # they were given up, or not asked
+    return WhyNot(
+        bundle=bundle,
+        broker=broker,
+        verdict=_why_not(situation, row, broker, trial, obstacles),
+        obstacles=tuple((_verdict_of(each, bundle, broker), each.is_preference) for each in obstacles),
+        placement=trial.verdict,
+        standings=_standings(situation, (asked, trial.placement.broker), bundle),
+        shedding=_explain_shedding(situation, row),
+    )
+
+
+_DECIDED = (PlacementReason.PINNED_TO_BROKER, PlacementReason.DECIDED_BEFORE)
+
+
+def _row_of(snapshot: Snapshot, bundle: str) -> int:
+    row = snapshot.bundles.find_row(bundle)
+    if row is None:
+        raise LookupError(f"bundle {bundle} is not known")
+    return row
+
+
+def _broker_at(snapshot: Snapshot, row: int) -> BrokerId | None:
+    return snapshot.brokers.ids[row] if row >= 0 else None
+
+
+def _holder(snapshot: Snapshot, bundle: int) -> BrokerId | None:
+    """The broker that has the bundle, or is about to."""
+    return _broker_at(snapshot, int(snapshot.bundles.assigned[bundle]))
+
+
+def _share_of_broker(snapshot: Snapshot, bundle: int) -> float:
+    """The part that the bundle is of the load of the broker that has it, or is about to."""
+    load, assigned = carried_load(snapshot), snapshot.bundles.assigned
+    if assigned[bundle] < 0:
+        return 0.0
+    whole = float(load[assigned == assigned[bundle]].sum())
+    return float(load[bundle]) / whole if whole > 0 else 0.0
+
+
+def _explain_shedding(situation: Situation, bundle: int) -> SheddingExplained:
+    snapshot = situation.snapshot
+    name = snapshot.bundles.names[bundle]
+    plan = situation.round()
+    step = next((each for each in plan.steps if isinstance(each, Unload) and each.bundle == name), None)
+    broker = _broker_at(snapshot, int(snapshot.bundles.broker[bundle]))
+    because = () if broker is None else _verdicts_about(plan, broker)
+    if step is not None:
+        return SheddingExplained(step, None, by_rule=False, because=because)
+    rule = _find_rule(situation, bundle)
+    stays = _passed_over(plan, name, broker) if rule is None and broker is not None else rule
+    return SheddingExplained(None, stays, by_rule=rule is not None, because=because)
+
+
+def _passed_over(plan: Plan, bundle: str, broker: BrokerId) -> Verdict:
+    """Why a round leaves a bundle alone that it might move."""
+    refusal = next((verdict for verdict in plan.verdicts if verdict.subject == bundle), None)
+    if refusal is not None:
+        return refusal
+    others = len(_steps_from(plan, broker))
+    why: dict[str, Figure] = {"broker": broker, "bundles_taken": others} if others else {"broker": broker}
+    return Verdict(bundle, ExplanationReason.STAYS_ON_BROKER, acted=False, why=why)
+
+
+def _find_rule(situation: Situation, bundle: int) -> Verdict | None:
+    """The first rule by which no round may move the bundle, whatever the strategy thinks of its broker."""
+    snapshot, settings = situation.snapshot, situation.settings
+    bundles, controls = snapshot.bundles, snapshot.controls
+    restrained = restrain(snapshot)
+    rule = find_round_refusal(restrained, settings) or find_hold(snapshot, bundle)
+    if rule is not None:
+        return rule
+    broker = snapshot.brokers.ids[bundles.broker[bundle]]
+    if broker in controls.draining:
+        return drain_of(snapshot, broker)
+    if broker in snapshot.doubts.quarantined:
+        return snapshot.doubts.quarantined[broker]
+    name = bundles.names[bundle]
+    if not controls.may_be_shed(name):
+        return restraint_of(name, snapshot)
+    step, verdict = try_transfer(restrained, bundle, settings, situation.state, situation.rng)
+    if step is None:
+        return verdict
+    return find_excess(step, snapshot, settings, situation.state)
+
+
+def _explain_placement(situation: Situation, bundle: int) -> PlacementExplained:
+    snapshot = situation.snapshot
+    name = snapshot.bundles.names[bundle]
+    assigned = int(snapshot.bundles.assigned[bundle])
+    leaves = _broker_at(snapshot, assigned)
+    trial = situation.trial(name, leaves)
+    chosen = trial.placement.broker
+    ids = snapshot.brokers.ids
+    following = None if chosen is None else situation.without(ids[chosen]).trial(name, leaves)
+    next_best = None if following is None else following.placement.broker
+    compared = [assigned if assigned >= 0 else None, chosen, next_best]
+    return PlacementExplained(
+        verdict=trial.verdict,
+        chosen=None if chosen is None else ids[chosen],
+        drawn_from=tuple(ids[row] for row in trial.placement.drawn_from.tolist()),
+        runner_up=None if following is None or next_best is None else _with_one_excluded_less(following.verdict),
+        standings=_standings(situation, compared, name),
+        dropped={key: figure for key, figure in trial.placement.why.items() if key in _FILTERS},
+    )
+
+
+def _with_one_excluded_less(verdict: Verdict) -> Verdict:
+    """The verdict without the exclusion that only this explanation made."""
+    excluded = int(verdict.why[FilterReason.BROKER_EXCLUDED.value]) - 1
+    others = {name: figure for name, figure in verdict.why.items() if name != FilterReason.BROKER_EXCLUDED.value}
+    return replace(verdict, why={**others, **({FilterReason.BROKER_EXCLUDED.value: excluded} if excluded else {})})
+
+
+_FILTERS = frozenset(
+    reason.value
+    for reason in (
+        FilterReason.BROKER_DRAINING,
+        FilterReason.BROKER_EXCLUDED,
+        FilterReason.BROKER_SICK,
+        FilterReason.SICKER_THAN_OTHERS,
+        FilterReason.ISOLATION_POLICY,
+        FilterReason.PERSISTENCE_DISABLED,
+        FilterReason.OTHER_LOAD_MANAGER_CLASS,
+        FilterReason.TOPIC_LIMIT_REACHED,
+        FilterReason.FAILURE_DOMAIN_HAS_MORE_OF_GROUP,
+        FilterReason.HAS_MORE_OF_GROUP,
+        FilterReason.BUSIER_THAN_AVERAGE,
+        FilterReason.OWNS_MORE_OF_NAMESPACE,
+        FilterReason.OLDER_VERSION,
+        FilterReason.VERSION_UNREADABLE,
+    )
+)
+
+
+def _why_not(
+    situation: Situation, bundle: int, broker: BrokerId, trial: PlacementTrial, obstacles: Sequence[FilterObstacle]
+) -> Verdict:
+    """The one thing that answers it."""
+    snapshot = situation.snapshot
+    name, asked = snapshot.bundles.names[bundle], snapshot.brokers.find_row(broker)
+    if asked is None:
+        return Verdict(name, ExplanationReason.NOT_REGISTERED, acted=False, why={"broker": broker})
+    if asked == snapshot.bundles.assigned[bundle]:
+        return Verdict(name, ExplanationReason.OWNS_IT_ALREADY, acted=True, why={"broker": broker})
+    if obstacles:
+        return _verdict_of(obstacles[0], name, broker)
+    holder = _holder(snapshot, bundle)
+    if holder is not None and holder == snapshot.controls.pinned.get(name):
+        return pin_of(name, holder)
+    return _compare(name, asked, broker, trial, holder)
+
+
+def _compare(bundle: str, asked: int, broker: BrokerId, trial: PlacementTrial, holder: BrokerId | None) -> Verdict:
+    """Where a broker that may own the bundle stands in the order of the strategy."""
+    if not np.any(trial.candidates == asked):
+        return trial.verdict  # decided before, or pinned
+    why: dict[str, Figure] = {"broker": broker, "candidates": len(trial.candidates)}
+    if trial.placement.broker == asked:
+        leaves: dict[str, Figure] = {} if holder is None else {"holder": holder}
+        return Verdict(bundle, ExplanationReason.WOULD_BE_CHOSEN, acted=True, why=why | leaves)
+    ahead, placement = _find_position(trial, asked)
+    why |= {"chosen": trial.verdict.why["broker"], "ahead": ahead}
+    if ahead:
+        return Verdict(bundle, ExplanationReason.COMES_AFTER, acted=False, why=why)
+    return Verdict(
+        bundle, ExplanationReason.AS_GOOD_AS_CHOSEN, acted=False, why={**why, "equals": len(placement.drawn_from)}
+    )
+
+
+def _find_position(trial: PlacementTrial, asked: int) -> tuple[int, Placement]:
+    """How many candidates come before this one, and the choice in which it takes part."""
+    ahead, choices = 0, trial.choices()
+    while not np.any((placement := next(choices)).drawn_from == asked):
+        ahead += len(placement.drawn_from)
+    return ahead, placement
+
+
+def _find_margin(situation: Situation, broker: BrokerId) -> Verdict | None:
+    snapshot = restrain(situation.snapshot)
+    row = snapshot.brokers.find_row(broker)
+    if row is None:
+        return None
+    name, strategy = shedding_strategy(situation.settings)
+    figures = strategy.find_margin(snapshot, situation.state.get(name, {}), row)
+    return Verdict(broker, ExplanationReason.SHEDS_FROM, acted=False, why=figures) if figures else None
+
+
+def _standings(situation: Situation, brokers: Sequence[int | None], bundle: str) -> tuple[Standing, ...]:
+    snapshot, namespace = situation.snapshot, namespace_of(bundle)
+    rows = [row for row in dict.fromkeys(brokers) if row is not None]
+    return tuple(_standing(snapshot, row, namespace, situation.settings) for row in rows)
+
+
+def _standing(snapshot: Snapshot, row: int, namespace: str, settings: PlannerSettings) -> Standing:
+    brokers, known = snapshot.brokers, snapshot.find_namespace(namespace)
+    given, long_term = brokers.preallocated[row], brokers.long_term((MSG_RATE_IN, MSG_RATE_OUT))[row]
+    return Standing(
+        broker=brokers.ids[row],
+        usage_percent=float(usage_per_broker(snapshot, settings.resource_weights)[row]) * 100,
+        msg_rate_per_s=float(given[MSG_RATE_IN] + given[MSG_RATE_OUT] + long_term.sum()),
+        mib_per_s=float(throughput_per_broker(snapshot)[row]) / MIB,
+        topics=int(brokers.topics[row] + brokers.preallocated_topics[row]),
+        bundles=int(np.count_nonzero(snapshot.bundles.assigned == row)),
+        bundles_of_namespace=0 if known is None else int(snapshot.bundles_per_broker(known)[row]),
+    )
+
+
+def _verdict_of(obstacle: FilterObstacle, subject: str, broker: BrokerId) -> Verdict:
+    return Verdict(subject, obstacle.reason, acted=False, why={"broker": broker, **obstacle.why})
+
+
+def _steps_from(plan: Plan, broker: BrokerId) -> tuple[Unload, ...]:
+    return tuple(step for step in plan.steps if isinstance(step, Unload) and step.source.broker == broker)
+
+
+def _verdicts_about(plan: Plan, broker: BrokerId) -> tuple[Verdict, ...]:
+    return tuple(verdict for verdict in plan.verdicts if verdict.subject in (broker, "cluster"))

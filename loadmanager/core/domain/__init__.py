@@ -1,0 +1,1 @@
+"""Names, bundles, ownership, policies, controls, settings, plans and reasons."""

@@ -1,0 +1,236 @@
+"""Who owns a bundle: the states of one bundle and the table of legal transitions.
+
+    Free ──assign──▶ Owned ──release──▶ Releasing ──complete──▶ Owned by the destination, or Free without one
+      ▲              │ ▲ ▲                  │
+      └──owner_gone──┤ │ └─────abandon──────┘   (the unload failed: the source stays the owner)
+                     └─┘ inherit
+
+Once the registration of its owner has ended, nobody serves a bundle. It is inherited by another owner in one step, or
+free if nobody has wanted it for a while.
+
+Bundles also change shape, by `NamespaceState.split` and `merge`; nobody gains or loses anything by it:
+
+    shape    from                                              to
+    -----    ----                                              --
+    split    a bundle that is Free or Owned                    its parts, each in its state, with its owner, and at
+                                                               its version + 1
+    merge    two neighbours, both Free or both Owned by        one bundle in their state, with their owner, and at the
+             the same registration                             higher of their versions + 1
+
+A bundle that is Releasing keeps its shape: its owner was asked to let go of it by its name.
+
+Every transition and every change of shape adds one to `version`, or more: at each hash the version only grows. A broker
+refuses what it has released before at that version or a later one, so an answer that is out of date can never give a
+bundle a second owner.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from loadmanager.core.domain.bundles import NamespaceBundles
+from loadmanager.core.domain.names import BrokerId, NamespaceName
+
+
+class OwnershipState(enum.StrEnum):
+    FREE = "Free"
+    OWNED = "Owned"
+    RELEASING = "Releasing"
+
+
+class IllegalTransitionError(Exception):
+    """A transition that the table does not allow; the message tells the bundle's story so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """One life of a broker: a broker that registers again, even under the same id, has another incarnation."""
+
+    broker: BrokerId
+    incarnation: int
+
+    def __str__(self) -> str:
+        return f"{self.broker} (incarnation {self.incarnation})"
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """The ownership of one bundle at one version.
+
+    `owner` is the registration that may serve it (None when free); `destination` is who gets it once a release is
+    complete (None: nobody until the next lookup). `epoch` is the leader's that wrote it, `since_ms` the wall clock
+    in epoch milliseconds, `reason` a word for operators: why the last transition happened.
+    """
+
+    state: OwnershipState = OwnershipState.FREE
+    owner: Registration | None = None
+    destination: Registration | None = None
+    version: int = 0
+    epoch: int = 0
+    since_ms: int = 0
+    reason: str = ""
+
+    def __str__(self) -> str:
+        owner = f" by {self.owner}" if self.owner else ""
+        destination = f" for {self.destination}" if self.destination else ""
+        return f"{self.state}{owner}{destination} at version {self.version}"
+
+
+FREE = Ownership()
+"""A bundle that never had an owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceState:
+    """The bundles of one namespace and who owns each: `ownerships[i]` belongs to bundle i of `bundles`."""
+
+    name: NamespaceName
+    bundles: NamespaceBundles
+    ownerships: tuple[Ownership, ...]
+
+    def __post_init__(self) -> None:
+        assert len(self.ownerships) == len(self.bundles), "one ownership per bundle"
+
+    @classmethod
+    def unowned(cls, name: NamespaceName, bundles: NamespaceBundles) -> NamespaceState:
+        return cls(name, bundles, (FREE,) * len(bundles))
+
+    def from_version(self, version: int) -> NamespaceState:
+        """The same namespace with no bundle below `version`."""
+        return replace(
+            self, ownerships=tuple(replace(each, version=max(each.version, version)) for each in self.ownerships)
+        )
+
+    @property
+    def highest_version(self) -> int:
+        return max(each.version for each in self.ownerships)
+
+    def bundle_name(self, index: int) -> str:
+        return f"{self.name}/{self.bundles.range_at(index)}"
+
+    def bundle_names(self) -> list[str]:
+        return [f"{self.name}/{text}" for text in self.bundles.range_texts()]
+
+    def owners_changed_since(self, before: NamespaceState) -> dict[str, Ownership]:
+        """By their names the bundles whose ownership is another than `before`, when it had the same bundles."""
+        rows = zip(self.bundles.range_texts(), before.ownerships, self.ownerships, strict=True)
+        return {f"{self.name}/{text}": now for text, was, now in rows if now is not was and now != was}
+
+    def with_ownerships(self, changes: Mapping[int, Ownership]) -> NamespaceState:
+        """The same namespace after `changes` (position of the bundle -> its new ownership)."""
+        ownerships = tuple(changes.get(i, ownership) for i, ownership in enumerate(self.ownerships))
+        return replace(self, ownerships=ownerships)
+
+    def split(self, index: int, boundaries: Sequence[int], stamp: Stamp) -> NamespaceState:
+        """The same namespace after bundle `index` is cut at `boundaries`.
+
+        Raises `IllegalTransitionError` for a bundle that is on its way, `BoundariesError` as `NamespaceBundles.split`.
+        """
+        parent = self.ownerships[index]
+        if parent.state is OwnershipState.RELEASING:
+            raise IllegalTransitionError(f"cannot split bundle {self.bundle_name(index)}, which is {parent}")
+        part = _reshaped(parent, parent.version, stamp)
+        parts = (part,) * (len(boundaries) + 1)
+        ownerships = self.ownerships[:index] + parts + self.ownerships[index + 1 :]
+        return replace(self, bundles=self.bundles.split(index, boundaries), ownerships=ownerships)
+
+    def merge(self, index: int, stamp: Stamp) -> NamespaceState:
+        """The same namespace after bundle `index` and the one above it have become one.
+
+        Raises `IllegalTransitionError` unless both are free or both have one owner, `BoundariesError` for the last one.
+        """
+        bundles = self.bundles.merge(index)
+        lower, upper = self.ownerships[index : index + 2]
+        if OwnershipState.RELEASING in (lower.state, upper.state) or lower.owner != upper.owner:
+            raise IllegalTransitionError(
+                f"cannot merge bundle {self.bundle_name(index)}, which is {lower}, and bundle"
+                f" {self.bundle_name(index + 1)}, which is {upper}"
+            )
+        merged = _reshaped(lower, max(lower.version, upper.version), stamp)
+        ownerships = (*self.ownerships[:index], merged, *self.ownerships[index + 2 :])
+        return replace(self, bundles=bundles, ownerships=ownerships)
+
+
+class Transition(enum.StrEnum):
+    ASSIGN = "assign"
+    RELEASE = "release"
+    COMPLETE = "complete"
+    ABANDON = "abandon"
+    INHERIT = "inherit"
+    OWNER_GONE = "owner_gone"
+
+
+LEGAL_FROM: dict[Transition, frozenset[OwnershipState]] = {
+    Transition.ASSIGN: frozenset({OwnershipState.FREE}),
+    Transition.RELEASE: frozenset({OwnershipState.OWNED}),
+    Transition.COMPLETE: frozenset({OwnershipState.RELEASING}),
+    Transition.ABANDON: frozenset({OwnershipState.RELEASING}),
+    Transition.INHERIT: frozenset({OwnershipState.OWNED}),
+    Transition.OWNER_GONE: frozenset({OwnershipState.OWNED}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What every transition records beside its effect: the leader's epoch, the wall clock, and why."""
+
+    epoch: int
+    now_ms: int
+    reason: str
+
+
+def assign(current: Ownership, owner: Registration, stamp: Stamp) -> Ownership:
+    """Give a free bundle to `owner`."""
+    return _step(current, Transition.ASSIGN, OwnershipState.OWNED, owner, None, stamp)
+
+
+def release(current: Ownership, destination: Registration | None, stamp: Stamp) -> Ownership:
+    """Begin to take the bundle from its owner; from here on nobody may start to serve it."""
+    return _step(current, Transition.RELEASE, OwnershipState.RELEASING, current.owner, destination, stamp)
+
+
+def complete(current: Ownership, stamp: Stamp) -> Ownership:
+    """The owner has let go, or is gone: the destination owns the bundle, or nobody does."""
+    if current.destination is None:
+        return _step(current, Transition.COMPLETE, OwnershipState.FREE, None, None, stamp)
+    return _step(current, Transition.COMPLETE, OwnershipState.OWNED, current.destination, None, stamp)
+
+
+def retarget(current: Ownership, destination: Registration | None) -> Ownership:
+    """Another destination for a release under way; no transition of its own, so it is only used to complete one."""
+    return replace(current, destination=destination)
+
+
+def abandon(current: Ownership, stamp: Stamp) -> Ownership:
+    """The owner did not let go in time: it stays the owner, at a higher version."""
+    return _step(current, Transition.ABANDON, OwnershipState.OWNED, current.owner, None, stamp)
+
+
+def inherit(current: Ownership, owner: Registration, stamp: Stamp) -> Ownership:
+    """The owner's registration has ended: `owner` gets the bundle in its place."""
+    return _step(current, Transition.INHERIT, OwnershipState.OWNED, owner, None, stamp)
+
+
+def owner_gone(current: Ownership, stamp: Stamp) -> Ownership:
+    """The owner's registration has ended, and nobody gets the bundle in its place: it is free."""
+    return _step(current, Transition.OWNER_GONE, OwnershipState.FREE, None, None, stamp)
+
+
+def _reshaped(before: Ownership, version: int, stamp: Stamp) -> Ownership:
+    """The same owner and state, for a bundle of another shape that follows on `version`."""
+    return replace(before, version=version + 1, epoch=stamp.epoch, since_ms=stamp.now_ms, reason=stamp.reason)
+
+
+def _step(
+    current: Ownership,
+    transition: Transition,
+    state: OwnershipState,
+    owner: Registration | None,
+    destination: Registration | None,
+    stamp: Stamp,
+) -> Ownership:
+    if current.state not in LEGAL_FROM[transition]:
+        raise IllegalTransitionError(f"cannot {transition} a bundle that is {current}")
+    return Ownership(state, owner, destination, current.version + 1, stamp.epoch, stamp.now_ms, stamp.reason)

@@ -1,0 +1,145 @@
+"""How a move of Pulsar's compares with what we would have done, and what became of a move that we would have made."""
+
+from __future__ import annotations
+
+from loadmanager.core.domain.reasons.reason import Reason, entry
+
+_WE_WOULD = "We would move it from {source} to {destination}, {mib_per_s} MiB/s, and Pulsar does not: "
+
+
+class JudgingReason(Reason):
+    MOVED_AS_WE_WOULD = entry(
+        "moved_as_we_would",
+        "Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s, and so would we, {minutes} min before",
+        "Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s, and so would we",
+    )
+    MOVED_ELSEWHERE = entry(
+        "moved_elsewhere",
+        "Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s; so would we, but to {ours}",
+    )
+    MOVED_BACK = entry(
+        "moved_back",
+        (
+            "Pulsar moved it back from {source} to {destination}, which it had left {minutes_ago} min before,"
+            " {mib_per_s} MiB/s, and we would not"
+        ),
+        remedy="look at the thresholds of Pulsar's strategy: it takes back what it did",
+    )
+    MOVED_ANOTHER = entry(
+        "moved_another",
+        (
+            "Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s; we would have taken others"
+            " from there ({others}), {ours} first"
+        ),
+    )
+    MOVED_AGAINST_US = entry(
+        "moved_against_us",
+        "Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s, and we would not",
+    )
+    MOVED_UNSELECTED = entry(
+        "moved_unselected",
+        (
+            "It was moved from {source} to {destination}, {mib_per_s} MiB/s; we would not, nor does Pulsar's strategy"
+            " select it as we work it out: an operator's word, load that came since our last round, or a Pulsar that"
+            " decides otherwise than the one that is known here"
+        ),
+    )
+    MOVED_BEFORE_OUR_ROUND = entry(
+        "moved_before_our_round",
+        (
+            "Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s, before there was a round of ours to"
+            " compare it with"
+        ),
+    )
+    CAME_BACK = entry(
+        "came_back",
+        (
+            "Pulsar unloaded it from {source}, and it came back there: its clients were cut off for {seconds} s for"
+            " nothing"
+        ),
+        remedy="have Pulsar name a destination when it unloads, which it does from 3.0 on",
+    )
+    LEFT_WITHOUT_OWNER = entry(
+        "left_without_owner",
+        "Pulsar unloaded it from {source}, and nobody has asked for it within {seconds} s: it has no owner",
+    )
+    OWNER_LEFT = entry(
+        "owner_left",
+        "{source}, which had it, left; {destination} has it since: no decision of shedding",
+        "{source}, which had it, left; nobody has asked for it since: no decision of shedding",
+    )
+    FIRST_OWNER = entry("first_owner", "Nobody had it; {destination} was given it when it was asked for")
+    PULSAR_SPLIT = entry(
+        "pulsar_split",
+        "Pulsar split it, or moved it as it made it by a split: no decision of shedding",
+    )
+    MOVED_BY_US = entry(
+        "moved_by_us",
+        "We moved it from {source} to {destination}, {mib_per_s} MiB/s",
+        "We had it unloaded from {source}, {mib_per_s} MiB/s, and nobody has it",
+        "We had it placed on {destination}",
+    )
+    NO_LONGER_WANTED = entry(
+        "no_longer_wanted",
+        "We would no longer move it from {source} to {destination}, as we would have for {minutes} min",
+    )
+    WE_ALONE_SHEDDING_OFF = entry(
+        "we_alone_shedding_off",
+        _WE_WOULD + "its shedding is off",
+        remedy="set {#load_balancer_enabled} and {#shedding_enabled} to true on the brokers, or let us act",
+    )
+    WE_ALONE_NOT_SELECTED = entry("we_alone_not_selected", _WE_WOULD + "its strategy does not select it")
+    WE_ALONE_UNKNOWN = entry("we_alone_unknown", _WE_WOULD + "its strategy is one that is not known here")
+    WE_ALONE_WAITS = entry("we_alone_waits", _WE_WOULD + "it may not move it again so soon")
+    WE_ALONE_STAYS = entry(
+        "we_alone_stays", _WE_WOULD + "its strategy selects it, and its placement does not take it elsewhere"
+    )
+    WE_ALONE_STALLED = entry("we_alone_stalled", _WE_WOULD + "it has stalled")
+    WE_ALONE_UNEXPLAINED = entry(
+        "we_alone_unexplained",
+        _WE_WOULD + "as we work it out its strategy would, and it has not for {minutes} min",
+        remedy=(
+            "look into the log of Pulsar's leader: it goes by averages from before we looked, or makes no rounds at all"
+        ),
+    )
+    STRATEGY_UNKNOWN = entry(
+        "strategy_unknown",
+        "What Pulsar's own round would be is not known here: {error}",
+    )
+    STALLED_ON_OWNER = entry(
+        "stalled_on_owner",
+        (
+            "Pulsar has stalled: for {rounds} rounds its strategy selected {bundles} of the bundles of {source}, and"
+            " its placement chose their present owner each time. Nothing moves, and the same repeats for ever"
+        ),
+        remedy=(
+            (
+                "set {#distribute_bundles_evenly_enabled} to false on Pulsar's brokers, for which {passed_over} brokers"
+                " are passed over, or let us act"
+            ),
+            "let us act",
+        ),
+    )
+    STALLED_WITHOUT_DESTINATION = entry(
+        "stalled_without_destination",
+        (
+            "Pulsar has stalled: for {rounds} rounds its strategy selected {bundles} of the bundles of {source}, and"
+            " none of them may go elsewhere"
+        ),
+        remedy="see why each of them stays",
+    )
+    STALLED_UNEXPLAINED = entry(
+        "stalled_unexplained",
+        (
+            "Pulsar does not move what we expect of it: for {rounds} rounds its strategy, as we work it out, would"
+            " have moved {bundles} of the bundles of {source}, and nothing was moved"
+        ),
+        remedy=(
+            "look into the log of Pulsar's leader: it goes by averages from before we looked, or makes no rounds at all"
+        ),
+    )
+    STALL_OVER = entry(
+        "stall_over",
+        "Pulsar moves bundles again, after {minutes} min in which nothing moved",
+        "Pulsar's strategy selects nothing any more, after {idle_minutes} min in which nothing moved",
+    )

@@ -1,0 +1,31 @@
+"""Why two bundles are merged, or are not."""
+
+from __future__ import annotations
+
+from loadmanager.core.domain.reasons.reason import Reason, entry
+
+
+class MergeReason(Reason):
+    COLD_NEIGHBOURS = entry(
+        "cold_neighbours",
+        (
+            "Merged with {with} because together their {topics} topics ({=bundle_merge_max_topics}),"
+            " {sessions} sessions ({=bundle_merge_max_sessions}), {msg_rate_per_s} messages/s"
+            " ({=bundle_merge_max_msg_rate}) and {mib_per_s} MiB/s"
+            " ({=bundle_merge_max_bandwidth_mbytes}) are cold"
+        ),
+    )
+    ADMIN_MERGE = entry("admin_merge", "Merged with {with} because it was asked for")
+    MERGING_DISABLED = entry("merging_disabled", "No merge because {=auto_bundle_merge_enabled}")
+    NAMESPACE_HAS_MINIMUM_BUNDLES = entry(
+        "namespace_has_minimum_bundles",
+        "No merge because it has {bundles} bundles and {=namespace_minimum_bundles}",
+    )
+    NO_COLD_NEIGHBOURS = entry(
+        "no_cold_neighbours",
+        (
+            "No merge because of {pairs} pairs of neighbours {apart} have not one owner, {young} changed within"
+            " {=bundle_merge_min_age_minutes} minutes, {held} are held by operators and {warm} are warm"
+        ),
+    )
+    MERGE_FAILED = entry("merge_failed", "No merge because it failed: {error}")

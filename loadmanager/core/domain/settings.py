@@ -1,0 +1,569 @@
+"""What an operator can set about decisions; the names and units are Pulsar's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from loadmanager.core.domain.bundles import MAX_BUNDLES
+from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.domain.setting_declaration import (
+    INT_MAX,
+    count,
+    declared_in,
+    minutes,
+    percent,
+    setting,
+    weight,
+)
+
+SUPPORTED_SPLIT_ALGORITHMS = (
+    "range_equally_divide",
+    "topic_count_equally_divide",
+    "specified_positions_divide",
+    "flow_or_qps_equally_divide",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerSettings:
+    """Every setting that a decision depends on, with Pulsar's defaults. Percentages are whole, as Pulsar writes them.
+
+    Each field has the name of its key, most without `loadBalancer`.
+    """
+
+    load_balancer_enabled: bool = setting(
+        "loadBalancerEnabled", True, "Off: no shedding and no periodic writes; bundles are still assigned at lookup."
+    )
+    load_manager_class_name: str = setting(
+        "loadManagerClassName",
+        "",
+        (
+            "ExtensibleLoadManagerImpl: filter brokers as Pulsar's extensible load manager does; else as its modular"
+            " one. If some brokers report this class, the others get no bundle. SimpleLoadManagerImpl: place, shed and"
+            " filter as that one does, by loadBalancerPlacementStrategy."
+        ),
+    )
+    placement_strategy: str = setting(
+        "loadBalancerLoadPlacementStrategy",
+        "LeastLongTermMessageRate",
+        "How an owner is chosen; Pulsar's full class names work too.",
+    )
+    simple_placement_strategy: str = setting(
+        "loadBalancerPlacementStrategy",
+        "leastLoadedServer",
+        (
+            "SimpleLoadManagerImpl: leastLoadedServer or leastMsgPerSecond; any other text stands for"
+            " weightedRandomSelection."
+        ),
+    )
+    broker_underloaded_threshold_percentage: float = percent(
+        "loadBalancerBrokerUnderloadedThresholdPercentage",
+        50,
+        "leastLoadedServer, leastMsgPerSecond: brokers are filled up to here before an idle one.",
+    )
+    broker_comfort_load_level_percentage: float = percent(
+        "loadBalancerBrokerComfortLoadLevelPercentage",
+        65,
+        "SimpleLoadManagerImpl: sheds only if some broker is below this usage.",
+    )
+    resource_quota_update_interval_minutes: float = setting(
+        "loadBalancerResourceQuotaUpdateIntervalMinutes",
+        15,
+        "How often the leader writes the averages of bundles and brokers, if they changed.",
+        gt=0,
+        le=100_000,
+    )
+    shedding_enabled: bool = setting("loadBalancerSheddingEnabled", True, "The switch of all automatic unloading.")
+    shedding_strategy: str = setting(
+        "loadBalancerLoadSheddingStrategy",
+        "ThresholdShedder",
+        "How bundles are chosen that have to leave their broker.",
+    )
+    shedding_excluded_namespaces: frozenset[str] = setting(
+        "loadBalancerSheddingExcludedNamespaces",
+        frozenset(),
+        "Namespaces (tenant/namespace) whose bundles are never shed.",
+    )
+    distribute_bundles_evenly_enabled: bool = setting(
+        "loadBalancerDistributeBundlesEvenlyEnabled",
+        True,
+        "Prefer brokers that hold the fewest bundles of the same namespace.",
+    )
+    broker_max_topics: int = count(
+        "loadBalancerBrokerMaxTopics", 50_000, "Brokers with more topics than this get no further bundle."
+    )
+    broker_overloaded_threshold_percentage: float = percent(
+        "loadBalancerBrokerOverloadedThresholdPercentage",
+        85,
+        "From this usage on OverloadShedder sheds; above it a broker gets no bundle if another can.",
+    )
+    broker_threshold_shedder_percentage: float = percent(
+        "loadBalancerBrokerThresholdShedderPercentage",
+        10,
+        "ThresholdShedder: sheds from brokers this many points above the average usage.",
+    )
+    lower_boundary_shedding_enabled: bool = setting(
+        "lowerBoundarySheddingEnabled",
+        False,
+        "ThresholdShedder: also shed from the busiest broker when one lies far below the average.",
+    )
+    bundle_unload_min_throughput_threshold: float = setting(
+        "loadBalancerBundleUnloadMinThroughputThreshold",
+        10,
+        "ThresholdShedder: MiB/s below which moving bundles is not worth it.",
+        ge=0,
+    )
+    history_resource_percentage: float = setting(
+        "loadBalancerHistoryResourcePercentage", 0.9, "Weight of the past in a broker's averaged usage.", ge=0, le=1
+    )
+    msg_rate_difference_shedder_threshold: float = setting(
+        "loadBalancerMsgRateDifferenceShedderThreshold",
+        50,
+        (
+            "UniformLoadShedder: sheds when the highest message rate is this many per cent above the lowest; 0 or"
+            " less: message rates are not compared."
+        ),
+    )
+    msg_throughput_multiplier_difference_shedder_threshold: float = setting(
+        "loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold",
+        4,
+        (
+            "UniformLoadShedder: sheds when the highest throughput is this many times the lowest; 0 or less:"
+            " throughputs are not compared."
+        ),
+    )
+    min_unload_message: int = count(
+        "minUnloadMessage",
+        1_000,
+        "UniformLoadShedder, AvgShedder: messages/s below which moving bundles is not worth it.",
+    )
+    min_unload_message_throughput: int = count(
+        "minUnloadMessageThroughput",
+        1024 * 1024,
+        "UniformLoadShedder, AvgShedder: bytes/s below which moving bundles is not worth it.",
+    )
+    max_unload_percentage: float = setting(
+        "maxUnloadPercentage",
+        0.2,
+        "UniformLoadShedder, AvgShedder: the part of a difference that is moved; 0.5 makes both equal.",
+        ge=0,
+        le=1,
+    )
+    max_unload_bundle_num_per_shedding: int = setting(
+        "maxUnloadBundleNumPerShedding",
+        -1,
+        "UniformLoadShedder: bundles that may be shed in a round; -1: any number.",
+        ge=-1,
+    )
+    avg_shedder_low_threshold: float = percent(
+        "loadBalancerAvgShedderLowThreshold",
+        15,
+        "AvgShedder: points between two brokers' usages from which on a round is a low hit.",
+    )
+    avg_shedder_high_threshold: float = percent(
+        "loadBalancerAvgShedderHighThreshold",
+        40,
+        "AvgShedder: points between two brokers' usages from which on a round is a high hit too.",
+    )
+    avg_shedder_hit_count_low_threshold: int = setting(
+        "loadBalancerAvgShedderHitCountLowThreshold",
+        8,
+        "AvgShedder: low hits in a row after which a broker sheds to its partner.",
+        ge=0,
+        le=1_000_000,
+    )
+    avg_shedder_hit_count_high_threshold: int = setting(
+        "loadBalancerAvgShedderHitCountHighThreshold",
+        2,
+        "AvgShedder: high hits in a row after which a broker sheds to its partner.",
+        ge=0,
+        le=1_000_000,
+    )
+    average_resource_usage_difference_threshold_percentage: float = percent(
+        "loadBalancerAverageResourceUsageDifferenceThresholdPercentage",
+        10,
+        "LeastResourceUsageWithWeight: prefer brokers at least this many points below the average usage.",
+    )
+    prefer_later_versions: bool = setting(
+        "preferLaterVersions", False, "Prefer the brokers that run the latest version."
+    )
+    failure_domains_enabled: bool = setting(
+        "failureDomainsEnabled", False, "Spread the namespaces of an anti-affinity group over failure domains first."
+    )
+    broker_load_target_std: float = setting(
+        "loadBalancerBrokerLoadTargetStd",
+        0.25,
+        (
+            "TransferShedder: acts when the standard deviation of brokers' averaged usage (a fraction) is above this;"
+            " half of it is the part of the average below which a broker counts as underloaded."
+        ),
+        ge=0,
+    )
+    shedding_condition_hit_count_threshold: int = setting(
+        "loadBalancerSheddingConditionHitCountThreshold",
+        3,
+        "TransferShedder: acts when loads were apart in more cycles in a row than this.",
+        ge=0,
+        le=1_000_000,
+    )
+    transfer_enabled: bool = setting(
+        "loadBalancerTransferEnabled",
+        True,
+        (
+            "TransferShedder: fixes where a bundle goes, and exchanges bundles; off: placement chooses, and nothing"
+            " is exchanged."
+        ),
+    )
+    max_number_of_broker_shedding_per_cycle: int = setting(
+        "loadBalancerMaxNumberOfBrokerSheddingPerCycle",
+        3,
+        "TransferShedder: brokers that may be relieved in a round.",
+        ge=0,
+        le=1_000_000,
+    )
+    shedding_delay_in_seconds: int = setting(
+        "loadBalanceSheddingDelayInSeconds",  # without the r, as in Pulsar
+        180,
+        "TransferShedder: nothing is moved until each broker has reported so much later than the last unload from it.",
+        ge=0,
+        le=86_400_000,
+    )
+    broker_load_data_ttl_in_seconds: int = setting(
+        "loadBalancerBrokerLoadDataTTLInSeconds",
+        1_800,
+        "TransferShedder: a broker whose report is older than this is left out.",
+        ge=0,
+        le=86_400_000,
+    )
+    max_number_of_bundles_in_bundle_load_report: int = setting(
+        "loadBalancerMaxNumberOfBundlesInBundleLoadReport",
+        10,
+        "TransferShedder: only so many of a broker's busiest bundles may be moved; 0 or less: none.",
+        ge=-1,
+        le=1_000_000,
+    )
+    shedding_bundles_with_policies_enabled: bool = setting(
+        "loadBalancerSheddingBundlesWithPoliciesEnabled",
+        False,
+        "TransferShedder: also moves bundles of namespaces with an isolation policy or an anti-affinity group.",
+    )
+    memory_resource_weight: float = weight(
+        "loadBalancerMemoryResourceWeight", 0.0, "TransferShedder: weight of heap memory in a broker's averaged usage."
+    )
+    auto_bundle_split_enabled: bool = setting(
+        "loadBalancerAutoBundleSplitEnabled",
+        True,
+        "The leader splits bundles that are above a limit; off: only by command.",
+    )
+    namespace_bundle_max_topics: int = count(
+        "loadBalancerNamespaceBundleMaxTopics", 1_000, "A bundle with more topics is split."
+    )
+    namespace_bundle_max_sessions: int = setting(
+        "loadBalancerNamespaceBundleMaxSessions",
+        1_000,
+        "A bundle with more consumers and producers is split; 0 or less: no limit.",
+        ge=-INT_MAX - 1,
+        le=INT_MAX,
+    )
+    namespace_bundle_max_msg_rate: int = count(
+        "loadBalancerNamespaceBundleMaxMsgRate", 30_000, "A bundle with more messages/s, in and out, is split."
+    )
+    namespace_bundle_max_bandwidth_mbytes: int = count(
+        "loadBalancerNamespaceBundleMaxBandwidthMbytes", 100, "A bundle with more MiB/s, in and out, is split."
+    )
+    namespace_maximum_bundles: int = count(
+        "loadBalancerNamespaceMaximumBundles", 128, "With so many bundles a namespace gets no more by itself."
+    )
+    namespace_bundle_split_algorithm: str = setting(
+        "defaultNamespaceBundleSplitAlgorithm",
+        "range_equally_divide",
+        "Where a bundle is cut, unless the command says otherwise.",
+    )
+    supported_split_algorithms: tuple[str, ...] = setting(
+        "supportedNamespaceBundleSplitAlgorithms",
+        SUPPORTED_SPLIT_ALGORITHMS,
+        "Split algorithms that may be asked for, the default one included.",
+    )
+    flow_or_qps_difference_threshold_percentage: float = count(
+        "flowOrQpsDifferenceThresholdPercentage",
+        10,
+        "flow_or_qps_equally_divide cuts a bundle that is this many per cent above a limit.",
+    )
+    max_number_of_bundles_to_split_per_cycle: int = setting(
+        "loadBalancerMaxNumberOfBundlesToSplitPerCycle",
+        10,
+        "ExtensibleLoadManagerImpl: splits of one broker at a time.",
+        ge=1,
+        le=INT_MAX,
+    )
+    namespace_bundle_split_condition_hit_count_threshold: int = count(
+        "loadBalancerNamespaceBundleSplitConditionHitCountThreshold",
+        3,
+        "ExtensibleLoadManagerImpl: a bundle is split when it was above a limit more often than this in succession.",
+    )
+    # From here on they are ours: Pulsar merges no bundles, and does not limit churn.
+    distribute_bundles_evenly_margin_percentage: float = setting(
+        "loadBalancerDistributeBundlesEvenlyMarginPercentage",
+        100,
+        (
+            "Brokers used so many points more than the average are not preferred for holding few bundles of the same"
+            " namespace; 100: they are, as in Pulsar."
+        ),
+        ge=0,
+        le=100,
+        installed=0,
+    )
+    threshold_shedder_band_percentage: float = setting(
+        "loadBalancerThresholdShedderBandPercentage",
+        0,
+        (
+            "ThresholdShedder: relieves a broker until it is used so many per cent more than the average, by the latest"
+            " reports and what its bundles carry now; 0: by points and averages over reports, as in Pulsar."
+        ),
+        ge=0,
+        le=1_000,
+        installed=10,
+    )
+    auto_bundle_merge_enabled: bool = setting(
+        "loadBalancerAutoBundleMergeEnabled",
+        False,
+        "The leader merges cold neighbours of one owner; off: only by command.",
+    )
+    bundle_merge_max_topics: int = count(
+        "loadBalancerBundleMergeMaxTopics",
+        100,
+        "Neighbours are merged with at most so many topics together, and half of what is split.",
+    )
+    bundle_merge_max_sessions: int = count(
+        "loadBalancerBundleMergeMaxSessions",
+        100,
+        "Neighbours are merged with at most so many consumers and producers, and half of what is split.",
+    )
+    bundle_merge_max_msg_rate: int = count(
+        "loadBalancerBundleMergeMaxMsgRate",
+        1_000,
+        "Neighbours are merged with at most so many messages/s together, and half of what is split.",
+    )
+    bundle_merge_max_bandwidth_mbytes: int = count(
+        "loadBalancerBundleMergeMaxBandwidthMbytes",
+        5,
+        "Neighbours are merged with at most so many MiB/s together, and half of what is split.",
+    )
+    bundle_merge_min_age_minutes: float = minutes(
+        "loadBalancerBundleMergeMinAgeMinutes",
+        60,
+        "Neighbours are merged only when neither has changed its owner or its shape for so long.",
+    )
+    namespace_minimum_bundles: int = setting(
+        "loadBalancerNamespaceMinimumBundles",
+        4,
+        "With so few bundles a namespace gets no fewer by itself.",
+        ge=1,
+        le=MAX_BUNDLES,
+    )
+    averages_by_time_enabled: bool = setting(
+        "loadBalancerAveragesByTimeEnabled",
+        False,
+        (
+            "Pulsar's strategies, too, go by what bundles carry at present, over the last quarter of an hour, in place"
+            " of their averages over 10 and 1,000 reports."
+        ),
+    )
+    level_evenness_percentage: float = setting(
+        "loadBalancerLevelEvennessPercentage",
+        3,
+        "Level: relieves brokers that are used this many per cent above the level that all could have.",
+        gt=0,
+        le=1_000,
+    )
+    level_calm_minutes: float = minutes(
+        "loadBalancerLevelCalmMinutes",
+        5,
+        (
+            "Level: how long a broker may be just above the evenness before it is relieved, and how long one that"
+            " comes back is given nothing."
+        ),
+    )
+    level_max_load_moved_per_cycle_percentage: float = percent(
+        "loadBalancerLevelMaxLoadMovedPerCyclePercentage",
+        10,
+        (
+            "Level: moves at most this much of all load in a round while no broker is to be relieved at once; then, and"
+            " besides, loadBalancerMaxLoadMovedPerCyclePercentage holds."
+        ),
+    )
+    level_max_load_moved_per_hour_percentage: float = setting(
+        "loadBalancerLevelMaxLoadMovedPerHourPercentage",
+        50,
+        (
+            "Level: moves at most this much of all load within an hour while no broker is to be relieved at once; then,"
+            " and besides, loadBalancerMaxLoadMovedPerHourPercentage holds."
+        ),
+        ge=0,
+        le=1_000_000,
+    )
+    level_rest_minutes: float = minutes(
+        "loadBalancerLevelRestMinutes",
+        250,
+        (
+            "Level: how long a bundle stays where Level has put it, while its broker has headroom; more than four hours"
+            " keep it from being back within four hours."
+        ),
+    )
+    level_headroom_percentage: float = percent(
+        "loadBalancerLevelHeadroomPercentage",
+        15,
+        "Level: a broker that has less of a resource left than this, and more load than others, is relieved at once.",
+    )
+    level_least_usage_percentage: float = setting(
+        "loadBalancerLevelLeastUsagePercentage",
+        2,
+        (
+            "Level: what is uneven is not worth a move while all load, lying evenly, would use less than this of every"
+            " resource of every broker."
+        ),
+        gt=0,
+        le=100,
+    )
+    level_forecast_hours: float = setting(
+        "loadBalancerLevelForecastHours",
+        2,
+        (
+            "Level: goes by what is expected of so many hours to come, of namespaces of which the pipeline learned a"
+            " forecast that proved itself in its back-test. 0: by the present alone."
+        ),
+        ge=0,
+        le=168,
+    )
+    sick_broker_quarantine_enabled: bool = setting(
+        "loadBalancerSickBrokerQuarantineEnabled",
+        True,
+        (
+            "Nothing is moved to a broker whose latency, share of errors or queue, where brokers say them, is far off"
+            " that of its peers."
+        ),
+    )
+    sick_broker_minutes: float = minutes(
+        "loadBalancerSickBrokerMinutes",
+        3,
+        "How long a broker has to be far off its peers to be sick; it is well again after twice as long.",
+    )
+    level_move_costs: frozenset[str] = setting(
+        "loadBalancerLevelMoveCosts",
+        frozenset(),
+        (
+            "Level: how many times the usual a move of a bundle costs, by namespace: shop/cache=5 for one whose"
+            " consumers lose a cache, 0.5 for one that nobody minds."
+        ),
+    )
+    max_load_moved_per_cycle_percentage: float = percent(
+        "loadBalancerMaxLoadMovedPerCyclePercentage",
+        50,
+        (
+            "Shedding moves at most this much of all load (bytes/s, in and out) in a round, or one bundle that is"
+            " heavier; 0: nothing, 100: no limit."
+        ),
+    )
+    max_load_moved_per_hour_percentage: float = setting(
+        "loadBalancerMaxLoadMovedPerHourPercentage",
+        100,
+        "Shedding moves at most this much of all load (bytes/s, in and out) within an hour.",
+        ge=0,
+        le=1_000_000,
+    )
+    return_cool_down_minutes: float = minutes(
+        "loadBalancerReturnCoolDownMinutes",
+        60,
+        "Shedding does not return a bundle to a broker that it has left within this time; 0: it may.",
+    )
+    thrash_window_minutes: float = minutes(
+        "loadBalancerThrashWindowMinutes",
+        240,
+        "A bundle that shedding moves back to where it was within this time counts as returned.",
+    )
+    max_bundle_returns: int = setting(
+        "loadBalancerMaxBundleReturns",
+        2,
+        "A bundle returned so often within the window is not shed for a time.",
+        ge=1,
+        le=1_000_000,
+    )
+    thrash_bundle_freeze_minutes: float = minutes(
+        "loadBalancerThrashBundleFreezeMinutes", 60, "How long such a bundle is not shed."
+    )
+    thrash_threshold_percentage: float = setting(
+        "loadBalancerThrashThresholdPercentage",
+        20,
+        "When more than this much of all load was returned within the window, shedding stops for a time.",
+        ge=0,
+        le=1_000_000,
+    )
+    moved_again_threshold_percentage: float = setting(
+        "loadBalancerMovedAgainThresholdPercentage",
+        50,
+        "When shedding has moved more than this much of all load again within two hours, it stops for as long, too.",
+        ge=0,
+        le=1_000_000,
+    )
+    thrash_shedding_stop_minutes: float = minutes(
+        "loadBalancerThrashSheddingStopMinutes", 30, "How long shedding stops then; an operator can lift it."
+    )
+    resource_weights: ResourceWeights = field(default_factory=ResourceWeights)
+
+    @property
+    def sick_broker_patience_s(self) -> float | None:
+        """How long a broker has to be far off its peers to be sick, in seconds, None where none is to be."""
+        return 60 * self.sick_broker_minutes if self.sick_broker_quarantine_enabled else None
+
+    def said(self, *names: str) -> dict[str, Any]:
+        """The settings of these fields as a verdict has them: each under its key."""
+        return {KEYS[name]: getattr(self, name) for name in names}
+
+
+KEYS: Mapping[str, str] = {name: declared.key for name, declared in declared_in(PlannerSettings).items()}
+"""The key of each setting, by the name of its field."""
+
+AS_PULSAR: Mapping[str, Any] = {
+    declared.key: declared.default
+    for declared in declared_in(PlannerSettings).values()
+    if declared.installed is not None
+}
+"""The keys that a new installation has otherwise, with the values at which strategies decide as Pulsar's do."""
+
+
+def is_extensible(settings: PlannerSettings) -> bool:
+    """Whether Pulsar's ExtensibleLoadManagerImpl is configured."""
+    return short_class_name(settings.load_manager_class_name) == "ExtensibleLoadManagerImpl"
+
+
+def is_simple(settings: PlannerSettings) -> bool:
+    """Whether the whole of Pulsar's SimpleLoadManagerImpl is configured: it brings its own strategies and filters."""
+    return short_class_name(settings.load_manager_class_name) == "SimpleLoadManagerImpl"
+
+
+class UnknownStrategyError(ValueError):
+    """The configuration names a strategy that does not exist; the message lists those that do."""
+
+
+_Factory = TypeVar("_Factory")
+
+
+def short_class_name(name: str) -> str:
+    """A Java class name without its package."""
+    return name.rpartition(".")[2]
+
+
+def get_by_name(key: str, name: str, factories: Mapping[str, _Factory]) -> tuple[str, _Factory]:
+    """The strategy under its short name, or under a Java class name that ends in it (`org.apache....ThresholdShedder`).
+
+    Pulsar has two classes of one short name: that of the package `extensions` is called `<short name>Extensible` here.
+    Raises `UnknownStrategyError`, naming the configuration `key`.
+    """
+    package, _, short = name.rpartition(".")
+    if "extensions" in package.split(".") and f"{short}Extensible" in factories:
+        short = f"{short}Extensible"
+    if short not in factories:
+        raise UnknownStrategyError(f"{key} {name!r}: expected one of {', '.join(factories)}")
+    return short, factories[short]

@@ -1,0 +1,1 @@
+"""The cluster in columns: reports, averages, ownership, and read-only snapshots."""

@@ -1,0 +1,114 @@
+"""One broker that reports, and what its last report says of its bundles, by their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.model.extensible_load import Listable, Listed, LoadAverage, find_busiest, throughput_of
+from loadmanager.core.model.latest_reports import LatestReport
+from loadmanager.core.model.load import METRICS, BoolArray, BrokerReport, FloatArray, IntArray, RowArray
+
+
+def _no_rows() -> RowArray:
+    return np.empty(0, dtype=np.int32)
+
+
+@dataclass(slots=True, eq=False)
+class ReportedLoad:
+    """What a report says of the bundles in `rows` (k,): columns of the report itself, which nobody writes into."""
+
+    rows: RowArray
+    topics: IntArray
+    sessions: IntArray
+    load: FloatArray
+    cache_bytes: IntArray
+
+    @classmethod
+    def nothing(cls) -> ReportedLoad:
+        none = np.empty(0, dtype=np.int64)
+        return cls(_no_rows(), none, none, np.empty((0, METRICS)), none)
+
+    @classmethod
+    def of(cls, report: BrokerReport, rows: RowArray) -> ReportedLoad:
+        return cls(rows, report.bundle_topics, report.bundle_sessions, report.bundle_load, report.bundle_cache_bytes)
+
+    def named(self, all_names: Sequence[str], places: RowArray) -> LatestReport:
+        """With names for the rows: those at these places, by row, in sorted names."""
+        return LatestReport(all_names, places[self.rows], self.topics, self.sessions, self.load, self.cache_bytes)
+
+    def only(self, kept: BoolArray) -> ReportedLoad:
+        return ReportedLoad(
+            self.rows[kept], self.topics[kept], self.sessions[kept], self.load[kept], self.cache_bytes[kept]
+        )
+
+    def and_of(self, more: ReportedLoad) -> ReportedLoad:
+        return ReportedLoad(
+            np.concatenate([self.rows, more.rows]),
+            np.concatenate([self.topics, more.topics]),
+            np.concatenate([self.sessions, more.sessions]),
+            np.concatenate([self.load, more.load]),
+            np.concatenate([self.cache_bytes, more.cache_bytes]),
+        )
+
+
+class Busiest:
+    """The busiest bundles of a report, by their rows: found when somebody asks for the first time, which few do.
+
+    `find` is told the names of all bundles, and by row where each is among them. Two threads that ask at once may both
+    find them; they get equal values.
+    """
+
+    def __init__(self, find: Callable[[Sequence[str], RowArray], Listed]) -> None:
+        self._find = find
+        self._found: Listed | None = None
+
+    @classmethod
+    def of_report(cls, said: ReportedLoad, listable: Listable) -> Busiest:
+        """By the rules and policies of when the report came."""
+
+        def find(all_names: Sequence[str], places: RowArray) -> Listed:
+            top = find_busiest(said.named(all_names, places), listable)
+            return said.rows[top], throughput_of(said.load[top])
+
+        return cls(find)
+
+    @classmethod
+    def already(cls, rows: RowArray, throughput: FloatArray) -> Busiest:
+        return cls(lambda *_: (rows, throughput))
+
+    def find(self, all_names: Sequence[str], places: RowArray) -> Listed:
+        if self._found is None:
+            self._found = self._find(all_names, places)
+        return self._found
+
+
+@dataclass(slots=True, eq=False)
+class ReportingBroker:
+    """A registered broker: its registration's row, its last report without the bundles, and the rows of those.
+
+    `latest` is what it says of them: nothing, until the first report since the model was restored. `overtaken`: another
+    broker has since reported one of those bundles. `unknown` is the part of the report about bundles that the record of
+    their namespace does not have.
+    """
+
+    registration: Registration
+    row: int
+    report: BrokerReport
+    rows: RowArray = field(default_factory=_no_rows)
+    latest: ReportedLoad = field(default_factory=ReportedLoad.nothing)
+    busiest: Busiest = field(default_factory=lambda: Busiest.already(_no_rows(), np.empty(0)))
+    average: LoadAverage = field(default_factory=LoadAverage)
+    overtaken: bool = False
+    unknown: BrokerReport | None = None
+
+    def keep(self, stays: BoolArray, names: Sequence[str]) -> None:
+        """Let go of all bundles but these, by their rows; `names` are those of all rows."""
+        if stays[self.rows].all():
+            return
+        top, throughput = self.busiest.find(names, np.arange(len(names), dtype=np.int32))
+        self.busiest = Busiest.already(top[stays[top]], throughput[stays[top]])
+        self.rows, self.latest = self.rows[stays[self.rows]], self.latest.only(stays[self.latest.rows])

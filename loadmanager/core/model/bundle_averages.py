@@ -1,0 +1,147 @@
+"""The history of bundles: means of their load, over reports and by time, and their latest number of topics.
+
+Differs from Pulsar: a bundle gets one sample per report of its broker, where Pulsar samples all bundles at any
+notification; and its history is kept as long as a namespace record or a report has the bundle, where Pulsar deletes
+it as soon as no report does, so that a bundle whose topics are idle for a minute starts again from the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmanager.core.domain.names import namespace_of
+from loadmanager.core.model.bundle_columns import Rows
+from loadmanager.core.model.bundle_rows import NamedRows
+from loadmanager.core.model.extensible_load import throughput_of
+from loadmanager.core.model.inheritance import Overlaps, PartLoad, divide_by_topics
+from loadmanager.core.model.load import (
+    LONG_WINDOW,
+    SHORT_WINDOW,
+    BoolArray,
+    BundleAverages,
+    Float32Array,
+    FloatArray,
+    TimeMean,
+    next_average,
+)
+from loadmanager.core.model.snapshot import NOBODY
+from loadmanager.core.model.time_means import TimeMeans, as_amounts
+
+
+class AverageColumns:
+    """The columns of averages, their samples and topics: who writes there, does it here."""
+
+    def __init__(self, rows: NamedRows) -> None:
+        self._rows = rows
+
+    def sample(self, rows: Rows, load: FloatArray, topics: npt.NDArray[np.int64], at_ms: int) -> None:
+        """Add one sample to each, of the time at which its broker reported."""
+        columns = self._rows.columns
+        samples = columns.long_samples[rows]
+        columns.put_time_means(rows, columns.time_means(rows).reported(load, at_ms / 1000, samples))
+        columns.short[rows], columns.short_samples[rows] = next_average(
+            columns.short[rows], columns.short_samples[rows], load, SHORT_WINDOW
+        )
+        columns.long[rows], columns.long_samples[rows] = next_average(columns.long[rows], samples, load, LONG_WINDOW)
+        columns.topics[rows] = topics
+        self._rows.note_changed(rows)
+
+    def seed(self, name: str, averages: BundleAverages) -> None:
+        """Take persisted history: see `ClusterModel.seed_bundle`."""
+        table, columns = self._rows, self._rows.columns
+        row = table.by_name.get(name)
+        has_more = row is not None and columns.long_samples[row] >= averages.long_samples
+        if row is None or (has_more and name not in table.divided_by_range):
+            return
+        table.revision += 1
+        table.loads_written += 1
+        table.divided_by_range.discard(name)
+        columns.short[row], columns.long[row] = averages.short, averages.long
+        columns.short_samples[row] = min(averages.short_samples, SHORT_WINDOW)
+        columns.long_samples[row] = min(averages.long_samples, LONG_WINDOW)
+        columns.topics[row] = averages.topics
+        mean = averages.by_time()
+        columns.mean[row], columns.sigma[row] = as_amounts(mean.load), mean.sigma
+        if columns.reporter[row] == NOBODY:
+            columns.last[row] = columns.mean[row]
+
+    def divide(self, parts: Mapping[str, PartLoad]) -> None:
+        """Divide what the parts of a split bundle carry: see `ClusterModel.redistribute`."""
+        table, columns = self._rows, self._rows.columns
+        shares = divide_by_topics(list(parts.values()))
+        rows = np.array([table.by_name.get(name, NOBODY) for name in parts], dtype=np.intp)
+        if shares is None or (rows == NOBODY).any() or not columns.long_samples[rows].all():
+            return
+        table.revision += 1
+        columns.put_time_means(rows, columns.time_means(rows).at_latest_report())
+        for history in (columns.short, columns.long, columns.mean, columns.last):
+            history[rows] = shares * history[rows].sum(axis=0)
+        columns.topics[rows] = [part.topics for part in parts.values()]
+        table.divided_by_range -= parts.keys()
+        table.note_changed(rows)
+
+    def inherit(self, heirs: Rows, former: Rows, overlaps: Overlaps) -> None:
+        """Give new bundles the history of those whose place they take.
+
+        What was reported before the record was read counts for more: only columns without a sample are filled.
+        """
+        table, columns = self._rows, self._rows.columns
+        # A former bundle without history stands at the default, which says nothing of what its heirs carry.
+        known = columns.long_samples[former] > 0
+        untold = columns.long_samples[heirs] == 0
+        untold &= np.isin(np.arange(len(heirs)), overlaps.heir[known[overlaps.former]])
+        means = _passed_on(columns.time_means(former), known, overlaps, len(heirs))
+        columns.put_time_means(heirs[untold], means.only(untold))
+        for history, samples in ((columns.short, columns.short_samples), (columns.long, columns.long_samples)):
+            counts = np.zeros(len(heirs), dtype=np.int64)
+            np.maximum.at(counts, overlaps.heir, samples[former[overlaps.former]].astype(np.int64))
+            filled = (samples[heirs] == 0) & (counts > 0)
+            inherited = overlaps.sums(np.where(known[:, None], history[former], 0.0), len(heirs))
+            history[heirs[filled]], samples[heirs[filled]] = inherited[filled], counts[filled]
+        in_part = heirs[overlaps.heir[(overlaps.share < 1) & known[overlaps.former]]]
+        table.divided_by_range.update(table.names[row] for row in in_part.tolist())
+        silent = columns.reporter[heirs] == NOBODY
+        topics = overlaps.sums(columns.topics[former].astype(np.float64)[:, None], len(heirs))[:, 0]
+        columns.topics[heirs[silent]] = np.rint(topics[silent]).astype(np.int32)
+        table.note_changed(heirs)
+
+    def of_namespace(self, namespace: str) -> dict[str, BundleAverages]:
+        """The history of the namespace's bundles that have any."""
+        columns = self._rows.columns
+        return {
+            self._rows.names[row]: BundleAverages(
+                columns.short[row].copy(),
+                columns.long[row].copy(),
+                int(columns.short_samples[row]),
+                int(columns.long_samples[row]),
+                int(columns.topics[row]),
+                TimeMean(columns.mean[row].astype(np.float64), float(columns.sigma[row])),
+            )
+            for row in self._rows.of_namespace(namespace).tolist()
+            if columns.long_samples[row] > 0
+        }
+
+    def samples_of(self, bundle: str) -> tuple[int, int]:
+        """How many samples are in the short-term and the long-term average; none in those of an unknown bundle."""
+        row, columns = self._rows.by_name.get(bundle), self._rows.columns
+        return (0, 0) if row is None else (int(columns.short_samples[row]), int(columns.long_samples[row]))
+
+    def awaits_division(self, namespace: str) -> bool:
+        """Whether a bundle of the namespace inherited by its share of the hash range, for want of anything better."""
+        return any(namespace_of(name) == namespace for name in self._rows.divided_by_range)
+
+
+def _passed_on(means: TimeMeans, known: BoolArray, overlaps: Overlaps, heirs: int) -> TimeMeans:
+    """What the heirs have of those bundles that are `known`: parts by their shares, and what is usual by the load."""
+    means = means.at_latest_report()
+
+    def sums(column: Float32Array) -> Float32Array:
+        """Of a column (k, n)."""
+        return overlaps.sums(np.where(known[:, None], column, 0.0), heirs).astype(np.float32)
+
+    mean, off = sums(means.mean), sums((throughput_of(means.mean) * means.sigma)[:, None])[:, 0]
+    sigma = np.divide(off, throughput_of(mean), out=np.zeros_like(off), where=throughput_of(mean) > 0)
+    return TimeMeans(mean, sums(means.last), means.reported_s[:1].repeat(heirs), sigma)

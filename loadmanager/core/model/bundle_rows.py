@@ -1,0 +1,219 @@
+"""Which row a bundle has, by its name, and which bundles are a namespace's.
+
+Rows are given out as names come and used again once nobody names the bundle any more, so their order says nothing. A
+snapshot needs the names sorted: that order is kept, too, and mended where names have come or gone since it was used
+last. To sort 100,000 names each time would cost more than all the rest of a snapshot.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmanager.core.domain.names import namespace_of
+from loadmanager.core.model.bundle_columns import BundleColumns, RecordedState, Rows
+from loadmanager.core.model.learned_loads import NOTHING_LEARNED, Learned
+from loadmanager.core.model.load import METRICS, RowArray
+from loadmanager.core.model.snapshot import NOBODY
+
+_GROWTH = 64
+"""Columns grow by one part in so many: little slack, and small ones are copied each time."""
+_FEWEST_ROWS = 64
+
+
+@dataclass(slots=True, eq=False)
+class _KnownNamespace:
+    """`changed_at` is the revision at which an average of one of its bundles changed last."""
+
+    row: int
+    bundles: int = 0
+    changed_at: int = 0
+    has_record: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NameOrder:
+    """The bundles sorted by name: their rows, and what a snapshot says of the names. Good until one comes or goes."""
+
+    names: tuple[str, ...]
+    rows: RowArray
+    namespaces: tuple[str, ...]
+
+
+class NamedRows:
+    """All bundles that a record or a report names; `revision` is the model's. `loads_written` grows whenever something
+    is written into the columns of what bundles carry.
+
+    A new one is taken to carry what was `learned` of its namespace. `divided_by_range` are those that inherited by
+    their share of the hash range, for want of anything better.
+    """
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self.loads_written = 0
+        self.columns = BundleColumns.empty()
+        self.by_name: dict[str, int] = {}
+        self.names: list[str] = []
+        self.learned = NOTHING_LEARNED
+        self.divided_by_range: set[str] = set()
+        self._free: list[int] = []
+        self._namespaces: dict[str, _KnownNamespace] = {}
+        self._namespace_at: list[_KnownNamespace] = []
+        self._free_namespace_rows: list[int] = []
+        self._order = NameOrder((), np.empty(0, np.int32), ())
+        self._renamed: set[str] = set()
+        """Names that have come or gone since the order was worked out."""
+
+    def of(self, names: Sequence[str]) -> Rows:
+        """The rows of bundles, new rows for new bundles."""
+        try:
+            return self.known(names)
+        except KeyError:
+            self._add([name for name in names if name not in self.by_name])
+            return self.known(names)
+
+    def known(self, names: Sequence[str]) -> Rows:
+        """The rows of bundles; raises `KeyError` when one of them has none."""
+        return np.fromiter(map(self.by_name.__getitem__, names), dtype=np.intp, count=len(names))
+
+    def of_namespace(self, namespace: str) -> Rows:
+        known = self._namespaces.get(namespace)
+        return np.flatnonzero(self.columns.namespace[: len(self.names)] == known.row) if known else np.empty(0, np.intp)
+
+    def forget_unnamed(self, rows: Rows | RowArray) -> Rows | RowArray:
+        """Forget those bundles that neither a namespace record nor a report has any more; their rows, to be used again.
+
+        The rows keep their columns until then: whoever holds one has to let go of it.
+        """
+        columns = self.columns
+        gone: Rows | RowArray = rows[(columns.recorded[rows] == RecordedState.NO) & (columns.reporter[rows] == NOBODY)]
+        columns.namespace[gone] = NOBODY
+        for row in gone.tolist():
+            name = self.names[row]
+            self._renamed.add(name)
+            self.divided_by_range.discard(name)
+            del self.by_name[name]
+            self._free.append(row)
+            namespace = self._namespaces[namespace_of(name)]
+            namespace.bundles -= 1
+            namespace.changed_at = self.revision
+            if not namespace.bundles:
+                self._free_namespace_rows.append(self._namespaces.pop(namespace_of(name)).row)
+        return gone
+
+    def learn(self, learned: Learned) -> None:
+        """Take bundles without any history to carry this from now on."""
+        self.learned = learned
+        self.loads_written += 1
+        rows = np.fromiter(self.by_name.values(), dtype=np.intp, count=len(self.by_name))
+        self._expect(rows[self.columns.long_samples[rows] == 0])
+
+    def note_changed(self, rows: Rows) -> None:
+        """The averages of these bundles are others than before."""
+        self.loads_written += 1
+        for namespace in set(self.columns.namespace[rows].tolist()):
+            self._namespace_at[namespace].changed_at = self.revision
+
+    def changed_since(self, revision: int) -> set[str]:
+        return {name for name, namespace in self._namespaces.items() if namespace.changed_at > revision}
+
+    def has_record(self, namespace: str) -> bool:
+        known = self._namespaces.get(namespace)
+        return known is not None and known.has_record
+
+    def set_record(self, namespace: str, *, there: bool) -> None:
+        """Whether there is a record of the namespace; without any bundle nobody asks."""
+        if namespace in self._namespaces:
+            self._namespaces[namespace].has_record = there
+
+    def with_record(self) -> list[str]:
+        return sorted(name for name, namespace in self._namespaces.items() if namespace.has_record)
+
+    def order(self) -> NameOrder:
+        """The order, with the names that have come or gone since it was used last."""
+        if self._renamed:
+            namespaces = sorted(self._namespaces, key=lambda name: f"{name}/")  # as their bundles' names are sorted
+            self._order = NameOrder(*self._mended(self._order), tuple(namespaces))
+            self._renamed.clear()
+        return self._order
+
+    def places(self) -> RowArray:
+        """The position of each row in the order, -1 for a row that is not in use."""
+        rows = self.order().rows
+        places = np.full(len(self.columns.owner), NOBODY, dtype=np.int32)
+        places[rows] = np.arange(len(rows))
+        return places
+
+    def namespace_places(self) -> RowArray:
+        """The position of each namespace in the order, by its row."""
+        namespaces = self.order().namespaces
+        places = np.full(len(self._namespace_at), NOBODY, dtype=np.int32)
+        places[[self._namespaces[name].row for name in namespaces]] = np.arange(len(namespaces))
+        return places
+
+    def nbytes(self) -> int:
+        return self.columns.nbytes() + self._order.rows.nbytes
+
+    def _mended(self, former: NameOrder) -> tuple[tuple[str, ...], RowArray]:
+        """The names and their rows. What lies between names that have come or gone is copied, and not compared."""
+        names: list[str] = []
+        stays, places, new = np.ones(len(former.names), dtype=bool), list[int](), list[int]()
+        copied = gone = 0
+        for name in sorted(self._renamed):
+            place = bisect_left(former.names, name, copied)
+            names += former.names[copied:place]
+            if name in self.by_name:
+                names.append(name)
+                places.append(place - gone)
+                new.append(self.by_name[name])
+            is_former = former.names[place : place + 1] == (name,)
+            stays[place : place + is_former] = False
+            gone += is_former
+            copied = place + is_former
+        names += former.names[copied:]
+        return tuple(names), np.insert(former.rows[stays], places, np.array(new, dtype=np.int32))
+
+    def _add(self, names: Sequence[str]) -> None:
+        self._renamed.update(names)
+        added = []
+        for name in names:
+            if self._free:
+                row = self._free.pop()
+                self.names[row] = name
+            else:
+                row = len(self.names)
+                self.names.append(name)
+            self.by_name[name] = row
+            added.append(row)
+        if len(self.names) > len(self.columns.owner):
+            self.columns.grow(max(_FEWEST_ROWS, len(self.names) + len(self.names) // _GROWTH))
+        rows = np.array(added, dtype=np.intp)
+        self.columns.clear(rows, np.array([self._count_in_namespace(name) for name in names], dtype=np.int32))
+        if self.learned.loads:
+            self._expect(rows)
+
+    def _expect(self, rows: Rows) -> None:
+        """These bundles have no history: they are taken to carry what was learned of their namespace."""
+        loads = [self.learned.load_of(namespace_of(self.names[row])) for row in rows.tolist()]
+        self.columns.expect(rows, np.array(loads).reshape(-1, METRICS))
+
+    def _count_in_namespace(self, bundle: str) -> int:
+        """Count the bundle to its namespace, and return the namespace's row."""
+        name = namespace_of(bundle)
+        namespace = self._namespaces.get(name)
+        if namespace is None:
+            namespace = self._namespaces[name] = self._add_namespace()
+        namespace.bundles += 1
+        return namespace.row
+
+    def _add_namespace(self) -> _KnownNamespace:
+        if self._free_namespace_rows:
+            namespace = _KnownNamespace(self._free_namespace_rows.pop())
+            self._namespace_at[namespace.row] = namespace
+        else:
+            namespace = _KnownNamespace(len(self._namespace_at))
+            self._namespace_at.append(namespace)
+        return namespace

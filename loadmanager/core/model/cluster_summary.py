@@ -1,0 +1,54 @@
+"""The cluster at a glance: what is shown of it again and again, for a small part of what a snapshot costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.model.broker_report import ReportingBroker
+from loadmanager.core.model.bundle_columns import RecordedState
+from loadmanager.core.model.bundle_rows import NamedRows
+from loadmanager.core.model.load import METRICS, RESOURCES, Float32Array, FloatArray, IntArray, percent_usage
+from loadmanager.core.model.owner_columns import RecordedOwners
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Glance:
+    """The brokers that have reported, sorted by name, with their last believed reports: `usage_percent` (M, 5), `load`
+    (M, 4), and `reported_ms` (M,), since 1970; `owned` (M,) are the bundles that each owns by the records, those it
+    is to release included. `releasing` are those by name, `bundles` is how many there are, `unowned` how many of a
+    record have no owner that has reported.
+    """
+
+    brokers: tuple[BrokerId, ...]
+    usage_percent: Float32Array
+    load: FloatArray
+    reported_ms: IntArray
+    owned: IntArray
+    releasing: tuple[str, ...]
+    bundles: int
+    unowned: int
+
+
+def glance_at(table: NamedRows, owners: RecordedOwners, brokers: Sequence[ReportingBroker]) -> Glance:
+    """`brokers` in the order of their names."""
+    used, columns = len(table.names), table.columns
+    reports = [broker.report for broker in brokers]
+    usage = np.array([report.usage for report in reports]).reshape(-1, RESOURCES, 2)
+    recorded = columns.recorded[:used]
+    owner = owners.registrations.places(broker.row for broker in brokers)[columns.owner[:used]]
+    counts = np.bincount(owner[recorded != RecordedState.NO] + 1, minlength=len(brokers) + 1)
+    releasing = np.flatnonzero(recorded == RecordedState.RELEASING)
+    return Glance(
+        brokers=tuple(broker.registration.broker for broker in brokers),
+        usage_percent=percent_usage(usage[:, :, 0], usage[:, :, 1]),
+        load=np.array([report.load for report in reports]).reshape(-1, METRICS),
+        reported_ms=np.array([report.last_update_ms for report in reports], dtype=np.int64),
+        owned=counts[1:],
+        releasing=tuple(sorted(table.names[row] for row in releasing.tolist())),
+        bundles=len(table.by_name),
+        unowned=int(counts[0]),
+    )

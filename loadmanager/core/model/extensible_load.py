@@ -1,0 +1,407 @@
+"""What each broker of Pulsar's extensible load manager computes and publishes itself, made here from its reports: its
+averaged load, and its busiest bundles.
+
+Source: Pulsar's BrokerLoadData and TopKBundles. Arrays belong to the brokers of a snapshot, row by row.
+
+Differs from Pulsar: a broker there advances its averages every 5 s but shows them only with its next report, so what
+everybody sees may be an average of 15 minutes ago; here the averages are advanced for every 5 s that pass, as if the
+broker's load had stayed as last reported. They start anew when a broker registers again, where Pulsar also starts them
+anew when a bundle comes or goes: three minutes later, when the broker may shed again, 2 % of the past are left.
+Bundles of equal load are ordered by name before the busiest are chosen. With a number of bundles of 0 or less no bundle
+is published, where Pulsar may fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmanager.core.domain.names import SYSTEM_NAMESPACE, BrokerId, is_self_test_namespace, namespace_of
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.load import (
+    MEMORY,
+    METRICS,
+    MSG_RATE_IN,
+    MSG_RATE_OUT,
+    THROUGHPUT_IN,
+    THROUGHPUT_OUT,
+    BoolArray,
+    BrokerReport,
+    Float32Array,
+    FloatArray,
+    IntArray,
+    ReportedBundles,
+    RowArray,
+    percent_usage,
+    read_only,
+    weighted_max_usage,
+)
+
+ADVANCE_INTERVAL_MS = 5_000
+"""How often Pulsar's brokers take a sample of their own load into its averages."""
+
+_THROUGHPUT_RESOLUTION = 1e5
+_MSG_RATE_RESOLUTION = 100
+_COUNT_RESOLUTION = 500
+_CACHE_RESOLUTION = 100_000
+"""Differences below these are none: bytes/s, messages/s, topics and sessions, bytes in the cache."""
+
+_Positions = npt.NDArray[np.intp]
+_Float = TypeVar("_Float", np.float32, np.float64)
+
+
+_DEFAULTS = PlannerSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRules:
+    """How loads are averaged, and how many bundles of which namespaces are listed.
+
+    `history` is the weight of the past. `with_policies`: bundles of namespaces with policies are listed too.
+    `averages_by_time`: bundles' averages are those over time.
+    """
+
+    weights: ResourceWeights = _DEFAULTS.resource_weights
+    memory_weight: float = _DEFAULTS.memory_resource_weight
+    history: float = _DEFAULTS.history_resource_percentage
+    most_bundles: int = _DEFAULTS.max_number_of_bundles_in_bundle_load_report
+    excluded_namespaces: frozenset[str] = _DEFAULTS.shedding_excluded_namespaces
+    with_policies: bool = _DEFAULTS.shedding_bundles_with_policies_enabled
+    averages_by_time: bool = _DEFAULTS.averages_by_time_enabled
+
+    @classmethod
+    def of(cls, settings: PlannerSettings) -> ReportRules:
+        return cls(
+            settings.resource_weights,
+            settings.memory_resource_weight,
+            settings.history_resource_percentage,
+            settings.max_number_of_bundles_in_bundle_load_report,
+            settings.shedding_excluded_namespaces,
+            settings.shedding_bundles_with_policies_enabled,
+            settings.averages_by_time_enabled,
+        )
+
+    def usage(self, percent: Float32Array) -> FloatArray:
+        """The weighted maximum over all resources of (..., 5) percentages, heap memory included, as fractions."""
+        with np.errstate(invalid="ignore"):
+            memory = percent[..., MEMORY].astype(np.float64) * self.memory_weight / 100
+        return np.asarray(np.fmax(weighted_max_usage(percent, self.weights), memory))
+
+    def average_after(self, report: BrokerReport, previous: LoadAverage) -> LoadAverage:
+        """The broker's averages with one more report."""
+        usage = float(self.usage(percent_usage(report.usage[:, 0], report.usage[:, 1])))
+        throughput = float(report.load[THROUGHPUT_IN] + report.load[THROUGHPUT_OUT])
+        return previous.updated(usage, throughput, report.last_update_ms, self.history)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadAverage:
+    """The moving averages of one broker's usage (a fraction) and throughput (bytes/s), and what it reported last.
+
+    Before the first report nothing is known: the broker counts as fully used, and its first figures are taken whole.
+    """
+
+    usage_ema: float = 1.0
+    msg_throughput_ema: float = 0.0
+    updated_at_ms: int = 0
+    usage: float = 1.0
+    msg_throughput: float = 0.0
+
+    def updated(self, usage: float, msg_throughput: float, at_ms: int, history: float) -> LoadAverage:
+        """The averages after a report; until then the load was as the report before it said."""
+        if self.updated_at_ms == 0:
+            return LoadAverage(usage, msg_throughput, at_ms, usage, msg_throughput)
+        samples = max(0, (at_ms - self.updated_at_ms) // ADVANCE_INTERVAL_MS - 1)
+        past = history**samples
+
+        def advanced(average: float, stayed: float, value: float) -> float:
+            return (average * past + stayed * (1 - past)) * history + (1 - history) * value
+
+        return LoadAverage(
+            advanced(self.usage_ema, self.usage, usage),
+            advanced(self.msg_throughput_ema, self.msg_throughput, msg_throughput),
+            at_ms,
+            usage,
+            msg_throughput,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BrokerLoad:
+    """The averaged load of each broker (M,); `known` is False for one that has published none.
+
+    Usage is a fraction, throughput in bytes/s; `updated_at_ms` is when the broker reported, milliseconds since 1970.
+    """
+
+    known: BoolArray
+    weighted_max_ema: FloatArray
+    msg_throughput_ema: FloatArray
+    msg_throughput_in: FloatArray
+    msg_throughput_out: FloatArray
+    updated_at_ms: IntArray
+
+    def __post_init__(self) -> None:
+        brokers = len(self.known)
+        read_only(self.known, brokers)
+        for column in (
+            self.weighted_max_ema,
+            self.msg_throughput_ema,
+            self.msg_throughput_in,
+            self.msg_throughput_out,
+        ):
+            read_only(column, brokers)
+        read_only(self.updated_at_ms, brokers)
+
+    @classmethod
+    def of_first_reports(
+        cls, usage_percent: Float32Array, load: FloatArray, at_ms: int, rules: ReportRules
+    ) -> BrokerLoad:
+        """The load of brokers that all reported for the first time just now: (M, 5) percentages and (M, 4) loads."""
+        brokers = len(load)
+        return cls(
+            known=np.ones(brokers, dtype=bool),
+            weighted_max_ema=rules.usage(usage_percent),
+            msg_throughput_ema=load[:, THROUGHPUT_IN] + load[:, THROUGHPUT_OUT],
+            msg_throughput_in=load[:, THROUGHPUT_IN].copy(),
+            msg_throughput_out=load[:, THROUGHPUT_OUT].copy(),
+            updated_at_ms=np.full(brokers, at_ms, dtype=np.int64),
+        )
+
+    @classmethod
+    def of_averages(cls, averages: Sequence[LoadAverage], load: FloatArray, now_ms: int, history: float) -> BrokerLoad:
+        """The averages as they are now; `load` (M, 4) is as last reported."""
+        columns = np.array(
+            [(each.usage_ema, each.usage, each.msg_throughput_ema, each.msg_throughput) for each in averages]
+        ).reshape(-1, 4)
+        updated_at_ms = np.array([each.updated_at_ms for each in averages], dtype=np.int64)
+        past = history ** (np.maximum(0, now_ms - updated_at_ms) // ADVANCE_INTERVAL_MS)
+        return cls(
+            known=np.ones(len(averages), dtype=bool),
+            weighted_max_ema=columns[:, 0] * past + columns[:, 1] * (1 - past),
+            msg_throughput_ema=columns[:, 2] * past + columns[:, 3] * (1 - past),
+            msg_throughput_in=load[:, THROUGHPUT_IN].copy(),
+            msg_throughput_out=load[:, THROUGHPUT_OUT].copy(),
+            updated_at_ms=updated_at_ms,
+        )
+
+    def only(self, rows: IntArray) -> BrokerLoad:
+        """These rows of the brokers alone."""
+        return BrokerLoad(**{column.name: getattr(self, column.name)[rows] for column in fields(self)})
+
+
+Listed = tuple[RowArray, FloatArray]
+"""The busiest bundles of a broker, the least busy of them first: their rows, and bytes/s, both ways together."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TopBundles:
+    """The busiest bundles of each broker, by the broker's row: `find` is asked for those of few brokers, if any.
+
+    Rows are those of a snapshot, -1 for a bundle that is no more.
+    """
+
+    find: Callable[[int], Listed]
+
+    def only(self, brokers: IntArray) -> TopBundles:
+        """Those of these rows of the brokers alone."""
+        rows = brokers.tolist()
+        return TopBundles(lambda broker: self.find(rows[broker]))
+
+    def of_broker(self, broker: int) -> list[tuple[int, float]]:
+        """Its bundle rows with their throughputs."""
+        rows, throughput = self.find(broker)
+        return list(zip(rows.tolist(), throughput.tolist(), strict=True))
+
+
+class NamedLoads(ReportedBundles, Protocol):
+    """What a report says of its bundles: see `BrokerReport`."""
+
+    @property
+    def bundle_cache_bytes(self) -> IntArray: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedLoad:
+    """The averaged load that one broker has published: see `BrokerLoad`."""
+
+    weighted_max_ema: float
+    msg_throughput_ema: float
+    msg_throughput_in: float
+    msg_throughput_out: float
+    updated_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Published:
+    """What brokers have made known besides their reports, and when a bundle was last taken from each.
+
+    `top_bundles` maps a bundle to its load (4,), the least busy first. None: nobody said, so it is to be computed; in
+    a mapping that is there, a broker that is not in it has published none.
+    """
+
+    broker_load: Mapping[BrokerId, PublishedLoad] | None = None
+    top_bundles: Mapping[BrokerId, Mapping[str, FloatArray]] | None = None
+    last_unloaded_s: Mapping[BrokerId, float] = field(default_factory=dict)
+
+    def completed(self, reports: Mapping[Registration, BrokerReport]) -> Mapping[Registration, BrokerReport]:
+        """The reports with those of the busiest bundles that are in none of them."""
+        reported = {name for report in reports.values() for name in report.bundle_names}
+        completed = dict(reports)
+        for registration, report in reports.items():
+            listed = (self.top_bundles or {}).get(registration.broker, {})
+            missing = {name: load for name, load in listed.items() if name not in reported}
+            reported |= missing.keys()
+            completed[registration] = report.with_bundles(missing) if missing else report
+        return completed
+
+    def find_broker_load(self, brokers: Sequence[BrokerId]) -> BrokerLoad | None:
+        if self.broker_load is None:
+            return None
+        nothing = PublishedLoad(LoadAverage().usage_ema, LoadAverage().msg_throughput_ema, 0.0, 0.0, 0)
+        known = [self.broker_load.get(broker, nothing) for broker in brokers]
+        return BrokerLoad(
+            known=np.array([broker in self.broker_load for broker in brokers], dtype=bool),
+            weighted_max_ema=np.array([each.weighted_max_ema for each in known], dtype=np.float64),
+            msg_throughput_ema=np.array([each.msg_throughput_ema for each in known], dtype=np.float64),
+            msg_throughput_in=np.array([each.msg_throughput_in for each in known], dtype=np.float64),
+            msg_throughput_out=np.array([each.msg_throughput_out for each in known], dtype=np.float64),
+            updated_at_ms=np.array([each.updated_at_ms for each in known], dtype=np.int64),
+        )
+
+    def find_top_bundles(self, brokers: Sequence[BrokerId], find_row: Callable[[str], int | None]) -> TopBundles | None:
+        """The busiest bundles as rows that `find_row` finds; it knows all of them after `completed`."""
+        if self.top_bundles is None:
+            return None
+        lists = []
+        for broker in brokers:
+            listed = self.top_bundles.get(broker, {})
+            loads = np.array(list(listed.values()), dtype=np.float64).reshape(-1, METRICS)
+            lists.append((np.array([find_row(name) for name in listed], dtype=np.int32), throughput_of(loads)))
+        return TopBundles(lists.__getitem__)
+
+
+def throughput_of(load: npt.NDArray[_Float]) -> npt.NDArray[_Float]:
+    """Bytes/s in and out together of (k, 4) loads."""
+    return np.asarray(load[:, THROUGHPUT_IN] + load[:, THROUGHPUT_OUT])
+
+
+def find_top_bundles(report: NamedLoads, rules: ReportRules, has_policy: Callable[[str], bool]) -> _Positions:
+    """The positions in the report of its busiest bundles, the least busy of them first.
+
+    Idle ones are not listed, nor those that may not be shed: of system namespaces, of excluded ones, and of namespaces
+    with policies (`has_policy`) unless the rules want them.
+    """
+    return find_busiest(report, Listable(rules, has_policy))
+
+
+def find_busiest(report: NamedLoads, listed: Listable) -> _Positions:
+    """`find_top_bundles` of many reports, of whose namespaces it is found out once whether they are listed."""
+    candidates = np.flatnonzero(throughput_of(report.bundle_load))
+    ranks, most = _ranks(report, candidates), listed.most_bundles
+    found: list[int] = []
+    last = -1
+    for i in np.argsort(-ranks, kind="stable").tolist():
+        if not listed[namespace_of(report.bundle_names[candidates[i]])]:
+            continue
+        if ranks[i] == last:
+            return _find_among_equals(report, candidates, ranks, listed, most)
+        if len(found) >= most:
+            break
+        found.append(i)
+        last = ranks[i]
+    return np.asarray(candidates[found[::-1]])
+
+
+def _find_among_equals(
+    report: NamedLoads, candidates: _Positions, ranks: IntArray, listed: Mapping[str, bool], most: int
+) -> _Positions:
+    """`find_top_bundles` where the order of equally busy bundles matters."""
+    names = report.bundle_names
+    by_name = sorted(
+        (names[position], i) for i, position in enumerate(candidates.tolist()) if listed[namespace_of(names[position])]
+    )
+    kept = np.array([i for _, i in by_name])
+    top = partition_sort(ranks[kept].tolist(), min(most, len(kept)))
+    return np.asarray(candidates[kept[top[::-1]]])
+
+
+def partition_sort(values: Sequence[int], most: int) -> list[int]:
+    """The positions of the greatest values, the greatest first: Pulsar's quick-select with a three-way partition.
+
+    The last value of a range is its pivot, and the order of equal values is what the exchanges make of it.
+    """
+    order = list(range(len(values)))
+    start, end, target = 0, len(values) - 1, most - 1
+    while start < end:
+        low, mid, high, pivot = start, start, end, values[order[end]]
+        while mid <= high:
+            value = values[order[mid]]
+            if value > pivot:
+                order[low], order[mid] = order[mid], order[low]
+                low += 1
+                mid += 1
+            elif value < pivot:
+                order[mid], order[high] = order[high], order[mid]
+                high -= 1
+            else:
+                mid += 1
+        if low <= target < mid:
+            end = low
+            break
+        if target < low:
+            end = low - 1
+        else:
+            start = mid
+    order[:end] = sorted(order[:end], key=lambda position: -values[position])
+    return order[:most]
+
+
+class Listable(dict[str, bool]):
+    """Whether the bundles of a namespace may be listed by these rules and policies, found out when asked for the first
+    time.
+    """
+
+    def __init__(self, rules: ReportRules, has_policy: Callable[[str], bool]) -> None:
+        super().__init__()
+        self._rules = rules
+        self._has_policy = has_policy
+
+    @property
+    def most_bundles(self) -> int:
+        return self._rules.most_bundles
+
+    def is_of(self, rules: ReportRules, has_policy: Callable[[str], bool]) -> bool:
+        """Whether it still holds."""
+        return self._rules is rules and self._has_policy == has_policy
+
+    def __missing__(self, namespace: str) -> bool:
+        excluded = namespace == SYSTEM_NAMESPACE or namespace in self._rules.excluded_namespaces
+        fixed = excluded or is_self_test_namespace(namespace)
+        self[namespace] = not fixed and (self._rules.with_policies or not self._has_policy(namespace))
+        return self[namespace]
+
+
+def _ranks(report: NamedLoads, candidates: _Positions) -> IntArray:
+    """How busy each candidate is (n,), equal numbers for equally busy ones: compared by throughput in, then out, then
+    messages, then topics and sessions, then cache, each in steps of a resolution.
+    """
+    load = report.bundle_load[candidates]
+    counts = report.bundle_topics[candidates] + report.bundle_sessions[candidates]
+    levels = np.empty((5, len(candidates)))
+    levels[0] = report.bundle_cache_bytes[candidates] // _CACHE_RESOLUTION
+    levels[1] = counts // _COUNT_RESOLUTION
+    levels[2] = (load[:, MSG_RATE_IN] + load[:, MSG_RATE_OUT]) / _MSG_RATE_RESOLUTION + 0.5
+    levels[3] = load[:, THROUGHPUT_OUT] / _THROUGHPUT_RESOLUTION + 0.5
+    levels[4] = load[:, THROUGHPUT_IN] / _THROUGHPUT_RESOLUTION + 0.5
+    np.floor(levels, out=levels)
+    order = np.lexsort(levels)
+    ordered = levels[:, order]
+    ranks = np.zeros(len(candidates), dtype=np.int64)
+    ranks[order[1:]] = np.cumsum((ordered[:, 1:] != ordered[:, :-1]).any(axis=0))
+    return ranks

@@ -1,0 +1,219 @@
+"""Load as numbers: what a broker reports, how used it is, and the running means of a bundle.
+
+Columns are always in the same order: the four metrics of a load, and the five resources of a broker, as below.
+Source: Pulsar's LocalBrokerData, ResourceUsage and TimeAverageMessageData.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmanager.core.domain.resources import HealthFigures, ResourceWeights
+
+MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THROUGHPUT_OUT = range(4)
+"""Columns of a load: messages/s in and out, bytes/s in and out."""
+
+CPU, MEMORY, DIRECT_MEMORY, BANDWIDTH_IN, BANDWIDTH_OUT = range(5)
+"""Columns of a broker's resources."""
+
+RATED = {CPU: "CPU", DIRECT_MEMORY: "direct memory", BANDWIDTH_IN: "bandwidth in", BANDWIDTH_OUT: "bandwidth out"}
+"""The names of the resources that have a weight in a broker's usage."""
+
+METRICS = 4
+RESOURCES = 5
+
+SHORT_WINDOW = 10
+LONG_WINDOW = 1000
+"""The samples after which a running mean becomes an exponential one with weight 1/window for the newest sample."""
+
+FloatArray = npt.NDArray[np.float64]
+Float32Array = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int64]
+RowArray = npt.NDArray[np.int32]
+BoolArray = npt.NDArray[np.bool_]
+
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+_Integer = TypeVar("_Integer", np.int8, np.int16)
+
+DEFAULT_LOAD: FloatArray = np.array([50.0, 50.0, 50_000.0, 50_000.0])
+"""What a bundle without any history is taken to carry: 50 messages/s and 50,000 bytes/s, both ways."""
+DEFAULT_LOAD.setflags(write=False)
+
+_RATED = (CPU, DIRECT_MEMORY, BANDWIDTH_IN, BANDWIDTH_OUT)
+"""The resources a broker is judged by. Heap memory is not among them: a full heap is how a JVM looks."""
+
+
+def read_only(array: npt.NDArray[_Scalar], *shape: int) -> npt.NDArray[_Scalar]:
+    """`array` itself, made read-only; it must have this shape."""
+    assert array.shape == shape, f"shape {array.shape}: expected {shape}"
+    array.setflags(write=False)
+    return array
+
+
+class ReportedBundles(Protocol):
+    """What a report says of bundles: their names, and in the same order columns of what they carry, as below."""
+
+    @property
+    def bundle_names(self) -> tuple[str, ...]: ...
+
+    @property
+    def bundle_load(self) -> FloatArray: ...
+
+    @property
+    def bundle_topics(self) -> IntArray: ...
+
+    @property
+    def bundle_sessions(self) -> IntArray: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BrokerReport:
+    """One report of a broker.
+
+    `usage` is (5, 2): per resource how much is used and the limit, in any unit common to both. `load` is the broker's
+    reported totals. `bundle_load` (k, 4), `bundle_topics`, `bundle_sessions` (k,; consumers and producers) and
+    `bundle_cache_bytes` (k,) belong to `bundle_names`, which holds the bundles with at least one loaded topic. `health`
+    is None when nothing is said of it. `stuck` says why the broker serves nothing of what it owns; empty: it serves.
+    """
+
+    usage: FloatArray
+    load: FloatArray
+    num_topics: int
+    num_bundles: int
+    num_consumers: int
+    num_producers: int
+    bundle_names: tuple[str, ...]
+    bundle_load: FloatArray
+    bundle_topics: IntArray
+    bundle_sessions: IntArray
+    bundle_cache_bytes: IntArray
+    last_update_ms: int
+    start_timestamp_ms: int
+    version: str
+    load_manager_class: str
+    persistent_enabled: bool
+    non_persistent_enabled: bool
+    health: HealthFigures | None = None
+    stuck: str = ""
+
+    def __post_init__(self) -> None:
+        bundles = len(self.bundle_names)
+        assert len(set(self.bundle_names)) == bundles, "a bundle is reported once"
+        read_only(self.usage, RESOURCES, 2)
+        read_only(self.load, METRICS)
+        read_only(self.bundle_load, bundles, METRICS)
+        read_only(self.bundle_topics, bundles)
+        read_only(self.bundle_sessions, bundles)
+        read_only(self.bundle_cache_bytes, bundles)
+
+    def with_bundles(self, loads: Mapping[str, FloatArray]) -> BrokerReport:
+        """The report with more bundles, of which nothing is known but their load (4,)."""
+        unknown = np.zeros(len(loads), dtype=np.int64)
+        return replace(
+            self,
+            bundle_names=(*self.bundle_names, *loads),
+            bundle_load=np.concatenate([self.bundle_load, np.array(list(loads.values())).reshape(-1, METRICS)]),
+            bundle_topics=np.concatenate([self.bundle_topics, unknown]),
+            bundle_sessions=np.concatenate([self.bundle_sessions, unknown]),
+            bundle_cache_bytes=np.concatenate([self.bundle_cache_bytes, unknown]),
+        )
+
+    def only(self, kept: BoolArray) -> BrokerReport:
+        """The report with these (k,) of its bundles alone; what it says of the broker itself stays."""
+        return replace(
+            self,
+            bundle_names=tuple(name for name, is_kept in zip(self.bundle_names, kept.tolist(), strict=True) if is_kept),
+            bundle_load=self.bundle_load[kept],
+            bundle_topics=self.bundle_topics[kept],
+            bundle_sessions=self.bundle_sessions[kept],
+            bundle_cache_bytes=self.bundle_cache_bytes[kept],
+        )
+
+    def without_bundles(self) -> BrokerReport:
+        """What the report says of the broker itself, without its bundles' columns and names."""
+        none = np.empty(0, dtype=np.int64)
+        return replace(
+            self,
+            bundle_names=(),
+            bundle_load=np.empty((0, METRICS)),
+            bundle_topics=none,
+            bundle_sessions=none,
+            bundle_cache_bytes=none,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimeMean:
+    """The mean over time (4,) of what one bundle carries, as it was last reported, and its usual deviation from it."""
+
+    load: FloatArray
+    sigma: float
+
+    def __post_init__(self) -> None:
+        read_only(self.load, METRICS)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BundleAverages:
+    """The running means of one bundle, `short` over 10 and `long` over 1,000 samples, and its latest topic count.
+
+    `time_mean` is its mean over time, None where nobody wrote it down: then the short one is taken for it.
+    """
+
+    short: FloatArray
+    long: FloatArray
+    short_samples: int
+    long_samples: int
+    topics: int
+    time_mean: TimeMean | None = None
+
+    def __post_init__(self) -> None:
+        read_only(self.short, METRICS)
+        read_only(self.long, METRICS)
+
+    def by_time(self) -> TimeMean:
+        return self.time_mean or TimeMean(self.short, 0.0)
+
+
+def percent_usage(usage: npt.ArrayLike, limit: npt.ArrayLike) -> Float32Array:
+    """Usage in percent of the limit, 0 where there is no limit: in 32-bit floats, as Pulsar, so 30 of 100 is a bit
+    more than 30. It may exceed 100.
+    """
+    used, limits = np.asarray(usage, dtype=np.float64), np.asarray(limit, dtype=np.float64)
+    ratio = np.zeros(np.broadcast_shapes(used.shape, limits.shape), dtype=np.float32)
+    with np.errstate(all="ignore"):
+        np.divide(used.astype(np.float32), limits.astype(np.float32), out=ratio, where=limits > 0)
+        return ratio * np.float32(100)
+
+
+def max_resource_usage(percent: Float32Array) -> Float32Array:
+    """The unweighted maximum over the rated resources of (..., 5) percentages, as a fraction in 32-bit floats."""
+    return np.asarray(np.fmax.reduce(percent[..., _RATED], axis=-1, initial=np.float32(-np.inf)) / np.float32(100))
+
+
+def weighted_max_usage(percent: Float32Array, weights: ResourceWeights) -> FloatArray:
+    """The weighted maximum over the rated resources of (M, 5) percentages, as fractions (1.0 is 100 %), not clamped.
+
+    What is not a number is ignored; nothing but such gives minus infinity.
+    """
+    factors = np.array([weights.cpu, weights.direct_memory, weights.bandwidth_in, weights.bandwidth_out])
+    with np.errstate(invalid="ignore"):
+        weighted = percent[..., _RATED].astype(np.float64) * factors
+    return np.asarray(np.fmax.reduce(weighted, axis=-1, initial=-np.inf) / 100, dtype=np.float64)
+
+
+def next_average(
+    average: FloatArray, samples: npt.NDArray[_Integer], sample: FloatArray, window: int
+) -> tuple[FloatArray, npt.NDArray[_Integer]]:
+    """The running means (k, 4) and their sample counts (k,) after one more sample each.
+
+    The first sample replaces whatever default stood there.
+    """
+    count = np.minimum(samples + 1, window).astype(samples.dtype)
+    n = count.astype(np.float64)[:, np.newaxis]
+    return ((n - 1) * average + sample) / n, count

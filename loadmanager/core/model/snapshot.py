@@ -1,0 +1,508 @@
+"""The cluster at one moment, as read-only columns: all that a decision may look at.
+
+Rows are numbers: broker row `i` is `brokers.ids[i]`, bundle row `j` is `bundles.names[j]`, both sorted by name, so that
+"the first of equals" is the lexicographically first everywhere.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from loadmanager.core.domain.controls import NO_CONTROLS, Controls
+from loadmanager.core.domain.names import BrokerId, namespace_of
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.policies import NO_POLICIES, Policies
+from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.model.extensible_load import (
+    BrokerLoad,
+    Listed,
+    Published,
+    ReportRules,
+    TopBundles,
+    find_top_bundles,
+    throughput_of,
+)
+from loadmanager.core.model.learned_loads import NOTHING_LEARNED, Learned
+from loadmanager.core.model.load import (
+    METRICS,
+    RESOURCES,
+    BoolArray,
+    BrokerReport,
+    BundleAverages,
+    Float32Array,
+    FloatArray,
+    IntArray,
+    RowArray,
+    percent_usage,
+    read_only,
+    weighted_max_usage,
+)
+from loadmanager.core.model.report_validation import NO_DOUBTS, Doubts
+from loadmanager.core.model.time_means import TimeMeans, as_amounts, seconds_of
+
+SHORT_TERM, LONG_TERM = range(2)
+"""Rows of a broker's time average."""
+
+NOBODY = -1
+"""The broker row of a bundle that no broker has."""
+
+_NO_BROKER = BrokerId("")
+
+_Derived = TypeVar("_Derived")
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Bundles:
+    """All bundles, sorted by name, so that those of one namespace are neighbours.
+
+    `namespace` (N,) is the position in `namespaces`. `broker` (N,) is the broker that owns the bundle and has it in its
+    report, -1 otherwise. `assigned` (N,) is the broker that has it once everything under way is done: the destination
+    of a release, else its owner, -1 when there is none. `free` (N,): it has no owner and may be assigned. `movable`
+    (N,): owned, reported by its owner, and not on its way. `short` and `long` (N, 4) are its averages over reports, and
+    `time_means` those over time.
+    """
+
+    names: tuple[str, ...]
+    namespaces: tuple[str, ...]
+    namespace: RowArray
+    broker: RowArray
+    assigned: RowArray
+    free: BoolArray
+    movable: BoolArray
+    recently_unloaded: BoolArray
+    short: FloatArray
+    long: FloatArray
+    time_means: TimeMeans
+    taken_at_s: float
+    topics: RowArray
+    _present: list[FloatArray] = field(default_factory=list, repr=False)
+
+    def __post_init__(self) -> None:
+        bundles = len(self.names)
+        assert len(self.time_means.sigma) == bundles
+        for column in (self.namespace, self.broker, self.assigned, self.topics):
+            read_only(column, bundles)
+        for flags in (self.free, self.movable, self.recently_unloaded):
+            read_only(flags, bundles)
+        read_only(self.short, bundles, METRICS)
+        read_only(self.long, bundles, METRICS)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def present(self) -> FloatArray:
+        """(N, 4): what each carries at present, by time: see `TimeMeans`. Worked out by whoever asks first."""
+        if not self._present:
+            self._present.append(read_only(self.time_means.present(self.taken_at_s), len(self), METRICS))
+        return self._present[0]
+
+    @property
+    def sigma(self) -> Float32Array:
+        """(N,): how far from `present` its bytes/s usually are, as a part of that."""
+        return self.time_means.sigma
+
+    def find_row(self, bundle: str) -> int | None:
+        return find_row(self.names, bundle)
+
+    def rows_of_namespace(self, namespace: int) -> slice:
+        """The rows of the namespace at this position of `namespaces`."""
+        ends = np.array((namespace, namespace + 1), dtype=self.namespace.dtype)  # else the whole column is converted
+        first, last = np.searchsorted(self.namespace, ends)
+        return slice(int(first), int(last))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Preallocated:
+    """What the bundles that each broker was given since its report add up to: (M, 4) long-term load, (M,) topics."""
+
+    load: FloatArray
+    topics: IntArray
+
+    @classmethod
+    def of(cls, bundles: Bundles, brokers: int) -> Preallocated:
+        expected = np.flatnonzero((bundles.assigned >= 0) & (bundles.broker != bundles.assigned))
+        destination = bundles.assigned[expected]
+        topics = np.bincount(destination, weights=bundles.topics[expected], minlength=brokers)
+        return cls(
+            read_only(sum_by_broker(destination, bundles.long[expected].T, brokers), brokers, METRICS),
+            read_only(topics.astype(np.int64), brokers),
+        )
+
+
+def _sum_time_averages(bundles: Bundles, brokers: int) -> FloatArray:
+    """The sums (M, 2, 4) per broker of the bundles that it has and keeps."""
+    sums = [sum_by_broker(_keeper(bundles), averages.T, brokers) for averages in (bundles.short, bundles.long)]
+    return read_only(np.stack(sums, axis=1), brokers, 2, METRICS)
+
+
+def _keeper(bundles: Bundles) -> RowArray:
+    """The broker (N,) that has each bundle and keeps it: nobody for one that leaves its broker."""
+    keeper = bundles.broker.copy()
+    keeper[keeper != bundles.assigned] = NOBODY
+    return keeper
+
+
+def sum_by_broker(broker: RowArray, columns: Iterable[FloatArray], brokers: int) -> FloatArray:
+    """Sums of k columns (n,) per broker row (n,), (brokers, k), added up in row order; rows of nobody do not count."""
+    bins = np.add(broker, 1, dtype=np.intp)
+    sums = []
+    for column in columns:
+        by_bin = np.zeros(brokers + 1)
+        np.add.at(by_bin, bins, column)
+        sums.append(by_bin[1:])
+    return np.stack(sums, axis=1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Brokers:
+    """The registered brokers that have reported, sorted by id.
+
+    `usage` (M, 5, 2), used and limit, `usage_percent` (M, 5) and `load` (M, 4) are as reported, as are `topics`,
+    `bundle_count` and `last_update_ms`, milliseconds since 1970 by the broker's clock. `settled` is False
+    when a bundle of its last report has left it since, or is leaving: its load is then out of date. `last_unloaded_s`
+    (M,) is when a bundle was last taken from it, seconds since 1970, not a number for never.
+    """
+
+    ids: tuple[BrokerId, ...]
+    registrations: tuple[Registration, ...]
+    usage: FloatArray
+    usage_percent: Float32Array
+    load: FloatArray
+    topics: IntArray
+    bundle_count: IntArray
+    last_update_ms: IntArray
+    versions: tuple[str, ...]
+    load_manager_classes: tuple[str, ...]
+    persistent_enabled: BoolArray
+    non_persistent_enabled: BoolArray
+    settled: BoolArray
+    last_unloaded_s: FloatArray
+    bundles: Bundles
+    _time_average: list[FloatArray] = field(default_factory=list, repr=False)
+    _preallocated: list[Preallocated] = field(default_factory=list, repr=False)
+
+    def __post_init__(self) -> None:
+        brokers = len(self.ids)
+        assert len(self.registrations) == len(self.versions) == len(self.load_manager_classes) == brokers
+        assert all(a < b for a, b in zip(self.ids, self.ids[1:], strict=False)), "broker ids must ascend"
+        read_only(self.usage, brokers, RESOURCES, 2)
+        read_only(self.usage_percent, brokers, RESOURCES)
+        read_only(self.load, brokers, METRICS)
+        for column in (self.topics, self.bundle_count, self.last_update_ms):
+            read_only(column, brokers)
+        for flags in (self.persistent_enabled, self.non_persistent_enabled, self.settled):
+            read_only(flags, brokers)
+        read_only(self.last_unloaded_s, brokers)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def time_average(self) -> FloatArray:
+        """(M, 2, 4): sums of the short-term and long-term averages of the bundles each owns and reports.
+
+        Sums are added up by whoever asks first, and only those: not by the event loop that takes the snapshot.
+        """
+        if not self._time_average:
+            self._time_average.append(_sum_time_averages(self.bundles, len(self)))
+        return self._time_average[0]
+
+    def long_term(self, metrics: Sequence[int]) -> FloatArray:
+        """(M, k): these columns of the long-term `time_average`, without adding up what is not asked for."""
+        if self._time_average:
+            return self._time_average[0][:, LONG_TERM, list(metrics)]
+        columns = [self.bundles.long[:, metric] for metric in metrics]
+        return read_only(sum_by_broker(_keeper(self.bundles), columns, len(self)), len(self), len(metrics))
+
+    @property
+    def preallocated(self) -> FloatArray:
+        """(M, 4): sums of the long-term averages of the bundles each was given since its report."""
+        return self._summed_preallocated().load
+
+    @property
+    def preallocated_topics(self) -> IntArray:
+        """(M,): the topics of the bundles each was given since its report."""
+        return self._summed_preallocated().topics
+
+    def with_bundles(self, bundles: Bundles, settled: BoolArray) -> Brokers:
+        """The brokers with these bundles in place of theirs."""
+        return replace(self, bundles=bundles, settled=settled, _time_average=[], _preallocated=[])
+
+    def only(self, rows: IntArray, bundles: Bundles) -> Brokers:
+        """These rows of the brokers alone; `bundles` counts them from 0 on."""
+        kept = rows.tolist()
+        return Brokers(
+            ids=tuple(self.ids[row] for row in kept),
+            registrations=tuple(self.registrations[row] for row in kept),
+            usage=self.usage[rows],
+            usage_percent=self.usage_percent[rows],
+            load=self.load[rows],
+            topics=self.topics[rows],
+            bundle_count=self.bundle_count[rows],
+            last_update_ms=self.last_update_ms[rows],
+            versions=tuple(self.versions[row] for row in kept),
+            load_manager_classes=tuple(self.load_manager_classes[row] for row in kept),
+            persistent_enabled=self.persistent_enabled[rows],
+            non_persistent_enabled=self.non_persistent_enabled[rows],
+            settled=self.settled[rows],
+            last_unloaded_s=self.last_unloaded_s[rows],
+            bundles=bundles,
+        ).with_time_average(self.time_average[rows])
+
+    def with_time_average(self, time_average: FloatArray) -> Brokers:
+        """The brokers with these sums (M, 2, 4), whatever their bundles add up to."""
+        return replace(self, _time_average=[read_only(time_average, len(self), 2, METRICS)])
+
+    def _summed_preallocated(self) -> Preallocated:
+        if not self._preallocated:
+            self._preallocated.append(Preallocated.of(self.bundles, len(self)))
+        return self._preallocated[0]
+
+    def find_row(self, broker: BrokerId) -> int | None:
+        return find_row(self.ids, broker)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """The cluster at `taken_at_s` (seconds since 1970); `revision` is the model's that it was taken from.
+
+    `policies` are what operators have laid down about who may own what, `controls` what they told the balancer to do or
+    to leave; `doubts` are about brokers' reports; `learned` is what is expected of bundles without any history.
+    `broker_load` and `top_bundles` are what brokers make known in the extensible load manager, None when it was not
+    given: ask `broker_load_of` and `top_bundles_of`, which make it from `reports`, those of the brokers with their
+    bundles.
+    """
+
+    taken_at_s: float
+    revision: int
+    brokers: Brokers
+    bundles: Bundles
+    policies: Policies = NO_POLICIES
+    controls: Controls = NO_CONTROLS
+    doubts: Doubts = NO_DOUBTS
+    learned: Learned = NOTHING_LEARNED
+    broker_load: BrokerLoad | None = None
+    top_bundles: TopBundles | None = None
+    reports: tuple[BrokerReport, ...] = ()
+    _derived: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+
+    def derive(self, key: Hashable, compute: Callable[[], _Derived]) -> _Derived:
+        """What `compute` makes of this snapshot, worked out once per `key`, by whoever asks first.
+
+        Two threads that ask at once may both compute it; they get equal values.
+        """
+        try:
+            found: _Derived = self._derived[key]
+        except KeyError:
+            found = self._derived.setdefault(key, compute())
+        return found
+
+    def afresh(self) -> Snapshot:
+        """The same, of which nothing is worked out yet: what is goes with it, columns of all bundles among it."""
+        bundles = replace(self.bundles, _present=[])
+        return replace(self, bundles=bundles, brokers=replace(self.brokers, bundles=bundles), _derived={})
+
+    def averaged_by_time(self) -> Snapshot:
+        """The same with what bundles carry at present for both of their averages."""
+        bundles = replace(self.bundles, short=self.bundles.present, long=self.bundles.present)
+        brokers = self.brokers.with_bundles(bundles, self.brokers.settled)
+        return replace(self, bundles=bundles, brokers=brokers, _derived={})
+
+    def find_namespace(self, namespace: str) -> int | None:
+        positions = self.derive("namespaces", lambda: {name: i for i, name in enumerate(self.bundles.namespaces)})
+        return positions.get(namespace)
+
+    def bundles_per_broker(self, namespace: int) -> IntArray:
+        """How many bundles of the namespace each broker has, or is about to have: (M,)."""
+        assigned = self.bundles.assigned[self.bundles.rows_of_namespace(namespace)]
+        return np.bincount(assigned[assigned >= 0], minlength=len(self.brokers)).astype(np.int64)
+
+
+def snapshot_of_reports(
+    taken_at_s: float,
+    reports: Mapping[Registration, BrokerReport],
+    averages: Mapping[str, BundleAverages],
+    recently_unloaded: frozenset[str] = frozenset(),
+    policies: Policies = NO_POLICIES,
+    preallocated: Mapping[str, BrokerId] | None = None,
+    published: Published | None = None,
+    learned: Learned = NOTHING_LEARNED,
+) -> Snapshot:
+    """A snapshot from reports alone, without any ownership record: a bundle belongs to the broker that reports it, and
+    to the one that reported it last when several do. A bundle without averages is as its report says.
+
+    `preallocated` are the bundles that were given to a broker which does not report them yet. `published` is what
+    brokers made known besides; a bundle that is in no report belongs to the broker whose busiest bundles have it.
+    """
+    published = published or Published()
+    reports = published.completed(reports)
+    order = sorted(reports, key=lambda registration: registration.broker)
+    bundles = _bundles_of_reports(taken_at_s, order, reports, averages, recently_unloaded, preallocated or {}, learned)
+    ordered = [reports[registration] for registration in order]
+    settled = np.ones(len(order), dtype=bool)
+    brokers = brokers_of(order, ordered, bundles, settled, last_unloaded_s=published.last_unloaded_s)
+    return Snapshot(
+        taken_at_s,
+        0,
+        brokers,
+        bundles,
+        policies=policies,
+        learned=learned,
+        broker_load=published.find_broker_load(brokers.ids),
+        top_bundles=published.find_top_bundles(brokers.ids, bundles.find_row),
+        reports=tuple(ordered),
+    )
+
+
+def _bundles_of_reports(
+    taken_at_s: float,
+    order: Sequence[Registration],
+    reports: Mapping[Registration, BrokerReport],
+    averages: Mapping[str, BundleAverages],
+    recently_unloaded: frozenset[str],
+    preallocated: Mapping[str, BrokerId],
+    learned: Learned,
+) -> Bundles:
+    """The bundles that are named anywhere; `order` are the registrations in the order of the brokers' rows."""
+    rows = {registration.broker: row for row, registration in enumerate(order)}
+    holders: dict[str, tuple[int, int]] = {}
+    for registration in sorted(order, key=lambda registration: reports[registration].last_update_ms):
+        for index, name in enumerate(reports[registration].bundle_names):
+            holders[name] = rows[registration.broker], index
+    names = tuple(sorted(holders.keys() | averages.keys() | preallocated.keys()))
+
+    def as_reported(name: str) -> BundleAverages:
+        if name not in holders:
+            return learned.no_history(namespace_of(name))
+        row, index = holders[name]
+        return _first_sample(reports[order[row]], index)
+
+    def last_said(name: str) -> tuple[float, FloatArray] | None:
+        if name not in holders:
+            return None
+        row, index = holders[name]
+        report = reports[order[row]]
+        return report.last_update_ms / 1000, report.bundle_load[index]
+
+    known = [averages.get(name) or as_reported(name) for name in names]
+    held = np.array([holders.get(name, (NOBODY, 0))[0] for name in names], dtype=np.int32)
+    given = np.array([rows.get(preallocated.get(name, _NO_BROKER), NOBODY) for name in names], dtype=np.int32)
+    assigned = np.where(given >= 0, given, held)
+    namespaces, namespace = intern_namespaces(names)
+    return Bundles(
+        names=names,
+        namespaces=namespaces,
+        namespace=namespace,
+        broker=held,
+        assigned=assigned,
+        free=assigned < 0,
+        movable=(held >= 0) & (held == assigned),
+        recently_unloaded=np.array([name in recently_unloaded for name in names], dtype=bool),
+        short=np.array([known_averages.short for known_averages in known]).reshape(-1, METRICS),
+        long=np.array([known_averages.long for known_averages in known]).reshape(-1, METRICS),
+        time_means=_time_means(known, [last_said(name) for name in names]),
+        taken_at_s=taken_at_s,
+        topics=np.array([known_averages.topics for known_averages in known], dtype=np.int32),
+    )
+
+
+def _time_means(averages: Sequence[BundleAverages], said: Sequence[tuple[float, FloatArray] | None]) -> TimeMeans:
+    """Of bundles of which a report `said` at a time, in seconds, that they carry a load (4,); None is in no report."""
+    means = [each.by_time() for each in averages]
+    last = [each or (0.0, mean.load) for each, mean in zip(said, means, strict=True)]
+    return TimeMeans(
+        as_amounts(np.array([mean.load for mean in means]).reshape(-1, METRICS)).astype(np.float32),
+        as_amounts(np.array([load for _, load in last]).reshape(-1, METRICS)).astype(np.float32),
+        np.array([seconds_of(at_s) for at_s, _ in last], dtype=np.uint32),
+        np.array([mean.sigma for mean in means], dtype=np.float32),
+    )
+
+
+def brokers_of(
+    registrations: Sequence[Registration],
+    reports: Sequence[BrokerReport],
+    bundles: Bundles,
+    settled: BoolArray,
+    last_unloaded_s: Mapping[BrokerId, float],
+) -> Brokers:
+    """The brokers' columns from their reports; `registrations` are sorted by broker id."""
+    usage = np.array([report.usage for report in reports]).reshape(-1, RESOURCES, 2)
+    return Brokers(
+        ids=tuple(registration.broker for registration in registrations),
+        registrations=tuple(registrations),
+        usage=usage,
+        usage_percent=percent_usage(usage[:, :, 0], usage[:, :, 1]),
+        load=np.array([report.load for report in reports]).reshape(-1, METRICS),
+        topics=np.array([report.num_topics for report in reports], dtype=np.int64),
+        bundle_count=np.array([report.num_bundles for report in reports], dtype=np.int64),
+        last_update_ms=np.array([report.last_update_ms for report in reports], dtype=np.int64),
+        versions=tuple(report.version for report in reports),
+        load_manager_classes=tuple(report.load_manager_class for report in reports),
+        persistent_enabled=np.array([report.persistent_enabled for report in reports], dtype=bool),
+        non_persistent_enabled=np.array([report.non_persistent_enabled for report in reports], dtype=bool),
+        settled=settled,
+        last_unloaded_s=np.array(
+            [last_unloaded_s.get(each.broker, np.nan) for each in registrations], dtype=np.float64
+        ),
+        bundles=bundles,
+    )
+
+
+def intern_namespaces(names: Sequence[str]) -> tuple[tuple[str, ...], RowArray]:
+    """The namespaces of sorted bundle names in their order, and per bundle the position of its own."""
+    positions: dict[str, int] = {}
+    column = np.fromiter((positions.setdefault(namespace_of(name), len(positions)) for name in names), dtype=np.int32)
+    assert bool(np.all(column[1:] >= column[:-1])), "bundle names must be sorted and end in '/<range>'"
+    return tuple(positions), column
+
+
+def usage_per_broker(snapshot: Snapshot, weights: ResourceWeights) -> FloatArray:
+    """The weighted maximum usage of each broker as a fraction, worked out once per snapshot."""
+    return snapshot.derive(("usage", weights), lambda: weighted_max_usage(snapshot.brokers.usage_percent, weights))
+
+
+def broker_load_of(snapshot: Snapshot, rules: ReportRules) -> BrokerLoad:
+    """The averaged load of each broker: what was made known, else as if all had reported for the first time now."""
+    if snapshot.broker_load is not None:
+        return snapshot.broker_load
+    brokers, now_ms = snapshot.brokers, round(snapshot.taken_at_s * 1000)
+    return snapshot.derive(
+        ("broker load", rules),
+        lambda: BrokerLoad.of_first_reports(brokers.usage_percent, brokers.load, now_ms, rules),
+    )
+
+
+def top_bundles_of(snapshot: Snapshot, rules: ReportRules) -> TopBundles:
+    """The busiest bundles of each broker: what was made known, else as the rules find them in the reports."""
+    if snapshot.top_bundles is not None:
+        return snapshot.top_bundles
+
+    def find(broker: int) -> Listed:
+        report = snapshot.reports[broker]
+        top = find_top_bundles(report, rules, snapshot.policies.has_policy)
+        rows = [snapshot.bundles.find_row(report.bundle_names[i]) for i in top.tolist()]
+        return np.array(rows, dtype=np.int32), throughput_of(report.bundle_load[top])
+
+    return TopBundles(lambda broker: snapshot.derive(("top bundles", rules, broker), lambda: find(broker)))
+
+
+def bundle_load(snapshot: Snapshot, bundle: int | None, namespace: str) -> FloatArray:
+    """The long-term load (4,) of a bundle row; what is expected of one that the snapshot does not know."""
+    return snapshot.learned.load_of(namespace) if bundle is None else np.asarray(snapshot.bundles.long[bundle])
+
+
+def _first_sample(report: BrokerReport, index: int) -> BundleAverages:
+    load = report.bundle_load[index]
+    return BundleAverages(load.copy(), load.copy(), 1, 1, int(report.bundle_topics[index]))
+
+
+def find_row(names: Sequence[str], name: str) -> int | None:
+    """Where the name is among sorted ones."""
+    row = bisect_left(names, name)
+    return row if row < len(names) and names[row] == name else None

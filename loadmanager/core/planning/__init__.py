@@ -1,0 +1,1 @@
+"""Planning: the phases of a decision, limits on churn, and certificates of plans."""

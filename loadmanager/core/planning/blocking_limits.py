@@ -1,0 +1,129 @@
+"""Limits that keep bundles where they are now: which setting each goes by, and when it ends.
+
+A round of shedding refuses moves for many reasons; those that end by themselves are limits. What the last round was
+refused is told until the limit ends, or until the next round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from loadmanager.core.domain.plan import Figure, Verdict
+from loadmanager.core.domain.reasons import ChurnReason, Reason, SheddingReason
+from loadmanager.core.domain.settings import KEYS
+from loadmanager.core.strategies.shedding.level_shedder import LevelReason
+
+GRACE_PERIOD = "loadBalancerSheddingGracePeriodMinutes"
+_MINUTE_S = 60.0
+
+
+class BlockingLimit(NamedTuple):
+    """The setting behind it, a sentence for people, and when it ends, in seconds since 1970, None if nobody knows."""
+
+    key: str
+    sentence: str
+    until_s: float | None
+
+
+class Pace(NamedTuple):
+    """Time to the next round, and time for which bundles are left alone after an unload."""
+
+    interval_s: float
+    grace_s: float
+
+
+class _Kind(NamedTuple):
+    """Words for a limit: what waits, why, by which setting, and for how many seconds more."""
+
+    who: str
+    why: str
+    key: Callable[[Mapping[str, Figure]], str]
+    left_s: Callable[[Mapping[str, Figure], Pace], float | None]
+
+
+def _by(name: str) -> Callable[[Mapping[str, Figure]], str]:
+    return lambda _: KEYS[name]
+
+
+def _as_told(why: Mapping[str, Figure], pace: Pace) -> float | None:
+    del pace
+    left_s = why.get("seconds_left")
+    return None if left_s is None else float(left_s)
+
+
+def _until_next_round(why: Mapping[str, Figure], pace: Pace) -> float:
+    return float(why.get("seconds_left", pace.interval_s))
+
+
+def _until_return(why: Mapping[str, Figure], pace: Pace) -> float:
+    del pace
+    return float(why[KEYS["return_cool_down_minutes"]]) * _MINUTE_S - float(why["seconds_ago"])
+
+
+_KINDS: Mapping[Reason, _Kind] = {
+    ChurnReason.MOVED_ENOUGH_THIS_CYCLE: _Kind(
+        "bundle", "a round moves no more of all load", _by("max_load_moved_per_cycle_percentage"), _until_next_round
+    ),
+    ChurnReason.MOVED_ENOUGH_THIS_HOUR: _Kind(
+        "bundle", "no more of all load is moved within an hour", _by("max_load_moved_per_hour_percentage"), _as_told
+    ),
+    ChurnReason.NO_RETURN: _Kind(
+        "bundle", "returning to a broker that was left a short time ago", _by("return_cool_down_minutes"), _until_return
+    ),
+    ChurnReason.KEEPS_RETURNING: _Kind(
+        "bundle", "too many returns to former owners", _by("thrash_bundle_freeze_minutes"), _as_told
+    ),
+    ChurnReason.SHEDDING_STOPPED: _Kind(
+        "bundle", "the breaker has stopped shedding", _by("thrash_shedding_stop_minutes"), _as_told
+    ),
+    LevelReason.BUDGET_SPENT: _Kind(
+        "broker", "no more of all load is moved now", lambda why: str(why["key"]), _until_next_round
+    ),
+    LevelReason.NO_LEVELLING_MOVE: _Kind(
+        "broker", "bundles rest where Level has put them", _by("level_rest_minutes"), _as_told
+    ),
+    LevelReason.RESTS_AFTER_RESTART: _Kind(
+        "broker", "nothing is given to a broker that has restarted", _by("level_calm_minutes"), _as_told
+    ),
+    SheddingReason.NO_ELIGIBLE_BUNDLE: _Kind(
+        "broker", "bundles were unloaded a short time ago", lambda _: GRACE_PERIOD, lambda _, pace: pace.grace_s
+    ),
+}
+_NEEDS_FIGURE: Mapping[Reason, str] = {
+    LevelReason.NO_LEVELLING_MOVE: "resting",
+    SheddingReason.NO_ELIGIBLE_BUNDLE: "recently_unloaded",
+}
+"""Reasons that are a limit only where this figure is not 0."""
+
+
+def limits_of_round(verdicts: Iterable[Verdict], decided_at_s: float, pace: Pace) -> tuple[BlockingLimit, ...]:
+    """Return the limits behind what a round left where it is, each with when the first move is allowed again."""
+    found: dict[tuple[str, Reason], list[float | None]] = {}
+    for verdict in verdicts:
+        kind = _KINDS.get(verdict.verdict)
+        if verdict.acted or kind is None or not verdict.why.get(_NEEDS_FIGURE.get(verdict.verdict, ""), 1):
+            continue
+        left_s = kind.left_s(verdict.why, pace)
+        until_s = None if left_s is None else decided_at_s + max(left_s, 0.0)
+        found.setdefault((kind.key(verdict.why), verdict.verdict), []).append(until_s)
+    return tuple(
+        BlockingLimit(key, _sentence(_KINDS[reason], ends), _first(ends)) for (key, reason), ends in found.items()
+    )
+
+
+def _sentence(kind: _Kind, ends: list[float | None]) -> str:
+    return f"{len(ends)} {kind.who}{'s wait' if len(ends) > 1 else ' waits'}: {kind.why}"
+
+
+def _first(ends: list[float | None]) -> float | None:
+    return min((end for end in ends if end is not None), default=None)
+
+
+def in_force(limits: Iterable[BlockingLimit], now_s: float) -> list[BlockingLimit]:
+    """Return those that have not ended, the first to end first, one for each setting."""
+    left = [limit for limit in limits if limit.until_s is None or limit.until_s > now_s]
+    by_key: dict[str, BlockingLimit] = {}
+    for limit in left:
+        by_key.setdefault(limit.key, limit)
+    return sorted(by_key.values(), key=lambda limit: (limit.until_s is None, limit.until_s or 0.0, limit.key))

@@ -1,0 +1,95 @@
+"""Finds prices that make a high bound: multiplicative weights on a sample of bundles; what is used most gets dearer.
+
+Brokers that are alike take the same prices, which loses nothing. Where all are alike, prices say no more than volumes,
+and none are looked for.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadmanager.core.model.load import BoolArray, FloatArray
+from loadmanager.core.planning.certificate.balancing_problem import Instance, Rows
+from loadmanager.core.planning.certificate.bounds import Volume
+
+_SAMPLE = 1500
+_STEP_SIZES, _STEPS = (0.5, 0.15, 0.05, 0.015), 40
+"""By which power of e what is used most gets dearer in a step; so many steps of each size, from the best so far."""
+_TINY = 1e-300
+_OTHERS = 0.5
+_GROUPS = 48
+_FINEST = 8
+"""Brokers are alike whose capacities differ by less than this root of two; by less than a coarser one if there would be
+more groups.
+"""
+
+
+def find_prices(instance: Instance, volume: Volume) -> FloatArray | None:
+    """(M, R); None where all brokers are alike."""
+    group = _groups(instance)
+    groups = int(group.max(initial=-1)) + 1
+    if groups <= 1:
+        return None
+    sums = [np.bincount(group, weights=each, minlength=groups) for each in _finite(instance).T]
+    capacity: FloatArray = np.stack(sums, axis=1)
+    offers = np.zeros((len(instance.may_own), groups), dtype=bool)
+    for each in range(groups):
+        offers[:, each] = instance.may_own[:, group == each].any(axis=1)
+    begin: FloatArray = np.zeros(capacity.shape)
+    begin[np.unique(group[volume.brokers]), volume.resource] = 1.0
+    rows, weight = _sample(instance)
+    prices = _ascend(instance.need[rows] * weight[:, None], offers[instance.classes[rows]], capacity, begin)
+    return np.asarray(prices[group])
+
+
+def _finite(instance: Instance) -> FloatArray:
+    """(M, R): capacities; 0 where they do not count."""
+    return np.where(np.isfinite(instance.capacity), instance.capacity, 0.0)
+
+
+def _groups(instance: Instance) -> Rows:
+    """(M,): brokers that have about the same, and that the same classes of bundles may go to."""
+    capacity = _finite(instance)
+    size = np.log2(capacity, out=np.zeros_like(capacity), where=capacity > 0)
+    classes = np.unique(instance.may_own, axis=1, return_inverse=True)[1]
+    for finest in (_FINEST, 2, 1, 0):
+        alike = np.concatenate([np.round(size * finest), classes.reshape(-1, 1)], axis=1)
+        distinct, group = np.unique(alike, axis=0, return_inverse=True)
+        if len(distinct) <= _GROUPS:
+            break
+    return np.asarray(np.minimum(group.ravel(), _GROUPS - 1))
+
+
+def _sample(instance: Instance) -> tuple[Rows, FloatArray]:
+    """Some bundles that somebody owns, by their size, and how many such each stands for."""
+    size = instance.size
+    rows = np.flatnonzero(size)
+    if len(rows) <= _SAMPLE:
+        return rows, np.ones(len(rows))
+    part = np.cumsum(size[rows]) / size[rows].sum()
+    rows = rows[np.searchsorted(part, (np.arange(_SAMPLE) + 0.5) / _SAMPLE).clip(0, len(rows) - 1)]
+    return rows, float(size.sum()) / _SAMPLE / size[rows]
+
+
+def _ascend(need: FloatArray, offered: BoolArray, capacity: FloatArray, begin: FloatArray) -> FloatArray:
+    """(T, R): the best prices found for needs (n, R) of bundles to which groups (n, T) of brokers are open."""
+    per_need = np.divide(1.0, capacity, out=np.zeros_like(capacity), where=capacity > 0)
+    even = _normal(capacity / np.maximum(capacity.sum(axis=0), _TINY))
+    best = share = _OTHERS * even + (1 - _OTHERS) * _normal(begin * capacity)
+    highest = -1.0
+    for size in _STEP_SIZES:
+        share = best
+        for _ in range(_STEPS):
+            costs = np.where(offered, need @ (share * per_need).T, np.inf)
+            cheapest = costs.argmin(axis=1)
+            value = float(costs[np.arange(len(costs)), cheapest].sum())
+            if value > highest:
+                best, highest = share, value
+            taken = [np.bincount(cheapest, weights=each, minlength=len(capacity)) for each in need.T]
+            usage = np.stack(taken, axis=1) * per_need
+            share = _normal(share * np.exp(size * usage / max(float(usage.max()), _TINY)))
+    return best * per_need
+
+
+def _normal(share: FloatArray) -> FloatArray:
+    return share / max(float(share.sum()), _TINY)

@@ -1,0 +1,132 @@
+"""What proves high bounds of an instance: for each kind of bound a good one, in time that grows with the bundles."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadmanager.core.model.load import BoolArray, FloatArray
+from loadmanager.core.planning.certificate.balancing_problem import Instance, Rows
+from loadmanager.core.planning.certificate.bound_prices import find_prices
+from loadmanager.core.planning.certificate.bounds import (
+    Bound,
+    Heaviest,
+    Pigeonhole,
+    Prices,
+    Volume,
+    confined,
+    counted,
+    least_use,
+)
+
+_PLACES = 1024
+"""Sets of brokers of which the volume is looked at, and of those that come highest the pigeonholes."""
+_PIGEONHOLES = 3
+_AT_ONCE, _LOOKS = 64, 8
+"""How many bundles are looked at exactly to find the one that uses most, and how often."""
+
+
+def find_bounds(instance: Instance) -> list[tuple[float, Bound]]:
+    """Bounds of all kinds with what the peak is not below, the highest first, of equals the plainest; none where nobody
+    owns anything.
+    """
+    if not counted(instance).any():
+        return []
+    places = _places(instance)
+    volumes = _volumes(instance, places)
+    best = np.unravel_index(int(np.argmax(volumes)), volumes.shape)
+    highest = np.argsort(-volumes.max(axis=1), kind="stable")[:_PIGEONHOLES]
+    everybody = np.ones((1, len(instance.per_need)), dtype=bool)
+    volume = Volume(int(best[1]), places[best[0]])
+    found: list[Bound] = [
+        volume,
+        Heaviest(_heaviest(instance)),
+        _pigeonhole(instance, np.unique(np.concatenate([everybody, places[highest]]), axis=0)),
+    ]
+    prices = find_prices(instance, volume)
+    found += [] if prices is None else [Prices(prices)]
+    by_peak = [(bound.peak(instance), bound) for bound in found]
+    return sorted(by_peak, key=lambda each: -float(f"{each[0]:.9g}"))
+
+
+def _places(instance: Instance) -> BoolArray:
+    """(K', M): all brokers, and those to which some bundles are confined; of many, those that are needed most."""
+    used = np.bincount(instance.classes[counted(instance)], minlength=len(instance.may_own)) > 0
+    everybody = np.ones((1, len(instance.per_need)), dtype=bool)
+    places = np.unique(np.concatenate([everybody, instance.may_own[used]]), axis=0)
+    if len(places) <= _PLACES:
+        return places
+    needed = np.bincount(instance.classes, weights=instance.size, minlength=len(instance.may_own))[used]
+    kept = np.argsort(-needed / np.maximum(instance.may_own[used].sum(axis=1), 1), kind="stable")[: _PLACES - 1]
+    return np.concatenate([everybody, instance.may_own[used][kept]])
+
+
+def _volumes(instance: Instance, places: BoolArray) -> FloatArray:
+    """(K', R): how high the load stands that only the brokers of each place may own, poured over what they have."""
+    sums = [
+        np.bincount(instance.classes, weights=np.where(counted(instance), each, 0.0), minlength=len(instance.may_own))
+        for each in instance.need.T
+    ]
+    reaches_out = instance.may_own @ (~places).T
+    used = (~reaches_out).T.astype(np.float64) @ np.stack(sums, axis=1)
+    having = np.where(places[:, :, None], instance.capacity, 0.0).sum(axis=1)
+    return np.asarray(np.divide(used, having, out=np.zeros_like(used), where=having > 0))
+
+
+def _heaviest(instance: Instance) -> int:
+    """The bundle that uses most, wherever it is: looked for among those that may be it."""
+    least, most = _use_between(instance)
+    found = int(np.argmax(least))
+    best = least_use(instance, found)
+    order = np.argsort(-most, kind="stable")
+    for look in range(_LOOKS):
+        rows = order[look * _AT_ONCE : (look + 1) * _AT_ONCE]
+        rows = rows[most[rows] > best]
+        uses = [least_use(instance, row) for row in rows.tolist()]
+        if uses and max(uses) > best:
+            best, found = max(uses), int(rows[int(np.argmax(uses))])
+        if len(rows) < _AT_ONCE:
+            break
+    return found
+
+
+def _use_between(instance: Instance) -> tuple[FloatArray, FloatArray]:
+    """(N,): what each bundle uses at the least where it uses least, and at the most: at the brokers that have most."""
+    least, most = np.zeros(len(instance.need)), np.zeros(len(instance.need))
+    rows_of = _rows_of(instance)
+    for rows, allowed in zip(rows_of, instance.may_own, strict=True):
+        if not len(rows):
+            continue
+        per_need, need = instance.per_need[allowed], instance.need[rows]
+        least[rows] = (need * per_need.min(axis=0)).max(axis=1)
+        large = per_need[np.unique(per_need.argmin(axis=0))]
+        most[rows] = np.min([(need * each).max(axis=1) for each in large], axis=0)
+    return least, most
+
+
+def _rows_of(instance: Instance) -> list[Rows]:
+    """For each class its bundles that somebody owns."""
+    rows = np.flatnonzero(counted(instance))
+    rows = rows[np.argsort(instance.classes[rows], kind="stable")]
+    return np.split(rows, np.searchsorted(instance.classes[rows], np.arange(1, len(instance.may_own))))
+
+
+def _pigeonhole(instance: Instance, places: BoolArray) -> Pigeonhole:
+    """The best for any of these places (k, M)."""
+    best, highest = Pigeonhole(0, places[0], 0), -1.0
+    for brokers in places:
+        need = instance.need[confined(instance, brokers)]
+        for resource in range(need.shape[1]):
+            each, least = _shared(np.sort(need[:, resource])[::-1], int(brokers.sum()))
+            peak = least * float(instance.per_need[brokers, resource].min(initial=np.inf))
+            if peak > highest:
+                best, highest = Pigeonhole(resource, brokers, each), peak
+    return best
+
+
+def _shared(largest_first: FloatArray, brokers: int) -> tuple[int, float]:
+    """For which k the k + 1 smallest of the k * m + 1 largest are most, and how much."""
+    sums = np.concatenate([[0.0], np.cumsum(largest_first)])
+    each = np.arange((len(largest_first) - 1) // brokers + 1)
+    last = each * brokers + 1
+    together = sums[last] - sums[last - each - 1]
+    return int(np.argmax(together)), float(together.max())

@@ -1,0 +1,126 @@
+"""Lower bounds of the peak of any assignment, each with what proves it: whoever has the columns can check it.
+
+A bound is what it is made of, and `peak` says what follows from that. It holds whatever it is made of, so a bad choice
+makes a low bound and never a wrong one; `core.planning.certificate.bound_search` looks for good ones. Rounding is on
+the safe side.
+
+    Volume      what only these brokers may own cannot be spread thinner than over all that they have
+    Heaviest    one bundle uses so much even where it uses the least
+    Pigeonhole  of k * m + 1 bundles that only m brokers may own, one of them gets k + 1
+    Prices      let brokers take a price for each resource, all that they have being worth 1: the peak is no less than
+                what it costs to put each bundle where that is cheapest, whatever the prices are (weak duality)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from loadmanager.core.model.load import BoolArray, FloatArray
+from loadmanager.core.planning.certificate.balancing_problem import Instance
+
+SAFE = 1 - 1e-9
+"""Sums of a million floats are exact to more digits than this."""
+_PRODUCTS = 1 << 20
+"""How many prices of bundles are worked out at a time."""
+
+
+class Bound(Protocol):
+    """What no assignment's peak is below, and why."""
+
+    def peak(self, instance: Instance) -> float: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Volume:
+    """Of a resource, over these `brokers` (M,)."""
+
+    resource: int
+    brokers: BoolArray
+
+    def peak(self, instance: Instance) -> float:
+        used = float(instance.need[confined(instance, self.brokers), self.resource].sum())
+        having = float(instance.capacity[self.brokers, self.resource].sum())
+        return SAFE * used / having if having > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Heaviest:
+    """Of a bundle."""
+
+    bundle: int
+
+    def peak(self, instance: Instance) -> float:
+        return SAFE * least_use(instance, self.bundle)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pigeonhole:
+    """Of a resource, over these `brokers` (M,), one of which gets one more than `each` of the largest bundles."""
+
+    resource: int
+    brokers: BoolArray
+    each: int
+
+    def peak(self, instance: Instance) -> float:
+        sizes = np.sort(instance.need[confined(instance, self.brokers), self.resource])[::-1]
+        together = self.each * int(self.brokers.sum()) + 1
+        if not self.brokers.any() or not 0 < together <= len(sizes):
+            return 0.0
+        least = float(sizes[together - 1 - self.each : together].sum())
+        return SAFE * least * float(instance.per_need[self.brokers, self.resource].min())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prices:
+    """`per_need` (M, R): what a unit of need costs at each broker; only what they are to each other matters."""
+
+    per_need: FloatArray
+
+    def peak(self, instance: Instance) -> float:
+        prices = np.maximum(self.per_need, 0.0)
+        worth = float((prices * np.where(prices > 0, instance.capacity, 0.0)).sum())
+        if not 0 < worth < np.inf:
+            return 0.0
+        return SAFE * _cheapest(instance, prices) / worth
+
+
+def counted(instance: Instance) -> BoolArray:
+    """(N,): the bundles that somebody owns."""
+    return np.asarray(instance.owner >= 0)
+
+
+def confined(instance: Instance, brokers: BoolArray) -> BoolArray:
+    """(N,): the bundles that only these brokers (M,) may own."""
+    classes: BoolArray = ~np.asarray((instance.may_own & ~brokers).any(axis=1))
+    return np.asarray(classes[instance.classes] & counted(instance))
+
+
+def least_use(instance: Instance, bundle: int) -> float:
+    """The most used resource of the broker that this bundle alone uses least; 0 for one of nobody."""
+    allowed = instance.may_own[instance.classes[bundle]]
+    use = float((instance.need[bundle] * instance.per_need[allowed]).max(axis=1).min())
+    return use if instance.owner[bundle] >= 0 else 0.0
+
+
+def _cheapest(instance: Instance, prices: FloatArray) -> float:
+    """What it costs to put each bundle at the cheapest broker that may own it; brokers of one price are as one."""
+    distinct, which = np.unique(prices, axis=0, return_inverse=True)
+    offers: BoolArray = np.zeros((len(instance.may_own), len(distinct)), dtype=np.bool_)
+    for group in range(len(distinct)):
+        offers[:, group] = instance.may_own[:, which.ravel() == group].any(axis=1)
+    offered, kind = np.unique(offers, axis=0, return_inverse=True)
+    kind_of = np.where(counted(instance), kind.ravel()[instance.classes], -1)
+    total = 0.0
+    for each, columns in enumerate(offered):
+        total += _sum_of_least(instance.need[kind_of == each], distinct[columns])
+    return total
+
+
+def _sum_of_least(need: FloatArray, prices: FloatArray) -> float:
+    """The sum over needs (n, R) of what each costs at the least of these prices (t, R)."""
+    at_once = max(1, _PRODUCTS // len(prices))
+    chunks = (need[first : first + at_once] for first in range(0, len(need), at_once))
+    return sum(float((prices @ chunk.T).min(axis=0).sum()) for chunk in chunks)

@@ -1,0 +1,65 @@
+"""Says in a sentence how near a plan comes to what no plan can beat, and why none can."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loadmanager.core.domain.plan import Figure, Verdict
+from loadmanager.core.domain.reasons import CertificateReason
+from loadmanager.core.planning.certificate.bounds import Bound, Heaviest, Pigeonhole, Volume
+from loadmanager.core.planning.certificate.plan_certificate import Certified, Figures
+
+BOUND_NAMES = {"Volume": "volume", "Heaviest": "heaviest", "Pigeonhole": "pigeonhole", "Prices": "prices"}
+"""The bounds as they are written down."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Summary:
+    """A certificate without what proves it: its figures, which bound binds, and all of it in a sentence."""
+
+    figures: Figures
+    bound_by: str
+    verdict: Verdict
+
+    @classmethod
+    def of(cls, certified: Certified) -> Summary:
+        return cls(certified.figures, binding_of(certified), verdict_of(certified))
+
+
+def binding_of(certified: Certified) -> str:
+    """Which bound binds, as it is written down; empty where nobody owns anything."""
+    bounds = certified.proof.bounds
+    return BOUND_NAMES[type(bounds[0]).__name__] if bounds else ""
+
+
+def verdict_of(certified: Certified) -> Verdict:
+    """Of the cluster."""
+    figures, bounds = certified.figures, certified.proof.bounds
+    why: dict[str, Figure] = {
+        "heat_before": figures.heat_before,
+        "heat_after": figures.heat_after,
+        "bound": figures.bound,
+        "bound_by": describe(certified, bounds[0]) if bounds else "nobody owns anything",
+        "bound_in_budget": figures.bound_in_budget,
+        "load_moved_percent": 100 * figures.load_moved,
+        "least_load_percent": 100 * figures.least_load,
+        "noise_floor": figures.noise_floor,
+    }
+    moves = figures.bundles_moved > 0
+    reason = CertificateReason.PLAN_CERTIFIED if moves else CertificateReason.NOTHING_MOVES
+    return Verdict("cluster", reason, acted=moves, why=why)
+
+
+def describe(certified: Certified, bound: Bound) -> str:
+    """What makes the bound."""
+    match bound:
+        case Heaviest(bundle):
+            return f"bundle {certified.bundles[bundle]} alone, where it uses least"
+        case Volume(resource, brokers):
+            whose = "all bundles" if brokers.all() else "bundles that only these may own"
+            return f"{certified.resources[resource]} of {whose}, over {int(brokers.sum())} brokers"
+        case Pigeonhole(resource, brokers, each):
+            most = each * int(brokers.sum()) + 1
+            return f"{certified.resources[resource]}: of the {most} largest bundles {each + 1} share a broker"
+        case _:
+            return "prices of resources, as brokers are not alike"

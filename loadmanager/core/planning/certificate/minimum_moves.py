@@ -1,0 +1,166 @@
+"""The least that must move to bring the peak down: in load, and in bundles; and what peak a budget cannot get below.
+
+For a peak x, broker b has to lose at least `excess` = L_br - x C_br of each resource r, from among its own bundles. Let
+one resource of each broker count, and let it take a price y_b for a unit: a bundle that leaves is worth y_b w_ir and
+costs c_i. Whatever leaves, the cost is no less than
+
+    sum over brokers of  y_b excess_br - (sum over its bundles of max(0, y_b w_ir - c_i))
+
+for any prices (weak duality of the fractional covering problem), and with the right ones no less than what the cheapest
+parts of bundles cost that cover the excess. What cannot stay where it is comes on top. With a cost of 1 each, that is
+a number of bundles for each broker, and is rounded up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmanager.core.model.load import BoolArray, FloatArray
+from loadmanager.core.planning.certificate.balancing_problem import Instance, Rows
+from loadmanager.core.planning.certificate.bounds import SAFE, counted
+
+_HALVINGS = 40
+_ROUNDING = 1e-7
+_CANCELLED = 1e-10
+"""How much of what is subtracted from each other may be rounding."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Relief:
+    """To bring all brokers to this `peak`: of which `resource` (M,) each has to lose most, and its `price` (M,)."""
+
+    peak: float
+    resource: Rows
+    price: FloatArray
+
+    def least_load(self, instance: Instance) -> float:
+        """The share of all load that moves at the least."""
+        forced = _forced(instance)
+        return SAFE * (float(self._costs(instance, instance.cost).sum()) + float(instance.cost[forced].sum()))
+
+    def least_moves(self, instance: Instance) -> int:
+        """How many bundles move at the least."""
+        costs = self._costs(instance, np.ones(len(instance.cost)))
+        return int(np.ceil(costs * SAFE - (1 - SAFE)).sum()) + int(_forced(instance).sum())
+
+    def _costs(self, instance: Instance, cost: FloatArray) -> FloatArray:
+        """(M,): what the relief of each broker costs at the least."""
+        brokers = np.arange(len(self.price))
+        price = np.maximum(self.price, 0.0)
+        excess = _excess(instance, _staying(instance), self.peak)[brokers, self.resource]
+        rows = np.flatnonzero(_leaving(instance) & (price > 0)[instance.owner])
+        owner = instance.owner[rows]
+        worth = price[owner] * instance.need[rows, self.resource[owner]]
+        pays, count = worth > cost[rows], len(price)
+        saved = np.bincount(owner, np.where(pays, worth - cost[rows], 0.0), count)
+        in_all = price * excess + np.bincount(owner, np.where(pays, worth, 0.0), count)
+        return np.maximum(price * excess - saved - _CANCELLED * in_all, 0.0)
+
+
+def _excess(instance: Instance, staying: FloatArray, peak: float) -> FloatArray:
+    """(M, R): how much of what is `staying` (M, R) has to leave; nothing for the last digit's sake."""
+    grows = instance.per_need > 0
+    room = np.multiply(peak * (2 - SAFE), instance.capacity, out=np.full_like(staying, np.inf), where=grows)
+    return np.maximum(staying - room, 0.0)
+
+
+def _staying(instance: Instance) -> FloatArray:
+    """(M, R): what the bundles of each broker need that can stay there."""
+    return instance.load(np.where(_forced(instance), -1, instance.owner))
+
+
+def _forced(instance: Instance) -> BoolArray:
+    """(N,): the bundles that cannot stay where they are."""
+    return np.asarray(counted(instance) & ~instance.may_own[instance.classes, instance.owner])
+
+
+def _leaving(instance: Instance) -> BoolArray:
+    """(N,): the bundles that can leave their broker and need not."""
+    choices = instance.may_own.sum(axis=1)[instance.classes]
+    return np.asarray(counted(instance) & instance.may_own[instance.classes, instance.owner] & (choices > 1))
+
+
+class Reliefs:
+    """Finds what must move at the least for any peak from `lowest` on: what can leave is sorted once."""
+
+    def __init__(self, instance: Instance, lowest: float, *, in_moves: bool = False) -> None:
+        """`in_moves`: what counts is not load but how many bundles move."""
+        self._instance = instance
+        self._staying = _staying(instance)
+        cost = np.ones(len(instance.cost)) if in_moves else instance.cost
+        self._forced = float(cost[_forced(instance)].sum())
+        is_hot = _excess(instance, self._staying, lowest) > 0
+        leaving = _leaving(instance)
+        self._covers = [
+            _Cover.of(instance, resource, cost, np.flatnonzero(leaving & is_hot[instance.owner, resource]))
+            for resource in range(is_hot.shape[1])
+        ]
+
+    def relief(self, peak: float) -> Relief:
+        """With the prices that say most of this peak."""
+        cost, price = self._find(peak)
+        resource = cost.argmax(axis=1)
+        return Relief(peak, resource, price[np.arange(len(price)), resource])
+
+    def cost(self, peak: float) -> float:
+        """What it costs at the least to get to this peak, but for rounding."""
+        return self._forced + float(self._find(peak)[0].max(axis=1).sum())
+
+    def _find(self, peak: float) -> tuple[FloatArray, FloatArray]:
+        """(M, R): what the relief of each broker costs, and the price of the last unit."""
+        excess = _excess(self._instance, self._staying, peak)
+        found = [cover.find(excess[:, resource]) for resource, cover in enumerate(self._covers)]
+        return np.stack([cost for cost, _ in found], axis=1), np.stack([price for _, price in found], axis=1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Cover:
+    """Bundles of brokers by what they cost for what they need of one resource, the cheapest of each broker first.
+
+    `need` and `cost` (n,) add up from the first row on; `first` and `end` (M,) are where those of a broker are, `ratio`
+    (n,) is cost by need.
+    """
+
+    need: FloatArray
+    cost: FloatArray
+    ratio: FloatArray
+    first: Rows
+    end: Rows
+
+    @classmethod
+    def of(cls, instance: Instance, resource: int, cost: FloatArray, rows: Rows) -> _Cover:
+        rows = rows[instance.need[rows, resource] > 0]
+        ratio = cost[rows] / instance.need[rows, resource]
+        order = np.argsort(ratio)
+        order = order[np.argsort(instance.owner[rows[order]].astype(np.int32), kind="stable")]
+        rows, ratio = rows[order], ratio[order]
+        brokers = np.arange(len(instance.per_need))
+        first, end = (np.searchsorted(instance.owner[rows], brokers, side) for side in ("left", "right"))
+        sums = (np.concatenate([[0.0], np.cumsum(each[rows])]) for each in (instance.need[:, resource], cost))
+        need, total = sums
+        return cls(need, total, ratio, first, end)
+
+    def find(self, excess: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """(M,): what it costs at the least to take so much (M,) from each broker, and the price of the last unit."""
+        asked = (excess > 0) & (self.end > self.first)
+        last = np.searchsorted(self.need, self.need[self.first] + excess, side="left") - 1
+        last = np.clip(last, self.first, np.maximum(self.end - 1, self.first))
+        last = np.minimum(last, len(self.ratio) - 1)
+        price = np.where(asked, self.ratio[last], 0.0) if len(self.ratio) else np.zeros(len(excess))
+        before = self.need[self.first], self.cost[self.first]
+        cost = self.cost[last] - before[1] + price * (excess - (self.need[last] - before[0]))
+        return np.where(asked, cost, 0.0), price
+
+
+def find_least_peak(instance: Instance, lowest: float, load: float) -> Relief:
+    """What proves that no plan which moves so much of all load gets to its peak, the highest such, if it does: see
+    `Relief.least_load`. Peaks below `lowest` are not looked at.
+    """
+    reliefs = Reliefs(instance, lowest)
+    low, high = lowest, max(lowest, instance.peak(instance.owner))
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if reliefs.cost(middle) > load else (low, middle)
+    return reliefs.relief(low - (high - lowest) * _ROUNDING)

@@ -1,0 +1,164 @@
+"""The certificate of a plan: how near it comes to what no plan can beat, and what proves that.
+
+All heats are peaks over the level, at which all load would stand if it could be poured over the brokers. The proof is
+found once; the figures follow from columns, plan and proof alone, so whoever has these three can work them out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from loadmanager.core.domain.plan import Assign, Unload
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.load import FloatArray
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning.certificate.balancing_problem import Instance, Rows
+from loadmanager.core.planning.certificate.bound_search import find_bounds
+from loadmanager.core.planning.certificate.bounds import Bound
+from loadmanager.core.planning.certificate.minimum_moves import Relief, Reliefs, find_least_peak
+from loadmanager.core.planning.certificate.noise_floor import noise_floor
+from loadmanager.core.planning.certificate.problem_builder import instance_of, owners_after
+from loadmanager.core.strategies.level.level_load import Loads
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Proof:
+    """The bounds of the peak, the best of each kind, the highest first; and what proves how high a plan stays that
+    moves so much, how much moves at the least to get where it gets, and how many bundles.
+    """
+
+    bounds: tuple[Bound, ...]
+    budget: Relief
+    load: Relief
+    moves: Relief
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Heats before and after the plan; what no assignment is below; what no plan is below that moves no more; and what
+    a perfect one would show with the noise that there is. What moves is a fraction of all load, and a number of
+    bundles; at least so much has to for any plan that gets as low. `level` is a usage, a fraction.
+    """
+
+    level: float
+    heat_before: float
+    heat_after: float
+    bound: float
+    bound_in_budget: float
+    noise_floor: float
+    load_moved: float
+    least_load: float
+    bundles_moved: int
+    least_bundles: int
+
+    @property
+    def gap(self) -> float:
+        """How many times the bound the plan stays at; 1 is as good as any."""
+        return self.heat_after / self.bound if self.bound > 0 else 1.0
+
+    @property
+    def load_gap(self) -> float | None:
+        """How many times the least load the plan moves; None when it moves some and nothing would have to move."""
+        return _ratio(self.load_moved, self.least_load)
+
+
+def sums_of(rounds: Sequence[Figures]) -> dict[str, float]:
+    """Of one plan after the other: the mean gaps, in all that is possible and within what each moved; what was moved in
+    all, and what had to be for the heat that each left.
+    """
+    in_budget = [each.heat_after / each.bound_in_budget for each in rounds if each.bound_in_budget > 0]
+    return {
+        "rounds": len(rounds),
+        "gapMean": float(np.mean([each.gap for each in rounds])),
+        "gapInBudgetMean": float(np.mean(in_budget or [1.0])),
+        "loadMoved": sum(each.load_moved for each in rounds),
+        "leastLoad": sum(each.least_load for each in rounds),
+    }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Certified:
+    """A plan with its proof: the columns, who owns each bundle `after` it, and the names of the rows.
+
+    `sigma` (N,) is how far each bundle's load usually is from its mean, as a part of that.
+    """
+
+    instance: Instance
+    after: Rows
+    sigma: FloatArray
+    proof: Proof
+    figures: Figures
+    brokers: Sequence[str]
+    bundles: Sequence[str]
+    resources: Sequence[str]
+
+
+def certify(
+    snapshot: Snapshot,
+    settings: PlannerSettings,
+    steps: Sequence[Assign | Unload],
+    emptied: Collection[str] = (),
+) -> Certified:
+    """Of the steps of a plan, made on this snapshot; `emptied` are brokers that it is to leave with nothing."""
+    loads = Loads.of(snapshot, settings)
+    after = owners_after(snapshot, steps)
+    instance = instance_of(snapshot, settings, loads, after, emptied)
+    sigma = snapshot.bundles.sigma.astype(np.float64)[: len(after)]
+    proof = find_proof(instance, after)
+    names = loads.names()
+    figures = figures_of(instance, after, sigma, proof)
+    return Certified(
+        instance, after, sigma, proof, figures, snapshot.brokers.ids, snapshot.bundles.names[: len(after)], names
+    )
+
+
+def find_proof(instance: Instance, after: Rows) -> Proof:
+    """What proves most of a plan after which these own the bundles (N,)."""
+    bounds = find_bounds(instance)
+    lowest = bounds[0][0] if bounds else 0.0
+    peak, moved = instance.peak(after), _moved(instance, after)
+    return Proof(
+        bounds=tuple(bound for _, bound in bounds),
+        budget=find_least_peak(instance, lowest, float(instance.cost[moved].sum())),
+        load=Reliefs(instance, peak).relief(peak),
+        moves=Reliefs(instance, peak, in_moves=True).relief(peak),
+    )
+
+
+def figures_of(instance: Instance, after: Rows, sigma: FloatArray, proof: Proof) -> Figures:
+    """What follows for that plan, also from a proof that is not the best, or is none."""
+    level, moved = instance.level, _moved(instance, after)
+    load_moved, peak = float(instance.cost[moved].sum()), instance.peak(after)
+    bound = max((each.peak(instance) for each in proof.bounds), default=0.0)
+    in_budget = proof.budget.peak if proof.budget.least_load(instance) > load_moved else 0.0
+    return Figures(
+        level=level,
+        heat_before=instance.peak(instance.owner) / level,
+        heat_after=peak / level,
+        bound=bound / level,
+        bound_in_budget=max(bound, in_budget) / level,
+        noise_floor=noise_floor(instance, sigma),
+        load_moved=load_moved,
+        least_load=_of_peak(proof.load, peak).least_load(instance),
+        bundles_moved=int(moved.sum()),
+        least_bundles=_of_peak(proof.moves, peak).least_moves(instance),
+    )
+
+
+def _of_peak(relief: Relief, peak: float) -> Relief:
+    """The same prices, for a peak that is no lower than what the plan reaches."""
+    return Relief(max(relief.peak, peak), relief.resource, relief.price)
+
+
+def _moved(instance: Instance, after: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    return np.asarray((after != instance.owner) & (instance.owner >= 0))
+
+
+def _ratio(made: float, least: float) -> float | None:
+    if least > 0:
+        return made / least
+    return 1.0 if made == 0 else None

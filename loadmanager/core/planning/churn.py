@@ -1,0 +1,441 @@
+"""Limits on churn: how much shedding may move, and a breaker for the day when it moves things to and fro.
+
+A memory of completed moves goes in and comes out, under `KEY` of the state, and holds no more than the windows of the
+settings need. `limit` drops from a plan what is beyond the limits; `noted` adds a move that was completed, and trips
+the breaker. Load is that of `core.planning.plan_effect`, bytes/s in and out by short-term averages; shares are of all
+brokers' load.
+
+Only what shedding moved by itself counts against the shares and for the breaker. What an operator moved counts where
+it has to be respected: shedding does not return a bundle to a broker from which an operator took it just now.
+
+The breaker goes by what was made for nothing (`core.planning.repeated_moves`): bundles that went back within
+`loadBalancerThrashWindowMinutes`, and those that were moved again within two hours.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from loadmanager.core.domain.names import namespace_of
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.plan import Assign, Figure, Plan, Unload, Verdict
+from loadmanager.core.domain.reasons import ChurnReason, OwnershipReason, PlacementReason, Reason, SplitReason
+from loadmanager.core.domain.settings import KEYS, PlannerSettings
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning.blocking_limits import BlockingLimit
+from loadmanager.core.planning.plan_effect import is_idle, share_of
+from loadmanager.core.planning.repeated_moves import (
+    AGAIN_WITHIN_S,
+    BACK_WITHIN_S,
+    NEVER,
+    PastMove,
+    find_departure,
+    is_again,
+    is_back,
+    next_move,
+    share_again,
+    share_back,
+)
+
+State = dict[str, Any]
+
+KEY = "churn"
+"""Where the state keeps the memory."""
+
+_MEMORY = "memory"
+
+AT_AN_OPERATORS_WORD = frozenset(
+    {
+        OwnershipReason.ADMIN_UNLOAD,
+        OwnershipReason.DRAIN,
+        PlacementReason.PINNED_TO_BROKER,
+        OwnershipReason.PLAN_EXECUTED,
+        SplitReason.ADMIN_SPLIT,
+    }
+)
+"""Why a bundle was unloaded when it was not shedding that wanted it."""
+
+MOST_MOVES = 10_000
+"""Moves that are remembered at the most, so that the memory fits a znode; the oldest are forgotten first."""
+
+_HOUR_S = 3600.0
+_MINUTE_S = 60.0
+_ROUNDING = 1e-9
+"""Shares add up to a whole but for this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Moves in the order of their ends, until when bundles are frozen, and until when shedding is stopped."""
+
+    moves: tuple[PastMove, ...] = ()
+    frozen_until_s: Mapping[str, float] = field(default_factory=dict)
+    stopped_until_s: float = 0.0
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Memory:
+        """The memory in the state; an empty one if there is none or it cannot be read."""
+        content = state.get(KEY, {}).get(_MEMORY, {})
+        if isinstance(content, Memory):
+            return content
+        try:
+            return cls(
+                tuple(_move_of(*move) for move in content.get("moves", ())),
+                {str(bundle): float(until_s) for bundle, until_s in content.get("frozenUntilS", {}).items()},
+                float(content.get("stoppedUntilS", 0.0)),
+            )
+        except (AttributeError, TypeError, ValueError):
+            return cls()
+
+    def into(self, state: State) -> State:
+        """The state with this memory in it."""
+        return {**state, KEY: {_MEMORY: self}}
+
+    def as_json(self) -> dict[str, Any]:
+        """For the metadata store; see `core.planning.strategy_memory`."""
+        return {
+            "moves": [[None if figure == NEVER else figure for figure in move] for move in self.moves],
+            "frozenUntilS": dict(self.frozen_until_s),
+            "stoppedUntilS": self.stopped_until_s,
+        }
+
+    def at(self, now_s: float, settings: PlannerSettings) -> Memory:
+        """What of it still matters."""
+        longest_s = max(
+            BACK_WITHIN_S, settings.return_cool_down_minutes * _MINUTE_S, settings.thrash_window_minutes * _MINUTE_S
+        )
+        outdated = bisect_right(self.moves, now_s - longest_s, key=lambda move: move.at_s)
+        return Memory(
+            self.moves[max(outdated, len(self.moves) - MOST_MOVES) :],
+            {bundle: until_s for bundle, until_s in self.frozen_until_s.items() if until_s > now_s},
+            self.stopped_until_s if self.stopped_until_s > now_s else 0.0,
+        )
+
+    def not_after(self, now_s: float, settings: PlannerSettings) -> Memory:
+        """What a clock that was ahead noted, as if it was noted now: else it would count until this one is as far."""
+        frozen_s = now_s + settings.thrash_bundle_freeze_minutes * _MINUTE_S
+        stopped_s = now_s + settings.thrash_shedding_stop_minutes * _MINUTE_S
+        return Memory(
+            tuple(move._replace(at_s=min(move.at_s, now_s)) for move in self.moves),
+            {bundle: min(until_s, frozen_s) for bundle, until_s in self.frozen_until_s.items()},
+            min(self.stopped_until_s, stopped_s),
+        )
+
+    def joined(self, other: Memory) -> Memory:
+        """What both remember."""
+        frozen = {
+            bundle: max(each.frozen_until_s.get(bundle, 0.0) for each in (self, other))
+            for bundle in {**self.frozen_until_s, **other.frozen_until_s}
+        }
+        return Memory(
+            tuple(sorted({*self.moves, *other.moves})), frozen, max(self.stopped_until_s, other.stopped_until_s)
+        )
+
+    def moved_this_hour(self, snapshot: Snapshot, now_s: float) -> list[PastMove]:
+        """Return the load that shedding has moved within the hour, without namespaces that are gone or idle by now."""
+        moves = [move for move in self._since(now_s - _HOUR_S) if move.is_own]
+        of_bundles: dict[str, dict[str, float]] = {}
+        for move in moves:
+            of_namespace = of_bundles.setdefault(namespace_of(move.bundle), {})
+            of_namespace[move.bundle] = max(of_namespace.get(move.bundle, 0.0), move.share)
+        idle = {name for name, shares in of_bundles.items() if is_idle(snapshot, name, sum(shares.values()))}
+        return [move for move in moves if namespace_of(move.bundle) not in idle]
+
+    def moved_share(self, snapshot: Snapshot, now_s: float) -> float:
+        """The shares of what shedding has moved within the hour, as `moved_this_hour`, added up."""
+        return sum(move.share for move in self.moved_this_hour(snapshot, now_s))
+
+    def moved_again(self, now_s: float) -> float:
+        """The shares that shedding has moved again within the last two hours, added up."""
+        return share_again(self._since(now_s - AGAIN_WITHIN_S))
+
+    def moved_back(self, now_s: float) -> float:
+        """The shares that shedding has moved back within the last four hours, added up."""
+        return share_back(self._since(now_s - BACK_WITHIN_S))
+
+    def thrash(self, now_s: float, settings: PlannerSettings) -> float:
+        """The shares that shedding has returned within the window, added up: 0 is how it should be."""
+        return sum(move.share for move in self._returns(now_s, settings))
+
+    def returns_of(self, bundle: str, now_s: float, settings: PlannerSettings) -> int:
+        return sum(move.bundle == bundle for move in self._returns(now_s, settings))
+
+    def _returns(self, now_s: float, settings: PlannerSettings) -> list[PastMove]:
+        window_s = settings.thrash_window_minutes * _MINUTE_S
+        return [move for move in self._since(now_s - window_s) if move.is_own and is_back(move, window_s)]
+
+    def find_departure(self, bundle: str, broker: Registration, since_s: float) -> float | None:
+        """When the bundle was last taken from that life of the broker, if it was after `since_s`."""
+        left_s = find_departure(self._since(since_s), bundle, broker)
+        return None if left_s == NEVER else left_s
+
+    def _since(self, since_s: float) -> tuple[PastMove, ...]:
+        return tuple(move for move in self.moves if move.at_s > since_s)
+
+
+def standing_limits(
+    state: State, snapshot: Snapshot, settings: PlannerSettings, now_s: float, under_way: float
+) -> list[BlockingLimit]:
+    """Return what keeps all bundles where they are, whatever a round would want: the breaker, and the spent hour."""
+    memory = Memory.of(state).at(now_s, settings)
+    found = []
+    if memory.stopped_until_s:
+        key = KEYS["thrash_shedding_stop_minutes"]
+        found.append(BlockingLimit(key, "Nothing is shed: the breaker has stopped shedding", memory.stopped_until_s))
+    moved = memory.moved_this_hour(snapshot, now_s)
+    share, most_percent = sum(move.share for move in moved) + under_way, settings.max_load_moved_per_hour_percentage
+    if moved and share >= most_percent / 100 - _ROUNDING:
+        key = KEYS["max_load_moved_per_hour_percentage"]
+        said = f"Nothing is shed: {100 * share:.0f} % of all load were moved within the hour"
+        found.append(BlockingLimit(key, said, moved[0].at_s + _HOUR_S))
+    return found
+
+
+def noted(
+    state: State,
+    bundle: str,
+    source: Registration,
+    destination: Registration | None,
+    share: float,
+    settings: PlannerSettings,
+    *,
+    at_s: float,
+    is_own: bool,
+) -> tuple[State, list[Verdict]]:
+    """The state after a completed move, and what the breaker has to say of it."""
+    memory = Memory.of(state).at(at_s, settings)
+    move = next_move(memory.moves, at_s, bundle, source, destination, share, is_own=is_own)
+    memory = replace(memory, moves=(*memory.moves, move))
+    memory, verdicts = _judged(memory, move, settings)
+    return memory.into(state), verdicts
+
+
+def restored(state: State, stored: Mapping[str, Any], now_s: float, settings: PlannerSettings) -> State:
+    """The state with what a former leader remembered."""
+    if KEY not in stored:
+        return state
+    return Memory.of(stored).not_after(now_s, settings).joined(Memory.of(state)).into(state)
+
+
+def lifted(state: State, bundle: str | None = None) -> State:
+    """The state with the breaker set back: of one bundle, or of all bundles and of shedding."""
+    memory = Memory.of(state)
+    if bundle is None:
+        memory = replace(memory, frozen_until_s={}, stopped_until_s=0.0)
+    else:
+        frozen = {name: until_s for name, until_s in memory.frozen_until_s.items() if name != bundle}
+        memory = replace(memory, frozen_until_s=frozen)
+    return memory.into(state)
+
+
+def limit(
+    plan: Plan, snapshot: Snapshot, settings: PlannerSettings, state: State, under_way: float = 0.0
+) -> tuple[Plan, State]:
+    """The plan without the steps that are beyond the limits, with a verdict for each of those; and the state.
+
+    `under_way` is the share that moves of former rounds, which have not ended, take along.
+    """
+    memory = Memory.of(state).at(snapshot.taken_at_s, settings)
+    state = memory.into(state)
+    if not plan.steps:
+        return plan, state
+    refusals: dict[str, Verdict] = {}
+    allowance = _Allowance(memory, snapshot, settings, under_way)
+    for step in plan.steps:
+        if isinstance(step, Unload):
+            refusal = allowance.find_refusal(step)
+            if refusal is not None:
+                refusals[step.bundle] = refusal
+    _drop_broken_exchanges(plan.steps, refusals)
+    steps = tuple(step for step in plan.steps if step.bundle not in refusals)
+    kept = [verdict for verdict in plan.verdicts if not (verdict.acted and verdict.subject in refusals)]
+    return replace(plan, steps=steps, verdicts=(*kept, *refusals.values())), state
+
+
+def find_excess(
+    step: Unload, snapshot: Snapshot, settings: PlannerSettings, state: State, under_way: float = 0.0
+) -> Verdict | None:
+    """Why the limits keep this step, alone, from being carried out now, None if they do not."""
+    memory = Memory.of(state).at(snapshot.taken_at_s, settings)
+    return _Allowance(memory, snapshot, settings, under_way).find_refusal(step)
+
+
+class _Allowance:
+    """What a round may still move; each step that is not refused counts."""
+
+    def __init__(self, memory: Memory, snapshot: Snapshot, settings: PlannerSettings, under_way: float) -> None:
+        self._memory = memory
+        self._snapshot = snapshot
+        self._settings = settings
+        self._now_s = snapshot.taken_at_s
+        self._moved = memory.moved_this_hour(snapshot, self._now_s)
+        self._this_hour = sum(move.share for move in self._moved) + under_way
+        self._this_cycle = 0.0
+        self._left = {move.bundle for move in memory.moves}
+
+    def find_refusal(self, step: Unload) -> Verdict | None:
+        share = share_of(self._snapshot, step.bundle)
+        refusal = (
+            self._find_breaker(step)
+            or self._find_return(step)
+            or self._find_excess_of_cycle(step, share)
+            or self._find_excess_of_hour(step, share)
+        )
+        if refusal is None:
+            self._this_cycle += share
+            self._this_hour += share
+        return refusal
+
+    def _find_breaker(self, step: Unload) -> Verdict | None:
+        memory, settings = self._memory, self._settings
+        why: dict[str, Figure]
+        if memory.stopped_until_s:
+            why = {
+                "seconds_left": round(memory.stopped_until_s - self._now_s),
+                **_why_stopped(memory, self._now_s, settings),
+            }
+            return Verdict(step.bundle, ChurnReason.SHEDDING_STOPPED, acted=False, why=why)
+        until_s = memory.frozen_until_s.get(step.bundle)
+        if until_s is None:
+            return None
+        why = {
+            "seconds_left": round(until_s - self._now_s),
+            "returns": memory.returns_of(step.bundle, self._now_s, settings),
+            **settings.said("max_bundle_returns"),
+        }
+        return Verdict(step.bundle, ChurnReason.KEEPS_RETURNING, acted=False, why=why)
+
+    def _find_return(self, step: Unload) -> Verdict | None:
+        if step.destination is None or step.bundle not in self._left:
+            return None
+        minutes = self._settings.return_cool_down_minutes
+        left_s = self._memory.find_departure(step.bundle, step.destination, self._now_s - minutes * _MINUTE_S)
+        if left_s is None:
+            return None
+        why: dict[str, Figure] = {
+            "broker": step.destination.broker,
+            "seconds_ago": round(self._now_s - left_s),
+            KEYS["return_cool_down_minutes"]: minutes,
+        }
+        return Verdict(step.bundle, ChurnReason.NO_RETURN, acted=False, why=why)
+
+    def _find_excess_of_cycle(self, step: Unload, share: float) -> Verdict | None:
+        """A round may always move one bundle: one that is heavier than the limit could never move otherwise."""
+        most_percent = self._settings.max_load_moved_per_cycle_percentage
+        if self._this_cycle == 0 and most_percent > 0:
+            return None
+        key = KEYS["max_load_moved_per_cycle_percentage"]
+        return self._find_excess(step, ChurnReason.MOVED_ENOUGH_THIS_CYCLE, key, share, self._this_cycle, most_percent)
+
+    def _find_excess_of_hour(self, step: Unload, share: float) -> Verdict | None:
+        most_percent = self._settings.max_load_moved_per_hour_percentage
+        key = KEYS["max_load_moved_per_hour_percentage"]
+        refusal = self._find_excess(step, ChurnReason.MOVED_ENOUGH_THIS_HOUR, key, share, self._this_hour, most_percent)
+        if refusal is None:
+            return None
+        left_s = self._seconds_until(most_percent / 100 - share)
+        return refusal if left_s is None else replace(refusal, why={**refusal.why, "seconds_left": round(left_s)})
+
+    def _seconds_until(self, most: float) -> float | None:
+        """In how many seconds no more than this share will have been moved within the hour; None: not by waiting."""
+        moved = self._this_hour
+        for move in self._moved:
+            moved -= move.share
+            if moved <= most + _ROUNDING:
+                return move.at_s + _HOUR_S - self._now_s
+        return None
+
+    def _find_excess(
+        self, step: Unload, reason: Reason, key: str, share: float, moved: float, most_percent: float
+    ) -> Verdict | None:
+        if moved + share <= most_percent / 100 + _ROUNDING:
+            return None
+        why: dict[str, Figure] = {"share_percent": 100 * share, "moved_percent": 100 * moved, key: most_percent}
+        return Verdict(step.bundle, reason, acted=False, why=why)
+
+
+def _drop_broken_exchanges(steps: Sequence[Assign | Unload], refusals: dict[str, Verdict]) -> None:
+    """Refuse what is left of an exchange of two brokers: half of it could put load on the one that was to be relieved.
+
+    A refusal names the bundle that broke the exchange.
+    """
+    if not refusals:
+        return
+    directed = {
+        (step.source, step.destination) for step in steps if isinstance(step, Unload) and step.destination is not None
+    }
+    broken: dict[frozenset[Registration | None], str] = {}
+    for step in steps:
+        if isinstance(step, Unload) and (step.destination, step.source) in directed and step.bundle in refusals:
+            broken.setdefault(_pair(step), step.bundle)
+    for step in steps:
+        if isinstance(step, Unload) and step.bundle not in refusals and _pair(step) in broken:
+            why: dict[str, Figure] = {"other": broken[_pair(step)]}
+            refusals[step.bundle] = Verdict(step.bundle, ChurnReason.EXCHANGE_BROKEN, acted=False, why=why)
+
+
+def _pair(step: Unload) -> frozenset[Registration | None]:
+    return frozenset({step.source, step.destination})
+
+
+def _judged(memory: Memory, move: PastMove, settings: PlannerSettings) -> tuple[Memory, list[Verdict]]:
+    """The memory after a move, with the breaker tripped where it is due, and a verdict for what tripped."""
+    if not move.is_own:
+        return memory, []
+    verdicts = []
+    returned = is_back(move, settings.thrash_window_minutes * _MINUTE_S)
+    returns = memory.returns_of(move.bundle, move.at_s, settings) if returned else 0
+    if returned and returns >= settings.max_bundle_returns:
+        until_s = move.at_s + settings.thrash_bundle_freeze_minutes * _MINUTE_S
+        memory = replace(memory, frozen_until_s={**memory.frozen_until_s, move.bundle: until_s})
+        why: dict[str, Figure] = {
+            "returns": returns,
+            **settings.said("max_bundle_returns", "thrash_window_minutes", "thrash_bundle_freeze_minutes"),
+        }
+        verdicts.append(Verdict(move.bundle, ChurnReason.KEEPS_RETURNING, acted=True, why=why))
+    if (returned and _thrashes(memory, move.at_s, settings)) or (
+        is_again(move) and _keeps_moving(memory, move.at_s, settings)
+    ):
+        memory = replace(memory, stopped_until_s=move.at_s + settings.thrash_shedding_stop_minutes * _MINUTE_S)
+        why = {
+            **_why_stopped(memory, move.at_s, settings),
+            **settings.said("thrash_window_minutes", "thrash_shedding_stop_minutes"),
+        }
+        verdicts.append(Verdict("cluster", ChurnReason.SHEDDING_STOPPED, acted=True, why=why))
+    return memory, verdicts
+
+
+def _thrashes(memory: Memory, now_s: float, settings: PlannerSettings) -> bool:
+    return memory.thrash(now_s, settings) > settings.thrash_threshold_percentage / 100
+
+
+def _keeps_moving(memory: Memory, now_s: float, settings: PlannerSettings) -> bool:
+    return memory.moved_again(now_s) > settings.moved_again_threshold_percentage / 100
+
+
+def _why_stopped(memory: Memory, now_s: float, settings: PlannerSettings) -> dict[str, Figure]:
+    return {
+        "thrash_percent": 100 * memory.thrash(now_s, settings),
+        "again_percent": 100 * memory.moved_again(now_s),
+        **settings.said("thrash_threshold_percentage", "moved_again_threshold_percentage"),
+    }
+
+
+def _move_of(
+    at_s: float,
+    bundle: str,
+    source: str,
+    incarnation: int,
+    share: float,
+    own: bool,  # noqa: FBT001 - as it was stored
+    *before: float | bool | None,
+) -> PastMove:
+    """A move as JSON. Before there was `moved_s` and `left_s`, one figure said whether the bundle had returned."""
+    known = PastMove(float(at_s), str(bundle), str(source), int(incarnation), float(share), bool(own))
+    if len(before) == 1:
+        return known._replace(left_s=known.at_s) if before[0] else known
+    moved_s, left_s = (NEVER if each is None else float(each) for each in before)
+    return known._replace(moved_s=moved_s, left_s=left_s)

@@ -1,0 +1,139 @@
+"""The cluster as shedding is to see it: without what operators keep it from moving.
+
+Pinned and frozen bundles may not move, so that a strategy chooses among the others. A broker that is being
+drained is left out altogether: its bundles leave it by the drain, and an emptying broker would make every strategy
+believe that all others have too much. So is one whose reports are not to be believed (`core.model.report_validation`).
+A verdict says so of each broker that is left out, and of each bundle that stays on a broker which gives something away
+or has nothing that may move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from loadmanager.core.domain.controls import DrainOrder
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.plan import Figure, Verdict
+from loadmanager.core.domain.reasons import FilterReason, SheddingReason
+from loadmanager.core.model.snapshot import NOBODY, Snapshot
+from loadmanager.core.strategies.shedding.shedding_strategy import Shed
+
+_NOTHING_MAY_MOVE = (
+    SheddingReason.NO_ELIGIBLE_BUNDLE,
+    SheddingReason.NO_BUNDLE_FITS,
+    SheddingReason.NO_TRANSFERABLE_BUNDLES,
+)
+
+
+def find_freeze(snapshot: Snapshot) -> Verdict | None:
+    """Why nothing at all may be shed, None when something may."""
+    frozen = snapshot.controls.frozen
+    return Verdict("cluster", SheddingReason.SHEDDING_FROZEN, acted=False, why={"frozen": frozen}) if frozen else None
+
+
+def restrain(snapshot: Snapshot) -> Snapshot:
+    """The cluster without what may not be shed; itself when operators restrain nothing."""
+    controls = snapshot.controls
+    if _kept(snapshot):
+        snapshot = _with_bundles_kept(snapshot)
+    left_out = controls.draining.keys() | snapshot.doubts.quarantined.keys()
+    return _without(snapshot, left_out) if left_out & set(snapshot.brokers.ids) else snapshot
+
+
+def as_if_draining(snapshot: Snapshot, brokers: Collection[BrokerId]) -> Snapshot:
+    """The cluster in which none of these brokers is given anything."""
+    draining = snapshot.controls.draining
+    more = {broker: DrainOrder(snapshot.taken_at_s) for broker in sorted(brokers) if broker not in draining}
+    if not more:
+        return snapshot
+    controls = replace(snapshot.controls, draining={**draining, **more})
+    return replace(snapshot, controls=controls, _derived={})
+
+
+def restrained(snapshot: Snapshot, shed: Shed) -> Iterator[Verdict]:
+    """What was left alone of the whole `snapshot` when a strategy decided `shed`, and why."""
+    controls = snapshot.controls
+    for broker in sorted(controls.draining):
+        if snapshot.brokers.find_row(broker) is not None:
+            yield drain_of(snapshot, broker)
+    yield from doubted(snapshot)
+    if not _kept(snapshot):
+        return
+    asked = {verdict.subject for verdict in shed.verdicts if verdict.acted or verdict.verdict in _NOTHING_MAY_MOVE}
+    for name in sorted(_kept(snapshot)):
+        row = snapshot.bundles.find_row(name)
+        if row is None or not snapshot.bundles.movable[row]:
+            continue
+        if snapshot.brokers.ids[snapshot.bundles.broker[row]] in asked or "cluster" in asked:
+            yield restraint_of(name, snapshot)
+
+
+def doubted(snapshot: Snapshot) -> Iterator[Verdict]:
+    """What is wrong with brokers and their reports: which are left out for it, and which are given nothing."""
+    known, doubts = set(snapshot.brokers.ids), snapshot.doubts
+    for verdict in (*doubts.quarantined.values(), *doubts.sick.values(), *doubts.remarks):
+        if verdict.subject in known:
+            yield verdict
+
+
+def drain_of(snapshot: Snapshot, broker: BrokerId) -> Verdict:
+    """Why a broker that is being drained is left out."""
+    since_s = snapshot.controls.draining[broker].since_s
+    why: dict[str, Figure] = {"seconds": max(0, round(snapshot.taken_at_s - since_s))}
+    return Verdict(broker, FilterReason.BROKER_DRAINING, acted=False, why=why)
+
+
+def restraint_of(bundle: str, snapshot: Snapshot) -> Verdict:
+    """Return why a bundle that is pinned or frozen is left alone."""
+    controls = snapshot.controls
+    if bundle in controls.frozen_bundles:
+        why: dict[str, Figure] = {"frozen": controls.frozen_bundles[bundle]}
+        return Verdict(bundle, SheddingReason.BUNDLE_FROZEN, acted=False, why=why)
+    return pin_of(bundle, controls.pinned[bundle])
+
+
+def pin_of(bundle: str, broker: BrokerId) -> Verdict:
+    """Why a bundle that belongs on that broker does not go elsewhere."""
+    return Verdict(bundle, SheddingReason.BUNDLE_PINNED, acted=False, why={"pinned_to": broker})
+
+
+def _kept(snapshot: Snapshot) -> Collection[str]:
+    """The bundles that may not be shed, by their names."""
+    controls = snapshot.controls
+    return controls.pinned.keys() | controls.frozen_bundles.keys()
+
+
+def _with_bundles_kept(snapshot: Snapshot) -> Snapshot:
+    movable = snapshot.bundles.movable.copy()
+    for name in _kept(snapshot):
+        row = snapshot.bundles.find_row(name)
+        if row is not None:
+            movable[row] = False
+    bundles = replace(snapshot.bundles, movable=movable)
+    brokers = snapshot.brokers.with_bundles(bundles, snapshot.brokers.settled)
+    return replace(snapshot, bundles=bundles, brokers=brokers, _derived={})
+
+
+def _without(snapshot: Snapshot, left_out: Collection[BrokerId]) -> Snapshot:
+    """The other brokers alone. The bundles keep their rows: those of a broker that is left out belong to nobody."""
+    rows = np.array([row for row, broker in enumerate(snapshot.brokers.ids) if broker not in left_out], dtype=np.int64)
+    position = np.full(len(snapshot.brokers) + 1, NOBODY, dtype=np.int32)  # the last one is that of nobody
+    position[rows] = np.arange(len(rows))
+    bundles = snapshot.bundles
+    broker = position[bundles.broker]
+    bundles = replace(
+        bundles, broker=broker, assigned=position[bundles.assigned], movable=bundles.movable & (broker >= 0)
+    )
+    load, top = snapshot.broker_load, snapshot.top_bundles
+    return replace(
+        snapshot,
+        brokers=snapshot.brokers.only(rows, bundles),
+        bundles=bundles,
+        broker_load=None if load is None else load.only(rows),
+        top_bundles=None if top is None else top.only(rows),
+        reports=tuple(snapshot.reports[row] for row in rows.tolist()) if snapshot.reports else (),
+        _derived={},
+    )

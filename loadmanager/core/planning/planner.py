@@ -1,0 +1,507 @@
+"""The phases of a decision in their order: filter brokers, place; or shed first, then place what was shed.
+
+Source: Pulsar's ModularLoadManagerImpl (selectBroker, doLoadShedding). A shedding round asks the strategy first and
+looks at excluded namespaces and destinations afterwards, as Pulsar does, so a round may do nothing although other
+bundles could have moved: the strategy's choice is what an operator configured.
+
+Differs from Pulsar: the broker that sheds a bundle is never its destination, where Pulsar may choose it and then do
+nothing; every choice of a round sees the earlier ones. There is no one-shot affinity either, by which Pulsar hands a
+destination from an unload to the next lookup: here the destination is part of the transfer itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from loadmanager.core.constraints.filters import (
+    Answers,
+    PlacementQuestion,
+    find_anti_affinity_refusal,
+    find_ban,
+    find_isolation_refusal,
+    find_pin,
+    preferred_brokers,
+    rules_of,
+)
+from loadmanager.core.domain.names import BrokerId, namespace_of
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.plan import Assign, Figure, Plan, Unload, Verdict
+from loadmanager.core.domain.reasons import OwnershipReason, PlacementReason, Reason, SheddingReason
+from loadmanager.core.domain.settings import KEYS, PlannerSettings, UnknownStrategyError
+from loadmanager.core.model.load import BoolArray
+from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
+from loadmanager.core.planning.movable_bundles import (
+    as_if_draining,
+    doubted,
+    find_freeze,
+    restrain,
+    restrained,
+)
+from loadmanager.core.planning.plan_effect import carried_load
+from loadmanager.core.strategies.placement import placement_strategy
+from loadmanager.core.strategies.placement.placement_strategy import (
+    Placement,
+    PlacementStrategy,
+    Projection,
+    RemembersDestinations,
+    Rows,
+)
+from loadmanager.core.strategies.placement.round_robin import RoundRobinBrokerSelector
+from loadmanager.core.strategies.shedding import shedding_strategy
+from loadmanager.core.strategies.shedding.shedding_strategy import Pick
+
+__all__ = [
+    "PlacementTrial",
+    "PlannerSettings",
+    "State",
+    "UnknownStrategyError",
+    "choose_destination",
+    "find_move_refusal",
+    "find_round_refusal",
+    "plan_assignments",
+    "plan_drain",
+    "plan_pins",
+    "plan_shedding",
+    "try_transfer",
+]
+
+State = dict[str, Any]
+"""What strategies remember, by strategy name, goes in and comes out. A new leader starts with {}, or with what
+`core.planning.strategy_memory.as_json` made of it.
+"""
+
+EXCLUDED_NAMESPACES = KEYS["shedding_excluded_namespaces"]
+"""Where the state keeps whose turn it is to get a bundle of a namespace that is excluded from shedding."""
+
+
+def plan_shedding(
+    snapshot: Snapshot,
+    settings: PlannerSettings,
+    state: State,
+    rng: np.random.Generator,
+    *,
+    offers_source: bool = False,
+) -> tuple[Plan, State]:
+    """One shedding round: which bundles move from which broker to which. Raises `UnknownStrategyError`.
+
+    With `offers_source` the broker that sheds a bundle may be chosen for it, which then stays: Pulsar's rule.
+    """
+    whole, snapshot = snapshot, restrain(snapshot)
+    refusal = find_round_refusal(snapshot, settings)
+    if refusal is not None:
+        return _plan(snapshot, [], [refusal, *doubted(whole)]), state
+    name, strategy = shedding_strategy(settings)
+    shed = strategy.find_bundles_for_unloading(snapshot, state.get(name, {}))
+    placer = _Placer(snapshot, settings, {**state, name: shed.state}, rng)
+    steps: list[Assign | Unload] = []
+    verdicts = [*shed.verdicts, *restrained(whole, shed)]
+    for pick in shed.bundles:
+        for bundle in pick.bundles:
+            step, verdict = _transfer(placer, pick, bundle, offers_source=offers_source)
+            steps += [step] if step else []
+            verdicts.append(verdict)
+    return _plan(snapshot, steps, verdicts, shed.metrics), placer.state
+
+
+def plan_assignments(
+    snapshot: Snapshot,
+    bundle_names: Sequence[str],
+    settings: PlannerSettings,
+    state: State,
+    rng: np.random.Generator,
+    non_persistent: Collection[str] = (),
+) -> tuple[Plan, State]:
+    """Owners for a batch of bundles that have none; `non_persistent` names those that hold a non-persistent topic.
+
+    Each bundle gets a verdict: one that the snapshot does not know is placed with the default load, and one that has
+    an owner, or is on its way to one, is left alone. Raises `UnknownStrategyError`.
+    """
+    placer = _Placer(snapshot, settings, state, rng)
+    steps: list[Assign | Unload] = []
+    verdicts = []
+    for name in dict.fromkeys(bundle_names):
+        row = snapshot.bundles.find_row(name)
+        if row is not None and not snapshot.bundles.free[row]:
+            verdicts.append(
+                Verdict(name, PlacementReason.NOT_FREE, acted=False, why={"broker": _holder(snapshot, row)})
+            )
+            continue
+        placement = placer.place(name, row, None, non_persistent=name in non_persistent)
+        if placement.broker is not None:
+            placer.projection.move(namespace_of(name), row, None, placement.broker)
+            steps.append(Assign(name, snapshot.brokers.registrations[placement.broker], placement.reason))
+        verdicts.append(_placed(snapshot, name, placement, PlacementReason.NO_BROKER_AVAILABLE))
+    return _plan(snapshot, steps, verdicts), placer.state
+
+
+def choose_destination(
+    snapshot: Snapshot,
+    bundle: str,
+    exclude: BrokerId | None,
+    settings: PlannerSettings,
+    state: State,
+    rng: np.random.Generator,
+) -> tuple[Registration | None, Verdict, State]:
+    """A broker for one bundle, whatever its ownership is, but not `exclude`. Raises `UnknownStrategyError`."""
+    placer = _Placer(snapshot, settings, state, rng)
+    excluded = None if exclude is None else snapshot.brokers.find_row(exclude)
+    placement = placer.place(bundle, snapshot.bundles.find_row(bundle), excluded)
+    verdict = _placed(
+        snapshot, bundle, placement, PlacementReason.NO_OTHER_BROKER if exclude else PlacementReason.NO_BROKER_AVAILABLE
+    )
+    chosen = None if placement.broker is None else snapshot.brokers.registrations[placement.broker]
+    return chosen, verdict, placer.state
+
+
+def plan_drain(
+    snapshot: Snapshot,
+    brokers: Collection[BrokerId],
+    settings: PlannerSettings,
+    state: State,
+    rng: np.random.Generator,
+    most: int | None = None,
+    leave: Container[str] = (),
+) -> tuple[Plan, State]:
+    """Other brokers for the bundles of these ones, heaviest first: `most` bundles, without those to `leave` for now.
+
+    A bundle that no other broker may own stays, with a verdict. Raises `UnknownStrategyError`.
+    """
+    placer = _Placer(as_if_draining(snapshot, brokers), settings, state, rng)
+    rows = [row for row in map(snapshot.brokers.find_row, sorted(brokers)) if row is not None]
+    bundles = snapshot.bundles
+    owned = np.flatnonzero(np.isin(bundles.assigned, rows))
+    steps: list[Assign | Unload] = []
+    verdicts = []
+    for bundle in owned[np.argsort(-carried_load(snapshot)[owned], kind="stable")].tolist():
+        name, source = bundles.names[bundle], int(bundles.assigned[bundle])
+        if most is not None and len(steps) >= most:
+            break
+        if name in leave:
+            continue
+        placement = placer.place(name, bundle, source)
+        verdicts.append(_placed(snapshot, name, placement, PlacementReason.NO_OTHER_BROKER))
+        if placement.broker is not None:
+            placer.projection.move(namespace_of(name), bundle, source, placement.broker)
+            steps.append(_unload(snapshot, name, source, placement.broker, OwnershipReason.DRAIN))
+    return _plan(snapshot, steps, verdicts), placer.state
+
+
+def plan_pins(snapshot: Snapshot, settings: PlannerSettings, leave: Container[str] = ()) -> Plan:
+    """The way home for pinned bundles that another broker owns; those whose broker may not own them stay, and why."""
+    steps: list[Assign | Unload] = []
+    verdicts = []
+    for name, broker in sorted(snapshot.controls.pinned.items()):
+        bundle, destination = snapshot.bundles.find_row(name), snapshot.brokers.find_row(broker)
+        if bundle is None or name in leave:
+            continue
+        source = int(snapshot.bundles.assigned[bundle])
+        if source < 0 or source == destination:
+            continue
+        refusal = _find_sickness(snapshot, name, broker) or find_move_refusal(snapshot, name, broker, settings)
+        if refusal is not None:
+            verdicts.append(refusal)
+            continue
+        assert destination is not None, "a broker without a row is refused"
+        steps.append(_unload(snapshot, name, source, destination, PlacementReason.PINNED_TO_BROKER))
+    return _plan(snapshot, steps, verdicts)
+
+
+def _find_sickness(snapshot: Snapshot, bundle: str, broker: BrokerId) -> Verdict | None:
+    """Why the bundle is not brought home for now, None unless its broker is sick."""
+    sick = snapshot.doubts.sick.get(broker)
+    return None if sick is None else replace(sick, subject=bundle, why={"broker": broker, **sick.why})
+
+
+def find_move_refusal(
+    snapshot: Snapshot, bundle: str, destination: BrokerId, settings: PlannerSettings
+) -> Verdict | None:
+    """Why that broker may not be given the bundle even at an operator's word, None if it may."""
+    row = snapshot.brokers.find_row(destination)
+    if row is None:
+        rule = "it is not registered, or has not reported"
+    else:
+        question = PlacementQuestion(
+            namespace_of(bundle),
+            non_persistent=False,
+            snapshot=snapshot,
+            projection=Projection(snapshot),
+            settings=settings,
+        )
+        ban = find_ban(row, question)
+        if ban is None:
+            return None
+        rule = ban.value.replace("_", " ")
+    return Verdict(
+        bundle, SheddingReason.DESTINATION_NOT_ALLOWED, acted=False, why={"broker": destination, "rule": rule}
+    )
+
+
+def try_transfer(
+    snapshot: Snapshot, bundle: int, settings: PlannerSettings, state: State, rng: np.random.Generator
+) -> tuple[Unload | None, Verdict]:
+    """What a round would do with the bundle (a row), if a strategy chose it; `rng` is not used up."""
+    pick = Pick(int(snapshot.bundles.broker[bundle]), (bundle,), OwnershipReason.LOOKUP)
+    return _transfer(_Placer(snapshot, settings, state, deepcopy(rng)), pick, bundle)
+
+
+class PlacementTrial:
+    """A placement of one bundle that is tried, to be explained: nothing is remembered of it, nor is `rng` used up.
+
+    `candidates` are the broker rows among which was chosen.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        bundle: str,
+        exclude: BrokerId | None,
+        settings: PlannerSettings,
+        state: State,
+        rng: np.random.Generator,
+        *,
+        non_persistent: bool = False,
+    ) -> None:
+        """As `choose_destination`. Raises `UnknownStrategyError`."""
+        self._placer = _Placer(snapshot, settings, state, deepcopy(rng))
+        self._state = state
+        self._bundle = snapshot.bundles.find_row(bundle)
+        excluded = None if exclude is None else snapshot.brokers.find_row(exclude)
+        self.rules = self._placer.rules
+        self.question = self._placer.ask(bundle, excluded, non_persistent=non_persistent)
+        self.placement = self._placer.place(bundle, self._bundle, excluded, non_persistent=non_persistent)
+        self.candidates = self._placer.candidates
+        nobody = PlacementReason.NO_OTHER_BROKER if exclude else PlacementReason.NO_BROKER_AVAILABLE
+        self.verdict = _placed(snapshot, bundle, self.placement, nobody)
+
+    def choices(self) -> Iterator[Placement]:
+        """The choice, and the next ones, each without those that the ones before might have been, or in turn."""
+        placement, left = self.placement, self.candidates
+        while len(left):
+            yield placement
+            if placement.reason is PlacementReason.ROUND_ROBIN:
+                left = left[:-1]
+                placement = self._placer.choose_again(self.candidates, self._bundle)
+                continue
+            left = np.setdiff1d(left, placement.drawn_from)
+            self._placer.state = self._state
+            placement = self._placer.choose_again(left, self._bundle)
+
+
+class _Placer:
+    """Chooses owners one after the other; the caller tells `projection` which choices it keeps."""
+
+    def __init__(self, snapshot: Snapshot, settings: PlannerSettings, state: State, rng: np.random.Generator) -> None:
+        self.projection = Projection(snapshot)
+        self.state = state
+        self.snapshot = snapshot
+        self.settings = settings
+        self.candidates: Rows = np.empty(0, dtype=np.intp)
+        """Among whom the last choice was made."""
+        self._rng = rng
+        self._name, self._strategy = placement_strategy(settings)
+        self._asked: tuple[str, PlacementStrategy] = (self._name, self._strategy)
+        self._memory = self._strategy if isinstance(self._strategy, RemembersDestinations) else None
+        self.rules = rules_of(settings, self._name)
+        self._answers = Answers(self.rules, snapshot, self.projection, settings)
+        self._overloaded: list[bool] | None = None
+
+    def place(
+        self,
+        name: str,
+        bundle: int | None,
+        excluded: int | None,
+        destination: int | None = None,
+        *,
+        non_persistent: bool = False,
+    ) -> Placement:
+        """Filter, place, and place once more without preferences if the chosen broker is overloaded.
+
+        A `destination` that was decided on before is taken if the limits allow it, whatever the preferences say; and
+        before all the broker on which an operator pinned the bundle.
+        """
+        question = self.ask(name, excluded, non_persistent=non_persistent)
+        allowed, dropped = self._answers.allowed(question)
+        pin, not_kept = find_pin(self.snapshot, name, allowed)
+        destination = self._find_destination(name) if destination is None else destination
+        if pin is not None:
+            placement = self.take(pin, PlacementReason.PINNED_TO_BROKER)
+        elif destination is not None and allowed[destination]:
+            placement = self._place_as_decided(destination, allowed, bundle)
+        else:
+            placement, figures = self._choose(allowed, question, bundle)
+            dropped = {**figures, **dropped}
+        self._remember(name, placement)
+        if dropped or not_kept:
+            why = {**placement.why, **dropped, **not_kept}
+            return Placement(placement.broker, placement.drawn_from, placement.reason, why, placement.state)
+        return placement
+
+    def _choose(
+        self, allowed: BoolArray, question: PlacementQuestion, bundle: int | None
+    ) -> tuple[Placement, Mapping[str, Figure]]:
+        """A broker by the strategy, and how many preferences passed over, by reason, or why there is none."""
+        preferred, passed_over = preferred_brokers(self.rules, allowed, question)
+        placement = self._place_first(np.flatnonzero(preferred), question.namespace, bundle)
+        if placement.broker is None:
+            return placement, find_isolation_refusal(question) or {}
+        if self.rules.second_choice and self._is_overloaded(placement.broker):
+            return self._place(np.flatnonzero(allowed), bundle), {}
+        return placement, passed_over
+
+    def _place_first(self, candidates: Rows, namespace: str, bundle: int | None) -> Placement:
+        """By the strategy, but the bundles of a namespace that is excluded from shedding are dealt in turn."""
+        if namespace not in self.settings.shedding_excluded_namespaces:
+            return self._place(candidates, bundle)
+        return self._ask(EXCLUDED_NAMESPACES, RoundRobinBrokerSelector(), candidates, bundle)
+
+    def _place_as_decided(self, destination: int, allowed: BoolArray, bundle: int | None) -> Placement:
+        if self._memory is not None and self._is_overloaded(destination):
+            instead = self._place(np.flatnonzero(allowed), bundle)
+            if instead.broker is not None and not self._is_overloaded(instead.broker):
+                return instead
+        return self.take(destination)
+
+    def take(self, destination: int, reason: Reason = PlacementReason.DECIDED_BEFORE) -> Placement:
+        """The broker that was decided on before, as it is."""
+        remembered = self.state.get(self._name, {})
+        self.candidates = np.array([destination])
+        return Placement(destination, self.candidates, reason, {}, remembered)
+
+    def _find_memory(self, bundle: str) -> RemembersDestinations | None:
+        """The strategy, if it remembers where bundles go and this one is for it to place."""
+        if self._memory is None or namespace_of(bundle) in self.settings.shedding_excluded_namespaces:
+            return None
+        return self._memory
+
+    def _find_destination(self, bundle: str) -> int | None:
+        memory = self._find_memory(bundle)
+        broker = None if memory is None else memory.find_destination(bundle, self.state.get(self._name, {}))
+        return None if broker is None else self.snapshot.brokers.find_row(broker)
+
+    def _remember(self, bundle: str, placement: Placement) -> None:
+        """Tell a strategy that wants to know where the bundle was placed."""
+        memory = self._find_memory(bundle)
+        if memory is None or placement.broker is None:
+            return
+        remembered = self.state.get(self._name, {})
+        broker = self.snapshot.brokers.ids[placement.broker]
+        if memory.find_destination(bundle, remembered) != broker:
+            self.state = {**self.state, self._name: memory.remember(bundle, broker, remembered)}
+
+    def _place(self, candidates: Rows, bundle: int | None) -> Placement:
+        return self._ask(self._name, self._strategy, candidates, bundle)
+
+    def _ask(self, name: str, strategy: PlacementStrategy, candidates: Rows, bundle: int | None) -> Placement:
+        self.candidates, self._asked = candidates, (name, strategy)
+        remembered = self.state.get(name, {})
+        placement = strategy.place(candidates, bundle, self.snapshot, self.projection, remembered, self._rng)
+        if placement.state is not remembered and placement.state != remembered:
+            self.state = {**self.state, name: placement.state}
+        return placement
+
+    def choose_again(self, candidates: Rows, bundle: int | None) -> Placement:
+        """By the strategy that chose last."""
+        return self._ask(*self._asked, candidates, bundle)
+
+    def find_refusal(self, name: str, source: int) -> dict[str, Figure] | None:
+        """Why the bundle should not leave its broker at all, whoever else may own it; the modular rules alone ask."""
+        if not self.rules.policies:
+            return None
+        return find_anti_affinity_refusal(self.rules, self.ask(name, source))
+
+    def ask(self, name: str, excluded: int | None, *, non_persistent: bool = False) -> PlacementQuestion:
+        return self._answers.question(
+            namespace_of(name), excluded, non_persistent=non_persistent, is_homeless=excluded is None
+        )
+
+    def _is_overloaded(self, broker: int) -> bool:
+        if self._overloaded is None:
+            usage = usage_per_broker(self.snapshot, self.settings.resource_weights)
+            self._overloaded = (usage > self.settings.broker_overloaded_threshold_percentage / 100).tolist()
+        return self._overloaded[broker]
+
+
+def find_round_refusal(snapshot: Snapshot, settings: PlannerSettings) -> Verdict | None:
+    """Why no round of shedding takes place at all, None if one does."""
+    if not (settings.load_balancer_enabled and settings.shedding_enabled):
+        why: dict[str, Figure] = {
+            KEYS["load_balancer_enabled"]: str(settings.load_balancer_enabled).lower(),
+            KEYS["shedding_enabled"]: str(settings.shedding_enabled).lower(),
+        }
+        return Verdict("cluster", SheddingReason.SHEDDING_DISABLED, acted=False, why=why)
+    frozen = find_freeze(snapshot)
+    if frozen is not None:
+        return frozen
+    if len(snapshot.brokers) <= 1:
+        return Verdict("cluster", SheddingReason.ONE_BROKER_ONLY, acted=False, why={"brokers": len(snapshot.brokers)})
+    return None
+
+
+def _transfer(
+    placer: _Placer, pick: Pick, bundle: int, *, offers_source: bool = False
+) -> tuple[Unload | None, Verdict]:
+    """Where one shed bundle goes, if anywhere."""
+    snapshot, settings = placer.snapshot, placer.settings
+    name = snapshot.bundles.names[bundle]
+    namespace = namespace_of(name)
+    if namespace in settings.shedding_excluded_namespaces:
+        return None, Verdict(name, SheddingReason.NAMESPACE_EXCLUDED, acted=False, why={"namespace": namespace})
+    if pick.destination is not None and pick.is_final:
+        placement = placer.take(pick.destination)
+    else:
+        refusal = placer.find_refusal(name, pick.broker)
+        if refusal is not None:
+            return None, Verdict(name, SheddingReason.ANTI_AFFINITY_KEPT, acted=False, why=refusal)
+        placement = placer.place(name, bundle, None if offers_source else pick.broker, pick.destination)
+    if placement.broker == pick.broker:
+        return None, _stays(snapshot, name, placement, len(placer.candidates))
+    verdict = _placed(snapshot, name, placement, PlacementReason.NO_OTHER_BROKER)
+    if placement.broker is None:
+        return None, verdict
+    placer.projection.move(namespace, bundle, pick.broker, placement.broker)
+    return _unload(snapshot, name, pick.broker, placement.broker, pick.reason), verdict
+
+
+def _unload(snapshot: Snapshot, bundle: str, source: int, destination: int, reason: Reason) -> Unload:
+    registrations = snapshot.brokers.registrations
+    return Unload(bundle, registrations[source], registrations[destination], reason)
+
+
+def _stays(snapshot: Snapshot, bundle: str, placement: Placement, candidates: int) -> Verdict:
+    """It was offered to its owner too, which was chosen."""
+    assert placement.broker is not None, "its owner was chosen"
+    why = {
+        **placement.why,
+        "broker": snapshot.brokers.ids[placement.broker],
+        "brokers": len(snapshot.brokers),
+        "candidates": candidates,
+        "namespace": namespace_of(bundle),
+    }
+    return Verdict(bundle, PlacementReason.OWNER_CHOSEN, acted=False, why=why)
+
+
+def _placed(snapshot: Snapshot, bundle: str, placement: Placement, nobody: Reason) -> Verdict:
+    if placement.broker is None:
+        return Verdict(bundle, nobody, acted=False, why={"brokers": len(snapshot.brokers), **placement.why})
+    why = {"broker": snapshot.brokers.ids[placement.broker], **placement.why}
+    return Verdict(bundle, placement.reason, acted=True, why=why)
+
+
+def _holder(snapshot: Snapshot, bundle: int) -> str:
+    """The broker that has the bundle, or is about to; empty while it is released for nobody in particular."""
+    assigned = int(snapshot.bundles.assigned[bundle])
+    return snapshot.brokers.ids[assigned] if assigned >= 0 else ""
+
+
+def _plan(
+    snapshot: Snapshot,
+    steps: Sequence[Assign | Unload],
+    verdicts: Sequence[Verdict],
+    metrics: Mapping[str, float] | None = None,
+) -> Plan:
+    return Plan(snapshot.revision, snapshot.taken_at_s, tuple(steps), tuple(verdicts), metrics or {})

@@ -1,0 +1,413 @@
+"""Splits and merges under way: an owner that can be asked, where to cut, one write of the record, and the parts.
+
+A passive machine: `step(event)` takes what has happened and gives what is to be done. A driver does what it is told, in
+its own way of waiting, and comes back with what came of it. Nothing but the record counts: who dies before the write
+has changed nothing, and after it nothing is missing that does not come by itself.
+
+    phase       event                       if                              then
+    -----       -----                       --                              ----
+    (Want)                                  a merge, or known where to cut  Commit                    ─▶ WRITING
+                                            else                            as Over
+    SETTLING    Over                        its owner is registered         AskTopics                 ─▶ ASKED
+                                            it is on its way, or nobody's   Settle                    ─▶ SETTLING
+                                            it is no more, or still that
+                                            after five times                Ended with an error
+    ASKED       TopicsNamed                 there is a place to cut         Commit                    ─▶ WRITING
+                                            there is none                   Judge, Ended
+                OwnerSilent                 it can be cut without topics    as TopicsNamed
+                                            else                            Ended with an error
+    WRITING     Committed                   the parts are to be free        Reshaped, Release each, Ended
+                                            they are to be placed           Reshaped, as Over         ─▶ PLACING
+                                            else, and after a merge         Reshaped, Ended
+    PLACING     Over                        a part with an owner is left    Choose                    ─▶ PLACING
+                                            none is                         Ended
+                Chosen                      another broker, and the limits
+                                            on churn allow it               Transfer                  ─▶ PLACING
+                                            else                            Judge, as Over
+    any         Refused                                                     Ended with an error
+
+A write of which nobody knows whether it happened is refused, too: if it did, an agent that was not told of its bundles
+is told when it reports those that are no more, and the history was divided by hash range.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from loadmanager.core.domain.names import BundleName, BundleRange
+from loadmanager.core.domain.ownership import (
+    IllegalTransitionError,
+    NamespaceState,
+    Ownership,
+    OwnershipState,
+    Registration,
+    Stamp,
+)
+from loadmanager.core.domain.plan import Unload, Verdict
+from loadmanager.core.domain.reasons import Reason, SplitReason
+from loadmanager.core.model.inheritance import PartLoad, loads_by_part
+from loadmanager.core.protocol.mirror import Picture
+from loadmanager.core.strategies.splitting.bundle_divider import Divider
+from loadmanager.core.strategies.splitting.split_algorithm import TopicLoad
+from loadmanager.core.strategies.splitting.split_finder import Split, SplitCandidate, divide_bundle
+
+_MOST_LOOKS = 5
+"""How often an owner is waited for before it is said that the bundle does not come to rest."""
+
+
+class Phase(enum.Enum):
+    SETTLING = enum.auto()
+    ASKED = enum.auto()
+    WRITING = enum.auto()
+    PLACING = enum.auto()
+    ENDED = enum.auto()
+
+
+class Parts(enum.Enum):
+    """What becomes of the parts of a bundle once it is split."""
+
+    STAY = enum.auto()
+    FREE = enum.auto()
+    PLACED = enum.auto()
+
+
+class BundleGoneError(IllegalTransitionError):
+    """What was to be split or merged is no bundle any more."""
+
+
+@dataclass(slots=True, eq=False)
+class Reshaping:
+    """One split or merge: of the bundles `before`, neighbours, are made those `after`.
+
+    It is about `bundle`, which is one of those before. `after` is empty until it is known where to cut; `divider` says
+    that, of a split that is asked for. `because` is why, and `topics` are those of the bundle that are known. Of the
+    parts that are still `to_place`, the first has the `owner`.
+    """
+
+    bundle: BundleName
+    reason: Reason
+    before: tuple[BundleRange, ...]
+    after: tuple[BundleRange, ...] = ()
+    because: Verdict | None = None
+    divider: Divider | None = None
+    parts: Parts = Parts.STAY
+    topics: Sequence[TopicLoad] = ()
+    phase: Phase = Phase.SETTLING
+    looks: int = 0
+    to_place: list[BundleName] = field(default_factory=list)
+    owner: Registration | None = None
+
+    @classmethod
+    def asked_for(cls, bundle: BundleName, divider: Divider, parts: Parts = Parts.STAY) -> Reshaping:
+        """A split at an operator's word."""
+        return cls(bundle, SplitReason.ADMIN_SPLIT, (bundle.range,), divider=divider, parts=parts)
+
+    @classmethod
+    def merge(cls, bundle: BundleName, other: BundleName, because: Verdict) -> Reshaping:
+        """A merge of a bundle with a neighbour."""
+        lower, upper = sorted((bundle.range, other.range))
+        return cls(bundle, because.verdict, (lower, upper), (BundleRange(lower.lower, upper.upper),), because)
+
+    def cut(self, split: Split, because: Verdict) -> None:
+        """It is known where, and why."""
+        ends = (self.bundle.range.lower, *split.boundaries, self.bundle.range.upper)
+        self.after = tuple(BundleRange(*pair) for pair in pairwise(ends))
+        boundaries = ", ".join(f"0x{boundary:08x}" for boundary in split.boundaries)
+        self.because = replace(because, why={**because.why, "boundaries": boundaries})
+
+    @property
+    def is_split(self) -> bool:
+        return len(self.before) == 1
+
+    @property
+    def made(self) -> list[BundleName]:
+        """The bundles after it."""
+        return [BundleName(self.bundle.namespace, own) for own in self.after]
+
+    @property
+    def boundaries(self) -> tuple[int, ...]:
+        """Where a bundle is cut."""
+        return tuple(own.lower for own in self.after[1:])
+
+    def change(self, state: NamespaceState, stamp: Stamp) -> NamespaceState:
+        """The namespace after it; raises `BundleGoneError`, and what `NamespaceState.split` and `merge` do."""
+        index = min(_index(state, own) for own in self.before)
+        return state.split(index, self.boundaries, stamp) if self.is_split else state.merge(index, stamp)
+
+
+# Events
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    reshaping: Reshaping
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """What was waited for is over, whatever came of it: an unload or an assignment, or the unload of a part."""
+
+    reshaping: Reshaping
+
+
+@dataclass(frozen=True, slots=True)
+class TopicsNamed:
+    reshaping: Reshaping
+    topics: Sequence[TopicLoad]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerSilent:
+    """The owner does not say which topics it has."""
+
+    reshaping: Reshaping
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    reshaping: Reshaping
+    stored: NamespaceState
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Where placement would put the part that was asked about."""
+
+    reshaping: Reshaping
+    destination: Registration | None
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """What was instructed cannot be done, or nobody waits for it any more."""
+
+    reshaping: Reshaping
+    error: BaseException
+
+
+Event = Want | Over | TopicsNamed | OwnerSilent | Committed | Chosen | Refused
+
+# Instructions
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Wait until the bundle's unload has ended, or have somebody own it; come back with Over or Refused."""
+
+    reshaping: Reshaping
+    current: Ownership
+
+
+@dataclass(frozen=True, slots=True)
+class AskTopics:
+    """Ask the owner for the topics of the bundle; come back with TopicsNamed or OwnerSilent."""
+
+    reshaping: Reshaping
+    owner: Registration
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Write what `change` makes of the namespace, and come back with Committed or Refused."""
+
+    reshaping: Reshaping
+
+
+@dataclass(frozen=True, slots=True)
+class Reshaped:
+    """The record has it: divide the history by what the topics of each part carry, and have the owner know."""
+
+    reshaping: Reshaping
+    owner: Registration | None
+    loads: Mapping[str, PartLoad]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Unload a part, so that it is placed anew; nobody waits for it."""
+
+    part: BundleName
+
+
+@dataclass(frozen=True, slots=True)
+class Choose:
+    """Where would placement put the part? Come back with Chosen."""
+
+    reshaping: Reshaping
+    part: BundleName
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Unload a part, and come back with Over."""
+
+    reshaping: Reshaping
+    step: Unload
+    because: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Say why something is, or is not, done; `asked` is "split" or "merge"."""
+
+    asked: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Nothing is left to be done: the record has it, or there is no place to cut, or this error kept it from being."""
+
+    reshaping: Reshaping
+    error: BaseException | None = None
+
+
+Instruction = Settle | AskTopics | Commit | Reshaped | Release | Choose | Transfer | Judge | Ended
+
+
+@dataclass(slots=True)
+class Reshapings:
+    """The splits and merges of one leader. `find_excess` says why the limits on churn keep a step from being made."""
+
+    picture: Picture
+    find_excess: Callable[[Unload], Verdict | None]
+    _under_way: dict[Reshaping, None] = field(default_factory=dict)
+    _to_do: list[Instruction] = field(default_factory=list)
+
+    @property
+    def being_split(self) -> frozenset[tuple[str, BundleRange]]:
+        """The bundles of which a split is under way, by namespace and range; not those whose parts are placed."""
+        return frozenset(
+            (str(each.bundle.namespace), each.bundle.range)
+            for each in self._under_way
+            if each.is_split and each.phase is not Phase.PLACING
+        )
+
+    def step(self, event: Event) -> list[Instruction]:
+        """What there is to do now that this has happened; one that has ended hears of nothing more."""
+        it = event.reshaping
+        if isinstance(event, Want):
+            self._under_way[it] = None
+        if it in self._under_way:
+            self._happened(it, event)
+        to_do, self._to_do = self._to_do, []
+        return to_do
+
+    def _happened(self, it: Reshaping, event: Event) -> None:
+        match event:
+            case Want() if it.after:
+                self._write(it)
+            case Over() if it.phase is Phase.PLACING:
+                it.to_place.pop(0)
+                self._place(it)
+            case Want() | Over():
+                self._settle(it)
+            case TopicsNamed(_, topics):
+                it.topics = topics
+                self._divide(it)
+            case OwnerSilent() if it.divider is not None and not it.divider.needs_topics:
+                self._divide(it)
+            case Committed(_, stored):
+                self._written(it, stored)
+            case Chosen(_, destination, verdict):
+                self._chosen(it, destination, verdict)
+            case _:
+                self._end(it, event.error)
+
+    def _settle(self, it: Reshaping) -> None:
+        """Only a registered owner can be asked, and only a bundle that is not on its way be cut."""
+        current = self.picture.find_ownership(str(it.bundle))
+        if current is None:
+            self._end(it, BundleGoneError(f"{it.bundle} is not a current bundle"))
+        elif current.state is OwnershipState.OWNED and self.picture.is_registered(current.owner):
+            assert current.owner is not None, "nobody is not registered"
+            it.phase = Phase.ASKED
+            self._to_do.append(AskTopics(it, current.owner))
+        elif it.looks == _MOST_LOOKS:
+            restless = f"bundle {it.bundle} is {current.state} again and again: its owner keeps changing"
+            self._end(it, IllegalTransitionError(restless))
+        else:
+            it.looks += 1
+            self._to_do.append(Settle(it, current))
+
+    def _divide(self, it: Reshaping) -> None:
+        """Cut where the algorithm says, if it finds a place."""
+        divider = it.divider
+        assert divider is not None, "of a split that is asked for, and of no other, topics are asked"
+        split, verdict = divide_bundle(
+            _candidate(it), SplitReason.ADMIN_SPLIT, lambda _, own: divider.divide(own, it.topics), divider.settings
+        )
+        if split is None:
+            self._to_do.append(Judge("split", verdict))
+            self._end(it)
+        else:
+            it.cut(split, verdict)
+            self._write(it)
+
+    def _write(self, it: Reshaping) -> None:
+        it.phase = Phase.WRITING
+        self._to_do.append(Commit(it))
+
+    def _written(self, it: Reshaping, stored: NamespaceState) -> None:
+        it.phase = Phase.PLACING
+        owner = stored.ownerships[_index(stored, it.after[0])].owner
+        ranges = {str(part): part.range for part in it.made}
+        self._to_do.append(Reshaped(it, owner, loads_by_part(ranges, it.topics)))
+        if it.parts is Parts.FREE:
+            self._to_do += map(Release, it.made)
+        elif it.parts is Parts.PLACED:
+            it.to_place = it.made
+        self._place(it)
+
+    def _place(self, it: Reshaping) -> None:
+        """Ask about the next part that has an owner; one that has none is placed when it is looked up."""
+        while it.to_place:
+            current = self.picture.find_ownership(str(it.to_place[0]))
+            if current is not None and current.state is OwnershipState.OWNED:
+                it.owner = current.owner
+                self._to_do.append(Choose(it, it.to_place[0]))
+                return
+            it.to_place.pop(0)
+        self._end(it)
+
+    def _chosen(self, it: Reshaping, destination: Registration | None, verdict: Verdict) -> None:
+        part = str(it.to_place[0])
+        assert it.owner is not None, "only a part that has an owner is placed"
+        if destination is None or destination == it.owner:
+            reason = verdict.verdict if destination is None else SplitReason.SPLIT_PART_STAYS
+            self._stays(it, Verdict(part, reason, acted=False, why=verdict.why))
+            return
+        step = Unload(part, it.owner, destination, SplitReason.SPLIT_PART_PLACED)
+        excess = self.find_excess(step)
+        if excess is None:
+            self._to_do.append(Transfer(it, step, Verdict(part, step.reason, acted=True, why=verdict.why)))
+        else:
+            self._stays(it, excess)
+
+    def _stays(self, it: Reshaping, why: Verdict) -> None:
+        self._to_do.append(Judge("split", why))
+        it.to_place.pop(0)
+        self._place(it)
+
+    def _end(self, it: Reshaping, error: BaseException | None = None) -> None:
+        it.phase = Phase.ENDED
+        del self._under_way[it]
+        self._to_do.append(Ended(it, error))
+
+
+def _candidate(it: Reshaping) -> SplitCandidate:
+    """A bundle that somebody wants to be split, by what its topics say."""
+    msg_rate, throughput = sum(each.msg_rate for each in it.topics), sum(each.throughput for each in it.topics)
+    return SplitCandidate(str(it.bundle), it.bundle.range, len(it.topics), 0, msg_rate, throughput)
+
+
+def _index(state: NamespaceState, own: BundleRange) -> int:
+    index = state.bundles.find_index(own)
+    if index is None:
+        raise BundleGoneError(f"{own} is not a current bundle of namespace {state.name}")
+    return index

@@ -1,0 +1,352 @@
+"""Rounds of automatic splits and merges: what is looked at, who is asked, what is decided, and one after the other.
+
+A passive machine, as `loadmanager.core.protocol.reshape_machine`, which sees each split and merge through. There is one
+round at a time; when the next one is due, and what becomes of one that fails, is for the driver to say.
+
+    stage       event                       if                              then
+    -----       -----                       --                              ----
+    IDLE        Due                         the balancer is frozen          Judge, RoundOver
+                                            nothing is new, and the rule
+                                            does not count rounds           RoundOver
+                                            nothing may be split            Judge, and as if no split were left
+                                            else                            Judge each broker that is not believed;
+                                                                            FindCandidates            ─▶ LOOKING
+    LOOKING     Found                                                       AskTopics of each that is above a limit, but
+                                                                            Judge those that operators hold ─▶ ASKING
+                                            none is to be asked             as if all had answered
+    ASKING      TopicsNamed                 all have answered               Decide                    ─▶ DECIDING
+                OwnerSilent                 topics are needed               Judge, and leave it alone; as TopicsNamed
+                                            else                            as TopicsNamed
+    DECIDING    Decided                                                     Judge those that stay; as Ended ─▶ SPLITTING
+    SPLITTING   Ended                       it failed                       Judge; and then, whether or not:
+                                            a split is left                 CarryOut (in a dry run Refrain, the next)
+                                            none is, merges are off         Judge, RoundOver          ─▶ IDLE
+                                            none is                         FindMerges                ─▶ COMPARING
+    COMPARING   MergesFound                                                 Judge those without; as Ended   ─▶ MERGING
+    MERGING     Ended                       a merge is left                 as SPLITTING
+                                            none is                         RoundOver                 ─▶ IDLE
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from loadmanager.core.domain.controls import Controls
+from loadmanager.core.domain.names import BundleName
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.plan import Figure, Verdict
+from loadmanager.core.domain.reasons import MergeReason, Reason, SplitReason
+from loadmanager.core.domain.settings import PlannerSettings, UnknownStrategyError, is_extensible
+from loadmanager.core.protocol.reshape_machine import (
+    AskTopics,
+    Ended,
+    Judge,
+    OwnerSilent,
+    Parts,
+    Reshaping,
+    TopicsNamed,
+)
+from loadmanager.core.strategies.merging import Merge
+from loadmanager.core.strategies.splitting.bundle_divider import Divider
+from loadmanager.core.strategies.splitting.split_algorithm import TopicLoad
+from loadmanager.core.strategies.splitting.split_candidates import LookedAt
+from loadmanager.core.strategies.splitting.split_finder import SplitCandidate, Splits, find_reason
+
+CLUSTER = "cluster"
+"""The subject of a verdict about a whole round."""
+
+_FEWEST_BROKERS = 2  # as in Pulsar
+
+
+class Stage(enum.Enum):
+    IDLE = enum.auto()
+    LOOKING = enum.auto()
+    ASKING = enum.auto()
+    DECIDING = enum.auto()
+    SPLITTING = enum.auto()
+    COMPARING = enum.auto()
+    MERGING = enum.auto()
+
+
+# Events, beside TopicsNamed, OwnerSilent and Ended of a split or merge
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A round is to be made, with all that it goes by. `revision` is the model's. `brokers` are those that are
+    registered, in their order, with what is wrong with their last report. `places_parts`: parts of a bundle go where
+    placement puts them.
+    """
+
+    settings: PlannerSettings
+    controls: Controls
+    revision: int
+    brokers: Mapping[Registration, str | None]
+    places_parts: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    looked_at: Sequence[LookedAt]
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    found: Splits
+
+
+@dataclass(frozen=True, slots=True)
+class MergesFound:
+    merges: Sequence[Merge]
+    verdicts: Sequence[Verdict]
+
+
+Event = Due | Found | TopicsNamed | OwnerSilent | Decided | Ended | MergesFound
+
+_AWAITED = {
+    Stage.IDLE: Due,
+    Stage.LOOKING: Found,
+    Stage.ASKING: TopicsNamed | OwnerSilent,
+    Stage.DECIDING: Decided,
+    Stage.SPLITTING: Ended,
+    Stage.COMPARING: MergesFound,
+    Stage.MERGING: Ended,
+}
+
+# Instructions, beside AskTopics and Judge
+
+
+@dataclass(frozen=True, slots=True)
+class FindCandidates:
+    """Look through the reports of these brokers (`core.strategies.splitting.split_candidates`), and come back with
+    Found.
+    """
+
+    brokers: Sequence[Registration]
+    settings: PlannerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Decide:
+    """Ask the rule that is configured about these (`find_splits`), and come back with Decided."""
+
+    looked_at: Sequence[LookedAt]
+    topics: Mapping[str, Sequence[TopicLoad]]
+    settings: PlannerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class CarryOut:
+    """See it through, and come back with Ended."""
+
+    reshaping: Reshaping
+
+
+@dataclass(frozen=True, slots=True)
+class Refrain:
+    """In a dry run: say that it would have been done."""
+
+    reshaping: Reshaping
+
+
+@dataclass(frozen=True, slots=True)
+class FindMerges:
+    """Look for cold neighbours by the reports of these brokers (`core.strategies.merging`), and come back with
+    MergesFound.
+    """
+
+    brokers: Sequence[Registration]
+    controls: Controls
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOver:
+    """Nothing is under way."""
+
+
+Request = FindCandidates | AskTopics | Decide | CarryOut | FindMerges
+"""What an event answers; the rest is only to be said."""
+
+Instruction = Request | Refrain | Judge | RoundOver
+
+
+class Rounds:
+    """The rounds of one leader."""
+
+    _due: Due
+    _divider: Divider
+
+    def __init__(self) -> None:
+        self._stage = Stage.IDLE
+        self._last_revision = 0
+        self._looked_at: Sequence[LookedAt] = ()
+        self._unanswered: dict[Reshaping, SplitCandidate] = {}
+        self._topics: dict[str, Sequence[TopicLoad]] = {}
+        self._left_alone: set[str] = set()
+        self._queue: deque[Reshaping] = deque()
+        self._to_do: list[Instruction] = []
+
+    def step(self, event: Event) -> list[Instruction]:
+        """What there is to do now that this has happened; nothing if it is not waited for at this stage."""
+        if not isinstance(event, _AWAITED[self._stage]):
+            return []
+        match event:
+            case Due():
+                self._begin(event)
+            case Found(looked_at):
+                self._found(looked_at)
+            case TopicsNamed(asked, topics):
+                self._answered(asked, topics)
+            case OwnerSilent(asked, error):
+                self._silent(asked, error)
+            case Decided(found):
+                self._decided(found)
+            case Ended(reshaping, error):
+                if error is not None:
+                    self._failed(reshaping, error)
+                self._go_on()
+            case _:
+                self._compared(event)
+        to_do, self._to_do = self._to_do, []
+        return to_do
+
+    def forget(self) -> None:
+        """The round that is under way, if there is one, does not go on: it failed, or the term is over."""
+        self._stage = Stage.IDLE
+        for each in (self._unanswered, self._queue, self._to_do):
+            each.clear()
+
+    @property
+    def _believed(self) -> tuple[Registration, ...]:
+        return tuple(broker for broker, doubt in self._due.brokers.items() if doubt is None)
+
+    def _begin(self, due: Due) -> None:
+        self._due = due
+        if due.controls.frozen:
+            self._judge("split", CLUSTER, SplitReason.RESHAPING_FROZEN, {"frozen": due.controls.frozen})
+            self._to_do.append(RoundOver())
+        elif due.revision == self._last_revision and not is_extensible(due.settings):
+            self._to_do.append(RoundOver())
+        elif self._may_split(due):
+            self._stage = Stage.LOOKING
+            for broker, doubt in due.brokers.items():
+                if doubt is not None:
+                    self._judge("split", broker.broker, SplitReason.REPORT_NOT_BELIEVED, {"doubt": doubt})
+            self._to_do.append(FindCandidates(self._believed, due.settings))
+        else:
+            self._stage = Stage.SPLITTING
+            self._go_on()
+
+    def _may_split(self, due: Due) -> bool:
+        """Whether anything may be split at all; if not, it is said why."""
+        if not due.settings.auto_bundle_split_enabled:
+            why: dict[str, Figure] = {"loadBalancerAutoBundleSplitEnabled": str(due.settings.auto_bundle_split_enabled)}
+            self._judge("split", CLUSTER, SplitReason.SPLITTING_DISABLED, why)
+            return False
+        if len(due.brokers) < _FEWEST_BROKERS:
+            self._judge("split", CLUSTER, SplitReason.SPLIT_NEEDS_TWO_BROKERS, {"brokers": len(due.brokers)})
+            return False
+        try:
+            self._divider = Divider.of(due.settings)
+        except UnknownStrategyError as error:
+            self._judge("split", CLUSTER, SplitReason.SPLIT_FAILED, {"error": str(error)})
+            return False
+        return True
+
+    def _found(self, looked_at: Sequence[LookedAt]) -> None:
+        """Only of bundles above a limit are owners asked for the topics, and of none that an operator holds."""
+        self._stage, self._looked_at = Stage.ASKING, looked_at
+        self._topics, self._left_alone = {}, set()
+        for each in looked_at:
+            for candidate in each.candidates:
+                limit = find_reason(candidate, self._due.settings) if candidate.is_owned else None
+                if limit is not None:
+                    self._want_topics(each.registration, candidate, limit)
+        self._decide_if_known()
+
+    def _want_topics(self, owner: Registration, candidate: SplitCandidate, limit: SplitReason) -> None:
+        held = self._due.controls.find_hand(candidate.name)
+        if held is not None:
+            self._leave_alone(candidate, SplitReason.SHAPE_HELD, {"held": held})
+            return
+        name = BundleName.parse_any(candidate.name)
+        asked = Reshaping(name, limit, (name.range,))
+        self._unanswered[asked] = candidate
+        self._to_do.append(AskTopics(asked, owner))
+
+    def _answered(self, asked: Reshaping, topics: Sequence[TopicLoad]) -> None:
+        del self._unanswered[asked]
+        self._topics[str(asked.bundle)] = topics
+        self._decide_if_known()
+
+    def _silent(self, asked: Reshaping, error: Exception) -> None:
+        if not self._divider.needs_topics:
+            self._answered(asked, ())
+            return
+        self._leave_alone(self._unanswered.pop(asked), SplitReason.OWNER_SILENT, {"error": str(error)})
+        self._decide_if_known()
+
+    def _leave_alone(self, candidate: SplitCandidate, reason: SplitReason, why: Mapping[str, Figure]) -> None:
+        self._left_alone.add(candidate.name)
+        self._judge("split", candidate.name, reason, {**candidate.why(), **why})
+
+    def _decide_if_known(self) -> None:
+        if not self._unanswered:
+            self._stage = Stage.DECIDING
+            looked_at = [each.without(self._left_alone) for each in self._looked_at]
+            self._to_do.append(Decide(looked_at, self._topics, self._due.settings))
+
+    def _decided(self, found: Splits) -> None:
+        self._stage = Stage.SPLITTING
+        verdicts = {verdict.subject: verdict for verdict in found.verdicts}
+        self._to_do += [Judge("split", verdict) for verdict in found.verdicts if not verdict.acted]
+        if not found.verdicts and not self._left_alone:
+            bundles = sum(each.bundles for each in self._looked_at)
+            why = {"bundles": bundles, "brokers": len(self._looked_at)}
+            self._judge("split", CLUSTER, SplitReason.NOTHING_TO_SPLIT, why)
+        for split in found.splits:
+            name, topics = BundleName.parse_any(split.bundle), self._topics.get(split.bundle, ())
+            parts = Parts.PLACED if self._due.places_parts else Parts.STAY
+            reshaping = Reshaping(name, split.reason, (name.range,), parts=parts, topics=topics)
+            reshaping.cut(split, verdicts[split.bundle])
+            self._queue.append(reshaping)
+        self._go_on()
+
+    def _compared(self, found: MergesFound) -> None:
+        self._stage = Stage.MERGING
+        self._to_do += [Judge("merge", verdict) for verdict in found.verdicts]
+        for each in found.merges:
+            self._queue.append(
+                Reshaping.merge(BundleName.parse_any(each.lower), BundleName.parse_any(each.upper), each.why)
+            )
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """The next split or merge, one after the other; after the splits the merges; then it is over."""
+        while self._queue and self._due.controls.dry_run:
+            self._to_do.append(Refrain(self._queue.popleft()))
+        if self._queue:
+            self._to_do.append(CarryOut(self._queue.popleft()))
+        elif self._stage is Stage.SPLITTING and self._due.settings.auto_bundle_merge_enabled:
+            self._stage = Stage.COMPARING
+            self._to_do.append(FindMerges(self._believed, self._due.controls))
+        else:
+            self._over()
+
+    def _over(self) -> None:
+        if self._stage is Stage.SPLITTING:
+            why = {"loadBalancerAutoBundleMergeEnabled": str(self._due.settings.auto_bundle_merge_enabled)}
+            self._judge("merge", CLUSTER, MergeReason.MERGING_DISABLED, why)
+        self._stage, self._last_revision = Stage.IDLE, self._due.revision
+        self._to_do.append(RoundOver())
+
+    def _failed(self, it: Reshaping, error: BaseException) -> None:
+        asked, reason = ("split", SplitReason.SPLIT_FAILED) if it.is_split else ("merge", MergeReason.MERGE_FAILED)
+        assert it.because is not None, "it was decided, and why"
+        self._judge(asked, str(it.bundle), reason, {**it.because.why, "error": str(error)})
+
+    def _judge(self, asked: str, subject: str, reason: Reason, why: Mapping[str, Figure]) -> None:
+        self._to_do.append(Judge(asked, Verdict(subject, reason, acted=False, why=why)))

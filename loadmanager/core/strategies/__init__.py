@@ -1,0 +1,1 @@
+"""Strategies for placement, shedding, splitting and merging."""

@@ -1,0 +1,40 @@
+"""Bundles that lie where they may not: each goes to the broker that is least hot with it, the heaviest first.
+
+They are those whose owner the isolation policies do not name any more. They move whatever else is decided, within the
+budget of the round, and what else moves is searched for after them: so they level, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from loadmanager.core.strategies.level.search_task import Move, Task
+
+
+def find_forced(task: Task) -> tuple[list[Move], Task]:
+    """The moves of what may move in the task, from brokers that give, and the task that is left after them."""
+    loads = task.loads
+    heat, per_need = loads.usage / loads.level, loads.per_need / loads.level
+    assigned, movable, budget = task.assigned.copy(), task.movable.copy(), task.budget
+    moves: list[Move] = []
+    rows = np.flatnonzero(task.movable)
+    for row in rows[np.argsort(-task.share[rows], kind="stable")].tolist():
+        if (moves and task.share[row] > budget) or budget <= 0:
+            continue
+        source = int(assigned[row])
+        with_it = (heat + loads.need[row] * per_need).max(axis=1, initial=0.0)
+        takers = np.flatnonzero(task.takers & task.may_own(row) & (np.arange(len(heat)) != source))
+        for destination in takers[np.argsort(with_it[takers], kind="stable")].tolist():
+            move = Move(row, source, destination)
+            if task.may_move((move,)):
+                task.made(move)
+                moves.append(move)
+                assigned[row], movable[row] = destination, False
+                heat[destination] += loads.need[row] * per_need[destination]
+                heat[source] -= loads.need[row] * per_need[source]
+                budget -= float(task.share[row])
+                break
+    after = replace(loads, usage=heat * loads.level)
+    return moves, replace(task, loads=after, assigned=assigned, movable=movable, budget=max(budget, 0.0))

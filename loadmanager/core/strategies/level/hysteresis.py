@@ -1,0 +1,291 @@
+"""When Level acts: on brokers that carry too much, on those that carry next to nothing; and what rests meanwhile.
+
+    a broker       above its trigger              much too hot, or little headroom    not above its trigger
+    -------------  -----------------------------  ----------------------------------  -----------------------------
+    calm           HOT: its excess adds up        is relieved now                     calm
+    HOT            is relieved when its excess    is relieved now                     its excess melts away; it is
+                   has added up to enough                                             calm when none is left
+
+The trigger is the evenness above the level, or the noise of the broker if that is more. Excess is what heat is above
+the trigger, times seconds. What is enough goes by the calm, and by what noise alone adds up to: a broker waits the
+longer the less it is too hot, and the noisier it is. It is brought down to a target that is nearer to the level.
+
+    a broker       is seen with a registration    is seen with another one         is not seen for an hour
+    -------------  -----------------------------  -------------------------------  -----------------------
+    unknown        known; is filled now if it is
+                   COLD
+    known          is filled when it has been     RESTS: is given nothing, for     unknown
+                   COLD for the calm              the calm; twice, four times as
+                                                  long if it comes back again
+
+So a new broker is filled at once, and one that restarts is not filled, emptied and filled again. A bundle rests where
+Level has put it, while its broker has headroom, and may still go to a cold broker that came later.
+
+What is remembered besides is how far from its average the load of each broker usually is: its noise.
+
+As JSON: `{"brokers": {broker: [incarnation, rests_until_s, seen_s, hot_since_s or null, noise, excess_s, cold_since_s
+or null, comebacks, came_s]}, "moved": [[at_s, share, {namespace: share}]], "put": {broker: {bundle: at_s}}}`. Of a
+broker the last four may be missing, of `moved` the last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.settings import KEYS, PlannerSettings
+from loadmanager.core.model.load import BoolArray, FloatArray
+
+MUCH = 1.30
+"""A broker as hot as this is relieved at once."""
+COLD = 0.70
+"""A broker is cold below this heat."""
+MOST_RESTING = 5_000
+"""So many are remembered, those that were moved last."""
+_TARGET_PART = 0.3
+"""The target is this part of the evenness above the level."""
+_PAR = 0.05
+"""The excess of a broker without noise that waits for the calm."""
+_SURE_S = 5000.0
+"""Noise alone adds up to less excess, for a week of ten brokers, than this times the square of the noise divided by
+what the trigger is above the level, when what a report says stands for a quarter of an hour.
+"""
+_LONGEST_S = 180.0
+"""What was between two looks that are further apart is not known."""
+_NEWEST = 0.02
+"""The weight of the newest look in what is usual."""
+_MOST_NOISE = 0.15
+"""What is further from the average than twice the noise and this does not count for more: it may be a change."""
+_LONGEST_REST = 4.0
+"""In calms."""
+_MOST_NAMESPACES = 20
+"""Of so many namespaces, those of which most was moved, it is remembered how much; it fits a znode."""
+_HOUR_S = 3600.0
+_MINUTE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bands:
+    """How far above the level brokers may be, and to which heat they are brought; the calm; from which usage on, a
+    fraction, a broker lacks headroom; and how long a bundle rests where it was put.
+    """
+
+    evenness: float
+    target: float
+    calm_s: float
+    most_usage: float
+    rest_s: float
+
+    @classmethod
+    def of(cls, settings: PlannerSettings) -> Bands:
+        evenness = settings.level_evenness_percentage / 100
+        return cls(
+            evenness=evenness,
+            target=1 + _TARGET_PART * evenness,
+            calm_s=settings.level_calm_minutes * _MINUTE_S,
+            most_usage=1 - settings.level_headroom_percentage / 100,
+            rest_s=settings.level_rest_minutes * _MINUTE_S,
+        )
+
+    def trigger(self, noise: FloatArray) -> FloatArray:
+        """(M,): the heat above which brokers with such noise are hot."""
+        return np.asarray(1 + np.maximum(self.evenness, noise))
+
+    def enough_s(self, noise: FloatArray) -> FloatArray:
+        """(M,): the excess with which they are relieved; 0 without any calm."""
+        by_noise = _SURE_S * noise * noise / np.maximum(self.evenness, noise)
+        return np.asarray(np.maximum(_PAR * self.calm_s, by_noise) * (self.calm_s > 0))
+
+    def lacks_headroom(self, heat: FloatArray, used: FloatArray) -> BoolArray:
+        """Which brokers use so much of what they have, while others use less."""
+        return np.asarray((heat > self.target) & (used >= self.most_usage))
+
+    def is_urgent(self, heat: FloatArray, used: FloatArray, noise: FloatArray) -> BoolArray:
+        """Which brokers wait for nothing."""
+        return np.asarray((heat >= MUCH) & (heat > self.trigger(noise)) | self.lacks_headroom(heat, used))
+
+
+class Seen(NamedTuple):
+    """What is remembered of a broker. `hot_since_s` is None while it is calm, `cold_since_s` while it is not cold;
+    `noise` is a part of its load; `comebacks` are the lives that began within an hour of the rest of the one before;
+    `came_s` is when the first of its lives was seen, 0 of one that was known before that was remembered.
+    """
+
+    incarnation: int
+    rests_until_s: float
+    at_s: float
+    hot_since_s: float | None
+    noise: float
+    excess_s: float = 0.0
+    cold_since_s: float | None = None
+    comebacks: int = 0
+    came_s: float = 0.0
+
+
+class MovedShare(NamedTuple):
+    """What share of all load a round moved, and how much of it was of which namespace."""
+
+    at_s: float
+    share: float
+    by_namespace: Mapping[str, float] = {}
+
+
+class Budget(NamedTuple):
+    """What share of all load a round may move, the setting that says so, and for how many seconds if for the hour."""
+
+    share: float
+    key: str
+    percent: float
+    seconds_left: float | None = None
+
+
+class Look(NamedTuple):
+    """What is seen of a broker: how far above its trigger it is, whether it is cold, and how far off its average, as a
+    part of that, or not a number.
+    """
+
+    registration: Registration
+    excess: float
+    is_cold: bool
+    deviation: float
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What is remembered between rounds: of brokers; what share of all load was moved when; and when bundles were put
+    on which broker.
+    """
+
+    brokers: Mapping[str, Seen]
+    moved: Sequence[MovedShare]
+    put: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Memory:
+        seen = {broker: Seen(*entry) for broker, entry in state.get("brokers", {}).items()}
+        return cls(seen, tuple(MovedShare(*each) for each in state.get("moved", ())), state.get("put", {}))
+
+    def as_state(self) -> dict[str, Any]:
+        return {
+            "brokers": {broker: list(seen) for broker, seen in self.brokers.items()},
+            "moved": [list(each) for each in self.moved],
+            "put": {broker: dict(bundles) for broker, bundles in self.put.items()},
+        }
+
+    def after_look(self, looks: Iterable[Look], bands: Bands, now_s: float) -> Memory:
+        """With what is seen of all brokers now."""
+        brokers = {broker: seen for broker, seen in self.brokers.items() if now_s - seen.at_s < _HOUR_S}
+        for look in looks:
+            broker = look.registration.broker
+            brokers[broker] = _seen(brokers.get(broker), look, bands.calm_s, now_s)
+        moved = tuple(each for each in self.moved if now_s - each.at_s < _HOUR_S)
+        return Memory(brokers, moved, _put_after(self.put, now_s - bands.rest_s))
+
+    def after_moves(
+        self, moved: Mapping[str, float], put: Mapping[str, Sequence[str]], relieved: Iterable[str], now_s: float
+    ) -> Memory:
+        """With what moves now: shares of all load by namespace, bundles to brokers (`put`), from brokers not hot then
+        (`relieved`).
+
+        A move that is not carried out leaves its bundle where it was: there it does not rest.
+        """
+        share = math.fsum(moved.values())
+        most = sorted(moved, key=lambda namespace: (-moved[namespace], namespace))[:_MOST_NAMESPACES]
+        entry = MovedShare(now_s, share, {namespace: moved[namespace] for namespace in sorted(most)})
+        brokers = {**self.brokers, **{each: self.brokers[each]._replace(excess_s=0.0) for each in relieved}}
+        both = {broker: dict(bundles) for broker, bundles in self.put.items()}
+        for broker, bundles in put.items():
+            both.setdefault(broker, {}).update(dict.fromkeys(bundles, now_s))
+        times = sorted((at_s for bundles in both.values() for at_s in bundles.values()), reverse=True)
+        oldest_s = times[MOST_RESTING] if len(times) > MOST_RESTING else -math.inf
+        return Memory(brokers, (*self.moved, entry) if share else self.moved, _put_after(both, oldest_s))
+
+    def seen(self, registrations: Sequence[Registration]) -> list[Seen]:
+        """What is remembered of each of them, after a look."""
+        return [self.brokers[each.broker] for each in registrations]
+
+    def resting(self, registrations: Sequence[Registration], now_s: float) -> BoolArray:
+        """(M,): which of them rest, or will as soon as they are looked at."""
+
+        def rests(registration: Registration) -> bool:
+            seen = self.brokers.get(registration.broker)
+            if seen is None:
+                return False
+            is_back = seen.incarnation != registration.incarnation and now_s - seen.at_s < _HOUR_S
+            return is_back or seen.rests_until_s > now_s
+
+        return np.array([rests(each) for each in registrations], dtype=bool)
+
+    def budget(
+        self, settings: PlannerSettings, is_idle: Callable[[str, float], bool], now_s: float, *, in_need: bool
+    ) -> Budget:
+        """Return the share of all load that a round may move now; moves of idle namespaces do not count."""
+
+        def tightest(name: str) -> tuple[float, str]:
+            names = [name] if in_need else [name, f"level_{name}"]
+            return min((getattr(settings, each), KEYS[each]) for each in names)
+
+        a_round = tightest("max_load_moved_per_cycle_percentage")
+        an_hour = tightest("max_load_moved_per_hour_percentage")
+        spent = {each.at_s: each.share - _idle_part(each, is_idle) for each in self.moved}
+        left = an_hour[0] / 100 - sum(spent.values())
+        if a_round[0] / 100 <= left:
+            return Budget(a_round[0] / 100, a_round[1], a_round[0])
+        oldest_s = min((at_s for at_s, share in spent.items() if share > 0), default=now_s)
+        return Budget(max(0.0, left), an_hour[1], an_hour[0], oldest_s + _HOUR_S - now_s)
+
+
+def noise_of(state: Mapping[str, Any], brokers: Sequence[str]) -> FloatArray:
+    """(M,): the noise of the brokers by what is remembered, 0 of one that is not known."""
+    known = Memory.of(state).brokers
+    return np.array([known[broker].noise if broker in known else 0.0 for broker in brokers], dtype=np.float64)
+
+
+def _seen(before: Seen | None, look: Look, calm_s: float, now_s: float) -> Seen:
+    """What is remembered of a broker after a look at it."""
+    seen, is_new = before, before is None
+    if seen is None or seen.incarnation != look.registration.incarnation:
+        seen = _first_seen(before, look.registration.incarnation, calm_s, now_s)
+    excess_s = max(0.0, seen.excess_s + look.excess * min(now_s - seen.at_s, _LONGEST_S))
+    is_hot = look.excess > 0 or excess_s > 0
+    cold_since_s = seen.cold_since_s if seen.cold_since_s is not None else now_s - (calm_s if is_new else 0.0)
+    return seen._replace(
+        at_s=now_s,
+        hot_since_s=(now_s if seen.hot_since_s is None else seen.hot_since_s) if is_hot else None,
+        noise=_noise_after(seen.noise, look.deviation),
+        excess_s=excess_s,
+        cold_since_s=cold_since_s if look.is_cold else None,
+    )
+
+
+def _first_seen(former: Seen | None, incarnation: int, calm_s: float, now_s: float) -> Seen:
+    """A life of a broker that begins; `former` is the one before."""
+    if former is None:
+        return Seen(incarnation, 0.0, now_s, None, 0.0, came_s=now_s)
+    comebacks = 1 + (former.comebacks if now_s - former.rests_until_s < _HOUR_S else 0)
+    rest_s = calm_s * min(2.0 ** (comebacks - 1), _LONGEST_REST)
+    return Seen(incarnation, now_s + rest_s, now_s, None, 0.0, comebacks=comebacks, came_s=former.came_s)
+
+
+def _noise_after(noise: float, off: float) -> float:
+    if math.isnan(off):
+        return noise
+    off = min(off, _MOST_NOISE + 2 * noise)
+    return math.sqrt((1 - _NEWEST) * noise * noise + _NEWEST * off * off)
+
+
+def _idle_part(moved: MovedShare, is_idle: Callable[[str, float], bool]) -> float:
+    return sum(share for namespace, share in moved.by_namespace.items() if is_idle(namespace, share))
+
+
+def _put_after(put: Mapping[str, Mapping[str, float]], oldest_s: float) -> Mapping[str, Mapping[str, float]]:
+    """What was put somewhere after that time."""
+    kept = {
+        broker: {name: at_s for name, at_s in bundles.items() if at_s > oldest_s} for broker, bundles in put.items()
+    }
+    return {broker: bundles for broker, bundles in kept.items() if bundles}

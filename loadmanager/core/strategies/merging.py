@@ -1,0 +1,178 @@
+"""Which cold neighbours are merged. Pulsar has no such rule: its bundles only ever become more.
+
+Two neighbours of one owner are merged when what both carry together is at most a limit, and at most half of what would
+be split: so a merged bundle has to double before it is split again. They also have to have kept their owner and their
+shape for a while, and a namespace keeps a number of bundles. In a round each namespace loses one bundle at most: the
+coldest pair, by bytes, then by messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from loadmanager.core.domain.controls import Controls
+from loadmanager.core.domain.ownership import NamespaceState, OwnershipState, Registration
+from loadmanager.core.domain.plan import Figure, Verdict
+from loadmanager.core.domain.reasons import MergeReason
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.load import ReportedBundles
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.strategies.splitting.split_algorithm import MIB
+from loadmanager.core.strategies.splitting.split_candidates import long_term
+
+_MINUTE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class MergeCandidate:
+    """A bundle and what it carries by the latest report, its rates long-term ones, in and out together.
+
+    `owner` is None unless a registered broker owns it and keeps it; `age_s` counts from the last change of its owner or
+    shape; `is_held`: an operator has pinned or frozen it.
+    """
+
+    name: str
+    owner: Registration | None
+    topics: int
+    sessions: int
+    msg_rate: float
+    throughput: float
+    age_s: float
+    is_held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Make one bundle of these neighbours, the lower and the upper one."""
+
+    lower: str
+    upper: str
+    why: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    topics: float
+    sessions: float
+    msg_rate: float
+    throughput: float
+
+    @classmethod
+    def of(cls, settings: PlannerSettings) -> _Limits:
+        max_sessions = settings.namespace_bundle_max_sessions
+        return cls(
+            min(settings.bundle_merge_max_topics, settings.namespace_bundle_max_topics / 2),
+            min(settings.bundle_merge_max_sessions, max_sessions / 2 if max_sessions > 0 else float("inf")),
+            min(settings.bundle_merge_max_msg_rate, settings.namespace_bundle_max_msg_rate / 2),
+            min(settings.bundle_merge_max_bandwidth_mbytes, settings.namespace_bundle_max_bandwidth_mbytes / 2) * MIB,
+        )
+
+    def hold(self, lower: MergeCandidate, upper: MergeCandidate) -> bool:
+        """Whether both together are within them."""
+        return (
+            lower.topics + upper.topics <= self.topics
+            and lower.sessions + upper.sessions <= self.sessions
+            and lower.msg_rate + upper.msg_rate <= self.msg_rate
+            and lower.throughput + upper.throughput <= self.throughput
+        )
+
+
+def find_candidates(
+    reports: Mapping[Registration, ReportedBundles],
+    namespaces: Mapping[str, NamespaceState],
+    snapshot: Snapshot,
+    controls: Controls,
+    now_s: float,
+) -> dict[str, list[MergeCandidate]]:
+    """All bundles of all namespaces; `reports` are those of registered brokers that are believed.
+
+    A bundle that its owner's report does not name carries nothing. `now_s` is in seconds since 1970.
+    """
+    counted = {owner: _counts_in(report) for owner, report in reports.items()}
+    found = {}
+    for namespace, state in namespaces.items():
+        candidates = found[namespace] = list[MergeCandidate]()
+        for name, ownership in zip(state.bundle_names(), state.ownerships, strict=True):
+            keeps = ownership.state is OwnershipState.OWNED and ownership.owner in counted
+            owner = ownership.owner if keeps else None
+            counts = None if owner is None else counted[owner].get(name)
+            topics, sessions = counts or (0, 0)
+            msg_rate, throughput = (0.0, 0.0) if counts is None else long_term(snapshot, name)
+            age_s, is_held = now_s - ownership.since_ms / 1000, controls.find_hand(name) is not None
+            candidates.append(MergeCandidate(name, owner, topics, sessions, msg_rate, throughput, age_s, is_held))
+    return found
+
+
+def _counts_in(report: ReportedBundles) -> dict[str, tuple[int, int]]:
+    """Topics and sessions by bundle."""
+    counts = zip(report.bundle_topics.tolist(), report.bundle_sessions.tolist(), strict=True)
+    return dict(zip(report.bundle_names, counts, strict=True))
+
+
+def find_merges(
+    namespaces: Mapping[str, Sequence[MergeCandidate]], settings: PlannerSettings
+) -> tuple[list[Merge], list[Verdict]]:
+    """At most one merge in each namespace, and a verdict for each without one; bundles in the order of their ranges."""
+    merges, verdicts = [], []
+    for namespace, bundles in sorted(namespaces.items()):
+        found = _find_merge(namespace, bundles, settings)
+        if isinstance(found, Merge):
+            merges.append(found)
+        else:
+            verdicts.append(found)
+    return merges, verdicts
+
+
+def _find_merge(namespace: str, bundles: Sequence[MergeCandidate], settings: PlannerSettings) -> Merge | Verdict:
+    if len(bundles) <= settings.namespace_minimum_bundles:
+        why: dict[str, Figure] = {"bundles": len(bundles), **settings.said("namespace_minimum_bundles")}
+        return Verdict(namespace, MergeReason.NAMESPACE_HAS_MINIMUM_BUNDLES, acted=False, why=why)
+    limits, min_age_s = _Limits.of(settings), settings.bundle_merge_min_age_minutes * _MINUTE_S
+    apart = young = held = warm = 0
+    cold = []
+    for lower, upper in pairwise(bundles):
+        if lower.owner is None or lower.owner != upper.owner:
+            apart += 1
+        elif min(lower.age_s, upper.age_s) < min_age_s:
+            young += 1
+        elif lower.is_held or upper.is_held:
+            held += 1
+        elif not limits.hold(lower, upper):
+            warm += 1
+        else:
+            cold.append((lower, upper))
+    if not cold:
+        counts = {"pairs": len(bundles) - 1, "apart": apart, "young": young, "held": held, "warm": warm}
+        why = {**counts, **_limits(settings)}
+        return Verdict(namespace, MergeReason.NO_COLD_NEIGHBOURS, acted=False, why=why)
+    return _merge(*min(cold, key=_heat), settings)
+
+
+def _heat(pair: tuple[MergeCandidate, MergeCandidate]) -> tuple[float, float, int]:
+    lower, upper = pair
+    return lower.throughput + upper.throughput, lower.msg_rate + upper.msg_rate, lower.topics + upper.topics
+
+
+def _merge(lower: MergeCandidate, upper: MergeCandidate, settings: PlannerSettings) -> Merge:
+    why: dict[str, Figure] = {
+        "with": upper.name,
+        "topics": lower.topics + upper.topics,
+        "sessions": lower.sessions + upper.sessions,
+        "msg_rate_per_s": lower.msg_rate + upper.msg_rate,
+        "mib_per_s": (lower.throughput + upper.throughput) / MIB,
+        **_limits(settings),
+    }
+    return Merge(lower.name, upper.name, Verdict(lower.name, MergeReason.COLD_NEIGHBOURS, acted=True, why=why))
+
+
+def _limits(settings: PlannerSettings) -> dict[str, Figure]:
+    """The limits that were configured; the half of each limit of a split holds besides."""
+    return settings.said(
+        "bundle_merge_max_topics",
+        "bundle_merge_max_sessions",
+        "bundle_merge_max_msg_rate",
+        "bundle_merge_max_bandwidth_mbytes",
+        "bundle_merge_min_age_minutes",
+    )

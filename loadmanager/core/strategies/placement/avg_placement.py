@@ -1,0 +1,80 @@
+"""AvgShedder as placement: where the shedding side planned it, or where it was placed before, else by chance.
+
+Source: Pulsar's AvgShedder, with destinations kept by bundle name, and its choice among healthy brokers. A bundle that
+was shed goes where its shedding planned it, as long as that broker may own it. It gives way to a healthy broker when it
+is overloaded, if there is one. Any other bundle is drawn a broker by chance, and comes back to it for as long as that
+is remembered: until the next round of shedding, or until so many others were placed.
+
+The state is shared with the shedding side, `core/strategies/shedding/avg_shedder.py`: `{"hits": ..., "planned":
+{bundle: destination}, "placed": {bundle: broker}}`.
+
+Differs from Pulsar: each bundle that was never seen is drawn a broker of its own, where Pulsar's value-keyed map sent
+all of them to one; an overloaded broker is drawn only when all candidates are; no candidate gives no broker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.reasons import PlacementReason, Reason, entry
+from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.domain.settings import KEYS, PlannerSettings
+from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
+from loadmanager.core.strategies.placement.placement_strategy import Placement, Projection, Rows, State, draw
+
+_MOST_PLACED = 1000
+"""Bundles whose drawn broker is remembered: enough for one to be asked for again, and a small record."""
+
+
+class AvgPlacementReason(Reason):
+    DRAWN_BY_CHANCE = entry(
+        "drawn_by_chance",
+        (
+            "Placed on {broker} by chance, one of {equals} of {candidates} candidates not above"
+            " {=broker_overloaded_threshold_percentage} %"
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AvgPlacement:
+    overloaded_threshold_percentage: float
+    weights: ResourceWeights
+
+    @classmethod
+    def of(cls, settings: PlannerSettings) -> AvgPlacement:
+        return cls(settings.broker_overloaded_threshold_percentage, settings.resource_weights)
+
+    def place(
+        self,
+        candidates: Rows,
+        bundle: int | None,  # noqa: ARG002 - chance asks for nothing
+        snapshot: Snapshot,
+        projection: Projection,  # noqa: ARG002 - chance asks for nothing
+        state: State,
+        rng: np.random.Generator,
+    ) -> Placement:
+        if not len(candidates):
+            return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
+        key = KEYS["broker_overloaded_threshold_percentage"]
+        why = {"candidates": len(candidates), key: self.overloaded_threshold_percentage}
+        usage = usage_per_broker(snapshot, self.weights)
+        healthy = candidates[~(usage[candidates] > self.overloaded_threshold_percentage / 100)]
+        if not len(healthy):
+            return Placement(draw(candidates, rng), candidates, PlacementReason.ALL_BROKERS_OVERLOADED, why, state)
+        return Placement(
+            draw(healthy, rng), healthy, AvgPlacementReason.DRAWN_BY_CHANCE, {**why, "equals": len(healthy)}, state
+        )
+
+    def find_destination(self, bundle: str, state: State) -> BrokerId | None:
+        placed: BrokerId | None = state.get("placed", {}).get(bundle) or state.get("planned", {}).get(bundle)
+        return placed
+
+    def remember(self, bundle: str, broker: BrokerId, state: State) -> State:
+        others = {name: each for name, each in state.get("placed", {}).items() if name != bundle}
+        if len(others) >= _MOST_PLACED:
+            others.pop(next(iter(others)))
+        return {**state, "placed": {**others, bundle: broker}}

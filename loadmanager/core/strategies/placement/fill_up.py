@@ -1,0 +1,157 @@
+"""Filling brokers up: the best of those that have bundles, and an idle one only when that one has enough already.
+
+Source: Pulsar's SimpleLoadManagerImpl (findLeastLoadedBroker), for leastLoadedServer and leastMsgPerSecond. The best
+broker is not looked for among the idle ones. An idle one is opened when the best one's load is above the underloaded
+threshold, or all are idle. When even the best one is overloaded, the one with the most free capacity is chosen, and
+when it is full each in turn. The state holds what `core/strategies/ranked_brokers.py` remembers, and whose turn it is:
+`{"model": ..., "cursor": n}`.
+
+As in Pulsar: the candidates are looked at in the order of their whole load at the snapshot, equals by name.
+
+Differs from Pulsar: a bundle that was promised to a broker has no claim to it, since ownership is recorded; bundles of
+a namespace count for even distribution from when they are assigned, where Pulsar loses sight of them for one pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmanager.core.domain.plan import Figure
+from loadmanager.core.domain.reasons import PlacementReason, Reason, entry
+from loadmanager.core.domain.settings import KEYS, PlannerSettings
+from loadmanager.core.model.load import BoolArray, FloatArray
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.strategies.placement.placement_strategy import Placement, Projection, Rows, State
+from loadmanager.core.strategies.ranked_brokers import Ranking, ranking_of, whole
+
+_CURSOR_END = 1_000_000
+_FULL = 100
+
+UNDERLOADED = KEYS["broker_underloaded_threshold_percentage"]
+OVERLOADED = KEYS["broker_overloaded_threshold_percentage"]
+
+_ALLOCATED = tuple(f"allocated_{name}_percent" for name in ("cpu", "memory", "bandwidth_in", "bandwidth_out"))
+"""What Pulsar shows of a broker as its quota shares: a figure to read, which decides nothing."""
+
+
+class FillUpReason(Reason):
+    IDLE_BROKER_OPENED = entry(
+        "idle_broker_opened",
+        (
+            "Placed because {broker} has no bundles, and the best of {candidates} candidates that has some is above"
+            " {=broker_underloaded_threshold_percentage} %: {best_usage_percent} %"
+        ),
+        "Placed because {broker} is the first of {candidates} candidates without any bundles",
+    )
+    LEAST_LOADED = entry(
+        "least_loaded",
+        (
+            "Placed because {broker} at expected usage {usage_percent} % is the best of {candidates} candidates, of"
+            " which {idle} are idle, and no idle one is opened up to"
+            " {=broker_underloaded_threshold_percentage} %"
+        ),
+    )
+    ALL_BROKERS_FULL = entry(
+        "all_brokers_full", "Placed because it is the turn of {broker}: the best of {candidates} candidates is full"
+    )
+    MOST_FREE_CAPACITY = entry(
+        "most_free_capacity",
+        (
+            "Placed because {broker} has room for most bundles, {free_bundles}, and the best of {candidates} candidates"
+            " is above {=broker_overloaded_threshold_percentage} %: {best_usage_percent} %"
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Visited:
+    """The candidates in the order they are looked at: rows, load in percent (k,), its parts (k, 5), expected messages/s
+    (k,), how many default bundles still fit (k,), and whether there are none.
+    """
+
+    rows: Rows
+    load: FloatArray
+    percent: FloatArray
+    messages_per_s: FloatArray
+    free: FloatArray
+    idle: BoolArray
+
+
+FindBest = Callable[[Visited, Rows], int]
+"""The position of the best one among these positions, which are not empty and ascend."""
+
+
+def fill_up(
+    candidates: Rows,
+    bundle: int | None,
+    snapshot: Snapshot,
+    projection: Projection,
+    state: State,
+    settings: PlannerSettings,
+    find_best: FindBest,
+    key: Callable[[Ranking], FloatArray],
+    best_reason: Reason,
+) -> Placement:
+    """Place one bundle; `key` (M,) is what the candidates are ordered by, cut to whole numbers."""
+    if not len(candidates):
+        return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
+    ranking = ranking_of(snapshot, state, settings)
+    ranks = snapshot.derive((best_reason, id(ranking.model)), lambda: whole(key(ranking)))
+    visited = _visit(candidates[np.lexsort((candidates, ranks[candidates]))], bundle, snapshot, projection, ranking)
+    cursor = state.get("cursor", 0)
+    position, reason, best_load = _choose(visited, cursor % len(candidates), settings, find_best, best_reason)
+    broker = int(visited.rows[position])
+    why: dict[str, Figure] = {
+        "usage_percent": float(visited.load[position]),
+        "msg_rate_per_s": float(visited.messages_per_s[position]),
+        "free_bundles": float(visited.free[position]),
+        "candidates": len(candidates),
+        "idle": int(np.count_nonzero(visited.idle)),
+        UNDERLOADED: settings.broker_underloaded_threshold_percentage,
+        OVERLOADED: settings.broker_overloaded_threshold_percentage,
+    }
+    why |= dict(zip(_ALLOCATED, ranking.allocated_percent(broker).tolist(), strict=True))
+    if best_load is not None:
+        why["best_usage_percent"] = best_load
+    following = {"model": ranking.model, "cursor": (cursor + 1) % _CURSOR_END}
+    return Placement(broker, np.array([broker]), reason, why, following)
+
+
+def _visit(rows: Rows, bundle: int | None, snapshot: Snapshot, projection: Projection, ranking: Ranking) -> Visited:
+    added, removed = projection.tally("quota", ranking.quota_of)
+    loaded, given = ranking.loaded - removed, ranking.given + added
+    owner = -1 if bundle is None else int(snapshot.bundles.broker[bundle])
+    if owner >= 0:
+        loaded[owner] -= ranking.quota_of(bundle)
+    percent = ranking.percent(loaded, given)[rows]
+    load = percent.max(axis=1)
+    return Visited(
+        rows,
+        load,
+        percent,
+        ranking.messages_per_s(loaded, given)[rows],
+        whole(ranking.capacity[rows] * np.maximum(0, (100 - load) / 100)),
+        loaded[rows, -1] + given[rows, -1] == 0,
+    )
+
+
+def _choose(
+    visited: Visited, turn: int, settings: PlannerSettings, find_best: FindBest, best_reason: Reason
+) -> tuple[int, Reason, float | None]:
+    """The position of the choice, why, and the load of the best one that is not idle, if there is any."""
+    busy = np.flatnonzero(~visited.idle)
+    if not len(busy):
+        return 0, FillUpReason.IDLE_BROKER_OPENED, None
+    best = find_best(visited, busy)
+    load = float(visited.load[best])
+    if load > math.trunc(settings.broker_underloaded_threshold_percentage) and visited.idle.any():
+        return int(np.argmax(visited.idle)), FillUpReason.IDLE_BROKER_OPENED, load
+    if best_reason is FillUpReason.LEAST_LOADED and load >= _FULL:
+        return turn, FillUpReason.ALL_BROKERS_FULL, load
+    if best_reason is FillUpReason.LEAST_LOADED and load > math.trunc(settings.broker_overloaded_threshold_percentage):
+        return int(np.argmax(visited.free)), FillUpReason.MOST_FREE_CAPACITY, load
+    return best, best_reason, load

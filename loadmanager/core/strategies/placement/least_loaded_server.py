@@ -1,0 +1,71 @@
+"""leastLoadedServer: fill brokers up to the underloaded threshold, then the least loaded one.
+
+Source: Pulsar's SimpleLoadManagerImpl. Of two brokers the one is better whose load is lower, or its heap, CPU,
+bandwidth in or bandwidth out: by the first of these in which they are more than 5 points apart, and by load if there is
+none.
+
+As in Pulsar: that is no order, since small differences add up: the result depends on who is looked at first, and may be
+the most loaded one of three.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.load import FloatArray
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.strategies.placement.fill_up import FillUpReason, Visited, fill_up
+from loadmanager.core.strategies.placement.placement_strategy import Placement, Projection, Rows, State
+from loadmanager.core.strategies.ranked_brokers import (
+    EXPECTED_CPU,
+    EXPECTED_IN,
+    EXPECTED_MEMORY,
+    EXPECTED_OUT,
+    Ranking,
+)
+
+_TOLERANCE = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class LeastLoadedServer:
+    settings: PlannerSettings
+
+    @classmethod
+    def of(cls, settings: PlannerSettings) -> LeastLoadedServer:
+        return cls(settings)
+
+    def place(
+        self,
+        candidates: Rows,
+        bundle: int | None,
+        snapshot: Snapshot,
+        projection: Projection,
+        state: State,
+        rng: np.random.Generator,  # noqa: ARG002 - nothing is left to chance
+    ) -> Placement:
+        return fill_up(
+            candidates, bundle, snapshot, projection, state, self.settings, _find_best, _load, FillUpReason.LEAST_LOADED
+        )
+
+
+def _load(ranking: Ranking) -> FloatArray:
+    return np.asarray(ranking.percent(ranking.loaded, ranking.given).max(axis=1))
+
+
+def _find_best(visited: Visited, positions: Rows) -> int:
+    """The one that is better than the best so far, again and again: each step passes over those that are not."""
+    order = [EXPECTED_MEMORY, EXPECTED_CPU, EXPECTED_IN, EXPECTED_OUT]
+    keys = np.column_stack([visited.load, visited.percent[:, order]])[positions]
+    best = 0
+    while True:
+        above = keys[best + 1 :] - keys[best]
+        far = np.abs(above) > _TOLERANCE
+        far[:, 0] |= ~far.any(axis=1)
+        better = np.take_along_axis(above, far.argmax(axis=1)[:, np.newaxis], axis=1)[:, 0] < 0
+        if not better.any():
+            return int(positions[best])
+        best += 1 + int(better.argmax())

@@ -1,0 +1,73 @@
+"""LeastLongTermMessageRate: the broker whose bundles carry the fewest messages per second over the long term.
+
+Source: Pulsar's LeastLongTermMessageRate. A broker's score is the long-term message rate, in and out, of the bundles it
+reports, of those it was given since, and of those this plan gives it. A broker above the overload threshold has no
+score; when none has one, every candidate is as good. Equals are drawn from by chance. The bundle itself does not count.
+
+Differs from Pulsar: bundles given to a broker count until it reports them, where Pulsar forgets them at the next
+report of any broker; the choices made earlier in the same plan count; chance comes from the generator passed in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmanager.core.domain.reasons import PlacementReason, Reason, entry
+from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.domain.settings import KEYS, PlannerSettings
+from loadmanager.core.model.load import MSG_RATE_IN, MSG_RATE_OUT, FloatArray
+from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
+from loadmanager.core.strategies.placement.placement_strategy import Placement, Projection, Rows, State, draw
+
+
+class LongTermRateReason(Reason):
+    LEAST_LONG_TERM_MESSAGE_RATE = entry(
+        "least_long_term_message_rate",
+        (
+            "Placed because {broker} has the least long-term message rate, {msg_rate_per_s} messages/s, of {candidates}"
+            " candidates"
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LeastLongTermMessageRate:
+    overloaded_threshold_percentage: float
+    weights: ResourceWeights
+
+    @classmethod
+    def of(cls, settings: PlannerSettings) -> LeastLongTermMessageRate:
+        return cls(settings.broker_overloaded_threshold_percentage, settings.resource_weights)
+
+    def place(
+        self,
+        candidates: Rows,
+        bundle: int | None,  # noqa: ARG002 - only what brokers carry is compared
+        snapshot: Snapshot,
+        projection: Projection,
+        state: State,
+        rng: np.random.Generator,
+    ) -> Placement:
+        if not len(candidates):
+            return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
+        load = projection.load
+        planned = load[:, MSG_RATE_IN] + load[:, MSG_RATE_OUT]
+        scores = (snapshot.derive(self, lambda: self._scores(snapshot)) + planned)[candidates]
+        least = np.fmin.reduce(scores, initial=np.inf)
+        if least == np.inf:
+            key = KEYS["broker_overloaded_threshold_percentage"]
+            why = {"candidates": len(candidates), key: self.overloaded_threshold_percentage}
+            return Placement(draw(candidates, rng), candidates, PlacementReason.ALL_BROKERS_OVERLOADED, why, state)
+        best = candidates[scores == least]
+        why = {"msg_rate_per_s": float(least), "candidates": len(candidates), "equals": len(best)}
+        return Placement(draw(best, rng), best, LongTermRateReason.LEAST_LONG_TERM_MESSAGE_RATE, why, state)
+
+    def _scores(self, snapshot: Snapshot) -> FloatArray:
+        """The scores (M,) before this plan, infinite for the overloaded."""
+        brokers = snapshot.brokers
+        given, long_term = brokers.preallocated, brokers.long_term((MSG_RATE_IN, MSG_RATE_OUT))
+        rate = given[:, MSG_RATE_IN] + given[:, MSG_RATE_OUT] + (long_term[:, 0] + long_term[:, 1])
+        overloaded = usage_per_broker(snapshot, self.weights) > self.overloaded_threshold_percentage / 100
+        return np.where(overloaded, np.inf, rate)

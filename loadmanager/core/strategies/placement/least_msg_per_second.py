@@ -1,0 +1,58 @@
+"""leastMsgPerSecond: fill brokers up to the underloaded threshold, then the one that expects the fewest messages.
+
+Source: Pulsar's SimpleLoadManagerImpl. Messages are those of the quotas, never those that were measured; load counts
+only for whether an idle broker is opened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmanager.core.domain.reasons import Reason, entry
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.load import FloatArray
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.strategies.placement.fill_up import Visited, fill_up
+from loadmanager.core.strategies.placement.placement_strategy import Placement, Projection, Rows, State
+from loadmanager.core.strategies.ranked_brokers import Ranking
+
+
+class ExpectedMessagesReason(Reason):
+    LEAST_EXPECTED_MESSAGES = entry(
+        "least_expected_messages",
+        (
+            "Placed because {broker} expects the fewest messages/s, {msg_rate_per_s}, of {candidates} candidates, of"
+            " which {idle} are idle"
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LeastMsgPerSecond:
+    settings: PlannerSettings
+
+    @classmethod
+    def of(cls, settings: PlannerSettings) -> LeastMsgPerSecond:
+        return cls(settings)
+
+    def place(
+        self,
+        candidates: Rows,
+        bundle: int | None,
+        snapshot: Snapshot,
+        projection: Projection,
+        state: State,
+        rng: np.random.Generator,  # noqa: ARG002 - nothing is left to chance
+    ) -> Placement:
+        reason = ExpectedMessagesReason.LEAST_EXPECTED_MESSAGES
+        return fill_up(candidates, bundle, snapshot, projection, state, self.settings, _find_best, _messages, reason)
+
+
+def _messages(ranking: Ranking) -> FloatArray:
+    return ranking.messages_per_s(ranking.loaded, ranking.given)
+
+
+def _find_best(visited: Visited, positions: Rows) -> int:
+    return int(positions[np.argmin(visited.messages_per_s[positions])])

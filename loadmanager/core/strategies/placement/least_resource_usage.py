@@ -1,0 +1,153 @@
+"""LeastResourceUsageWithWeight: by chance one of the brokers whose resource usage is well below the average.
+
+Source: Pulsar's LeastResourceUsageWithWeight of the modular load manager. A broker's usage is an exponential moving
+average of its weighted maximum, with weight `history` for the past; it starts again at the present usage while the
+broker has no bundles or no messages. The candidates at or below the average of all candidates minus the difference
+threshold are drawn from by chance; all of them when there is none such. The state holds the moving averages:
+`{"usage": {broker: [incarnation, fraction]}}`.
+
+As in Pulsar a choice, not the passing of time, advances the averages of its candidates, so that a burst of lookups
+makes them follow the present usage; and what a choice adds to a broker shows in its usage only, once it is reported.
+
+Differs from Pulsar: a broker that registered again starts with its first usage, as a new one; chance comes from the
+generator passed in; an average that is no number is forgotten at once, where Pulsar keeps it while the broker is busy,
+and with it has no broker count as below the average.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import compress
+
+import numpy as np
+
+from loadmanager.core.domain.plan import Figure
+from loadmanager.core.domain.reasons import PlacementReason, Reason, entry
+from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.domain.settings import KEYS, PlannerSettings
+from loadmanager.core.model.load import MSG_RATE_IN, MSG_RATE_OUT, BoolArray, FloatArray
+from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
+from loadmanager.core.strategies.placement.placement_strategy import Placement, Projection, Rows, State, draw
+
+_NOTHING = (None, np.nan)
+"""What is remembered of a new broker."""
+
+THRESHOLD = KEYS["average_resource_usage_difference_threshold_percentage"]
+
+
+class ResourceUsageReason(Reason):
+    RESOURCE_USAGE_BELOW_AVERAGE = entry(
+        "resource_usage_below_average",
+        (
+            "Placed because {broker} at usage {usage_percent} % is one of {equals} at or below average"
+            " {average_percent} % minus {=average_resource_usage_difference_threshold_percentage} %"
+            " of {candidates} candidates"
+        ),
+    )
+    RESOURCE_USAGE_NEAR_AVERAGE = entry(
+        "resource_usage_near_average",
+        (
+            "Placed on {broker} by chance because none of {candidates} candidates is at or below average"
+            " {average_percent} % minus {=average_resource_usage_difference_threshold_percentage} %"
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LeastResourceUsageWithWeight:
+    difference_threshold_percentage: float
+    history: float
+    weights: ResourceWeights
+
+    @classmethod
+    def of(cls, settings: PlannerSettings) -> LeastResourceUsageWithWeight:
+        return cls(
+            settings.average_resource_usage_difference_threshold_percentage,
+            settings.history_resource_percentage,
+            settings.resource_weights,
+        )
+
+    def place(
+        self,
+        candidates: Rows,
+        bundle: int | None,  # noqa: ARG002 - only the brokers' usage is compared
+        snapshot: Snapshot,
+        projection: Projection,  # noqa: ARG002 - what a bundle adds to a broker's usage is not known
+        state: State,
+        rng: np.random.Generator,
+    ) -> Placement:
+        remembered = _remembered(snapshot, state)
+        if not len(candidates):
+            following = _to_remember(snapshot, remembered) if "usage" in state else state
+            return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, following)
+        averages = self._advance(candidates, snapshot, remembered)
+        following = _to_remember(snapshot, averages)
+        return choose(
+            candidates, averages[candidates], candidates, self.difference_threshold_percentage, following, rng
+        )
+
+    def _advance(self, candidates: Rows, snapshot: Snapshot, remembered: FloatArray) -> FloatArray:
+        """The moving averages (M,) after the candidates' usage was looked at once more."""
+        usage = usage_per_broker(snapshot, self.weights)[candidates]
+        with np.errstate(invalid="ignore"):
+            averaged = remembered[candidates] * self.history + (1 - self.history) * usage
+        starts = np.isnan(remembered[candidates]) | _idle(snapshot)[candidates]
+        averages = remembered.copy()
+        averages[candidates] = np.where(starts, usage, averaged)
+        return averages
+
+
+def choose(
+    known: Rows,
+    usage: FloatArray,
+    candidates: Rows,
+    threshold_percentage: float,
+    state: State,
+    rng: np.random.Generator,
+) -> Placement:
+    """One of the `known` candidates whose usage (k,; fractions) is well below their mean, else any candidate.
+
+    The usage is summed from first to last, not pairwise, so that the mean is the same everywhere.
+    """
+    mean = float(np.cumsum(usage)[-1]) / len(usage) if len(usage) else float("nan")
+    with np.errstate(invalid="ignore"):
+        best = known[usage + threshold_percentage / 100 <= mean]
+    why: dict[str, Figure] = {
+        "average_percent": mean * 100,
+        THRESHOLD: threshold_percentage,
+        "candidates": len(candidates),
+        "equals": len(best) or len(candidates),
+    }
+    if not len(best):
+        return Placement(draw(candidates, rng), candidates, ResourceUsageReason.RESOURCE_USAGE_NEAR_AVERAGE, why, state)
+    broker = draw(best, rng)
+    why["usage_percent"] = float(usage[known == broker][0]) * 100
+    return Placement(broker, best, ResourceUsageReason.RESOURCE_USAGE_BELOW_AVERAGE, why, state)
+
+
+def _idle(snapshot: Snapshot) -> BoolArray:
+    """The brokers whose usage says nothing of bundles: without any, or without messages."""
+    load = snapshot.brokers.load
+    silent = (load[:, MSG_RATE_IN] == 0) & (load[:, MSG_RATE_OUT] == 0)
+    return np.asarray((snapshot.brokers.bundle_count == 0) | silent)
+
+
+def _incarnations(snapshot: Snapshot) -> list[int]:
+    return snapshot.derive("incarnations", lambda: [each.incarnation for each in snapshot.brokers.registrations])
+
+
+def _remembered(snapshot: Snapshot, state: State) -> FloatArray:
+    """Each broker's moving average (M,), not a number for one that is new or has registered again."""
+    remembered = state.get("usage", {})
+    pairs = [remembered.get(broker, _NOTHING) for broker in snapshot.brokers.ids]
+    averages = np.array([average for _, average in pairs], dtype=np.float64)
+    changed = [pair[0] != incarnation for pair, incarnation in zip(pairs, _incarnations(snapshot), strict=True)]
+    averages[np.array(changed, dtype=bool)] = np.nan
+    return averages
+
+
+def _to_remember(snapshot: Snapshot, averages: FloatArray) -> State:
+    """The moving averages of the brokers that have one: those that were candidates since they registered."""
+    pairs = map(list, zip(_incarnations(snapshot), averages.tolist(), strict=True))
+    known = np.isfinite(averages).tolist()
+    return {"usage": dict(compress(zip(snapshot.brokers.ids, pairs, strict=True), known))}

@@ -1,0 +1,48 @@
+"""LeastResourceUsageWithWeightExtensible: by chance one of the brokers whose averaged load is well below the average.
+
+Source: Pulsar's LeastResourceUsageWithWeight of the extensible load manager. A broker's load is the moving average that
+it publishes itself. The candidates at or below the mean of those that have published one, minus the difference
+threshold, are drawn from by chance; when there is none such, all candidates, those without a load too. It remembers
+nothing.
+
+Differs from Pulsar: chance comes from the generator passed in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmanager.core.domain.reasons import PlacementReason
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.extensible_load import ReportRules
+from loadmanager.core.model.snapshot import Snapshot, broker_load_of
+from loadmanager.core.strategies.placement.least_resource_usage import choose
+from loadmanager.core.strategies.placement.placement_strategy import Placement, Projection, Rows, State
+
+
+@dataclass(frozen=True, slots=True)
+class LeastResourceUsageWithWeightExtensible:
+    difference_threshold_percentage: float
+    rules: ReportRules
+
+    @classmethod
+    def of(cls, settings: PlannerSettings) -> LeastResourceUsageWithWeightExtensible:
+        return cls(settings.average_resource_usage_difference_threshold_percentage, ReportRules.of(settings))
+
+    def place(
+        self,
+        candidates: Rows,
+        bundle: int | None,  # noqa: ARG002 - only the brokers' usage is compared
+        snapshot: Snapshot,
+        projection: Projection,  # noqa: ARG002 - what a bundle adds to a broker's usage is not known
+        state: State,
+        rng: np.random.Generator,
+    ) -> Placement:
+        if not len(candidates):
+            return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
+        load = broker_load_of(snapshot, self.rules)
+        known = candidates[load.known[candidates]]
+        usage = load.weighted_max_ema[known]
+        return choose(known, usage, candidates, self.difference_threshold_percentage, state, rng)

@@ -1,0 +1,67 @@
+"""Level as placement: the broker whose most used resource is least used with the bundle. Chance decides among equals.
+
+What a bundle needs and what brokers use is what the shedding side goes by (`core/strategies/level/level_load.py`); a
+bundle without any history needs what is expected of it. What is on its way counts, and so does what was decided before
+in the same plan. There is no even distribution of namespaces beside it: it would hide the least used broker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmanager.core.domain.reasons import PlacementReason, Reason, entry
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.load import FloatArray
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.strategies.level.level_load import Loads
+from loadmanager.core.strategies.placement.placement_strategy import Placement, Projection, Rows, State, draw
+
+
+class LevelPlacementReason(Reason):
+    LEAST_USED_WITH_IT = entry(
+        "least_used_with_it",
+        "Placed because {broker} would be used least with it, {usage_percent} %, of {candidates} candidates",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LevelPlacement:
+    settings: PlannerSettings
+
+    @classmethod
+    def of(cls, settings: PlannerSettings) -> LevelPlacement:
+        return cls(settings)
+
+    def place(
+        self,
+        candidates: Rows,
+        bundle: int | None,
+        snapshot: Snapshot,
+        projection: Projection,
+        state: State,
+        rng: np.random.Generator,
+    ) -> Placement:
+        if not len(candidates):
+            return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
+        with np.errstate(all="ignore"):
+            loads = Loads.of(snapshot, self.settings)
+            usage = _usage_with(loads, candidates, bundle, snapshot, projection)
+        best = candidates[usage == usage.min()]
+        why = {"usage_percent": 100 * float(usage.min()), "candidates": len(candidates), "equals": len(best)}
+        return Placement(draw(best, rng), best, LevelPlacementReason.LEAST_USED_WITH_IT, why, state)
+
+
+def _usage_with(
+    loads: Loads, candidates: Rows, bundle: int | None, snapshot: Snapshot, projection: Projection
+) -> FloatArray:
+    """The usage (k,) of each candidate with the bundle, as a fraction."""
+
+    def need_of(row: int | None) -> FloatArray:
+        return loads.need_of(snapshot.learned.load_of("")) if row is None else np.asarray(loads.need[row])
+
+    added, removed = projection.tally("level", need_of)
+    more = need_of(bundle) + (added - removed)[candidates]
+    usage = loads.usage[candidates] + more * loads.per_need[candidates]
+    return np.asarray(usage.max(axis=1, initial=0.0))

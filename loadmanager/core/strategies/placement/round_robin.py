@@ -1,0 +1,57 @@
+"""RoundRobinBrokerSelector: one broker after the other, whatever they carry.
+
+Source: Pulsar's RoundRobinBrokerSelector. The order is the one in which the candidates first came; it is kept while
+there are as many candidates as before and the one whose turn it is is among them. The state holds whose turn it is, a
+number that starts again at 0 after 2,147,483,647, and the order: `{"turn": 7, "order": [broker, ...]}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.reasons import PlacementReason
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.strategies.placement.placement_strategy import Placement, Projection, Rows, State
+
+_LAST_TURN = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRobinBrokerSelector:
+    @classmethod
+    def of(cls, settings: PlannerSettings) -> RoundRobinBrokerSelector:  # noqa: ARG003 - there is nothing to set
+        return cls()
+
+    def place(
+        self,
+        candidates: Rows,
+        bundle: int | None,  # noqa: ARG002 - the bundle does not matter
+        snapshot: Snapshot,
+        projection: Projection,  # noqa: ARG002 - load does not matter
+        state: State,
+        rng: np.random.Generator,  # noqa: ARG002 - nothing is left to chance
+    ) -> Placement:
+        if not len(candidates):
+            return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
+        turn, order = state.get("turn", 0), state.get("order", ())
+        position = turn % len(candidates)
+        broker = _find_candidate(order, position, candidates, snapshot)
+        if broker is None:
+            order = [snapshot.brokers.ids[row] for row in candidates.tolist()]
+            broker = int(candidates[position])
+        following = {"turn": 0 if turn == _LAST_TURN else turn + 1, "order": order}
+        why = {"candidates": len(candidates), "turn": turn}
+        return Placement(broker, np.array([broker]), PlacementReason.ROUND_ROBIN, why, following)
+
+
+def _find_candidate(order: Sequence[str], position: int, candidates: Rows, snapshot: Snapshot) -> int | None:
+    """The row of the broker at this position of the order, None when the order no longer fits the candidates."""
+    if len(order) != len(candidates):
+        return None
+    row = snapshot.brokers.find_row(BrokerId(order[position]))
+    return row if row is not None and np.any(candidates == row) else None

@@ -1,0 +1,71 @@
+"""weightedRandomSelection: by chance, a broker with more room more often.
+
+Source: Pulsar's SimpleLoadManagerImpl. A broker's weight is the number of default bundles that it could carry when
+empty, times the square of its free share, cut to a whole number. One of weight 0 gets nothing while another has more;
+when all are 0, all have the same chance. The state holds what `core/strategies/ranked_brokers.py` remembers: `{"model":
+...}`.
+
+As in Pulsar: weights are those of the snapshot; what this plan has placed already does not change them.
+
+Differs from Pulsar: weights beyond 2^31 - 1 count as that, where Pulsar lets them wrap around and may find nobody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmanager.core.domain.reasons import PlacementReason, Reason, entry
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.load import IntArray
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.strategies.placement.placement_strategy import Placement, Projection, Rows, State, draw
+from loadmanager.core.strategies.ranked_brokers import Ranking, ranking_of, whole
+
+_MOST = 2**31 - 1
+
+
+class WeightReason(Reason):
+    DRAWN_BY_WEIGHT = entry(
+        "drawn_by_weight", "Placed on {broker} by chance, with weight {weight} of {weights} of {candidates} candidates"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedRandomSelection:
+    settings: PlannerSettings
+
+    @classmethod
+    def of(cls, settings: PlannerSettings) -> WeightedRandomSelection:
+        return cls(settings)
+
+    def place(
+        self,
+        candidates: Rows,
+        bundle: int | None,  # noqa: ARG002 - the bundle does not matter
+        snapshot: Snapshot,
+        projection: Projection,  # noqa: ARG002 - weights are those of the snapshot
+        state: State,
+        rng: np.random.Generator,
+    ) -> Placement:
+        if not len(candidates):
+            return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
+        ranking = ranking_of(snapshot, state, self.settings)
+        weights = snapshot.derive(("weights", id(ranking.model)), lambda: weights_of(ranking))
+        visited = candidates[np.lexsort((candidates, weights[candidates]))]
+        summed = np.cumsum(weights[visited])
+        total = int(summed[-1])
+        following = {"model": ranking.model}
+        if not total:
+            why = {"candidates": len(candidates), "weight": 0, "weights": 0}
+            return Placement(draw(candidates, rng), candidates, WeightReason.DRAWN_BY_WEIGHT, why, following)
+        broker = int(visited[np.searchsorted(summed, rng.integers(total), side="right")])
+        why = {"candidates": len(candidates), "weight": int(weights[broker]), "weights": total}
+        return Placement(broker, candidates[weights[candidates] > 0], WeightReason.DRAWN_BY_WEIGHT, why, following)
+
+
+def weights_of(ranking: Ranking) -> IntArray:
+    """How much chance each broker has: (M,)."""
+    free = (100 - ranking.percent(ranking.loaded, ranking.given).max(axis=1)) / 100
+    return np.minimum(whole(ranking.capacity * free * free), _MOST).astype(np.int64)

@@ -1,0 +1,284 @@
+"""AvgShedder: pair the most used broker with the least used one, the next with the next, and even out each pair.
+
+Source: Pulsar's AvgShedder (PIP-364), with destinations kept by bundle name. A broker's score is its usage in points.
+A pair whose scores are `low.points` or more apart counts a low hit for both, and a high hit too from `high.points` on;
+hits count while they are consecutive. Once one of the two has enough of either, both counts start again, and the more
+used one sheds to the other: `max_unload` of the difference of their message rates if that exceeds a minimum, else of
+their throughputs. The largest bundles leave first, each if it still fits into the need. The destination is fixed with
+the decision; placement, which has to be AvgShedder too, follows it (see `core/strategies/placement/avg_placement.py`).
+
+The state is `{"hits": {broker: [incarnation, low, high]}, "planned": {bundle: destination}, "placed": ...}`, shared
+with placement. A round forgets all earlier destinations.
+
+As in Pulsar: hits belong to a broker and not to its pair, and start again also when nothing could be moved; a broker's
+only bundle moves if it fits; a need has to exceed its minimum; the broker in the middle of an odd number is its own
+partner.
+
+Differs from Pulsar: a broker that registered again starts without hits; brokers of equal score and bundles of equal
+load are ordered by name; a broker is left alone, and its hits are kept, while a bundle is leaving it or has left it
+since its report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmanager.core.domain.plan import Figure, Verdict
+from loadmanager.core.domain.reasons import Reason, SheddingReason, entry
+from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.domain.settings import KEYS, PlannerSettings
+from loadmanager.core.model.load import MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THROUGHPUT_OUT, FloatArray
+from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
+from loadmanager.core.strategies.shedding.shedding_strategy import (
+    MIB,
+    Pick,
+    Shed,
+    State,
+    largest_first,
+    least_points,
+    recently_unloaded_of,
+)
+
+_RATE = (MSG_RATE_IN, MSG_RATE_OUT)
+_THROUGHPUT = (THROUGHPUT_IN, THROUGHPUT_OUT)
+
+
+class AvgSheddingReason(Reason):
+    BROKER_ABOVE_PARTNER = entry(
+        "broker_above_partner",
+        (
+            "Shed {bundles_taken} of {bundles} bundles to {partner} because usage {usage_percent} % has been above its"
+            " {partner_usage_percent} % for {low_hits} rounds ({=avg_shedder_hit_count_low_threshold}), and far"
+            " above it for {high_hits} ({=avg_shedder_hit_count_high_threshold}): need {need_msg_rate_per_s}"
+            " messages/s"
+        ),
+        (
+            "Shed {bundles_taken} of {bundles} bundles to {partner} because usage {usage_percent} % has been above its"
+            " {partner_usage_percent} % for {low_hits} rounds ({=avg_shedder_hit_count_low_threshold}), and far"
+            " above it for {high_hits} ({=avg_shedder_hit_count_high_threshold}): need {need_mib_per_s} MiB/s"
+        ),
+    )
+    CLOSE_TO_PARTNER = entry(
+        "close_to_partner",
+        (
+            "No move because usage {usage_percent} % is {apart_points} points above that of {partner}, less than"
+            " {=avg_shedder_low_threshold}"
+        ),
+        "No move because usage {usage_percent} % is in the middle, with no other broker to pair with",
+    )
+    TOO_FEW_HITS = entry(
+        "too_few_hits",
+        (
+            "No move because usage {usage_percent} % is {apart_points} points above that of {partner}, but only for"
+            " {low_hits} rounds ({=avg_shedder_hit_count_low_threshold}), and far above it for {high_hits}"
+            " ({=avg_shedder_hit_count_high_threshold})"
+        ),
+    )
+    LESS_USED_PARTNER = entry(
+        "less_used_partner", "No move because its partner {partner} is more used, {partner_usage_percent} %"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """How many points apart a pair has to be, and for how many rounds in a row."""
+
+    points: float
+    hits: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """The rows of a less and of a more used broker, their scores, and how far these are apart."""
+
+    low: int
+    high: int
+    low_score: float
+    high_score: float
+
+    @property
+    def apart(self) -> float:
+        return self.high_score - self.low_score
+
+    def why(self, snapshot: Snapshot) -> dict[str, Figure]:
+        if self.low == self.high:
+            return {"usage_percent": self.high_score}
+        return {
+            "usage_percent": self.high_score,
+            "partner": snapshot.brokers.ids[self.low],
+            "partner_usage_percent": self.low_score,
+            "apart_points": self.apart,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Hits:
+    """Consecutive hits by broker row."""
+
+    low: list[int]
+    high: list[int]
+
+    @classmethod
+    def remembered(cls, snapshot: Snapshot, state: State) -> _Hits:
+        """Those of the registrations that are still there."""
+        counted = state.get("hits", {})
+        hits = cls([], [])
+        for registration in snapshot.brokers.registrations:
+            incarnation, low, high = counted.get(registration.broker, (None, 0, 0))
+            same = incarnation == registration.incarnation
+            hits.low.append(low if same else 0)
+            hits.high.append(high if same else 0)
+        return hits
+
+    def to_remember(self, snapshot: Snapshot) -> dict[str, list[int]]:
+        counted = zip(snapshot.brokers.registrations, self.low, self.high, strict=True)
+        return {each.broker: [each.incarnation, low, high] for each, low, high in counted if low or high}
+
+
+@dataclass(frozen=True, slots=True)
+class AvgShedder:
+    low: Trigger
+    high: Trigger
+    min_messages_per_s: int
+    min_bytes_per_s: int
+    max_unload: float
+    weights: ResourceWeights
+
+    @classmethod
+    def of(cls, settings: PlannerSettings) -> AvgShedder:
+        return cls(
+            Trigger(settings.avg_shedder_low_threshold, settings.avg_shedder_hit_count_low_threshold),
+            Trigger(settings.avg_shedder_high_threshold, settings.avg_shedder_hit_count_high_threshold),
+            settings.min_unload_message,
+            settings.min_unload_message_throughput,
+            settings.max_unload_percentage,
+            settings.resource_weights,
+        )
+
+    def find_bundles_for_unloading(self, snapshot: Snapshot, state: State) -> Shed:
+        hits = _Hits.remembered(snapshot, state)
+        ids, names = snapshot.brokers.ids, snapshot.bundles.names
+        picks: list[Pick] = []
+        verdicts: dict[int, Verdict] = {}
+        planned: dict[str, str] = {}
+        for pair in _pair_up(usage_per_broker(snapshot, self.weights) * 100):
+            self._count(pair, hits)
+            bundles, verdict = self._judge(snapshot, pair, hits)
+            if bundles:
+                picks.append(Pick(pair.high, bundles, AvgSheddingReason.BROKER_ABOVE_PARTNER, pair.low))
+                planned |= {names[row]: ids[pair.low] for row in bundles}
+            receiver: dict[str, Figure] = {"partner": ids[pair.high], "partner_usage_percent": pair.high_score}
+            verdicts[pair.low] = Verdict(ids[pair.low], AvgSheddingReason.LESS_USED_PARTNER, acted=False, why=receiver)
+            verdicts[pair.high] = verdict
+        remembered = {"hits": hits.to_remember(snapshot), "planned": planned}
+        return Shed(tuple(picks), tuple(verdicts[broker] for broker in sorted(verdicts)), remembered)
+
+    def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
+        scores = usage_per_broker(snapshot, self.weights) * 100
+
+        def is_reached(points: float) -> bool:
+            raised = scores.copy()
+            raised[broker] += points
+            return any(pair.high == broker and pair.apart >= self.low.points for pair in _pair_up(raised))
+
+        if not is_reached(0.0):
+            margin = least_points(is_reached)
+            return {**margin, "rounds": self.low.hits} if margin else {}
+        hits = _Hits.remembered(snapshot, state)
+        pair = next(each for each in _pair_up(scores) if each.high == broker)
+        rounds = self.low.hits - max(hits.low[pair.low], hits.low[pair.high])
+        if pair.apart >= self.high.points:
+            rounds = min(rounds, self.high.hits - max(hits.high[pair.low], hits.high[pair.high]))
+        return {"rounds": max(rounds, 1)}
+
+    def _count(self, pair: _Pair, hits: _Hits) -> None:
+        """One more round in which the pair is this far apart."""
+        for broker in (pair.low, pair.high):
+            if pair.apart < self.low.points:
+                hits.low[broker] = hits.high[broker] = 0
+                continue
+            hits.low[broker] += 1
+            hits.high[broker] = 0 if pair.apart < self.high.points else hits.high[broker] + 1
+
+    def _judge(self, snapshot: Snapshot, pair: _Pair, hits: _Hits) -> tuple[tuple[int, ...], Verdict]:
+        """The bundle rows that leave the more used of the pair, if any, and why."""
+        why = pair.why(snapshot)
+        low_hits = max(hits.low[pair.low], hits.low[pair.high])
+        high_hits = max(hits.high[pair.low], hits.high[pair.high])
+        bundles: tuple[int, ...] = ()
+        reason: Reason
+        if pair.apart < self.low.points:
+            reason = AvgSheddingReason.CLOSE_TO_PARTNER
+            why[KEYS["avg_shedder_low_threshold"]] = self.low.points
+        else:
+            why |= {"low_hits": low_hits, KEYS["avg_shedder_hit_count_low_threshold"]: self.low.hits}
+            why |= {"high_hits": high_hits, KEYS["avg_shedder_hit_count_high_threshold"]: self.high.hits}
+            if low_hits < self.low.hits and high_hits < self.high.hits:
+                reason = AvgSheddingReason.TOO_FEW_HITS
+            elif not snapshot.brokers.settled[pair.high]:
+                reason = SheddingReason.AWAITING_REPORT
+            else:
+                for broker in (pair.low, pair.high):
+                    hits.low[broker] = hits.high[broker] = 0
+                bundles, reason = self._even_out(snapshot, pair, why)
+        return bundles, Verdict(snapshot.brokers.ids[pair.high], reason, bool(bundles), why)
+
+    def _even_out(self, snapshot: Snapshot, pair: _Pair, why: dict[str, Figure]) -> tuple[tuple[int, ...], Reason]:
+        """What leaves the more used of a pair, and the reason; the numbers behind it are added to `why`."""
+        need_rate = self._need(snapshot, pair, _RATE)
+        need_throughput = self._need(snapshot, pair, _THROUGHPUT)
+        by_rate: dict[str, Figure] = {
+            "need_msg_rate_per_s": need_rate,
+            KEYS["min_unload_message"]: self.min_messages_per_s,
+        }
+        by_throughput: dict[str, Figure] = {
+            "need_mib_per_s": need_throughput / MIB,
+            KEYS["min_unload_message_throughput"]: self.min_bytes_per_s,
+        }
+        if need_rate > self.min_messages_per_s:
+            columns, need = _RATE, need_rate
+            why |= by_rate
+        elif need_throughput > self.min_bytes_per_s:
+            columns, need = _THROUGHPUT, need_throughput
+            why |= by_throughput
+        else:
+            why |= by_rate | by_throughput
+            return (), SheddingReason.NEED_BELOW_MINIMUM
+        rows, carried = largest_first(snapshot, pair.high, columns)
+        bundles = _take(rows, carried, need)
+        why |= {"bundles": int(snapshot.brokers.bundle_count[pair.high]), "eligible": len(rows)}
+        why |= {"bundles_taken": len(bundles)}
+        if bundles:
+            return bundles, AvgSheddingReason.BROKER_ABOVE_PARTNER
+        if rows:
+            return (), SheddingReason.NO_BUNDLE_FITS
+        why["recently_unloaded"] = recently_unloaded_of(snapshot, pair.high)
+        return (), SheddingReason.NO_ELIGIBLE_BUNDLE if why["bundles"] else SheddingReason.NO_BUNDLES
+
+    def _need(self, snapshot: Snapshot, pair: _Pair, columns: tuple[int, int]) -> float:
+        low, high = snapshot.brokers.load[pair.low].tolist(), snapshot.brokers.load[pair.high].tolist()
+        first, second = columns
+        return float((high[first] + high[second] - (low[first] + low[second])) * self.max_unload)
+
+
+def _pair_up(scores: FloatArray) -> Iterator[_Pair]:
+    """The least with the most used broker, and so on inwards; equals by name."""
+    order = np.argsort(scores, kind="stable").tolist()
+    ordered = scores[order].tolist()
+    for i in range((len(order) + 1) // 2):
+        yield _Pair(order[i], order[-1 - i], ordered[i], ordered[-1 - i])
+
+
+def _take(rows: list[int], carried: list[float], need: float) -> tuple[int, ...]:
+    """The bundles that carry something and fit into the need, which each of them makes smaller."""
+    taken = []
+    for row, load in zip(rows, carried, strict=True):
+        if not (load > 0 and need > 0):
+            break
+        if load <= need:
+            taken.append(row)
+            need -= load
+    return tuple(taken)

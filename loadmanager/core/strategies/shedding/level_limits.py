@@ -1,0 +1,101 @@
+"""What filters and policies say of the moves that Level's search considers, before any is made and after some."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadmanager.core.constraints.filters import (
+    Answers,
+    PlacementQuestion,
+    everyone,
+    find_anti_affinity_refusal,
+    keep_isolated,
+    rules_of,
+    topics_left,
+)
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.load import BoolArray, IntArray
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.strategies.level.search_task import Move
+from loadmanager.core.strategies.placement.placement_strategy import Projection
+
+
+class Limits:
+    """Who may own a bundle goes by the isolation policy and the anti-affinity group of its namespace: bundles of one
+    class, `classes` (N,), have the same `owners` (K, M). Those of a group are `limited` (N,): each move changes what
+    the next one may be. So it is for all where brokers run out of topics, of which each may get `topics_left` (M,)
+    after the moves that were `made`.
+    """
+
+    def __init__(self, snapshot: Snapshot, settings: PlannerSettings) -> None:
+        bundles = snapshot.bundles
+        self._snapshot = snapshot
+        self._excluded = settings.shedding_excluded_namespaces
+        self._rules = rules_of(settings, "Level")
+        self._projection = Projection(snapshot)
+        self._answers = Answers(self._rules, snapshot, self._projection, settings)
+        self._untold: list[Move] = []
+        of_namespace, self._questions = self._kinds()
+        owners = [self._answers.allowed(question)[0] for question in self._questions]
+        self.owners = np.array(owners, dtype=bool).reshape(len(owners), len(snapshot.brokers))
+        groups = snapshot.policies.anti_affinity_groups
+        self.classes = of_namespace[bundles.namespace]
+        self.limited = np.array([name in groups for name in bundles.namespaces], dtype=bool)[bundles.namespace]
+        self.topics: IntArray = bundles.topics.astype(np.int64)
+        self.topics_left = topics_left(self._rules, snapshot, settings)
+
+    def may_be_shed(self) -> BoolArray:
+        """(N,): the bundles whose namespace is not excluded."""
+        bundles = self._snapshot.bundles
+        excluded = [name in self._excluded for name in bundles.namespaces]
+        return ~np.array(excluded, dtype=bool)[bundles.namespace]
+
+    def misplaced(self) -> BoolArray:
+        """(N,): the bundles on brokers that no isolation policy allows them."""
+        assigned = self._snapshot.bundles.assigned
+        if not self._snapshot.policies.isolation or not len(assigned):
+            return np.zeros(len(assigned), dtype=bool)
+        allowed = np.stack([keep_isolated(everyone(question), question) for question in self._questions])
+        return np.asarray((assigned >= 0) & ~allowed[self.classes, assigned])
+
+    def may_move(self, moves: tuple[Move, ...]) -> bool:
+        """Whether each of the moves may be made, after those that were."""
+        return all(self._may_move(move) for move in moves)
+
+    def made(self, move: Move) -> None:
+        self._untold.append(move)
+        self.topics_left[move.destination] -= self.topics[move.bundle]
+
+    def _may_move(self, move: Move) -> bool:
+        if not self.limited[move.bundle] and self.topics_left[move.destination] >= self.topics[move.bundle]:
+            return bool(self.owners[self.classes[move.bundle], move.destination])
+        self._tell()
+        question = self._answers.question(self._namespace_of(move), move.source)
+        if find_anti_affinity_refusal(self._rules, question) is not None:
+            return False
+        return bool(self._answers.allowed(question)[0][move.destination])
+
+    def _tell(self) -> None:
+        """Have the projection know what was made: it is asked only now."""
+        for move in self._untold:
+            self._projection.move(self._namespace_of(move), move.bundle, move.source, move.destination)
+        self._untold.clear()
+
+    def _namespace_of(self, move: Move) -> str:
+        bundles = self._snapshot.bundles
+        return bundles.namespaces[int(bundles.namespace[move.bundle])]
+
+    def _kinds(self) -> tuple[IntArray, list[PlacementQuestion]]:
+        """The class of each namespace, and the question after the bundles of each class."""
+        policies = self._snapshot.policies
+        known: dict[tuple[str | None, str | None], int] = {}
+        questions: list[PlacementQuestion] = []
+        classes = []
+        for namespace in self._snapshot.bundles.namespaces:
+            policy = policies.find_policy(namespace)
+            kind = policy.name if policy else None, policies.find_group(namespace)
+            if kind not in known:
+                known[kind] = len(questions)
+                questions.append(self._answers.question(namespace, None))
+            classes.append(known[kind])
+        return np.array(classes, dtype=np.int64), questions

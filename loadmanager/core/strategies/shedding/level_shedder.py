@@ -1,0 +1,387 @@
+"""Level: bring brokers that are hot down to the level at which all load could stand, with as few moves as that takes.
+
+Not one of Pulsar's. What a bundle needs of each resource is its present load at prices that are fitted over all
+brokers; usage is what brokers' bundles need by what they have, of what is assigned, so that what is on its way counts
+at its destination (`core/strategies/level/level_load.py`). A broker is hot whose most used resource is further above
+the level than the evenness and its noise (`core/strategies/level/load_noise.py`); when it is relieved, and when a cold
+one is filled, `core/strategies/level/hysteresis.py` says. Then whatever is above the target, nearer to the level,
+gives. Moves are searched for that lower a convex score of all resources together, at the least load moved
+(`core/strategies/level/move_search.py`). Destinations are fixed with the decision, and put through the filters by the
+planner. Placement has to be Level too (`core/strategies/placement/level_placement.py`).
+
+Bundles whose owner an isolation policy does not allow go first (`core/strategies/level/forced_moves.py`). The state is
+that of `core/strategies/level/hysteresis.py`. A broker is left alone while a bundle is leaving it or has left it since
+its report.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from loadmanager.core.domain.names import BrokerId, namespace_of
+from loadmanager.core.domain.plan import Figure, Verdict
+from loadmanager.core.domain.reasons import Reason, entry
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.load import BoolArray, FloatArray
+from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
+from loadmanager.core.planning.plan_effect import carried_load, is_idle, total_load
+from loadmanager.core.strategies.level.forced_moves import find_forced
+from loadmanager.core.strategies.level.hysteresis import COLD, Bands, Look, Memory, Seen, noise_of
+from loadmanager.core.strategies.level.level_load import Loads, heat_of, level_of
+from loadmanager.core.strategies.level.load_noise import find_deviation, noise_of_bundles
+from loadmanager.core.strategies.level.move_prices import move_costs
+from loadmanager.core.strategies.level.move_search import find_moves
+from loadmanager.core.strategies.level.search_task import Found, Move, Task
+from loadmanager.core.strategies.shedding.level_limits import Limits
+from loadmanager.core.strategies.shedding.shedding_strategy import (
+    Pick,
+    Shed,
+    State,
+    eligible,
+    find_refusal,
+    least_points,
+)
+
+NAME = "Level"
+_LEAST_EXPLAINED = 0.75
+"""The bundles that a broker has explain this part of its usage; an idle broker uses the rest."""
+
+_IS_HOT = "usage {usage_percent} % ({resource}) is {over_percent} % above level {level_percent} %"
+
+
+class LevelReason(Reason):
+    ABOVE_LEVEL = entry(
+        "above_level",
+        f"Shed {{bundles_taken}} of {{bundles}} bundles because {_IS_HOT}: {{over_after_percent}} % after it",
+    )
+    FILLS_COLD_BROKER = entry(
+        "fills_cold_broker",
+        (
+            "Shed {bundles_taken} of {bundles} bundles because {cold} brokers are far below level {level_percent} %"
+            " and this one, {usage_percent} % ({resource}), is above it"
+        ),
+    )
+    MISPLACED = entry(
+        "misplaced",
+        "Shed {bundles_taken} of {bundles} bundles because isolation policies do not allow them here",
+    )
+    NEAR_LEVEL = entry(
+        "near_level",
+        (f"No move because {_IS_HOT}, not more than {{=level_evenness_percentage}} % or its noise {{noise_percent}} %"),
+    )
+    BELOW_LEVEL = entry(
+        "below_level", "No move because usage {usage_percent} % ({resource}) is not above level {level_percent} %"
+    )
+    COLD_TOO_SHORTLY = entry(
+        "cold_too_shortly",
+        (
+            "Given nothing because usage {usage_percent} % ({resource}) has been far below level {level_percent} % for"
+            " {seconds} s, less than {=level_calm_minutes} minutes"
+        ),
+        remedy="wait, or lower {#level_calm_minutes}",
+    )
+    RESTS_AFTER_RESTART = entry(
+        "rests_after_restart",
+        (
+            "Given nothing for {seconds_left} s more because it has registered anew, {comebacks} times within an hour:"
+            " usage {usage_percent} % ({resource}), level {level_percent} %"
+        ),
+        remedy="wait, or lower {#level_calm_minutes}",
+    )
+    HOT_TOO_SHORTLY = entry(
+        "hot_too_shortly",
+        (
+            f"No move because {_IS_HOT}, for {{seconds}} s: with its noise {{noise_percent}} % it is relieved in"
+            " {seconds_left} s if that goes on ({=level_calm_minutes})"
+        ),
+        remedy="wait, or lower {#level_calm_minutes}",
+    )
+    NO_LEVELLING_MOVE = entry(
+        "no_levelling_move",
+        (
+            "No move because none of its {bundles} bundles may go where it makes load lie more evenly, {resting} of"
+            f" which rest where they were put, the first for {{seconds_left}} s ({{=level_rest_minutes}}): {_IS_HOT}"
+        ),
+        (
+            "No move because none of its {bundles} bundles may go where it makes load lie more evenly, {resting} of"
+            f" which rest where they were put: {_IS_HOT}"
+        ),
+        remedy="split its bundles, or wait for the end of rests and grace periods",
+    )
+    BUDGET_SPENT = entry(
+        "budget_spent",
+        (
+            "No move because only {budget_percent} % of all load may move in the next {seconds_left} s"
+            f" ({{key}} {{percent}} %): {_IS_HOT}"
+        ),
+        f"No move because a round may move {{budget_percent}} % of all load ({{key}}): {_IS_HOT}",
+        remedy="wait for the next rounds, or raise {key}",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    settings: PlannerSettings
+    bands: Bands
+
+    @classmethod
+    def of(cls, settings: PlannerSettings) -> Level:
+        return cls(settings, Bands.of(settings))
+
+    def find_bundles_for_unloading(self, snapshot: Snapshot, state: State) -> Shed:
+        if not len(snapshot.brokers):
+            return Shed((), (), state)
+        with np.errstate(all="ignore"):
+            return _Round(self.settings, self.bands, snapshot, state).run()
+
+    def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
+        """Points of its most used resource, until it is hot."""
+        loads = Loads.of(snapshot, self.settings)
+        hottest = int(np.argmax(loads.usage[broker]))
+        trigger = float(self.bands.trigger(_noise(snapshot, loads, state))[broker])
+
+        def is_reached(points: float) -> bool:
+            if not loads.per_need[broker].any():
+                return False
+            usage = loads.usage.copy()
+            usage[broker, hottest] += points / 100
+            needs = np.divide(usage, loads.per_need, out=np.zeros_like(usage), where=loads.per_need > 0)
+            heat = heat_of(usage, level_of(needs.sum(axis=0), loads.per_need, loads.least))
+            return bool(heat[broker] > trigger)
+
+        return least_points(is_reached)
+
+
+def _noise(snapshot: Snapshot, loads: Loads, state: State) -> FloatArray:
+    """The noise (M,) of each broker."""
+    return np.maximum(noise_of(state, snapshot.brokers.ids), noise_of_bundles(snapshot, loads))
+
+
+def _explained(used: FloatArray, loads: Loads) -> FloatArray:
+    """The usages (M,) that brokers report, 0 of one whose bundles explain less than `_LEAST_EXPLAINED` of it: what has
+    risen just now is moved once it is known which bundles it is.
+    """
+    used = np.nan_to_num(used, nan=0.0, neginf=0.0)
+    return np.where(loads.usage.max(axis=1, initial=0.0) >= _LEAST_EXPLAINED * used, used, 0.0)
+
+
+def _reachable(loads: Loads, resting: BoolArray) -> Loads:
+    """The loads beside the level that can be had while the brokers (M,) that rest are given nothing."""
+    return replace(loads, level=loads.level_without(resting)) if resting.any() and not resting.all() else loads
+
+
+class _Round:
+    """One look at the cluster, and what is done after it."""
+
+    def __init__(self, settings: PlannerSettings, bands: Bands, snapshot: Snapshot, state: State) -> None:
+        self._settings = settings
+        self._bands = bands
+        self._snapshot = snapshot
+        self._now_s = snapshot.taken_at_s
+        memory, registrations = Memory.of(state), snapshot.brokers.registrations
+        self._loads = _reachable(Loads.of(snapshot, settings), memory.resting(registrations, self._now_s))
+        self._heat = self._loads.heat()
+        self._noise = _noise(snapshot, self._loads, state)
+        self._excess = self._heat - bands.trigger(self._noise)
+        used = _explained(usage_per_broker(snapshot, settings.resource_weights), self._loads)
+        self._urgent = bands.is_urgent(self._heat, used, self._noise)
+        self._lacks_headroom = bands.lacks_headroom(self._heat, used)
+        self._memory = self._looked(memory)
+        self._seen = self._memory.seen(registrations)
+        self._enough_s = bands.enough_s(self._noise)
+        has_waited = np.array([seen.excess_s for seen in self._seen]) >= self._enough_s
+        self._due = self._urgent | (self._excess > 0) & has_waited
+        self._takers = np.array([seen.rests_until_s <= self._now_s for seen in self._seen], dtype=bool)
+        self._cold = self._takers & np.array([self._cold_for_s(seen) >= bands.calm_s for seen in self._seen])
+        self._put_s = self._when_put()
+        self._rests = self._put_s > -math.inf
+        self._hottest = self._loads.hottest_resources()
+        self._highest: list[float] = self._loads.usage.max(axis=1, initial=0.0).tolist()
+        self._limits = Limits(snapshot, settings)
+        in_need = bool((self._urgent & snapshot.brokers.settled).any())
+        self._limit = self._memory.budget(settings, partial(is_idle, snapshot), self._now_s, in_need=in_need)
+        self._budget = self._limit.share
+
+    def run(self) -> Shed:
+        task = self._task()
+        forced, left = find_forced(replace(task, movable=task.movable & self._limits.misplaced()))
+        found, reason = self._search(replace(left, movable=task.movable), forced)
+        moves = [(move, LevelReason.MISPLACED) for move in forced] + [(move, reason) for move in found.moves]
+        given: dict[int, list[LevelReason]] = {}
+        for move, why in moves:
+            given.setdefault(move.source, []).append(why)
+        verdicts = tuple(self._judge(row, given.get(row, []), found) for row in range(len(self._seen)))
+        memory = self._remembering([move for move, _ in moves], task, found)
+        heat = float(self._heat.max(initial=0.0)), float(found.heat.max(initial=0.0))
+        return Shed(_picks(moves), verdicts, memory.as_state(), {"heat": heat[0], "heatAfter": heat[1]})
+
+    def _looked(self, memory: Memory) -> Memory:
+        columns = self._excess, self._heat < COLD, find_deviation(self._snapshot)
+        rows = zip(self._snapshot.brokers.registrations, *(each.tolist() for each in columns), strict=True)
+        return memory.after_look((Look(*row) for row in rows), self._bands, self._now_s)
+
+    def _cold_for_s(self, seen: Seen) -> float:
+        return -1.0 if seen.cold_since_s is None else self._now_s - seen.cold_since_s
+
+    def _when_put(self) -> FloatArray:
+        """(N,): since when bundles are where Level has put them lately, minus infinity for the others, as for those
+        of a broker that lacks headroom.
+        """
+        bundles, brokers = self._snapshot.bundles, self._snapshot.brokers
+        put_s = np.full(len(bundles), -math.inf)
+        for broker, put in self._memory.put.items():
+            at = brokers.find_row(BrokerId(broker))
+            if at is None or self._lacks_headroom[at]:
+                continue
+            for name, at_s in put.items():
+                row = bundles.find_row(name)
+                if row is not None and bundles.assigned[row] == at:
+                    put_s[row] = at_s
+        return put_s
+
+    def _search(self, task: Task, forced: list[Move]) -> tuple[Found, LevelReason]:
+        """What moves after the forced moves, and why: from hot brokers that are due, else to those that are cold; where
+        that moves nothing, to the newest of the cold ones, from where bundles rest that were put there before it came.
+        """
+        task.movable[[move.bundle for move in forced]] = False
+        rested = replace(task, movable=task.movable & ~self._rests)
+        if (self._due & task.givers).any():
+            found, reason = find_moves(rested), LevelReason.ABOVE_LEVEL
+        elif self._cold.any():
+            found, reason = self._fill(rested, self._cold), LevelReason.FILLS_COLD_BROKER
+        else:
+            return find_moves(replace(rested, givers=np.zeros_like(task.givers))), LevelReason.ABOVE_LEVEL
+        came_s = np.where(self._cold, [seen.came_s for seen in self._seen], -math.inf)
+        newest_s = came_s.max()
+        unrested = task.movable & (self._put_s < newest_s)
+        if found.moves or not (unrested & self._rests).any():
+            return found, reason
+        return self._fill(replace(task, movable=unrested), came_s == newest_s), LevelReason.FILLS_COLD_BROKER
+
+    def _fill(self, task: Task, cold: BoolArray) -> Found:
+        return find_moves(replace(task, takers=cold, target=1.0, fills=True))
+
+    def _task(self) -> Task:
+        """To bring all brokers that are not awaiting a report down to the target; the others give nothing, also not in
+        an exchange.
+        """
+        snapshot, settled = self._snapshot, self._snapshot.brokers.settled
+        total = total_load(snapshot)
+        carried, limits = carried_load(snapshot), self._limits
+        share = carried / total if total > 0 else np.zeros(len(carried))
+        return Task(
+            loads=self._loads,
+            assigned=snapshot.bundles.assigned,
+            movable=eligible(snapshot) & limits.may_be_shed() & settled[snapshot.bundles.assigned],
+            givers=settled,
+            takers=self._takers,
+            share=share,
+            cost=share * move_costs(snapshot, self._settings.level_move_costs),
+            noise=self._noise,
+            target=self._bands.target,
+            fills=False,
+            budget=self._budget,
+            classes=limits.classes,
+            owners=limits.owners,
+            limited=limits.limited,
+            topics=limits.topics,
+            topics_left=limits.topics_left,
+            may_move=limits.may_move,
+            made=limits.made,
+        )
+
+    def _remembering(self, moves: list[Move], task: Task, found: Found) -> Memory:
+        ids, names = self._snapshot.brokers.ids, self._snapshot.bundles.names
+        put: dict[str, list[str]] = {}
+        moved: dict[str, float] = {}
+        for move in moves:
+            name = names[move.bundle]
+            put.setdefault(ids[move.destination], []).append(name)
+            moved[namespace_of(name)] = moved.get(namespace_of(name), 0.0) + float(task.share[move.bundle])
+        is_calm = found.heat <= self._bands.trigger(self._noise)
+        relieved = {ids[move.source] for move in moves if is_calm[move.source]}
+        return self._memory.after_moves(moved, put, relieved, self._now_s)
+
+    def _judge(self, broker: int, given: list[LevelReason], found: Found) -> Verdict:
+        """`given` is why each bundle that leaves the broker does."""
+        name = self._snapshot.brokers.ids[broker]
+        why = self._why(broker)
+        if given:
+            why |= {"bundles_taken": len(given), "over_after_percent": 100 * (float(found.heat[broker]) - 1)}
+            why["cold"] = int(np.count_nonzero(self._cold))
+            return Verdict(name, given[-1], acted=True, why=why)
+        reason, more = self._why_nothing(broker, found)
+        return Verdict(name, reason, acted=False, why={**why, **more})
+
+    def _why_nothing(self, broker: int, found: Found) -> tuple[Reason, dict[str, Figure]]:
+        if self._due[broker]:
+            return self._why_stuck(broker, found)
+        if self._excess[broker] > 0:
+            return self._why_later(broker)
+        return self._why_calm(broker)
+
+    def _why_stuck(self, broker: int, found: Found) -> tuple[Reason, dict[str, Figure]]:
+        """Why one that would be relieved now gives nothing."""
+        refusal = find_refusal(self._snapshot, broker)
+        if refusal is not None:
+            return refusal, {}
+        if found.spent:
+            limit, why = self._limit, dict[str, Figure]()
+            if limit.seconds_left is not None:
+                why["seconds_left"] = round(limit.seconds_left)
+            why |= {"budget_percent": 100 * limit.share, "key": limit.key, "percent": limit.percent}
+            return LevelReason.BUDGET_SPENT, why
+        own = self._rests & (self._snapshot.bundles.assigned == broker)
+        if not own.any():
+            return LevelReason.NO_LEVELLING_MOVE, {"resting": 0}
+        left_s = float(self._put_s[own].min()) + self._bands.rest_s - self._now_s
+        said = self._settings.said("level_rest_minutes")
+        return LevelReason.NO_LEVELLING_MOVE, {"resting": int(own.sum()), "seconds_left": round(left_s), **said}
+
+    def _why_later(self, broker: int) -> tuple[Reason, dict[str, Figure]]:
+        """Why a hot one is not relieved yet."""
+        seen = self._seen[broker]
+        left_s = float((self._enough_s[broker] - seen.excess_s) / self._excess[broker])
+        hot_s = self._now_s - (self._now_s if seen.hot_since_s is None else seen.hot_since_s)
+        said = self._settings.said("level_calm_minutes")
+        return LevelReason.HOT_TOO_SHORTLY, {"seconds": round(hot_s), "seconds_left": round(left_s), **said}
+
+    def _why_calm(self, broker: int) -> tuple[Reason, dict[str, Figure]]:
+        """Why one that is not hot gives nothing, and is given nothing if it is cold."""
+        seen = self._seen[broker]
+        if self._heat[broker] > 1:
+            return LevelReason.NEAR_LEVEL, {}
+        if not self._takers[broker]:
+            left_s = round(seen.rests_until_s - self._now_s)
+            return LevelReason.RESTS_AFTER_RESTART, {"seconds_left": left_s, "comebacks": seen.comebacks}
+        if seen.cold_since_s is not None and not self._cold[broker]:
+            cold_s = round(self._now_s - seen.cold_since_s)
+            return LevelReason.COLD_TOO_SHORTLY, {"seconds": cold_s, **self._settings.said("level_calm_minutes")}
+        return LevelReason.BELOW_LEVEL, {}
+
+    def _why(self, broker: int) -> dict[str, Figure]:
+        return {
+            "usage_percent": 100 * self._highest[broker],
+            "resource": self._hottest[broker],
+            "level_percent": 100 * self._loads.level,
+            "over_percent": 100 * (float(self._heat[broker]) - 1),
+            "noise_percent": 100 * float(self._noise[broker]),
+            "bundles": int(self._snapshot.brokers.bundle_count[broker]),
+            **self._settings.said("level_evenness_percentage"),
+        }
+
+
+def _picks(moves: list[tuple[Move, LevelReason]]) -> tuple[Pick, ...]:
+    """The moves in their order, those side by side of one broker to another together."""
+    picks: list[Pick] = []
+    for move, reason in moves:
+        last = picks[-1] if picks else None
+        bundles: tuple[int, ...] = (move.bundle,)
+        if last is not None and (last.broker, last.destination, last.reason) == (move.source, move.destination, reason):
+            bundles = (*picks.pop().bundles, move.bundle)
+        picks.append(Pick(move.source, bundles, reason, move.destination))
+    return tuple(picks)

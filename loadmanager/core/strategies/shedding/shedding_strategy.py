@@ -1,0 +1,230 @@
+"""What a shedding strategy is, and the rule that all of them share for taking bundles off a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmanager.core.domain.names import is_self_test_namespace
+from loadmanager.core.domain.plan import Figure, Verdict
+from loadmanager.core.domain.reasons import Reason, SheddingReason
+from loadmanager.core.model.extensible_load import throughput_of
+from loadmanager.core.model.load import THROUGHPUT_IN, THROUGHPUT_OUT, BoolArray, FloatArray
+from loadmanager.core.model.snapshot import Snapshot
+
+State = dict[str, Any]
+"""What a strategy remembers between rounds: a JSON object that goes in and comes out. A new one starts empty."""
+
+_Positions = npt.NDArray[np.intp]
+
+MIB = 1024 * 1024
+
+MARGIN = 0.05
+"""How far below its threshold a broker is brought, as a fraction of its usage: 5 points."""
+
+_MOST_POINTS = 1000.0
+"""A broker that would need more usage than that will not shed for its usage's sake."""
+_POINTS_RESOLUTION = 0.001
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pick:
+    """The bundle rows that leave one broker, in the order they were selected.
+
+    `destination` is the broker row that was fixed together with the decision, None when placement is to choose. A
+    destination that `is_final` has passed the filters already; any other is taken only if they allow it.
+    """
+
+    broker: int
+    bundles: tuple[int, ...]
+    reason: Reason
+    destination: int | None = None
+    is_final: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shed:
+    """What should leave which broker, a verdict per broker (or one for the cluster), and the state for next time.
+
+    `metrics` are figures that the strategy keeps of the cluster, and how often it did what, by name.
+    """
+
+    bundles: tuple[Pick, ...]
+    verdicts: tuple[Verdict, ...]
+    state: State
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class SheddingStrategy(Protocol):
+    def find_bundles_for_unloading(self, snapshot: Snapshot, state: State) -> Shed:
+        """Choose what leaves which broker; where it goes is decided later, by placement, unless a pick says it."""
+        ...
+
+    def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
+        """How far the broker (a row) is from being shed from, whatever its bundles are, if all others stay as they are.
+
+        `usage_points` more usage, or `msg_rate_per_s` or `mib_per_s` more load, and for how many `rounds`. Empty when
+        it has reached its threshold, or never would. The state is that before the round.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hot:
+    """A broker to be relieved of `need` bytes/s, and the numbers that say so."""
+
+    broker: int
+    need: float
+    why: dict[str, Figure]
+
+
+def least_points(is_reached: Callable[[float], bool]) -> dict[str, Figure]:
+    """The margin in points of usage: the least, but for a thousandth, of which it is reached; it stays so above it."""
+    if is_reached(0.0) or not is_reached(_MOST_POINTS):
+        return {}
+    low, high = 0.0, _MOST_POINTS
+    while high - low > _POINTS_RESOLUTION:
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_reached(middle) else (middle, high)
+    return {"usage_points": high}
+
+
+def throughput_per_broker(snapshot: Snapshot) -> FloatArray:
+    """Each broker's reported bytes/s, in and out together."""
+    load = snapshot.brokers.load
+    with np.errstate(over="ignore"):
+        return np.asarray(load[:, THROUGHPUT_IN] + load[:, THROUGHPUT_OUT])
+
+
+def relieve(
+    snapshot: Snapshot, hot: Sequence[Hot], reason: Reason, *, by_present: bool = False
+) -> tuple[list[Pick], list[Verdict]]:
+    """Take bundles off each hot broker until its need is met: the largest short-term throughput first, at least one if
+    any is eligible, and the last one taken may exceed the need. A broker's only bundle stays: it would take the load
+    along. One verdict per hot broker. `by_present`: bundles weigh what they carry at present, and not over ten reports.
+    """
+    throughput = present_throughput(snapshot) if by_present else throughput_of(snapshot.bundles.short)
+    candidates = _by_throughput(snapshot, hot, throughput)
+    picks, verdicts = [], []
+    for broker in hot:
+        refusal = find_refusal(snapshot, broker.broker)
+        bundles = () if refusal else _take(*candidates[broker.broker], broker.need)
+        if bundles:
+            picks.append(Pick(broker.broker, bundles, reason))
+        elif not refusal:
+            refusal = SheddingReason.NO_ELIGIBLE_BUNDLE
+        why = {**broker.why, "bundles": int(snapshot.brokers.bundle_count[broker.broker])}
+        if refusal is SheddingReason.NO_ELIGIBLE_BUNDLE:
+            why["recently_unloaded"] = recently_unloaded_of(snapshot, broker.broker)
+        why["bundles_taken"] = len(bundles)
+        verdicts.append(Verdict(snapshot.brokers.ids[broker.broker], refusal or reason, bool(bundles), why))
+    return picks, verdicts
+
+
+def find_refusal(snapshot: Snapshot, broker: int) -> Reason | None:
+    """Why nothing may leave this broker whatever its bundles are, None when something may."""
+    brokers = snapshot.brokers
+    if not brokers.settled[broker]:
+        return SheddingReason.AWAITING_REPORT
+    if brokers.bundle_count[broker] == 0:
+        return SheddingReason.NO_BUNDLES
+    if brokers.bundle_count[broker] == 1:
+        return SheddingReason.SINGLE_BUNDLE
+    return None
+
+
+def recently_unloaded_of(snapshot: Snapshot, broker: int) -> int:
+    """How many of the broker's bundles may not move because they did recently."""
+    return int(np.count_nonzero(snapshot.bundles.recently_unloaded & (snapshot.bundles.broker == broker)))
+
+
+def present_throughput(snapshot: Snapshot) -> FloatArray:
+    """The bytes/s (N,) of each bundle, in and out, at present: those of a broker add up to what it last reported, as a
+    jump may show in that before it does in what single bundles carry.
+    """
+    bundles = snapshot.bundles
+    carried, owned = throughput_of(bundles.present), bundles.broker >= 0
+    known = np.bincount(bundles.broker[owned], carried[owned], len(snapshot.brokers))
+    with np.errstate(all="ignore"):
+        scale = np.where(known > 0, throughput_per_broker(snapshot) / known, 1.0)
+    return np.where(owned, carried * scale[bundles.broker], carried)
+
+
+def _by_throughput(
+    snapshot: Snapshot, hot: Sequence[Hot], carried: FloatArray
+) -> dict[int, tuple[list[int], FloatArray]]:
+    """Per hot broker its eligible bundle rows and their throughputs, the largest first, equals by name."""
+    bundles = snapshot.bundles
+    is_hot = np.zeros(len(snapshot.brokers), dtype=bool)
+    is_hot[[broker.broker for broker in hot]] = True
+    rows = np.flatnonzero(eligible(snapshot))
+    rows = rows[is_hot[bundles.broker[rows]]]
+    throughput = carried[rows]
+    order = np.lexsort((-throughput, bundles.broker[rows]))
+    rows, throughput = rows[order], throughput[order]
+    brokers = [broker.broker for broker in hot]
+    first = np.searchsorted(bundles.broker[rows], brokers, side="left").tolist()
+    last = np.searchsorted(bundles.broker[rows], brokers, side="right").tolist()
+    return {broker: (rows[i:j].tolist(), throughput[i:j]) for broker, i, j in zip(brokers, first, last, strict=True)}
+
+
+def _take(bundles: list[int], throughput: FloatArray, need: float) -> tuple[int, ...]:
+    """The first of `bundles`, and those after it while what was taken before is less than the need."""
+    taken_before = np.cumsum(throughput)[:-1]
+    return tuple(bundles[: 1 + int(np.count_nonzero(taken_before < need))])
+
+
+def largest_first(snapshot: Snapshot, broker: int, columns: tuple[int, int]) -> tuple[list[int], list[float]]:
+    """The eligible bundle rows of a broker, and the sums of these two columns of their short-term load: the largest
+    first, equals by name.
+    """
+    rows, first = snapshot.derive("eligible_by_broker", lambda: _eligible_by_broker(snapshot))
+    rows = rows[first[broker] : first[broker + 1]]
+    carried = snapshot.bundles.short[rows, columns[0]] + snapshot.bundles.short[rows, columns[1]]
+    order = np.argsort(-carried, kind="stable")
+    return rows[order].tolist(), carried[order].tolist()
+
+
+def _eligible_by_broker(snapshot: Snapshot) -> tuple[_Positions, _Positions]:
+    """The eligible bundle rows, those of a broker side by side, and where those of each broker begin (M + 1,)."""
+    rows = np.flatnonzero(eligible(snapshot))
+    brokers = snapshot.bundles.broker[rows]
+    order = np.argsort(brokers, kind="stable")
+    return rows[order], np.searchsorted(brokers[order], np.arange(len(snapshot.brokers) + 1))
+
+
+def eligible(snapshot: Snapshot) -> BoolArray:
+    """The bundles that a strategy may move, (N,)."""
+    return snapshot.derive("eligible", lambda: _eligible(snapshot))
+
+
+def _eligible(snapshot: Snapshot) -> BoolArray:
+    bundles = snapshot.bundles
+    fixed = np.array([is_self_test_namespace(name) for name in bundles.namespaces], dtype=bool)
+    return np.asarray(bundles.movable & ~bundles.recently_unloaded & ~fixed[bundles.namespace])
+
+
+def find_hold(snapshot: Snapshot, bundle: int) -> Verdict | None:
+    """Why no strategy may move the bundle (a row), the first rule that says so; None when it is eligible."""
+    bundles, ids = snapshot.bundles, snapshot.brokers.ids
+    name, namespace = bundles.names[bundle], bundles.namespaces[bundles.namespace[bundle]]
+    broker, assigned = int(bundles.broker[bundle]), int(bundles.assigned[bundle])
+    why: dict[str, Figure] = {}
+    if bundles.movable[bundle]:
+        if bundles.recently_unloaded[bundle]:
+            return Verdict(name, SheddingReason.RECENTLY_UNLOADED, acted=False)
+        if is_self_test_namespace(namespace):
+            return Verdict(name, SheddingReason.SELF_TEST_BUNDLE, acted=False, why={"namespace": namespace})
+        return None
+    if bundles.free[bundle]:
+        reason = SheddingReason.NO_OWNER
+    elif broker < 0 <= assigned:
+        reason, why = SheddingReason.NOT_REPORTED, {"broker": ids[assigned]}
+    else:
+        reason = SheddingReason.ON_ITS_WAY
+        why = {"source": ids[broker], "broker": ids[assigned]} if assigned >= 0 else {}
+    return Verdict(name, reason, acted=False, why=why)

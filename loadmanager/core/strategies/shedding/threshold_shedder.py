@@ -1,0 +1,210 @@
+"""ThresholdShedder: relieve every broker whose usage is well above the average of all.
+
+Source: Pulsar's ThresholdShedder, with its lower-boundary mode. A broker's usage is its exponential moving average,
+with weight `history` for the past. A broker at or above average + threshold sheds so much of its throughput that its
+usage would drop to average + threshold - 5 points, unless that is less than a minimum. When nothing was shed and the
+lower-boundary mode is on, and some broker is below average - threshold, the most used broker sheds half a threshold's
+share of its throughput. The state holds the moving averages: `{"usage": {broker: [incarnation, fraction]}}`.
+
+Pulsar takes a part of the throughput as large as the points of usage that are to go, which is too little, in bundles
+weighed by averages over ten reports, which are too many where the load has just come: the broker is left hot, or
+emptied. With `band_percentage`, which Pulsar does not have, a broker that is to shed sheds what brings it down to the
+average of the latest usages and as many per cent, and bundles weigh what they carry at present; one that is there by
+its latest report sheds nothing. Both belong together: a right need in stale weights empties a broker that has just
+become hot, and a need by points in right weights leaves it hot.
+
+Differs from Pulsar: a broker that registered again starts with its first usage, as a new one; equal bundles leave in
+the order of their names, and of equally used brokers the first by name counts as the most used; a broker is left alone
+while a bundle is leaving it or has left it since its report. As in Pulsar the lower-boundary mode, when it gets its
+turn, advances the moving averages a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmanager.core.domain.plan import Figure, Verdict
+from loadmanager.core.domain.reasons import Reason, SheddingReason, entry
+from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.domain.settings import KEYS, PlannerSettings
+from loadmanager.core.model.load import FloatArray
+from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
+from loadmanager.core.strategies.shedding.shedding_strategy import (
+    MARGIN,
+    MIB,
+    Hot,
+    Pick,
+    Shed,
+    State,
+    least_points,
+    relieve,
+    throughput_per_broker,
+)
+
+
+class ThresholdReason(Reason):
+    BROKER_ABOVE_AVERAGE = entry(
+        "broker_above_average",
+        (
+            "Shed {bundles_taken} of {bundles} bundles because usage {usage_percent} % is not below average"
+            " {average_percent} % plus {=broker_threshold_shedder_percentage} %: need {need_mib_per_s} MiB/s"
+        ),
+    )
+    LOWER_BOUNDARY = entry(
+        "lower_boundary",
+        (
+            "Shed {bundles_taken} of {bundles} bundles because usage {usage_percent} % is the highest and another"
+            " broker's is below average {average_percent} % minus {=broker_threshold_shedder_percentage} %:"
+            " need {need_mib_per_s} MiB/s"
+        ),
+    )
+    WITHIN_BAND = entry(
+        "within_band",
+        (
+            "No move because its latest usage is within {=threshold_shedder_band_percentage} % of the average, although"
+            " usage over time {usage_percent} % is not below average {average_percent} % plus"
+            " {=broker_threshold_shedder_percentage} %"
+        ),
+    )
+    CLUSTER_IDLE = entry("cluster_idle", "No move because the average usage of {brokers} brokers is 0")
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdShedder:
+    threshold_percentage: float
+    min_throughput_mib_per_s: float
+    history: float
+    lower_boundary: bool
+    weights: ResourceWeights
+    band_percentage: float = 0
+
+    @classmethod
+    def of(cls, settings: PlannerSettings) -> ThresholdShedder:
+        return cls(
+            settings.broker_threshold_shedder_percentage,
+            settings.bundle_unload_min_throughput_threshold,
+            settings.history_resource_percentage,
+            settings.lower_boundary_shedding_enabled,
+            settings.resource_weights,
+            settings.threshold_shedder_band_percentage,
+        )
+
+    def find_bundles_for_unloading(self, snapshot: Snapshot, state: State) -> Shed:
+        averages = self._advance(snapshot, _remembered(snapshot, state))
+        mean = _mean(averages)
+        if mean == 0:
+            idle = Verdict("cluster", ThresholdReason.CLUSTER_IDLE, acted=False, why={"brokers": len(snapshot.brokers)})
+            return Shed((), (idle,), _to_remember(snapshot, averages))
+        hot, verdicts = self._find_hot(snapshot, averages, mean)
+        picks, decided = relieve(
+            snapshot, hot, ThresholdReason.BROKER_ABOVE_AVERAGE, by_present=self.band_percentage > 0
+        )
+        verdicts |= {verdict.subject: verdict for verdict in decided}
+        if not picks and self.lower_boundary:
+            averages = self._advance(snapshot, averages)
+            picks, decided = self._shed_from_most_used(snapshot, averages)
+            verdicts |= {verdict.subject: verdict for verdict in decided}
+        return Shed(tuple(picks), tuple(verdicts.values()), _to_remember(snapshot, averages))
+
+    def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
+        """Points of averaged usage, which follows the usage; without the lower-boundary mode."""
+        averages = self._advance(snapshot, _remembered(snapshot, state))
+
+        def is_reached(points: float) -> bool:
+            raised = averages.copy()
+            raised[broker] += points / 100
+            return bool(raised[broker] >= _mean(raised) + self.threshold_percentage / 100)
+
+        return least_points(is_reached)
+
+    def _advance(self, snapshot: Snapshot, previous: FloatArray) -> FloatArray:
+        """The moving averages (M,) after one more look at the usage."""
+        usage = usage_per_broker(snapshot, self.weights)
+        return np.where(np.isnan(previous), usage, previous * self.history + (1 - self.history) * usage)
+
+    def _find_hot(self, snapshot: Snapshot, averages: FloatArray, mean: float) -> tuple[list[Hot], dict[str, Verdict]]:
+        """The brokers that have to shed, and a verdict for each of the others."""
+        threshold = self.threshold_percentage / 100
+        need = self._find_need(snapshot, averages, mean)
+        hot: list[Hot] = []
+        verdicts: dict[str, Verdict] = {}
+        for broker, bytes_per_s in enumerate(need.tolist()):
+            why = self._why(averages[broker], mean)
+            if averages[broker] < mean + threshold:
+                refusal: Reason = SheddingReason.BELOW_THRESHOLD
+            elif self.band_percentage > 0 and bytes_per_s <= 0:
+                refusal = ThresholdReason.WITHIN_BAND
+                why |= {KEYS["threshold_shedder_band_percentage"]: self.band_percentage}
+            else:
+                why |= self._why_need(bytes_per_s)
+                is_below_minimum = bytes_per_s < self.min_throughput_mib_per_s * MIB
+                if not is_below_minimum:  # nor is what is not a number, as in Pulsar
+                    hot.append(Hot(broker, bytes_per_s, why))
+                    continue
+                refusal = SheddingReason.NEED_BELOW_MINIMUM
+            name = snapshot.brokers.ids[broker]
+            verdicts[name] = Verdict(name, refusal, acted=False, why=why)
+        return hot, verdicts
+
+    def _find_need(self, snapshot: Snapshot, averages: FloatArray, mean: float) -> FloatArray:
+        """The bytes/s (M,) that each broker would have to shed."""
+        with np.errstate(all="ignore"):
+            if not self.band_percentage:
+                return throughput_per_broker(snapshot) * (averages - mean - self.threshold_percentage / 100 + MARGIN)
+            usage = usage_per_broker(snapshot, self.weights)
+            level = _mean(usage) * (1 + self.band_percentage / 100)
+            return throughput_per_broker(snapshot) * np.where(usage > level, 1 - level / usage, 0.0)
+
+    def _shed_from_most_used(self, snapshot: Snapshot, averages: FloatArray) -> tuple[list[Pick], list[Verdict]]:
+        """The lower-boundary mode: nothing unless a broker is far below the average and another can shed to it."""
+        threshold = self.threshold_percentage / 100
+        mean = _mean(averages)
+        candidates = np.flatnonzero((snapshot.brokers.bundle_count > 1) & (averages > mean - threshold))
+        if not len(candidates) or not np.any(averages < mean - threshold):
+            return [], []
+        broker = int(candidates[np.argmax(averages[candidates])])
+        with np.errstate(all="ignore"):
+            need = float(throughput_per_broker(snapshot)[broker] * threshold * 0.5)
+        why = {**self._why(averages[broker], mean), **self._why_need(need)}
+        if self.min_throughput_mib_per_s * MIB > need:
+            name = snapshot.brokers.ids[broker]
+            return [], [Verdict(name, SheddingReason.NEED_BELOW_MINIMUM, acted=False, why=why)]
+        return relieve(snapshot, [Hot(broker, need, why)], ThresholdReason.LOWER_BOUNDARY)
+
+    def _why(self, average: float, mean: float) -> dict[str, Figure]:
+        return {
+            "usage_percent": float(average) * 100,
+            "average_percent": mean * 100,
+            KEYS["broker_threshold_shedder_percentage"]: self.threshold_percentage,
+        }
+
+    def _why_need(self, bytes_per_s: float) -> dict[str, Figure]:
+        return {
+            "need_mib_per_s": bytes_per_s / MIB,
+            KEYS["bundle_unload_min_throughput_threshold"]: self.min_throughput_mib_per_s,
+        }
+
+
+def _mean(averages: FloatArray) -> float:
+    """The mean of (M,), 0 for none; summed from first to last, not pairwise, so that it is the same everywhere."""
+    return float(np.cumsum(averages)[-1]) / len(averages) if len(averages) else 0.0
+
+
+def _remembered(snapshot: Snapshot, state: State) -> FloatArray:
+    """The moving average of each broker (M,), not a number for one that is new or has registered again."""
+    return np.array(list(_find_remembered(snapshot, state)), dtype=np.float64)
+
+
+def _find_remembered(snapshot: Snapshot, state: State) -> Iterator[float]:
+    remembered = state.get("usage", {})
+    for registration in snapshot.brokers.registrations:
+        incarnation, average = remembered.get(registration.broker, (None, np.nan))
+        yield average if incarnation == registration.incarnation else np.nan
+
+
+def _to_remember(snapshot: Snapshot, averages: FloatArray) -> State:
+    pairs = zip(snapshot.brokers.registrations, averages.tolist(), strict=True)
+    return {"usage": {registration.broker: [registration.incarnation, average] for registration, average in pairs}}

@@ -1,0 +1,223 @@
+"""UniformLoadShedder: bring the broker with the most traffic closer to the one with the least.
+
+Source: Pulsar's UniformLoadShedder. When the highest message rate is more than `rate_percentage` above the lowest, the
+broker that has it sheds by message rate; else, when the highest throughput is more than `throughput_multiplier` times
+the lowest, its broker sheds by throughput. A threshold that is not positive switches its rule off. The need is
+`max_unload` of the difference, and nothing happens below a minimum. The largest bundles leave first, each if it still
+fits into the need. One broker sheds in a round, and nothing is remembered.
+
+As in Pulsar: a lowest value of about 0 counts as 1, so the difference to an idle broker is the highest value itself; a
+rate rule that applies hides the throughput rule, also when nothing then moves; the need is a whole number of at most
+2^31 - 1, and so is what a bundle takes off it; a bundle that carries nothing fits into any need, so that all such
+leave, as far as `max_bundles` allows.
+
+Differs from Pulsar: of equally loaded brokers the first by name counts, and bundles of equal load leave in the order of
+their names; a broker is left alone while a bundle is leaving it or has left it since its report.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmanager.core.domain.plan import Figure, Verdict
+from loadmanager.core.domain.reasons import Reason, SheddingReason, entry
+from loadmanager.core.domain.settings import KEYS, PlannerSettings
+from loadmanager.core.model.load import MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THROUGHPUT_OUT, FloatArray
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.strategies.shedding.shedding_strategy import (
+    MIB,
+    Pick,
+    Shed,
+    State,
+    find_refusal,
+    largest_first,
+    recently_unloaded_of,
+)
+
+_MAX_INT = 2**31 - 1
+_NEXT_TO_NOTHING = 1e-6
+"""A lowest value up to this counts as 1."""
+
+
+class UniformReason(Reason):
+    MSG_RATE_DIFFERENCE = entry(
+        "msg_rate_difference",
+        (
+            "Shed {bundles_taken} of {bundles} bundles because its {highest_msg_rate_per_s} messages/s are"
+            " {msg_rate_difference_percent} % above the lowest, {lowest_msg_rate_per_s}, more than"
+            " {=msg_rate_difference_shedder_threshold} %: need {need_msg_rate_per_s} messages/s"
+        ),
+    )
+    THROUGHPUT_DIFFERENCE = entry(
+        "throughput_difference",
+        (
+            "Shed {bundles_taken} of {bundles} bundles because its {highest_mib_per_s} MiB/s are {throughput_ratio}"
+            " times the lowest, {lowest_mib_per_s}, more than"
+            " {=msg_throughput_multiplier_difference_shedder_threshold}: need {need_mib_per_s} MiB/s"
+        ),
+    )
+    DIFFERENCES_SMALL = entry(
+        "differences_small",
+        (
+            "No move because the highest message rate is {msg_rate_difference_percent} % above the lowest"
+            " ({=msg_rate_difference_shedder_threshold}), and the highest throughput {throughput_ratio} times"
+            " the lowest ({=msg_throughput_multiplier_difference_shedder_threshold})"
+        ),
+    )
+    NOT_THE_BUSIEST = entry("not_the_busiest", "No move because only the busiest broker sheds, {busiest}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Extremes:
+    """The highest and the lowest load of any broker, in one pair of columns, and the broker row of the highest."""
+
+    columns: tuple[int, int]
+    broker: int
+    highest: float
+    lowest: float
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, columns: tuple[int, int]) -> _Extremes:
+        with np.errstate(over="ignore", invalid="ignore"):
+            load = snapshot.brokers.load[:, columns[0]] + snapshot.brokers.load[:, columns[1]]
+        return cls.of_load(load, columns)
+
+    @classmethod
+    def of_load(cls, load: FloatArray, columns: tuple[int, int]) -> _Extremes:
+        highest = float(np.fmax.reduce(load, initial=-1.0))
+        lowest = float(np.fmin.reduce(load, initial=float(_MAX_INT)))
+        broker = int(np.argmax(load == highest))
+        return cls(columns, broker, highest, 1.0 if abs(lowest) <= _NEXT_TO_NOTHING else lowest)
+
+    def need(self, max_unload: float) -> int:
+        """How much of the difference is to leave the highest, as a 32-bit whole number."""
+        need = (self.highest - self.lowest) * max_unload
+        return 0 if math.isnan(need) else math.trunc(min(max(need, -_MAX_INT - 1), _MAX_INT))
+
+
+@dataclass(frozen=True, slots=True)
+class UniformLoadShedder:
+    rate_percentage: float
+    throughput_multiplier: float
+    min_messages_per_s: int
+    min_bytes_per_s: int
+    max_unload: float
+    max_bundles: int
+
+    @classmethod
+    def of(cls, settings: PlannerSettings) -> UniformLoadShedder:
+        return cls(
+            settings.msg_rate_difference_shedder_threshold,
+            settings.msg_throughput_multiplier_difference_shedder_threshold,
+            settings.min_unload_message,
+            settings.min_unload_message_throughput,
+            settings.max_unload_percentage,
+            settings.max_unload_bundle_num_per_shedding,
+        )
+
+    def find_bundles_for_unloading(self, snapshot: Snapshot, state: State) -> Shed:
+        if not len(snapshot.brokers):
+            return Shed((), (), state)
+        rate = _Extremes.of(snapshot, (MSG_RATE_IN, MSG_RATE_OUT))
+        throughput = _Extremes.of(snapshot, (THROUGHPUT_IN, THROUGHPUT_OUT))
+        percent = (rate.highest - rate.lowest) * 100 / rate.lowest
+        ratio = throughput.highest / throughput.lowest
+        why: dict[str, Figure] = {
+            "msg_rate_difference_percent": percent,
+            KEYS["msg_rate_difference_shedder_threshold"]: self.rate_percentage,
+            "throughput_ratio": ratio,
+            KEYS["msg_throughput_multiplier_difference_shedder_threshold"]: self.throughput_multiplier,
+        }
+        if percent > self.rate_percentage > 0:
+            return self._shed_by_rate(snapshot, rate, why, state)
+        if ratio > self.throughput_multiplier > 0:
+            return self._shed_by_throughput(snapshot, throughput, why, state)
+        return Shed((), (Verdict("cluster", UniformReason.DIFFERENCES_SMALL, acted=False, why=why),), state)
+
+    def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:  # noqa: ARG002 - it remembers nothing
+        """By each of the two rules, as if the other one did not apply."""
+        margin: dict[str, Figure] = {}
+        if len(snapshot.brokers) <= 1:
+            return margin
+        rules = (
+            ("msg_rate_per_s", (MSG_RATE_IN, MSG_RATE_OUT), 1 + self.rate_percentage / 100, self.rate_percentage, 1),
+            ("mib_per_s", (THROUGHPUT_IN, THROUGHPUT_OUT), self.throughput_multiplier, self.throughput_multiplier, MIB),
+        )
+        for name, columns, factor, threshold, unit in rules:
+            with np.errstate(over="ignore", invalid="ignore"):
+                load = snapshot.brokers.load[:, columns[0]] + snapshot.brokers.load[:, columns[1]]
+            others = _Extremes.of_load(np.delete(load, broker), columns)
+            reached = max(others.highest, others.lowest * factor)
+            if threshold > 0 and load[broker] < reached:
+                margin[name] = (reached - float(load[broker])) / unit
+        return margin
+
+    def _shed_by_rate(self, snapshot: Snapshot, rate: _Extremes, why: dict[str, Figure], state: State) -> Shed:
+        need = rate.need(self.max_unload)
+        why = {
+            **why,
+            "highest_msg_rate_per_s": rate.highest,
+            "lowest_msg_rate_per_s": rate.lowest,
+            "need_msg_rate_per_s": need,
+            KEYS["min_unload_message"]: self.min_messages_per_s,
+        }
+        enough = need >= self.min_messages_per_s
+        return self._shed(snapshot, rate, need, UniformReason.MSG_RATE_DIFFERENCE, why, state, enough=enough)
+
+    def _shed_by_throughput(self, snapshot: Snapshot, most: _Extremes, why: dict[str, Figure], state: State) -> Shed:
+        need = most.need(self.max_unload)
+        why = {
+            **why,
+            "highest_mib_per_s": most.highest / MIB,
+            "lowest_mib_per_s": most.lowest / MIB,
+            "need_mib_per_s": need / MIB,
+            KEYS["min_unload_message_throughput"]: self.min_bytes_per_s,
+        }
+        enough = need >= self.min_bytes_per_s
+        return self._shed(snapshot, most, need, UniformReason.THROUGHPUT_DIFFERENCE, why, state, enough=enough)
+
+    def _shed(
+        self,
+        snapshot: Snapshot,
+        extremes: _Extremes,
+        need: int,
+        reason: Reason,
+        why: dict[str, Figure],
+        state: State,
+        *,
+        enough: bool,
+    ) -> Shed:
+        """What leaves the broker with the highest load, and a verdict for each broker."""
+        broker = extremes.broker
+        bundles: tuple[int, ...] = ()
+        refusal = find_refusal(snapshot, broker) or (None if enough else SheddingReason.NEED_BELOW_MINIMUM)
+        if refusal is None:
+            rows, carried = largest_first(snapshot, broker, extremes.columns)
+            bundles = self._take(rows, carried, need)
+            why |= {"eligible": len(rows), KEYS["max_unload_bundle_num_per_shedding"]: self.max_bundles}
+            if not bundles:
+                refusal = SheddingReason.NO_BUNDLE_FITS if rows else SheddingReason.NO_ELIGIBLE_BUNDLE
+        why["bundles"] = int(snapshot.brokers.bundle_count[broker])
+        why["recently_unloaded"] = recently_unloaded_of(snapshot, broker)
+        why["bundles_taken"] = len(bundles)
+        ids = snapshot.brokers.ids
+        busiest: dict[str, Figure] = {"busiest": ids[broker]}
+        verdicts = [Verdict(ids[broker], refusal or reason, bool(bundles), why)]
+        verdicts += [
+            Verdict(i, UniformReason.NOT_THE_BUSIEST, acted=False, why=busiest) for i in ids if i != ids[broker]
+        ]
+        return Shed((Pick(broker, bundles, reason),) if bundles else (), tuple(verdicts), state)
+
+    def _take(self, rows: list[int], carried: list[float], need: int) -> tuple[int, ...]:
+        """The bundles that fit into the need one after the other; it shrinks by the whole part of what each carries."""
+        taken: list[int] = []
+        for row, load in zip(rows, carried, strict=True):
+            if 0 <= self.max_bundles <= len(taken):
+                break
+            if load <= need:
+                taken.append(row)
+                need -= math.trunc(load)
+        return tuple(taken)

@@ -1,0 +1,50 @@
+"""The split algorithms by name. A new one is a file beside this and a line below."""
+
+from __future__ import annotations
+
+from loadmanager.core.domain.reasons import SplitReason
+from loadmanager.core.domain.settings import KEYS, PlannerSettings, UnknownStrategyError, get_by_name
+from loadmanager.core.strategies.splitting.flow_or_qps_equally_divide import flow_or_qps_equally_divide
+from loadmanager.core.strategies.splitting.range_equally_divide import range_equally_divide
+from loadmanager.core.strategies.splitting.specified_positions_divide import specified_positions_divide
+from loadmanager.core.strategies.splitting.split_algorithm import SplitAlgorithm
+from loadmanager.core.strategies.splitting.topic_count_equally_divide import topic_count_equally_divide
+
+SPECIFIED_POSITIONS = "specified_positions_divide"
+"""The one algorithm that has to be told where to cut."""
+
+SPLIT_ALGORITHMS: dict[str, SplitAlgorithm] = {
+    "range_equally_divide": range_equally_divide,
+    "topic_count_equally_divide": topic_count_equally_divide,
+    SPECIFIED_POSITIONS: specified_positions_divide,
+    "flow_or_qps_equally_divide": flow_or_qps_equally_divide,
+}
+
+PULSAR_REASONS = {
+    SplitReason.TOPICS: "Topics",
+    SplitReason.SESSIONS: "Sessions",
+    SplitReason.MSG_RATE: "MsgRate",
+    SplitReason.BANDWIDTH: "Bandwidth",
+}
+"""Why a bundle is split, as Pulsar writes it."""
+
+DEFAULT_KEY = KEYS["namespace_bundle_split_algorithm"]
+SUPPORTED_KEY = KEYS["supported_split_algorithms"]
+
+
+def split_algorithm(
+    settings: PlannerSettings, asked: str = "", asked_by: str = DEFAULT_KEY
+) -> tuple[str, SplitAlgorithm]:
+    """The algorithm that was asked for under the key or option `asked_by`, else the configured one, and its short name.
+
+    Raises `UnknownStrategyError` for one that does not exist or is not supported, naming the key and what is allowed.
+    """
+    key, name = (asked_by, asked) if asked else (DEFAULT_KEY, settings.namespace_bundle_split_algorithm)
+    short, algorithm = get_by_name(key, name, SPLIT_ALGORITHMS)
+    supported = [get_by_name(SUPPORTED_KEY, each, SPLIT_ALGORITHMS)[0] for each in settings.supported_split_algorithms]
+    if short not in supported:
+        raise UnknownStrategyError(
+            f"{key} {name!r}: not one of {SUPPORTED_KEY}, {', '.join(supported) or 'which is empty'}:"
+            " add it there or choose another"
+        )
+    return short, algorithm

@@ -1,0 +1,45 @@
+"""The algorithm that cuts a bundle, with what it is asked besides the bundle and its topics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from loadmanager.core.domain.names import BundleRange
+from loadmanager.core.domain.settings import PlannerSettings, UnknownStrategyError
+from loadmanager.core.strategies.splitting import SPECIFIED_POSITIONS, split_algorithm
+from loadmanager.core.strategies.splitting.specified_positions_divide import divide_at
+from loadmanager.core.strategies.splitting.split_algorithm import SplitAlgorithm, TopicLoad
+
+_WITHOUT_TOPICS = frozenset({"range_equally_divide", SPECIFIED_POSITIONS})
+"""Algorithms that cut whatever topics there are; the others cannot be asked without."""
+
+
+@dataclass(frozen=True, slots=True)
+class Divider:
+    """The algorithm that was asked for, or is configured."""
+
+    name: str
+    algorithm: SplitAlgorithm
+    positions: tuple[int, ...]
+    settings: PlannerSettings
+
+    @classmethod
+    def of(cls, settings: PlannerSettings, asked: str = "", positions: Sequence[int] = ()) -> Divider:
+        """Raises `UnknownStrategyError` for an algorithm that is not supported, or lacks what it needs."""
+        name, algorithm = split_algorithm(settings, asked, "splitAlgorithmName")
+        if name == SPECIFIED_POSITIONS and not positions:
+            raise UnknownStrategyError(f"{SPECIFIED_POSITIONS} needs positions: a list of hashes as the body")
+        if name != SPECIFIED_POSITIONS and positions:
+            raise UnknownStrategyError(f"{name} takes no positions: they go with {SPECIFIED_POSITIONS}")
+        return cls(name, algorithm, tuple(positions), settings)
+
+    @property
+    def needs_topics(self) -> bool:
+        return self.name not in _WITHOUT_TOPICS
+
+    def divide(self, own: BundleRange, topics: Sequence[TopicLoad]) -> list[int] | None:
+        """The boundaries, None for "do not split"; see `SplitAlgorithm`."""
+        if self.name == SPECIFIED_POSITIONS:
+            return divide_at(own, self.positions)
+        return self.algorithm(own, topics, (), self.settings)

@@ -1,0 +1,114 @@
+"""What a round of splits looks at: of what brokers report, the bundles above a limit, and those that were before."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from loadmanager.core.domain.names import BundleName, namespace_of
+from loadmanager.core.domain.ownership import NamespaceState, OwnershipState, Registration
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.extensible_load import throughput_of
+from loadmanager.core.model.load import MSG_RATE_IN, MSG_RATE_OUT, BoolArray, FloatArray, ReportedBundles
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.strategies.splitting.split_algorithm import MIB
+from loadmanager.core.strategies.splitting.split_finder import SplitCandidate, find_reason
+from loadmanager.core.strategies.splitting.split_round import State, goes_by_latest_rates, hits_of
+
+
+@dataclass(frozen=True, slots=True)
+class LookedAt:
+    """Of one broker's report: the candidates by name, and how many bundles it names."""
+
+    registration: Registration
+    candidates: tuple[SplitCandidate, ...]
+    bundles: int
+
+    def without(self, names: Container[str]) -> LookedAt:
+        """The same but for these candidates."""
+        return replace(self, candidates=tuple(each for each in self.candidates if each.name not in names))
+
+
+def find_candidates(
+    reports: Iterable[tuple[Registration, ReportedBundles]],
+    namespaces: Mapping[str, NamespaceState],
+    snapshot: Snapshot,
+    settings: PlannerSettings,
+    remembered: State,
+) -> list[LookedAt]:
+    """What each broker reports that is above a limit, or was in the last round; of bundles that there are.
+
+    `namespaces` are their records, `remembered` is what the rule remembers: see `Question.before`.
+    """
+    is_latest = goes_by_latest_rates(settings)
+    hot = frozenset() if is_latest else _hot_in(snapshot, settings)
+    found = []
+    for registration, report in reports:
+        before = hits_of(remembered, registration)
+        # All are looked at as columns first: hardly any of a hundred thousand is above a limit.
+        above = (report.bundle_topics > settings.namespace_bundle_max_topics) | _has_many_sessions(report, settings)
+        if is_latest:
+            above |= _carries_much(report.bundle_load, settings)
+        candidates = [
+            candidate
+            for row, (name, is_above) in enumerate(zip(report.bundle_names, above.tolist(), strict=True))
+            if is_above or name in hot or name in before
+            if (candidate := _candidate(registration, report, row, namespaces, snapshot, is_latest=is_latest))
+            if name in before or find_reason(candidate, settings) is not None
+        ]
+        by_name = tuple(sorted(candidates, key=lambda candidate: candidate.name))
+        found.append(LookedAt(registration, by_name, len(report.bundle_names)))
+    return found
+
+
+def long_term(snapshot: Snapshot, bundle: str) -> tuple[float, float]:
+    """Messages/s and bytes/s of a bundle, in and out together; 0 of one that the snapshot does not have."""
+    row = snapshot.bundles.find_row(bundle)
+    return (0.0, 0.0) if row is None else rates_of(snapshot.bundles.long[row])
+
+
+def rates_of(load: FloatArray) -> tuple[float, float]:
+    """Messages/s and bytes/s of a load (4,), in and out together."""
+    msg_in, msg_out, bytes_in, bytes_out = load.tolist()
+    return msg_in + msg_out, bytes_in + bytes_out
+
+
+def _candidate(
+    reporter: Registration,
+    report: ReportedBundles,
+    row: int,
+    namespaces: Mapping[str, NamespaceState],
+    snapshot: Snapshot,
+    *,
+    is_latest: bool,
+) -> SplitCandidate | None:
+    """A bundle as its broker reports it, with its latest rates, else the long-term ones; None for one that is none."""
+    name = report.bundle_names[row]
+    state, own = namespaces.get(namespace_of(name)), BundleName.parse_any(name).range
+    index = state.bundles.find_index(own) if state is not None else None
+    if state is None or index is None:
+        return None
+    ownership = state.ownerships[index]
+    rates = rates_of(report.bundle_load[row]) if is_latest else long_term(snapshot, name)
+    is_owned = ownership.state is OwnershipState.OWNED and ownership.owner == reporter
+    return SplitCandidate(name, own, int(report.bundle_topics[row]), int(report.bundle_sessions[row]), *rates, is_owned)
+
+
+def _hot_in(snapshot: Snapshot, settings: PlannerSettings) -> frozenset[str]:
+    """The bundles with long-term rates above a limit."""
+    rows = np.flatnonzero(_carries_much(snapshot.bundles.long, settings)).tolist()
+    return frozenset(snapshot.bundles.names[row] for row in rows)
+
+
+def _has_many_sessions(report: ReportedBundles, settings: PlannerSettings) -> BoolArray:
+    most = settings.namespace_bundle_max_sessions
+    return np.asarray((report.bundle_sessions > most) & (most > 0))
+
+
+def _carries_much(load: FloatArray, settings: PlannerSettings) -> BoolArray:
+    """Which of loads (k, 4) are above a limit."""
+    msg_rate = load[:, MSG_RATE_IN] + load[:, MSG_RATE_OUT]
+    most_bytes = settings.namespace_bundle_max_bandwidth_mbytes * MIB
+    return np.asarray((msg_rate > settings.namespace_bundle_max_msg_rate) | (throughput_of(load) > most_bytes))

@@ -1,0 +1,358 @@
+"""Which bundles are split: the rule of Pulsar's modular load manager, and that of its extensible one.
+
+Sources: BundleSplitterTask and DefaultNamespaceBundleSplitStrategyImpl. Both pass over a bundle with fewer than two
+topics, and take one that is above a limit, if its namespace may have more bundles. Topics and sessions are those of
+the latest report. The modular rule compares long-term rates, at once; the extensible one the latest rates, and a bundle
+has to be above a limit more often in succession than a threshold.
+
+Differs from Pulsar: a bandwidth limit of 2048 MiB/s or more does not overflow; a bundle reported by two brokers counts
+once, as its owner reports it; a split under way blocks its neighbours of the same namespace, not of one whose name
+begins alike; the extensible rule too may cut a bundle at several boundaries. Of more boundaries than the maximum number
+of bundles allows, some are used, in even steps. And a bundle whose load is that of one topic is not cut, if it is known
+what its topics carry: the part with that topic would be as hot, and cut again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from loadmanager.core.domain.names import BundleRange, namespace_of
+from loadmanager.core.domain.plan import Figure, Verdict
+from loadmanager.core.domain.reasons import SplitReason
+from loadmanager.core.domain.settings import KEYS, PlannerSettings
+from loadmanager.core.strategies.splitting.split_algorithm import (
+    MIB,
+    MIN_TOPICS,
+    TopicLoad,
+    is_splittable,
+    usable,
+)
+
+HOT_TOPIC_SHARE = 0.9
+"""A topic above a limit by itself, with so much of its bundle's load, is the bundle: little would go without it."""
+
+LIMIT_KEYS = {
+    SplitReason.TOPICS: KEYS["namespace_bundle_max_topics"],
+    SplitReason.SESSIONS: KEYS["namespace_bundle_max_sessions"],
+    SplitReason.MSG_RATE: KEYS["namespace_bundle_max_msg_rate"],
+    SplitReason.BANDWIDTH: KEYS["namespace_bundle_max_bandwidth_mbytes"],
+}
+"""The limit that a bundle is above, by the reason for its split."""
+
+_SHARES = {SplitReason.MSG_RATE: "msg_rate_share_percent", SplitReason.BANDWIDTH: "throughput_share_percent"}
+"""What the hottest topic has of its bundle's load, by the reason for its split."""
+
+_MAXIMUM = KEYS["namespace_maximum_bundles"]
+_HITS = KEYS["namespace_bundle_split_condition_hit_count_threshold"]
+_PER_CYCLE = KEYS["max_number_of_bundles_to_split_per_cycle"]
+
+
+class Loaded(Protocol):
+    """What a bundle carries, as far as limits go by it. Rates are those that the rule compares, in and out together."""
+
+    @property
+    def topics(self) -> int: ...
+
+    @property
+    def sessions(self) -> int: ...
+
+    @property
+    def msg_rate(self) -> float: ...
+
+    @property
+    def throughput(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SplitCandidate:
+    """A bundle as its broker reports it. Rates are those that the rule compares, in and out together.
+
+    `range` is None for a bundle known by a label, `is_owned` False for one that its reporter does not own.
+    """
+
+    name: str
+    range: BundleRange | None
+    topics: int
+    sessions: int
+    msg_rate: float
+    throughput: float
+    is_owned: bool = True
+
+    def why(self) -> dict[str, Figure]:
+        return {
+            "topics": self.topics,
+            "sessions": self.sessions,
+            "msg_rate_per_s": self.msg_rate,
+            "mib_per_s": self.throughput / MIB,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Cut the bundle at these boundaries: inside its range, ascending, each of them once."""
+
+    bundle: str
+    boundaries: tuple[int, ...]
+    reason: SplitReason
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Splits:
+    """What to split, a verdict for each bundle looked at, and how often bundles were above a limit in succession."""
+
+    splits: tuple[Split, ...]
+    verdicts: tuple[Verdict, ...]
+    hits: Mapping[str, int]
+
+
+Divide = Callable[[str, BundleRange], list[int] | None]
+"""The algorithm asked about a bundle by its name and range."""
+
+FindTopics = Callable[[str], Sequence[TopicLoad]]
+"""What is known of the topics of a bundle, by its name."""
+
+
+def _unknown_topics(bundle: str) -> Sequence[TopicLoad]:
+    del bundle
+    return ()
+
+
+def find_for_modular(
+    candidates: Iterable[SplitCandidate],
+    bundle_counts: Mapping[str, int],
+    divide: Divide,
+    settings: PlannerSettings,
+    find_topics: FindTopics = _unknown_topics,
+    *,
+    counts_splits: bool = True,
+) -> Splits:
+    """Bundles in the order of their reports; `bundle_counts` by namespace. One above a limit counts, cut or not, except
+    in Pulsar's simple load manager (`counts_splits` is False), whose rule is the same otherwise, on latest rates.
+    """
+    judge = _Judge(settings, divide, find_topics, bundle_counts)
+    splits, verdicts = [], []
+    for candidate in _one_of_each(candidates):
+        reason = find_reason(candidate, settings)
+        split = None
+        if candidate.topics < MIN_TOPICS:
+            verdict = judge.too_few_topics(candidate, reason)
+        elif reason is None:
+            verdict = judge.refused(candidate, SplitReason.BELOW_SPLIT_LIMITS)
+        elif judge.room(candidate) < 1:
+            verdict = judge.no_room(candidate, reason)
+        else:
+            split, verdict = judge.cut(candidate, reason)
+            if counts_splits:
+                judge.extra[namespace_of(candidate.name)] += len(split.boundaries) if split else 1
+        verdicts.append(verdict)
+        splits += [split] if split else []
+    return Splits(tuple(sorted(splits, key=lambda split: split.bundle)), tuple(verdicts), {})
+
+
+def find_for_extensible(
+    candidates: Iterable[SplitCandidate],
+    hits: Mapping[str, int],
+    bundle_counts: Mapping[str, int],
+    divide: Divide,
+    settings: PlannerSettings,
+    splitting: Collection[tuple[str, BundleRange]] = (),
+    find_topics: FindTopics = _unknown_topics,
+) -> Splits:
+    """The bundles of one broker, one cycle. `splitting` are the namespaces and ranges with a split under way.
+
+    A bundle that comes after the last split of a full cycle keeps its hits, whatever its load.
+    """
+    judge = _Judge(settings, divide, find_topics, bundle_counts)
+    after: dict[str, int] = {}
+    splits: list[Split] = []
+    verdicts = []
+    for candidate in candidates:
+        before = hits.get(candidate.name, 0)
+        is_full = len(splits) >= settings.max_number_of_bundles_to_split_per_cycle
+        split, verdict, count = judge.look_at(candidate, before, splitting, is_full=is_full)
+        verdicts.append(verdict)
+        if count:
+            after[candidate.name] = count
+        if split is not None:
+            splits.append(split)
+            judge.extra[namespace_of(candidate.name)] += len(split.boundaries)
+    return Splits(tuple(splits), tuple(verdicts), after)
+
+
+def divide_bundle(
+    candidate: SplitCandidate, reason: SplitReason, divide: Divide, settings: PlannerSettings
+) -> tuple[Split | None, Verdict]:
+    """The split of a bundle that somebody asked for, whatever its load and however many bundles there are."""
+    return _Judge(settings, divide, _unknown_topics, {}).divided(candidate, reason, most_boundaries=None)
+
+
+def find_reason(candidate: Loaded, settings: PlannerSettings) -> SplitReason | None:
+    """The first limit that the bundle is above, None for none. At a limit is not above it."""
+    if candidate.topics > settings.namespace_bundle_max_topics:
+        return SplitReason.TOPICS
+    if 0 < settings.namespace_bundle_max_sessions < candidate.sessions:
+        return SplitReason.SESSIONS
+    if candidate.msg_rate > settings.namespace_bundle_max_msg_rate:
+        return SplitReason.MSG_RATE
+    if candidate.throughput > settings.namespace_bundle_max_bandwidth_mbytes * MIB:
+        return SplitReason.BANDWIDTH
+    return None
+
+
+def _one_of_each(candidates: Iterable[SplitCandidate]) -> Iterable[SplitCandidate]:
+    """Each bundle once, where it came first, as its owner reports it if that one does."""
+    chosen: dict[str, SplitCandidate] = {}
+    for candidate in candidates:
+        known = chosen.get(candidate.name)
+        if known is None or (candidate.is_owned and not known.is_owned):
+            chosen[candidate.name] = candidate
+    return chosen.values()
+
+
+@dataclass(slots=True)
+class _Judge:
+    """What one round goes by. `extra` is how many bundles it has added to each namespace so far."""
+
+    settings: PlannerSettings
+    divide: Divide
+    find_topics: FindTopics
+    bundle_counts: Mapping[str, int]
+    extra: Counter[str] = field(default_factory=Counter)
+    limits: Mapping[str, Figure] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.limits = _limits(self.settings)
+
+    def look_at(
+        self, candidate: SplitCandidate, hits: int, splitting: Collection[tuple[str, BundleRange]], *, is_full: bool
+    ) -> tuple[Split | None, Verdict, int]:
+        """By the extensible rule; the hits afterwards too. `is_full`: the cycle has all its splits."""
+        reason = find_reason(candidate, self.settings)
+        not_counted = self._find_not_counted(candidate, reason)
+        if not_counted is not None:
+            return None, not_counted, hits
+        if reason is None:
+            return None, self.refused(candidate, SplitReason.BELOW_SPLIT_LIMITS), hits if is_full else 0
+        if is_full:
+            most = {_PER_CYCLE: self.settings.max_number_of_bundles_to_split_per_cycle}
+            return None, self.refused(candidate, SplitReason.SPLIT_CYCLE_FULL, above=LIMIT_KEYS[reason], **most), hits
+        count = hits + 1
+        not_yet = self._find_not_yet(candidate, reason, count, splitting)
+        if not_yet is not None:
+            return None, not_yet, count
+        split, verdict = self.cut(candidate, reason)
+        return split, verdict, 0 if split else count
+
+    def _find_not_counted(self, candidate: SplitCandidate, reason: SplitReason | None) -> Verdict | None:
+        """Why the extensible rule neither counts a hit nor forgets one."""
+        if candidate.topics < MIN_TOPICS:
+            return self.too_few_topics(candidate, reason)
+        if not candidate.is_owned:
+            return self.refused(candidate, SplitReason.NOT_OWNED)
+        if candidate.range is None or not is_splittable(candidate.range):
+            return self.refused(candidate, SplitReason.RANGE_NOT_SPLITTABLE)
+        return None
+
+    def _find_not_yet(
+        self, candidate: SplitCandidate, reason: SplitReason, hits: int, splitting: Collection[tuple[str, BundleRange]]
+    ) -> Verdict | None:
+        """Why the extensible rule counts a hit and does no more."""
+        threshold = self.settings.namespace_bundle_split_condition_hit_count_threshold
+        if hits <= threshold:
+            return self.refused(candidate, SplitReason.TOO_FEW_SPLIT_HITS, hits=hits, **{_HITS: threshold})
+        if self.room(candidate) < 1:
+            return self.no_room(candidate, reason)
+        if _shares_an_end(candidate, splitting):
+            return self.refused(candidate, SplitReason.SPLIT_UNDER_WAY, hits=hits)
+        return None
+
+    def cut(self, candidate: SplitCandidate, reason: SplitReason) -> tuple[Split | None, Verdict]:
+        """The split of a bundle that is above a limit, unless it could not help."""
+        hot = self._find_hot_topic(candidate, reason)
+        if hot is not None:
+            return None, hot
+        return self.divided(candidate, reason, most_boundaries=self.room(candidate))
+
+    def divided(
+        self, candidate: SplitCandidate, reason: SplitReason, most_boundaries: int | None
+    ) -> tuple[Split | None, Verdict]:
+        """The split of this bundle for this reason, if the algorithm finds a place to cut; None: any number of them."""
+        if candidate.range is None or not is_splittable(candidate.range):
+            return None, self.refused(candidate, SplitReason.RANGE_NOT_SPLITTABLE)
+        found = self.divide(candidate.name, candidate.range)
+        if not found:
+            return None, self.refused(candidate, SplitReason.NO_SPLIT_BOUNDARY)
+        boundaries = usable(candidate.range, found)
+        if not boundaries:
+            return None, self.refused(candidate, SplitReason.SPLIT_BOUNDARY_AT_END, boundary=f"0x{found[0]:08x}")
+        used = boundaries if most_boundaries is None else _some_of(boundaries, most_boundaries)
+        why = {**candidate.why(), **self.limits, "parts": len(used) + 1}
+        if len(used) < len(boundaries):
+            why |= {"parts_wanted": len(boundaries) + 1, _MAXIMUM: self.settings.namespace_maximum_bundles}
+        return Split(candidate.name, tuple(used), reason), Verdict(candidate.name, reason, acted=True, why=why)
+
+    def room(self, candidate: SplitCandidate) -> int:
+        """How many bundles its namespace may get."""
+        return self.settings.namespace_maximum_bundles - self._bundles(candidate)
+
+    def no_room(self, candidate: SplitCandidate, reason: SplitReason) -> Verdict:
+        why = {"bundles": self._bundles(candidate), _MAXIMUM: self.settings.namespace_maximum_bundles}
+        return self.refused(candidate, SplitReason.NAMESPACE_HAS_MAXIMUM_BUNDLES, above=LIMIT_KEYS[reason], **why)
+
+    def too_few_topics(self, candidate: SplitCandidate, reason: SplitReason | None) -> Verdict:
+        """Of a bundle that is above a limit all the same, `above` is that limit: its only topic is to blame."""
+        if reason is None or candidate.topics == 0:
+            return self.refused(candidate, SplitReason.TOO_FEW_TOPICS)
+        return self.refused(candidate, SplitReason.TOO_FEW_TOPICS, above=LIMIT_KEYS[reason])
+
+    def refused(self, candidate: SplitCandidate, reason: SplitReason, **more: Figure) -> Verdict:
+        return Verdict(candidate.name, reason, acted=False, why={**candidate.why(), **self.limits, **more})
+
+    def _bundles(self, candidate: SplitCandidate) -> int:
+        namespace = namespace_of(candidate.name)
+        return self.bundle_counts.get(namespace, 1) + self.extra[namespace]
+
+    def _find_hot_topic(self, candidate: SplitCandidate, reason: SplitReason) -> Verdict | None:
+        """The refusal of a split that would leave the load together, as it is that of one topic."""
+        topics = self.find_topics(candidate.name) if reason in _SHARES else ()
+        if not topics:
+            return None
+        if reason is SplitReason.MSG_RATE:
+            limit, whole = float(self.settings.namespace_bundle_max_msg_rate), candidate.msg_rate
+            loads = [topic.msg_rate for topic in topics]
+        else:
+            limit, whole = float(self.settings.namespace_bundle_max_bandwidth_mbytes * MIB), candidate.throughput
+            loads = [topic.throughput for topic in topics]
+        highest, whole = max(loads), max(whole, sum(loads))
+        if highest <= limit or highest < HOT_TOPIC_SHARE * whole:
+            return None
+        share = {_SHARES[reason]: 100 * highest / whole}
+        return self.refused(candidate, SplitReason.ONE_HOT_TOPIC, topic=topics[loads.index(highest)].name, **share)
+
+
+def _shares_an_end(candidate: SplitCandidate, splitting: Collection[tuple[str, BundleRange]]) -> bool:
+    own, namespace = candidate.range, namespace_of(candidate.name)
+    assert own is not None, "only bundles with a range are counted"
+    return any(
+        namespace == other and (own.lower == under_way.lower or own.upper == under_way.upper)
+        for other, under_way in splitting
+    )
+
+
+def _some_of(boundaries: Sequence[int], most: int) -> Sequence[int]:
+    """All of them, or as many as there may be, in even steps."""
+    if len(boundaries) <= most:
+        return boundaries
+    return [boundaries[step * len(boundaries) // (most + 1)] for step in range(1, most + 1)]
+
+
+def _limits(settings: PlannerSettings) -> dict[str, Figure]:
+    return settings.said(
+        "namespace_bundle_max_topics",
+        "namespace_bundle_max_sessions",
+        "namespace_bundle_max_msg_rate",
+        "namespace_bundle_max_bandwidth_mbytes",
+    )

@@ -1,0 +1,96 @@
+"""One round of automatic splits: the rule that is configured, asked about everything that was looked at."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loadmanager.core.domain.names import BundleRange, namespace_of
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.plan import Verdict
+from loadmanager.core.domain.settings import PlannerSettings, is_extensible, is_simple
+from loadmanager.core.strategies.splitting import split_algorithm
+from loadmanager.core.strategies.splitting.split_algorithm import TopicLoad
+from loadmanager.core.strategies.splitting.split_finder import (
+    Divide,
+    FindTopics,
+    Split,
+    SplitCandidate,
+    Splits,
+    find_for_extensible,
+    find_for_modular,
+)
+
+State = dict[str, Any]
+
+SPLIT_STRATEGY = "DefaultNamespaceBundleSplitStrategyImpl"
+"""Pulsar's name for the extensible rule, the one that remembers something: under which states keep its memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitQuestion:
+    """All that a round goes by besides the settings.
+
+    `looked_at` are the candidates that each broker reports, `counts` how many bundles their namespaces have, `topics`
+    what is known of those of a bundle, `under_way` the bundles that are being split, by namespace and range. `before`
+    is what was remembered: by broker its incarnation, and how often each bundle was above a limit in succession.
+    """
+
+    looked_at: tuple[tuple[Registration, tuple[SplitCandidate, ...]], ...]
+    counts: Mapping[str, int]
+    topics: Mapping[str, Sequence[TopicLoad]]
+    under_way: frozenset[tuple[str, BundleRange]]
+    before: State
+
+
+def find_splits(question: SplitQuestion, settings: PlannerSettings) -> tuple[Splits, State | None]:
+    """What to split, and what to remember; None: nothing is. Raises `UnknownStrategyError`."""
+    _, algorithm = split_algorithm(settings)
+
+    def topics_of(name: str) -> Sequence[TopicLoad]:
+        return question.topics.get(name, ())
+
+    def divide(name: str, own: BundleRange) -> list[int] | None:
+        return algorithm(own, topics_of(name), (), settings)
+
+    return find_splits_by(divide, topics_of, question, settings)
+
+
+def find_splits_by(
+    divide: Divide, find_topics: FindTopics, question: SplitQuestion, settings: PlannerSettings
+) -> tuple[Splits, State | None]:
+    """As `find_splits`, cutting by any algorithm; `find_topics` stands for the topics of the question.
+
+    Under the extensible rule each broker looks at its own bundles, one after the other: those before have split some.
+    """
+    counts = Counter(question.counts)
+    if not is_extensible(settings):
+        candidates = [candidate for _, own in question.looked_at for candidate in own]
+        counted = not is_simple(settings)
+        return find_for_modular(candidates, counts, divide, settings, find_topics, counts_splits=counted), None
+    hits: State = {}
+    splits: list[Split] = []
+    verdicts: list[Verdict] = []
+    for registration, own in question.looked_at:
+        before = hits_of(question.before, registration)
+        found = find_for_extensible(own, before, counts, divide, settings, question.under_way, find_topics)
+        for split in found.splits:
+            counts[namespace_of(split.bundle)] += len(split.boundaries)
+        splits += found.splits
+        verdicts += found.verdicts
+        if found.hits:
+            hits[registration.broker] = [registration.incarnation, dict(found.hits)]
+    return Splits(tuple(splits), tuple(verdicts), {}), {"hits": hits}
+
+
+def goes_by_latest_rates(settings: PlannerSettings) -> bool:
+    """Whether the rule that is configured goes by what bundles carried last, not by their long-term averages."""
+    return is_extensible(settings) or is_simple(settings)
+
+
+def hits_of(remembered: State, registration: Registration) -> Mapping[str, int]:
+    """A new incarnation of a broker has none."""
+    incarnation, hits = remembered.get(registration.broker, (registration.incarnation, {}))
+    return hits if incarnation == registration.incarnation else {}

@@ -1,0 +1,1 @@
+"""Embedded ZooKeeper and JVM, and the demo."""

@@ -1,0 +1,278 @@
+"""The demo's processes: one ZooKeeper, load-manager nodes, brokers with an agent each, and clients.
+
+All of them are children of a guardian process that ends them when this one ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import loadmanager
+from loadmanager.dev.demo.busy_machine import TOO_BUSY, is_starved
+from loadmanager.dev.demo.demo_client import SETTLE_TIMEOUT_S, ClientConfig
+from loadmanager.dev.demo.demo_settings import DemoSettings, agent_configuration, node_configuration
+from loadmanager.dev.demo.demo_workload import HotSpotFile
+from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
+from loadmanager.dev.embedded.processes import ServerProcesses
+from loadmanager.errors import EmbeddedServerError, LoadManagerError
+from loadmanager.util import clock
+
+_TEMPORARY_PREFIX = "loadmanager-demo-"
+_READY_TIMEOUT_S = 120.0
+_POLL_S = 0.05
+_LINES_OF_LOG = 15
+_HOT_SPOT_FILE = "hot-spot.json"
+_HISTORY = "history"
+_LOADMANAGER = ("-c", "from loadmanager.cli import main; main()")
+_WORKING_FOLDER = Path(loadmanager.__file__).parent.parent
+"""Where `python -m loadmanager...` finds the package even when it is not installed."""
+
+
+class DemoError(LoadManagerError):
+    """A process of the demo did not start; the message has the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeProcess:
+    name: str
+    url: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerProcess:
+    """A broker and its agent: a machine, as far as the demo is concerned."""
+
+    name: str
+    broker_id: str
+    instance: str
+    url: str
+    pid: int
+    agent_pid: int
+
+
+class DemoCluster:
+    """Starts, kills and watches the processes; everything they write is in `folder`."""
+
+    def __init__(self, settings: DemoSettings, processes: ServerProcesses, folder: Path, history: Path) -> None:
+        self.folder = folder
+        self.history = history
+        self.nodes: dict[str, NodeProcess] = {}
+        self.brokers: dict[str, BrokerProcess] = {}
+        self.clients: dict[str, int] = {}
+        self.ended_at_s: dict[str, float] = {}
+        self.killed: set[str] = set()
+        self.died_unexpectedly: list[str] = []
+        self._settings = settings
+        self._processes = processes
+        self.hot_spot = HotSpotFile(folder / _HOT_SPOT_FILE)
+        self._zookeeper = EmbeddedZooKeeper()
+        self._brokers_started = 0
+
+    @classmethod
+    @asynccontextmanager
+    async def started(
+        cls,
+        settings: DemoSettings,
+        folder: Path | None,
+        history: Path | None = None,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> AsyncIterator[DemoCluster]:
+        """ZooKeeper, nodes and brokers, all answering; ended on exit. A given `folder` is kept.
+
+        What leaders record goes to `history`, by default in that folder. `tell` hears of each step of the start.
+        """
+        # The guardian of a temporary folder ends its processes at once: only nodes have something to save.
+        processes = ServerProcesses(_TEMPORARY_PREFIX)
+        home = _home(folder or processes.folder)
+        cluster = cls(settings, processes, home, (history or home / _HISTORY).absolute())
+        try:
+            tell("ZooKeeper starts")
+            await asyncio.to_thread(cluster._zookeeper.start)
+            tell(f"ZooKeeper answers; {settings.nodes} load-manager nodes start")
+            await cluster._all(tell, *(cluster.start_node(f"node-{i + 1}") for i in range(settings.nodes)))
+            tell(f"{settings.brokers} brokers with their agents start")
+            await cluster._all(tell, *(cluster.start_broker() for _ in range(settings.brokers)))
+            yield cluster
+        finally:
+            await asyncio.to_thread(cluster._close)
+
+    @property
+    def node_urls(self) -> list[str]:
+        return [node.url for node in self.nodes.values()]
+
+    @property
+    def pids(self) -> list[int]:
+        """Of everything that runs."""
+        brokers = [pid for broker in self.brokers.values() for pid in (broker.pid, broker.agent_pid)]
+        nodes = [node.pid for node in self.nodes.values()]
+        return [self._zookeeper.pid, *nodes, *brokers, *self.clients.values()]
+
+    async def _all(self, tell: Callable[[str], None], *starts: Awaitable[NodeProcess | BrokerProcess]) -> None:
+        is_shown = False
+        for start in asyncio.as_completed(starts):
+            started = await start
+            is_first = isinstance(started, NodeProcess) and not is_shown
+            is_shown |= is_first
+            tell(f"{started.name} answers" + (f": look at {started.url}/" if is_first else ""))
+
+    async def start_node(self, name: str) -> NodeProcess:
+        content = node_configuration(self._settings, self._zookeeper.connect_string, self.history)
+        configuration = self._write(f"{name}.yaml", content)
+        ready = await self._start_loadmanager(name, "serve", configuration)
+        self.nodes[name] = NodeProcess(name, ready["url"], ready["pid"])
+        return self.nodes[name]
+
+    async def start_broker(self) -> BrokerProcess:
+        """A new broker, then its agent, which needs the broker's addresses."""
+        self._brokers_started += 1
+        name = f"broker-{self._brokers_started}"
+        agent_file = self._path(f"{name}-agent.ready")
+        files = {
+            "--agent-file": agent_file,
+            "--serving-log": self._path(f"{name}.serving.jsonl"),
+            "--ready-file": self._path(f"{name}.ready"),
+        }
+        arguments = [word for option, path in files.items() for word in (option, str(path))]
+        ready = await self._start(name, ["-m", "loadmanager.dev.demo.demo_broker", *arguments], files["--ready-file"])
+        content = agent_configuration(self._zookeeper.connect_string, ready, self.node_urls)
+        agent = await self._start_loadmanager(f"{name}-agent", "agent", self._write(f"{name}-agent.yaml", content))
+        broker = BrokerProcess(
+            name, ready["broker_id"], ready["instance"], ready["url"], ready["pid"], int(agent["pid"])
+        )
+        self.brokers[name] = broker
+        return broker
+
+    async def start_clients(self) -> None:
+        await asyncio.gather(*(self._start_client(i) for i in range(self._settings.client_processes)))
+
+    async def stop_clients(self) -> None:
+        """Let the clients finish what is under way and write their accounts."""
+        names = list(self.clients)
+        self.clients.clear()
+        for name in names:
+            await asyncio.to_thread(self._processes.signal, name, signal.SIGTERM)
+        deadline_s = clock.now_s() + 2 * SETTLE_TIMEOUT_S
+        codes = await asyncio.to_thread(self._exit_codes, names)
+        while None in codes.values() and clock.now_s() < deadline_s:
+            await asyncio.sleep(_POLL_S)
+            codes = await asyncio.to_thread(self._exit_codes, names)
+        self.died_unexpectedly.extend(name for name, code in codes.items() if code != 0)
+
+    async def kill_node(self, name: str) -> float:
+        """SIGKILL a node; the moment, on the clock of leases."""
+        del self.nodes[name]
+        return await asyncio.to_thread(self._processes.kill, name)
+
+    async def kill_broker(self, name: str) -> BrokerProcess:
+        """SIGKILL a broker and its agent at once: the machine is lost. The agent first: it sees its broker's death."""
+        broker = self.brokers.pop(name)
+        self.ended_at_s[broker.instance] = await asyncio.to_thread(self._processes.kill, f"{name}-agent", name)
+        self.killed.add(broker.instance)
+        return broker
+
+    async def watch(self) -> list[str]:
+        """Names of processes that have ended by themselves since the last call."""
+        codes = await asyncio.to_thread(self._exit_codes, self._running())
+        ended = {name for name, code in codes.items() if code is not None} - set(self.died_unexpectedly)
+        gone = [name for name in self._running() if name in ended]
+        for name in gone:
+            if name in self.brokers:
+                self.ended_at_s[self.brokers.pop(name).instance] = clock.now_s()
+        self.died_unexpectedly.extend(gone)
+        return gone
+
+    def serving_logs(self) -> list[Path]:
+        return sorted(self.folder.glob("*.serving.jsonl"))
+
+    def client_journals(self) -> list[Path]:
+        return [self._path(f"client-{i + 1}.jsonl") for i in range(self._settings.client_processes)]
+
+    def _running(self) -> list[str]:
+        return [*self.nodes, *self.clients, *self.brokers, *(f"{name}-agent" for name in self.brokers)]
+
+    def _exit_codes(self, names: Sequence[str]) -> dict[str, int | None]:
+        return {name: self._processes.find_exit_code(name) for name in names}
+
+    def _close(self) -> None:
+        """End the nodes in order, so that all that was recorded is written, and everything else at once."""
+        with contextlib.suppress(EmbeddedServerError):
+            for name in self.nodes:
+                self._processes.signal(name, signal.SIGTERM)
+            for name in self.nodes:
+                self._processes.stop(name)
+        self._processes.close()
+        self._zookeeper.stop()
+
+    async def _start_client(self, index: int) -> None:
+        name = f"client-{index + 1}"
+        config = ClientConfig(
+            index=index,
+            processes=self._settings.client_processes,
+            node_urls=self.node_urls,
+            workload=self._settings.workload,
+            hot_spot_file=self._path(_HOT_SPOT_FILE),
+            journal_file=self._path(f"{name}.jsonl"),
+            ready_file=self._path(f"{name}.ready"),
+        )
+        path = self._path(f"{name}.json")
+        path.write_text(config.to_json(), encoding="utf-8")
+        ready = await self._start(name, ["-m", "loadmanager.dev.demo.demo_client", str(path)], config.ready_file)
+        self.clients[name] = ready["pid"]
+
+    async def _start_loadmanager(self, name: str, command: str, configuration: Path) -> dict[str, Any]:
+        ready_file = self._path(f"{name}.ready")
+        options = ["--config", str(configuration), "--ready-file", str(ready_file)]
+        return await self._start(name, [*_LOADMANAGER, command, *options], ready_file)
+
+    async def _start(self, name: str, arguments: Sequence[str], ready_file: Path) -> dict[str, Any]:
+        """Start a Python process and wait for its ready file."""
+        log_file = self._path(f"{name}.log")
+        command = [sys.executable, *arguments]
+        pid = await asyncio.to_thread(self._processes.start, name, command, cwd=_WORKING_FOLDER, log=log_file)
+        deadline_s = clock.now_s() + _READY_TIMEOUT_S
+        while (ready := _read_ready_file(ready_file)) is None:
+            code = await asyncio.to_thread(self._processes.find_exit_code, name)
+            if code is None and clock.now_s() > deadline_s and is_starved(pid, _READY_TIMEOUT_S):
+                raise DemoError(f"{TOO_BUSY}: {name} has waited for a processor most of {_READY_TIMEOUT_S:g} s")
+            if code is not None or clock.now_s() > deadline_s:
+                what = "is not ready" if code is None else f"ended with exit code {code}"
+                raise DemoError(f"{name} {what}; its log ends with:\n{_last_lines(log_file)}")
+            await asyncio.sleep(_POLL_S)
+        return {"pid": pid, **ready}
+
+    def _path(self, name: str) -> Path:
+        return self.folder / name
+
+    def _write(self, name: str, content: Mapping[str, object]) -> Path:
+        """A configuration file; JSON is YAML too."""
+        path = self._path(name)
+        path.write_text(json.dumps(content, indent=2), encoding="utf-8")
+        return path
+
+
+def _home(folder: Path | None) -> Path:
+    home = (folder or Path()).absolute()
+    home.mkdir(parents=True, exist_ok=True)
+    return home
+
+
+def _read_ready_file(path: Path) -> dict[str, Any] | None:
+    try:
+        content: dict[str, Any] = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    return content
+
+
+def _last_lines(log_file: Path) -> str:
+    return "\n".join(log_file.read_text(errors="replace").splitlines()[-_LINES_OF_LOG:])

@@ -1,0 +1,120 @@
+"""The topics that a broker of the demo serves: the kit says what may be open, here is what is in them.
+
+Every opening and closing goes into the serving log before anyone else can learn of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from loadmanager.broker import CloseReason as Why
+from loadmanager.broker import Closing, Health, Hosting, RefusedError
+from loadmanager.broker import Topic as Hosted
+from loadmanager.dev.demo.data_protocol import CloseReason
+from loadmanager.dev.demo.demo_topics import Clock, Topic
+from loadmanager.dev.demo.evidence import DemoJournal
+from loadmanager.dev.demo.vitals import Vitals
+from loadmanager.util.clock import now_s
+
+log = structlog.get_logger(__name__)
+
+VERSION = "demo-1"
+DRAIN_TIMEOUT_S = 2.0
+_REASONS = {
+    Why.UNLOADED: CloseReason.UNLOADED,
+    Why.LAPSED: CloseReason.LEASE_LAPSED,
+    Why.ENDED: CloseReason.SHUTDOWN,
+    Why.LEFT: CloseReason.LEFT,
+}
+
+
+def agent_in(agent_file: Path) -> Callable[[], str]:
+    """Where the agent answers: its URL is read from a file, which it may write after the broker has started."""
+
+    def find() -> str:
+        agent = json.loads(agent_file.read_bytes())
+        url: str = agent.get("localUrl") or agent["url"]
+        return url
+
+    return find
+
+
+class TopicHost:
+    """The open topics of one broker process; `instance` is its name in the serving log."""
+
+    def __init__(
+        self,
+        agent: str | Callable[[], str],
+        serving_log: DemoJournal,
+        *,
+        address: str = "127.0.0.1",
+        port: int | None = None,
+        clock: Clock = now_s,
+    ) -> None:
+        self.instance = ""
+        self.vitals = Vitals()
+        self.hosting = Hosting(
+            agent,
+            port=port,
+            host=address,
+            on_open=self._opened,
+            on_close=self._close,
+            health=self._health,
+            version=VERSION,
+            clock=clock,
+        )
+        self._serving_log = serving_log
+        self._clock = clock
+        self._topics: dict[str, Topic] = {}
+
+    async def find_or_open(self, name: str) -> Topic | None:
+        """The topic, opened if this broker owns it; None if it must not serve it."""
+        try:
+            await self.hosting.open(name)
+        except (RefusedError, ValueError):
+            return None
+        return self._topics[name]
+
+    def serves(self, topic: Topic) -> bool:
+        """Whether this very opening of the topic may be served now."""
+        return self.hosting.serving(topic.name) is topic.hosted
+
+    def _health(self) -> Health:
+        return self.vitals.take(sum(topic.waiting for topic in self._topics.values()))
+
+    async def _opened(self, hosted: Hosted) -> None:
+        topic = self._topics[hosted.name] = Topic(hosted, self._clock)
+        self._record("opened", topic, at_s=topic.opened_at_s)
+
+    async def _close(self, hosted: Hosted, closing: Closing) -> None:
+        """With a lease what was accepted is delivered first, for a bounded time. Without one it is dropped at once, and
+        the serving log says so.
+        """
+        topic = self._topics[hosted.name]
+        if closing.reason is not Why.LAPSED:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(DRAIN_TIMEOUT_S):
+                    await topic.drained.wait()
+        # Without a lease nothing was served, so serving ended with the lease even if nobody could notice at once.
+        # The last moment at which the topic did serve is the evidence that overrides that claim.
+        now_s, reason = self._clock(), _REASONS[closing.reason]
+        ended_at_s = max(topic.last_served_s, min(now_s, self.hosting.lease_until_s))
+        del self._topics[topic.name]
+        topic.is_closed = True
+        self._record("closed", topic, at_s=ended_at_s, written_at_s=now_s, reason=reason, call=closing.call)
+        if undelivered := topic.undelivered():
+            self._record("dropped", topic, at_s=now_s, reason=reason, ranges=undelivered.as_lists())
+        topic.tell_closed(reason)
+
+    def _record(self, event: str, topic: Topic, **more: object) -> None:
+        incarnation = topic.hosted.incarnation
+        self._serving_log.append(
+            {"event": event, "topic": topic.name, "instance": self.instance, "incarnation": incarnation, **more}
+        )
+        log.debug("serving_changed", change=event, topic=topic.name, **more)

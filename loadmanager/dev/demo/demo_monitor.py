@@ -1,0 +1,204 @@
+"""What is going on in the demo's cluster, asked from its own processes once a second."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+import psutil
+from aiohttp import web
+from pydantic import ValidationError
+
+from loadmanager.dev.demo.busy_machine import TOO_BUSY, Waiting
+from loadmanager.dev.demo.demo_cluster import BrokerProcess, DemoCluster
+from loadmanager.dev.demo.demo_summary import RateSample
+from loadmanager.dev.demo.evidence import JournalTail
+from loadmanager.dev.demo.prober import AssignmentProber
+from loadmanager.errors import InvalidRecordError
+from loadmanager.net.http_client import HttpClient, PeerUnavailableError
+from loadmanager.util import clock
+from loadmanager.wire.http_bodies import BrokerStats
+
+INTERVAL_S = 1.0
+_TIMEOUT_S = 0.9
+_DECISIONS_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class DemoEvent:
+    """Something that happened, at a moment of the clock of leases."""
+
+    at_s: float
+    text: str
+
+
+@dataclass(slots=True)
+class ShownBroker:
+    """A broker as the view shows it."""
+
+    name: str
+    broker_id: str
+    messages_per_s: float = 0.0
+    usage_percent: float = 0.0
+    bundles: int = 0
+    topic_names: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class DemoState:
+    """What the view shows and the summary counts; times are of the clock of leases."""
+
+    started_s: float = field(default_factory=clock.now_s)
+    is_started: bool = False
+    phase: str = "starting"
+    leader_url: str | None = None
+    leader_name: str | None = None
+    epoch: int = 0
+    brokers: list[ShownBroker] = field(default_factory=list)
+    broker_names: dict[str, str] = field(default_factory=dict)
+    decisions: list[dict[str, Any]] = field(default_factory=list)
+    samples: list[RateSample] = field(default_factory=list)
+    clients: dict[str, dict[str, Any]] = field(default_factory=dict)
+    events: list[DemoEvent] = field(default_factory=list)
+    cpu_s: dict[int, float] = field(default_factory=dict)
+    assignments: int = 0
+    is_too_busy: bool = False
+    page_url: str | None = None
+
+    def add_event(self, text: str) -> None:
+        self.events.append(DemoEvent(clock.now_s(), text))
+
+    def total(self, counter: str) -> int:
+        """A counter of all the clients together."""
+        return sum(int(stats[counter]) for stats in self.clients.values())
+
+
+class Monitor:
+    """Keeps a `DemoState` up to date."""
+
+    def __init__(self, cluster: DemoCluster, state: DemoState, prober: AssignmentProber, http: HttpClient) -> None:
+        self._cluster = cluster
+        self._state = state
+        self._prober = prober
+        self._http = http
+        self._counted: dict[str, tuple[float, dict[str, int]]] = {}
+        self._waiting = Waiting()
+        self._tails = {path.stem: JournalTail(path) for path in cluster.client_journals()}
+
+    async def run(self) -> None:
+        """Look once a second, until cancelled."""
+        while True:
+            started_s = clock.now_s()
+            await self.look()
+            await asyncio.sleep(max(0.0, started_s + INTERVAL_S - clock.now_s()))
+
+    async def look(self) -> None:
+        for name in await self._cluster.watch():
+            self._state.add_event(f"{name} ended by itself")
+        brokers = list(self._cluster.brokers.values())
+        usage, _, *stats = await asyncio.gather(
+            self._look_at_cluster(), self._look_at_decisions(), *(self._find_stats(broker) for broker in brokers)
+        )
+        rates = {}
+        rows = []
+        for broker, answer in zip(brokers, stats, strict=True):
+            row = ShownBroker(broker.name, broker.broker_id)
+            self._state.broker_names[broker.broker_id] = broker.name
+            if answer is not None:
+                row.topic_names = frozenset(topic.topic for topic in answer.topics)
+                rate = self._rate(broker.instance, answer)
+                if rate is not None:
+                    rates[broker.name] = row.messages_per_s = rate
+            known = usage.get(broker.broker_id, {})
+            row.usage_percent = max(known.get("usagePercent", (0.0,)))
+            row.bundles = known.get("bundles", 0)
+            rows.append(row)
+        self._state.brokers = rows
+        self._state.samples.append(RateSample(clock.now_s(), rates))
+        self._state.assignments = self._prober.assignments
+        self._read_clients()
+        self._count_cpu()
+        self._look_whether_they_starve()
+        self._show_page()
+
+    def _look_whether_they_starve(self) -> None:
+        """Say so, once."""
+        if self._waiting.is_too_much(self._cluster.pids, clock.now_s()) and not self._state.is_too_busy:
+            self._state.is_too_busy = True
+            self._state.add_event(f"{TOO_BUSY}: the demo's processes wait for a processor, and what follows is slow")
+
+    def _show_page(self) -> None:
+        """Where the cluster can be looked at: at a node that is there."""
+        urls = self._cluster.node_urls
+        if self._state.page_url not in urls:
+            self._state.page_url = urls[0]
+            self._state.add_event(f"look at it: {urls[0]}/")
+
+    def _rate(self, instance: str, stats: BrokerStats) -> float | None:
+        """Messages in and out per second since the last look; None at the first look."""
+        counters = {topic.topic: topic.messages_in + topic.messages_out for topic in stats.topics}
+        before = self._counted.get(instance)
+        self._counted[instance] = stats.monotonic_s, counters
+        if before is None:
+            return None
+        then_s, old = before
+        # Counters start at zero when a topic is opened: a smaller one than before belongs to another opening.
+        grown = sum(
+            count - old[topic] if old.get(topic, count + 1) <= count else count for topic, count in counters.items()
+        )
+        return grown / max(stats.monotonic_s - then_s, 1e-3)
+
+    async def _find_stats(self, broker: BrokerProcess) -> BrokerStats | None:
+        body = await self._find(f"{broker.url}/loadmanager/v1/stats")
+        try:
+            return BrokerStats.model_validate(body) if body is not None else None
+        except ValidationError:
+            return None
+
+    async def _look_at_cluster(self) -> dict[str, Mapping[str, Any]]:
+        """Usage and bundles by broker id, as the leader sees them, or any node while nobody leads."""
+        url = self._state.leader_url if self._state.leader_url in self._cluster.node_urls else None
+        body = await self._find(f"{url or self._cluster.node_urls[0]}/loadbalance/v1/cluster")
+        if body is None:
+            return {}
+        leader = body["leader"]
+        self._state.leader_url = leader["serviceUrl"] if leader else None
+        names = {node.url: node.name for node in self._cluster.nodes.values()}
+        self._state.leader_name = names.get(self._state.leader_url or "")
+        self._state.epoch = body["epoch"]
+        return {broker["brokerId"]: broker for broker in body["brokers"]}
+
+    async def _look_at_decisions(self) -> None:
+        body = await self._find(f"{self._cluster.node_urls[0]}/loadbalance/v1/decisions?limit={4 * _DECISIONS_SHOWN}")
+        if body is not None:
+            shown = [decision for decision in body["decisions"] if "/probe-" not in decision["subject"]]
+            self._state.decisions = shown[:_DECISIONS_SHOWN]
+
+    async def _find(self, url: str) -> dict[str, Any] | None:
+        try:
+            answer = await self._http.call("GET", url, _TIMEOUT_S)
+        except (PeerUnavailableError, InvalidRecordError):
+            return None
+        if answer.status != web.HTTPOk.status_code:
+            return None
+        body: dict[str, Any] = orjson.loads(answer.body)
+        return body
+
+    def _read_clients(self) -> None:
+        for name, tail in self._tails.items():
+            for record in tail.read_new():
+                if record["event"] == "stats":
+                    self._state.clients[name] = record
+
+    def _count_cpu(self) -> None:
+        own = psutil.Process().cpu_times()
+        self._state.cpu_s[0] = own.user + own.system
+        for pid in self._cluster.pids:
+            try:
+                spent = psutil.Process(pid).cpu_times()
+            except psutil.NoSuchProcess:
+                continue
+            self._state.cpu_s[pid] = spent.user + spent.system

@@ -1,0 +1,205 @@
+"""What a run of the demo amounts to: arithmetic over the evidence its processes left, and the verdict.
+
+Every message number ends in exactly one place: delivered, lost with a broker process that was killed, dropped by one
+that said so (its lease lapsed, or its drain took too long), never acknowledged, or unaccounted for, which must not be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from loadmanager.dev.demo.busy_machine import TOO_BUSY
+from loadmanager.dev.demo.data_protocol import CloseReason
+from loadmanager.dev.demo.message_account import TopicAccount
+from loadmanager.dev.demo.number_ranges import NumberRanges
+from loadmanager.dev.demo.serving_log import Overlap
+
+MOVED = "moved"
+BROKER_KILLED = "broker_killed"
+_MOST_TOLD = 5
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSummary:
+    """Counts of distinct messages, except `duplicates`: deliveries of a message beyond its first."""
+
+    published: int
+    acknowledged: int
+    delivered: int
+    duplicates: int
+    lost_with_killed_broker: int
+    dropped_by_broker: int
+    never_acknowledged: int
+    unaccounted: int
+
+
+def summarize_messages(
+    accounts: Iterable[TopicAccount], killed: Iterable[str], dropped: Mapping[tuple[str, str], NumberRanges]
+) -> MessageSummary:
+    """`killed` names broker processes; `dropped` is what a process (topic, instance) says it accepted and dropped."""
+    counts = dict.fromkeys(MessageSummary.__slots__, 0)
+    killed = frozenset(killed)
+    for account in accounts:
+        published = NumberRanges([(0, account.published)])
+        acknowledged = NumberRanges()
+        lost = NumberRanges()
+        said_dropped = NumberRanges()
+        for instance, ranges in account.acknowledged.items():
+            acknowledged = acknowledged.union(ranges)
+            missing = ranges.difference(account.delivered)
+            if instance in killed:
+                lost = lost.union(missing)
+            elif (account.topic, instance) in dropped:
+                said_dropped = said_dropped.union(missing.intersection(dropped[account.topic, instance]))
+        said_dropped = said_dropped.difference(lost)
+        missing = acknowledged.difference(account.delivered)
+        counts["published"] += len(published)
+        counts["acknowledged"] += len(acknowledged)
+        counts["delivered"] += len(account.delivered)
+        counts["duplicates"] += account.duplicates
+        counts["lost_with_killed_broker"] += len(lost)
+        counts["dropped_by_broker"] += len(said_dropped)
+        counts["never_acknowledged"] += len(published.difference(acknowledged).difference(account.delivered))
+        # Delivered numbers that were never published would be as wrong as missing ones.
+        unknown = len(missing.difference(lost).difference(said_dropped)) + len(account.delivered.difference(published))
+        counts["unaccounted"] += unknown
+    return MessageSummary(**counts)
+
+
+def dropped_ranges(serving_records: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], NumberRanges]:
+    dropped: dict[tuple[str, str], NumberRanges] = defaultdict(NumberRanges)
+    for record in serving_records:
+        if record["event"] == "dropped":
+            for start, end in record["ranges"]:
+                dropped[record["topic"], record["instance"]].add(start, end)
+    return dict(dropped)
+
+
+@dataclass(frozen=True, slots=True)
+class GapSummary:
+    """Seconds during which topics had no owner that their clients could use, for one cause."""
+
+    gaps: int
+    topics: int
+    p50_s: float
+    p99_s: float
+    max_s: float
+
+
+def summarize_gaps(gaps: Iterable[Mapping[str, Any]], killed: Iterable[str]) -> dict[str, GapSummary]:
+    """By cause; a connection that broke because the broker process was in `killed` has that cause."""
+    killed = frozenset(killed)
+    durations: dict[str, list[float]] = defaultdict(list)
+    topics: dict[str, set[str]] = defaultdict(set)
+    for gap in gaps:
+        cause = gap["cause"]
+        if cause == CloseReason.UNLOADED:
+            cause = MOVED
+        elif gap["from_instance"] in killed:
+            cause = BROKER_KILLED
+        durations[cause].append(gap["to_s"] - gap["from_s"])
+        topics[cause].add(gap["topic"])
+    return {
+        cause: GapSummary(
+            len(found), len(topics[cause]), percentile(found, 50), percentile(found, 99), round(max(found), 3)
+        )
+        for cause, found in sorted(durations.items())
+    }
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The smallest of the values that at least `percent` per cent of them do not exceed."""
+    ordered = sorted(values)
+    return round(ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)], 3)
+
+
+@dataclass(frozen=True, slots=True)
+class RateSample:
+    """Messages per second, in and out, of each broker that was alive, at a moment of the clock of leases."""
+
+    at_s: float
+    by_broker: Mapping[str, float]
+
+
+def imbalance(samples: Iterable[RateSample], from_s: float, to_s: float) -> float | None:
+    """The busiest broker's mean rate over the mean of all brokers' in a window; None without traffic in it.
+
+    Only brokers that were alive through the whole window count.
+    """
+    window = [sample.by_broker for sample in samples if from_s <= sample.at_s < to_s]
+    if not window:
+        return None
+    alive = frozenset.intersection(*(frozenset(rates) for rates in window))
+    totals = [sum(rates[broker] for rates in window) for broker in sorted(alive)]
+    return round(max(totals) * len(totals) / sum(totals), 3) if sum(totals) > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderFailover:
+    """`to_next_assignment_s`: from SIGKILL of the leader until a fresh bundle had an owner, of a later epoch."""
+
+    epoch_before: int
+    epoch_after: int
+    to_next_assignment_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSummary:
+    """Everything `loadmanager demo --json` prints. The script was not completed when it was interrupted."""
+
+    was_completed: bool
+    duration_s: float
+    brokers: int
+    topics: int
+    imbalance: Mapping[str, float | None]
+    bundles_moved: int
+    gaps: Mapping[str, GapSummary]
+    leader_failover: LeaderFailover | None
+    assignments_probed: int
+    messages: MessageSummary
+    two_owners: Sequence[Overlap]
+    topics_without_owner: Sequence[str]
+    died_unexpectedly: Sequence[str]
+    cpu_cores_used: float
+    machine_too_busy: bool = False
+
+    @property
+    def failures(self) -> list[str]:
+        """What must not have happened; empty for a good run."""
+        return [*self._broken, *self._not_in_time]
+
+    @property
+    def told_failures(self) -> list[str]:
+        """Those to be shown to people: of a machine that is too busy one says what was not done in time."""
+        late = self._not_in_time
+        if not self.machine_too_busy or not late:
+            more = [f"and {len(late) - _MOST_TOLD} more of the kind: see --json"] if len(late) > _MOST_TOLD else []
+            return [*self._broken, *late[:_MOST_TOLD], *more]
+        because = f"{TOO_BUSY}, so not all was done in time ({len(late)} findings, with --json)"
+        return [*self._broken, f"{because}: have it do less, or run the demo with a longer --duration"]
+
+    @property
+    def _broken(self) -> list[str]:
+        """What must not happen however busy the machine is."""
+        return [
+            *(f"{o.topic} had two owners for {o.overlap_s:.3f} s: {o.first}, {o.second}" for o in self.two_owners),
+            *([f"{self.messages.unaccounted} messages are unaccounted for"] if self.messages.unaccounted else []),
+        ]
+
+    @property
+    def _not_in_time(self) -> list[str]:
+        messages = self.messages
+        return [
+            *(f"{topic} ended without an owner" for topic in self.topics_without_owner),
+            *(f"{name} ended by itself" for name in self.died_unexpectedly),
+            *([f"{messages.never_acknowledged} messages were never taken"] if messages.never_acknowledged else []),
+            *(["no message was delivered"] if self.was_completed and not messages.delivered else []),
+            *(["nobody took over from the leader"] if self.was_completed and self.leader_failover is None else []),
+        ]
+
+    def to_record(self) -> dict[str, Any]:
+        return {"ok": not self.failures, "failures": self.failures, **asdict(self)}

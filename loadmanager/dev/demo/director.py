@@ -1,0 +1,273 @@
+"""The script of the demo: what happens when, what is measured on the way, and what it all amounts to."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.dev.demo.data_protocol import CloseReason
+from loadmanager.dev.demo.demo_cluster import DemoCluster, DemoError
+from loadmanager.dev.demo.demo_monitor import INTERVAL_S, DemoState, Monitor
+from loadmanager.dev.demo.demo_settings import DemoSettings
+from loadmanager.dev.demo.demo_summary import (
+    DemoSummary,
+    LeaderFailover,
+    dropped_ranges,
+    imbalance,
+    summarize_gaps,
+    summarize_messages,
+)
+from loadmanager.dev.demo.demo_workload import TENANT
+from loadmanager.dev.demo.evidence import read_journals
+from loadmanager.dev.demo.message_account import TopicAccount
+from loadmanager.dev.demo.prober import AssignmentProber
+from loadmanager.dev.demo.serving_log import find_overlaps, serving_intervals, topics_without_owner
+from loadmanager.net.http_client import HttpClient
+from loadmanager.util import clock
+
+_FOREVER_SHARE = 0.3
+_HOT_SPOT_DELAY_S = 1.25
+"""Until the clients have noticed, and a whole interval of the measurement lies behind it."""
+
+_LONGEST_BEFORE_S = 6.0
+_NEXT_STRETCH_S = 2.5 * INTERVAL_S
+_MEASURED_WITHIN_S = 60.0
+_EVEN, _EVEN_FOR_S, _EVEN_WITHIN_S = 1.15, 4.0, 30.0
+_POLL_S = 0.1
+_LEADER_TIMEOUT_S = 90.0
+_START_TIMEOUT_S = 90.0
+
+
+class Director:
+    """One run of the demo on a cluster that has started."""
+
+    def __init__(self, settings: DemoSettings, cluster: DemoCluster, state: DemoState, http: HttpClient) -> None:
+        self._settings = settings
+        self._cluster = cluster
+        self._state = state
+        self._http = http
+        self._prober = AssignmentProber(lambda: self._cluster.node_urls, http)
+        self._hot_spots = 0
+        self._was_completed = False
+        self._failover: LeaderFailover | None = None
+        self._windows: dict[str, tuple[float, float]] = {}
+        self._cpu_at_start_s: dict[int, float] = {}
+        self._start_s = 0.0
+        self._end_s = 0.0
+
+    async def run(self, stopped: asyncio.Event, *, forever: bool) -> DemoSummary:
+        """The whole script, or as much of it as there is until `stopped`; `forever` goes on after it."""
+        await self._wait_for_brokers()
+        await self._create_namespaces()
+        monitor = Monitor(self._cluster, self._state, self._prober, self._http)
+        await self._cluster.start_clients()
+        self._start_s = self._state.started_s = clock.now_s()
+        self._state.is_started = True
+        await monitor.look()
+        self._cpu_at_start_s = dict(self._state.cpu_s)
+        background = [asyncio.create_task(monitor.run()), asyncio.create_task(self._prober.run())]
+        script = asyncio.create_task(self._play(forever=forever))
+        try:
+            ends = [script, *background, asyncio.create_task(stopped.wait())]
+            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in ends:
+                task.cancel()
+            await asyncio.gather(*ends, return_exceptions=True)
+        self._end_s = clock.now_s()
+        self._enter("stopping the clients: everything under way has to arrive")
+        await self._cluster.stop_clients()
+        return self._summarize()
+
+    async def _play(self, *, forever: bool) -> None:
+        self._enter("topics find their owners")
+        await self._reach(0.13)
+        self._move_hot_spot()
+        self._windows["before"] = (clock.now_s() + _HOT_SPOT_DELAY_S, math.inf)
+        await self._measure("after_shedding", 0.34, 0.41)
+        await self._kill_leader()
+        await self._reach(0.45)
+        self._move_hot_spot()
+        await self._reach(0.55)
+        await self._kill_busiest_broker()
+        await self._reach(0.61)
+        broker = await self._cluster.start_broker()
+        self._enter(f"{broker.name} is new, and gets its part")
+        await self._reach(0.95)
+        await self._become_even()
+        await self._measure("at_the_end", 0.95, 1.0)
+        self._was_completed = True
+        while forever:
+            self._move_hot_spot()
+            await asyncio.sleep(self._settings.at_s(_FOREVER_SHARE))
+
+    async def _become_even(self) -> None:
+        """Give the leader the time that it needs on this machine, within bounds; what is measured comes after it."""
+        deadline_s = clock.now_s() + _EVEN_WITHIN_S
+        while (now_s := clock.now_s()) < deadline_s:
+            last = [sample for sample in self._state.samples if sample.at_s >= now_s - _EVEN_FOR_S]
+            all_count = all(len(sample.by_broker) == len(self._cluster.brokers) for sample in last)
+            found = imbalance(last, now_s - _EVEN_FOR_S, now_s)
+            if all_count and found is not None and found <= _EVEN:
+                return
+            await asyncio.sleep(INTERVAL_S)
+
+    def _move_hot_spot(self) -> None:
+        """Make topics hot that are on the broker with the least to do, and the topics that were hot no longer so."""
+        workload = self._settings.workload
+        able = [row for row in self._state.brokers if len(row.topic_names) >= workload.hot_topics]
+        quietest = min(able or self._state.brokers, key=lambda row: row.messages_per_s)
+        cut = NamespaceBundles(equal_boundaries(self._settings.bundles_per_namespace))
+        self._hot_spots += 1
+        hot = workload.choose_hot_topics(
+            quietest.topic_names, lambda name: (name.rpartition("/")[0], cut.index_of_topic(name)), self._hot_spots
+        )
+        self._cluster.hot_spot.write(hot)
+        share = f"{workload.hot_share:.0%} of the traffic goes to {len(hot)} of its topics"
+        self._enter(f"hot spot on {quietest.name}: {share}")
+
+    async def _kill_leader(self) -> None:
+        name, epoch = await self._get_leader()
+        killed_at_s = await self._cluster.kill_node(name)
+        self._enter(f"the leader {name} was killed")
+        self._failover = await self._prober.measure_failover(epoch, killed_at_s)
+        if self._failover is not None:
+            seconds = self._failover.to_next_assignment_s
+            self._enter(f"the next assignment came {seconds:.2f} s later, in epoch {self._failover.epoch_after}")
+
+    async def _kill_busiest_broker(self) -> None:
+        # The last rate may be of topics that have been unloaded since.
+        serving = [row for row in self._state.brokers if row.topic_names]
+        busiest = max(serving or self._state.brokers, key=lambda row: row.messages_per_s)
+        await self._cluster.kill_broker(busiest.name)
+        self._enter(f"{busiest.name} and its agent were killed: a machine is lost")
+
+    async def _get_leader(self) -> tuple[str, int]:
+        """The name of the node that leads, and its epoch."""
+        deadline_s = clock.now_s() + _LEADER_TIMEOUT_S
+        while self._state.leader_name is None:
+            if clock.now_s() > deadline_s:
+                raise DemoError(f"no node has led for {_LEADER_TIMEOUT_S:g} s")
+            await asyncio.sleep(_POLL_S)
+        return self._state.leader_name, self._state.epoch
+
+    async def _wait_for_brokers(self) -> None:
+        """Until every node knows every broker: the first one to register would be given everything otherwise."""
+        deadline_s = clock.now_s() + _START_TIMEOUT_S
+        waiting = self._cluster.node_urls
+        while waiting:
+            answer = await self._http.call("GET", f"{waiting[0]}/admin/v2/brokers", _START_TIMEOUT_S)
+            known = orjson.loads(answer.body)
+            if len(known) >= len(self._cluster.brokers):
+                waiting = waiting[1:]
+            elif clock.now_s() > deadline_s:
+                raise DemoError(f"after {_START_TIMEOUT_S:g} s the brokers {known} are registered, and no more")
+            else:
+                await asyncio.sleep(_POLL_S)
+
+    async def _create_namespaces(self) -> None:
+        body = {"bundles": {"numBundles": self._settings.bundles_per_namespace}}
+        for name in self._settings.workload.namespaces:
+            url = f"{self._cluster.node_urls[0]}/admin/v2/namespaces/{TENANT}/{name}"
+            answer = await self._http.call("PUT", url, _START_TIMEOUT_S, json=body)
+            if answer.status != web.HTTPNoContent.status_code:
+                raise DemoError(f"namespace {name}: {answer.shown()}")
+
+    async def _reach(self, share: float) -> None:
+        """Wait for a moment of the script, given as a share of its length."""
+        await asyncio.sleep(max(0.0, self._start_s + self._settings.at_s(share) - clock.now_s()))
+
+    async def _measure(self, name: str, from_share: float, until_share: float) -> None:
+        """Wait for a stretch of the script, and note it as the window of a measurement of the imbalance.
+
+        Where the machine is so busy that nobody was asked, or answered, in that stretch, the next one is taken.
+        """
+        await self._reach(from_share)
+        from_s = clock.now_s()
+        await self._reach(until_share)
+        deadline_s = clock.now_s() + _MEASURED_WITHIN_S
+        while imbalance(self._state.samples, from_s, until_s := clock.now_s()) is None and until_s < deadline_s:
+            from_s = until_s
+            await asyncio.sleep(_NEXT_STRETCH_S)
+        self._windows[name] = (from_s, until_s)
+
+    def _enter(self, phase: str) -> None:
+        self._state.phase = phase
+        self._state.add_event(phase)
+
+    def _summarize(self) -> DemoSummary:
+        serving = read_journals(self._cluster.serving_logs())
+        clients = read_journals(self._cluster.client_journals())
+        intervals = serving_intervals(serving, self._cluster.ended_at_s)
+        accounts = [record for record in clients if record["event"] == "account"]
+        topics = self._settings.workload.topic_names()
+        return DemoSummary(
+            was_completed=self._was_completed,
+            duration_s=round(self._end_s - self._start_s, 1),
+            brokers=len(self._cluster.brokers),
+            topics=len(topics),
+            imbalance=self._imbalances(serving),
+            bundles_moved=_bundles_moved(serving),
+            gaps=summarize_gaps((r for r in clients if r["event"] == "gap"), self._cluster.ended_at_s),
+            leader_failover=self._failover,
+            assignments_probed=self._prober.assignments,
+            messages=summarize_messages(
+                map(TopicAccount.of_record, accounts), self._cluster.killed, dropped_ranges(serving)
+            ),
+            two_owners=find_overlaps(intervals),
+            topics_without_owner=topics_without_owner(topics, accounts, intervals),
+            died_unexpectedly=self._cluster.died_unexpectedly,
+            cpu_cores_used=self._cpu_cores_used(),
+            machine_too_busy=self._state.is_too_busy,
+        )
+
+    def _imbalances(self, serving_records: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
+        """By window. The one before any shedding ends with the first unload, but not before there is a measurement."""
+        windows = dict(self._windows)
+        if "before" in windows:
+            from_s, _ = windows["before"]
+            unloads = [r["at_s"] for r in _unloaded(serving_records) if r["at_s"] > from_s - _HOT_SPOT_DELAY_S]
+            first_s = min([from_s + _LONGEST_BEFORE_S, *unloads])
+            windows["before"] = from_s, max(first_s, from_s + 1.5 * INTERVAL_S)
+        return {name: imbalance(self._state.samples, *window) for name, window in windows.items()}
+
+    def _cpu_cores_used(self) -> float:
+        """Mean number of cores that all the processes together kept busy since the traffic started."""
+        spent_s = sum(self._state.cpu_s.values()) - sum(self._cpu_at_start_s.values())
+        return round(spent_s / (self._end_s - self._start_s), 2)
+
+
+def _bundles_moved(serving_records: Iterable[Mapping[str, Any]]) -> int:
+    """Unloads that closed at least one topic."""
+    return len({(record["instance"], record["call"]) for record in _unloaded(serving_records)})
+
+
+def _unloaded(serving_records: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Each topic that was closed because its bundle was to leave."""
+    closed = (record for record in serving_records if record["event"] == "closed")
+    return (record for record in closed if record["reason"] == CloseReason.UNLOADED)
+
+
+async def run_demo(
+    settings: DemoSettings,
+    state: DemoState,
+    stopped: asyncio.Event,
+    *,
+    folder: Path | None,
+    forever: bool,
+    history: Path | None = None,
+) -> DemoSummary:
+    """Start everything, play the script, end everything; what it amounts to."""
+    started = DemoCluster.started(settings, folder, history, state.add_event)
+    async with started as cluster, HttpClient() as http:
+        state.add_event(f"everything runs, in {cluster.folder}")
+        return await Director(settings, cluster, state, http).run(stopped, forever=forever)

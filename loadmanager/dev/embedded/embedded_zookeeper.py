@@ -1,0 +1,402 @@
+"""A real ZooKeeper, alone or as an ensemble, as child processes that cannot outlive us.
+
+The servers are Apache ZooKeeper itself, from the jars that come with PySpark. They listen on loopback only.
+Every method here blocks; on an event loop call them with `asyncio.to_thread`.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from loadmanager.dev.embedded.ports import LOOPBACK, free_ports, is_free
+from loadmanager.dev.embedded.processes import ServerProcesses
+from loadmanager.dev.embedded.server_files import (
+    ENSEMBLE_MAIN,
+    LOG_FILE,
+    OPEN,
+    STANDALONE_MAIN,
+    Security,
+    server_command,
+    write_server_files,
+)
+from loadmanager.errors import EmbeddedServerError
+from loadmanager.store.store_probe import session_works
+from loadmanager.util.jvm import Java, get_java
+
+DEFAULT_HEAP_MIB = 1024
+"""The most it may take: ZooKeeper keeps its last 500 transactions in memory, and a namespace's record is up to 1 MB."""
+
+DEFAULT_TICK_TIME_MS = 200
+"""ZooKeeper grants session timeouts from two ticks on, and ends a session up to a tick after its timeout."""
+
+_TEMPORARY_PREFIX = "loadmanager-zookeeper-"
+_TRIES_TO_FIND_PORTS = 3
+_POLL_S = 0.02
+_SESSION_TRY_S = 5.0
+_COMMAND_TIMEOUT_S = 3.0
+_LINES_OF_LOG = 15
+_CONNECT_TO_LEADER_MS = 10_000
+_FOLLOW_LEADER_MS = 3_000
+
+
+class PortTakenError(EmbeddedServerError):
+    """Somebody else listens on the port."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ServerPlace:
+    """Where a server runs: its guarded processes, its name among them, its folder, port and command line."""
+
+    processes: ServerProcesses
+    name: str
+    folder: Path
+    port: int
+    command: tuple[str, ...]
+
+
+class ZooKeeperServer:
+    """One server process: start, stop, kill, pause, resume, restart, all on the same port and data."""
+
+    def __init__(self, place: _ServerPlace | None, start_timeout_s: float) -> None:
+        self._place = place
+        self._start_timeout_s = start_timeout_s
+        self._pid: int | None = None
+        self._log_start = 0
+
+    @property
+    def port(self) -> int:
+        return self._get_place().port
+
+    @property
+    def connect_string(self) -> str:
+        return f"{LOOPBACK}:{self.port}"
+
+    @property
+    def data_dir(self) -> Path:
+        return self._get_place().folder
+
+    @property
+    def log_file(self) -> Path:
+        """What the server printed: warnings and errors."""
+        return self.data_dir / LOG_FILE
+
+    @property
+    def pid(self) -> int:
+        """The process id of the JVM that was started last."""
+        if self._pid is None:
+            raise EmbeddedServerError("this ZooKeeper has not been started")
+        return self._pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process is there; a paused one is."""
+        return self._is_open() and self._pid is not None and self._find_exit_code() is None
+
+    def start(self) -> None:
+        """Start and return when a session works; nothing happens when it runs already."""
+        if self.is_running:
+            return
+        try:
+            self.launch()
+            self.wait_until_serving()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End the server in order; a paused one is woken for it. Idempotent."""
+        if self.is_running:
+            self._get_place().processes.stop(self._get_place().name)
+
+    def kill(self) -> None:
+        """SIGKILL; returns when the process is gone."""
+        self._get_place().processes.stop(self._get_place().name, grace_s=0)
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open and nothing answers."""
+        self._get_place().processes.signal(self._get_place().name, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._get_place().processes.signal(self._get_place().name, signal.SIGCONT)
+
+    def restart(self) -> None:
+        """Stop in order, if it runs, and start again."""
+        place = self._get_place()
+        if self.is_running:
+            place.processes.stop(place.name)
+        self.start()
+
+    def counters(self) -> dict[str, str]:
+        """The server's own counters: its answer to the four-letter command `mntr`."""
+        text = self._four_letter_command(b"mntr")
+        counters = dict(line.split("\t", 1) for line in text.splitlines() if "\t" in line)
+        if not counters:
+            raise EmbeddedServerError(f"ZooKeeper at {self.connect_string} does not serve: {text.strip()}")
+        return counters
+
+    def launch(self) -> None:
+        """Start the process without waiting for it to serve."""
+        place = self._get_place()
+        if not is_free(place.port):
+            raise PortTakenError(f"port {place.port} on {LOOPBACK} is taken: ZooKeeper cannot listen there")
+        self._log_start = self.log_file.stat().st_size if self.log_file.exists() else 0
+        self._pid = place.processes.start(place.name, place.command, cwd=place.folder, log=self.log_file)
+
+    def wait_until_serving(self) -> None:
+        """Return once a session works; raises, with the end of the server's log, when it dies or takes too long."""
+        deadline_s = time.monotonic() + self._start_timeout_s
+        while not self._serves():
+            code = self._find_exit_code()
+            if code is not None:
+                story = self.last_lines()
+                kind = PortTakenError if "Address already in use" in story else EmbeddedServerError
+                raise kind(f"ZooKeeper on port {self.port} ended with exit code {code}; its log ends with:\n{story}")
+            if time.monotonic() > deadline_s:
+                raise EmbeddedServerError(
+                    f"ZooKeeper on port {self.port} does not serve after {self._start_timeout_s:g} s;"
+                    f" its log ends with:\n{self.last_lines()}"
+                )
+            time.sleep(_POLL_S)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _get_place(self) -> _ServerPlace:
+        if self._place is None:
+            raise EmbeddedServerError("this ZooKeeper has not been started")
+        return self._place
+
+    def _is_open(self) -> bool:
+        return self._place is not None and not self._place.processes.is_closed
+
+    def _find_exit_code(self) -> int | None:
+        place = self._get_place()
+        return place.processes.find_exit_code(place.name)
+
+    def _serves(self) -> bool:
+        try:
+            self.counters()
+        except EmbeddedServerError:
+            return False
+        return session_works(self.connect_string, _SESSION_TRY_S)
+
+    def _four_letter_command(self, command: bytes) -> str:
+        try:
+            with socket.create_connection((LOOPBACK, self.port), _COMMAND_TIMEOUT_S) as connection:
+                connection.sendall(command)
+                with connection.makefile(encoding="utf-8") as answer:
+                    return answer.read()
+        except OSError as error:
+            raise EmbeddedServerError(f"ZooKeeper at {self.connect_string} does not answer: {error}") from error
+
+    def last_lines(self) -> str:
+        """The end of what the server printed since it was last started, without the frames of stack traces."""
+        with self.log_file.open("rb") as log:
+            log.seek(self._log_start)
+            lines = log.read().decode(errors="replace").splitlines()
+        told = [line for line in lines if not line.startswith("\tat ")]
+        return "\n".join(told[-_LINES_OF_LOG:])
+
+
+class EmbeddedZooKeeper(ZooKeeperServer):
+    """A ZooKeeper of one server.
+
+    Without `port` it takes a free one, without `data_dir` a temporary folder, removed by `stop`. Session timeouts from
+    two ticks to 10 minutes are granted. `java` is found by `get_java` when it is not given. `security` may ask more of
+    clients than to come, at other ports too; at `port` sessions have to work without TLS.
+    """
+
+    def __init__(
+        self,
+        *,
+        port: int | None = None,
+        data_dir: Path | None = None,
+        tick_time_ms: int = DEFAULT_TICK_TIME_MS,
+        heap_mib: int = DEFAULT_HEAP_MIB,
+        start_timeout_s: float = 60.0,
+        java: Java | None = None,
+        security: Security = OPEN,
+    ) -> None:
+        super().__init__(None, start_timeout_s)
+        self._security = security
+        self._given_port = port
+        self._given_data_dir = data_dir
+        self._tick_time_ms = tick_time_ms
+        self._heap_mib = heap_mib
+        self._java = java
+
+    def start(self) -> None:
+        """Start and return when a session works; after `kill` on the same port and data."""
+        if self._is_open():
+            super().start()
+            return
+        for tries_left in reversed(range(_TRIES_TO_FIND_PORTS)):
+            self._settle()
+            try:
+                super().start()
+            except PortTakenError:
+                if self._given_port is not None or not tries_left:
+                    raise
+            else:
+                return
+
+    def stop(self) -> None:
+        """End the server and, if its folder is a temporary one, remove that. Idempotent."""
+        if self._place is not None:
+            self._place.processes.close()
+
+    def _settle(self) -> None:
+        """Processes, folder, port and configuration for a first start, or for one after `stop`."""
+        java = self._java or get_java()
+        command = tuple(server_command(java, STANDALONE_MAIN, self._heap_mib, self._security.jvm_options))
+        port = self._given_port or free_ports(1)[0]
+        processes, folder = _open_folder(self._given_data_dir)
+        self._place = _ServerPlace(processes, "zookeeper", folder, port, command)
+        self._pid = None
+        durable = self._given_data_dir is not None
+        write_server_files(folder, port, tick_time_ms=self._tick_time_ms, durable=durable, security=self._security)
+
+
+class EmbeddedEnsemble:
+    """A ZooKeeper of several servers, each to be stopped, killed, paused and restarted on its own.
+
+    `ports` are those the members serve clients on; `data_dir` gets a folder for each member.
+    """
+
+    def __init__(
+        self,
+        members: int = 3,
+        *,
+        ports: Sequence[int] | None = None,
+        data_dir: Path | None = None,
+        tick_time_ms: int = DEFAULT_TICK_TIME_MS,
+        heap_mib: int = DEFAULT_HEAP_MIB,
+        start_timeout_s: float = 60.0,
+        java: Java | None = None,
+    ) -> None:
+        if members < 1 or (ports is not None and len(ports) != members):
+            raise EmbeddedServerError(f"an ensemble of {members} members cannot have the ports {ports}")
+        self.members: list[ZooKeeperServer] = []
+        self._size = members
+        self._given_ports = ports
+        self._given_data_dir = data_dir
+        self._tick_time_ms = tick_time_ms
+        self._heap_mib = heap_mib
+        self._start_timeout_s = start_timeout_s
+        self._java = java
+        self._processes: ServerProcesses | None = None
+
+    @property
+    def connect_string(self) -> str:
+        """All members, also those that are down at the moment."""
+        return ",".join(member.connect_string for member in self.members)
+
+    def start(self) -> None:
+        """Start all members and return when a session works on each of them."""
+        if self._processes is not None and not self._processes.is_closed:
+            raise EmbeddedServerError("this ensemble runs already; start its members one by one")
+        for tries_left in reversed(range(_TRIES_TO_FIND_PORTS)):
+            try:
+                self._start_all()
+            except PortTakenError:
+                self.stop()
+                if self._given_ports is not None or not tries_left:
+                    raise
+            except BaseException:
+                self.stop()
+                raise
+            else:
+                return
+
+    def stop(self) -> None:
+        """End all members and, if their folder is a temporary one, remove that. Idempotent."""
+        if self._processes is not None:
+            self._processes.close()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether any member's process is there."""
+        return any(member.is_running for member in self.members)
+
+    def find_leader(self) -> ZooKeeperServer | None:
+        """The member that leads the ensemble; None while there is no quorum."""
+        for member in self.members:
+            try:
+                if member.counters().get("zk_server_state") == "leader":
+                    return member
+            except EmbeddedServerError:
+                continue
+        return None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _start_all(self) -> None:
+        java = self._java or get_java()
+        command = tuple(server_command(java, ENSEMBLE_MAIN, self._heap_mib))
+        client_ports, quorum = self._choose_ports()
+        self._processes, folder = _open_folder(self._given_data_dir)
+        self.members = []
+        for number, port in enumerate(client_ports, start=1):
+            home = folder / str(number)
+            write_server_files(
+                home,
+                port,
+                tick_time_ms=self._tick_time_ms,
+                durable=self._given_data_dir is not None,
+                ensemble=quorum,
+                my_id=number,
+            )
+            place = _ServerPlace(self._processes, str(number), home, port, command)
+            self.members.append(ZooKeeperServer(place, self._start_timeout_s))
+        for member in self.members:
+            member.launch()
+        for member in self.members:
+            member.wait_until_serving()
+
+    def _choose_ports(self) -> tuple[Sequence[int], dict[str, object]]:
+        """The client ports, and the lines about the quorum that every member's `zoo.cfg` shares."""
+        ports = free_ports(3 * self._size)
+        client_ports = self._given_ports or ports[: self._size]
+        pairs = zip(ports[self._size : 2 * self._size], ports[2 * self._size :], strict=True)
+        quorum: dict[str, object] = {
+            "initLimit": max(2, _CONNECT_TO_LEADER_MS // self._tick_time_ms),
+            "syncLimit": max(2, _FOLLOW_LEADER_MS // self._tick_time_ms),
+            "standaloneEnabled": "false",
+        }
+        for number, (peer, election) in enumerate(pairs, start=1):
+            quorum[f"server.{number}"] = f"{LOOPBACK}:{peer}:{election}"
+        return client_ports, quorum
+
+
+def _open_folder(given: Path | None) -> tuple[ServerProcesses, Path]:
+    """A given folder, made if it is missing and kept at the end, or a temporary one that ends with the processes."""
+    if given is not None:
+        try:
+            given.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise EmbeddedServerError(f"ZooKeeper's data cannot be kept in {given}: {error}") from error
+        return ServerProcesses(), given.absolute()
+    processes = ServerProcesses(_TEMPORARY_PREFIX)
+    if processes.folder is None:
+        raise EmbeddedServerError("no temporary folder for ZooKeeper")
+    return processes, processes.folder

@@ -1,0 +1,138 @@
+"""What a ZooKeeper server is started with: the jars of PySpark's wheel, its command line, `zoo.cfg`, logging.
+
+The server runs inside its own folder and all its paths are relative: `zoo.cfg` is read as ISO-8859-1 with backslash
+escapes, so the name of a folder could not be written there safely.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from loadmanager.dev.embedded.ports import LOOPBACK
+from loadmanager.errors import EmbeddedServerError
+from loadmanager.util.jvm import HOW_TO_GET_ONE, Java
+
+STANDALONE_MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
+ENSEMBLE_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+LOG_FILE = "zookeeper.log"
+
+DATA_FOLDER = "data"
+
+_CONFIG_FILE = "zoo.cfg"
+_LOGGING_FILE = "log4j2.properties"
+_LOGGING = """\
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{ISO8601} %-5p [%t:%c{1}] %m%n
+rootLogger.level = warn
+rootLogger.appenderRef.console.ref = console
+"""
+# The whole folder holds over two hundred jars; opening only these makes the start three times as quick.
+_NEEDED_JARS = (
+    "zookeeper-[0-9]*.jar",
+    "zookeeper-jute-*.jar",
+    "slf4j-api-*.jar",
+    "log4j-slf4j2-impl-*.jar",
+    "log4j-api-*.jar",
+    "log4j-core-*.jar",
+    "metrics-core-*.jar",
+    "snappy-java-*.jar",
+    "netty-*.jar",
+)
+# Tuned for a quick start and a small footprint; UsePerfData would leave files in /tmp after a SIGKILL.
+_JVM_OPTIONS = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-XX:-UsePerfData",
+    "-XX:+ExitOnOutOfMemoryError",
+    "-Djava.net.preferIPv4Stack=true",
+    "-Dzookeeper.jmx.log4j.disable=true",
+    f"-Dlog4j2.configurationFile={_LOGGING_FILE}",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """What makes a server ask who its clients are, or speak TLS: lines of `zoo.cfg`, options of the JVM, and the
+    files that these name, relative to the server's folder.
+    """
+
+    keys: Mapping[str, object] = field(default_factory=dict)
+    jvm_options: Sequence[str] = ()
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+OPEN = Security()
+
+
+def class_path() -> str:
+    """The jars of ZooKeeper out of PySpark's wheel, which is located and never imported."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or not spec.submodule_search_locations:
+        raise EmbeddedServerError(
+            f"no ZooKeeper: its jars come with the package pyspark, not installed here; {HOW_TO_GET_ONE}"
+        )
+    jars = Path(next(iter(spec.submodule_search_locations))) / "jars"
+    found = [sorted(jars.glob(pattern)) for pattern in _NEEDED_JARS]
+    if not found[0]:
+        raise EmbeddedServerError(f"no ZooKeeper: there is no zookeeper-*.jar in {jars}; {HOW_TO_GET_ONE}")
+    if not all(found):  # a PySpark that names them otherwise
+        return str(jars / "*")
+    return os.pathsep.join(str(jar) for each in found for jar in each)
+
+
+def server_command(java: Java, main_class: str, heap_mib: int, options: Sequence[str] = ()) -> list[str]:
+    return [
+        str(java.executable),
+        f"-Xmx{heap_mib}m",
+        *_JVM_OPTIONS,
+        *options,
+        "-cp",
+        class_path(),
+        main_class,
+        f"./{_CONFIG_FILE}",
+    ]
+
+
+def write_server_files(
+    folder: Path,
+    port: int,
+    *,
+    tick_time_ms: int,
+    durable: bool,
+    ensemble: Mapping[str, object] | None = None,
+    my_id: int | None = None,
+    security: Security = OPEN,
+) -> None:
+    """Write the configuration into the server's folder; `ensemble` are the keys of `zoo.cfg` that its members share.
+
+    Without `durable` writes are not forced to the disk: they survive the server's death, not the machine's.
+    """
+    keys: dict[str, object] = {
+        "tickTime": tick_time_ms,
+        "minSessionTimeout": 2 * tick_time_ms,
+        "maxSessionTimeout": 600_000,
+        "dataDir": f"./{DATA_FOLDER}",
+        "clientPort": port,
+        "clientPortAddress": LOOPBACK,
+        "maxClientCnxns": 0,  # all clients share one address here, and the default stops at 60
+        "admin.enableServer": "false",
+        "4lw.commands.whitelist": "srvr,mntr,ruok",
+        "autopurge.purgeInterval": 1,
+        "forceSync": "yes" if durable else "no",
+        **(ensemble or {}),
+        **security.keys,
+    }
+    (folder / DATA_FOLDER).mkdir(parents=True, exist_ok=True)
+    config = "".join(f"{key}={value}\n" for key, value in keys.items())
+    (folder / _CONFIG_FILE).write_text(config, encoding="ascii")
+    (folder / _LOGGING_FILE).write_text(_LOGGING, encoding="ascii")
+    for name, content in security.files.items():
+        (folder / name).write_bytes(content)
+    if my_id is not None:
+        (folder / DATA_FOLDER / "myid").write_text(f"{my_id}\n", encoding="ascii")

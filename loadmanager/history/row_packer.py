@@ -1,0 +1,77 @@
+"""From entries to the bytes of files: one per table and hour, for what is written together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from loadmanager.history.entry_rows import Placed, by_table, columns_of
+from loadmanager.history.files import HOUR_MS, pack, path_of
+from loadmanager.history.table_schemas import EVENTS
+
+Refused = Callable[[Placed, Exception], None]
+"""What is done about an entry that does not fit its table; the others are written all the same."""
+
+_PIECE_ROWS = 5_000
+"""So many rows become columns at once: other threads get the interpreter back in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedFile:
+    """A file that is not written yet: its path from the root on, its bytes, how many rows it has."""
+
+    path: str
+    data: pa.Buffer
+    rows: int
+
+
+def pack_entries(entries: Sequence[Placed], node: str, refused: Refused) -> list[PackedFile]:
+    """The files for these entries of one epoch, which are in the order of their sequences; in the order in which they
+    are to be written: events come last, since one of them says that the term was ended, and all of it is there.
+    """
+    columns: dict[str, list[pa.Table]] = defaultdict(list)
+    for piece in _pieces(entries):
+        for table, placed in by_table(piece).items():
+            columns[table] += _columns(table, placed, refused)
+    since_ms = min(each.at_ms for each in entries)
+    return [
+        packed
+        for table, parts in sorted(columns.items(), key=lambda each: each[0] == EVENTS)
+        if parts
+        for packed in _pack_table(table, pa.concat_tables(parts).unify_dictionaries(), node, since_ms)
+    ]
+
+
+def _columns(table: str, placed: list[Placed], refused: Refused) -> list[pa.Table]:
+    """The entries as columns; when something is wrong with one of them, each by itself."""
+    try:
+        return [columns_of(table, placed)]
+    except Exception as error:  # noqa: BLE001 - whatever it is, the others are kept
+        if len(placed) == 1:
+            refused(placed[0], error)
+            return []
+    return [part for each in placed for part in _columns(table, [each], refused)]
+
+
+def _pieces(entries: Sequence[Placed]) -> Iterator[Sequence[Placed]]:
+    first, rows = 0, 0
+    for last, each in enumerate(entries, 1):
+        rows += each.entry.rows
+        if rows >= _PIECE_ROWS or last == len(entries):
+            yield entries[first:last]
+            first, rows = last, 0
+
+
+def _pack_table(table: str, rows: pa.Table, node: str, since_ms: int) -> Iterator[PackedFile]:
+    hours = rows.column("at_ms").to_numpy() // HOUR_MS
+    epoch = rows.column("epoch")[0].as_py()
+    for hour in np.unique(hours).tolist():
+        mask = hours == hour
+        own = rows if mask.all() else rows.filter(pa.array(mask))
+        sequences = own.column("sequence").to_numpy()
+        path = path_of(table, hour * HOUR_MS, epoch, (int(sequences[0]), int(sequences[-1])), node)
+        yield PackedFile(path, pack(table, own, since_ms), own.num_rows)

@@ -1,0 +1,123 @@
+"""Every operation that changes something leaves an entry in the audit, answered or refused: it is made with its route.
+
+An operation that a node has passed on leaves its entry on the leader, which did it; the node leaves one only when it
+answers by itself. Handlers say with `note_change` what was before and what is after.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from ipaddress import ip_address
+from typing import Any, TypeVar
+
+import orjson
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from loadmanager.http.leader_proxy import PASSED_ON
+from loadmanager.leader.node_port import AuditPort
+from loadmanager.net.auth.gate import PRINCIPAL
+from loadmanager.net.request_ids import id_of, noted
+from loadmanager.wire.audit_entry import ANONYMOUS, AuditEntry
+from loadmanager.wire.http_bodies import CLIENT_HEADER, FORWARDED_HEADER
+
+_CHANGE = web.RequestKey("change", tuple)
+_MOST_BYTES = 4_096
+_MOST_CHARACTERS = 300
+
+_Stored = TypeVar("_Stored")
+
+
+def audited(operation: str, handler: Handler, audit: AuditPort) -> Handler:
+    """The handler, with an entry for each request; `operation` is what the entry says was asked for."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        with noted(request):
+            status: int = HTTPStatus.SERVICE_UNAVAILABLE
+            try:
+                response = await handler(request)
+                status = response.status
+                return response
+            finally:
+                if PASSED_ON not in request:
+                    audit.note(_entry(operation, request, status, audit.node_id))
+
+    return answer
+
+
+def _entry(operation: str, request: web.Request, status: int, node: str) -> AuditEntry:
+    before, after = request.get(_CHANGE, (None, None))
+    return AuditEntry(
+        at=time.time_ns() // 1_000_000,
+        node=node,
+        request_id=id_of(request),
+        who=request.get(PRINCIPAL, ANONYMOUS)[:_MOST_CHARACTERS],
+        from_=_address(request),
+        operation=operation,
+        path=request.rel_url.raw_path[:_MOST_CHARACTERS],  # as it was sent; a token may be in the query
+        status=status,
+        before=_bounded(before),
+        after=_bounded(after),
+    )
+
+
+def _address(request: web.Request) -> str:
+    """Where the connection comes from; what a node says of a request that it passes on is said beside it."""
+    peer = request.remote or "unknown"
+    client = request.headers.get(CLIENT_HEADER, "")
+    if FORWARDED_HEADER not in request.headers or not _is_address(client):
+        return peer
+    return f"{client} via {peer}"
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _bounded(value: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
+    """The value, as JSON has it, if it is small enough for a line of a log, else its size."""
+    data = orjson.dumps(value, default=list)
+    return orjson.loads(data) if len(data) <= _MOST_BYTES else {"bytesLeftOut": len(data)}
+
+
+def note_change(request: web.Request, before: object, after: object) -> None:
+    """What the request changes is `before`, and is `after` from now on: of two objects, only where they differ."""
+    request[_CHANGE] = differing(before, after)
+
+
+async def noting(
+    request: web.Request,
+    update: Callable[[Callable[[_Stored], _Stored]], Awaitable[object]],
+    change: Callable[[_Stored], _Stored],
+    shown: Callable[[_Stored], object] = lambda stored: stored,
+) -> None:
+    """Make a change of what operators laid down, and note what it changed, once it is stored."""
+    seen: list[tuple[object, object]] = []
+
+    def make(stored: _Stored) -> _Stored:
+        changed = change(stored)
+        seen.append((shown(stored), shown(changed)))
+        return changed
+
+    await update(make)
+    note_change(request, *seen[-1])
+
+
+def differing(before: object, after: object) -> tuple[object, object]:
+    """The parts of two JSON values in which they differ; both None when they are equal."""
+    if before == after:
+        return None, None
+    if not isinstance(before, Mapping) or not isinstance(after, Mapping):
+        return before, after
+    parts = {
+        key: differing(before.get(key), after.get(key))
+        for key in {**before, **after}
+        if before.get(key) != after.get(key)
+    }
+    return {key: old for key, (old, _) in parts.items()}, {key: new for key, (_, new) in parts.items()}

@@ -1,0 +1,161 @@
+"""Drains, the end of an unload under way, and what the limits on churn have stopped."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from aiohttp import web
+
+from loadmanager.core.domain.names import BrokerId, BundleName, BundleRange, NamespaceName
+from loadmanager.http.audit_middleware import note_change
+from loadmanager.http.leader_proxy import Forwarder
+from loadmanager.http.openapi import Operation, Parameter
+from loadmanager.http.responses import json_response
+from loadmanager.leader.node_port import BreakerPort, DrainPort, PicturePort, UnloadPort
+from loadmanager.net.auth.roles import Role
+from loadmanager.wire.plan_bodies import ChurnAnswer, DrainProgress, FrozenBundle
+
+_DRAIN = "/loadbalance/v1/brokers/{broker}/drain"
+_UNLOAD = "/loadbalance/v1/bundles/{tenant}/{namespace}/{range}/unload"
+_CHURN = "/loadbalance/v1/churn"
+_BREAKER = f"{_CHURN}/breaker"
+
+
+class DrainingHandlers:
+    def __init__(
+        self, view: PicturePort, drains: DrainPort, unloads: UnloadPort, breaker: BreakerPort, forwarder: Forwarder
+    ) -> None:
+        self._view = view
+        self._drains = drains
+        self._unloads = unloads
+        self._breaker = breaker
+        self._forwarder = forwarder
+
+    def operations(self) -> list[Operation]:
+        bundle = Parameter("bundle", "only of this bundle, tenant/namespace/0x.._0x..; none: of everything")
+        return [
+            Operation(
+                "PUT",
+                _DRAIN,
+                "give away all that the broker owns, and give it nothing, until this is lifted or it is gone",
+                self.drain,
+                role=Role.OPERATE,
+                response_model=DrainProgress,
+                statuses=(202, 404, 409),
+            ),
+            Operation(
+                "GET",
+                _DRAIN,
+                "how far the drain is",
+                self.progress,
+                role=Role.READ,
+                response_model=DrainProgress,
+                statuses=(200, 404),
+            ),
+            Operation("DELETE", _DRAIN, "drain the broker no more", self.stop, role=Role.OPERATE, statuses=(204, 409)),
+            Operation(
+                "DELETE",
+                _UNLOAD,
+                "cancel an unload under way: the owner keeps the bundle; 409 when there is none, or it is too late",
+                self.cancel_unload,
+                role=Role.OPERATE,
+                statuses=(204, 404, 409, 412),
+            ),
+            Operation(
+                "GET",
+                _CHURN,
+                "what shedding has moved and returned of late, and what the breaker has stopped",
+                self.churn,
+                role=Role.READ,
+                response_model=ChurnAnswer,
+            ),
+            Operation(
+                "DELETE",
+                _BREAKER,
+                "let shedding go on that the breaker has stopped",
+                self.lift,
+                (bundle,),
+                role=Role.OPERATE,
+                statuses=(204, 412),
+            ),
+        ]
+
+    async def drain(self, request: web.Request) -> web.Response:
+        broker = BrokerId(request.match_info["broker"])
+
+        async def act() -> web.Response:
+            before = self._drained_since_s(broker)
+            progress = await self._drains.start(broker)
+            note_change(request, before, self._drained_since_s(broker))
+            return json_response(progress.model_dump(by_alias=True), HTTPStatus.ACCEPTED)
+
+        return await self._forwarder.once_it_leads(request, act)
+
+    async def progress(self, request: web.Request) -> web.Response:
+        broker = BrokerId(request.match_info["broker"])
+
+        async def act() -> web.Response:
+            return json_response(self._drains.progress(broker).model_dump(by_alias=True))
+
+        return await self._forwarder.once_it_leads(request, act)
+
+    async def stop(self, request: web.Request) -> web.Response:
+        broker = BrokerId(request.match_info["broker"])
+
+        async def act() -> web.Response:
+            before = self._drained_since_s(broker)
+            await self._drains.stop(broker)
+            note_change(request, before, self._drained_since_s(broker))
+            return web.Response(status=HTTPStatus.NO_CONTENT)
+
+        return await self._forwarder.once_it_leads(request, act)
+
+    def _drained_since_s(self, broker: BrokerId) -> dict[str, float] | None:
+        order = self._view.laid_down.controls.draining.get(broker)
+        return None if order is None else {"drainedSince": order.since_s}
+
+    async def cancel_unload(self, request: web.Request) -> web.Response:
+        namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
+        name = BundleName(namespace, BundleRange.parse(request.match_info["range"].lower()))
+
+        async def act() -> web.Response:
+            await self._unloads.cancel_unload(name)
+            return web.Response(status=HTTPStatus.NO_CONTENT)
+
+        return await self._forwarder.once_it_leads(request, act)
+
+    async def churn(self, request: web.Request) -> web.Response:
+        async def act() -> web.Response:
+            figures = self._breaker.figures()
+            answer = ChurnAnswer(
+                thrash_percent=100 * figures.thrash,
+                moved_within_hour_percent=100 * figures.moved_within_hour,
+                moved_again_percent=100 * figures.moved_again,
+                moved_back_percent=100 * figures.moved_back,
+                shedding_stopped=figures.shedding_stopped_for_s > 0,
+                shedding_stopped_seconds_left=round(figures.shedding_stopped_for_s),
+                frozen_bundles=[
+                    FrozenBundle(bundle=bundle, seconds_left=round(left_s))
+                    for bundle, left_s in figures.frozen_for_s.items()
+                ],
+            )
+            return json_response(answer.model_dump(by_alias=True))
+
+        return await self._forwarder.once_it_leads(request, act)
+
+    async def lift(self, request: web.Request) -> web.Response:
+        wanted = request.query.get("bundle")
+        bundle = None if wanted is None else str(BundleName.parse(wanted))
+
+        async def act() -> web.Response:
+            before = _stopped(self._breaker)
+            self._breaker.lift(bundle)
+            note_change(request, before, _stopped(self._breaker))
+            return web.Response(status=HTTPStatus.NO_CONTENT)
+
+        return await self._forwarder.once_it_leads(request, act)
+
+
+def _stopped(breaker: BreakerPort) -> dict[str, object]:
+    figures = breaker.figures()
+    return {"sheddingStopped": figures.shedding_stopped_for_s > 0, "frozenBundles": sorted(figures.frozen_for_s)}

@@ -1,0 +1,219 @@
+"""What all streams of a node send: looked at once a second while somebody reads, and encoded once for all of them.
+
+    the node, the leader ──once a second──▶ Feed ──▶ Frames ◀──each at its own pace── streams
+
+A stream holds a place in the frames, and nothing else: a reader that is slow finds the newest picture, and what
+happened meanwhile as far as it is kept. So no reader makes anything grow, and none holds up another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import orjson
+import structlog
+
+from loadmanager.http.server_sent_events import frame_of
+from loadmanager.wire.fleet_bodies import Briefing, Mark
+
+log = structlog.get_logger(__name__)
+
+_EVENTS_KEPT = 1_000
+_UNHEARD_S = 5.0
+"""What the leader said last counts for so long while it does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far a stream has come: the picture that it sent last, and the event."""
+
+    picture: int = 0
+    event: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A `decision`, or an `operation`, and how far whoever has been told of it has come."""
+
+    kind: Literal["decision", "operation"]
+    data: bytes
+    mark: Mark
+
+    @property
+    def frame(self) -> bytes:
+        return frame_of(self.kind, self.data, self.mark)
+
+    def is_after(self, seen: Mark) -> bool:
+        """Decisions and operations are counted apart, in each term anew."""
+        if self.kind == "decision":
+            return (self.mark.epoch, self.mark.place) > (seen.epoch, seen.place)
+        return (self.mark.epoch, self.mark.operations) > (seen.epoch, seen.operations)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    number: int
+    event: Event
+    frame: bytes
+
+
+@dataclass(slots=True, eq=False)
+class Frames:
+    """The newest picture and the last events, as they are sent."""
+
+    kept: int = _EVENTS_KEPT
+    _events: deque[_Kept] = field(default_factory=deque)
+    _newest: Place = Place()
+    _body: bytes = b""
+    _picture: bytes = b""
+
+    @property
+    def newest(self) -> Place:
+        return self._newest
+
+    @property
+    def beginning(self) -> Place:
+        """Of a stream to which nothing was sent yet: it gets the picture, and of events what happens from now on."""
+        return replace(self._newest, picture=0)
+
+    def forget_picture(self) -> None:
+        self._body = self._picture = b""
+
+    def show(self, picture: dict[str, Any], at_ms: int) -> None:
+        """Take a picture, if it differs from the one before in more than its time."""
+        body = orjson.dumps(picture)
+        if body != self._body:
+            self._body, self._picture = body, frame_of("fleet", b'{"at":%d,%b' % (at_ms, body[1:]))
+            self._newest = replace(self._newest, picture=self._newest.picture + 1)
+
+    def put(self, event: Event) -> None:
+        self._newest = replace(self._newest, event=self._newest.event + 1)
+        self._events.append(_Kept(self._newest.event, event, event.frame))
+        if len(self._events) > self.kept:
+            self._events.popleft()
+
+    def after(self, place: Place, seen: Mark | None = None) -> tuple[bytes, Place]:
+        """All that is new since then, but for events up to `seen`, and how far that is."""
+        if place == self._newest:
+            return b"", place
+        new = [each for each in self._events if each.number > place.event]
+        frames = [each.frame for each in new if seen is None or each.event.is_after(seen)]
+        picture = self._picture if self._newest.picture > place.picture else b""
+        return picture + b"".join(frames), self._newest
+
+
+class Feed:
+    """`look` composes the picture with what the leader says. `ask` asks it, telling how far decisions are known; it
+    gives None when the leader cannot be asked.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[Briefing | None], dict[str, Any]],
+        ask: Callable[[Mark | None], Awaitable[Briefing | None]],
+        interval_s: float = 1.0,
+    ) -> None:
+        self.frames = Frames()
+        self.changed = asyncio.Event()
+        """Set, and replaced, when there is something new."""
+        self.readers = 0
+        self.is_closed = False
+        self._look = look
+        self._ask = ask
+        self._interval_s = interval_s
+        self._task: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
+        self._looked = asyncio.Event()
+        self._briefing: Briefing | None = None
+        self._heard_s = 0.0
+        self._mark: Mark | None = None
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """It looks for as long as anybody is within."""
+        self.readers += 1
+        if self._task is None or self._task.done():
+            self._looked.clear()
+            self.frames.forget_picture()
+            self._briefing = self._mark = None
+            self._task = asyncio.create_task(self._run(), name="live feed")
+        try:
+            yield
+        finally:
+            self.readers -= 1
+
+    async def events_after(self, mark: Mark) -> tuple[bytes, Mark]:
+        """What happened since then, as far as the leader knows, and how far that is. What follows is in the frames."""
+        await self._looked.wait()
+        briefing = await self._ask(mark)
+        if briefing is None:
+            return b"", mark
+        return b"".join(event.frame for event in _events_of(briefing)), _mark_of(briefing.mark)
+
+    def close(self) -> None:
+        """Have all streams end."""
+        self.is_closed = True
+        self._looked.set()
+        self._announce()
+        for task in (self._task, self._asking):
+            if task is not None:
+                task.cancel()
+
+    async def _run(self) -> None:
+        """Until an interval has passed without a reader."""
+        announced = self.frames.newest
+        while self.readers:
+            began_s = time.monotonic()
+            if self._asking is None or self._asking.done():
+                self._asking = asyncio.create_task(self._hear(), name="live feed asks")
+            await asyncio.wait({self._asking}, timeout=self._interval_s)
+            self._show()
+            self._looked.set()
+            if self.frames.newest != announced:
+                announced = self.frames.newest
+                self._announce()
+            await asyncio.sleep(max(0.0, began_s + self._interval_s - time.monotonic()))
+
+    def _show(self) -> None:
+        if time.monotonic() - self._heard_s > _UNHEARD_S:
+            self._briefing = None
+        try:
+            self.frames.show(self._look(self._briefing), time.time_ns() // 1_000_000)
+        except Exception:
+            log.exception("live_picture_failed")
+
+    async def _hear(self) -> None:
+        """Have the leader say what only it knows, and what was decided since it said so last."""
+        try:
+            briefing = await self._ask(self._mark)
+        except Exception:
+            log.exception("leader_not_heard")
+            return
+        if briefing is not None:
+            self._briefing, self._heard_s = briefing, time.monotonic()
+            self._mark = _mark_of(briefing.mark)
+            for event in _events_of(briefing):
+                self.frames.put(event)
+
+    def _announce(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
+def _events_of(briefing: Briefing) -> Iterator[Event]:
+    for said in briefing.decisions:
+        yield Event("decision", orjson.dumps(said.decision), _mark_of(said.mark))
+    for done in briefing.operations:
+        yield Event("operation", orjson.dumps(done.operation.model_dump(by_alias=True)), _mark_of(done.mark))
+
+
+def _mark_of(text: str) -> Mark:
+    mark = Mark.parse(text)
+    assert mark is not None, "a briefing has no others"
+    return mark

@@ -1,0 +1,152 @@
+"""The cluster as it is shown: at once, or as a stream of server-sent events, which goes on whoever leads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from http import HTTPStatus
+
+from aiohttp import web
+from pydantic import ValidationError
+
+from loadmanager.errors import BadRequestError, NoLeaderError, NotLeaderError
+from loadmanager.http.fleet_feed import Feed
+from loadmanager.http.leader_proxy import Forwarder
+from loadmanager.http.openapi import EVENTS, Operation, Parameter
+from loadmanager.http.responses import json_response, problem
+from loadmanager.http.server_sent_events import NOTHING_NEW, event_stream
+from loadmanager.leader.node_port import SettingsPort, ShowingPort
+from loadmanager.net.auth.gate import Gate
+from loadmanager.net.auth.roles import Role
+from loadmanager.wire.fleet_bodies import Briefing, Fleet, Mark
+
+_BRIEFING = "/loadbalance/v1/briefing"
+_LAST_SEEN = "Last-Event-ID"
+_ASK_S = 3.0
+"""So long the leader is waited for; the page shows meanwhile what this node sees."""
+_IDLE_S = 10.0
+_LOOK_S = 1.0
+"""How often a stream looks whether its reader is still there."""
+_SLOW_S = 30.0
+"""Whoever does not take a frame for so long is not there any more."""
+
+
+class LiveHandlers:
+    """Every node answers with what it sees itself, and asks the leader for what only the leader knows: once a second
+    for all streams together.
+    """
+
+    def __init__(self, showing: ShowingPort, live: SettingsPort, forwarder: Forwarder, gate: Gate) -> None:
+        self._showing = showing
+        self._live = live
+        self._forwarder = forwarder
+        self._gate = gate
+        self._feed = Feed(showing.fleet, self._ask)
+
+    def operations(self) -> list[Operation]:
+        after = Parameter("after", "the mark up to which all is known; none: no decisions, and no operations")
+        return [
+            Operation(
+                "GET",
+                "/loadbalance/v1/fleet",
+                "the cluster as it is shown: brokers with their usage, what moves, what keeps the balancer from moving",
+                self.fleet,
+                role=Role.READ,
+                response_model=Fleet,
+            ),
+            Operation(
+                "GET",
+                "/loadbalance/v1/live",
+                "the same as a stream: fleet when it has changed, each decision, each operation, from Last-Event-ID on",
+                self.stream,
+                role=Role.READ,
+                media_type=EVENTS,
+            ),
+            Operation(
+                "GET",
+                _BRIEFING,
+                "what only the leader knows of that, for the other nodes",
+                self.briefing,
+                (after,),
+                role=Role.PEER,
+                response_model=Briefing,
+                statuses=(200, 400),
+            ),
+        ]
+
+    def close(self) -> None:
+        """Have all streams end."""
+        self._feed.close()
+
+    async def fleet(self, request: web.Request) -> web.Response:
+        del request
+        at_ms = time.time_ns() // 1_000_000
+        return json_response({"at": at_ms, **self._showing.fleet(await self._ask(None))})
+
+    async def briefing(self, request: web.Request) -> web.Response:
+        """`?after=`: the leader's word."""
+        text = request.query.get("after")
+        after = None if text is None else Mark.parse(text)
+        if text is not None and after is None:
+            raise BadRequestError(f"after {text[:40]!r}: expected the mark of an answer, three numbers with colons")
+
+        async def act() -> web.Response:
+            return json_response(self._showing.briefing(after).model_dump(by_alias=True))
+
+        return await self._forwarder.once_it_leads(request, act)
+
+    async def stream(self, request: web.Request) -> web.StreamResponse:
+        most = self._live.current.max_live_streams
+        if self._feed.readers >= most:
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, f"{most} streams are open, as maxLiveStreams allows")
+        response = event_stream()
+        with self._feed.reading():
+            await response.prepare(request)
+            try:
+                if request.method != "HEAD":
+                    await self._send(request, response)
+            except (ConnectionError, TimeoutError):
+                if request.transport is not None:
+                    request.transport.abort()
+        return response
+
+    async def _send(self, request: web.Request, response: web.StreamResponse) -> None:
+        """The picture, and each event after the last that was seen, until the node ends, or the reader is gone or may
+        not read any more.
+        """
+        feed, place, sent_s = self._feed, self._feed.frames.beginning, time.monotonic()
+        seen = Mark.parse(request.headers.get(_LAST_SEEN, ""))
+        if seen is not None:
+            missed, seen = await feed.events_after(seen)
+            await _write(response, missed)
+        while not feed.is_closed and request.transport is not None and self._gate.still_permits(request, Role.READ):
+            changed = feed.changed
+            frames, place = feed.frames.after(place, seen)
+            if not frames and time.monotonic() - sent_s > _IDLE_S:
+                frames = NOTHING_NEW
+            if frames:
+                await _write(response, frames)
+                sent_s = time.monotonic()
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await changed.wait()
+        await response.write_eof()
+
+    async def _ask(self, after: Mark | None) -> Briefing | None:
+        """What the leader says, which may be this node; None when there is none, or it does not answer."""
+        try:
+            return self._showing.briefing(after)
+        except (NotLeaderError, NoLeaderError):
+            query = "" if after is None else f"?after={after}"
+            said = await self._forwarder.ask_leader(f"{_BRIEFING}{query}", _ASK_S)
+        try:
+            return None if said is None else Briefing.model_validate_json(said)
+        except ValidationError:  # a node of another version
+            return None
+
+
+async def _write(response: web.StreamResponse, frames: bytes) -> None:
+    async with asyncio.timeout(_SLOW_S):
+        await response.write(frames)

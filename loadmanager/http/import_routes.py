@@ -1,0 +1,126 @@
+"""All that operators have laid down, taken from a document at once: `loadmanager admin import`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Mapping
+from dataclasses import replace
+
+from aiohttp import web
+
+from loadmanager.core.domain.bundles import NamespaceBundles
+from loadmanager.core.domain.names import NamespaceName
+from loadmanager.core.domain.parts import in_parts
+from loadmanager.errors import BadRequestError, InvalidRecordError, NamespaceExistsError
+from loadmanager.http.audit_middleware import note_change
+from loadmanager.http.leader_proxy import Forwarder
+from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
+from loadmanager.http.request_bodies import truth_of
+from loadmanager.http.responses import json_bytes
+from loadmanager.leader.node_port import BundlePort, LaidDownPort, PicturePort, SettingsPort
+from loadmanager.net.auth.roles import Role
+from loadmanager.wire.operator_config import (
+    Changes,
+    LaidDown,
+    LaidDownDocument,
+    decode_laid_down,
+    find_changes,
+    standing,
+)
+
+_CREATED_AT_A_TIME = 50
+_PATIENCE_S = 300.0
+"""A restore of some ten thousand namespaces takes minutes."""
+
+
+class LaidDownHandlers:
+    """Done by the leader. Everything is checked before anything is changed; what is right already is not written."""
+
+    def __init__(
+        self,
+        view: PicturePort,
+        live: SettingsPort,
+        bundles: BundlePort,
+        operators: LaidDownPort,
+        forwarder: Forwarder,
+    ) -> None:
+        self._view = view
+        self._live = live
+        self._bundles = bundles
+        self._operators = operators
+        self._forwarder = forwarder
+
+    def operations(self) -> list[Operation]:
+        return [
+            Operation(
+                "PUT",
+                "/loadbalance/v1/laid-down",
+                "have namespaces, policies, controls and settings as an export says; what it does not speak of stays",
+                self.put_laid_down,
+                (Parameter("dryRun", "only say what would change", BOOLEAN),),
+                role=Role.ADMIN,
+                body_model=LaidDownDocument,
+                response_model=Changes,
+                statuses=(200, 409, 412, 413),
+            )
+        ]
+
+    async def put_laid_down(self, request: web.Request) -> web.Response:
+        """200 with what was changed, or would be; 400 or 412 for what cannot be used, and then nothing was."""
+        try:
+            wanted = decode_laid_down(await request.read(), "body")
+        except InvalidRecordError as error:
+            raise BadRequestError(str(error)) from None
+        is_dry = truth_of(request, "dryRun")
+
+        async def act() -> web.Response:
+            if wanted.configuration is not None:
+                self._live.check(wanted.configuration)
+            changes = find_changes(self._current(), wanted)
+            if not is_dry:
+                await self._create(wanted.namespaces or {})
+                await self._lay_down(wanted)
+                note_change(request, None, [f"{each.change} {each.kind} {each.name}" for each in changes] or None)
+            return json_bytes(Changes(changes=changes).to_json())
+
+        return await self._forwarder.once_it_leads(request, act, _PATIENCE_S)
+
+    def _current(self) -> LaidDown:
+        laid_down = self._view.laid_down
+        return LaidDown(
+            {name: record.state.bundles for name, record in self._view.namespaces.items()},
+            laid_down.isolation,
+            laid_down.failure_domains,
+            laid_down.anti_affinity,
+            standing(laid_down.controls),
+            self._live.overrides,
+            laid_down.learned,
+        )
+
+    async def _create(self, wanted: Mapping[str, NamespaceBundles]) -> None:
+        missing = [name for name in wanted if name not in self._view.namespaces]
+        for part in in_parts(missing, _CREATED_AT_A_TIME):
+            await asyncio.gather(*(self._create_one(name, wanted[name]) for name in part))
+
+    async def _create_one(self, name: str, bundles: NamespaceBundles) -> None:
+        with contextlib.suppress(NamespaceExistsError):
+            await self._bundles.create_namespace(NamespaceName.parse(name), bundles)
+
+    async def _lay_down(self, wanted: LaidDown) -> None:
+        isolation, domains, groups = wanted.isolation, wanted.failure_domains, wanted.anti_affinity
+        controls, configuration = wanted.controls, wanted.configuration
+        if isolation is not None:
+            await self._operators.update_isolation(lambda _: isolation)
+        if domains is not None:
+            await self._operators.update_failure_domains(lambda _: domains)
+        if groups is not None:
+            await self._operators.update_anti_affinity(lambda _: groups)
+        if controls is not None:
+            await self._operators.update_controls(
+                lambda now: replace(controls, draining=now.draining, held_off=now.held_off)
+            )
+        if configuration is not None:
+            await self._operators.update_configuration(lambda _: configuration)
+        if wanted.learned is not None:
+            await self._operators.update_learned(wanted.learned)

@@ -1,0 +1,191 @@
+"""What only the leader may do is done by the leader, whichever node was asked."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+from aiohttp import web
+from yarl import URL
+
+from loadmanager.config import Settings
+from loadmanager.errors import InvalidRecordError, NoLeaderError, NotLeaderError
+from loadmanager.leader.node_port import LeadershipPort
+from loadmanager.net.auth.gate import PRINCIPAL
+from loadmanager.net.http_client import HttpAnswer, HttpClient, PeerNotReachedError, PeerUnavailableError
+from loadmanager.net.request_ids import REQUEST_ID_HEADER, id_of
+from loadmanager.wire.http_bodies import (
+    CLIENT_HEADER,
+    FORWARDED_HEADER,
+    LISTENER_HEADER,
+    NOT_LEADER_HEADER,
+    ORIGINAL_PRINCIPAL_HEADER,
+)
+
+PASSED_ON = web.RequestKey("passed_on", bool)
+"""A request has this once the leader has answered it in this node's stead."""
+
+IS_QUESTION = web.RequestKey("is_question", bool)
+"""A request that is no GET and yet changes nothing has this: if its answer is lost, it is asked again."""
+
+log = structlog.get_logger(__name__)
+
+_ASK_AGAIN_S = 0.25
+"""After so long a leader that could not be reached, or said that it is none, is asked once more."""
+
+_MARGIN_S = 5.0
+_SHORTEST_S = 0.5
+_HANDED_ON = ("Content-Type", LISTENER_HEADER, "Authorization", ORIGINAL_PRINCIPAL_HEADER)
+"""Of who asks too: the leader decides by it as if it had been asked itself."""
+
+_PASSED_ON = ("Content-Type", "Retry-After", "WWW-Authenticate")
+_REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+_REDIRECTS = range(300, 400)
+
+
+def unloading_timeout_s(settings: Settings) -> float:
+    """How long another node may take for what unloads bundles."""
+    unload_ms = settings.namespace_bundle_prepare_timeout_ms + settings.namespace_bundle_unloading_timeout_ms
+    return unload_ms / 1000 + _MARGIN_S
+
+
+class Forwarder:
+    """Does a request here when this node leads, and passes it on to the leader when it does not.
+
+    While nobody leads, or this node is about to, it waits for the next leader, up to `patience_s`; then
+    `NoLeaderError`. A request that was passed on once is not passed on again.
+    """
+
+    def __init__(self, leadership: LeadershipPort, http: HttpClient, patience_s: float) -> None:
+        self._leadership = leadership
+        self._http = http
+        self._patience_s = patience_s
+        self._is_refused = False
+
+    async def on_leader(
+        self, request: web.Request, act: Callable[[], Awaitable[web.Response]], timeout_s: float = 0.0
+    ) -> web.Response:
+        """`act()` on the leader. Another node is given `timeout_s` to answer, and never less than it waits itself."""
+        timeout_s = max(timeout_s, self._patience_s + _MARGIN_S)
+        deadline_s = time.monotonic() + self._patience_s
+        while True:
+            changed = self._leadership.leader_changed
+            try:
+                return await act()
+            except (NotLeaderError, NoLeaderError) as error:
+                if FORWARDED_HEADER in request.headers and not self._is_elected():
+                    raise
+                refusal = error
+            body = b"" if request.method == "GET" else await request.read()
+            if _asks(request):
+                timeout_s = min(timeout_s, max(_SHORTEST_S, deadline_s - time.monotonic()))
+            answer = await self._pass_on_while_it_leads(request, body, timeout_s)
+            if isinstance(answer, web.Response):
+                request[PASSED_ON] = True
+                return answer
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                raise NoLeaderError(f"{answer or 'no node leads at the moment'}: {refusal}")
+            await asyncio.wait({changed}, timeout=min(left_s, _ASK_AGAIN_S) if answer else left_s)
+
+    def _is_elected(self) -> bool:
+        """Whether this node is about to lead, by its term or by what it has read: others may have read it before."""
+        try:
+            self._leadership.get_term()
+        except NotLeaderError:
+            return self._leadership.leader_url == self._leadership.service_url
+        return True
+
+    async def once_it_leads(
+        self, request: web.Request, act: Callable[[], Awaitable[web.Response]], timeout_s: float = 0.0
+    ) -> web.Response:
+        """As `on_leader`, where `act` may be called only once the leader has read all that its predecessors wrote."""
+
+        async def lead_and_act() -> web.Response:
+            self._leadership.must_lead()
+            return await act()
+
+        return await self.on_leader(request, lead_and_act, timeout_s)
+
+    async def ask_leader(self, path: str, timeout_s: float) -> bytes | None:
+        """What the leader, another node, answers to this question of the node's own; None without an answer of 200."""
+        url = self._leadership.leader_url
+        return None if url is None or url == self._leadership.service_url else await self.ask(url, path, timeout_s)
+
+    async def ask(self, url: str, path: str, timeout_s: float) -> bytes | None:
+        """The same of the node that answers at this URL."""
+        headers = {FORWARDED_HEADER: self._leadership.node_id, **self._leadership.caller.headers()}
+        try:
+            whole = URL(f"{url}{path}", encoded=True)
+            answer = await self._http.call("GET", whole, timeout_s, connect_timeout_s=timeout_s, headers=headers)
+        except (PeerUnavailableError, InvalidRecordError, ValueError):  # nobody there, or what it published is no URL
+            return None
+        self._note_refusal(answer)
+        return answer.body if answer.status == HTTPStatus.OK else None
+
+    def _note_refusal(self, answer: HttpAnswer) -> None:
+        """Say once that the leader does not take this node for one of its own."""
+        is_refused = answer.status in _REFUSALS
+        if is_refused and not self._is_refused:
+            log.warning(
+                "refused_by_leader", answer=answer.shown(), see="brokerClientAuthenticationParameters, peerRoles"
+            )
+        self._is_refused = is_refused
+
+    async def _pass_on_while_it_leads(self, request: web.Request, body: bytes, timeout_s: float) -> web.Response | str:
+        """`_pass_on`, but a question to a leader that is stopped does not wait for it once there is a successor."""
+        url = self._leadership.leader_url
+        if url is None or url == self._leadership.service_url:
+            return ""
+        passing = asyncio.ensure_future(self._pass_on(request, url, body, timeout_s))
+        try:
+            while not passing.done() and _asks(request):
+                changed = self._leadership.leader_changed
+                if self._leadership.leader_url != url:
+                    return ""
+                either: tuple[asyncio.Future[Any], ...] = (passing, changed)
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            return await passing
+        finally:
+            passing.cancel()
+
+    async def _pass_on(self, request: web.Request, url: str, body: bytes, timeout_s: float) -> web.Response | str:
+        """The leader's answer; why there is none when it was not reached or no longer leads, and nothing was done."""
+        headers = {
+            FORWARDED_HEADER: self._leadership.node_id,
+            CLIENT_HEADER: request.remote or "",
+            REQUEST_ID_HEADER: id_of(request),
+        }
+        headers |= {name: request.headers[name] for name in _HANDED_ON if name in request.headers}
+        if PRINCIPAL in request and not request.headers.get("Authorization"):
+            # Known by a certificate, which cannot be handed on: asked for as by a proxy.
+            headers = {ORIGINAL_PRINCIPAL_HEADER: request[PRINCIPAL], **headers, **self._leadership.caller.headers()}
+        try:
+            answer = await self._http.call(
+                request.method,
+                URL(f"{url}{request.path_qs}", encoded=True),
+                timeout_s,
+                connect_timeout_s=1.0,
+                data=body,
+                headers=headers,
+            )
+        except (PeerNotReachedError, ValueError) as error:  # nobody there, or what it published is no URL
+            return f"the leader at {url} cannot be reached ({error})"
+        except (PeerUnavailableError, InvalidRecordError) as error:
+            if _asks(request):
+                return f"the leader at {url} did not answer as it should ({error})"
+            raise NoLeaderError(f"the leader's answer was lost ({error}): ask what became of it") from None
+        if answer.headers.get(NOT_LEADER_HEADER):
+            return f"the node at {url} leads no more"
+        if answer.status in _REDIRECTS:  # no node of ours sends anybody elsewhere
+            return f"what answers at {url} is no load-manager node: {answer.shown()}"
+        passed_on = {name: answer.headers[name] for name in _PASSED_ON if name in answer.headers}
+        return web.Response(body=answer.body, status=answer.status, headers=passed_on)
+
+
+def _asks(request: web.Request) -> bool:
+    return request.method == "GET" or IS_QUESTION in request

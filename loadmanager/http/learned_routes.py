@@ -1,0 +1,81 @@
+"""What the pipeline learned from a history: the loads that bundles never seen are taken to carry."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from aiohttp import web
+
+from loadmanager.http.audit_middleware import note_change
+from loadmanager.http.leader_proxy import Forwarder
+from loadmanager.http.openapi import Operation
+from loadmanager.http.request_bodies import value_of
+from loadmanager.http.responses import MAX_BODY_BYTES, json_bytes
+from loadmanager.leader.node_port import LaidDownPort, PicturePort
+from loadmanager.net.auth.roles import Role
+from loadmanager.wire.learned_records import LEARNED_DATA, LearnedData, encode_learned
+
+_LEARNED = "/loadbalance/v1/learned"
+
+
+class LearnedHandlers:
+    """Any node tells what is published; the leader takes it, and lets go of it."""
+
+    def __init__(self, view: PicturePort, operators: LaidDownPort, forwarder: Forwarder) -> None:
+        self._view = view
+        self._operators = operators
+        self._forwarder = forwarder
+
+    def operations(self) -> list[Operation]:
+        done = (204, 409, 413)
+        return [
+            Operation(
+                "GET",
+                _LEARNED,
+                "what was learned from a history, and by which run; an empty object when nothing was published",
+                self.get_learned,
+                role=Role.READ,
+            ),
+            Operation(
+                "PUT",
+                _LEARNED,
+                "take bundles without any history to carry what was learned of their namespace",
+                self.put_learned,
+                role=Role.OPERATE,
+                body_model=LearnedData,
+                most_body_bytes=MAX_BODY_BYTES,
+                statuses=done,
+            ),
+            Operation(
+                "DELETE",
+                _LEARNED,
+                "take them to carry the default again",
+                self.forget_learned,
+                role=Role.OPERATE,
+                statuses=done,
+            ),
+        ]
+
+    async def get_learned(self, request: web.Request) -> web.Response:
+        del request
+        return json_bytes(encode_learned(self._view.laid_down.learned))
+
+    async def put_learned(self, request: web.Request) -> web.Response:
+        learned: LearnedData = await value_of(request, LEARNED_DATA)
+        return await self._update(request, learned)
+
+    async def forget_learned(self, request: web.Request) -> web.Response:
+        return await self._update(request, None)
+
+    async def _update(self, request: web.Request, learned: LearnedData | None) -> web.Response:
+        async def act() -> web.Response:
+            before = self._view.laid_down.learned
+            await self._operators.update_learned(learned)
+            note_change(request, _run_of(before), _run_of(learned))
+            return web.Response(status=HTTPStatus.NO_CONTENT)
+
+        return await self._forwarder.on_leader(request, act)
+
+
+def _run_of(learned: LearnedData | None) -> dict[str, object] | None:
+    return learned and {"run": learned["run"], "publishedAt": learned["publishedAt"]}

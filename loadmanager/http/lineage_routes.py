@@ -1,0 +1,112 @@
+"""What became of a bundle, by the history: decisions, moves, orders and leaders, also of before this leader.
+
+Each node records where it is told to: all of them in one place, or each in a folder of its own machine. So every node
+is asked for what it has, and what they say is put together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from aiohttp import web
+from pydantic import ValidationError
+
+from loadmanager.core.domain.names import BundleName, BundleRange, NamespaceName
+from loadmanager.errors import NotFoundError
+from loadmanager.http.leader_proxy import Forwarder
+from loadmanager.http.openapi import TIME, Operation, Parameter
+from loadmanager.http.request_bodies import number_of, time_of
+from loadmanager.http.responses import json_response
+from loadmanager.leader.node_port import LeadershipPort, LifePort, PicturePort
+from loadmanager.net.auth.roles import Role
+from loadmanager.wire.lineage_bodies import BundleLife, put_together
+
+_LIFE = "/loadbalance/v1/history/bundle/{tenant}/{namespace}/{range}"
+_OF_THIS_NODE = "/loadbalance/v1/history/here/bundle/{tenant}/{namespace}/{range}"
+_HALF_A_DAY_MS = 43_200_000
+_MOST = 1_000
+_READING_TIMEOUT_S = 30.0
+
+
+class LifeHandlers:
+    def __init__(self, leadership: LeadershipPort, view: PicturePort, lives: LifePort, forwarder: Forwarder) -> None:
+        self._leadership = leadership
+        self._view = view
+        self._lives = lives
+        self._forwarder = forwarder
+
+    def operations(self) -> list[Operation]:
+        limit: dict[str, object] = {"type": "integer", "minimum": 1, "maximum": _MOST, "default": _MOST}
+        parameters = (
+            Parameter("since", "from this time on, in ms since 1970; none: of the last 12 hours", TIME),
+            Parameter("until", "before this time, in ms since 1970; none: up to now", TIME),
+            Parameter("limit", "so many of the newest", limit),
+        )
+        return [
+            Operation(
+                "GET",
+                _LIFE,
+                "what became of a bundle, and of those whose ranges overlap with its, by the histories of all nodes,"
+                " oldest first",
+                self.bundle,
+                parameters,
+                role=Role.READ,
+                response_model=BundleLife,
+                statuses=(200, 400, 404, 412),
+            ),
+            Operation(
+                "GET",
+                _OF_THIS_NODE,
+                "what the history of this node has of that, for the other nodes",
+                self.bundle_here,
+                parameters,
+                role=Role.PEER,
+                response_model=BundleLife,
+                statuses=(200, 400, 404, 412),
+            ),
+        ]
+
+    async def bundle(self, request: web.Request) -> web.Response:
+        """`?since=&until=&limit=`; the range need not be one of today's bundles."""
+        name, since_ms, until_ms, limit = _asked(request)
+        query = f"?since={since_ms}&until={until_ms}&limit={limit}"
+        path = f"{_OF_THIS_NODE.partition('{')[0]}{name}{query}"
+        others = {node: each.service_url for node, each in self._view.nodes.items() if node != self._leadership.node_id}
+        asking = asyncio.gather(*(self._of(url, path) for url in others.values()))
+        own, answers = await asyncio.gather(self._own(name, since_ms, until_ms, limit), asking)
+        heard = [own, *(life for life in answers if life is not None)]
+        if not any(life.entries for life in heard):
+            await self._lives.of(name, since_ms, until_ms, 1)  # says why, if nothing is recorded
+        unheard = [node for node, answer in zip(others, answers, strict=True) if answer is None]
+        return json_response(put_together(heard, limit, unheard).model_dump(by_alias=True))
+
+    async def bundle_here(self, request: web.Request) -> web.Response:
+        """The same of this node alone."""
+        return json_response((await self._own(*_asked(request))).model_dump(by_alias=True))
+
+    async def _own(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLife:
+        """What this node has: nothing, where it does not record."""
+        try:
+            return await self._lives.of(name, since_ms, until_ms, limit)
+        except NotFoundError:
+            return BundleLife(bundle=str(name), since=since_ms, until=until_ms, omitted=0, entries=[])
+
+    async def _of(self, url: str, path: str) -> BundleLife | None:
+        """What the node there has; None when it does not say."""
+        said = await self._forwarder.ask(url, path, _READING_TIMEOUT_S)
+        try:
+            return None if said is None else BundleLife.model_validate_json(said)
+        except ValidationError:  # of another version
+            return None
+
+
+def _asked(request: web.Request) -> tuple[BundleName, int, int, int]:
+    """Of which bundle, from when, until when, and how many entries at most."""
+    namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
+    name = BundleName(namespace, BundleRange.parse(request.match_info["range"].lower()))
+    now_ms = time.time_ns() // 1_000_000
+    given_since_ms, given_until_ms = time_of(request, "since"), time_of(request, "until")
+    until_ms = now_ms + 1 if given_until_ms is None else given_until_ms
+    since_ms = max(0, min(until_ms, now_ms) - _HALF_A_DAY_MS) if given_since_ms is None else given_since_ms
+    return name, since_ms, until_ms, number_of(request, "limit", _MOST, 1, _MOST)

@@ -1,0 +1,133 @@
+"""Lookup: which broker owns a topic. Any node answers for an owned bundle; the leader assigns the others."""
+
+from __future__ import annotations
+
+import time
+from functools import lru_cache
+from http import HTTPStatus
+
+from aiohttp import web
+from multidict import istr
+
+from loadmanager.core.domain.names import TopicName
+from loadmanager.http.leader_proxy import Forwarder
+from loadmanager.http.metrics_text import LookupMetrics
+from loadmanager.http.openapi import JSON, Operation, Parameter
+from loadmanager.http.responses import json_bytes, problem, problem_of
+from loadmanager.leader.node_port import BrokerPort, LookupPort, PicturePort
+from loadmanager.net.auth.roles import Role
+from loadmanager.wire.http_bodies import LISTENER_HEADER, LookupData, PartitionedTopicMetadata
+
+_TOPIC = "{domain}/{tenant}/{namespace}/{topic}"
+_TOPICS_KEPT = 16_384
+_LISTENER_HEADER = istr(LISTENER_HEADER)
+_NOT_PARTITIONED = PartitionedTopicMetadata().to_json()
+
+
+_topic_of = lru_cache(maxsize=_TOPICS_KEPT)(TopicName.of)
+"""Checking a topic's name takes longer than all the rest of finding its owner."""
+
+
+def topic_of(request: web.Request) -> TopicName:
+    """The topic that a path names; `InvalidNameError` when it is none."""
+    names = request.match_info
+    return _topic_of(names["domain"], names["tenant"], names["namespace"], names["topic"])
+
+
+def listener_of(request: web.Request) -> str | None:
+    """Which of the owner's advertised listeners is asked for, if any."""
+    listener = request.query.get("listenerName") if "?" in request.raw_path else None
+    return listener or request.headers.get(_LISTENER_HEADER)
+
+
+def answer_with(owner: BrokerPort, listener: str | None) -> web.Response:
+    """Where the owner listens; as in Pulsar, a listener that it does not have is a 500."""
+    if not listener:
+        return json_bytes(owner.lookup_body)
+    answer = owner.find_answer(listener)
+    if answer is None:
+        reason = f"the broker {owner.registration.broker} has no advertised listener named {listener!r}"
+        return problem(HTTPStatus.INTERNAL_SERVER_ERROR, reason)
+    return json_bytes(answer)
+
+
+LISTENER = Parameter("listenerName", f"which advertised listener; the header {LISTENER_HEADER} says it too")
+
+
+class LookupHandlers:
+    """Pulsar's lookup paths."""
+
+    def __init__(self, lookups: LookupPort, view: PicturePort, forwarder: Forwarder, metrics: LookupMetrics) -> None:
+        self._lookups = lookups
+        self._view = view
+        self._forwarder = forwarder
+        self._metrics = metrics
+
+    def operations(self) -> list[Operation]:
+        return [
+            Operation(
+                "GET",
+                f"/lookup/v2/topic/{_TOPIC}",
+                "where the owner of the topic listens; it is chosen now if there is none",
+                self.lookup,
+                (LISTENER,),
+                role=Role.LOOKUP,
+                response_model=LookupData,
+                statuses=(200, 404, 412, 500),
+                guards_itself=True,
+            ),
+            Operation(
+                "GET",
+                f"/lookup/v2/topic/{_TOPIC}/bundle",
+                "the range of the topic's bundle, as bare text although it is typed as JSON",
+                self.bundle,
+                role=Role.LOOKUP,
+                statuses=(200, 404, 412),
+                media_type=JSON,
+            ),
+            Operation(
+                "GET",
+                f"/admin/v2/{_TOPIC}/partitions",
+                "how the topic is partitioned: it is not",
+                self.partitions,
+                role=Role.LOOKUP,
+                response_model=PartitionedTopicMetadata,
+                statuses=(200, 404, 412),
+            ),
+        ]
+
+    async def lookup(self, request: web.Request) -> web.Response:
+        """`GET /lookup/v2/topic/...`: LookupData of the owner, who is chosen now if there is none.
+
+        The hot path of the service: it guards itself, since another coroutine around it would be felt.
+        """
+        started_s = time.perf_counter()
+        try:
+            topic = topic_of(request)
+            owner = self._lookups.find_owner(topic)
+            response = (
+                answer_with(owner, listener_of(request)) if owner is not None else await self._assign(request, topic)
+            )
+        except Exception as error:  # noqa: BLE001 - the top of the request, as in `guarded`
+            response = problem_of(request, error)
+        if response.status == HTTPStatus.OK:
+            self._metrics.answered(time.perf_counter() - started_s)
+        else:
+            self._metrics.failures.inc()
+        return response
+
+    async def _assign(self, request: web.Request, topic: TopicName) -> web.Response:
+        async def act() -> web.Response:
+            return answer_with(await self._lookups.lookup(topic), listener_of(request))
+
+        return await self._forwarder.on_leader(request, act)
+
+    async def bundle(self, request: web.Request) -> web.Response:
+        """`GET /lookup/v2/topic/.../bundle`: the range of the topic's bundle, as bare text; nothing is assigned."""
+        entry, index = self._view.bundle_of_topic(topic_of(request))
+        return web.Response(text=str(entry.state.bundles.range_at(index)), content_type="application/json")
+
+    async def partitions(self, request: web.Request) -> web.Response:
+        """`GET /admin/v2/.../partitions`: what a client asks before a lookup. Topics here are never partitioned."""
+        self._view.get_namespace(str(topic_of(request).namespace))
+        return json_bytes(_NOT_PARTITIONED)

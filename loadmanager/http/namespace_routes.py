@@ -1,0 +1,263 @@
+"""Pulsar's admin paths for namespaces and bundles."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from aiohttp import web
+from pydantic import ValidationError
+
+from loadmanager.core.domain.bundles import MAX_BUNDLES, NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.names import BundleName, BundleRange, InvalidNameError, NamespaceName
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.reasons import OwnershipReason
+from loadmanager.errors import BadRequestError
+from loadmanager.http.audit_middleware import note_change
+from loadmanager.http.leader_proxy import Forwarder, unloading_timeout_s
+from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
+from loadmanager.http.policy_routes import refuse_to_strand
+from loadmanager.http.request_bodies import truth_of
+from loadmanager.http.responses import json_response, problem
+from loadmanager.leader.node_port import BundlePort, DeletionPort, LeadershipPort, PicturePort, SettingsPort
+from loadmanager.net.auth.roles import Role
+from loadmanager.wire.http_bodies import NamespacePolicies
+from loadmanager.wire.store_records import BundlesData, parse_boundaries
+from loadmanager.wire.validation import describe
+
+_NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
+_BUNDLE = _NAMESPACE + "/{range}"
+
+
+class AdminHandlers:
+    """Namespaces are created and bundles unloaded by the leader; everything else any node answers from memory."""
+
+    def __init__(
+        self,
+        leadership: LeadershipPort,
+        bundles: BundlePort,
+        deletion: DeletionPort,
+        view: PicturePort,
+        live: SettingsPort,
+        forwarder: Forwarder,
+    ) -> None:
+        self._leadership = leadership
+        self._bundles = bundles
+        self._deletion = deletion
+        self._view = view
+        self._live = live
+        self._forwarder = forwarder
+
+    def operations(self) -> list[Operation]:
+        tenant, found, unloaded = "/admin/v2/namespaces/{tenant}", (200, 404, 412), (204, 404, 409, 412, 504)
+        destination = Parameter(
+            "destinationBroker", "the broker that shall own it next; none: placed at the next lookup"
+        )
+        force = Parameter("force", "also with open topics, which are closed", BOOLEAN)
+        strand = Parameter("force", "also when no broker may own a bundle afterwards", BOOLEAN)
+        return [
+            Operation(
+                "GET",
+                "/admin/v2/tenants",
+                "the tenants that have namespaces",
+                self.list_tenants,
+                role=Role.READ,
+                response_model=list[str],
+            ),
+            Operation(
+                "DELETE",
+                _NAMESPACE,
+                "delete a namespace and all that is kept of it; 409 while topics are open, unless that is forced",
+                self.delete_namespace,
+                (force,),
+                role=Role.ADMIN,
+                statuses=unloaded,
+            ),
+            Operation(
+                "GET",
+                tenant,
+                "the namespaces of a tenant",
+                self.list_namespaces,
+                role=Role.READ,
+                response_model=list[str],
+            ),
+            Operation(
+                "PUT",
+                _NAMESPACE,
+                "create a namespace; of Pulsar's policies only what concerns bundles is used",
+                self.create_namespace,
+                role=Role.ADMIN,
+                body_model=NamespacePolicies,
+                body_required=False,
+                statuses=(204, 409, 412),
+            ),
+            Operation(
+                "GET",
+                _NAMESPACE,
+                "the namespace's policies",
+                self.get_policies,
+                role=Role.READ,
+                response_model=NamespacePolicies,
+                statuses=found,
+            ),
+            Operation(
+                "GET",
+                f"{_NAMESPACE}/bundles",
+                "the boundaries of its bundles",
+                self.get_bundles,
+                role=Role.READ,
+                response_model=BundlesData,
+                statuses=found,
+            ),
+            Operation(
+                "PUT",
+                f"{_NAMESPACE}/unload",
+                "release every bundle; 504 when an owner did not do so in time",
+                self.unload_namespace,
+                (strand,),
+                role=Role.OPERATE,
+                statuses=unloaded,
+            ),
+            Operation(
+                "PUT",
+                f"{_BUNDLE}/unload",
+                "release a bundle, or hand it to a broker; 504 when the owner did not do so in time and keeps it",
+                self.unload_bundle,
+                (destination, strand),
+                role=Role.OPERATE,
+                statuses=unloaded,
+            ),
+        ]
+
+    async def list_namespaces(self, request: web.Request) -> web.Response:
+        prefix = f"{request.match_info['tenant']}/"
+        return json_response(sorted(name for name in self._view.namespaces if name.startswith(prefix)))
+
+    async def list_tenants(self, request: web.Request) -> web.Response:
+        del request
+        return json_response(sorted({name.partition("/")[0] for name in self._view.namespaces}))
+
+    async def delete_namespace(self, request: web.Request) -> web.Response:
+        """`DELETE`: 204; 409 while topics are open, unless `force`; 503 when an owner does not say; 504 as `unload`."""
+        name, force = _namespace_of(request), truth_of(request, "force")
+
+        async def act() -> web.Response:
+            self._leadership.must_lead()
+            before = _shown(self._bundles_of(request))
+            await self._deletion.delete(name, force=force)
+            note_change(request, before, None)
+            return web.Response(status=HTTPStatus.NO_CONTENT)
+
+        return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))
+
+    async def create_namespace(self, request: web.Request) -> web.Response:
+        """`PUT`: 204; 409 when it exists; 400 for a body that cannot be used; 412 for a bad name."""
+        name = _namespace_of(request)
+        bundles = self._wanted_bundles(await request.read())
+
+        async def act() -> web.Response:
+            await self._bundles.create_namespace(name, bundles)
+            note_change(request, None, _shown(bundles))
+            return web.Response(status=HTTPStatus.NO_CONTENT)
+
+        return await self._forwarder.on_leader(request, act)
+
+    def _wanted_bundles(self, body: bytes) -> NamespaceBundles:
+        settings = self._live.current
+        try:
+            policies = NamespacePolicies.model_validate_json(body) if body.strip() else NamespacePolicies()
+            wanted = policies.bundles
+            if wanted is not None and wanted.boundaries:
+                boundaries = tuple(sorted(set(parse_boundaries(wanted.boundaries))))
+                fitting = {0, len(wanted.boundaries) - 1, len(boundaries) - 1}
+                if wanted.num_bundles is not None and wanted.num_bundles not in fitting:
+                    raise BadRequestError(
+                        f"bundles.numBundles: {wanted.num_bundles} does not fit {len(boundaries)} boundaries"
+                    )
+            else:
+                asked = wanted.num_bundles if wanted is not None else None
+                boundaries = equal_boundaries(asked or settings.default_number_of_namespace_bundles)
+            if len(boundaries) - 1 > MAX_BUNDLES:
+                raise BadRequestError(f"bundles.boundaries: {len(boundaries) - 1} bundles, at most {MAX_BUNDLES} fit")
+            return NamespaceBundles(boundaries, policies.hash_function or settings.default_hash_function)
+        except ValidationError as error:
+            raise BadRequestError(describe(error)) from None
+        except InvalidNameError as error:
+            raise BadRequestError(f"bundles: {error}") from None
+
+    async def get_policies(self, request: web.Request) -> web.Response:
+        bundles = self._bundles_of(request)
+        return json_response(
+            {
+                "bundles": BundlesData.of(bundles).model_dump(by_alias=True),
+                "hashFunction": bundles.hash_function.value,
+            }
+        )
+
+    async def get_bundles(self, request: web.Request) -> web.Response:
+        return json_response(BundlesData.of(self._bundles_of(request)).model_dump(by_alias=True))
+
+    def _bundles_of(self, request: web.Request) -> NamespaceBundles:
+        return self._view.get_namespace(str(_namespace_of(request))).state.bundles
+
+    async def unload_namespace(self, request: web.Request) -> web.Response:
+        """`PUT .../unload`: 204 once every bundle is released; the next lookup places each anew. 409 if no broker could
+        be given one then, unless `force`.
+        """
+        name, force = _namespace_of(request), truth_of(request, "force")
+
+        async def act() -> web.Response:
+            refuse_to_strand(self._view, self._view.unplaceable(), {str(name)}, force)
+            before = self._owners(name)
+            await self._bundles.unload_namespace(name)
+            note_change(request, before, self._owners(name))
+            return web.Response(status=HTTPStatus.NO_CONTENT)
+
+        return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))
+
+    async def unload_bundle(self, request: web.Request) -> web.Response:
+        """`PUT .../{range}/unload[?destinationBroker=]`: 204 once released, or owned by the destination.
+
+        412 for a range that is no current bundle, 409 for a destination that is not registered, or if no broker could
+        be given it then, unless `force`; 504 when the owner did not release it in time.
+        """
+        name = BundleName(_namespace_of(request), BundleRange.parse(request.match_info["range"].lower()))
+        wanted, force = request.query.get("destinationBroker", ""), truth_of(request, "force")
+
+        async def act() -> web.Response:
+            self._leadership.get_term()  # only the leader knows for certain who is registered
+            destination = self._destination(wanted)
+            if wanted and destination is None:
+                known = ", ".join(sorted(self._view.brokers)) or "none"
+                return problem(HTTPStatus.CONFLICT, f"destinationBroker {wanted!r} is not registered; known: {known}")
+            before = self._owners(name.namespace).get(str(name.range))
+            if destination is None and before is not None:
+                refuse_to_strand(self._view, self._view.unplaceable(), {str(name.namespace)}, force)
+            await self._bundles.unload(name, destination, OwnershipReason.ADMIN_UNLOAD)
+            note_change(request, before, self._owners(name.namespace).get(str(name.range)))
+            return web.Response(status=HTTPStatus.NO_CONTENT)
+
+        return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))
+
+    def _owners(self, name: NamespaceName) -> dict[str, str]:
+        """The owner of each bundle of a namespace that has one, by its range."""
+        state = self._view.get_namespace(str(name)).state
+        return {
+            str(state.bundles.range_at(index)): each.owner.broker
+            for index, each in enumerate(state.ownerships)
+            if each.owner is not None
+        }
+
+    def _destination(self, wanted: str) -> Registration | None:
+        broker_id = wanted.removeprefix("http://").removeprefix("https://")
+        for registered, entry in self._view.brokers.items():
+            if registered == broker_id:
+                return entry.registration
+        return None
+
+
+def _shown(bundles: NamespaceBundles) -> dict[str, object]:
+    return {"bundles": len(bundles), "hashFunction": bundles.hash_function.value}
+
+
+def _namespace_of(request: web.Request) -> NamespaceName:
+    return NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])

@@ -1,0 +1,87 @@
+"""Who owns what, without side effects: at once, or held back until it is whom the caller waits for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from aiohttp import web
+
+from loadmanager.core.domain.names import TopicName
+from loadmanager.core.domain.ownership import OwnershipState
+from loadmanager.http.lookup_routes import topic_of
+from loadmanager.http.openapi import Operation, Parameter
+from loadmanager.http.request_bodies import number_of
+from loadmanager.http.responses import json_bytes
+from loadmanager.leader.node_port import LeadershipPort, PicturePort
+from loadmanager.net.auth.roles import Role
+from loadmanager.wire.http_bodies import OwnershipAnswer
+
+LONGEST_WAIT_MS = 1_000
+
+
+class OwnershipHandlers:
+    """One operation, by what this node knows itself. Agents grant by it."""
+
+    def __init__(self, leadership: LeadershipPort, view: PicturePort) -> None:
+        self._leadership = leadership
+        self._view = view
+        self._changes: dict[str, asyncio.Event] = {}
+        view.on_namespace.append(self._changed)
+
+    def operations(self) -> list[Operation]:
+        wait: dict[str, object] = {"type": "integer", "minimum": 0, "maximum": LONGEST_WAIT_MS, "default": 0}
+        return [
+            Operation(
+                "GET",
+                "/loadbalance/v1/ownership/{domain}/{tenant}/{namespace}/{topic}",
+                "who owns the topic's bundle, as this node knows it; nothing is assigned",
+                self.ownership,
+                (
+                    Parameter("owner", "the broker that is about to get it, for whom `waitMs` waits"),
+                    Parameter("waitMs", "how long any other answer is held back at most", wait),
+                ),
+                role=Role.LOOKUP,
+                response_model=OwnershipAnswer,
+                statuses=(200, 400, 404, 412, 503),
+            )
+        ]
+
+    async def ownership(self, request: web.Request) -> web.Response:
+        """The answer is as of after the wait, and so is whether the view is current."""
+        topic, awaited = topic_of(request), request.query.get("owner")
+        wait_ms = number_of(request, "waitMs", 0, 0, LONGEST_WAIT_MS)
+        if awaited is not None and wait_ms:
+            await self._wait_for(awaited, topic, wait_ms / 1000)
+        return json_bytes(self._answer(topic).to_json())
+
+    async def _wait_for(self, broker: str, topic: TopicName, wait_s: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while not self._is_owned_by(broker, topic):
+                    await self._changes.setdefault(str(topic.namespace), asyncio.Event()).wait()
+
+    def _is_owned_by(self, broker: str, topic: TopicName) -> bool:
+        entry, index = self._view.bundle_of_topic(topic)
+        ownership = entry.state.ownerships[index]
+        owner = ownership.owner if ownership.state is OwnershipState.OWNED else None
+        return owner is not None and owner.broker == broker
+
+    def _answer(self, topic: TopicName) -> OwnershipAnswer:
+        self._leadership.must_be_current()
+        entry, index = self._view.bundle_of_topic(topic)
+        ownership = entry.state.ownerships[index]
+        owner = ownership.owner
+        return OwnershipAnswer(
+            bundle=entry.state.bundle_name(index),
+            state=ownership.state.value,
+            owner=owner.broker if owner else None,
+            incarnation=owner.incarnation if owner else None,
+            version=ownership.version,
+            epoch=ownership.epoch,
+        )
+
+    def _changed(self, namespace: str) -> None:
+        changed = self._changes.pop(namespace, None)
+        if changed is not None:
+            changed.set()

@@ -1,0 +1,134 @@
+"""The page, which every node serves: the files in `page/`, as they come with the package.
+
+They are read once. A browser asks each time whether what it has is still the same (an entity tag made of the content),
+so a page is never of another version than the node. Nothing may be loaded from elsewhere, nor a script that is no file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from http import HTTPStatus
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from aiohttp import ETag, web
+
+from loadmanager.errors import NotFoundError
+from loadmanager.http.openapi import Operation
+from loadmanager.net.auth.roles import Role
+
+_INDEX = "index.html"
+_HTML = "text/html"
+_ANY = "*/*"
+_TYPES = {
+    "html": _HTML,
+    "css": "text/css",
+    "js": "text/javascript",
+    "json": "application/json",
+    "svg": "image/svg+xml",
+    "png": "image/png",
+    "txt": "text/plain",
+}
+_OTHER = "application/octet-stream"
+_WORTH_IT = 0.9
+"""Compressed when that leaves no more than this part."""
+
+_SHOWN_CHARACTERS = 80
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self';"
+    " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": _POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "Vary": "Accept-Encoding",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """`compressed` is None where it is not worth it."""
+
+    media_type: str
+    tag: ETag
+    body: bytes
+    compressed: bytes | None
+
+    @classmethod
+    def of(cls, name: str, body: bytes) -> _File:
+        media_type = _TYPES.get(name.rpartition(".")[2], _OTHER)
+        compressed = gzip.compress(body, mtime=0)
+        tag = ETag(hashlib.sha256(body).hexdigest(), is_weak=True)  # weak: of the file, however it is encoded
+        return cls(media_type, tag, body, compressed if len(compressed) <= _WORTH_IT * len(body) else None)
+
+
+class PageHandlers:
+    """Anyone may load the page: it holds nothing of the cluster. What it asks for, it is asked a token for."""
+
+    def __init__(self) -> None:
+        self._files = _all_files()
+
+    def operations(self) -> list[Operation]:
+        return [
+            Operation("GET", "/", "the page", self.index, role=Role.ANYONE, media_type=_HTML, statuses=(200, 304)),
+            Operation(
+                "GET",
+                "/page/{file:.+}",
+                "a file of the page",
+                self.file,
+                role=Role.ANYONE,
+                media_type=_ANY,
+                statuses=(200, 304, 404),
+            ),
+        ]
+
+    async def index(self, request: web.Request) -> web.Response:
+        return _answer(request, self._files[_INDEX])
+
+    async def file(self, request: web.Request) -> web.Response:
+        name = request.match_info["file"]
+        found = self._files.get(name)
+        if found is None:
+            raise NotFoundError(f"the page has no file {name[:_SHOWN_CHARACTERS]!r}")
+        return _answer(request, found)
+
+
+def _answer(request: web.Request, file: _File) -> web.Response:
+    response = web.Response(headers=_HEADERS)
+    response.etag = file.tag
+    known = request.if_none_match or ()
+    if any(each.value in (file.tag.value, "*") for each in known):
+        response.set_status(HTTPStatus.NOT_MODIFIED)
+        return response
+    response.content_type = file.media_type
+    if file.media_type.startswith("text/"):
+        response.charset = "utf-8"
+    if file.compressed is not None and "gzip" in request.headers.get("Accept-Encoding", ""):
+        response.headers["Content-Encoding"] = "gzip"
+        response.body = file.compressed
+    else:
+        response.body = file.body
+    return response
+
+
+@cache
+def _all_files() -> Mapping[str, _File]:
+    """By path below `page/`."""
+    return {name: _File.of(name, body) for name, body in _read(files("loadmanager.http") / "page", "")}
+
+
+def _read(folder: Traversable, below: str) -> Iterator[tuple[str, bytes]]:
+    for each in folder.iterdir():
+        if each.is_dir():
+            yield from _read(each, f"{below}{each.name}/")
+        else:
+            yield f"{below}{each.name}", each.read_bytes()

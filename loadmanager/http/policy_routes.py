@@ -1,0 +1,413 @@
+"""Pulsar's admin paths for isolation policies and failure domains."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Generic, TypeVar
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from loadmanager.core.domain.names import BrokerId, NamespaceName, broker_host
+from loadmanager.core.domain.pattern_matches import PatternMatch, match_names, match_policy
+from loadmanager.core.domain.policies import (
+    InvalidPolicyError,
+    IsolationPolicy,
+    Policies,
+    UnloadScope,
+    Unplaceable,
+    find_unplaceable,
+    namespaces_to_unload,
+)
+from loadmanager.core.domain.settings import KEYS
+from loadmanager.errors import BadRequestError, ConflictError, NotFoundError, UnloadFailedError
+from loadmanager.http.audit_middleware import noting
+from loadmanager.http.leader_proxy import Forwarder, unloading_timeout_s
+from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
+from loadmanager.http.request_bodies import truth_of, value_of
+from loadmanager.http.responses import json_response
+from loadmanager.leader.node_port import BundlePort, LaidDownPort, PicturePort, SettingsPort
+from loadmanager.net.auth.roles import Role
+from loadmanager.wire.policy_records import (
+    FAILURE_DOMAIN,
+    ISOLATION_DATA,
+    BrokerUnderPolicy,
+    FailureDomain,
+    IsolationData,
+    ShownMatch,
+    isolation_policies,
+    isolation_policy,
+)
+
+_CLUSTER = "/admin/v2/clusters/{cluster}"
+_POLICIES = f"{_CLUSTER}/namespaceIsolationPolicies"
+_DOMAINS = f"{_CLUSTER}/failureDomains"
+_NOT_BROKERS = "{policy:(?!brokers$)[^/]+}"
+_MATCHES = "/loadbalance/v1/matches"
+_EXCLUDED, _COSTS = KEYS["shedding_excluded_namespaces"], KEYS["level_move_costs"]
+_NAMESPACE_KEYS = (_EXCLUDED, _COSTS)
+"""Settings that name namespaces."""
+_SHOWN_MATCHES = 10
+
+_Data = TypeVar("_Data")
+
+
+def check_cluster(own: str, request: web.Request) -> None:
+    """`NotFoundError` unless the path names the node's own cluster."""
+    name = request.match_info["cluster"]
+    if name != own:
+        raise NotFoundError(f"cluster {name[:80]!r} not found; this one is {own!r}")
+
+
+def refuse_to_strand(
+    view: PicturePort,
+    unplaceable: Iterable[Unplaceable],
+    namespaces: Collection[str],
+    force: bool,  # noqa: FBT001 - as asked
+) -> None:
+    """Raise `ConflictError` if bundles of these namespaces would be unloaded that no broker could be given then."""
+    for each in [] if force else unplaceable:
+        for namespace in each.namespaces:
+            if namespace in namespaces and any(owned.owner for owned in view.namespaces[namespace].state.ownerships):
+                raise ConflictError(
+                    f"{each.sentence}; nothing was changed: force=true unloads their bundles all the same"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind(Generic[_Data]):
+    """What is laid down under names of its own. `known`: all of them; `update` stores what a change makes of them.
+
+    `variable` is that of the path which names one.
+    """
+
+    called: str
+    variable: str
+    known: Callable[[], Mapping[str, _Data]]
+    update: Callable[[Callable[[Mapping[str, _Data]], Mapping[str, _Data]]], Awaitable[object]]
+
+    def get(self, name: str) -> _Data:
+        known = self.known()
+        self._check(name, known)
+        return known[name]
+
+    async def remove(self, request: web.Request, name: str) -> None:
+        def without(known: Mapping[str, _Data]) -> Mapping[str, _Data]:
+            self._check(name, known)
+            return {other: data for other, data in known.items() if other != name}
+
+        await noting(request, self.update, without)
+
+    def _check(self, name: str, known: Mapping[str, _Data]) -> None:
+        if name not in known:
+            there_are = ", ".join(sorted(known)) or "none"
+            raise NotFoundError(f"{self.called} {name[:80]!r} not found; there are: {there_are}")
+
+
+class PolicyHandlers:
+    """Any node tells what is laid down; the leader changes it."""
+
+    def __init__(
+        self,
+        cluster: str,
+        view: PicturePort,
+        operators: LaidDownPort,
+        bundles: BundlePort,
+        live: SettingsPort,
+        forwarder: Forwarder,
+    ) -> None:
+        self._cluster = cluster
+        self._view = view
+        self._bundles = bundles
+        self._live = live
+        self._forwarder = forwarder
+        self._isolation: _Kind[IsolationData] = _Kind(
+            "isolation policy", "policy", lambda: view.laid_down.isolation, operators.update_isolation
+        )
+        self._domains: _Kind[FailureDomain] = _Kind(
+            "failure domain", "failureDomain", lambda: view.laid_down.failure_domains, operators.update_failure_domains
+        )
+
+    def operations(self) -> list[Operation]:
+        matches = Operation(
+            "GET",
+            _MATCHES,
+            "what an isolation policy, a failure domain, or a setting that names namespaces matches now, and namespaces"
+            " that no broker may own",
+            self.list_matches,
+            (
+                Parameter("policy", "this isolation policy"),
+                Parameter("failureDomain", "this failure domain"),
+                Parameter("setting", f"this setting: {' or '.join(_NAMESPACE_KEYS)}"),
+            ),
+            role=Role.READ,
+            response_model=list[ShownMatch],
+            statuses=(200, 400, 404),
+        )
+        return [*self._of_policies(), *self._of_domains(), matches]
+
+    def _of_policies(self) -> list[Operation]:
+        policy, found = f"{_POLICIES}/{_NOT_BROKERS}", (200, 404)
+        kind, policies, brokers = self._isolation, dict[str, IsolationData], list[BrokerUnderPolicy]
+        set_policy = "set an isolation policy, and unload what it concerns by its unload_scope"
+        return [
+            Operation(
+                "GET",
+                _POLICIES,
+                "all isolation policies",
+                self._list(kind),
+                role=Role.READ,
+                response_model=policies,
+                statuses=found,
+            ),
+            Operation(
+                "GET",
+                f"{_POLICIES}/brokers",
+                "the registered brokers, and the policy that names each",
+                self.list_brokers,
+                role=Role.READ,
+                response_model=brokers,
+                statuses=found,
+            ),
+            Operation(
+                "GET",
+                f"{_POLICIES}/brokers/{{broker}}",
+                "the policy that names a registered broker",
+                self.get_broker,
+                role=Role.READ,
+                response_model=BrokerUnderPolicy,
+                statuses=found,
+            ),
+            Operation(
+                "GET",
+                policy,
+                "an isolation policy",
+                self._get(kind),
+                role=Role.READ,
+                response_model=IsolationData,
+                statuses=found,
+            ),
+            Operation(
+                "POST",
+                policy,
+                set_policy,
+                self.set_policy,
+                (Parameter("force", "unload also bundles that no broker may own then", BOOLEAN),),
+                role=Role.ADMIN,
+                body_model=IsolationData,
+                statuses=(204, 404, 409, 504),
+            ),
+            Operation(
+                "DELETE",
+                policy,
+                "remove an isolation policy",
+                self._delete(kind),
+                role=Role.ADMIN,
+                statuses=(204, 404, 409),
+            ),
+        ]
+
+    def _of_domains(self) -> list[Operation]:
+        domain, found, done = f"{_DOMAINS}/{{failureDomain}}", (200, 404), (204, 404, 409)
+        kind, domains = self._domains, dict[str, FailureDomain]
+        set_domain = "set the brokers of a failure domain; each broker is in one at most"
+        return [
+            Operation(
+                "GET",
+                _DOMAINS,
+                "all failure domains",
+                self._list(kind),
+                role=Role.READ,
+                response_model=domains,
+                statuses=found,
+            ),
+            Operation(
+                "GET",
+                domain,
+                "a failure domain",
+                self._get(kind),
+                role=Role.READ,
+                response_model=FailureDomain,
+                statuses=found,
+            ),
+            Operation(
+                "POST", domain, set_domain, self.set_domain, role=Role.ADMIN, body_model=FailureDomain, statuses=done
+            ),
+            Operation("DELETE", domain, "remove a failure domain", self._delete(kind), role=Role.ADMIN, statuses=done),
+        ]
+
+    def _list(self, kind: _Kind[_Data]) -> Handler:
+        async def handle(request: web.Request) -> web.Response:
+            check_cluster(self._cluster, request)
+            return json_response(dict(sorted(kind.known().items())))
+
+        return handle
+
+    def _get(self, kind: _Kind[_Data]) -> Handler:
+        async def handle(request: web.Request) -> web.Response:
+            check_cluster(self._cluster, request)
+            return json_response(kind.get(request.match_info[kind.variable]))
+
+        return handle
+
+    def _delete(self, kind: _Kind[_Data]) -> Handler:
+        """204; nothing is unloaded, and what is placed next goes by what is left."""
+
+        async def handle(request: web.Request) -> web.Response:
+            check_cluster(self._cluster, request)
+            name = request.match_info[kind.variable]
+
+            async def act() -> web.Response:
+                await kind.remove(request, name)
+                return web.Response(status=HTTPStatus.NO_CONTENT)
+
+            return await self._forwarder.on_leader(request, act)
+
+        return handle
+
+    async def list_brokers(self, request: web.Request) -> web.Response:
+        check_cluster(self._cluster, request)
+        policies = self._policies()
+        return json_response([_under_policy(broker, policies) for broker in sorted(self._view.registrations)])
+
+    async def get_broker(self, request: web.Request) -> web.Response:
+        check_cluster(self._cluster, request)
+        broker = self._view.get_registration(BrokerId(request.match_info["broker"])).broker
+        return json_response(_under_policy(broker, self._policies()))
+
+    def _policies(self) -> list[IsolationPolicy]:
+        return [isolation_policy(name, data) for name, data in sorted(self._isolation.known().items())]
+
+    async def set_policy(self, request: web.Request) -> web.Response:
+        """`POST`: 204 once it is stored and the bundles of the namespaces it concerns are unloaded; 409 if no broker
+        could own one of these then, unless `force`.
+        """
+        check_cluster(self._cluster, request)
+        name, force = request.match_info["policy"], truth_of(request, "force")
+        data = await value_of(request, ISOLATION_DATA)
+        policy = _usable(name, data)
+
+        async def act() -> web.Response:
+            concerned: list[str] = []
+
+            def put(policies: Mapping[str, IsolationData]) -> Mapping[str, IsolationData]:
+                changed = {**policies, name: data}
+                usable = _require_usable(changed)
+                old = isolation_policy(name, policies[name]) if name in policies else None
+                scope = data.get("unload_scope", UnloadScope.CHANGED)
+                concerned[:] = namespaces_to_unload(old, policy, scope, sorted(self._view.namespaces))
+                unplaceable = find_unplaceable(Policies(usable), self._view.registrations, self._view.namespaces)
+                refuse_to_strand(self._view, unplaceable, concerned, force)
+                return changed
+
+            await noting(request, self._isolation.update, put)
+            for namespace in concerned:
+                await self._unload(namespace, name)
+            return web.Response(status=HTTPStatus.NO_CONTENT)
+
+        return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))
+
+    async def _unload(self, namespace: str, policy: str) -> None:
+        try:
+            await self._bundles.unload_namespace(NamespaceName.parse(namespace))
+        except UnloadFailedError as error:
+            said = f"isolation policy {policy!r} is stored, but not every bundle of {namespace} was unloaded: {error}"
+            raise UnloadFailedError(said) from None
+
+    async def list_matches(self, request: web.Request) -> web.Response:
+        """`GET ?policy= | ?failureDomain= | ?setting=`: a row for each pattern or name, and what no broker may own."""
+
+        async def act() -> web.Response:  # of the leader alone it is certain that it knows what was just set
+            return json_response([self._shown_match(each) for each in self._matches(request.query)])
+
+        return await self._forwarder.on_leader(request, act)
+
+    def _matches(self, query: Mapping[str, str]) -> list[PatternMatch]:
+        view = self._view
+        found: list[PatternMatch] = []
+        if "policy" in query:
+            policy = isolation_policy(query["policy"], self._isolation.get(query["policy"]))
+            found += match_policy(policy, view.registrations, view.namespaces)
+        if "failureDomain" in query:
+            brokers = self._domains.get(query["failureDomain"]).get("brokers", [])
+            found += match_names("brokers", brokers, view.registrations)
+        if "setting" in query:
+            found += match_names("namespaces", self._named_by(query["setting"]), view.namespaces)
+        stranded = [
+            PatternMatch("no broker", each.policy, each.namespaces, each.sentence) for each in view.unplaceable()
+        ]
+        return [*found, *stranded]
+
+    def _named_by(self, key: str) -> list[str]:
+        """The namespaces that a setting names, sorted."""
+        if key not in _NAMESPACE_KEYS:
+            raise BadRequestError(f"setting {key[:80]!r}: expected {' or '.join(_NAMESPACE_KEYS)}")
+        settings = self._live.current
+        entries = (
+            settings.load_balancer_shedding_excluded_namespaces
+            if key == _EXCLUDED
+            else settings.load_balancer_level_move_costs
+        )
+        return sorted(entry.partition("=")[0] for entry in entries)
+
+    def _shown_match(self, found: PatternMatch) -> ShownMatch:
+        of_namespaces = [self._view.namespaces[name] for name in found.matches if name in self._view.namespaces]
+        are_namespaces = found.kind in ("namespaces", "no broker")
+        return ShownMatch(
+            kind=found.kind,
+            pattern=found.pattern,
+            count=len(found.matches),
+            bundles=sum(len(each.state.bundles) for each in of_namespaces) if are_namespaces else None,
+            matches=list(found.matches[:_SHOWN_MATCHES]),
+            sentence=found.hint,
+        )
+
+    async def set_domain(self, request: web.Request) -> web.Response:
+        """`POST`: 204; 409 when one of the brokers is in another domain."""
+        check_cluster(self._cluster, request)
+        name = request.match_info["failureDomain"]
+        domain = await value_of(request, FAILURE_DOMAIN)
+
+        def put(domains: Mapping[str, FailureDomain]) -> Mapping[str, FailureDomain]:
+            for other, brokers in sorted(domains.items()):
+                taken = sorted(set(brokers.get("brokers", ())) & set(domain.get("brokers", ())))
+                if other != name and taken:
+                    raise ConflictError(f"broker {taken[0]} is in failure domain {other!r} already")
+            return {**domains, name: domain}
+
+        async def act() -> web.Response:
+            await noting(request, self._domains.update, put)
+            return web.Response(status=HTTPStatus.NO_CONTENT)
+
+        return await self._forwarder.on_leader(request, act)
+
+
+def _usable(name: str, data: IsolationData) -> IsolationPolicy:
+    """The policy; `BadRequestError` names the pattern that cannot be used, or the list that must not be empty."""
+    for key in ("namespaces", "primary"):
+        if not data.get(key):
+            raise BadRequestError(f"body: {key}: at least one pattern is needed")
+    return _require_usable({name: data})[0]
+
+
+def _require_usable(isolation: Mapping[str, IsolationData]) -> tuple[IsolationPolicy, ...]:
+    try:
+        return isolation_policies(isolation)
+    except InvalidPolicyError as error:
+        raise BadRequestError(f"body: {error}") from None
+
+
+def _under_policy(broker: str, policies: list[IsolationPolicy]) -> BrokerUnderPolicy:
+    """The first policy by name that names the broker."""
+    host = broker_host(BrokerId(broker))
+    for policy in policies:
+        if policy.has_primary(host) or policy.has_secondary(host):
+            return BrokerUnderPolicy(
+                brokerName=broker,
+                policyName=policy.name,
+                primary=policy.has_primary(host),
+                namespaceRegex=list(policy.namespaces),
+            )
+    return BrokerUnderPolicy(brokerName=broker, primary=False)

@@ -1,0 +1,119 @@
+"""For those who run a process beside a Pulsar: how it stands, what it has seen and would have done, and go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+from aiohttp import web
+
+from loadmanager.http.leader_proxy import Forwarder
+from loadmanager.http.openapi import TEXT, Operation, Parameter
+from loadmanager.http.request_bodies import number_of
+from loadmanager.http.responses import json_response
+from loadmanager.net.auth.roles import Role
+from loadmanager.pulsar.pulsar_port import BesidePort
+from loadmanager.wire.pulsar_bodies import BesideStatus
+
+_BESIDE = "/loadbalance/v1/beside"
+_DIARY = f"{_BESIDE}/diary"
+_SCORES = f"{_BESIDE}/scores"
+_MOST_ROUNDS = 10_000
+_ROUNDS = 60
+
+
+class BesideHandlers:
+    """The diary and the scores are the leader's, as it alone plans."""
+
+    def __init__(self, node: BesidePort, forwarder: Forwarder) -> None:
+        self._node = node
+        self._forwarder = forwarder
+
+    def operations(self) -> list[Operation]:
+        most: dict[str, object] = {"type": "integer", "minimum": 1, "maximum": _MOST_ROUNDS, "default": _ROUNDS}
+        return [
+            Operation(
+                "GET",
+                _BESIDE,
+                "how this process stands, and why it acts or does not",
+                self.status,
+                role=Role.READ,
+                response_model=BesideStatus,
+            ),
+            Operation(
+                "GET",
+                _DIARY,
+                "what Pulsar did and what would have been done here, for people",
+                self.diary,
+                (Parameter("rounds", "how many rounds at most", most),),
+                role=Role.READ,
+                statuses=(200, 400),
+                media_type=TEXT,
+            ),
+            Operation(
+                "GET",
+                f"{_DIARY}/entries",
+                "the same, newest first",
+                self.entries,
+                (Parameter("limit", "how many at most", most),),
+                role=Role.READ,
+                statuses=(200, 400),
+                response_model=list[dict[str, Any]],
+            ),
+            Operation(
+                "GET",
+                _SCORES,
+                "Pulsar's balance and what it would have been, by hours and days",
+                self.scores,
+                role=Role.READ,
+                response_model=list[dict[str, Any]],
+            ),
+            Operation(
+                "GET", f"{_SCORES}/table", "the newest of them, for people", self.table, role=Role.READ, media_type=TEXT
+            ),
+            Operation(
+                "POST",
+                f"{_BESIDE}/go-on",
+                "act again after moves that failed",
+                self.go_on,
+                role=Role.OPERATE,
+                statuses=(204, 409),
+            ),
+        ]
+
+    async def status(self, request: web.Request) -> web.Response:
+        return await self._json(request, lambda: self._node.status().model_dump(by_alias=True))
+
+    async def diary(self, request: web.Request) -> web.Response:
+        rounds = number_of(request, "rounds", _ROUNDS, 1, _MOST_ROUNDS)
+        return await self._text(request, lambda: self._node.diary.text(rounds))
+
+    async def entries(self, request: web.Request) -> web.Response:
+        limit = number_of(request, "limit", _ROUNDS, 1, _MOST_ROUNDS)
+        return await self._json(request, lambda: self._node.diary.records(limit))
+
+    async def scores(self, request: web.Request) -> web.Response:
+        return await self._json(request, self._node.scores.records)
+
+    async def table(self, request: web.Request) -> web.Response:
+        return await self._text(request, self._node.scores.text)
+
+    async def go_on(self, request: web.Request) -> web.Response:
+        async def act() -> web.Response:
+            await self._node.go_on()
+            return web.Response(status=HTTPStatus.NO_CONTENT)
+
+        return await self._forwarder.once_it_leads(request, act)
+
+    async def _json(self, request: web.Request, tell: Callable[[], object]) -> web.Response:
+        async def act() -> web.Response:
+            return json_response(tell())
+
+        return await self._forwarder.once_it_leads(request, act)
+
+    async def _text(self, request: web.Request, tell: Callable[[], str]) -> web.Response:
+        async def act() -> web.Response:
+            return web.Response(text=tell())
+
+        return await self._forwarder.once_it_leads(request, act)

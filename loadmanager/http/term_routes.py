@@ -1,0 +1,44 @@
+"""What standbys ask the leader again and again: whether it leads, and can write."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+
+from loadmanager.http.openapi import Operation, Parameter
+from loadmanager.http.request_bodies import number_of
+from loadmanager.http.responses import json_bytes
+from loadmanager.leader.node_port import LeadershipPort
+from loadmanager.net.auth.roles import Role
+from loadmanager.wire.http_bodies import LONGEST_HOLD_MS, TermAnswer
+
+
+class TermHandlers:
+    """`/loadbalance/v1/term`. Never passed on: it is about the node that is asked."""
+
+    def __init__(self, leadership: LeadershipPort) -> None:
+        self._leadership = leadership
+
+    def operations(self) -> list[Operation]:
+        hold: dict[str, object] = {"type": "integer", "minimum": 0, "maximum": LONGEST_HOLD_MS, "default": 0}
+        return [
+            Operation(
+                "GET",
+                "/loadbalance/v1/term",
+                "the epoch of this node's term, once the store has said that it is still the last one",
+                self.term,
+                (Parameter("holdMs", "answer so much later, or as soon as who leads changes", hold),),
+                role=Role.ANYONE,
+                response_model=TermAnswer,
+                statuses=(200, 400, 503),
+            )
+        ]
+
+    async def term(self, request: web.Request) -> web.Response:
+        """The hold keeps whoever watches from asking too often, and a request under way that ends with the process."""
+        hold_ms = number_of(request, "holdMs", 0, 0, LONGEST_HOLD_MS)
+        if hold_ms:
+            await asyncio.wait({self._leadership.leader_changed}, timeout=hold_ms / 1000)
+        term = await self._leadership.prove_term()
+        return json_bytes(TermAnswer(epoch=term.epoch).to_json())

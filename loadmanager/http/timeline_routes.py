@@ -1,0 +1,71 @@
+"""The last hours as a heat map shows them, from this node's memory."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+from aiohttp import web
+
+from loadmanager.errors import BadRequestError
+from loadmanager.http.openapi import TIME, Operation, Parameter
+from loadmanager.http.request_bodies import number_of, time_of
+from loadmanager.http.responses import json_response
+from loadmanager.leader.node_port import ChroniclePort, Window
+from loadmanager.net.auth.roles import Role
+from loadmanager.wire.timeline_bodies import Timeline
+
+_MOST = 2_000
+_COLUMNS, _ROWS = 240, 200
+_OF = {"type": "string", "enum": ["brokers", "bundles"], "default": "brokers"}
+
+
+class TimelineHandlers:
+    def __init__(self, chronicle: ChroniclePort) -> None:
+        self._chronicle = chronicle
+
+    def operations(self) -> list[Operation]:
+        number: dict[str, object] = {"type": "integer", "minimum": 1, "maximum": _MOST}
+        return [
+            Operation(
+                "GET",
+                "/loadbalance/v1/timeline",
+                "usage of brokers, or load of bundles by namespace and hash, over time, with moves, splits and leaders",
+                self.timeline,
+                (
+                    Parameter(
+                        "of",
+                        "brokers or bundles",
+                        {"type": "string", "enum": ["brokers", "bundles"], "default": "brokers"},
+                    ),
+                    Parameter("since", "from when on, ms since 1970; else timelineHours before `until`", TIME),
+                    Parameter("until", "until when, ms since 1970; else now", TIME),
+                    Parameter("columns", "how many at most", {**number, "default": _COLUMNS}),
+                    Parameter("rows", "how many at most; neighbours by name share one", {**number, "default": _ROWS}),
+                ),
+                role=Role.READ,
+                response_model=Timeline,
+                statuses=(200, 400),
+            )
+        ]
+
+    async def timeline(self, request: web.Request) -> web.Response:
+        of = _of(request)
+        until_ms = time_of(request, "until")
+        until_ms = time.time_ns() // 1_000_000 if until_ms is None else until_ms
+        since_ms = time_of(request, "since")
+        since_ms = max(until_ms - self._chronicle.span_ms, 0) if since_ms is None else since_ms
+        if since_ms >= until_ms:
+            raise BadRequestError(f"since {since_ms}: expected a time before until, {until_ms}")
+        columns, rows = number_of(request, "columns", _COLUMNS, 1, _MOST), number_of(request, "rows", _ROWS, 1, _MOST)
+        return json_response(await self._chronicle.draw(of, Window(since_ms, until_ms, columns, rows)))
+
+
+def _of(request: web.Request) -> Literal["brokers", "bundles"]:
+    match request.query.get("of", "brokers"):
+        case "brokers":
+            return "brokers"
+        case "bundles":
+            return "bundles"
+        case other:
+            raise BadRequestError(f"of {other[:40]!r}: expected brokers or bundles")

@@ -1,0 +1,129 @@
+"""Who owns what, pushed to clients that keep it themselves: a snapshot of each namespace, then what changes."""
+
+from __future__ import annotations
+
+import math
+from http import HTTPStatus
+
+import orjson
+from aiohttp import HttpVersion11, web
+
+from loadmanager.core.domain.names import NamespaceName
+from loadmanager.errors import BadRequestError
+from loadmanager.http.metrics_text import WatchMetrics
+from loadmanager.http.openapi import EVENTS, Operation, Parameter
+from loadmanager.http.responses import problem
+from loadmanager.http.server_sent_events import event_stream, frame_of
+from loadmanager.http.watch_hub import HEARTBEAT_S, Hub, Watcher
+from loadmanager.leader.node_port import PicturePort, SettingsPort
+from loadmanager.net.auth.gate import Gate
+from loadmanager.net.auth.roles import Role
+from loadmanager.net.http_server import connections_allowed
+
+PROTOCOL = "1"
+_LAST_SEEN = "Last-Event-ID"
+_MOST_NAMESPACES = 64
+_SHARE = 0.75
+"""So many of all connections are for watchers: the others are for whoever asks."""
+
+_SHOWN_CHARACTERS = 40
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+_NAMES = {**_TEXTS, "minItems": 1, "maxItems": _MOST_NAMESPACES}
+
+
+class WatchHandlers:
+    """Every node answers by what it knows itself."""
+
+    def __init__(self, node_id: str, view: PicturePort, live: SettingsPort, gate: Gate, metrics: WatchMetrics) -> None:
+        self._node_id = node_id
+        self._view = view
+        self._live = live
+        self._hub = Hub(view, lambda request: gate.still_permits(request, Role.LOOKUP), metrics)
+
+    def operations(self) -> list[Operation]:
+        return [
+            Operation(
+                "GET",
+                "/loadbalance/v1/watch",
+                "who owns what, as a stream: each namespace as it is, then what changes of it, from Last-Event-ID on",
+                self.watch,
+                (
+                    Parameter("namespace", "tenant/namespace; again for each more", _NAMES, required=True),
+                    Parameter("from", "the id of the last event about a namespace; again for each more", _TEXTS),
+                    Parameter("protocol", f"what the client understands: {PROTOCOL}, also if it does not say"),
+                ),
+                role=Role.LOOKUP,
+                media_type=EVENTS,
+                statuses=(200, 400, 412, 505),
+            )
+        ]
+
+    def close(self) -> None:
+        """Have all streams end."""
+        self._hub.close()
+
+    async def watch(self, request: web.Request) -> web.StreamResponse:
+        names, ids = _namespaces_of(request), _ids_of(request)
+        refusal = self._refusal(request, names)
+        if refusal is not None:
+            return refusal
+        response = event_stream()
+        response.force_close()
+        writer = await response.prepare(request)
+        if request.method == "HEAD" or writer is None:
+            return response
+        await response.write(self._hello())
+        places = {sheet: sheet.place_of(ids.get(sheet.name, "")) for sheet in self._hub.sheets(names)}
+        watcher = Watcher(request, writer, places, self._hub.metrics)
+        with self._hub.has(watcher):
+            try:
+                await watcher.run()
+            except (ConnectionError, TimeoutError):
+                self._hub.metrics.cut_off += not watcher.is_gone
+                if request.transport is not None:
+                    request.transport.abort()
+        return response
+
+    def _refusal(self, request: web.Request, names: list[str]) -> web.Response | None:
+        if self._hub.is_closed:
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, "this node is stopping: ask another node")
+        if not self._view.is_fresh:
+            reason = "this node is cut off from ZooKeeper, or is reading it again: ask another node"
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
+        most = math.floor(min(self._live.current.max_watchers, _SHARE * connections_allowed(request)))
+        if len(self._hub.watchers) >= most:
+            reason = f"{most} watchers are here, as maxWatchers and maxHttpServerConnections allow: ask another node"
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
+        if not self._hub.has_room_for(names):
+            reason = "too many namespaces are watched that are not there: watch a namespace once it was created"
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
+        if request.version < HttpVersion11:
+            reason = "HTTP/1.0: the stream takes HTTP/1.1, also of a proxy (nginx: proxy_http_version 1.1)"
+            return problem(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, reason)
+        return None
+
+    def _hello(self) -> bytes:
+        hello = {"protocol": int(PROTOCOL), "node": self._node_id, "heartbeatSeconds": round(HEARTBEAT_S)}
+        return frame_of("hello", orjson.dumps(hello))
+
+
+def _namespaces_of(request: web.Request) -> list[str]:
+    """The namespaces that are asked for, each once."""
+    protocol = request.query.get("protocol", PROTOCOL)
+    if protocol != PROTOCOL:
+        raise BadRequestError(
+            f"protocol {protocol[:_SHOWN_CHARACTERS]!r}: this node speaks {PROTOCOL}; look topics up one by one, or"
+            " install a client and nodes of one version"
+        )
+    names = dict.fromkeys(str(NamespaceName.parse(text)) for text in request.query.getall("namespace", []))
+    if not 1 <= len(names) <= _MOST_NAMESPACES:
+        raise BadRequestError(
+            f"namespace: {len(names)} of them; expected 1 to {_MOST_NAMESPACES}, such as ?namespace=tenant/namespace"
+        )
+    return list(names)
+
+
+def _ids_of(request: web.Request) -> dict[str, str]:
+    """The last id that the client has seen of each namespace."""
+    texts = [*request.headers.get(_LAST_SEEN, "").split(","), *request.query.getall("from", [])]
+    return {text.strip().partition("@")[0]: text.strip() for text in texts}

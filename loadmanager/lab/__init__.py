@@ -1,0 +1,1 @@
+"""Decisions outside a live cluster: simulation, replay, what-if and `decide`."""

@@ -1,0 +1,277 @@
+"""A dump of a cluster of ours, read from its metadata store.
+
+Ownership is as records and registrations say it together: an owner that is not registered any more, or again, is none.
+What strategies remember counts incarnations by the znodes of registrations, a dump by `startTimestamp`; so it is
+translated, and forgotten of brokers that registered again.
+
+It is not one moment's picture. A leader knows more than it has written down: averages of bundles and strategies'
+memories are those of its last flush, and averaged loads of brokers are only in its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+
+from loadmanager.config import Settings, text_of, values_as_text
+from loadmanager.config.overrides import OF_THE_NODE, usable_overrides
+from loadmanager.core.domain.controls import NO_CONTROLS
+from loadmanager.core.domain.names import BrokerId, InvalidNameError, NamespaceName
+from loadmanager.core.domain.ownership import NamespaceState, Ownership, OwnershipState, Registration
+from loadmanager.core.domain.settings import AS_PULSAR, PlannerSettings
+from loadmanager.core.model.load import BundleAverages, FloatArray, percent_usage, weighted_max_usage
+from loadmanager.core.planning.recency import are_overloaded, begin_anew
+from loadmanager.errors import InvalidRecordError
+from loadmanager.lab.decide.record_collector import Collected, Reader, walk, without_empty_averages
+from loadmanager.store import paths
+from loadmanager.wire.average_records import TimeAverageBrokerData, decode_bundle_data
+from loadmanager.wire.broker_columns import report_of
+from loadmanager.wire.control_records import data_of, decode_controls
+from loadmanager.wire.dump_line import StrategyStates
+from loadmanager.wire.learned_records import decode_learned, what_decides
+from loadmanager.wire.load_report import decode_broker_record
+from loadmanager.wire.policy_records import decode_domains, decode_groups, decode_isolation
+from loadmanager.wire.store_records import decode_configuration, decode_namespace
+from loadmanager.wire.strategy_state import RememberedStates, StrategyStateRecord
+from loadmanager.wire.validation import parse_model
+
+_Value = TypeVar("_Value")
+
+_BY_INCARNATION = ("usage", "hits")
+"""The parts of strategies' memories that are lists by broker, which begin with its incarnation."""
+
+
+async def collect_cluster(store: Reader, taken_at_ms: int, settings: Settings) -> Collected:
+    """The state of the cluster in this store; what differs from the defaults in `settings` becomes `configuration`."""
+    collected = Collected({"takenAt": taken_at_ms, "brokers": {}, "bundleData": {}})
+    registered = await _brokers(store, collected)
+    await _namespaces(store, collected, registered)
+    await _averages(store, collected)
+    await _memory(store, collected, registered)
+    await _laid_down(store, collected)
+    live = await _overridden(store, collected, settings)
+    _begin_anew(collected, live.planner_settings())
+    configuration = configuration_of(live)
+    if configuration:
+        collected.content["configuration"] = configuration
+    return collected
+
+
+def configuration_of(settings: Settings) -> dict[str, str]:
+    """The settings that differ from Pulsar's defaults, as a `broker.conf` would have them."""
+    changed = settings.model_dump(exclude_defaults=True)
+    texts = {Settings.key(name): text_of(value) for name, value in changed.items()}
+    values = values_as_text(settings)
+    texts = {key: text for key, text in texts.items() if key not in AS_PULSAR}
+    texts |= {key: values[key] for key, pulsars in AS_PULSAR.items() if float(values[key]) != pulsars}
+    return {key: text for key, text in texts.items() if key not in OF_THE_NODE}
+
+
+async def _brokers(store: Reader, collected: Collected) -> dict[str, Registration]:
+    """Collect the reports; the registrations of the brokers, by id."""
+    registered = {}
+    names = await store.children(paths.BROKERS)
+    znodes = await store.get_many([paths.broker(name) for name in names])
+    for name, znode in zip(names, znodes, strict=True):
+        path = paths.broker(name)
+        text = collected.find_text(znode, path)
+        if znode is None or text is None:
+            continue
+        try:
+            record = decode_broker_record(text, path)
+        except InvalidRecordError as error:
+            collected.faults.append(str(error))
+            continue
+        collected.add("brokers", name, record, path)
+        registered[name] = Registration(BrokerId(name), znode.czxid)
+    return registered
+
+
+async def _namespaces(store: Reader, collected: Collected, registered: Mapping[str, Registration]) -> None:
+    reported = {name for data in collected.content["brokers"].values() for name in data.get("lastStats") or ()}
+    names = await walk(store, paths.NAMESPACES, 2)
+    znodes = await store.get_many([paths.namespace(name) for name in names])
+    for name, znode in zip(names, znodes, strict=True):
+        path = paths.namespace(name)
+        text = collected.find_text(znode, path)
+        if text is None:
+            continue
+        try:
+            state = decode_namespace(NamespaceName.parse(name), text, path)
+        except InvalidRecordError as error:
+            collected.faults.append(str(error))
+            continue
+        except InvalidNameError as error:
+            collected.faults.append(f"{path}: {error}")
+            continue
+        collected.add("namespaces", name, _namespace(state, registered, reported), path)
+
+
+def _namespace(state: NamespaceState, registered: Mapping[str, Registration], reported: set[str]) -> dict[str, Any]:
+    ownership = {}
+    for index, entry in enumerate(state.ownerships):
+        text = str(state.bundles.range_at(index))
+        if entry.state is not OwnershipState.FREE or f"{state.name}/{text}" in reported:
+            ownership[text] = _owned(entry, registered)
+    return {
+        "boundaries": [f"0x{boundary:08x}" for boundary in state.bundles.boundaries],
+        "hashFunction": str(state.bundles.hash_function),
+        "ownership": ownership,
+    }
+
+
+def _owned(entry: Ownership, registered: Mapping[str, Registration]) -> dict[str, str]:
+    owned = {
+        key: str(each.broker)
+        for key, each in (("owner", entry.owner), ("destination", entry.destination))
+        if each is not None and registered.get(each.broker) == each
+    }
+    is_orphan = entry.state is OwnershipState.OWNED and "owner" not in owned
+    return {"state": str(OwnershipState.FREE if is_orphan else entry.state), **owned}
+
+
+async def _laid_down(store: Reader, collected: Collected) -> None:
+    """Policies, controls and what was learned; groups of namespaces that have no record are left out."""
+    policies = await _read(store, collected, paths.ISOLATION, decode_isolation)
+    for name, policy in policies.items():
+        collected.add("isolationPolicies", name, policy, paths.ISOLATION)
+    domains = await _read(store, collected, paths.FAILURE_DOMAINS, decode_domains)
+    for name, domain in domains.items():
+        collected.add("failureDomains", name, domain, paths.FAILURE_DOMAINS)
+    namespaces = collected.content.get("namespaces", {})
+    for name, group in (await _read(store, collected, paths.ANTI_AFFINITY, decode_groups)).items():
+        if name in namespaces:
+            namespaces[name]["antiAffinityGroup"] = group
+    controls = await _read(store, collected, paths.CONTROLS, decode_controls)
+    if controls != NO_CONTROLS:
+        collected.content["controls"] = data_of(controls)
+    learned = await _read(store, collected, paths.LEARNED, decode_learned)
+    if learned is not None:
+        collected.content["learned"] = what_decides(learned)
+
+
+async def _overridden(store: Reader, collected: Collected, settings: Settings) -> Settings:
+    """The settings under dynamic configuration, as nodes go by them."""
+    path = paths.CONFIGURATION
+    stored = await _read(store, collected, path, decode_configuration)
+    settings, _, faults = usable_overrides(settings, stored)
+    collected.faults += [f"{path}: {fault}" for fault in faults]
+    return settings
+
+
+async def _read(store: Reader, collected: Collected, path: str, read: Callable[[bytes, str], _Value]) -> _Value:
+    """What a znode holds; what an empty one would, when it is not there or cannot be read, which is a fault."""
+    text = collected.find_text(await store.get(path), path)
+    try:
+        return read(b"{}" if text is None else text, path)
+    except InvalidRecordError as error:
+        collected.faults.append(str(error))
+        return read(b"{}", path)
+
+
+async def _averages(store: Reader, collected: Collected) -> None:
+    names = await walk(store, paths.BUNDLE_DATA, 2)
+    znodes = await store.get_many([paths.bundle_data(name) for name in names])
+    for name, znode in zip(names, znodes, strict=True):
+        path = paths.bundle_data(name)
+        text = collected.find_text(znode, path)
+        try:
+            histories = {} if text is None else decode_bundle_data(name, text, path)
+        except InvalidRecordError as error:
+            collected.faults.append(str(error))
+            continue
+        for bundle, history in histories.items():
+            collected.add("bundleData", bundle, _history(history), path)
+    await _time_averages(store, collected)
+
+
+async def _time_averages(store: Reader, collected: Collected) -> None:
+    brokers = collected.content["brokers"]
+    znodes = await store.get_many([paths.broker_time_average(broker) for broker in brokers])
+    for (broker, data), znode in zip(brokers.items(), znodes, strict=True):
+        path = paths.broker_time_average(broker)
+        text = collected.find_text(znode, path)
+        try:
+            record = None if text is None else parse_model(TimeAverageBrokerData, text, path)
+        except InvalidRecordError as error:
+            collected.faults.append(str(error))
+            continue
+        averages = None if record is None else without_empty_averages(record.model_dump(by_alias=True), data)
+        if averages is not None:
+            collected.add("timeAverages", broker, averages, path)
+
+
+def _history(averages: BundleAverages) -> dict[str, Any]:
+    by_time = averages.time_mean
+    return {
+        "shortTermData": {"maxSamples": 10, "numSamples": averages.short_samples, **_load(averages.short)},
+        "longTermData": {"maxSamples": 1000, "numSamples": averages.long_samples, **_load(averages.long)},
+        "topics": averages.topics,
+        **({} if by_time is None else {"timeMean": {**_load(by_time.load), "sigma": by_time.sigma}}),
+    }
+
+
+def _load(load: FloatArray) -> dict[str, float]:
+    rate_in, rate_out, throughput_in, throughput_out = load.tolist()
+    return {
+        "msgThroughputIn": throughput_in,
+        "msgThroughputOut": throughput_out,
+        "msgRateIn": rate_in,
+        "msgRateOut": rate_out,
+    }
+
+
+async def _memory(store: Reader, collected: Collected, registered: Mapping[str, Registration]) -> None:
+    path = paths.STRATEGY_STATE
+    text = collected.find_text(await store.get(path), path)
+    if text is None:
+        return
+    try:
+        record = parse_model(StrategyStateRecord, text, path)
+    except InvalidRecordError as error:
+        collected.faults.append(str(error))
+        return
+    starts = {name: data.get("startTimestamp", 0) for name, data in collected.content["brokers"].items()}
+    for strategy, state in record.states.items():
+        if strategy in StrategyStates.__annotations__:
+            collected.add("state", strategy, _translated(state, registered, starts), path)
+        elif strategy not in RememberedStates.__annotations__:  # of the limits on churn nothing is dumped
+            collected.faults.append(f"{path}: {strategy}: no strategy of this version")
+    unloaded = {"bundles": record.recently_unloaded, "brokers": record.last_unloaded}
+    for kind, at_s in unloaded.items():
+        collected.add("recentlyUnloaded", kind, {name: round(each * 1000) for name, each in at_s.items()}, path)
+
+
+def _begin_anew(collected: Collected, settings: PlannerSettings) -> None:
+    """Leave out the averages that the next round begins anew, so that a decision on the dump is the leader's."""
+    state = collected.content.get("state")
+    if state is None:
+        return
+    overloaded = set()
+    for broker, record in collected.content["brokers"].items():
+        try:
+            used, limit = report_of(record, paths.broker(broker)).usage.T
+        except InvalidRecordError:  # the leader goes by an earlier report
+            continue
+        usage = weighted_max_usage(percent_usage(used, limit)[np.newaxis], settings.resource_weights)
+        if are_overloaded(usage, settings).any():
+            overloaded.add(broker)
+    collected.content["state"] = begin_anew(state, overloaded)
+
+
+def _translated(
+    state: Mapping[str, Any], registered: Mapping[str, Registration], starts: Mapping[str, int]
+) -> dict[str, Any]:
+    """The memory with each broker's `startTimestamp` for its incarnation; without that of earlier incarnations."""
+    translated = dict(state)
+    for key in _BY_INCARNATION:
+        by_broker = state.get(key)
+        if isinstance(by_broker, dict):
+            translated[key] = {
+                broker: [starts[broker], *remembered[1:]]
+                for broker, remembered in by_broker.items()
+                if broker in starts and registered[broker].incarnation == remembered[0]
+            }
+    return translated

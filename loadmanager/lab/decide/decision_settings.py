@@ -1,0 +1,108 @@
+"""The settings of a decision: Pulsar's keys as a `broker.conf` has them, with values as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from loadmanager.config import Settings, settings_of
+from loadmanager.config.overrides import OF_THE_NODE
+from loadmanager.core.domain.settings import AS_PULSAR, KEYS, get_by_name, short_class_name
+from loadmanager.core.strategies.paired_strategies import BOUND_STRATEGIES
+from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
+from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES
+from loadmanager.errors import ConfigurationError
+
+PLACEMENT = KEYS["placement_strategy"]
+SHEDDING = KEYS["shedding_strategy"]
+
+LEGACY_WEIGHTS = {
+    "loadBalancerBandwithInResourceWeight": "loadBalancerBandwidthInResourceWeight",
+    "loadBalancerBandwithOutResourceWeight": "loadBalancerBandwidthOutResourceWeight",
+}
+"""Keys that Pulsar once misspelt, and still reads where the right one is not set."""
+
+LISTS = frozenset({KEYS["shedding_excluded_namespaces"], KEYS["supported_split_algorithms"]})
+"""Keys whose text is a list with commas."""
+
+_EVENLY = KEYS["distribute_bundles_evenly_enabled"]
+"""On by default, but it hides what a placement strategy thinks, so `decide` wants it asked for."""
+
+_DEFAULT_WEIGHT = re.compile(r"1(\.0*)?")
+
+WITHOUT_EFFECT = frozenset(
+    {
+        "loadBalancerHostUsageCheckIntervalMinutes",
+        "loadBalancerOverrideBrokerNicSpeedGbps",
+        "loadBalancerOverrideBrokerNics",
+        "loadBalancerReportUpdateMaxIntervalMinutes",
+        "loadBalancerReportUpdateMinIntervalMillis",
+        "loadBalancerReportUpdateThresholdPercentage",
+        "loadManagerMigrationEnabled",
+        "statsUpdateFrequencyInSecs",
+    }
+)
+"""Keys of Pulsar's balancer that decide nothing which a dump could show."""
+
+
+_KNOWN = ({*map(Settings.key, Settings.model_fields)} - OF_THE_NODE) | WITHOUT_EFFECT | LEGACY_WEIGHTS.keys()
+_STRATEGIES = (PLACEMENT, SHEDDING)
+
+
+def known_settings(configuration: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the keys of a Pulsar broker those that are known here, and say more than where the broker is."""
+    return {key: value for key, value in configuration.items() if key in _KNOWN}
+
+
+def usable_settings(
+    configuration: Mapping[str, str], where: str, base: Mapping[str, str] = MappingProxyType({})
+) -> tuple[dict[str, str], list[str]]:
+    """`base` under those of the settings that `settings_for` takes, and what is wrong with the others.
+
+    The two strategies are one thing, as Pulsar wants some of them to be the same.
+    """
+    usable, faults = dict(base), []
+    wanted = {**base, **configuration}
+    for key, text in configuration.items():
+        keys = _STRATEGIES if key in _STRATEGIES else (key,)
+        try:
+            settings_for({each: wanted[each] for each in keys if each in wanted}, where)
+        except ConfigurationError as error:
+            faults.append(str(error))
+        else:
+            usable[key] = text
+    return usable, list(dict.fromkeys(faults))
+
+
+def settings_for(
+    configuration: Mapping[str, str], where: str, *, shedding: str | None = None, placement: str | None = None
+) -> Settings:
+    """The settings under which this strategy is asked, whichever the configuration names; where it says nothing, what
+    Pulsar's would decide.
+
+    Raises `ConfigurationError`, which names `where`, the key and what is allowed, and `UnknownStrategyError`.
+    """
+    given = {key: value for key, value in configuration.items() if key not in WITHOUT_EFFECT}
+    values = {**{key: str(value) for key, value in AS_PULSAR.items()}, **given}
+    for legacy, key in LEGACY_WEIGHTS.items():
+        weight = values.pop(legacy, None)
+        if weight is not None and _DEFAULT_WEIGHT.fullmatch(values.get(key, "1.0")):
+            values[key] = weight
+    if shedding is not None:
+        _name(values, SHEDDING, get_by_name("--shed", shedding, SHEDDING_STRATEGIES)[0], PLACEMENT)
+    if placement is not None:
+        _name(values, PLACEMENT, get_by_name("--place", placement, PLACEMENT_STRATEGIES)[0], SHEDDING)
+        values.setdefault(_EVENLY, "false")
+    lists = {key: [part.strip() for part in values[key].split(",") if part.strip()] for key in LISTS & values.keys()}
+    return settings_of({**values, **lists}, where)
+
+
+def _name(values: dict[str, str], key: str, strategy: str, other: str) -> None:
+    """Put the asked strategy under its key; one that has to be both is both, and the other key names no half of one."""
+    values[key] = strategy
+    if strategy in BOUND_STRATEGIES:
+        values[other] = strategy
+    elif short_class_name(values.get(other, "")) in BOUND_STRATEGIES:
+        del values[other]

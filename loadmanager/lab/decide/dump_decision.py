@@ -1,0 +1,269 @@
+"""What a strategy decides about the moments of a dump, one after the other, and what it remembers between them.
+
+The answer is the strategy's own: what it selects, in its order, and where it fixes a destination, that destination.
+What a leader does around it is left out: it would skip a shed bundle of an excluded namespace, or one that no other
+broker may own, and would let placement choose a destination where the strategy fixes none.
+
+Among the candidates for a placement are only brokers that may own the bundle: isolation policies, anti-affinity groups
+and limits hold. Preferences hide what the strategy thinks of the others. So those of the modular rules count only when
+their settings ask for them, also the one for brokers with fewer bundles of the namespace, which a leader has unless it
+is told not to; and those of the simple rules, which no setting switches off, do not count.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from loadmanager.config import Settings
+from loadmanager.core.constraints.filters import (
+    CONTROLS,
+    SIMPLE,
+    PlacementQuestion,
+    apply,
+    find_pin,
+    preferred_brokers,
+    rules_of,
+)
+from loadmanager.core.domain.names import BrokerId, namespace_of
+from loadmanager.core.domain.plan import Figure, Verdict
+from loadmanager.core.domain.reasons import PlacementReason, Reason
+from loadmanager.core.domain.settings import PlannerSettings, get_by_name
+from loadmanager.core.model.load import BoolArray
+from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
+from loadmanager.core.planning.movable_bundles import find_freeze, restrain, restrained
+from loadmanager.core.planning.strategy_memory import as_json
+from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
+from loadmanager.core.strategies.placement.placement_strategy import (
+    Placement,
+    PlacementStrategy,
+    Projection,
+    RemembersDestinations,
+    Rows,
+    State,
+)
+from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES
+from loadmanager.core.strategies.shedding.shedding_strategy import Pick
+from loadmanager.core.strategies.shedding.transfer_shedder import TransferReason
+from loadmanager.lab.decide.decision_settings import settings_for
+from loadmanager.lab.decide.dump_snapshot import snapshot_of
+from loadmanager.lab.decide.dump_validation import check, check_bundle, parse_bundle
+from loadmanager.lab.decide.resource_quotas import quotas_model
+from loadmanager.wire.dump_line import DumpLine
+
+_MS_PER_MINUTE = 60_000
+_LABELS: dict[Reason, str] = {TransferReason.OVERLOADED: "Overloaded", TransferReason.UNDERLOADED: "Underloaded"}
+"""Reasons that Pulsar has a name for, and counts decisions under."""
+
+_GOES_BY_QUOTAS = frozenset(
+    {"SimpleLoadManagerImpl", "leastLoadedServer", "leastMsgPerSecond", "weightedRandomSelection"}
+)
+"""The strategies of Pulsar's simple load manager."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecidedLine:
+    """The answer for one line. `candidates` are the brokers that a placement was drawn from, None for other decisions.
+
+    `decisions` are JSON objects, as `--json` prints them.
+    """
+
+    taken_at_ms: int
+    decisions: Sequence[Mapping[str, Any]]
+    verdicts: Sequence[Verdict]
+    state: State
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    candidates: Sequence[str] | None = None
+
+    def to_record(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        verdicts = [{"subject": each.subject, "verdict": str(each.verdict), "why": each.why} for each in self.verdicts]
+        return {
+            "takenAt": self.taken_at_ms,
+            "decisions": self.decisions,
+            "verdicts": verdicts,
+            "state": as_json(self.state),
+            "metrics": self.metrics,
+            **({} if self.candidates is None else {"candidates": self.candidates}),
+        }
+
+
+class Decider(ABC):
+    """Asks one strategy about line after line; `overrides` are settings that win over the lines' own.
+
+    Raises `ConfigurationError` for overrides that cannot be used, and `UnknownStrategyError`.
+    """
+
+    def __init__(self, overrides: Mapping[str, str]) -> None:
+        self._overrides = overrides
+        self._state: State = {}
+        self._settings(overrides, "--set")
+
+    def decide(self, line: DumpLine, where: str) -> DecidedLine:
+        """Raises `InvalidRecordError`, `ConfigurationError` and `UnknownStrategyError`, which name `where`."""
+        check(line, where)
+        configuration = {**line.get("configuration", {}), **self._overrides}
+        settings = self._settings(configuration, f"{where}: configuration")
+        if "state" in line:
+            self._state = dict(line["state"])
+        grace_period_ms = settings.load_balancer_shedding_grace_period_minutes * _MS_PER_MINUTE
+        with np.errstate(all="ignore"):
+            planner, snapshot = settings.planner_settings(), snapshot_of(line, grace_period_ms, where)
+            snapshot = snapshot.averaged_by_time() if planner.averages_by_time_enabled else snapshot
+            decided = self._ask(snapshot, planner, line, where)
+        self._state = decided.state
+        return decided
+
+    @abstractmethod
+    def _settings(self, configuration: Mapping[str, str], where: str) -> Settings: ...
+
+    @abstractmethod
+    def _ask(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine, where: str) -> DecidedLine: ...
+
+    def _remembered(self, name: str, line: DumpLine) -> State:
+        """What the strategy of this name remembers; one that goes by quotas, and knows none yet, those of the line."""
+        state = self._state.get(name, {})
+        begins = name in _GOES_BY_QUOTAS and "model" not in state and "resourceQuotas" in line
+        return {**state, "model": quotas_model(line["resourceQuotas"])} if begins else state
+
+    def _with_state(self, name: str, state: State) -> State:
+        return {**self._state, name: state}
+
+
+class ShedDecider(Decider):
+    """One round of shedding a line."""
+
+    def __init__(self, strategy: str, overrides: Mapping[str, str]) -> None:
+        self._strategy = strategy
+        super().__init__(overrides)
+
+    def _settings(self, configuration: Mapping[str, str], where: str) -> Settings:
+        return settings_for(configuration, where, shedding=self._strategy)
+
+    def _ask(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine, where: str) -> DecidedLine:
+        del where
+        name, factory = get_by_name("--shed", self._strategy, SHEDDING_STRATEGIES)
+        refusal = find_freeze(snapshot)
+        if refusal is not None:
+            return DecidedLine(line.get("takenAt", 0), [], [refusal], self._state)
+        whole, snapshot = snapshot, restrain(snapshot)
+        shed = factory(settings).find_bundles_for_unloading(snapshot, self._remembered(name, line))
+        decisions = [_unload(snapshot, pick, bundle) for pick in shed.bundles for bundle in pick.bundles]
+        state = self._with_state(name, shed.state)
+        verdicts = [*shed.verdicts, *restrained(whole, shed)]
+        return DecidedLine(line.get("takenAt", 0), decisions, verdicts, state, shed.metrics)
+
+
+class PlaceDecider(Decider):
+    """One choice of an owner for `bundle` a line; chance comes from `rng`."""
+
+    def __init__(self, strategy: str, bundle: str, overrides: Mapping[str, str], rng: np.random.Generator) -> None:
+        parse_bundle(bundle, "--bundle")
+        self._strategy = strategy
+        self._bundle = bundle
+        self._rng = rng
+        super().__init__(overrides)
+
+    def _settings(self, configuration: Mapping[str, str], where: str) -> Settings:
+        return settings_for(configuration, where, placement=self._strategy)
+
+    def _ask(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine, where: str) -> DecidedLine:
+        bundle = self._bundle
+        check_bundle(line, bundle, where, "--bundle")
+        name, factory = get_by_name("--place", self._strategy, PLACEMENT_STRATEGIES)
+        placement, dropped = self._choose(snapshot, settings, factory(settings), name, line)
+        ids = snapshot.brokers.ids
+        broker = None if placement.broker is None else ids[placement.broker]
+        why = {**({"brokers": len(ids)} if broker is None else {"broker": broker}), **placement.why, **dropped}
+        reason = str(placement.reason)
+        decision = {"action": "assign", "bundle": bundle, "destination": broker, "reason": reason}
+        return DecidedLine(
+            line.get("takenAt", 0),
+            [decision],
+            [Verdict(bundle, placement.reason, acted=broker is not None, why=why)],
+            self._with_state(name, placement.state),
+            candidates=[ids[row] for row in placement.drawn_from.tolist()],
+        )
+
+    def _choose(
+        self, snapshot: Snapshot, settings: PlannerSettings, strategy: PlacementStrategy, name: str, line: DumpLine
+    ) -> tuple[Placement, dict[str, Figure]]:
+        """The strategy's choice, and how many brokers it was not offered, by reason. An overloaded choice is made again
+        without preferences, if these passed over anybody and the rules have it so.
+        """
+        rules = rules_of(settings, name)
+        question = self._question(snapshot, settings, line)
+        rows = self._asked(snapshot, line)
+        asked = np.zeros(len(snapshot.brokers), dtype=bool)
+        asked[rows] = True
+        allowed, dropped = apply((*CONTROLS, *rules.policies, *rules.limits), asked, question)
+        pin, not_kept = find_pin(snapshot, self._bundle, allowed)
+        dropped |= not_kept
+        state = self._remembered(name, line)
+        if pin is not None:
+            return Placement(pin, np.array([pin]), PlacementReason.PINNED_TO_BROKER, {}, state), dropped
+        overloaded = _overloaded(snapshot, settings)
+        decided = self._find_decided(snapshot, strategy, state)
+        if decided is not None and allowed[decided]:
+            healthy = rows[(allowed & ~overloaded)[rows]]
+            if overloaded[decided] and len(healthy):
+                return self._place(snapshot, strategy, healthy, state), dropped
+            return Placement(decided, np.array([decided]), PlacementReason.DECIDED_BEFORE, {}, state), dropped
+        preferred, passed_over = (allowed, {}) if rules is SIMPLE else preferred_brokers(rules, allowed, question)
+        placement = self._place(snapshot, strategy, rows[preferred[rows]], state)
+        again = rules.second_choice and placement.broker is not None and np.any(allowed & ~preferred)
+        if again and overloaded[placement.broker]:
+            return self._place(snapshot, strategy, rows[allowed[rows]], placement.state), dropped
+        return placement, dropped | passed_over
+
+    def _asked(self, snapshot: Snapshot, line: DumpLine) -> Rows:
+        """The rows of the line's candidates in their order, of all brokers if it has none."""
+        brokers = snapshot.brokers
+        listed = line.get("candidates", brokers.ids)
+        rows = [row for row in (brokers.find_row(BrokerId(broker)) for broker in listed) if row is not None]
+        return np.array(rows, dtype=np.intp)
+
+    def _question(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine) -> PlacementQuestion:
+        topics = line.get("topics", {}).get(self._bundle, ())
+        return PlacementQuestion(
+            namespace_of(self._bundle),
+            non_persistent=any(topic["topic"].startswith("non-persistent://") for topic in topics),
+            snapshot=snapshot,
+            projection=Projection(snapshot),
+            settings=settings,
+        )
+
+    def _find_decided(self, snapshot: Snapshot, strategy: PlacementStrategy, state: State) -> int | None:
+        """The row of the broker that the strategy has in mind for the bundle."""
+        memory = strategy if isinstance(strategy, RemembersDestinations) else None
+        broker = None if memory is None else memory.find_destination(self._bundle, state)
+        return None if broker is None else snapshot.brokers.find_row(broker)
+
+    def _place(self, snapshot: Snapshot, strategy: PlacementStrategy, candidates: Rows, state: State) -> Placement:
+        """The strategy's choice, which it learns of if it wants to know."""
+        row = snapshot.bundles.find_row(self._bundle)
+        choice = strategy.place(candidates, row, snapshot, Projection(snapshot), state, self._rng)
+        if choice.broker is None or not isinstance(strategy, RemembersDestinations):
+            return choice
+        return replace(choice, state=strategy.remember(self._bundle, snapshot.brokers.ids[choice.broker], state))
+
+
+def _overloaded(snapshot: Snapshot, settings: PlannerSettings) -> BoolArray:
+    """The brokers (M,) above the overloaded threshold."""
+    usage = usage_per_broker(snapshot, settings.resource_weights)
+    return np.asarray(usage > settings.broker_overloaded_threshold_percentage / 100)
+
+
+def _unload(snapshot: Snapshot, pick: Pick, bundle: int) -> dict[str, Any]:
+    ids = snapshot.brokers.ids
+    return {
+        "action": "unload",
+        "bundle": snapshot.bundles.names[bundle],
+        "source": ids[pick.broker],
+        "destination": None if pick.destination is None else ids[pick.destination],
+        "reason": _LABELS.get(pick.reason, str(pick.reason)),
+    }

@@ -1,0 +1,242 @@
+"""From a line of a dump to the snapshot that strategies look at.
+
+A broker's incarnation is its `startTimestamp`. A bundle belongs to the broker that reports it, in `bundles` or in
+`lastStats`, unless the line says who owns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+
+from loadmanager.core.domain.names import BrokerId, namespace_of
+from loadmanager.core.domain.ownership import OwnershipState, Registration
+from loadmanager.core.domain.policies import InvalidPolicyError, Policies
+from loadmanager.core.model.extensible_load import Published, PublishedLoad
+from loadmanager.core.model.learned_loads import Learned
+from loadmanager.core.model.load import METRICS, BrokerReport, BundleAverages, FloatArray, TimeMean
+from loadmanager.core.model.snapshot import NOBODY, Snapshot, snapshot_of_reports
+from loadmanager.errors import InvalidRecordError
+from loadmanager.lab.decide.resource_quotas import after_sample, ample_history
+from loadmanager.wire.broker_columns import report_of
+from loadmanager.wire.broker_data import LocalBrokerData, NamespaceBundleStats
+from loadmanager.wire.control_records import controls_of
+from loadmanager.wire.dump_line import (
+    BrokerAverages,
+    BundleHistory,
+    DumpLine,
+    MessageAverages,
+    Owned,
+    PublishedBrokerLoad,
+    TimeMeanFigures,
+)
+from loadmanager.wire.learned_records import learned_of
+from loadmanager.wire.policy_records import policies_of
+from loadmanager.wire.validation import MAX_TOPICS
+
+
+def snapshot_of(line: DumpLine, grace_period_ms: float, where: str) -> Snapshot:
+    """The cluster as the line has it. A bundle unloaded within the grace period before `takenAt` may not move.
+
+    Raises `InvalidRecordError` for policies that cannot be used.
+    """
+    taken_at_ms = line.get("takenAt", 0)
+    unloaded = line.get("recentlyUnloaded", {})
+    owned = dict(_ownership(line))
+    given = dict(_given(line, owned))
+    learned = learned_of(line.get("learned"))
+    snapshot = snapshot_of_reports(
+        taken_at_ms / 1000,
+        {
+            registration_of(broker, data): _report(data, taken_at_ms, where)
+            for broker, data in line.get("brokers", {}).items()
+        },
+        {**_quotas(line, given), **_averages(line, learned)},
+        frozenset(name for name, ms in unloaded.get("bundles", {}).items() if ms >= taken_at_ms - grace_period_ms),
+        _policies(line, where),
+        given,
+        Published(
+            broker_load=_broker_load(line),
+            top_bundles=_top_bundles(line),
+            last_unloaded_s={BrokerId(broker): ms / 1000 for broker, ms in unloaded.get("brokers", {}).items()},
+        ),
+        learned,
+    )
+    snapshot = replace(snapshot, controls=controls_of(line.get("controls", {})))
+    snapshot = _with_ownership(snapshot, owned)
+    snapshot = _without_unknown(snapshot, line)
+    return _with_time_averages(snapshot, line.get("timeAverages", {}))
+
+
+def registration_of(broker: str, data: LocalBrokerData) -> Registration:
+    return Registration(BrokerId(broker), data.get("startTimestamp", 0))
+
+
+def load_of(stats: NamespaceBundleStats | MessageAverages | TimeMeanFigures) -> FloatArray:
+    """The rates and throughputs (4,); 0 for those that are absent."""
+    rates = stats.get("msgRateIn", 0.0), stats.get("msgRateOut", 0.0)
+    return np.array([*rates, stats.get("msgThroughputIn", 0.0), stats.get("msgThroughputOut", 0.0)])
+
+
+def _report(data: LocalBrokerData, taken_at_ms: int, where: str) -> BrokerReport:
+    """The report with all bundles that it names; nothing is known of those without figures."""
+    stats = data.get("lastStats") or {}
+    report = report_of(data, where, known_bundles=stats, read_at_ms=taken_at_ms)
+    unknown = {name: np.zeros(METRICS) for name in data.get("bundles") or () if name not in stats}
+    report = report.with_bundles(unknown) if unknown else report
+    return replace(report, num_bundles=len(report.bundle_names) or report.num_bundles)
+
+
+def _averages(line: DumpLine, learned: Learned) -> dict[str, BundleAverages]:
+    """What is known of bundles beyond the first sample that their last figures make."""
+    averages = {name: _history(history) for name, history in line.get("bundleData", {}).items()}
+    for data in line.get("brokers", {}).values():
+        stats = data.get("lastStats") or {}
+        for name in data.get("bundles") or ():
+            if name not in stats and name not in line.get("resourceQuotas", {}):
+                averages.setdefault(name, learned.no_history(namespace_of(name)))
+    return averages
+
+
+def _quotas(line: DumpLine, given: Iterable[str]) -> dict[str, BundleAverages]:
+    """What the bundles with a quota that are reported, or given to somebody, carry as long as they have no history: the
+    quota, and the latest figures as one sample more.
+    """
+    quotas, brokers = line.get("resourceQuotas", {}), line.get("brokers", {}).values()
+    reported = [entry for data in brokers for entry in (data.get("lastStats") or {}).items()]
+    named = {*given, *(name for name, _ in reported), *(name for data in brokers for name in data.get("bundles") or ())}
+    averages = {name: ample_history(quotas[name]) for name in quotas.keys() & named}
+    for name, stats in reported:
+        if name in averages:
+            averages[name] = after_sample(averages[name], load_of(stats), min(stats.get("topics", 0), MAX_TOPICS))
+    return averages
+
+
+def _history(history: BundleHistory) -> BundleAverages:
+    short, long = history.get("shortTermData", {}), history.get("longTermData", {})
+    samples = short.get("numSamples", 0), long.get("numSamples", 0)
+    by_time = history.get("timeMean")
+    return BundleAverages(
+        load_of(short),
+        load_of(long),
+        *samples,
+        topics=min(history.get("topics", 0), MAX_TOPICS),
+        time_mean=None if by_time is None else TimeMean(load_of(by_time), by_time.get("sigma", 0.0)),
+    )
+
+
+def _without_unknown(snapshot: Snapshot, line: DumpLine) -> Snapshot:
+    """Leave bundles alone that are neither in the given `bundleData` nor have figures, as Pulsar does."""
+    if "bundleData" not in line:
+        return snapshot
+    known = set(line["bundleData"])
+    known |= {each["bundle"] for listed in line.get("topBundles", {}).values() for each in listed}
+    for data in line.get("brokers", {}).values():
+        known |= (data.get("lastStats") or {}).keys()
+    is_known = np.array([name in known for name in snapshot.bundles.names], dtype=bool)
+    return replace(snapshot, bundles=replace(snapshot.bundles, movable=snapshot.bundles.movable & is_known))
+
+
+def _ownership(line: DumpLine) -> Iterator[tuple[str, Owned]]:
+    """Who owns each bundle of which the line says so, by the bundle's name."""
+    for namespace, content in line.get("namespaces", {}).items():
+        for bundle_range, owned in content.get("ownership", {}).items():
+            yield f"{namespace}/{bundle_range}", owned
+
+
+def _given(line: DumpLine, owned: Mapping[str, Owned]) -> Iterator[tuple[str, BrokerId]]:
+    """The broker that each bundle was given to, whether it reports the bundle or not."""
+    for broker, bundles in line.get("preallocated", {}).items():
+        yield from ((bundle, BrokerId(broker)) for bundle in bundles)
+    for name, entry in owned.items():
+        is_owned = entry["state"] == OwnershipState.OWNED
+        given = entry.get("owner") if is_owned else entry.get("destination")
+        if given is not None:
+            yield name, BrokerId(given)
+
+
+def _with_ownership(snapshot: Snapshot, owned: Mapping[str, Owned]) -> Snapshot:
+    """Bundles belong to whom the line says, and a broker that reports another's bundle has an out-of-date load."""
+    if not owned:
+        return snapshot
+    bundles, brokers = snapshot.bundles, snapshot.brokers
+    broker, assigned, free = bundles.broker.copy(), bundles.assigned.copy(), bundles.free.copy()
+    movable, settled = bundles.movable.copy(), brokers.settled.copy()
+    for row, name in enumerate(bundles.names):
+        if name not in owned:
+            continue
+        entry, reporter = owned[name], int(bundles.broker[row])
+        owner = _find_row(snapshot, entry.get("owner"))
+        is_owned = entry["state"] == OwnershipState.OWNED and owner != NOBODY
+        destination = NOBODY if is_owned else _find_row(snapshot, entry.get("destination"))
+        assigned[row] = owner if is_owned else destination
+        broker[row] = reporter if reporter == owner else NOBODY
+        free[row] = owner == NOBODY and destination == NOBODY
+        movable[row] = is_owned and reporter == owner
+        if reporter != NOBODY and not movable[row]:
+            settled[reporter] = False
+    columns = replace(bundles, broker=broker, assigned=assigned, free=free, movable=movable)
+    return replace(snapshot, bundles=columns, brokers=brokers.with_bundles(columns, settled))
+
+
+def _find_row(snapshot: Snapshot, broker: str | None) -> int:
+    row = None if broker is None else snapshot.brokers.find_row(BrokerId(broker))
+    return NOBODY if row is None else row
+
+
+def _with_time_averages(snapshot: Snapshot, averages: Mapping[str, BrokerAverages]) -> Snapshot:
+    """The sums of those brokers that the line has them for; the others' are what their bundles add up to."""
+    if not averages:
+        return snapshot
+    sums = snapshot.brokers.time_average.astype(np.float64)  # a copy; without any bundles they are whole numbers
+    for row, broker in enumerate(snapshot.brokers.ids):
+        if broker in averages:
+            sums[row] = _sums(averages[broker])
+    return replace(snapshot, brokers=snapshot.brokers.with_time_average(sums))
+
+
+def _sums(averages: BrokerAverages) -> list[list[float]]:
+    columns = ("MsgRateIn", "MsgRateOut", "MsgThroughputIn", "MsgThroughputOut")
+    figures = cast("Mapping[str, float]", averages)
+    return [[figures.get(f"{term}Term{column}", 0.0) for column in columns] for term in ("short", "long")]
+
+
+def _broker_load(line: DumpLine) -> dict[BrokerId, PublishedLoad] | None:
+    if "brokerLoad" not in line:
+        return None
+    taken_at_ms = line.get("takenAt", 0)
+    return {BrokerId(broker): _published(load, taken_at_ms) for broker, load in line["brokerLoad"].items()}
+
+
+def _published(load: PublishedBrokerLoad, taken_at_ms: int) -> PublishedLoad:
+    return PublishedLoad(
+        load.get("weightedMaxEMA", 1.0),
+        load.get("msgThroughputEMA", 0.0),
+        load.get("msgThroughputIn", 0.0),
+        load.get("msgThroughputOut", 0.0),
+        load.get("updatedAt", taken_at_ms),
+    )
+
+
+def _top_bundles(line: DumpLine) -> dict[BrokerId, dict[str, FloatArray]] | None:
+    if "topBundles" not in line:
+        return None
+    return {
+        BrokerId(broker): {each["bundle"]: load_of(each.get("stats") or NamespaceBundleStats()) for each in listed}
+        for broker, listed in line["topBundles"].items()
+    }
+
+
+def _policies(line: DumpLine, where: str) -> Policies:
+    groups = {
+        name: namespace["antiAffinityGroup"]
+        for name, namespace in line.get("namespaces", {}).items()
+        if "antiAffinityGroup" in namespace
+    }
+    try:
+        return policies_of(line.get("isolationPolicies", {}), line.get("failureDomains", {}), groups)
+    except InvalidPolicyError as error:
+        raise InvalidRecordError(f"{where}: isolationPolicies: {error}") from None

@@ -1,0 +1,235 @@
+"""A dump of a cluster of Pulsar's, read from its ZooKeeper and nothing but read.
+
+Source: the znodes of Pulsar's brokers. Of brokers that run ExtensibleLoadManagerImpl only who they are is in ZooKeeper,
+not their load. What shedders remember is in the memory of Pulsar's leader alone, so a dump of Pulsar has no `state`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from typing import Any
+
+import orjson
+
+from loadmanager.errors import InvalidRecordError
+from loadmanager.lab.decide.broker_settings import BrokerSettings, BrokerSettingsError
+from loadmanager.lab.decide.decision_settings import known_settings, usable_settings
+from loadmanager.lab.decide.dump_validation import is_range
+from loadmanager.lab.decide.record_collector import Collected, Reader, below, walk, without_empty_averages
+from loadmanager.store import paths
+from loadmanager.store.pulsar_paths import (
+    CLUSTERS,
+    DYNAMIC_CONFIGURATION,
+    LOCAL_POLICIES,
+    OWNERSHIP,
+    RESOURCE_QUOTAS,
+    failure_domains,
+    isolation_policies,
+)
+from loadmanager.wire.broker_data import LocalBrokerData, NamespaceBundleStats
+from loadmanager.wire.dump_line import DEFAULT_QUOTA_NAME, ResourceQuota
+from loadmanager.wire.load_report import find_load_report, local_broker_data_of
+from loadmanager.wire.pulsar_records import (
+    HASH_FUNCTION,
+    NO_LOAD,
+    anti_affinity_group_in,
+    boundaries_in,
+    isolation_in,
+    only,
+    owner_in,
+    parse_record,
+    publishes_no_load,
+)
+
+_EVERYWHERE = "global"
+"""What stands among the clusters and is none."""
+
+_Record = tuple[str, str, dict[str, Any]]
+
+
+async def collect_pulsar(
+    store: Reader, taken_at_ms: int, cluster: str | None, told: BrokerSettings | None = None
+) -> Collected:
+    """The state of the Pulsar cluster in this ZooKeeper, with the settings that a broker told of.
+
+    Its policies are those of `cluster`, or of that broker's cluster, or of the only one. Raises `BrokerSettingsError`
+    if that broker's is none of the clusters here.
+    """
+    if told is not None:
+        await _check_cluster(store, told)
+        cluster = cluster or told.cluster
+    collected = Collected({"takenAt": taken_at_ms, "brokers": {}, "bundleData": {}, "namespaces": {}})
+    await collect_brokers(store, collected)
+    await _namespaces(store, collected)
+    await _ownership(store, collected)
+    await _averages(store, collected)
+    await _quotas(store, collected)
+    await _policies(store, collected, cluster)
+    await _configuration(store, collected, told)
+    return collected
+
+
+async def _check_cluster(store: Reader, told: BrokerSettings) -> None:
+    clusters = await store.children(CLUSTERS)
+    if clusters and told.cluster not in clusters:
+        raise BrokerSettingsError(
+            f"--admin-url {told.url}: a broker of the cluster {told.cluster!r}, and {CLUSTERS} has"
+            f" {', '.join(sorted(clusters))}: give a broker of the cluster in this metadata store"
+        )
+
+
+async def _records(
+    store: Reader, collected: Collected, named: Mapping[str, str], places: list[str] | None = None
+) -> list[_Record]:
+    """The JSON objects in the znodes at these paths (by name) that can be read: name, path, object.
+
+    Where znodes may be places for others, and no records, the names of the empty ones are added to `places`.
+    """
+    found = []
+    znodes = await store.get_many(list(named.values()))
+    for (name, path), znode in zip(named.items(), znodes, strict=True):
+        if places is not None and znode is not None and not znode.data:
+            places.append(name)
+            continue
+        text = collected.find_text(znode, path)
+        if text is None:
+            continue
+        try:
+            found.append((name, path, parse_record(text, path)))
+        except InvalidRecordError as error:
+            collected.faults.append(str(error))
+    return found
+
+
+async def _records_of_namespaces(store: Reader, collected: Collected, root: str) -> list[_Record]:
+    """What is kept for each namespace below `root`: what has nothing in it is a cluster of the first form."""
+    clusters: list[str] = []
+    names = await walk(store, root, 2)
+    found = await _records(store, collected, {name: f"{root}/{name}" for name in names}, clusters)
+    names = await names_in_clusters(store, root, clusters)
+    return found + await _records(store, collected, {name: f"{root}/{name}" for name in names}, [])
+
+
+async def names_in_clusters(store: Reader, root: str, clusters: Iterable[str]) -> list[str]:
+    """The namespaces of the first form that have a znode below `root`, by the names of their clusters."""
+    return [*chain.from_iterable((await below(store, root, list(clusters))).values())]
+
+
+async def _records_of_bundles(store: Reader, collected: Collected, root: str) -> list[_Record]:
+    """What is kept for each bundle below `root`."""
+    named = {name: f"{root}/{name}" for name in await names_of_bundles(store, root)}
+    return await _records(store, collected, named, [])
+
+
+async def names_of_bundles(store: Reader, root: str) -> list[str]:
+    """What is named below `root` where bundles are; where a range is expected may be a namespace of the first form."""
+    names = await walk(store, root, 3)
+    of_namespaces = await below(store, root, [name for name in names if not is_range(name.rpartition("/")[2])])
+    return [each for name in names for each in of_namespaces.get(name) or [name]]
+
+
+async def collect_brokers(store: Reader, collected: Collected) -> None:
+    """Only who the brokers are and what they report."""
+    names = await store.children(paths.BROKERS)
+    for name, path, record in await _records(store, collected, {name: paths.broker(name) for name in names}):
+        try:
+            report = find_load_report(orjson.dumps(record), path)
+        except InvalidRecordError as error:
+            collected.faults.append(str(error))
+            continue
+        content: Mapping[str, Any] = record if report is None else local_broker_data_of(report)
+        collected.add("brokers", name, _broker(content), path)
+        if publishes_no_load(record):
+            collected.faults.append(f"{path}: {NO_LOAD}")
+
+
+def _broker(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a dump holds of a broker's record; unknown fields are left out, as Pulsar leaves them out."""
+    content = only(record, LocalBrokerData.__annotations__)
+    if "brokerVersion" in record:
+        content["brokerVersionString"] = record["brokerVersion"]
+    stats = content.get("lastStats")
+    if isinstance(stats, dict):
+        content["lastStats"] = {
+            name: only(each, NamespaceBundleStats.__annotations__) if isinstance(each, dict) else each
+            for name, each in stats.items()
+        }
+    return content
+
+
+async def _namespaces(store: Reader, collected: Collected) -> None:
+    for name, path, record in await _records_of_namespaces(store, collected, LOCAL_POLICIES):
+        namespace: dict[str, Any] = {"hashFunction": HASH_FUNCTION}
+        found = {"boundaries": boundaries_in(record), "antiAffinityGroup": anti_affinity_group_in(record)}
+        namespace |= {key: value for key, value in found.items() if value is not None}
+        collected.add("namespaces", name, namespace, path)
+
+
+async def _ownership(store: Reader, collected: Collected) -> None:
+    namespaces = collected.content["namespaces"]
+    for name, path, record in await _records_of_bundles(store, collected, OWNERSHIP):
+        owner = owner_in(record)
+        if owner not in collected.content["brokers"]:
+            collected.faults.append(f"{path}: owner {owner!r} is not registered")
+            continue
+        namespace, _, bundle_range = name.rpartition("/")
+        known = namespaces.get(namespace, {"hashFunction": HASH_FUNCTION})
+        ownership = {**known.get("ownership", {}), bundle_range: {"state": "Owned", "owner": owner}}
+        namespaces[namespace] = {**known, "ownership": ownership}
+
+
+async def _averages(store: Reader, collected: Collected) -> None:
+    for name, path, record in await _records_of_bundles(store, collected, paths.BUNDLE_DATA):
+        collected.add("bundleData", name, only(record, ("shortTermData", "longTermData", "topics")), path)
+    brokers = collected.content["brokers"]
+    named = {name: paths.broker_time_average(name) for name in brokers}
+    for name, path, record in await _records(store, collected, named):
+        averages = without_empty_averages(record, brokers[name])
+        if averages is not None:
+            collected.add("timeAverages", name, averages, path)
+
+
+async def _quotas(store: Reader, collected: Collected) -> None:
+    default = await _records(store, collected, {DEFAULT_QUOTA_NAME: f"{RESOURCE_QUOTAS}/{DEFAULT_QUOTA_NAME}"})
+    for name, path, record in default + await _records_of_bundles(store, collected, RESOURCE_QUOTAS):
+        collected.add("resourceQuotas", name, only(record, ResourceQuota.__annotations__), path)
+
+
+async def clusters_in(store: Reader) -> list[str]:
+    """The clusters that may have policies."""
+    return [name for name in await store.children(CLUSTERS) if name != _EVERYWHERE]
+
+
+async def _policies(store: Reader, collected: Collected, cluster: str | None) -> None:
+    local = [cluster] if cluster else await clusters_in(store)
+    if len(local) > 1:
+        collected.faults.append(f"{CLUSTERS}: of which cluster are the policies? --cluster: {', '.join(local)}")
+        return
+    for name in local:
+        path = isolation_policies(name)
+        for _, _, policies in await _records(store, collected, {name: path}):
+            for policy, data in policies.items():
+                collected.add("isolationPolicies", policy, isolation_in(data), path)
+        domains = failure_domains(name)
+        named = {domain: f"{domains}/{domain}" for domain in await store.children(domains)}
+        for domain, path, record in await _records(store, collected, named):
+            collected.add("failureDomains", domain, only(record, ("brokers",)), path)
+
+
+async def _configuration(store: Reader, collected: Collected, told: BrokerSettings | None) -> None:
+    """The settings that are known here: those that were changed while the brokers ran, over those a broker told of.
+
+    What was changed holds for all brokers, so for the one that leads, and the one that told may not have heard of it
+    yet. Pulsar stores any text there; brokers ignore what is no value of the key, and so is done here.
+    """
+    values: dict[str, str] = {}
+    if told is not None:
+        values, faults = usable_settings(told.texts, f"--admin-url {told.url}")
+        collected.faults += faults
+    for _, path, record in await _records(store, collected, {"": DYNAMIC_CONFIGURATION}):
+        texts = {key: value for key, value in known_settings(record).items() if isinstance(value, str)}
+        values, faults = usable_settings(texts, path, values)
+        collected.faults += faults
+    if values:
+        collected.content["configuration"] = values

@@ -1,0 +1,121 @@
+"""What both kinds of dump share: collecting records that can be used, and saying which cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import chain
+from typing import Any, Protocol
+
+from loadmanager.core.domain.bundles import NamespaceBundles
+from loadmanager.core.domain.names import namespace_of
+from loadmanager.errors import InvalidRecordError
+from loadmanager.lab.decide.dump_validation import check, declared_bundles, parse_bundle
+from loadmanager.store.metadata_store import Znode
+from loadmanager.store.znode_codec import decode
+from loadmanager.wire.dump_line import DEFAULT_QUOTA_NAME, DumpLine, decode_line, encode
+
+THE_DUMP = "the dump"
+
+_Declared = Callable[[str], NamespaceBundles | None]
+
+
+class Reader(Protocol):
+    """All that a dump asks of a metadata store: nothing that changes it."""
+
+    async def get(self, path: str) -> Znode | None: ...
+
+    async def get_many(self, paths: Sequence[str]) -> list[Znode | None]: ...
+
+    async def children(self, path: str) -> list[str]: ...
+
+    async def children_many(self, paths: Sequence[str]) -> list[list[str]]: ...
+
+
+@dataclass(slots=True)
+class Collected:
+    """A dump in the making, and what is wrong with the records that were left out of it."""
+
+    content: dict[str, Any] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+    def add(self, key: str, name: str, value: Mapping[str, Any], where: str) -> None:
+        """Put a record under `key` and its name, if a dump may hold it there."""
+        try:
+            decode_line(encode({key: {name: value}}), where)
+        except InvalidRecordError as error:
+            self.faults.append(str(error))
+        else:
+            self.content.setdefault(key, {})[name] = value
+
+    def find_text(self, znode: Znode | None, path: str) -> bytes | None:
+        """What a znode holds, None if it is not there (any more) or cannot be read."""
+        if znode is None:
+            return None
+        try:
+            return decode(znode.data, path)
+        except InvalidRecordError as error:
+            self.faults.append(str(error))
+            return None
+
+    def finish(self) -> DumpLine:
+        """The dump without what brokers report, or averages and quotas tell, of bundles that are no more.
+
+        Raises `InvalidRecordError` when the records do not fit together.
+        """
+        line = decode_line(encode(self.content), THE_DUMP)
+        declared = cache(lambda namespace: declared_bundles(line, namespace, THE_DUMP))
+        for broker, data in line.get("brokers", {}).items():
+            reported = dict.fromkeys((*(data.get("bundles") or ()), *(data.get("lastStats") or ())))
+            gone = self._gone(declared, reported, f"brokers.{broker}")
+            if gone:
+                data["bundles"] = [name for name in data.get("bundles") or () if name not in gone]
+                data["lastStats"] = {n: stats for n, stats in (data.get("lastStats") or {}).items() if n not in gone}
+        for name in self._gone(declared, line.get("bundleData", ()), "bundleData"):
+            del line["bundleData"][name]
+        for name in self._gone(
+            declared, line.get("resourceQuotas", {}).keys() - {DEFAULT_QUOTA_NAME}, "resourceQuotas"
+        ):
+            del line["resourceQuotas"][name]
+        for namespace, content in line.get("namespaces", {}).items():
+            names = [f"{namespace}/{each}" for each in content.get("ownership", ())]
+            for name in self._gone(declared, names, f"namespaces.{namespace}.ownership"):
+                del content["ownership"][name.rpartition("/")[2]]
+        check(line, THE_DUMP)
+        return line
+
+    def _gone(self, declared: _Declared, names: Iterable[str], where: str) -> set[str]:
+        gone = set()
+        for name in names:
+            try:
+                _, own = parse_bundle(name, where)
+            except InvalidRecordError as error:
+                gone.add(name)
+                self.faults.append(str(error))
+                continue
+            bundles = declared(namespace_of(name))
+            if own is not None and bundles is not None and bundles.find_index(own) is None:
+                gone.add(name)
+                self.faults.append(f"{where}: {name}: is no bundle of its namespace")
+        return gone
+
+
+async def walk(store: Reader, root: str, levels: int) -> list[str]:
+    """The names below `root` so many levels down, joined by `/`."""
+    names = await store.children(root)
+    for _ in range(1, levels):
+        names = [*chain.from_iterable((await below(store, root, names)).values())]
+    return names
+
+
+async def below(store: Reader, root: str, names: Sequence[str]) -> dict[str, list[str]]:
+    """By each of these names below `root` those one level down, joined by `/`."""
+    found = await store.children_many([f"{root}/{name}" for name in names])
+    return {name: [f"{name}/{child}" for child in children] for name, children in zip(names, found, strict=True)}
+
+
+def without_empty_averages(averages: Mapping[str, Any], broker: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The time averages of a broker, None for those it starts with: they say nothing of the bundles it has by now."""
+    is_used = bool(broker.get("lastStats")) or bool(broker.get("bundles"))
+    return None if is_used and not any(averages.values()) else averages

@@ -1,0 +1,175 @@
+"""Which bundles the automatic rule would split at the moments of a dump, or one that was asked for, and where."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from loadmanager.config import Settings
+from loadmanager.core.domain.hashing import HashFunction, topic_hash
+from loadmanager.core.domain.names import BrokerId, BundleRange, namespace_of
+from loadmanager.core.domain.plan import Verdict
+from loadmanager.core.domain.reasons import SplitReason
+from loadmanager.core.domain.settings import KEYS, PlannerSettings, get_by_name
+from loadmanager.core.model.snapshot import NOBODY, Snapshot
+from loadmanager.core.strategies.splitting import (
+    PULSAR_REASONS,
+    SPECIFIED_POSITIONS,
+    SPLIT_ALGORITHMS,
+    split_algorithm,
+)
+from loadmanager.core.strategies.splitting.split_algorithm import SplitAlgorithm, TopicLoad
+from loadmanager.core.strategies.splitting.split_candidates import rates_of
+from loadmanager.core.strategies.splitting.split_finder import Divide, Split, SplitCandidate, divide_bundle
+from loadmanager.core.strategies.splitting.split_round import (
+    SPLIT_STRATEGY,
+    SplitQuestion,
+    find_splits_by,
+    goes_by_latest_rates,
+)
+from loadmanager.errors import ConfigurationError
+from loadmanager.lab.decide.decision_settings import settings_for
+from loadmanager.lab.decide.dump_decision import DecidedLine, Decider
+from loadmanager.lab.decide.dump_validation import check_bundle, declared_bundles, parse_bundle
+from loadmanager.wire.dump_line import DumpLine
+
+_NO_ALGORITHM = ""
+
+
+class SplitDecider(Decider):
+    """One round of splitting a line; with `bundle`, the split of that one, whatever its load.
+
+    `algorithm` is empty for the configured one. `positions` are for the algorithm that is told where to cut.
+    """
+
+    def __init__(
+        self, algorithm: str, bundle: str | None, positions: Sequence[int], overrides: Mapping[str, str]
+    ) -> None:
+        if algorithm != _NO_ALGORITHM:
+            get_by_name("--split", algorithm, SPLIT_ALGORITHMS)
+        if bundle is not None and parse_bundle(bundle, "--bundle")[1] is None:
+            raise ConfigurationError(f"--bundle {bundle!r}: expected 'tenant/namespace/0xLLLLLLLL_0xUUUUUUUU'")
+        self._algorithm = algorithm
+        self._bundle = bundle
+        self._positions = positions
+        super().__init__(overrides)
+
+    def _settings(self, configuration: Mapping[str, str], where: str) -> Settings:
+        return settings_for(configuration, where)
+
+    def _ask(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine, where: str) -> DecidedLine:
+        taken_at_ms = line.get("takenAt", 0)
+        divide = self._divide(settings, line)
+        if self._bundle is not None:
+            check_bundle(line, self._bundle, where, "--bundle")
+            split, verdict = divide_bundle(_asked(snapshot, self._bundle), SplitReason.ADMIN_SPLIT, divide, settings)
+            return DecidedLine(taken_at_ms, _decisions(snapshot, [split] if split else []), [verdict], self._state)
+        if not settings.auto_bundle_split_enabled:
+            why = {KEYS["auto_bundle_split_enabled"]: str(settings.auto_bundle_split_enabled)}
+            verdict = Verdict("cluster", SplitReason.SPLITTING_DISABLED, acted=False, why=why)
+            return DecidedLine(taken_at_ms, [], [verdict], self._state)
+        latest = goes_by_latest_rates(settings)
+        question = SplitQuestion(
+            looked_at=tuple(
+                (registration, tuple(_reported(snapshot, row, latest=latest)))
+                for row, registration in enumerate(snapshot.brokers.registrations)
+            ),
+            counts=_bundle_counts(snapshot, line, where),
+            topics={},
+            under_way=frozenset(),
+            before=self._state.get(SPLIT_STRATEGY, {}).get("hits", {}),
+        )
+        found, remembered = find_splits_by(divide, partial(_topics, line), question, settings)
+        state = self._state if remembered is None else self._with_state(SPLIT_STRATEGY, remembered)
+        return DecidedLine(taken_at_ms, _decisions(snapshot, found.splits), found.verdicts, state)
+
+    def _divide(self, settings: PlannerSettings, line: DumpLine) -> Divide:
+        name, algorithm = split_algorithm(settings, self._algorithm, "--split")
+        if (name == SPECIFIED_POSITIONS) != bool(self._positions):
+            raise ConfigurationError(f"expected --positions P,... with {SPECIFIED_POSITIONS}, and only with it")
+        return lambda bundle, own: _ask_algorithm(algorithm, bundle, own, self._positions, settings, line)
+
+
+def _ask_algorithm(
+    algorithm: SplitAlgorithm,
+    bundle: str,
+    own: BundleRange,
+    positions: Sequence[int],
+    settings: PlannerSettings,
+    line: DumpLine,
+) -> list[int] | None:
+    return algorithm(own, _topics(line, bundle), positions, settings)
+
+
+def _topics(line: DumpLine, bundle: str) -> list[TopicLoad]:
+    """The topics of a bundle; one without a hash is hashed as its namespace does it, by default as Pulsar's do."""
+    namespace = line.get("namespaces", {}).get(namespace_of(bundle), {})
+    function = HashFunction(namespace.get("hashFunction", HashFunction.CRC32))
+    return [
+        TopicLoad(
+            topic["hash"] if "hash" in topic else topic_hash(topic["topic"], function),
+            topic.get("msgRateIn", 0.0) + topic.get("msgRateOut", 0.0),
+            topic.get("msgThroughputIn", 0.0) + topic.get("msgThroughputOut", 0.0),
+            topic["topic"],
+        )
+        for topic in line.get("topics", {}).get(bundle, ())
+    ]
+
+
+def _bundle_counts(snapshot: Snapshot, line: DumpLine, where: str) -> Counter[str]:
+    """The number of bundles of each namespace: what is said of it, else those that are named anywhere."""
+    counts = Counter(namespace_of(name) for name in snapshot.bundles.names)
+    for namespace, content in line.get("namespaces", {}).items():
+        declared = declared_bundles(line, namespace, where)
+        known = content.get("numBundles", 0) if declared is None else len(declared)
+        counts[namespace] = known or counts.get(namespace, 1)
+    return counts
+
+
+def _reported(snapshot: Snapshot, broker: int, *, latest: bool) -> list[SplitCandidate]:
+    """The bundles in the report of a broker row, by name, with their latest rates, else the long-term ones."""
+    report, bundles = snapshot.reports[broker], snapshot.bundles
+    found = []
+    for index, name in sorted(enumerate(report.bundle_names), key=lambda each: each[1]):
+        row = bundles.find_row(name)
+        assert row is not None, "each reported bundle has a row"
+        found.append(
+            SplitCandidate(
+                name,
+                parse_bundle(name, "")[1],
+                int(report.bundle_topics[index]),
+                int(report.bundle_sessions[index]),
+                *rates_of(report.bundle_load[index] if latest else bundles.long[row]),
+                is_owned=int(bundles.broker[row]) == broker,
+            )
+        )
+    return found
+
+
+def _asked(snapshot: Snapshot, bundle: str) -> SplitCandidate:
+    """The bundle as its owner reports it; nothing is known of one that nobody reports."""
+    row = snapshot.bundles.find_row(bundle)
+    broker = NOBODY if row is None else int(snapshot.bundles.broker[row])
+    reported = [] if broker == NOBODY else _reported(snapshot, broker, latest=True)
+    unknown = SplitCandidate(bundle, parse_bundle(bundle, "--bundle")[1], 0, 0, 0.0, 0.0)
+    return next((each for each in reported if each.name == bundle), unknown)
+
+
+def _decisions(snapshot: Snapshot, splits: Sequence[Split]) -> list[dict[str, object]]:
+    return [
+        {
+            "action": "split",
+            "bundle": split.bundle,
+            "source": _source(snapshot, split.bundle),
+            "boundaries": [f"0x{boundary:08x}" for boundary in split.boundaries],
+            "reason": PULSAR_REASONS.get(split.reason, str(split.reason)),
+        }
+        for split in splits
+    ]
+
+
+def _source(snapshot: Snapshot, bundle: str) -> BrokerId | None:
+    row = snapshot.bundles.find_row(bundle)
+    broker = NOBODY if row is None else int(snapshot.bundles.broker[row])
+    return None if broker == NOBODY else snapshot.brokers.ids[broker]

@@ -1,0 +1,1 @@
+"""Replay of a leader's recorded decisions."""

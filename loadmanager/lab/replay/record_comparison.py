@@ -1,0 +1,167 @@
+"""What was recorded beside what a replay has come to, field by field, and the first difference by its name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+
+from loadmanager.core.domain.plan import Assign, Unload, Verdict
+from loadmanager.core.model.checkpoint import BrokerImage, ClusterImage
+from loadmanager.lab.replay.replayed_decisions import Retaken
+from loadmanager.wire.dump_line import quoted
+from loadmanager.wire.plan_steps import step_as_json
+
+_STEP_FIELDS = (
+    "kind",
+    "bundle",
+    "source",
+    "source_incarnation",
+    "destination",
+    "destination_incarnation",
+    "reason",
+    "detail",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where a replay first differs from what was recorded: in which row, about what, in which field, and how."""
+
+    at_ms: int
+    epoch: int
+    sequence: int
+    kind: str
+    subject: str
+    field: str
+    recorded: Any
+    replayed: Any
+
+
+class Mismatch(Exception):  # noqa: N818 - what is found, not something that went wrong
+    """Something recorded is different in the replay."""
+
+    def __init__(self, subject: str, field: str, recorded: object, replayed: object) -> None:
+        super().__init__(subject, field)
+        self.subject = subject
+        self.field = field
+        self.recorded = recorded
+        self.replayed = replayed
+
+
+def compare_value(subject: str, field: str, recorded: object, replayed: object) -> None:
+    """Raise `Mismatch` unless both are the same."""
+    if recorded != replayed:
+        raise Mismatch(subject, field, recorded, replayed)
+
+
+def compare_decision(columns: Mapping[str, Any], retaken: Retaken) -> None:
+    """Steps and verdicts, in their order."""
+    for recorded, step in zip_longest(columns["steps"] or (), map(_step, retaken.steps)):
+        subject = (recorded or step)["bundle"]
+        if recorded is None or step is None:
+            raise Mismatch(subject, "step", recorded, step)
+        for name in _STEP_FIELDS:
+            said = recorded.get(name)
+            compare_value(subject, f"step.{name}", content_of(said) if name == "detail" else said, step.get(name))
+    for said, verdict in zip_longest(columns["verdicts"] or (), retaken.verdicts):
+        _compare_verdict(said, verdict)
+
+
+def _compare_verdict(said: Mapping[str, Any] | None, verdict: Verdict | None) -> None:
+    if said is None or verdict is None:
+        subject = said["subject"] if said is not None else verdict.subject if verdict is not None else ""
+        raise Mismatch(subject, "verdict", said, verdict)
+    compare_value(said["subject"], "verdict.subject", said["subject"], verdict.subject)
+    compare_value(said["subject"], "verdict.reason", said["reason"], verdict.verdict.value)
+    compare_value(said["subject"], "verdict.acted", said["acted"], verdict.acted)
+    recorded, replayed = content_of(said["why"]) or {}, _as_recorded(verdict.why)
+    for figure in {**recorded, **replayed}:
+        compare_value(said["subject"], f"verdict.why.{figure}", recorded.get(figure), replayed.get(figure))
+
+
+def compare_images(recorded: ClusterImage, replayed: ClusterImage) -> None:
+    """The whole model: the bundles, the brokers, and what is noted of them."""
+    _compare_columns(recorded, replayed)
+    registered = [(each.registrations, each) for each in (recorded, replayed)]
+    for name in ("reporter", "owner", "destination"):
+        said, came = ([_of(names, at) for at in getattr(each, name).tolist()] for names, each in registered)
+        for bundle, one, other in zip(recorded.names, said, came, strict=True):
+            compare_value(bundle, name, one, other)
+    compare_value("", "with_record", recorded.with_record, replayed.with_record)
+    compare_value("", "unloaded", dict(recorded.unloaded), dict(replayed.unloaded))
+    compare_value("", "unloaded_from", dict(recorded.unloaded_from), dict(replayed.unloaded_from))
+    compare_value("", "revision", recorded.revision, replayed.revision)
+    for said_broker, came_broker in zip_longest(recorded.brokers, replayed.brokers):
+        _compare_brokers(said_broker, came_broker)
+
+
+def _compare_columns(recorded: ClusterImage, replayed: ClusterImage) -> None:
+    for name, other in zip_longest(recorded.names, replayed.names):
+        compare_value(name or other, "bundle", name, other)
+    pairs = [
+        (name, getattr(recorded, name), getattr(replayed, name))
+        for name in ("short", "long", "short_samples", "long_samples", "topics", "recorded", "by_range")
+    ]
+    one_means, other_means = recorded.time_means, replayed.time_means
+    if one_means is not None and other_means is not None:
+        names = ("mean", "last", "reported_s", "sigma")
+        pairs += [(name, getattr(one_means, name), getattr(other_means, name)) for name in names]
+    for name, one, other in pairs:
+        different = np.flatnonzero((one != other).reshape(len(one), -1).any(axis=1))
+        if len(different):
+            row = int(different[0])
+            raise Mismatch(recorded.names[row], name, one[row].tolist(), other[row].tolist())
+
+
+def _compare_brokers(recorded: BrokerImage | None, replayed: BrokerImage | None) -> None:
+    if recorded is None or replayed is None:
+        raise Mismatch("", "broker", recorded and recorded.registration, replayed and replayed.registration)
+    broker = recorded.registration.broker
+    for column in fields(recorded):
+        if column.name in ("report", "unknown", "find_busiest"):
+            continue
+        one, other = getattr(recorded, column.name), getattr(replayed, column.name)
+        if isinstance(one, np.ndarray):
+            one, other = one.tolist(), other.tolist()
+        compare_value(broker, column.name, one, other)
+    said, came = recorded.find_busiest(), replayed.find_busiest()
+    compare_value(broker, "top", said[0].tolist(), came[0].tolist())
+    compare_value(broker, "top_throughput", said[1].tolist(), came[1].tolist())
+    for name in ("report", "unknown"):
+        compare_value(broker, name, _plain(getattr(recorded, name)), _plain(getattr(replayed, name)))
+
+
+def _plain(report: Any) -> dict[str, Any] | None:  # noqa: ANN401 - a report or None
+    if report is None:
+        return None
+    values = {column.name: getattr(report, column.name) for column in fields(report)}
+    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+
+
+def _of(names: Sequence[Any], at: int) -> Any:  # noqa: ANN401 - a registration or None
+    return None if at < 0 else names[at]
+
+
+def content_of(text: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
+    """The value of a JSON column; None for none."""
+    return None if text is None else json.loads(text)
+
+
+def _as_recorded(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
+    """The value as it reads when it was recorded."""
+    return json.loads(json.dumps(quoted(value), default=_number))
+
+
+def _number(value: Any) -> Any:  # noqa: ANN401 - a number of numpy's
+    return value.item()
+
+
+def _step(step: Assign | Unload | Mapping[str, Any]) -> Mapping[str, Any]:
+    if isinstance(step, Mapping):
+        return step
+    return step_as_json(step)

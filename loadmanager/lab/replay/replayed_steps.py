@@ -1,0 +1,98 @@
+"""The steps of a leader's machines, made again: a machine of the same kind is given each event, at the time and with
+the answers that are recorded, and has to say the same. If it asks what was not answered then, it is another machine.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from itertools import zip_longest
+from typing import Any, Protocol
+
+from loadmanager.core.protocol.drain_machine import Drains
+from loadmanager.core.protocol.move_machine import Moves
+from loadmanager.core.protocol.plan_machine import Plans
+from loadmanager.lab.replay.record_comparison import Mismatch, compare_value
+from loadmanager.wire.machines.drain_codec import DrainsForm, wishes_of
+from loadmanager.wire.machines.move_codec import MovesForm
+from loadmanager.wire.machines.plan_codec import PlansForm
+from loadmanager.wire.machines.step_form import Form, Image, question, registration_of
+
+
+class Ask(Protocol):
+    """By its name, what a machine asks with; `read` makes an answer of what is written, if that is something else.
+    `unasked` is the answer where none is written: machines have not always asked this.
+    """
+
+    def __call__(self, name: str, read: Callable[[Any], Any] = ..., unasked: object = ...) -> Callable[..., Any]: ...
+
+
+MACHINES: dict[str, Callable[[Ask], Form[Any, Any]]] = {
+    "moves": lambda ask: MovesForm(
+        Moves(ask("limits"), ask("deadline_s"), ask("is_registered"), ask("prepare_s", unasked=0.0))
+    ),
+    "drains": lambda ask: DrainsForm(
+        Drains(
+            ask("controls", wishes_of),
+            ask("registration_of", registration_of),
+            ask("process_of"),
+            ask("owner_of", registration_of),
+            ask("at_a_time"),
+        )
+    ),
+    "plans": lambda ask: PlansForm(
+        Plans(ask("frozen"), ask("find_drift"), ask("version_of"), ask("at_a_time"), lambda: sys.maxsize)
+    ),
+}
+"""By the name of each machine whose steps are recorded: a new one, in its form."""
+
+
+class SteppedAgain:
+    """One machine, from a checkpoint on."""
+
+    def __init__(self, name: str, image: Image) -> None:
+        self._name = name
+        self._answers: dict[str, Any] = {}
+        self._form = MACHINES[name](self._ask_for)
+        self._form.restore(image)
+
+    def step(self, body: Mapping[str, Any]) -> None:
+        """Make the step again; raises `Mismatch` unless the same is to be done, and it wants to be woken then."""
+        form, content = self._form, body["event"]
+        event, what = form.event_of(content), f"{self._name}.{content[0]}"
+        subject = form.about(content)
+        self._answers |= body.get("asked", {})
+        try:
+            to_do, wake_s = form.machine.step(event, body["atS"]), form.machine.wake_s
+        except _NeverAskedError as error:
+            raise Mismatch(subject, f"{what}: asked", None, str(error)) from None
+        for recorded, instruction in zip_longest(body.get("do", ()), map(form.instruction_as_json, to_do)):
+            if recorded != instruction:
+                raise Mismatch(form.about(recorded or instruction), f"{what}: to do", recorded, instruction)
+        compare_value(subject, f"{what}: to be woken at", body.get("wakeS"), wake_s)
+
+    def compare(self, image: Image) -> None:
+        """Raise `Mismatch` unless it remembers what is in the checkpoint."""
+        nothing: Mapping[str, Any] = {}
+        for recorded, replayed in zip_longest(image, self._form.image(), fillvalue=nothing):
+            both = {**replayed, **recorded}
+            subject = next((both[key] for key in ("bundle", "broker", "plan") if key in both), "")
+            for field in both:
+                compare_value(subject, f"{self._name}.{field}", recorded.get(field), replayed.get(field))
+
+    def _ask_for(
+        self, name: str, read: Callable[[Any], Any] = lambda written: written, unasked: object = None
+    ) -> Callable[..., Any]:
+        def answer(*about: object) -> Any:  # noqa: ANN401 - whatever was answered
+            asked = question(name, about)
+            if asked in self._answers:
+                return read(self._answers[asked])
+            if unasked is None:
+                raise _NeverAskedError(asked)
+            return unasked
+
+        return answer
+
+
+class _NeverAskedError(Exception):
+    """Nothing is known of what a machine asks."""

@@ -1,0 +1,469 @@
+"""A leader's decisions taken again: its recorded inputs are applied to a model of its own, in the order in which the
+leader applied them, and each decision is taken where it was, with the settings, the memory and the generator recorded.
+
+    checkpoint ──▶ model, memory, generator ──▶ input, input, snapshot, decision: taken again, and compared ──▶ ...
+                   machines ──────────────────▶ step: made again, and compared ──▶ ...
+                         ▲                                                             │
+                         └── after a gap, or in another term: the next checkpoint ◀────┘
+
+Everything is compared to the last bit: steps and verdicts with their figures, what is remembered afterwards (by its
+hash), where the generator stands, and at each later checkpoint the whole model. The first difference ends the replay.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.settings import KEYS, PlannerSettings
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.core.model.extensible_load import ReportRules
+from loadmanager.core.model.inheritance import PartLoad
+from loadmanager.core.model.load import BrokerReport, BundleAverages, TimeMean
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning import churn
+from loadmanager.core.planning.plan_effect import share_of
+from loadmanager.core.planning.planner import State
+from loadmanager.lab.replay.record_comparison import (
+    Difference,
+    Mismatch,
+    compare_decision,
+    compare_images,
+    compare_value,
+    content_of,
+)
+from loadmanager.lab.replay.replayed_decisions import BESIDE_OTHERS, RETAKE, Beginning, Retaken, RetakenMemory
+from loadmanager.lab.replay.replayed_steps import MACHINES, SteppedAgain
+from loadmanager.wire.checkpoint_codec import Record, doubts_of, image_of, owned_of, record_of
+from loadmanager.wire.control_records import decode_controls
+from loadmanager.wire.learned_records import decode_learned, learned_of
+from loadmanager.wire.policy_records import decode_domains, decode_groups, decode_isolation, policies_of
+from loadmanager.wire.strategy_state import digest_of
+
+DECISIONS, MOVES, EVENTS = "decisions", "moves", "events"
+_SNAPSHOTS_KEPT = 16
+"""A decision goes by the last snapshot, or one that was taken since it began."""
+
+_WITHOUT_MODEL = ("checkpoint", "checkpoint_part", "gap", "term_began")
+"""The kinds of events that are applied also where nothing is compared."""
+
+_CANNOT_BE_USED = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+
+SettingsOf = Callable[[Mapping[str, str]], PlannerSettings]
+"""The planner's settings from all settings as text, by key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the history that is no report: of which table, and its columns; JSON is text."""
+
+    at_ms: int
+    epoch: int
+    sequence: int
+    table: str
+    columns: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A report of the history."""
+
+    at_ms: int
+    epoch: int
+    sequence: int
+    registration: Registration
+    report: BrokerReport
+
+
+Item = Row | Reported
+
+
+@dataclass(frozen=True, slots=True)
+class _Hole:
+    """Sequences that are missing, and the time of the row behind them."""
+
+    epoch: int
+    first: int
+    last: int
+    until_ms: int
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a replay has come to. `compared` counts by kind, `left_out` decisions that were not taken again, by why.
+
+    `notes` say what is missing in the history, and where the replay began anew. `is_complete` is False when rows are
+    missing of which the history does not say so.
+    """
+
+    compared: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
+    inputs: int = 0
+    notes: list[str] = field(default_factory=list)
+    difference: Difference | None = None
+    is_complete: bool = True
+
+    @property
+    def is_equal(self) -> bool:
+        return self.difference is None and self.is_complete
+
+
+class Replay:
+    """`take` everything in the order of (epoch, sequence) until `outcome.difference` is there, then `end`."""
+
+    def __init__(self, settings_of: SettingsOf) -> None:
+        self.outcome = Outcome()
+        self._settings_of = settings_of
+        self._place = (-1, -1)
+        self._model: ClusterModel | None = None
+        rng = np.random.Generator(np.random.PCG64(0))
+        self._memory = RetakenMemory({}, {}, {}, rng, rng)
+        self._records: dict[str, Record] = {}
+        self._settings: dict[str, PlannerSettings] = {}
+        self._snapshots: dict[int, Snapshot] = {}
+        self._under_way: dict[int, Beginning] = {}
+        self._machines: dict[str, SteppedAgain] = {}
+        self._head: tuple[Item, Mapping[str, Any]] | None = None
+        self._parts: list[tuple[str, Any]] = []
+        self._holes: list[_Hole] = []
+        self._apply_by_kind: dict[str, Callable[[str, Any, Item], None]] = {
+            "checkpoint": self._begin_checkpoint,
+            "checkpoint_part": self._take_part,
+            "gap": self._gap,
+            "term_began": self._begin_term,
+            "snapshot": self._take_snapshot,
+            "decision_began": self._begin_decision,
+            "broker_gone": lambda broker, _, __: self._known.remove_broker(BrokerId(broker)),
+            "namespace": self._set_namespace,
+            "namespace_gone": self._remove_namespace,
+            "redistributed": self._redistribute,
+            "configuration": self._configure,
+            "policies": lambda _, body, __: _set_policies(self._known, body),
+            "controls": lambda _, body, __: _set_controls(self._known, body),
+            "learned": lambda _, body, __: _set_learned(self._known, body),
+            "doubts": lambda _, body, __: self._known.set_doubts(doubts_of(body)),
+            "seeded": self._seed,
+            "unloaded": lambda name, body, _: self._known.mark_unloaded(name, body["atS"], body["source"]),
+            "restored": lambda _, body, __: self._known.restore_unloaded(body["unloaded"], body["unloadedFrom"]),
+            "breaker_lifted": self._lift,
+            "memory": lambda _, body, __: self._memory.restore(body),
+            "stepped": self._step_again,
+        }
+
+    def take(self, item: Item) -> None:
+        """Apply an input, or take a decision again."""
+        self._find_hole(item)
+        try:
+            if isinstance(item, Reported):
+                self._report(item)
+            elif item.table == EVENTS:
+                self._event(item)
+            elif item.table == DECISIONS:
+                self._decision(item)
+            elif item.table == MOVES and item.columns["kind"] == "done":
+                self._moved(item)
+        except Mismatch as mismatch:
+            self._differs(item, mismatch)
+        except _CANNOT_BE_USED as error:
+            what = f"{type(error).__name__}: {error}"
+            self._differs(item, Mismatch("", "", "a row that can be used", what))
+
+    def end(self, unended: tuple[int, int] | None = None) -> Outcome:
+        """Everything was taken; what came of it. `unended` is the epoch of the last term, if nothing ended it, and
+        from when on (ms) its rows may be missing: what was written together is in several files.
+        """
+        if unended is not None:
+            self._explain_holes(*unended, "its leader has not ended its term, and not all of its last rows are here")
+        for hole in self._holes:
+            self.outcome.is_complete = False
+            self.outcome.notes.append(
+                f"epoch {hole.epoch}: sequences {hole.first} to {hole.last} are missing, and no gap says so"
+            )
+        return self.outcome
+
+    @property
+    def _known(self) -> ClusterModel:
+        assert self._model is not None, "only after a checkpoint anything is applied"
+        return self._model
+
+    def _find_hole(self, item: Item) -> None:
+        """Stop until the next checkpoint when another term begins, or rows are missing."""
+        epoch, sequence = self._place
+        self._place = item.epoch, item.sequence
+        if item.epoch != epoch:
+            self._wait(None)
+        elif sequence >= 0 and item.sequence != sequence + 1:
+            self._holes.append(_Hole(epoch, sequence + 1, item.sequence - 1, item.at_ms))
+            self._wait(f"epoch {epoch}: nothing is compared from sequence {sequence + 1} to the next checkpoint")
+
+    def _wait(self, note: str | None) -> None:
+        if self._model is not None and note is not None:
+            self.outcome.notes.append(note)
+        self._model, self._head = None, None
+
+    def _differs(self, item: Item, mismatch: Mismatch) -> None:
+        kind = item.columns["kind"] if isinstance(item, Row) else "report"
+        self.outcome.difference = Difference(
+            item.at_ms,
+            item.epoch,
+            item.sequence,
+            str(kind),
+            mismatch.subject,
+            mismatch.field,
+            mismatch.recorded,
+            mismatch.replayed,
+        )
+
+    # Inputs
+
+    def _report(self, item: Reported) -> None:
+        if self._model is not None:
+            self.outcome.inputs += 1
+            self._model.apply_report(item.registration, item.report)
+
+    def _event(self, item: Row) -> None:
+        kind, subject = item.columns["kind"], item.columns["subject"] or ""
+        apply = self._apply_by_kind.get(kind)
+        if apply is None or (self._model is None and kind not in _WITHOUT_MODEL):
+            return
+        self.outcome.inputs += 1
+        apply(subject, content_of(item.columns["body"]), item)
+
+    def _gap(self, _: str, body: Mapping[str, Any], item: Item) -> None:
+        """Rows were dropped, and the history says so."""
+        first, last = body.get("first_sequence", -1), body.get("last_sequence", -1)
+        self._holes = [
+            hole for hole in self._holes if hole.epoch != item.epoch or not (first <= hole.first and hole.last <= last)
+        ]
+        self.outcome.notes.append(f"epoch {item.epoch}: a gap of {body.get('rows')} rows: {body.get('why')}")
+        self._wait(None)
+
+    def _begin_term(self, _: str, body: Mapping[str, Any], __: Item) -> None:
+        """The leader before may have been killed between two files of what it wrote together."""
+        previous, gap = body.get("previous"), body.get("gap")
+        if previous and gap:
+            self._explain_holes(previous["epoch"], gap["from_ms"], gap["why"])
+
+    def _explain_holes(self, epoch: int, from_ms: int, why: str) -> None:
+        explained = [hole for hole in self._holes if hole.epoch == epoch and hole.until_ms >= from_ms]
+        if explained:
+            self._holes = [hole for hole in self._holes if hole not in explained]
+            missing = sum(hole.last - hole.first + 1 for hole in explained)
+            self.outcome.notes.append(f"epoch {epoch}: {missing} rows are missing: {why}")
+
+    def _take_snapshot(self, _: str, body: Mapping[str, Any], item: Item) -> None:
+        self._snapshots[item.sequence] = self._known.snapshot(body["atS"], body["gracePeriodS"])
+        while len(self._snapshots) > _SNAPSHOTS_KEPT:
+            del self._snapshots[next(iter(self._snapshots))]
+
+    def _begin_decision(self, _: str, body: Mapping[str, Any], __: Item) -> None:
+        snapshot = self._snapshots.get(body["snapshot"])
+        if snapshot is not None:
+            self._under_way[body["snapshot"]] = Beginning.of(snapshot, self._memory)
+
+    def _set_namespace(self, namespace: str, body: Mapping[str, Any], _: Item) -> None:
+        if "changed" in body:
+            names, before = self._records[namespace]
+            ownerships = list(before)
+            for index, content in body["changed"].items():
+                ownerships[int(index)] = owned_of(content)
+            record: Record = names, ownerships
+        else:
+            record = record_of(namespace, body)
+        self._records[namespace] = record
+        self._known.set_namespace(namespace, *record)
+
+    def _remove_namespace(self, namespace: str, _: Any, __: Item) -> None:  # noqa: ANN401 - there is no body
+        self._records.pop(namespace, None)
+        self._known.remove_namespace(namespace)
+
+    def _redistribute(self, _: str, body: Mapping[str, Any], __: Item) -> None:
+        self._known.redistribute(
+            {name: PartLoad(np.array(load, dtype=np.float64), topics) for name, (load, topics) in body.items()}
+        )
+
+    def _seed(self, name: str, body: Sequence[Any], _: Item) -> None:
+        short, long, short_samples, long_samples, topics, *by_time = body  # without it in an older history
+        averages = BundleAverages(
+            np.array(short, dtype=np.float64),
+            np.array(long, dtype=np.float64),
+            short_samples,
+            long_samples,
+            topics,
+            TimeMean(np.array(by_time[0], dtype=np.float64), by_time[1]) if by_time else None,
+        )
+        self._known.seed_bundle(name, averages)
+
+    def _configure(self, settings_id: str, body: Mapping[str, str], _: Item) -> None:
+        self._settings[settings_id] = self._settings_of(body)
+        self._known.set_rules(ReportRules.of(self._settings[settings_id]))
+
+    def _lift(self, bundle: str, _: Any, __: Item) -> None:  # noqa: ANN401 - there is no body
+        self._memory.churn = churn.lifted(self._memory.churn, bundle or None)
+
+    # Checkpoints
+
+    def _begin_checkpoint(self, _: str, head: Mapping[str, Any], item: Item) -> None:
+        self._head, self._parts = (item, head), []
+        self._finish_checkpoint()
+
+    def _take_part(self, holds: str, content: Any, _: Item) -> None:  # noqa: ANN401 - whatever the part holds
+        if self._head is not None:
+            self._parts.append((holds, content))
+            self._finish_checkpoint()
+
+    def _finish_checkpoint(self) -> None:
+        """Once all of it is there: compare it with what the replay has come to, and go on from it."""
+        assert self._head is not None, "a checkpoint has begun"
+        item, head = self._head
+        if len(self._parts) < head["parts"]:
+            return
+        image, records = image_of(head, self._parts)
+        memory = RetakenMemory.of(head)
+        machines = head.get("machines", {})
+        if self._model is not None:
+            compare_images(image, self._model.image())
+            for name, machine in self._machines.items():
+                machine.compare(machines[name])
+            for name in _comparable(head["settings"]):
+                compare_value("", name, _digest(name, memory), _digest(name, self._memory))
+            for name in ("rng", "round_rng"):
+                generators = (getattr(each, name) for each in (memory, self._memory))
+                compare_value("", name, *(each.bit_generator.state for each in generators))
+            self.outcome.compared["checkpoint"] += 1
+        else:
+            self.outcome.notes.append(f"epoch {item.epoch}: begins at the checkpoint of sequence {item.sequence}")
+        settings = self._settings_of(head["settings"])
+        self._settings = {head["settingsId"]: settings}
+        model = ClusterModel(ReportRules.of(settings))
+        _set_policies(model, head["policies"])
+        _set_controls(model, head["controls"])
+        _set_learned(model, head.get("learned", {}))
+        model.set_doubts(doubts_of(head["doubts"]))
+        model.restore(image)
+        self._model, self._memory, self._records = model, memory, records
+        self._snapshots, self._under_way, self._head, self._parts = {}, {}, None, []
+        self._machines = {name: SteppedAgain(name, machines[name]) for name in MACHINES.keys() & machines.keys()}
+
+    # Machines
+
+    def _step_again(self, name: str, body: Mapping[str, Any], _: Item) -> None:
+        machine = self._machines.get(name)
+        if machine is None:
+            self.outcome.left_out[f"step of {name}: unknown to this version"] += 1
+            return
+        machine.step(body)
+        self.outcome.compared[f"step of {name}"] += 1
+
+    # Decisions
+
+    def _decision(self, row: Row) -> None:
+        if self._model is None:
+            self.outcome.left_out["before a checkpoint"] += 1
+            return
+        columns = row.columns
+        kind, detail = columns["kind"], content_of(columns["detail"])
+        retake = RETAKE.get(kind)
+        if retake is None:
+            self.outcome.left_out[f"{kind}: at an operator's word"] += 1
+            return
+        if "error" in detail:
+            self._failed(kind, columns)
+            return
+        began = self._find_beginning(kind, detail["snapshot"])
+        retaken = retake(began, self._settings[columns["settings_id"]], self._memory, detail)
+        if retaken is None:
+            self.outcome.left_out[f"{kind}: its snapshot is from before the checkpoint"] += 1
+            return
+        self._compare(columns, retaken)
+        self.outcome.compared[kind] += 1
+
+    def _find_beginning(self, kind: str, snapshot: int) -> Beginning | None:
+        """What the decision went by: as it was when it began, or now if no other has been made since."""
+        if kind in BESIDE_OTHERS and snapshot in self._under_way:
+            return self._under_way.pop(snapshot)
+        found = self._snapshots.get(snapshot)
+        return None if found is None else Beginning.of(found, self._memory)
+
+    def _failed(self, kind: str, columns: Mapping[str, Any]) -> None:
+        """It ended in an error then, and is not taken again; what was drawn before is."""
+        self.outcome.left_out[f"{kind}: it ended in an error"] += 1
+        rng = self._memory.round_rng if kind in BESIDE_OTHERS else self._memory.rng
+        rng.bit_generator.state = content_of(columns["rng_state"])
+        if kind == "shed":
+            self._memory.states = {}
+
+    def _compare(self, columns: Mapping[str, Any], retaken: Retaken) -> None:
+        compare_decision(columns, retaken)
+        if columns["state_hash"] and retaken.state is not None:
+            compare_value("", "state_hash", columns["state_hash"], digest_of(retaken.state))
+        if columns["rng_state"] and retaken.rng is not None:
+            compare_value("", "rng_state", content_of(columns["rng_state"]), retaken.rng.bit_generator.state)
+
+    def _moved(self, row: Row) -> None:
+        """A move was completed: the memory of moves is told, and has to say the same."""
+        if self._model is None:
+            return
+        columns, detail = row.columns, content_of(row.columns["detail"])
+        snapshot = self._snapshots[detail["snapshot"]]
+        bundle, (source, life), destination = columns["bundle"], detail["source"], detail["destination"]
+        share = share_of(snapshot, bundle)
+        compare_value(bundle, "share", detail["share"], share)
+        self._memory.churn, verdicts = churn.noted(
+            self._memory.churn,
+            bundle,
+            Registration(BrokerId(source), life),
+            None if destination is None else Registration(BrokerId(destination[0]), destination[1]),
+            share,
+            self._settings[detail["settingsId"]],
+            at_s=detail["atS"],
+            is_own=detail["isOwn"],
+        )
+        compare_value(bundle, "tripped", detail["tripped"], [[each.subject, each.verdict.value] for each in verdicts])
+        self.outcome.compared["moved"] += 1
+
+
+def replay(items: Iterator[Item], settings_of: SettingsOf) -> Outcome:
+    """Take everything again, up to the first difference."""
+    under_way = Replay(settings_of)
+    for item in items:
+        under_way.take(item)
+        if under_way.outcome.difference is not None:
+            break
+    return under_way.end()
+
+
+def _set_policies(model: ClusterModel, body: Mapping[str, Any]) -> None:
+    isolation = decode_isolation(_bytes(body["isolation"]), "isolation")
+    domains = decode_domains(_bytes(body["failureDomains"]), "failureDomains")
+    model.set_policies(policies_of(isolation, domains, decode_groups(_bytes(body["antiAffinity"]), "antiAffinity")))
+
+
+def _set_controls(model: ClusterModel, body: Mapping[str, Any]) -> None:
+    model.set_controls(decode_controls(_bytes(body), "controls"))
+
+
+def _set_learned(model: ClusterModel, body: Mapping[str, Any]) -> None:
+    model.set_learned(learned_of(decode_learned(_bytes(body), "learned")))
+
+
+def _bytes(content: Any) -> bytes:  # noqa: ANN401 - whatever JSON can hold
+    return json.dumps(content).encode()
+
+
+def _comparable(settings: Mapping[str, str]) -> tuple[str, ...]:
+    """What of the memory can be compared: a leader that did not know this key remembered moves for a shorter time."""
+    memory = ("states", "split_state")
+    return (*memory, "churn") if KEYS["moved_again_threshold_percentage"] in settings else memory
+
+
+def _digest(name: str, memory: RetakenMemory) -> str:
+    state: State = getattr(memory, name)
+    return digest_of({name: state} if name == "split_state" else state)

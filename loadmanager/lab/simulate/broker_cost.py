@@ -1,0 +1,73 @@
+"""What load costs a broker: how much of its five resources it uses.
+
+Units are those of load reports: CPU in percent of one core, memory and direct memory in MiB, bandwidth in kbit/s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmanager.core.model.load import CPU, METRICS, RESOURCES, FloatArray, IntArray
+
+_KBIT = 8 / 1000
+"""kbit in a byte."""
+_MIB = 1024 * 1024
+_CORE = 100.0
+"""Percent of one core."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Usage = base + coefficients * (load, topics), linear in each.
+
+    `base` is what an idle broker uses of the five resources. `coefficients` has a row per resource and in it a number
+    per metric of a load, and one for topics. A broker of speed 2 needs half the CPU for the same load, and no less of
+    the other resources. Raises `ValueError` for numbers that are missing, negative or not finite.
+    """
+
+    base: tuple[float, ...] = (10.0, 1024.0, 64.0, 0.0, 0.0)
+    coefficients: tuple[tuple[float, ...], ...] = (
+        (0.004, 0.004, _CORE / (200 * _MIB), _CORE / (200 * _MIB), 0.01),
+        (0.0, 0.0, 0.0, 0.0, 0.05),
+        (0.0, 0.0, 0.5 / _MIB, 0.5 / _MIB, 0.0),
+        (0.0, 0.0, _KBIT, 0.0, 0.0),
+        (0.0, 0.0, 0.0, _KBIT, 0.0),
+    )
+
+    def __post_init__(self) -> None:
+        _check("base", self.base, RESOURCES)
+        if len(self.coefficients) != RESOURCES:
+            raise ValueError(f"coefficients: expected a row for each of {RESOURCES} resources")
+        for row in self.coefficients:
+            _check("coefficients", row, METRICS + 1)
+
+    def demand(self, load: FloatArray, topics: IntArray | FloatArray) -> FloatArray:
+        """(n, 5): what each load (n, 4) with so many topics (n,) costs a broker of speed 1."""
+        return np.stack([self.demand_of(resource, load, topics) for resource in range(RESOURCES)], axis=1)
+
+    def demand_of(self, resource: int, load: FloatArray, topics: IntArray | FloatArray) -> FloatArray:
+        """(n,): the same of one resource; added up metric by metric, so that it is the same everywhere."""
+        found = np.zeros(len(load))
+        *metrics, per_topic = self.coefficients[resource]
+        for metric, cost in enumerate(metrics):
+            if cost:
+                found += load[:, metric] * cost
+        if per_topic:
+            found += topics * per_topic
+        return found
+
+    def usage(self, load: FloatArray, topics: IntArray | FloatArray, speed: FloatArray) -> FloatArray:
+        """(M, 5): what brokers of these speeds (M,) use that carry these loads (M, 4) and topics (M,)."""
+        used = self.demand(load, topics)
+        used[:, CPU] /= speed
+        used += np.array(self.base)
+        return used
+
+
+def _check(name: str, numbers: Sequence[float], expected: int) -> None:
+    if len(numbers) != expected or not all(math.isfinite(number) and number >= 0 for number in numbers):
+        raise ValueError(f"{name}: expected {expected} numbers, finite and not negative, got {tuple(numbers)}")

@@ -1,0 +1,181 @@
+"""How a recorded fleet worked, as far as its reports and moves tell: what a world of it goes by beside the settings.
+
+    what                              is told by
+    --------------------------------  ---------------------------------------------------------------------------------
+    how often brokers measure         the least time between two reports of a broker, but for a tenth of them
+    by how much a load has to change  the least change between two reports of the same bundles, but for a twentieth
+    how long nobody serves a bundle   the moves, the median
+    when rounds of shedding are       the first round, and when leaders were elected: a round comes an interval later
+    whether usage may be above 100 %  the highest usage
+    whether usage is of before        whether usage fits the load of a broker's last report better than that of this one
+    what load costs                   usage beside load, over all reports (`core.strategies.level.cost_fit`)
+
+Where there is too little to tell it, it is what a world has by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.load import RESOURCES, BoolArray, FloatArray, IntArray, weighted_max_usage
+from loadmanager.core.strategies.level.cost_fit import fit_price
+from loadmanager.lab.simulate.broker_cost import CostModel
+from loadmanager.lab.simulate.run_rules import WorldRules
+
+_ENOUGH = 20
+"""Pairs of reports, or reports, from which something can be told."""
+_DEFAULT = WorldRules()
+_LONGEST_S, _SHORTEST_S = _DEFAULT.stats_interval_s, 1.0
+_ABOVE = 1.001
+"""Times a limit: what is above is no error of rounding."""
+_STEADY = 0.1
+"""The part by which the load of a broker may have changed, to be as good as the same."""
+_OFTEN, _SMALL = 10, 5
+"""Percentiles of the times between reports, and of the changes between them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reported:
+    """Reports (n,) in their order: when, seconds since the range began, by which broker (a number), and what it says of
+    itself: load (n, 4), topics and bundles (n,), usage and limits of each resource (n, 5).
+    """
+
+    at_s: FloatArray
+    broker: IntArray
+    load: FloatArray
+    topics: IntArray
+    bundles: IntArray
+    used: FloatArray
+    limits: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """Seconds, percent. `elections_s` are those after the beginning; `first_round_s` None: as in any world."""
+
+    stats_interval_s: float = _DEFAULT.stats_interval_s
+    report_threshold_percent: float = _DEFAULT.report_threshold_percent
+    unload_s: float = _DEFAULT.unload_s
+    reports_at_most_limit: bool = _DEFAULT.reports_at_most_limit
+    host_usage_lags: bool = _DEFAULT.host_usage_lags
+    first_round_s: float | None = None
+    elections_s: tuple[float, ...] = ()
+    cost: CostModel = field(default_factory=CostModel)
+
+    def applied_to(self, rules: WorldRules) -> WorldRules:
+        """The rules of a world that works in these ways."""
+        return replace(
+            rules,
+            stats_interval_s=self.stats_interval_s,
+            report_check_s=min(rules.report_check_s, self.stats_interval_s),
+            report_threshold_percent=self.report_threshold_percent,
+            reports_at_most_limit=self.reports_at_most_limit,
+            host_usage_lags=self.host_usage_lags,
+            unload_s=self.unload_s,
+            first_round_s=self.first_round_s,
+        )
+
+    @property
+    def lag_s(self) -> float:
+        """How long a load has been there on average when the leader reads of it."""
+        return (
+            self.stats_interval_s + min(_DEFAULT.report_check_s, self.stats_interval_s)
+        ) / 2 + _DEFAULT.report_delay_s
+
+
+def ways_of(
+    reported: Reported,
+    settings: PlannerSettings,
+    *,
+    unloads_s: Sequence[float] = (),
+    rounds_s: Sequence[float] = (),
+    elections_s: Sequence[float] = (),
+) -> Ways:
+    """`unloads_s` are how long moves took; `rounds_s` when rounds began and `elections_s` when leaders were elected."""
+    before, after = _pairs(reported)
+    gaps_s = reported.at_s[after] - reported.at_s[before]
+    default = Ways()
+    interval_s, threshold = default.stats_interval_s, default.report_threshold_percent
+    if len(gaps_s) >= _ENOUGH:
+        interval_s = float(np.clip(np.percentile(gaps_s, _OFTEN), _SHORTEST_S, _LONGEST_S))
+    changes = np.array(list(_changes(reported, settings, before, after)))
+    if len(changes) >= _ENOUGH:
+        threshold = min(float(np.percentile(changes, _SMALL)), threshold)
+    at_most_limit = not bool((reported.used > reported.limits * _ABOVE)[reported.limits > 0].any())
+    cost = fitted_cost(reported)
+    return Ways(
+        interval_s,
+        threshold,
+        float(np.median(unloads_s)) if len(unloads_s) else default.unload_s,
+        at_most_limit,
+        _lags(reported, cost),
+        min((at_s for at_s in rounds_s if at_s > 0), default=None),
+        tuple(at_s for at_s in elections_s if at_s > 0),
+        cost,
+    )
+
+
+def fitted_cost(reported: Reported) -> CostModel:
+    """What load costs by these reports; as by default for resources of which they say nothing."""
+    default = CostModel()
+    base, coefficients = list(default.base), list(default.coefficients)
+    loaded = (reported.load.sum(axis=1) > 0) & _is_steady(reported)
+    for resource in range(RESOURCES):
+        told = loaded & (reported.limits[:, resource] > 0) & (reported.used[:, resource] > 0)
+        if np.count_nonzero(told) < _ENOUGH:
+            continue
+        price = fit_price(resource, reported.load[told], reported.used[told, resource])
+        base[resource] = price.idle
+        coefficients[resource] = (*price.per_unit.tolist(), 0.0)
+    return CostModel(tuple(base), tuple(coefficients))
+
+
+def _is_steady(reported: Reported) -> BoolArray:
+    """Which reports (n,) say nearly the same load as the one before: a host's usage is measured at other moments than
+    load, so of others the two do not belong together.
+    """
+    before, after = _pairs(reported)
+    load = reported.load.sum(axis=1)
+    steady = np.zeros(len(load), dtype=bool)
+    steady[after] = np.abs(load[after] - load[before]) <= _STEADY * load[before]
+    return steady
+
+
+def _lags(reported: Reported, cost: CostModel) -> bool:
+    """Whether the usage of the most used resource goes with the load that was reported before."""
+    before, after = _pairs(reported)
+    changed = ~_is_steady(reported)[after]
+    before, after = before[changed], after[changed]
+    if len(after) < _ENOUGH:
+        return False
+    used = np.divide(reported.used, reported.limits, out=np.zeros_like(reported.used), where=reported.limits > 0)
+    resource = int(np.argmax(used.sum(axis=0)))
+    expected = cost.demand_of(resource, reported.load, reported.topics) + cost.base[resource]
+    off_now, off_before = (np.abs(reported.used[after, resource] - expected[rows]).sum() for rows in (after, before))
+    return bool(off_before < off_now)
+
+
+def _pairs(reported: Reported) -> tuple[IntArray, IntArray]:
+    """The rows of each two reports of a broker that follow each other, less than the longest time apart."""
+    order = np.lexsort((np.arange(len(reported.at_s)), reported.broker))
+    before, after = order[:-1], order[1:]
+    gaps_s = reported.at_s[after] - reported.at_s[before]
+    kept = (reported.broker[before] == reported.broker[after]) & (gaps_s < _DEFAULT.report_max_interval_s)
+    return before[kept], after[kept]
+
+
+def _changes(reported: Reported, settings: PlannerSettings, before: IntArray, after: IntArray) -> Iterator[float]:
+    """By how much the figure changed most that makes a report due, where both are of as many bundles."""
+    limits = np.where(reported.limits > 0, reported.limits, np.inf)
+    usage = weighted_max_usage((reported.used / limits * 100).astype(np.float32), settings.resource_weights) * 100
+    for one, other in zip(before.tolist(), after.tolist(), strict=True):
+        old, new = reported.load[one], reported.load[other]
+        if reported.bundles[one] != reported.bundles[other] or not (old.sum() > 0 and new.sum() > 0):
+            continue
+        figures = ((old[:2].sum(), new[:2].sum()), (old[2:].sum(), new[2:].sum()))
+        changes = [100 * abs(now - then) / then for then, now in figures if then > 0]
+        yield max(*changes, abs(usage[other] - usage[one]), 0.0)

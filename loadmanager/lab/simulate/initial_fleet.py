@@ -1,0 +1,90 @@
+"""What a world begins with, and what joins it later: brokers and namespaces."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from loadmanager.core.domain.bundles import equal_boundaries, validate_boundaries
+from loadmanager.core.domain.names import BrokerId, BundleRange, NamespaceName, parse_broker_id
+from loadmanager.core.model.load import RESOURCES
+
+_EIGHT_CORES = (800.0, 16_384.0, 8_192.0, 10_000_000.0, 10_000_000.0)
+"""Eight cores, 16 GiB of heap, 8 GiB of direct memory, and 10 Gbit/s each way."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSpec:
+    """A broker: what it has of each resource, in the units of `lab.simulate.broker_cost`, and how fast its CPU is.
+
+    Raises `InvalidNameError` for its id, and `ValueError` for a capacity or a speed that is not above 0.
+    """
+
+    id: BrokerId
+    capacity: tuple[float, ...] = _EIGHT_CORES
+    speed: float = 1.0
+    version: str = "1.0.0"
+    load_manager_class: str = ""
+
+    def __post_init__(self) -> None:
+        parse_broker_id(self.id)
+        if len(self.capacity) != RESOURCES or not all(math.isfinite(each) and each > 0 for each in self.capacity):
+            raise ValueError(f"capacity of {self.id}: expected {RESOURCES} numbers above 0, got {self.capacity}")
+        if not (math.isfinite(self.speed) and self.speed > 0):
+            raise ValueError(f"speed of {self.id}: expected a number above 0, got {self.speed}")
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceSpec:
+    """A namespace with the boundaries of its bundles, and which broker owns each; None: whoever placement chooses.
+
+    Without `owners` all are placed by the planner. Raises `InvalidNameError` or `ValueError`.
+    """
+
+    name: str
+    boundaries: tuple[int, ...]
+    owners: tuple[BrokerId | None, ...] | None = None
+
+    def __post_init__(self) -> None:
+        NamespaceName.parse_any(self.name)
+        validate_boundaries(self.boundaries)
+        if self.owners is not None and len(self.owners) != len(self):
+            raise ValueError(f"owners of {self.name}: expected one for each of {len(self)} bundles")
+
+    def __len__(self) -> int:
+        return len(self.boundaries) - 1
+
+    @classmethod
+    def of(cls, name: str, bundles: int, owners: Sequence[BrokerId | None] | None = None) -> NamespaceSpec:
+        """With so many equal bundles."""
+        return cls(name, equal_boundaries(bundles), None if owners is None else tuple(owners))
+
+    def ranges(self) -> list[BundleRange]:
+        return [BundleRange(*ends) for ends in zip(self.boundaries, self.boundaries[1:], strict=False)]
+
+    def bundle_names(self) -> list[str]:
+        return [f"{self.name}/{each}" for each in self.ranges()]
+
+
+def brokers_named(count: int, spec: BrokerSpec | None = None) -> list[BrokerSpec]:
+    """So many brokers alike, `broker-0000:8080` and on; like `spec` in all but the id."""
+    like = spec or BrokerSpec(BrokerId("broker:8080"))
+    return [
+        BrokerSpec(
+            BrokerId(f"broker-{number:04d}:8080"), like.capacity, like.speed, like.version, like.load_manager_class
+        )
+        for number in range(count)
+    ]
+
+
+def namespaces_dealt(
+    count: int, bundles: int, brokers: Sequence[BrokerId], prefix: str = "tenant/ns-"
+) -> list[NamespaceSpec]:
+    """So many namespaces of so many equal bundles, dealt to the brokers in turn; without brokers nobody owns them."""
+    specs = []
+    for number in range(count):
+        first = number * bundles
+        owners = [brokers[(first + i) % len(brokers)] for i in range(bundles)] if brokers else None
+        specs.append(NamespaceSpec.of(f"{prefix}{number:04d}", bundles, owners))
+    return specs

@@ -1,0 +1,95 @@
+"""What really happened in a recorded range, in the figures in which a world says it: see
+`lab.simulate.sim_result.Series`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.load import CPU, FloatArray
+from loadmanager.lab.simulate.broker_cost import CostModel
+from loadmanager.lab.simulate.calibration import Reported
+from loadmanager.lab.simulate.recorded_world import HOLD_S
+from loadmanager.lab.simulate.world_recorder import counted_resources
+
+_GONE_S = 2 * HOLD_S
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Happened:
+    """At each step: how the busiest broker compares with the level of all, by its load; what the worst one used (a
+    fraction), and that beside the mean of what all used, each of its most used resource.
+    """
+
+    t_s: FloatArray
+    imbalance: FloatArray
+    worst_usage: FloatArray
+    max_over_mean: FloatArray
+
+    @property
+    def mean_imbalance(self) -> float:
+        return _mean(self.imbalance)
+
+    @property
+    def mean_max_over_mean(self) -> float:
+        return _mean(self.max_over_mean)
+
+
+def what_happened(
+    rows: Reported,
+    settings: PlannerSettings,
+    cost: CostModel,
+    duration_s: float,
+    step_s: float,
+    turns: Sequence[tuple[float, int, bool]] = (),
+) -> Happened:
+    """A report holds until the broker's next one, until the broker is gone, or has been silent for twice `HOLD_S`.
+    `turns` are when brokers, by number, came (True) or were gone, in their order: what one had reported is over then.
+
+    Who first reports within `HOLD_S` was there from the beginning, unless it is known when it came.
+    """
+    counted = counted_resources(settings)
+    demand = cost.demand(rows.load, rows.topics)
+    usage = np.where(rows.limits > 0, rows.used / np.where(rows.limits > 0, rows.limits, 1.0), 0.0)
+    first = np.unique(rows.broker, return_index=True)[1]
+    begins = {broker: not is_there for _, broker, is_there in reversed(turns)}
+    was_there = np.array([begins.get(broker, rows.at_s[row] <= HOLD_S) for broker, row in enumerate(first.tolist())])
+    last = np.where(was_there, first, -1)
+    steps = np.arange(int(np.ceil(duration_s / step_s)), dtype=np.float64) * step_s
+    found = np.full((len(steps), 3), np.nan)
+    done = turned = 0
+    for number, t_s in enumerate(steps.tolist()):
+        end = int(np.searchsorted(rows.at_s, t_s, side="right"))
+        last[rows.broker[done:end]] = np.arange(done, end)  # of several reports of a broker the last one holds
+        done = end
+        while turned < len(turns) and turns[turned][0] <= t_s:
+            at_s, broker, _ = turns[turned]
+            if rows.at_s[last[broker]] <= at_s:
+                last[broker] = -1
+            turned += 1
+        up = last[(last >= 0) & (rows.at_s[last] > t_s - _GONE_S)]
+        if len(up):
+            highest = usage[up][:, counted].max(axis=1, initial=0.0)
+            mean = highest.mean()
+            ratio = highest.max() / mean if mean > 0 else 1.0
+            found[number] = _imbalance(demand[up], rows.limits[up], counted), highest.max(), ratio
+    return Happened(steps, *found.T)
+
+
+def _mean(values: FloatArray) -> float:
+    """Of those that are known; 1 for none."""
+    known = values[~np.isnan(values)]
+    return float(np.cumsum(known)[-1]) / len(known) if len(known) else 1.0
+
+
+def _imbalance(demand: FloatArray, capacity: FloatArray, counted: list[int]) -> float:
+    """As a world counts it; a resource whose limit is not known anywhere does not count."""
+    limits = np.where(capacity > 0, capacity, np.inf)
+    total = np.where(np.isfinite(limits), limits, 0.0).sum(axis=0)
+    levels = np.divide(demand.sum(axis=0), total, out=np.zeros(len(total)), where=total > 0)
+    level = float(levels[counted].max(initial=0.0)) if len(counted) else float(levels[CPU])
+    return float((demand / limits)[:, counted].max()) / level if level > 0 else 1.0

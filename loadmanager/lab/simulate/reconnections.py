@@ -1,0 +1,122 @@
+"""What a gap in the service of a bundle costs after it: its clients connect again, and send what has waited.
+
+the bundle is                 its clients
+-------------                 -----------
+served by nobody any more     keep what they would have sent, for `backlog_most_s` at the most
+served again                  connect, which costs its broker CPU; and send at up to `catch_up_factor` times the load,
+                              as far as the broker has room for it, until nothing waits any more
+served for the first time     cost nothing: nobody has waited
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from loadmanager.core.model.load import CPU, METRICS, FloatArray, IntArray
+from loadmanager.lab.simulate.broker_cost import CostModel
+from loadmanager.lab.simulate.run_rules import WorldRules
+from loadmanager.lab.simulate.sim_brokers import Carried, Fleet
+from loadmanager.lab.simulate.sim_bundles import BundleTable, Loads
+
+_CORE = 100.0
+"""Percent of one core."""
+
+
+class Clients:
+    """By row of a bundle: since when nobody serves it; what waits, in seconds of its load; and how much of that, in
+    seconds a second, is sent in this step.
+
+    `reconnections` counts the producers and consumers that had to connect to a broker again.
+    """
+
+    def __init__(self, rules: WorldRules) -> None:
+        self.reconnections = 0
+        self._rules = rules
+        self._then_s = 0.0
+        self._unserved_since: FloatArray = np.empty(0)
+        self._waiting: FloatArray = np.empty(0)
+        self._sending: FloatArray = np.empty(0)
+        self._connected: deque[tuple[float, int, int]] = deque()
+
+    def unserved(self, rows: IntArray, now_s: float) -> None:
+        """Nobody serves these bundles from now on."""
+        self._grow(int(rows.max(initial=-1)) + 1)
+        self._unserved_since[rows] = now_s
+        self._waiting[rows] -= self._sending[rows] * (now_s - self._then_s)
+        self._sending[rows] = 0.0
+
+    def served(self, rows: IntArray, sessions: IntArray, broker: int, now_s: float) -> None:
+        """The broker of that number serves these bundles from now on, which have so many sessions each."""
+        self._grow(int(rows.max(initial=-1)) + 1)
+        has_waited = ~np.isnan(self._unserved_since[rows])
+        again = rows[has_waited]
+        gap_s = now_s - self._unserved_since[again]
+        self._waiting[again] = np.minimum(self._waiting[again] + gap_s, self._rules.backlog_most_s)
+        self._unserved_since[again] = np.nan
+        clients = int(sessions[has_waited].sum())
+        self.reconnections += clients
+        if clients:
+            self._connected.append((now_s, broker, clients))
+
+    def divided(self, rows: IntArray) -> None:
+        """The bundle of the first row is now the bundles of all of them."""
+        self._grow(int(rows.max()) + 1)
+        for column in (self._unserved_since, self._waiting, self._sending):
+            column[rows] = column[rows[0]]
+
+    def send(
+        self, table: BundleTable, fleet: Fleet, cost: CostModel, loads: Loads, own: Carried, now_s: float, step_s: float
+    ) -> Loads:
+        """What bundles carry in the step that begins, with what their clients send besides the `loads`, by which
+        brokers carry their `own`.
+        """
+        self._grow(len(table))
+        self._waiting -= self._sending * (now_s - self._then_s)
+        self._then_s = now_s
+        self._sending[:] = 0.0
+        behind = np.flatnonzero((self._waiting[: len(table)] > 0) & (table.serving >= 0))
+        if not len(behind):
+            return loads
+        broker = table.serving[behind].astype(np.int64)
+        wanted = np.minimum(self._rules.catch_up_factor - 1, self._waiting[behind] / step_s)
+        room = _part_with_room(loads.load[behind] * wanted[:, np.newaxis], broker, fleet, cost, own)
+        sending = self._sending[behind] = wanted * room[broker]
+        load = loads.load.copy()
+        load[behind] += load[behind] * sending[:, np.newaxis]
+        return Loads(load, loads.topics, loads.sessions)
+
+    def waiting_s(self, bundles: int, now_s: float) -> FloatArray:
+        """(N,): what has not been sent yet, in seconds of the bundle's load."""
+        self._grow(bundles)
+        since_s = self._unserved_since[:bundles]
+        gap_s = np.where(np.isnan(since_s), 0.0, now_s - since_s)
+        left_s = self._waiting[:bundles] - self._sending[:bundles] * (now_s - self._then_s)
+        return np.minimum(left_s + gap_s, self._rules.backlog_most_s)
+
+    def cpu(self, brokers: int, now_s: float) -> FloatArray:
+        """(M,): what connecting clients cost each broker, percent of one core, over its last statistics interval."""
+        interval_s, used = self._rules.stats_interval_s, np.zeros(brokers)
+        while self._connected and self._connected[0][0] <= now_s - interval_s:
+            self._connected.popleft()
+        for _, broker, clients in self._connected:
+            used[broker] += clients * self._rules.reconnect_cpu_s * _CORE / interval_s
+        return used
+
+    def _grow(self, bundles: int) -> None:
+        missing = bundles - len(self._waiting)
+        if missing > 0:
+            self._unserved_since = np.append(self._unserved_since, np.full(missing, np.nan))
+            self._waiting = np.append(self._waiting, np.zeros(missing))
+            self._sending = np.append(self._sending, np.zeros(missing))
+
+
+def _part_with_room(wanted: FloatArray, broker: IntArray, fleet: Fleet, cost: CostModel, own: Carried) -> FloatArray:
+    """(M,): the part of the loads `wanted` (k, 4) that their brokers (k,) have room for beside their own."""
+    columns = [np.bincount(broker, wanted[:, metric], len(fleet)).astype(np.float64) for metric in range(METRICS)]
+    more = cost.demand(np.stack(columns, axis=1), np.zeros(len(fleet)))
+    more[:, CPU] /= fleet.speed
+    left = np.maximum(fleet.capacity - own.usage, 0.0)
+    parts = np.divide(left, more, out=np.ones_like(left), where=more > 0)
+    return np.asarray(np.minimum(parts.min(axis=1), 1.0))

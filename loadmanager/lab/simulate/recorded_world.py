@@ -1,0 +1,520 @@
+"""A world of what was recorded: the brokers, bundles and loads of a range of a history, as plain columns.
+
+Reading a history is the caller's business. The bundles of a world are those that the range begins with; what the parts
+of one carried after a split counts as its own, and what a merged one carried is spread over them by their width. A load
+holds until the bundle is reported again. A bundle that its broker's next report does not name has moved, and keeps its
+load, if another report names it within `HOLD_S`; else it carries nothing from then on. What is first reported within
+`HOLD_S` was there from the beginning, unless it is known when it came.
+
+Differs from what happened: a broker of which it is not known when it came and went is gone, or starts again, when it
+did not report for twice `HOLD_S`; brokers have the resources of their first report; bundles that never carried anything
+are one between those that did.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmanager.core.domain.names import HASH_SPACE_END, BrokerId
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.load import METRICS, RESOURCES, BoolArray, FloatArray, IntArray, read_only
+from loadmanager.lab.simulate.broker_cost import CostModel
+from loadmanager.lab.simulate.calibration import Ways
+from loadmanager.lab.simulate.fleet_events import (
+    BrokerJoins,
+    BrokerRestarts,
+    BrokerStops,
+    Event,
+    LeaderElected,
+    NewNamespace,
+)
+from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
+from loadmanager.lab.simulate.run_rules import WorldRules
+from loadmanager.lab.simulate.workload import BundleTopics
+from loadmanager.lab.simulate.world import World
+
+HOLD_S = 900.0
+"""How long a report stands: a broker reports at least so often by default."""
+
+_GONE_S = 2 * HOLD_S
+_WAYS = Ways()
+_SOON = 4
+"""Times the lag of reports: about two reports."""
+_FIGURES = METRICS + 2
+"""Of a bundle: its load, topics and sessions."""
+
+Names = npt.NDArray[Any]
+"""Text, as objects."""
+
+Key = tuple[str, int, int]
+"""Namespace, lower and upper end of a bundle."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BrokerRows:
+    """Reports (n,) in their order: when, seconds since the range began, of which broker, and its limits (n, 5)."""
+
+    at_s: FloatArray
+    broker: Names
+    capacity: FloatArray
+    version: Names
+    load_manager_class: Names
+
+    def __post_init__(self) -> None:
+        read_only(self.capacity, len(self.at_s), RESOURCES)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BundleRows:
+    """Bundles (k,) of those reports, in their order: `report` is the row of `BrokerRows` each belongs to."""
+
+    report: IntArray
+    namespace: Names
+    lower: IntArray
+    upper: IntArray
+    load: FloatArray
+    topics: IntArray
+    sessions: IntArray
+
+    def __post_init__(self) -> None:
+        read_only(self.load, len(self.report), METRICS)
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """A broker registered then, or was gone."""
+
+    at_s: float
+    broker: str
+    is_there: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordedLoads:
+    """A workload: each `bundle` (c,) has the `figures` (c, 6), load, topics and sessions, from `at_s` (c,) on.
+
+    Times ascend. `factors` (N,) multiply loads. Asked for times that ascend it reads each row once.
+    """
+
+    bundles: int
+    at_s: FloatArray
+    bundle: IntArray
+    figures: FloatArray
+    factors: FloatArray
+    _seen: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return self.bundles
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.bundles, self.at_s, self.bundle, self.figures, self.factors)
+
+    def load_at(self, t_s: float) -> FloatArray:
+        return self._until(t_s)[:, :METRICS] * self.factors[:, np.newaxis]
+
+    def topics_at(self, t_s: float) -> IntArray:
+        return self._counts(t_s, METRICS)
+
+    def sessions_at(self, t_s: float) -> IntArray:
+        return self._counts(t_s, METRICS + 1)
+
+    def find_topics(self, bundle: int) -> BundleTopics | None:
+        del bundle
+        return None
+
+    def scaled(self, factors: FloatArray) -> RecordedLoads:
+        """The same loads so many times (N,)."""
+        return RecordedLoads(self.bundles, self.at_s, self.bundle, self.figures, self.factors * factors)
+
+    def _counts(self, t_s: float, column: int) -> IntArray:
+        """The same array as long as nothing has changed."""
+        counts = self._until(t_s)[:, column].astype(np.int64)
+        before: IntArray | None = self._seen.get(f"counts {column}")
+        if before is not None and np.array_equal(before, counts):
+            return before
+        self._seen[f"counts {column}"] = counts
+        return counts
+
+    def _until(self, t_s: float) -> FloatArray:
+        """What holds at a time, (N, 6)."""
+        end = int(np.searchsorted(self.at_s, t_s, side="right"))
+        done, now = self._seen.get("until", (0, None))
+        if now is None or end < done:
+            done, now = 0, np.zeros((self.bundles, _FIGURES))
+        now[self.bundle[done:end]] = self.figures[done:end]  # of several rows of a bundle the last one holds
+        self._seen["until"] = (end, now)
+        found: FloatArray = now
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordedRange:
+    """What a world is made of: brokers and namespaces at the beginning, what comes and goes, all loads, and the ways of
+    the fleet.
+    """
+
+    brokers: tuple[BrokerSpec, ...]
+    namespaces: tuple[NamespaceSpec, ...]
+    events: tuple[BrokerJoins | BrokerStops | BrokerRestarts | NewNamespace | LeaderElected, ...]
+    loads: RecordedLoads
+    duration_s: float
+    ways: Ways = _WAYS
+
+    def broker_ids(self) -> list[BrokerId]:
+        """All that ever were."""
+        joined = [event.broker for event in self.events if isinstance(event, BrokerJoins)]
+        return [spec.id for spec in (*self.brokers, *joined)]
+
+    def namespace_specs(self) -> list[NamespaceSpec]:
+        """All that ever were, in the order of the workload's rows."""
+        return [*self.namespaces, *(event.namespace for event in self.events if isinstance(event, NewNamespace))]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetChange:
+    """What is otherwise than it was: brokers that are not there, or more, how many times as fast the CPUs of some are,
+    and how many times their load some namespaces carry.
+    """
+
+    removed: frozenset[BrokerId] = frozenset()
+    added: tuple[BrokerSpec, ...] = ()
+    speeds: Mapping[BrokerId, float] = field(default_factory=dict)
+    loads: Mapping[str, float] = field(default_factory=dict)
+
+
+_NO_CHANGE = FleetChange()
+_RULES = WorldRules()
+_COST = CostModel()
+
+
+def recorded_world(
+    recorded: RecordedRange,
+    settings: PlannerSettings,
+    *,
+    rules: WorldRules = _RULES,
+    cost: CostModel = _COST,
+    change: FleetChange = _NO_CHANGE,
+    seed: int = 0,
+) -> World:
+    """The world of a range, or of what it could have been; it has not run. Bundles of brokers that are not there are
+    placed at the beginning. Raises `ValueError` naming what is wrong.
+    """
+    _require("removed", change.removed, recorded.broker_ids())
+    _require("speeds", change.speeds, recorded.broker_ids())
+    _require("loads", change.loads, [spec.name for spec in recorded.namespace_specs()])
+    brokers = [*(_changed(spec, change) for spec in recorded.brokers if spec.id not in change.removed), *change.added]
+    if not brokers:
+        raise ValueError("removed: no broker is left at the beginning")
+    factors = [np.full(len(spec), float(change.loads.get(spec.name, 1.0))) for spec in recorded.namespace_specs()]
+    return World(
+        brokers,
+        [_without_owners(spec, change.removed) for spec in recorded.namespaces],
+        recorded.loads.scaled(np.concatenate(factors)),
+        settings,
+        rules=rules,
+        cost=cost,
+        events=list(_changed_events(recorded, change)),
+        seed=seed,
+    )
+
+
+def recorded_range(
+    brokers: BrokerRows,
+    bundles: BundleRows,
+    duration_s: float,
+    presence: Sequence[Presence] = (),
+    ways: Ways | None = None,
+    *,
+    starts_empty: bool = False,
+) -> RecordedRange:
+    """What these reports say of a range that lasts so long. By the `ways` of the fleet a load was there before it was
+    reported; of one that `starts_empty` none was from the beginning. Raises `ValueError` when they say nothing.
+    """
+    if not len(brokers.at_s) or not len(bundles.report):
+        raise ValueError("the range has no reports of loaded bundles")
+    specs, events = _lives(brokers, duration_s, presence)
+    keys, key_of = _keys(bundles)
+    rows = _rows_with_ends(brokers, bundles, key_of, 0.0 if ways is None else ways.lag_s)
+    first_s = np.full(len(keys), np.inf)
+    np.minimum.at(first_s, rows.key, rows.at_s)
+    numbers, first = np.unique(key_of, return_index=True)
+    first_brokers = brokers.broker[bundles.report[first]].tolist()
+    owners = {keys[key]: str(broker) for key, broker in zip(numbers.tolist(), first_brokers, strict=True)}
+    there = {spec.id for spec in specs}
+    namespaces, appearing = _namespaces(keys, first_s, owners, there)
+    order = [*namespaces, *(event.namespace for event in appearing)]
+    loads = _loads(order, keys, rows, 0.0 if starts_empty else HOLD_S)
+    elections = map(LeaderElected, () if ways is None else ways.elections_s)
+    happened = (*events, *appearing, *elections)
+    return RecordedRange(tuple(specs), tuple(namespaces), happened, loads, duration_s, ways or _WAYS)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rows:
+    """What bundles (c,), by number, carry from a time on: `figures` (c, 6)."""
+
+    at_s: FloatArray
+    key: IntArray
+    figures: FloatArray
+
+
+def _lives(
+    brokers: BrokerRows, duration_s: float, presence: Sequence[Presence]
+) -> tuple[list[BrokerSpec], list[BrokerJoins | BrokerStops | BrokerRestarts]]:
+    """The brokers that are there at the beginning, and what comes and goes."""
+    specs: list[BrokerSpec] = []
+    events: list[BrokerJoins | BrokerStops | BrokerRestarts] = []
+    rows_of: dict[str, list[int]] = defaultdict(list)
+    for row, name in enumerate(brokers.broker.tolist()):
+        rows_of[name].append(row)
+    known: dict[str, list[Presence]] = defaultdict(list)
+    for each in presence:
+        known[each.broker].append(each)
+    for name, own in rows_of.items():
+        at_s, spec = brokers.at_s[own], _spec(brokers, own)
+        if name in known:
+            begins, its_events = _life(spec, known[name])
+            specs += [spec] if begins else []
+            events += its_events
+            continue
+        if at_s[0] <= HOLD_S:
+            specs.append(spec)
+        else:
+            events.append(BrokerJoins(float(at_s[0]), spec))
+        silent = np.flatnonzero(np.diff(at_s) > _GONE_S).tolist()
+        events += [BrokerRestarts(float(at_s[at]), spec.id, float(at_s[at + 1] - at_s[at])) for at in silent]
+        if duration_s - at_s[-1] > _GONE_S:
+            events.append(BrokerStops(float(at_s[-1]), spec.id, drain=False))
+    return specs, events
+
+
+def _life(spec: BrokerSpec, known: Sequence[Presence]) -> tuple[bool, list[BrokerJoins | BrokerStops | BrokerRestarts]]:
+    """Whether the broker is there at the beginning, and when it comes and goes, by what is known of that."""
+    events: list[BrokerJoins | BrokerStops | BrokerRestarts] = []
+    begins = is_there = not known[0].is_there
+    gone_s: float | None = None
+    for each in known:
+        if each.is_there and not is_there:
+            came = BrokerJoins(each.at_s, spec)
+            events.append(came if gone_s is None else BrokerRestarts(gone_s, spec.id, each.at_s - gone_s))
+        elif is_there and not each.is_there:
+            gone_s = each.at_s
+        is_there = each.is_there
+    if not is_there and gone_s is not None:
+        events.append(BrokerStops(gone_s, spec.id, drain=False))
+    return begins, events
+
+
+def _spec(brokers: BrokerRows, rows: Sequence[int]) -> BrokerSpec:
+    """What the broker said first, of these rows of it. Its first report may not have its limits yet; one that is never
+    known is that of the broker that a world has otherwise.
+    """
+    row, unknown = rows[0], BrokerSpec(BrokerId("unknown:1")).capacity
+    limits = brokers.capacity[rows]
+    known = (limits > 0) & np.isfinite(limits)
+    told = np.where(known.any(axis=0), np.take_along_axis(limits, known.argmax(axis=0)[np.newaxis], axis=0)[0], unknown)
+    capacity = tuple(told.tolist())
+    name, version, kind = (str(column[row]) for column in (brokers.broker, brokers.version, brokers.load_manager_class))
+    return BrokerSpec(BrokerId(name), capacity, version=version, load_manager_class=kind)
+
+
+def _keys(bundles: BundleRows) -> tuple[list[Key], IntArray]:
+    """Every bundle that was reported, in the order in which it was first, and the number (k,) of that of each row."""
+    number: dict[Key, int] = {}
+    columns = (bundles.namespace.tolist(), bundles.lower.tolist(), bundles.upper.tolist())
+    of_row = np.fromiter(
+        (number.setdefault(key, len(number)) for key in zip(*columns, strict=True)), np.int64, len(bundles.report)
+    )
+    return list(number), of_row
+
+
+def _rows_with_ends(brokers: BrokerRows, bundles: BundleRows, key_of: IntArray, lag_s: float) -> _Rows:
+    """The figures by the time since when they held, and nothing from when on a bundle was reported no more and had not
+    moved.
+    """
+    at_s = brokers.at_s[bundles.report]
+    figures = np.column_stack([bundles.load, bundles.topics, bundles.sessions]).astype(np.float64)
+    next_report = _next_of_broker(brokers)[bundles.report]
+    known = next_report >= 0
+    unnamed_s = np.where(known, brokers.at_s[next_report], brokers.at_s[bundles.report] + HOLD_S)
+    by_key = np.lexsort((bundles.report, key_of))
+    following = np.full(len(by_key), -1)
+    same = key_of[by_key[1:]] == key_of[by_key[:-1]]
+    following[by_key[:-1][same]] = by_key[1:][same]
+    again_s = np.where(following >= 0, at_s[following], np.inf)
+    is_named_next = (following >= 0) & known & (bundles.report[following] == next_report)
+    ends = np.flatnonzero(~is_named_next & (again_s - unnamed_s > HOLD_S))
+    whole = np.flatnonzero(~_is_partial(brokers.broker[bundles.report], at_s, by_key, same, lag_s))
+    times = np.concatenate([unnamed_s[ends], at_s[whole]])
+    order = np.argsort(times, kind="stable")  # an end comes before what is reported at that moment
+    return _Rows(
+        np.maximum(times[order] - lag_s, 0.0),
+        np.concatenate([key_of[ends], key_of[whole]])[order],
+        np.concatenate([np.zeros((len(ends), _FIGURES)), figures[whole]])[order],
+    )
+
+
+def _is_partial(broker: Names, at_s: FloatArray, by_key: IntArray, same: BoolArray, lag_s: float) -> BoolArray:
+    """Which figures (k,) are the first that a broker reports of a bundle that another had: they are of a part of an
+    interval. Where nothing soon comes after them they are better than nothing. `by_key` are the rows by bundle and
+    time, `same` (k - 1,) those with the same bundle as the next.
+    """
+    before, row, after = by_key[:-2], by_key[1:-1], by_key[2:]
+    has_come = same[:-1] & (broker[before] != broker[row])
+    goes_on = same[1:] & (broker[after] == broker[row]) & (at_s[after] - at_s[row] <= _SOON * lag_s)
+    partial = np.zeros(len(by_key), dtype=bool)
+    partial[row] = has_come & goes_on
+    return partial
+
+
+def _next_of_broker(brokers: BrokerRows) -> IntArray:
+    """The row (n,) of the same broker's next report; -1 for the last one."""
+    found = np.full(len(brokers.at_s), -1, dtype=np.int64)
+    last: dict[object, int] = {}
+    for row, name in enumerate(brokers.broker.tolist()):
+        if name in last:
+            found[last[name]] = row
+        last[name] = row
+    return found
+
+
+def _namespaces(
+    keys: Sequence[Key], first_s: FloatArray, owners: Mapping[Key, str], there: set[BrokerId]
+) -> tuple[list[NamespaceSpec], list[NewNamespace]]:
+    """Those at the beginning, by name, and those that come later, by time."""
+    reported: dict[str, list[tuple[float, Key]]] = defaultdict(list)
+    for number, key in enumerate(keys):
+        reported[key[0]].append((float(first_s[number]), key))
+    at_first: list[NamespaceSpec] = []
+    later: list[NewNamespace] = []
+    for name in sorted(reported):
+        kept = _apart(key for _, key in reported[name])
+        boundaries = tuple(sorted({0, HASH_SPACE_END, *(end for _, *ends in kept for end in ends)}))
+        spec = NamespaceSpec(name, boundaries)
+        begun_s = min(at_s for at_s, _ in reported[name])
+        if begun_s > HOLD_S:
+            later.append(NewNamespace(begun_s, spec))
+            continue
+        early = {key: BrokerId(owners[key]) for at_s, key in reported[name] if at_s <= HOLD_S and owners[key] in there}
+        found = tuple(early.get((name, each.lower, each.upper)) for each in spec.ranges())
+        at_first.append(replace(spec, owners=found))
+    return at_first, sorted(later, key=lambda event: event.at_s)
+
+
+def _apart(keys: Iterator[Key]) -> list[Key]:
+    """Those of the keys, earlier ones first, that have no hash in common."""
+    kept: list[Key] = []
+    for key in keys:
+        if not any(key[1] < other[2] and other[1] < key[2] for other in kept):
+            kept.append(key)
+    return kept
+
+
+@dataclass(frozen=True, slots=True)
+class _Overlaps:
+    """Which bundles of the world, by number, each reported bundle lies in, and what part of it; and the other way."""
+
+    of_key: list[list[tuple[int, float]]]
+    of_bundle: list[list[tuple[int, float]]]
+
+    @classmethod
+    def of(cls, order: Sequence[NamespaceSpec], keys: Sequence[Key]) -> _Overlaps:
+        first, boundaries = {}, {}
+        bundles = 0
+        for spec in order:
+            first[spec.name], boundaries[spec.name] = bundles, spec.boundaries
+            bundles += len(spec)
+        found = cls([], [[] for _ in range(bundles)])
+        for number, (namespace, lower, upper) in enumerate(keys):
+            ends = boundaries[namespace]
+            place = bisect_right(ends, lower) - 1
+            own = []
+            while place < len(ends) - 1 and ends[place] < upper:
+                width = min(upper, ends[place + 1]) - max(lower, ends[place])
+                own.append((first[namespace] + place, width / (upper - lower)))
+                place += 1
+            found.of_key.append(own)
+            for bundle, part in own:
+                found.of_bundle[bundle].append((number, part))
+        return found
+
+    def is_whole(self, key: int) -> bool:
+        """Whether it is a bundle of the world, and the only one that was reported there."""
+        return len(self.of_key[key]) == 1 and len(self.of_bundle[self.of_key[key][0][0]]) == 1
+
+
+def _loads(order: Sequence[NamespaceSpec], keys: Sequence[Key], rows: _Rows, hold_s: float) -> RecordedLoads:
+    """The rows by bundles of the world; what comes within `hold_s` was there from the beginning."""
+    overlaps = _Overlaps.of(order, keys)
+    bundle_of = np.array([own[0][0] for own in overlaps.of_key], dtype=np.int64)
+    is_whole = np.array([overlaps.is_whole(key) for key in range(len(keys))], dtype=bool)[rows.key]
+    parts = _added_up(rows, np.flatnonzero(~is_whole), overlaps)
+    at_s = np.concatenate([rows.at_s[is_whole], parts.at_s])
+    bundle = np.concatenate([bundle_of[rows.key[is_whole]], parts.key])
+    figures = np.concatenate([rows.figures[is_whole], parts.figures])
+    _, first = np.unique(bundle, return_index=True)
+    early = first[at_s[first] <= hold_s]
+    at_s[early] = 0.0
+    by_time = np.argsort(at_s, kind="stable")
+    bundles = len(overlaps.of_bundle)
+    return RecordedLoads(bundles, at_s[by_time], bundle[by_time], figures[by_time], np.ones(bundles))
+
+
+def _added_up(rows: _Rows, which: IntArray, overlaps: _Overlaps) -> _Rows:
+    """What these rows say of bundles of the world that they are parts of, or that are parts of theirs."""
+    now: dict[int, FloatArray] = {}
+    nothing = np.zeros(_FIGURES)
+    at_s, bundles, figures = [], [], []
+    for row in which.tolist():
+        key = int(rows.key[row])
+        now[key] = rows.figures[row]
+        for bundle, _ in overlaps.of_key[key]:
+            total = nothing
+            for other, part in overlaps.of_bundle[bundle]:
+                total = total + now.get(other, nothing) * part
+            at_s.append(float(rows.at_s[row]))
+            bundles.append(bundle)
+            figures.append(total)
+    return _Rows(
+        np.array(at_s, dtype=np.float64),
+        np.array(bundles, dtype=np.int64),
+        np.array(figures, dtype=np.float64).reshape(-1, _FIGURES),
+    )
+
+
+def _changed(spec: BrokerSpec, change: FleetChange) -> BrokerSpec:
+    return replace(spec, speed=spec.speed * change.speeds.get(spec.id, 1.0))
+
+
+def _changed_events(recorded: RecordedRange, change: FleetChange) -> Iterator[Event]:
+    for event in recorded.events:
+        match event:
+            case NewNamespace() | LeaderElected():
+                yield event
+            case BrokerJoins(at_s=at_s, broker=spec):
+                if spec.id not in change.removed:
+                    yield BrokerJoins(at_s, _changed(spec, change))
+            case BrokerStops(broker=broker) | BrokerRestarts(broker=broker):
+                if broker not in change.removed:
+                    yield event
+
+
+def _without_owners(spec: NamespaceSpec, removed: frozenset[BrokerId]) -> NamespaceSpec:
+    owners = spec.owners or (None,) * len(spec)
+    return replace(spec, owners=tuple(None if owner in removed else owner for owner in owners))
+
+
+def _require(what: str, named: Iterable[str], known: Sequence[str]) -> None:
+    """Raise `ValueError` for a name that the range does not have."""
+    unknown = [each for each in named if each not in known]
+    if unknown:
+        close = get_close_matches(unknown[0], known, n=1, cutoff=0.0)
+        raise ValueError(f"{what}: the range has no {unknown[0]!r}; did you mean {', '.join(close)}?")

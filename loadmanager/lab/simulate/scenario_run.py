@@ -1,0 +1,119 @@
+"""A scenario run with one strategy, and what held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loadmanager.config import Settings, settings_of, with_overrides
+from loadmanager.core.domain.settings import UnknownStrategyError, get_by_name
+from loadmanager.core.planning.certificate.plan_certificate import Figures
+from loadmanager.core.planning.certificate.round_certificates import DecidedRound
+from loadmanager.core.strategies.paired_strategies import BOUND_STRATEGIES
+from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
+from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES
+from loadmanager.errors import ScenarioError
+from loadmanager.lab.simulate.scenario import Scenario
+from loadmanager.lab.simulate.scenario_checks import BoundCheck, check
+from loadmanager.lab.simulate.sim_result import Result
+from loadmanager.lab.simulate.world import Progress
+from loadmanager.lab.simulate.world_builder import RecordedSeries, world_of
+
+SHEDDING = "loadBalancerLoadSheddingStrategy"
+PLACEMENT = "loadBalancerLoadPlacementStrategy"
+LOAD_MANAGER = "loadManagerClassName"
+
+_SIMPLE = "SimpleLoadManagerImpl"
+_DEFAULTS = {
+    SHEDDING: Settings.model_fields["load_balancer_load_shedding_strategy"].default,
+    PLACEMENT: Settings.model_fields["load_balancer_load_placement_strategy"].default,
+}
+
+
+SIDE_BY_SIDE = (
+    "ThresholdShedder",
+    "ThresholdShedder+LeastResourceUsageWithWeight",
+    "OverloadShedder",
+    "UniformLoadShedder",
+    "AvgShedder",
+    "TransferShedder",
+    "SimpleLoadManagerImpl",
+    "Level",
+)
+"""Every strategy of shedding, each with the default placement unless it brings its own; the first is the default."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """What became of a scenario with one strategy (empty: what its settings say), and which of its bounds held.
+
+    `certified` are its rounds of shedding that moved something, as their certificates say; none if not asked for.
+    """
+
+    strategy: str
+    result: Result
+    checks: tuple[BoundCheck, ...]
+    certified: tuple[Figures, ...] = ()
+
+    @property
+    def held(self) -> bool:
+        return all(each.held for each in self.checks)
+
+
+def run(
+    scenario: Scenario,
+    strategy: str = "",
+    overrides: Mapping[str, str] | None = None,
+    *,
+    recorded: Sequence[RecordedSeries] = (),
+    observe: Callable[[Progress], None] | None = None,
+    certify: bool = False,
+) -> Run:
+    """Run it with this strategy, and with these settings instead of its own.
+
+    `recorded` are the series of its traces; with `certify` each round that moves something gets its certificate.
+    Raises `ScenarioError` or `ConfigurationError`, naming what is wrong.
+    """
+    world = world_of(scenario, settings_for(scenario, strategy, overrides or {}), recorded)
+    certified: list[Figures] = []
+
+    def note(decided: DecidedRound) -> None:
+        if certify and decided.steps:
+            certified.append(decided.certified().figures)
+
+    result = world.run(scenario.duration_s, scenario.step_s, observe, note)
+    return Run(strategy, result, check(scenario.expect, result), tuple(certified))
+
+
+def settings_for(scenario: Scenario, strategy: str, overrides: Mapping[str, str]) -> Settings:
+    """Its settings, but for the strategy, and the overrides, as text, over all.
+
+    Raises `ScenarioError` or `ConfigurationError`.
+    """
+    settings = settings_of(with_strategy(scenario.settings, strategy), f"scenario {scenario.name}: settings")
+    return with_overrides(settings, overrides, "--set") if overrides else settings
+
+
+def with_strategy(values: Mapping[str, Any], strategy: str) -> dict[str, Any]:
+    """The same keys, with this strategy instead of theirs; empty: with theirs. Raises `ScenarioError`."""
+    found = dict(values)
+    for name in filter(None, strategy.split("+")):
+        found |= _strategy_keys(name, found)
+    return found
+
+
+def _strategy_keys(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that make this the strategy: of shedding or of placement, or both at once where it is bound."""
+    if name.rpartition(".")[2] == _SIMPLE:
+        return {LOAD_MANAGER: _SIMPLE}
+    try:
+        short, _ = get_by_name("--strategy", name, {**SHEDDING_STRATEGIES, **PLACEMENT_STRATEGIES})
+    except UnknownStrategyError as error:
+        raise ScenarioError(str(error)) from None
+    if short in BOUND_STRATEGIES:
+        return {SHEDDING: short, PLACEMENT: short}
+    key, other = (SHEDDING, PLACEMENT) if short in SHEDDING_STRATEGIES else (PLACEMENT, SHEDDING)
+    if values.get(other) in BOUND_STRATEGIES:
+        return {key: short, other: _DEFAULTS[other]}
+    return {key: short}

@@ -1,0 +1,88 @@
+"""Carries out what `loadmanager.core.protocol.drain_machine` says, in a world: a decision and a write are done at
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.plan import Plan
+from loadmanager.core.protocol.drain_machine import (
+    BeginMove,
+    BringHome,
+    Drains,
+    EndDrain,
+    Event,
+    GiveAway,
+    Instruction,
+    MoveEnded,
+    Planned,
+    TriedToEnd,
+    WithdrawMove,
+)
+from loadmanager.core.protocol.move_machine import Outcome
+from loadmanager.core.protocol.signals import Signal
+from loadmanager.lab.simulate.sim_driver import Driver
+from loadmanager.lab.simulate.sim_execution import SimExecutor
+from loadmanager.lab.simulate.sim_leader import Leader
+from loadmanager.lab.simulate.world_state import Scene
+
+
+class SimDrainer:
+    """`on_empty` is told of each broker that is drained and owns nothing, at each look."""
+
+    def __init__(
+        self, scene: Scene, leader: Leader, executor: SimExecutor, on_empty: Callable[[BrokerId], None]
+    ) -> None:
+        self._scene = scene
+        self._leader = leader
+        self._executor = executor
+        self._on_empty = on_empty
+        drains = Drains(
+            lambda: scene.controls,
+            scene.registrations.get,
+            scene.process_of,
+            self._owner_of,
+            lambda: scene.rules.max_concurrent_unloads,
+        )
+        self._driver = Driver(scene.agenda, drains, self._do, self._look)
+
+    def changed(self) -> None:
+        """The controls are others, or a registration has ended."""
+        self._driver.step(Signal.CHANGED)
+
+    def _owner_of(self, bundle: str) -> Registration | None:
+        current = self._scene.find_ownership(bundle)
+        return None if current is None else current.owner
+
+    def _look(self) -> None:
+        scene = self._scene
+        for broker in sorted(scene.controls.draining.keys() & scene.registrations.keys()):
+            if not scene.table.rows_owned_by(scene.registrations[broker]):
+                self._on_empty(broker)
+        self._driver.step(Signal.TIME)
+
+    def _do(self, instruction: Instruction) -> Event | None:
+        match instruction:
+            case GiveAway(brokers, most, leave):
+                return self._planned(self._leader.drain(brokers, most, leave))
+            case BringHome(_, leave):
+                return self._planned(self._leader.bring_home(leave))
+            case BeginMove(step):
+                self._executor.execute(step, partial(self._move_ended, step.bundle))
+            case WithdrawMove(bundle):
+                self._executor.withdraw(bundle)
+            case EndDrain(broker, since_s):
+                self._scene.set_controls(self._scene.controls.without_drain(broker, since_s))
+                return TriedToEnd(broker)
+        return None
+
+    def _planned(self, plan: Plan) -> Planned:
+        self._scene.judged("drain", plan.verdicts)
+        return Planned(plan)
+
+    def _move_ended(self, bundle: str, outcome: Outcome) -> None:
+        self._driver.step(MoveEnded(bundle, outcome))

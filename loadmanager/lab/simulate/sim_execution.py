@@ -1,0 +1,207 @@
+"""What becomes of a decision: unloads with their turns and pauses, and bundles of nobody that clients look up again."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from loadmanager.core.diagnosis.reason_catalogue import reason_of
+from loadmanager.core.domain.names import namespace_of
+from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration
+from loadmanager.core.domain.plan import Unload, Verdict
+from loadmanager.core.planning.repeated_moves import PastMove
+from loadmanager.core.protocol.assignment_machine import (
+    Answer,
+    Ask,
+    Assignments,
+    Decide,
+    Decided,
+    Given,
+    PlaceSoon,
+)
+from loadmanager.core.protocol.assignment_machine import Event as Asked
+from loadmanager.core.protocol.bundle_writes import Write
+from loadmanager.core.protocol.mirror import find_gone_owner
+from loadmanager.core.protocol.move_machine import (
+    AskOwner,
+    CallOff,
+    Commit,
+    Committed,
+    Ended,
+    Event,
+    Expected,
+    Instruction,
+    Kept,
+    Moved,
+    Moves,
+    NotCommitted,
+    Outcome,
+    OwnerAnswered,
+    Want,
+)
+from loadmanager.core.protocol.move_machine import Move as UnderWay
+from loadmanager.core.protocol.signals import Signal
+from loadmanager.lab.simulate.sim_driver import Driver
+from loadmanager.lab.simulate.sim_leader import Leader
+from loadmanager.lab.simulate.sim_result import CompletedMove
+from loadmanager.lab.simulate.world_state import START_S, Scene
+
+_PAUSE_S = 2.0
+"""Before a place for a bundle is looked for that had none."""
+
+
+class Lookups:
+    """Bundles without an owner get one when clients come back for them: those that wait at one moment ask at once."""
+
+    def __init__(self, scene: Scene, leader: Leader) -> None:
+        self._scene = scene
+        self._leader = leader
+        self._assignments = Assignments(scene)
+        self._waiting: dict[int, None] = {}
+        self._is_due = False
+        self.placements = 0
+
+    def ask(self, rows: Iterable[int], delay_s: float | None = None) -> None:
+        """Clients will look these bundles up."""
+        self._waiting.update(dict.fromkeys(rows))
+        if self._waiting and not self._is_due:
+            self._is_due = True
+            self._scene.agenda.after(self._scene.rules.lookup_s if delay_s is None else delay_s, self._come)
+
+    def place(self, bundles: Sequence[str]) -> None:
+        """Find owners for bundles that nobody asks for."""
+        self._step(PlaceSoon(bundles))
+
+    def _come(self) -> None:
+        """The clients; they find what has an owner by now without asking, and come again for what gets none."""
+        self._is_due = False
+        rows, self._waiting = [*filter(self.waits_for_nobody, self._waiting)], {}
+        self._step(*(Ask(self._scene.table.names[row]) for row in rows))
+        self.ask([*filter(self.waits_for_nobody, rows)], _PAUSE_S)
+
+    def waits_for_nobody(self, row: int) -> bool:
+        """Whether the bundle has no owner, nor one that has gone and is held off."""
+        ownership = self._scene.table.ownership(row)
+        gone = find_gone_owner(self._scene, ownership)
+        is_free = ownership.state is OwnershipState.FREE
+        return is_free or (gone is not None and gone.broker not in self._scene.holds())
+
+    def _step(self, *events: Asked) -> None:
+        """Here everything is done as soon as it is said."""
+        happened: deque[Asked] = deque(events)
+        while happened or self._assignments.wake_s is not None:
+            event = happened.popleft() if happened else Signal.TIME
+            for instruction in self._assignments.step(event, self._scene.agenda.now_s):
+                match instruction:
+                    case Decide(bundles):
+                        plan = self._leader.place(bundles)
+                        self._scene.judged("assign", plan.verdicts)
+                        happened.append(Decided(instruction, plan))
+                    case Write():
+                        happened.append(self._scene.write(instruction))
+                    case Answer(_, outcome):
+                        self.placements += isinstance(outcome, Given)
+
+
+class SimExecutor:
+    """Carries out unloads by the leader's own machine; `moves` are those that were completed.
+
+    A write is done at once. An owner lets go in `unload_s`; one that has crashed, and is registered still, does not.
+    """
+
+    def __init__(self, scene: Scene, leader: Leader, lookups: Lookups) -> None:
+        rules = scene.rules
+        limits = rules.max_concurrent_unloads, rules.max_concurrent_unloads_per_broker
+        self._scene = scene
+        self._leader = leader
+        self._lookups = lookups
+        machine = Moves(lambda: limits, lambda: rules.unload_deadline_s, scene.is_registered)
+        self._driver = Driver(scene.agenda, machine, self._do)
+        self._on_end: dict[UnderWay, Callable[[Outcome], None]] = {}
+        self._of_round: set[UnderWay] = set()
+        self.moves: list[CompletedMove] = []
+
+    def begin_round(self, steps: Sequence[Unload]) -> None:
+        """Carry out the steps of a round in their order as far as the limits allow."""
+        self._of_round = {self.execute(step, lambda _: None) for step in steps}
+
+    def call_off_round(self) -> None:
+        """Begin no further step of the last round; what has begun is seen through."""
+        self._driver.step(CallOff(self._of_round.__contains__, "called off before it began"))
+        self._of_round = set()
+
+    def execute(self, step: Unload, on_end: Callable[[Outcome], None]) -> UnderWay:
+        """Carry out one step; `on_end` is told what became of it."""
+        check = Expected(step.source).check
+        move = UnderWay(step.bundle, step.source, step.destination, step.reason.value, check)
+        self._on_end[move] = on_end
+        self._driver.step(Want(move))
+        return move
+
+    def withdraw(self, bundle: str) -> None:
+        """Call the unload of a bundle off if it still waits for its turn."""
+        self._driver.step(CallOff(lambda move: move.bundle == bundle, "cancelled before it began"))
+
+    def membership_changed(self) -> None:
+        """A registration has ended: whoever waits for that broker to let go need not."""
+        self._driver.step(Signal.MEMBERSHIP)
+
+    def _do(self, instruction: Instruction) -> Event | None:
+        match instruction:
+            case Commit():
+                return self._commit(instruction)
+            case AskOwner(move):
+                self._scene.agenda.after(self._scene.rules.unload_s, partial(self._answer, move))
+            case Ended(move, outcome):
+                self._ended(move, outcome)
+        return None
+
+    def _commit(self, it: Commit) -> Event:
+        bundle = it.move.bundle
+        made = self._scene.write(Write(namespace_of(bundle), {bundle: it.transition}, it.reason)).made[bundle]
+        return Committed(it.move, made) if isinstance(made, Ownership) else NotCommitted(it.move, made)
+
+    def _answer(self, move: UnderWay) -> None:
+        owner = move.get_released().owner
+        has_crashed = self._scene.is_registered(owner) and self._scene.find_serving(owner) is None
+        self._driver.step(OwnerAnswered(move, "no answer" if has_crashed else None))
+
+    def _ended(self, move: UnderWay, outcome: Outcome) -> None:
+        if isinstance(outcome, Moved):
+            self._completed(move, outcome.done)
+        elif isinstance(outcome, Kept):
+            self._scene.judged("shed", [Verdict(move.bundle, outcome.reason, acted=True)])
+        self._on_end.pop(move)(outcome)
+
+    def _completed(self, move: UnderWay, done: Ownership) -> None:
+        scene, owner = self._scene, move.get_released().owner
+        row = scene.table.row_of(move.bundle)
+        assert row is not None, "a bundle on its way keeps its shape"
+        assert owner is not None, "what is released has an owner"
+        scene.model.mark_unloaded(move.bundle, scene.now_s, owner.broker)
+        step = Unload(move.bundle, owner, move.destination, reason_of(move.reason))
+        noted = self._leader.moved(step, done.owner)
+        source = scene.find_serving(owner)
+        if source is not None:
+            source.has_unloaded = True
+        if done.owner is None:
+            self._lookups.ask([row])
+        self.moves.append(self._move(step, done.owner, row, noted))
+
+    def _move(self, step: Unload, destination: Registration | None, row: int, noted: PastMove) -> CompletedMove:
+        scene, loads = self._scene, self._scene.loads
+        load, total = float(loads.load[row, 2] + loads.load[row, 3]), loads.total_throughput
+        return CompletedMove(
+            scene.agenda.now_s,
+            step.bundle,
+            step.source.broker,
+            None if destination is None else destination.broker,
+            step.reason,
+            load / total if total > 0 else 0.0,
+            load,
+            int(loads.sessions[row]),
+            noted.is_own,
+            noted.moved_s - START_S,
+            noted.left_s - START_S,
+        )

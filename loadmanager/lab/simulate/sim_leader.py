@@ -1,0 +1,102 @@
+"""The leader's decisions, by the functions of the core that the live leader calls, in the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Container, Sequence
+
+import numpy as np
+
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.plan import Plan, Unload, Verdict
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning import churn, planner
+from loadmanager.core.planning.certificate.round_certificates import DecidedRound
+from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD, Memory
+from loadmanager.core.planning.plan_effect import share_of
+from loadmanager.core.planning.repeated_moves import PastMove
+from loadmanager.core.planning.shedding_round import shed
+from loadmanager.lab.simulate.world_state import Scene
+
+
+class Leader:
+    """What it remembers, as the live one: of strategies, of splitting, of churn; and the snapshot it took last."""
+
+    def __init__(self, scene: Scene, rng: np.random.Generator) -> None:
+        self.state: planner.State = {}
+        self.split_state: planner.State = {}
+        self.churn_state: churn.State = {}
+        self.on_round: Callable[[DecidedRound], None] = lambda _: None
+        """Told of each round of shedding."""
+        self._scene = scene
+        self._rng = rng
+        self._snapshot: Snapshot | None = None
+
+    def shed(self) -> Plan:
+        """One round of shedding, within the limits on churn."""
+        snapshot, settings = self._new_snapshot(), self._scene.settings
+        done = shed(snapshot, settings, self.state, self.churn_state, self._rng)
+        self.state, self.churn_state = done.state, done.churn_state
+        self.on_round(DecidedRound(snapshot, settings, done.plan.steps))
+        return done.plan
+
+    def place(self, bundles: Sequence[str]) -> Plan:
+        """Owners for free bundles, as one batch."""
+        plan, self.state = planner.plan_assignments(
+            self.snapshot(), bundles, self._scene.settings, self.state, self._rng
+        )
+        return plan
+
+    def drain(self, brokers: Collection[BrokerId], most: int, leave: Container[str]) -> Plan:
+        """Where the next `most` bundles of these brokers go."""
+        plan, self.state = planner.plan_drain(
+            self.snapshot(), brokers, self._scene.settings, self.state, self._rng, most, leave
+        )
+        return plan
+
+    def bring_home(self, leave: Container[str]) -> Plan:
+        """The way home for pinned bundles."""
+        return planner.plan_pins(self.snapshot(), self._scene.settings, leave)
+
+    def choose(self, bundle: str) -> tuple[Registration | None, Verdict]:
+        """Where placement would put a bundle now, whoever owns it."""
+        chosen, verdict, self.state = planner.choose_destination(
+            self.snapshot(), bundle, None, self._scene.settings, self.state, self._rng
+        )
+        return chosen, verdict
+
+    def find_excess(self, step: Unload) -> Verdict | None:
+        """Why the limits on churn keep a move from being made now that no round has planned, None if they do not."""
+        return churn.find_excess(step, self.snapshot(), self._scene.settings, self.churn_state)
+
+    def moved(self, step: Unload, destination: Registration | None) -> PastMove:
+        """Note a completed unload, as it is remembered."""
+        scene = self._scene
+        self.churn_state, tripped = churn.noted(
+            self.churn_state,
+            step.bundle,
+            step.source,
+            destination,
+            share_of(self._snapshot or self.snapshot(), step.bundle),
+            scene.settings,
+            at_s=scene.now_s,
+            is_own=step.reason not in AT_AN_OPERATORS_WORD,
+        )
+        scene.judged("breaker", tripped)
+        return Memory.of(self.churn_state).moves[-1]
+
+    def snapshot(self) -> Snapshot:
+        """The cluster now; taken anew only when something has changed."""
+        scene = self._scene
+        if self._snapshot is None or self._snapshot.revision != scene.model.revision:
+            self._snapshot = scene.model.snapshot(scene.now_s, scene.rules.grace_period_s)
+        return self._snapshot
+
+    def _new_snapshot(self) -> Snapshot:
+        """Of this very moment: which bundles moved recently depends on the time."""
+        scene, settings = self._scene, self._scene.settings
+        age_s, weights = settings.broker_load_data_ttl_in_seconds, settings.resource_weights
+        patience_s = settings.sick_broker_patience_s
+        scene.model.set_doubts(scene.gate.doubts(scene.now_s, age_s, weights, patience_s))
+        self._snapshot = None
+        return self.snapshot()

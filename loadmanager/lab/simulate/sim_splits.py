@@ -1,0 +1,157 @@
+"""Automatic splits, by the leader's own machines; bundles are never merged."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from loadmanager.core.domain.ownership import IllegalTransitionError, OwnershipState
+from loadmanager.core.domain.reasons import SplitReason
+from loadmanager.core.protocol import reshape_machine, reshape_round_machine
+from loadmanager.core.protocol.reshape_machine import (
+    AskTopics,
+    Choose,
+    Chosen,
+    Commit,
+    Committed,
+    Ended,
+    Judge,
+    Over,
+    OwnerSilent,
+    Refused,
+    Reshaped,
+    Reshaping,
+    Reshapings,
+    TopicsNamed,
+    Transfer,
+    Want,
+)
+from loadmanager.core.protocol.reshape_round_machine import (
+    CarryOut,
+    Decide,
+    Decided,
+    Due,
+    FindCandidates,
+    Found,
+    Refrain,
+    RoundOver,
+    Rounds,
+)
+from loadmanager.core.strategies.splitting.split_candidates import find_candidates
+from loadmanager.core.strategies.splitting.split_round import SplitQuestion, find_splits
+from loadmanager.lab.simulate.sim_execution import Lookups, SimExecutor
+from loadmanager.lab.simulate.sim_leader import Leader
+from loadmanager.lab.simulate.sim_result import SplitDone
+from loadmanager.lab.simulate.world_state import Scene
+
+_Event = reshape_machine.Event | reshape_round_machine.Event
+
+
+class SimSplitter:
+    """One round after another, the next one `split_interval_s` after the last part of the one before is placed.
+
+    `splits` are those that were done. Everything is answered at once, but for the unload of a part.
+    """
+
+    def __init__(self, scene: Scene, leader: Leader, executor: SimExecutor, lookups: Lookups) -> None:
+        self.splits: list[SplitDone] = []
+        self._scene = scene
+        self._leader = leader
+        self._executor = executor
+        self._lookups = lookups
+        self._rounds = Rounds()
+        self._reshapings = Reshapings(scene, leader.find_excess)
+        self._happened: deque[_Event] = deque()
+
+    def round(self) -> None:
+        """Look for bundles to split, and split them."""
+        scene = self._scene
+        brokers = {each: scene.gate.find_doubt(broker) for broker, each in sorted(scene.registrations.items())}
+        places_parts = scene.rules.unload_split_bundles
+        self._step(Due(scene.settings, scene.controls, scene.model.revision, brokers, places_parts))
+
+    def _step(self, event: _Event) -> None:
+        self._happened.append(event)
+        if len(self._happened) > 1:
+            return  # whoever is at the first comes to this one
+        while self._happened:
+            event = self._happened[0]
+            following: list[_Event | None]
+            if isinstance(event, reshape_round_machine.Event):
+                following = [self._do(instruction) for instruction in self._rounds.step(event)]
+            else:
+                following = [self._see_through(instruction) for instruction in self._reshapings.step(event)]
+            self._happened += (each for each in following if each is not None)
+            self._happened.popleft()
+
+    def _do(self, instruction: reshape_round_machine.Instruction) -> _Event | None:
+        match instruction:
+            case FindCandidates():
+                return self._find_candidates(instruction)
+            case AskTopics(asked):
+                return self._ask_topics(asked)
+            case Decide():
+                return self._decide(instruction)
+            case CarryOut(it):
+                return Want(it)
+            case Judge("split", verdict):
+                self._scene.judged("split", [verdict])
+            case Refrain(it) if it.because is not None:
+                self._scene.judged("split", [it.because])
+            case RoundOver():
+                self._scene.agenda.after(self._scene.rules.split_interval_s, self.round)
+        return None
+
+    def _see_through(self, instruction: reshape_machine.Instruction) -> _Event | None:
+        match instruction:
+            case Commit(it):
+                return self._commit(it)
+            case Choose(it, part):
+                return Chosen(it, *self._leader.choose(str(part)))
+            case Ended():
+                return instruction
+            case Transfer(it, step):
+                self._executor.execute(step, lambda _: self._step(Over(it)))
+            case Judge(asked, verdict):
+                self._scene.judged(asked, [verdict])
+            case Reshaped(it) if it.because is not None:
+                self._scene.judged("split", [it.because])
+        return None
+
+    def _find_candidates(self, look: FindCandidates) -> Found:
+        scene, remembered = self._scene, self._leader.split_state.get("hits", {})
+        reports = [(each, scene.reports[each]) for each in look.brokers if each in scene.reports]
+        snapshot = self._leader.snapshot()
+        return Found(find_candidates(reports, scene.table.states(), snapshot, look.settings, remembered))
+
+    def _ask_topics(self, asked: Reshaping) -> TopicsNamed | OwnerSilent:
+        scene, row = self._scene, self._scene.table.row_of(str(asked.bundle))
+        topics = None if row is None else scene.table.find_topics(row, scene.loads.load[row])
+        if topics is None:
+            return OwnerSilent(asked, LookupError(f"nobody knows the topics of {asked.bundle}"))
+        return TopicsNamed(asked, topics)
+
+    def _decide(self, decide: Decide) -> Decided:
+        question = SplitQuestion(
+            looked_at=tuple((each.registration, each.candidates) for each in decide.looked_at),
+            counts=self._scene.table.namespace_sizes(),
+            topics=decide.topics,
+            under_way=self._reshapings.being_split,
+            before=self._leader.split_state.get("hits", {}),
+        )
+        found, remembered = find_splits(question, decide.settings)
+        if remembered is not None:
+            self._leader.split_state = remembered
+        return Decided(found)
+
+    def _commit(self, it: Reshaping) -> Committed | Refused:
+        scene, table = self._scene, self._scene.table
+        row = table.row_of(str(it.bundle))
+        if row is None or table.ownership(row).state is OwnershipState.RELEASING:
+            return Refused(it, IllegalTransitionError(f"{it.bundle} is on its way, or no more"))
+        assert isinstance(it.reason, SplitReason), "bundles are never merged"
+        rows = table.split(row, it.boundaries, scene.stamp(it.reason.value), scene.loads.load[row])
+        scene.split_up(rows)
+        self.splits.append(SplitDone(scene.agenda.now_s, str(it.bundle), it.boundaries, it.reason))
+        if table.ownership(row).state is OwnershipState.FREE:
+            self._lookups.ask(rows)
+        return Committed(it, table.states()[str(it.bundle.namespace)])

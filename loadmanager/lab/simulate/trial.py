@@ -1,0 +1,78 @@
+"""One configuration tried on a recorded range, and the figures by which configurations are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmanager.core.domain.resources import HOT
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.load import FloatArray
+from loadmanager.lab.simulate.broker_cost import CostModel
+from loadmanager.lab.simulate.recorded_world import FleetChange, RecordedRange, recorded_world
+from loadmanager.lab.simulate.run_rules import WorldRules
+from loadmanager.lab.simulate.sim_result import Result
+from loadmanager.lab.simulate.world import Progress, World
+
+FULL = 1.0
+"""The usage of a broker, a fraction, above which it has not what is asked of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """All that a run of a recorded range goes by, but for the range itself."""
+
+    settings: PlannerSettings
+    rules: WorldRules
+    cost: CostModel
+    change: FleetChange
+    seed: int
+    step_s: float
+
+    def run(self, recorded: RecordedRange, observe: Callable[[Progress], None] | None = None) -> Result:
+        """Raises `ValueError` naming what is wrong."""
+        return self.world(recorded).run(float(recorded.duration_s), float(self.step_s), observe)
+
+    def world(self, recorded: RecordedRange) -> World:
+        """Its world, which has not run. Raises `ValueError` naming what is wrong."""
+        return recorded_world(
+            recorded, self.settings, rules=self.rules, cost=self.cost, change=self.change, seed=self.seed
+        )
+
+
+def figures(result: Result, band: float) -> dict[str, float | int | str]:
+    """What became of a run in numbers, with its digest.
+
+    Times are in seconds: how long some broker was used above `FULL`, above `HOT`, and the imbalance was above the
+    `band`. `load_moved` is in bytes/s added up over moves; `regret` is the mean over time of the imbalance above the
+    least that anybody could reach who knows all loads and moves bundles for nothing.
+    """
+    series = result.series
+    known = ~np.isnan(series.imbalance) & ~np.isnan(series.lower_bound)
+    imbalance, bound = series.imbalance[known], series.lower_bound[known]
+    return {
+        "duration_s": result.duration_s,
+        "time_full_s": float(result.time_overloaded(FULL)),
+        "time_hot_s": float(result.time_overloaded(HOT)),
+        "time_above_s": float(result.time_above(band)),
+        "worst_usage": result.worst_usage,
+        "mean_imbalance": _mean(imbalance, 1.0),
+        "regret": _mean(imbalance - bound, 0.0),
+        "moved_share": result.moved_share,
+        "moved_again": result.moved_again,
+        "load_moved": sum((move.load for move in result.moves), 0.0),
+        "moves": len(result.moves),
+        "returns": result.returns,
+        "thrash": result.thrash,
+        "clients_disturbed": result.clients_disturbed,
+        "splits": len(result.splits),
+        "unowned_bundle_s": result.unowned_bundle_s,
+        "digest": result.digest(),
+    }
+
+
+def _mean(numbers: FloatArray, nothing: float) -> float:
+    """Added up from first to last, so that it is the same everywhere."""
+    return float(np.cumsum(numbers)[-1]) / len(numbers) if len(numbers) else nothing

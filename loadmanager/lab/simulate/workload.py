@@ -1,0 +1,293 @@
+"""What bundles carry over time: base loads, and shapes that multiply them.
+
+Row i of everything belongs to bundle i of the world: those of its first namespaces in their order, each in the order of
+the ranges, then those of namespaces that are created later. A workload is a function of time: asked again, it says the
+same. Everything random in it comes from its seed, and arithmetic that could differ between machines is avoided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from loadmanager.core.domain.names import HASH_SPACE_END, BundleRange
+from loadmanager.core.model.load import METRICS, FloatArray, IntArray, read_only
+from loadmanager.lab.simulate.seeds import Purpose, generator
+
+DAY_S = 86_400.0
+_DIGITS = 9
+"""Drawn weights are rounded to so many digits, so that the last bit of somebody's `pow` does not matter."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BundleTopics:
+    """The topics of one bundle: their hashes (k,), ascending, and the share (k,) of its load that each carries."""
+
+    hashes: IntArray
+    share: FloatArray
+
+    def __post_init__(self) -> None:
+        read_only(self.hashes, len(self.hashes))
+        read_only(self.share, len(self.hashes))
+        if (np.diff(self.hashes) < 0).any() or (self.share < 0).any() or not self.share.sum() > 0:
+            raise ValueError("topics: expected ascending hashes, and shares that are not negative and not all 0")
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+
+class Workload(Protocol):
+    """Load (N, 4), topics (N,) and sessions (N,) of all bundles at a time, seconds since the world began.
+
+    Topics and sessions may be the same arrays again and again, and are then read once. `find_topics` says which topics
+    a bundle has, if that is known: else its load lies evenly on its range.
+    """
+
+    def __len__(self) -> int: ...
+
+    def load_at(self, t_s: float) -> FloatArray: ...
+
+    def topics_at(self, t_s: float) -> IntArray: ...
+
+    def sessions_at(self, t_s: float) -> IntArray: ...
+
+    def find_topics(self, bundle: int) -> BundleTopics | None: ...
+
+
+class Shape(Protocol):
+    """Factors (N,), or one for all bundles, by which loads are multiplied at a time."""
+
+    def factors_at(self, t_s: float) -> FloatArray | float: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShapedWorkload:
+    """A base `load` (N, 4) multiplied by all `shapes`; `topics` (N,) and `sessions` (N,) stay.
+
+    Of a bundle whose topics are in `contents`, by its row, their number counts and not the one in `topics`.
+    """
+
+    load: FloatArray
+    topics: IntArray
+    sessions: IntArray
+    shapes: tuple[Shape, ...] = ()
+    contents: Mapping[int, BundleTopics] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        bundles = len(self.load)
+        known = self.topics.copy()
+        for row, topics in self.contents.items():
+            known[row] = len(topics)
+        object.__setattr__(self, "topics", read_only(known, bundles))
+        read_only(self.load, bundles, METRICS)
+        read_only(self.sessions, bundles)
+        if not (np.isfinite(self.load).all() and (self.load >= 0).all()):
+            raise ValueError("load: expected numbers that are finite and not negative")
+
+    def __len__(self) -> int:
+        return len(self.load)
+
+    def load_at(self, t_s: float) -> FloatArray:
+        load: FloatArray = self.load
+        for shape in self.shapes:
+            factors = np.asarray(shape.factors_at(t_s))
+            product: FloatArray = load * (factors[:, np.newaxis] if factors.ndim else factors)
+            load = product
+        return load
+
+    def topics_at(self, t_s: float) -> IntArray:
+        del t_s
+        return self.topics
+
+    def sessions_at(self, t_s: float) -> IntArray:
+        del t_s
+        return self.sessions
+
+    def find_topics(self, bundle: int) -> BundleTopics | None:
+        return self.contents.get(bundle)
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Each bundle's load deviates anew every `period_s`: by `spread` on average (the standard deviation, a fraction),
+    and by three times that at most; the deviation is the sum of three uniform ones.
+    """
+
+    bundles: int
+    spread: float
+    seed: int
+    period_s: float = 60.0
+
+    def factors_at(self, t_s: float) -> FloatArray:
+        drawn = generator(self.seed, Purpose.NOISE, int(t_s // self.period_s)).random((3, self.bundles))
+        return np.asarray(np.maximum(1.0 + (drawn.sum(axis=0) - 1.5) * (2.0 * self.spread), 0.0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Diurnal:
+    """A wave around 1, `amplitude` up and down, once every `period_s`; `phase` (N,) is by what part of a period each
+    bundle is ahead, or one for all.
+    """
+
+    amplitude: float
+    phase: FloatArray | float = 0.0
+    period_s: float = DAY_S
+
+    def factors_at(self, t_s: float) -> FloatArray | float:
+        turn = np.mod(t_s / self.period_s + np.asarray(self.phase), 1.0)
+        half = np.mod(turn, 0.5)
+        bow = half * (0.5 - half)
+        wave = 64.0 * bow / (5.0 - 16.0 * bow)  # Bhaskara's sine, off by less than 0.002
+        return np.asarray(np.maximum(1.0 + self.amplitude * np.where(turn < 0.5, wave, -wave), 0.0))  # noqa: PLR2004
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ramp:
+    """The load of the `rows` rises from 1 to `factor` times between two times, at once if they are equal, and stays."""
+
+    bundles: int
+    rows: IntArray
+    factor: float
+    from_s: float
+    until_s: float
+
+    def factors_at(self, t_s: float) -> FloatArray:
+        risen = float(t_s >= self.from_s)
+        if self.until_s > self.from_s:
+            risen = min(max((t_s - self.from_s) / (self.until_s - self.from_s), 0.0), 1.0)
+        factors = np.ones(self.bundles)
+        factors[self.rows] = 1.0 + (self.factor - 1.0) * risen
+        return factors
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Each bundle's load wanders: every `period_s` it is at another place between 1 / `factor` and `factor` times, as
+    often below 1 as above, and in between on the straight line from one to the next.
+    """
+
+    bundles: int
+    factor: float
+    seed: int
+    period_s: float
+
+    def factors_at(self, t_s: float) -> FloatArray:
+        place = int(t_s // self.period_s)
+        part = t_s / self.period_s - place
+        return self._place(place) * (1.0 - part) + self._place(place + 1) * part
+
+    def _place(self, number: int) -> FloatArray:
+        drawn = 2.0 * generator(self.seed, Purpose.DRIFT, number).random(self.bundles) - 1.0
+        off = 1.0 + (self.factor - 1.0) * np.abs(drawn)
+        return np.where(drawn < 0, 1.0 / off, off)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bursts:
+    """Bundles of one group, `group` (N,), burst together: `factor` times their load for `lasts_s`, once in every
+    `every_s`, each group at moments of its own.
+    """
+
+    group: IntArray
+    factor: float
+    lasts_s: float
+    every_s: float
+    seed: int
+
+    def factors_at(self, t_s: float) -> FloatArray:
+        number = int(t_s // self.every_s)
+        groups = int(self.group.max(initial=-1)) + 1
+        drawn = generator(self.seed, Purpose.BURSTS, number).random(groups)
+        since_s = t_s - number * self.every_s - drawn * (self.every_s - self.lasts_s)
+        return np.where((since_s >= 0) & (since_s < self.lasts_s), self.factor, 1.0)[self.group]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FollowedSeries:
+    """Each bundle follows one recorded series, `which` (N,), from a place of its own, `shift_s` (N,), on.
+
+    A series is a row of numbers `interval_s` apart, straight lines between them, and begins anew after its end. Raises
+    `ValueError` for numbers that are negative or not finite, naming the first.
+    """
+
+    series: tuple[FloatArray, ...]
+    interval_s: float
+    which: IntArray
+    shift_s: FloatArray
+
+    def __post_init__(self) -> None:
+        for number, values in enumerate(self.series):
+            wrong = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
+            if len(wrong) or not len(values):
+                what = f"value {int(wrong[0])} is {values[wrong[0]]}" if len(wrong) else "it is empty"
+                raise ValueError(f"series {number}: {what}; expected numbers that are finite and not negative")
+
+    def factors_at(self, t_s: float) -> FloatArray:
+        factors = np.empty(len(self.which))
+        for number, values in enumerate(self.series):
+            own = np.flatnonzero(self.which == number)
+            position = np.mod((t_s + self.shift_s[own]) / self.interval_s, float(len(values)))
+            before = np.minimum(position.astype(np.int64), len(values) - 1)
+            after, part = (before + 1) % len(values), position - before
+            factors[own] = values[before] * (1.0 - part) + values[after] * part
+        return factors
+
+
+def heavy_tailed(bundles: int, seed: int, alpha: float = 1.5, largest: float = 1000.0) -> FloatArray:
+    """Weights (N,) with mean 1 by a Pareto law with this exponent; before scaling none is above `largest` times the
+    smallest. The smaller `alpha` is, the more of the whole is in a few.
+    """
+    drawn = generator(seed, Purpose.LOADS).random(bundles).tolist()
+    weights = np.array([_rounded(min((1.0 - each) ** (-1.0 / alpha), largest)) for each in drawn])
+    return weights * (bundles / _sum(weights))
+
+
+def zipf(bundles: int, seed: int, exponent: float = 1.0, number: int = 0) -> FloatArray:
+    """Weights (N,) with mean 1: the bundle of rank k has 1 / k^exponent of the first one's; who has which rank is
+    drawn, for each `number` anew.
+    """
+    weights = np.array([_rounded((rank + 1.0) ** -exponent) for rank in range(bundles)])
+    ranks = generator(seed, Purpose.LOADS, number).permutation(bundles)
+    return weights[ranks] * (bundles / _sum(weights))
+
+
+def steady(
+    weights: FloatArray | Sequence[float],
+    load: tuple[float, float, float, float],
+    *,
+    topics: int = 10,
+    sessions: int = 20,
+    shapes: Sequence[Shape] = (),
+    contents: Mapping[int, BundleTopics] | None = None,
+) -> ShapedWorkload:
+    """Bundles that carry `load` times their weight (N,), each with so many topics and sessions."""
+    column = np.asarray(weights, dtype=np.float64)
+    counts = np.ones(len(column), dtype=np.int64)
+    return ShapedWorkload(
+        column[:, np.newaxis] * np.array(load), counts * topics, counts * sessions, tuple(shapes), contents or {}
+    )
+
+
+def random_topics(
+    own: BundleRange, count: int, seed: int, bundle: int, weight: Callable[[int], float] = lambda _: 1.0
+) -> BundleTopics:
+    """So many topics at random places of a bundle's range; topic i has so much weight in its load. With a weight that
+    is 0 for all but one, that one topic is hot.
+    """
+    drawn = generator(seed, Purpose.TOPICS, bundle)
+    upper = own.upper + (own.upper == HASH_SPACE_END)
+    hashes = np.sort(drawn.integers(own.lower, upper, count))
+    weights = np.array([weight(number) for number in range(count)], dtype=np.float64)
+    return BundleTopics(hashes, weights / _sum(weights))
+
+
+def _rounded(number: float) -> float:
+    return float(f"{number:.{_DIGITS}g}")
+
+
+def _sum(numbers: FloatArray) -> float:
+    """From first to last."""
+    return float(np.cumsum(numbers)[-1]) if len(numbers) else 0.0

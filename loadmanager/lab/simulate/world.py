@@ -1,0 +1,371 @@
+"""A fleet in virtual time: load, reports, decisions and what becomes of them, failures and operators.
+
+    step ──▶ loads ──▶ usage ──▶ reports that are due ──▶ the leader's model
+                                                              │
+    unload: pause, destination owns ◀── round of shedding ◀───┤
+    lookup: one batch of placements ◀── free bundles  ◀───────┘
+
+Loads change, and brokers measure, when a step begins; everything else happens at its own time. A run depends on what is
+given and on nothing else: no clock, no input or output, no order of sets, one seed.
+
+What a move costs beside its pause is in `reconnections.py`.
+
+Differs from a real fleet: a broker serves all that is asked of it, however overloaded it is, and only its reports and
+figures say so; there is one leader, and it never fails; bundles are never merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from loadmanager.core.domain.controls import NO_CONTROLS, Controls
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.plan import Unload
+from loadmanager.core.domain.policies import NO_POLICIES, Policies
+from loadmanager.core.domain.reasons import OwnershipReason
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.learned_loads import NOTHING_LEARNED, Learned
+from loadmanager.core.model.load import BrokerReport
+from loadmanager.core.planning.certificate.round_certificates import DecidedRound
+from loadmanager.core.strategies.placement import placement_strategy
+from loadmanager.core.strategies.shedding import shedding_strategy
+from loadmanager.core.strategies.splitting import SPECIFIED_POSITIONS, split_algorithm
+from loadmanager.lab.simulate.broker_cost import CostModel
+from loadmanager.lab.simulate.fleet_events import (
+    BadReports,
+    BrokerCrashes,
+    BrokerFallsSick,
+    BrokerJoins,
+    BrokerRestarts,
+    BrokerSlower,
+    BrokerStops,
+    Event,
+    HotSpot,
+    LeaderElected,
+    NewNamespace,
+    OperatorControls,
+)
+from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
+from loadmanager.lab.simulate.membership import Membership
+from loadmanager.lab.simulate.run_rules import WorldRules
+from loadmanager.lab.simulate.seeds import Purpose, generator
+from loadmanager.lab.simulate.sim_brokers import Broker
+from loadmanager.lab.simulate.sim_drains import SimDrainer
+from loadmanager.lab.simulate.sim_execution import Lookups, SimExecutor
+from loadmanager.lab.simulate.sim_leader import Leader
+from loadmanager.lab.simulate.sim_result import FirstReport, Result
+from loadmanager.lab.simulate.sim_splits import SimSplitter
+from loadmanager.lab.simulate.workload import Workload
+from loadmanager.lab.simulate.world_recorder import StepRecorder
+from loadmanager.lab.simulate.world_state import Scene, in_world_time
+
+_DEFAULT_RULES = WorldRules()
+_DEFAULT_COST = CostModel()
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is, and how the world is doing: see `lab.simulate.sim_result.Series`."""
+
+    t_s: float
+    duration_s: float
+    imbalance: float
+    worst_usage: float
+    moves: int
+
+
+class World:
+    """A world runs once. What it is given is checked when it is made.
+
+    The rows of the workload are the bundles of `namespaces` in their order, then those of `NewNamespace` events in the
+    order of their times. Times in `controls`, as those of events, count from the world's beginning. Raises `ValueError`
+    or `UnknownStrategyError`.
+    """
+
+    def __init__(
+        self,
+        brokers: Sequence[BrokerSpec],
+        namespaces: Sequence[NamespaceSpec],
+        workload: Workload,
+        settings: PlannerSettings,
+        *,
+        rules: WorldRules = _DEFAULT_RULES,
+        cost: CostModel = _DEFAULT_COST,
+        events: Sequence[Event] = (),
+        policies: Policies = NO_POLICIES,
+        controls: Controls = NO_CONTROLS,
+        learned: Learned = NOTHING_LEARNED,
+        seed: int = 0,
+    ) -> None:
+        self._seed = seed
+        self._rules = rules
+        self._events = sorted(events, key=lambda event: event.at_s)
+        _check_settings(settings)
+        _check_names(brokers, namespaces, self._events)
+        _check_size(namespaces, self._events, workload)
+        self._scene = Scene(workload, settings, rules, cost)
+        self._scene.fleet.says_health = any(isinstance(event, BrokerFallsSick) for event in events)
+        self._leader = Leader(self._scene, generator(seed, Purpose.PLANNER))
+        self._lookups = Lookups(self._scene, self._leader)
+        self._executor = SimExecutor(self._scene, self._leader, self._lookups)
+        self._drains = SimDrainer(self._scene, self._leader, self._executor, self._drained)
+        self._splitter = SimSplitter(self._scene, self._leader, self._executor, self._lookups)
+        self._recorder = StepRecorder(self._scene)
+        self._membership = Membership(
+            self._scene,
+            self._lookups,
+            generator(seed, Purpose.REPORTS),
+            self._send,
+            self._registration_ended,
+        )
+        self._stopping: set[Registration] = set()
+        self._first_reports: list[FirstReport] = []
+        self._reports = 0
+        self._rounds = 0
+        self._step_s = self._next_round_s = 0.0
+        self._has_run = False
+        self._scene.model.set_learned(learned)
+        self._begin(brokers, namespaces, policies, controls)
+
+    def run(
+        self,
+        duration_s: float,
+        step_s: float = 60.0,
+        observe: Callable[[Progress], None] | None = None,
+        on_round: Callable[[DecidedRound], None] = lambda _: None,
+    ) -> Result:
+        """Let so much time pass in steps of this length; `observe` is told of each step, `on_round` of each round of
+        shedding. Raises `ValueError`.
+        """
+        if not step_s > 0 or not duration_s >= step_s:
+            raise ValueError(f"step_s {step_s}, duration_s {duration_s}: expected a step above 0, and one at the least")
+        assert not self._has_run, "a world runs once"
+        self._has_run, self._step_s, self._leader.on_round = True, step_s, on_round
+        scene, agenda = self._scene, self._scene.agenda
+        for event in self._events:
+            agenda.put(event.at_s, partial(self._happen, event))
+        self._put_round(self._rules.get_first_round_s())
+        agenda.put(self._rules.split_interval_s, self._splitter.round)
+        steps = int(np.ceil(duration_s / step_s))
+        for number in range(steps):
+            if number:
+                agenda.run_until(number * step_s)
+            self._step(is_first=number == 0)
+            if observe is not None:
+                last = self._recorder.last()
+                moves = len(self._executor.moves)
+                observe(Progress(agenda.now_s, duration_s, last["imbalance"], last["worst_usage"], moves))
+        agenda.run_until(duration_s)
+        return Result(
+            seed=self._seed,
+            step_s=step_s,
+            duration_s=duration_s,
+            series=self._recorder.series(),
+            moves=tuple(self._executor.moves),
+            splits=tuple(self._splitter.splits),
+            first_reports=tuple(self._first_reports),
+            placements=self._lookups.placements,
+            rounds=self._rounds,
+            unowned_bundle_s=scene.unowned_bundle_s(),
+            reconnections=scene.clients.reconnections,
+            bundles=len(scene.table),
+            verdicts=dict(sorted(scene.verdicts.items())),
+        )
+
+    def _begin(
+        self,
+        brokers: Sequence[BrokerSpec],
+        namespaces: Sequence[NamespaceSpec],
+        policies: Policies,
+        controls: Controls,
+    ) -> None:
+        scene = self._scene
+        scene.model.set_policies(policies)
+        scene.set_controls(in_world_time(controls))
+        for spec in brokers:
+            self._membership.add(spec)
+        for namespace in namespaces:
+            self._create(namespace)
+        self._drains.changed()
+
+    def _step(self, *, is_first: bool) -> None:
+        """The load is another; some brokers measure it, and report it if it is due."""
+        scene, fleet = self._scene, self._scene.fleet
+        scene.begin_step()
+        now_s = scene.agenda.now_s
+        connecting = scene.clients.cpu(len(fleet), now_s)
+        own = fleet.carried(scene.table, scene.loads, connecting)
+        self._recorder.step(own, self._executor.moves, self._reports)
+        self._reports = 0
+        measuring = fleet.up() if is_first else fleet.measuring(now_s, self._step_s)
+        loads = scene.clients.send(scene.table, fleet, scene.cost, scene.loads, own, now_s, self._step_s)
+        carried = own if loads is scene.loads else fleet.carried(scene.table, loads, connecting)
+        for broker, report in fleet.report(scene.table, loads, fleet.served(carried, now_s), now_s, measuring):
+            assert broker.registration is not None, "only brokers that are up report"
+            if is_first:
+                self._take_in(broker.registration, report)
+            else:
+                self._send(broker, report, broker.pause_s)
+
+    def _send(self, broker: Broker, report: BrokerReport, pause_s: float = 0.0) -> None:
+        assert broker.registration is not None, "only brokers that are up report"
+        take_in = partial(self._take_in, broker.registration, report)
+        self._scene.agenda.after(pause_s + self._rules.report_delay_s, take_in)
+
+    def _take_in(self, registration: Registration, report: BrokerReport) -> None:
+        """The leader reads a report, unless that life of the broker is over."""
+        if not self._scene.is_registered(registration):
+            return
+        if registration not in self._scene.reports:
+            found = FirstReport(self._scene.agenda.now_s, registration.broker, registration.incarnation)
+            self._first_reports.append(found)
+        self._reports += 1
+        self._scene.reports[registration] = report
+        judged = self._scene.judge(registration, report)
+        if judged.counts:
+            self._scene.model.apply_report(registration, judged.report)
+
+    def _put_round(self, at_s: float) -> None:
+        """The next round of shedding is then, and not when it would have been."""
+        self._next_round_s = at_s
+        self._scene.agenda.put(at_s, partial(self._shed, at_s))
+
+    def _shed(self, at_s: float) -> None:
+        """A round of shedding; it decides anew on the steps of the last one that still wait for their turn."""
+        if at_s != self._next_round_s:
+            return
+        self._put_round(at_s + self._rules.shedding_interval_s)
+        self._executor.call_off_round()
+        plan = self._leader.shed()
+        self._rounds += 1
+        self._scene.judged("shed", plan.verdicts)
+        steps = [step for step in plan.steps if isinstance(step, Unload)]
+        self._executor.begin_round([] if self._scene.controls.dry_run else steps)
+
+    def _happen(self, event: Event) -> None:
+        scene, members = self._scene, self._membership
+        match event:
+            case BrokerJoins(broker=spec):
+                members.join(spec)
+            case BrokerStops(broker=broker):
+                self._stop(broker, drain=event.drain)
+            case BrokerCrashes(broker=broker, down_s=down_s):
+                members.crash(broker, down_s)
+            case BrokerRestarts(broker=broker, down_s=down_s):
+                members.leave(broker)
+                scene.agenda.after(down_s, partial(members.come_back, broker))
+            case BrokerSlower(broker=broker, factor=factor):
+                scene.fleet.set_speed(broker, factor)
+            case BadReports() | BrokerFallsSick():
+                scene.fleet.afflict(event)
+            case NewNamespace() | HotSpot() | LeaderElected() | OperatorControls():
+                self._happen_to_all(event)
+
+    def _happen_to_all(self, event: NewNamespace | HotSpot | LeaderElected | OperatorControls) -> None:
+        """What concerns no broker in particular."""
+        scene = self._scene
+        match event:
+            case NewNamespace(namespace=namespace):
+                self._create(namespace)
+            case HotSpot(bundles=bundles, factor=factor, until_s=until_s):
+                scene.agenda.put(until_s, scene.table.heat(bundles, factor))
+            case LeaderElected():
+                self._put_round(scene.agenda.now_s + self._rules.shedding_interval_s)
+            case OperatorControls(controls=controls):
+                scene.set_controls(in_world_time(controls))
+                self._membership.sweep()
+                self._drains.changed()
+
+    def _stop(self, broker: BrokerId, *, drain: bool) -> None:
+        """An operator stops a broker, if it is there."""
+        registration = self._scene.registrations.get(broker)
+        if drain and registration is not None:
+            self._stopping.add(registration)
+            self._scene.begin_drain(broker)
+            self._drains.changed()
+        else:
+            self._membership.leave(broker)
+
+    def _registration_ended(self) -> None:
+        self._executor.membership_changed()
+        self._drains.changed()
+
+    def _drained(self, broker: BrokerId) -> None:
+        """A draining broker has nothing left: one that is to be stopped is."""
+        if self._scene.registrations[broker] in self._stopping:
+            self._membership.leave(broker)
+
+    def _create(self, spec: NamespaceSpec) -> None:
+        scene = self._scene
+        rows = scene.table.create(spec, scene.registrations, scene.stamp(OwnershipReason.LOOKUP.value))
+        scene.created(len(rows))
+        free = []
+        by_owner: dict[Registration, list[int]] = {}
+        for row in rows:
+            owner = scene.table.ownership(row).owner
+            if owner is None:
+                free.append(row)
+            else:
+                by_owner.setdefault(owner, []).append(row)
+        for registration, owned in by_owner.items():
+            scene.serve(owned, registration)
+        self._lookups.ask(free)
+
+
+def _check_settings(settings: PlannerSettings) -> None:
+    """What would be decided but not happen in a world is refused."""
+    placement_strategy(settings)
+    shedding_strategy(settings)
+    if settings.auto_bundle_merge_enabled:
+        raise ValueError("loadBalancerAutoBundleMergeEnabled: bundles of a world are never merged; set it to false")
+    name, _ = split_algorithm(settings)
+    if settings.auto_bundle_split_enabled and name == SPECIFIED_POSITIONS:
+        raise ValueError(f"defaultNamespaceBundleSplitAlgorithm {name}: it has to be told where to cut; choose another")
+
+
+def _check_names(brokers: Sequence[BrokerSpec], namespaces: Sequence[NamespaceSpec], events: Sequence[Event]) -> None:
+    """Everything has one name, and what is named is there."""
+    joining = [event.broker for event in events if isinstance(event, BrokerJoins)]
+    known = _once([spec.id for spec in (*brokers, *joining)], "broker")
+    new = [event.namespace for event in events if isinstance(event, NewNamespace)]
+    _once([spec.name for spec in (*namespaces, *new)], "namespace")
+    there = {spec.id for spec in brokers}
+    for spec in namespaces:
+        for owner in spec.owners or ():
+            if owner is not None and owner not in there:
+                raise ValueError(f"owners of {spec.name}: there is no broker {owner} at the beginning")
+    if any(spec.owners is not None for spec in new):
+        raise ValueError("owners of a namespace that is created later: nobody owns its bundles before a lookup")
+    bundles = {name for spec in (*namespaces, *new) for name in spec.bundle_names()} if _has_hot_spot(events) else set()
+    for event in events:
+        if event.at_s < 0:
+            raise ValueError(f"at_s {event.at_s} of {type(event).__name__}: expected 0 or more")
+        if isinstance(event, HotSpot) and not bundles.issuperset(event.bundles):
+            unknown = next(name for name in event.bundles if name not in bundles)
+            raise ValueError(f"bundles of HotSpot: there is no {unknown}")
+        broker = getattr(event, "broker", None)
+        if isinstance(broker, str) and broker not in known:
+            raise ValueError(f"broker of {type(event).__name__}: there is no {broker}")
+
+
+def _has_hot_spot(events: Sequence[Event]) -> bool:
+    return any(isinstance(event, HotSpot) for event in events)
+
+
+def _once(names: Sequence[str], what: str) -> frozenset[str]:
+    found = frozenset(names)
+    if len(found) < len(names):
+        twice = next(name for number, name in enumerate(names) if name in names[:number])
+        raise ValueError(f"{what} {twice}: there are two of that name")
+    return found
+
+
+def _check_size(namespaces: Sequence[NamespaceSpec], events: Sequence[Event], workload: Workload) -> None:
+    bundles = sum(map(len, namespaces)) + sum(len(e.namespace) for e in events if isinstance(e, NewNamespace))
+    if bundles != len(workload):
+        raise ValueError(f"the workload has loads for {len(workload)} bundles, and the namespaces have {bundles}")

@@ -1,0 +1,469 @@
+"""From a scenario to the world that it describes: its brokers, its bundles and what they carry, its events."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from loadmanager.config import Settings
+from loadmanager.core.domain.controls import Controls, DrainOrder
+from loadmanager.core.domain.names import BrokerId, InvalidNameError
+from loadmanager.core.model.learned_loads import NOTHING_LEARNED, Learned
+from loadmanager.core.model.load import FloatArray, IntArray
+from loadmanager.errors import ScenarioError
+from loadmanager.lab.simulate import scenario as files
+from loadmanager.lab.simulate.broker_cost import CostModel
+from loadmanager.lab.simulate.fleet_events import (
+    BadReports,
+    BrokerCrashes,
+    BrokerFallsSick,
+    BrokerJoins,
+    BrokerRestarts,
+    BrokerSlower,
+    BrokerStops,
+    Event,
+    HotSpot,
+    NewNamespace,
+    OperatorControls,
+)
+from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
+from loadmanager.lab.simulate.run_rules import WorldRules
+from loadmanager.lab.simulate.scenario import Scenario, numbered
+from loadmanager.lab.simulate.seeds import Purpose, generator
+from loadmanager.lab.simulate.sim_learned import learned_of_waves
+from loadmanager.lab.simulate.workload import (
+    BundleTopics,
+    Bursts,
+    Diurnal,
+    Drift,
+    FollowedSeries,
+    Noise,
+    Ramp,
+    Shape,
+    ShapedWorkload,
+    heavy_tailed,
+    random_topics,
+    zipf,
+)
+from loadmanager.lab.simulate.world import World
+
+_MINUTE_S = 60.0
+_CORE_PERCENT = 100.0
+_KBIT_PER_GBIT = 1_000_000.0
+_SHOWN_BROKERS = 5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordedSeries:
+    """Numbers, not negative, that were recorded `interval_s` apart."""
+
+    name: str
+    interval_s: float
+    values: FloatArray
+
+
+@dataclass(slots=True)
+class _Row:
+    """Bundles that follow each other in the workload: where they begin, and how they were described."""
+
+    first: int
+    load: FloatArray
+    topics: int
+    sessions: int
+    spec: NamespaceSpec
+    contents: files.Contents | None
+
+
+@dataclass(slots=True)
+class _BundleParts:
+    """Everything that a workload is made of, as namespaces are read; names are known for references to bundles."""
+
+    rows: list[_Row] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    row_of: dict[str, int] = field(default_factory=dict)
+
+    def add(self, spec: NamespaceSpec, load: FloatArray, like: files.Namespaces | files.Traces) -> None:
+        contents = like.contents if isinstance(like, files.Namespaces) else None
+        self.rows.append(_Row(len(self.names), load, like.topics, like.sessions, spec, contents))
+        for number, name in enumerate(spec.bundle_names()):
+            self.row_of[name] = self.row_of[f"{spec.name}#{number}"] = len(self.names)
+            self.names.append(name)
+
+    def find(self, references: Iterable[str], where: str) -> list[int]:
+        references = [each for given in references for each in self._all_of(given)]
+        unknown = [each for each in references if each not in self.row_of]
+        if unknown:
+            raise ScenarioError(f"{where}: no bundle {unknown[0]!r}; expected tenant/namespace#0, or the bundle's name")
+        return [self.row_of[each] for each in references]
+
+    def _all_of(self, reference: str) -> list[str]:
+        """The bundles of the namespace where it ends with `#*`, else the reference itself."""
+        name = reference.removesuffix("#*")
+        of_namespace = (row.spec.bundle_names() for row in self.rows if name != reference and row.spec.name == name)
+        return next(of_namespace, [reference])
+
+    def namespaces(self) -> IntArray:
+        """(N,): the number of each bundle's namespace."""
+        return np.repeat(np.arange(len(self.rows)), [len(row.load) for row in self.rows])
+
+
+def world_of(scenario: Scenario, settings: Settings, recorded: Sequence[RecordedSeries] = ()) -> World:
+    """The world of a scenario under these settings; it has not run. `recorded` are the series of its traces.
+
+    Raises `ScenarioError`, naming what is wrong.
+    """
+    where = f"scenario {scenario.name}"
+    try:
+        brokers = [broker_spec(name, kind) for name, kind in numbered(scenario.brokers, 0)]
+        ids = [each.id for each in brokers]
+        bundles = _BundleParts()
+        namespaces = _at_the_beginning(scenario, ids, bundles)
+        joining, appearing = _joining(scenario), _appearing(scenario, ids, bundles)
+        known = {*ids, *(each.broker.id for each in joining)}
+        events = [*joining, *appearing, *_events(scenario, bundles, where)]
+        _require_brokers(scenario, known, where)
+        return World(
+            brokers,
+            namespaces,
+            _workload(scenario, bundles, recorded, where),
+            settings.planner_settings(),
+            rules=world_rules(scenario.rules, settings),
+            cost=cost_model(scenario.costs),
+            events=events,
+            learned=_learned(scenario, bundles) if scenario.learned else NOTHING_LEARNED,
+            seed=scenario.seed,
+        )
+    except (ValueError, InvalidNameError) as error:
+        raise ScenarioError(f"{where}: {error}") from None
+
+
+def workload_of(scenario: Scenario, recorded: Sequence[RecordedSeries] = ()) -> ShapedWorkload:
+    """What the bundles carry that there are at the beginning, but for events. Raises `ScenarioError`."""
+    where = f"scenario {scenario.name}"
+    bundles = _BundleParts()
+    try:
+        _at_the_beginning(scenario, scenario.broker_ids(), bundles)
+    except (ValueError, InvalidNameError) as error:
+        raise ScenarioError(f"{where}: {error}") from None
+    return _workload(scenario, bundles, recorded, where)
+
+
+def _at_the_beginning(scenario: Scenario, brokers: Sequence[BrokerId], bundles: _BundleParts) -> list[NamespaceSpec]:
+    """The first namespaces; their bundles go to `bundles`."""
+    namespaces = [
+        spec
+        for each in _with_places(scenario.namespaces)
+        for spec in _namespaces(each, brokers, scenario.seed, bundles)
+    ]
+    if scenario.traces is not None:
+        namespaces += _traced_namespaces(scenario.traces, brokers, scenario.seed, bundles)
+    return namespaces
+
+
+def _learned(scenario: Scenario, bundles: _BundleParts) -> Learned:
+    """What a pipeline would have learned of the diurnal shapes."""
+    loads = {row.spec.name: row.load.mean(axis=0) for row in bundles.rows}
+    waves = [
+        Diurnal(shape.amplitude, _phases(shape.phases, scenario.seed, bundles), shape.period_s)
+        for shape in scenario.shapes
+        if isinstance(shape, files.DiurnalShape)
+    ]
+    return learned_of_waves(loads, waves, bundles.namespaces(), scenario.name)
+
+
+def broker_spec(name: BrokerId, kind: files.BrokerKind) -> BrokerSpec:
+    has = kind.capacity
+    capacity = (
+        has.cpu_cores * _CORE_PERCENT,
+        has.memory_mib,
+        has.direct_memory_mib,
+        has.bandwidth_in_gbps * _KBIT_PER_GBIT,
+        has.bandwidth_out_gbps * _KBIT_PER_GBIT,
+    )
+    return BrokerSpec(name, capacity, kind.speed, kind.version, kind.load_manager_class)
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A group of namespaces, and which of all drawn weights are its own."""
+
+    like: files.Namespaces
+    drawn_before: int
+
+
+def _with_places(groups: Iterable[files.Namespaces], first: int = 0) -> list[_Placed]:
+    found = []
+    for group in groups:
+        found.append(_Placed(group, first))
+        first += group.count * group.bundles
+    return found
+
+
+def _namespaces(placed: _Placed, brokers: Sequence[BrokerId], seed: int, bundles: _BundleParts) -> list[NamespaceSpec]:
+    like = placed.like
+    weights = _weights(like, placed.drawn_before, seed)
+    columns = np.array(like.load.columns())
+    specs = []
+    for number in range(like.count):
+        name = like.name if like.count == 1 else f"{like.name}-{number:04d}"
+        first = number * like.bundles
+        spec = NamespaceSpec.of(name, like.bundles, _owners(like.owners, brokers, first, like.bundles))
+        bundles.add(spec, weights[first : first + like.bundles, np.newaxis] * columns, like)
+        specs.append(spec)
+    return specs
+
+
+def _weights(like: files.Namespaces, drawn_before: int, seed: int) -> FloatArray:
+    count = like.count * like.bundles
+    if isinstance(like.weights, files.HeavyTailed):
+        drawn = heavy_tailed(drawn_before + count, seed, like.weights.alpha, like.weights.largest)[drawn_before:]
+        return drawn * (count / math.fsum(drawn.tolist()))
+    if isinstance(like.weights, files.Zipf):
+        return zipf(count, seed, like.weights.exponent, drawn_before)
+    weights = np.ones(count)
+    given = like.weights.weights or ()
+    if len(given) > count:
+        raise ValueError(f"namespaces: {like.name}: weights: expected at most {count}, got {len(given)}")
+    weights[: len(given)] = given
+    return weights
+
+
+def _owners(
+    how: str | tuple[str, ...], brokers: Sequence[BrokerId], first: int, count: int
+) -> tuple[BrokerId, ...] | None:
+    if how == "placed":
+        return None
+    among = brokers if how == "dealt" else [BrokerId(each) for each in how]
+    unknown = [each for each in among if each not in brokers]
+    if unknown:
+        raise ValueError(f"namespaces: owners: no broker {unknown[0]!r} at the beginning")
+    return tuple(among[(first + number) % len(among)] for number in range(count))
+
+
+def _traced_namespaces(
+    traces: files.Traces, brokers: Sequence[BrokerId], seed: int, bundles: _BundleParts
+) -> list[NamespaceSpec]:
+    drawn_before = len(bundles.names)
+    weights = np.ones(traces.bundles)
+    if traces.tail is not None:
+        drawn = heavy_tailed(drawn_before + traces.bundles, seed, traces.tail)[drawn_before:]
+        weights = drawn * (traces.bundles / math.fsum(drawn.tolist()))
+    specs = []
+    for number, first in enumerate(range(0, traces.bundles, traces.bundles_per_namespace)):
+        count = min(traces.bundles_per_namespace, traces.bundles - first)
+        owners = _owners(traces.owners, brokers, first, count)
+        spec = NamespaceSpec.of(f"{traces.name}-{number:04d}", count, owners)
+        bundles.add(spec, weights[first : first + count, np.newaxis] * np.array(traces.load.columns()), traces)
+        specs.append(spec)
+    return specs
+
+
+def _workload(
+    scenario: Scenario, bundles: _BundleParts, recorded: Sequence[RecordedSeries], where: str
+) -> ShapedWorkload:
+    count = len(bundles.names)
+    contents: dict[int, BundleTopics] = {}
+    for row in bundles.rows:
+        if row.contents is not None:
+            for number, own in enumerate(row.spec.ranges()):
+                at = row.first + number
+                contents[at] = random_topics(own, row.contents.count, scenario.seed, at, _topic_weight(row.contents))
+    return ShapedWorkload(
+        np.concatenate([row.load for row in bundles.rows]),
+        np.concatenate([np.full(len(row.load), row.topics, dtype=np.int64) for row in bundles.rows]),
+        np.concatenate([np.full(len(row.load), row.sessions, dtype=np.int64) for row in bundles.rows]),
+        tuple(_shapes(scenario, bundles, recorded, count, where)),
+        contents,
+    )
+
+
+def _topic_weight(contents: files.Contents) -> Callable[[int], float]:
+    """All alike; or one, in the middle of them, that carries a part of everything."""
+    share, count = contents.hot_share, contents.count
+    if share is None or count == 1:
+        return lambda _: 1.0
+    others = (1.0 - share) / (count - 1)
+    return lambda number: share if number == count // 2 else others
+
+
+def _shapes(
+    scenario: Scenario, bundles: _BundleParts, recorded: Sequence[RecordedSeries], count: int, where: str
+) -> Iterator[Shape]:
+    for shape in scenario.shapes:
+        match shape:
+            case files.NoiseShape():
+                yield Noise(count, shape.spread, scenario.seed, shape.period_s)
+            case files.DiurnalShape():
+                yield Diurnal(shape.amplitude, _phases(shape.phases, scenario.seed, bundles), shape.period_s)
+            case files.DriftShape():
+                yield Drift(count, shape.factor, scenario.seed, shape.period_s)
+            case files.BurstsShape():
+                yield Bursts(bundles.namespaces(), shape.factor, shape.lasts_s, shape.every_s, scenario.seed)
+            case files.RampShape():
+                rows = range(count) if shape.bundles is None else bundles.find(shape.bundles, f"{where}: shapes")
+                yield Ramp(count, np.array(rows, dtype=np.int64), shape.factor, shape.from_s, shape.until_s)
+    if scenario.traces is not None:
+        yield _traced(scenario.traces, bundles, recorded, scenario.seed, where)
+
+
+def _phases(how: str, seed: int, bundles: _BundleParts) -> FloatArray | float:
+    """By what part of a period each bundle is ahead."""
+    drawn = generator(seed, Purpose.FLEET)
+    match how:
+        case "spread":
+            return drawn.random(len(bundles.names))
+        case "namespaces":
+            return drawn.random(len(bundles.rows))[bundles.namespaces()]
+    return 0.0
+
+
+def _traced(
+    traces: files.Traces, bundles: _BundleParts, recorded: Sequence[RecordedSeries], seed: int, where: str
+) -> FollowedSeries:
+    """Every traced bundle follows one of the series, scaled to a mean of 1; the other bundles stay as they are."""
+    if not recorded:
+        raise ScenarioError(f"{where}: traces: no series was read")
+    interval_s = recorded[0].interval_s
+    for each in recorded:
+        if not math.isclose(each.interval_s, interval_s, rel_tol=1e-6):
+            raise ScenarioError(
+                f"{where}: traces: series {each.name!r} has a value every {each.interval_s:g} s and"
+                f" {recorded[0].name!r} every {interval_s:g} s; expected the same of all"
+            )
+        if not math.fsum(each.values.tolist()) > 0:
+            raise ScenarioError(f"{where}: traces: series {each.name!r} is 0 throughout")
+    first = next(row.first for row in bundles.rows if row.spec.name.startswith(f"{traces.name}-"))
+    which = np.full(len(bundles.names), len(recorded), dtype=np.int64)
+    which[first : first + traces.bundles] = np.arange(traces.bundles) % len(recorded)
+    shift_s = np.zeros(len(bundles.names))
+    if traces.shift:
+        longest_s = interval_s * max(len(each.values) for each in recorded)
+        drawn = generator(seed, Purpose.FLEET, 1).random(traces.bundles)
+        shift_s[first : first + traces.bundles] = np.floor(drawn * (longest_s / interval_s)) * interval_s
+    scaled = [each.values * (len(each.values) / math.fsum(each.values.tolist())) for each in recorded]
+    return FollowedSeries((*scaled, np.ones(1)), interval_s, which, shift_s)
+
+
+def _joining(scenario: Scenario) -> list[BrokerJoins]:
+    found = []
+    first = sum(each.count for each in scenario.brokers if each.id is None)
+    for event in scenario.events:
+        if isinstance(event, files.BrokersJoin):
+            for number, (name, kind) in enumerate(numbered((event.brokers,), first)):
+                found.append(BrokerJoins(event.at_s + number * event.every_s, broker_spec(name, kind)))
+            first += event.brokers.count if event.brokers.id is None else 0
+    return found
+
+
+def _appearing(scenario: Scenario, brokers: Sequence[BrokerId], bundles: _BundleParts) -> list[NewNamespace]:
+    """In the order of their times, which is that of the workload's rows."""
+    found = []
+    events = [event for event in scenario.events if isinstance(event, files.NamespaceAppears)]
+    for event in sorted(events, key=lambda each: each.at_s):
+        placed = _Placed(event.namespace.model_copy(update={"owners": "placed"}), len(bundles.names))
+        found += [NewNamespace(event.at_s, spec) for spec in _namespaces(placed, brokers, scenario.seed, bundles)]
+    return found
+
+
+def _events(scenario: Scenario, bundles: _BundleParts, where: str) -> Iterator[Event]:
+    """Those of brokers and of what they carry; brokers and namespaces that are new come from elsewhere."""
+
+    def names(references: Iterable[str], key: str) -> tuple[str, ...]:
+        return tuple(bundles.names[row] for row in bundles.find(references, f"{where}: events: {key}"))
+
+    for event in scenario.events:
+        match event:
+            case files.BrokersStop() | files.BrokersCrash() | files.BrokersRestart():
+                yield from _ends(event)
+            case files.BrokerSlows():
+                yield BrokerSlower(event.at_s, BrokerId(event.broker), event.factor)
+            case files.BrokerFallsSick():
+                until_s = math.inf if event.until_s is None else event.until_s
+                yield BrokerFallsSick(
+                    event.at_s,
+                    BrokerId(event.broker),
+                    until_s,
+                    event.latency_ms,
+                    event.error_share,
+                    event.queue,
+                    event.carries,
+                )
+            case files.LoadJumps():
+                yield HotSpot(event.at_s, event.until_s, names(event.bundles, "loadJumps"), event.factor)
+            case files.ReportsGoBad():
+                until_s = math.inf if event.until_s is None else event.until_s
+                yield BadReports(event.at_s, BrokerId(event.broker), event.fault, until_s, event.factor)
+            case files.OperatorsSay():
+                yield OperatorControls(event.at_s, _controls(event, names))
+            case files.BrokersJoin() | files.NamespaceAppears():
+                pass
+
+
+def _ends(event: files.BrokersStop | files.BrokersCrash | files.BrokersRestart) -> Iterator[Event]:
+    """A life of each of the brokers ends."""
+    for number, each in enumerate(event.brokers):
+        match event:
+            case files.BrokersStop():
+                yield BrokerStops(event.at_s, BrokerId(each), event.drain)
+            case files.BrokersCrash():
+                yield BrokerCrashes(event.at_s, BrokerId(each), event.down_s)
+            case files.BrokersRestart():
+                yield BrokerRestarts(event.at_s + number * event.every_s, BrokerId(each), event.down_s)
+
+
+def _controls(event: files.OperatorsSay, names: Callable[[Iterable[str], str], tuple[str, ...]]) -> Controls:
+    pinned = event.pinned.items()
+    return Controls(
+        draining={BrokerId(each): DrainOrder(event.at_s) for each in event.draining},
+        excluded=frozenset(BrokerId(each) for each in event.excluded),
+        pinned={bundle: BrokerId(broker) for given, broker in pinned for bundle in names([given], "pinned")},
+        frozen_bundles=dict.fromkeys(names(event.frozen_bundles, "frozenBundles"), "by the scenario"),
+        frozen=event.frozen,
+    )
+
+
+def _require_brokers(scenario: Scenario, known: set[BrokerId], where: str) -> None:
+    """Raise `ScenarioError` for a broker that is named and that there never is."""
+    for number, event in enumerate(scenario.events):
+        named = [
+            *getattr(event, "draining", ()),
+            *getattr(event, "excluded", ()),
+            *getattr(event, "pinned", {}).values(),
+        ]
+        if not isinstance(event, files.BrokersJoin):
+            named += getattr(event, "brokers", ())
+        if isinstance(event, files.BrokerSlows | files.BrokerFallsSick | files.ReportsGoBad):
+            named.append(event.broker)
+        _require(named, known, f"{where}: events.{number}")
+    expect = scenario.expect
+    for key in ("filled", "moves_to", "moves_from"):
+        _require([each.broker for each in getattr(expect, key)], known, f"{where}: expect.{key}")
+
+
+def _require(named: Iterable[str], known: set[BrokerId], where: str) -> None:
+    for each in named:
+        if each not in known:
+            shown = ", ".join(sorted(known)[:_SHOWN_BROKERS])
+            raise ScenarioError(f"{where}: there is no broker {each!r}; there are {shown}")
+
+
+def world_rules(rules: files.Rules, settings: Settings) -> WorldRules:
+    """What settings say, and for the rest what the file says."""
+    return WorldRules(
+        shedding_interval_s=settings.load_balancer_shedding_interval_minutes * _MINUTE_S,
+        grace_period_s=settings.load_balancer_shedding_grace_period_minutes * _MINUTE_S,
+        split_interval_s=settings.load_balancer_split_interval_minutes * _MINUTE_S,
+        unload_split_bundles=settings.load_balancer_auto_unload_split_bundles_enabled,
+        max_concurrent_unloads=settings.max_concurrent_unloads,
+        max_concurrent_unloads_per_broker=settings.max_concurrent_unloads_per_broker,
+        **rules.model_dump(),
+    )
+
+
+def cost_model(given: files.Costs) -> CostModel:
+    """What the file says; for the rest the default."""
+    default = CostModel()
+    return CostModel(given.base or default.base, given.coefficients or default.coefficients)

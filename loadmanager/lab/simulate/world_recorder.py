@@ -1,0 +1,121 @@
+"""Takes down, step by step, how a world is doing."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.load import (
+    BANDWIDTH_IN,
+    BANDWIDTH_OUT,
+    CPU,
+    DIRECT_MEMORY,
+    MEMORY,
+    FloatArray,
+    IntArray,
+)
+from loadmanager.core.planning.plan_effect import highest_load_at_least
+from loadmanager.lab.simulate.broker_cost import CostModel
+from loadmanager.lab.simulate.sim_brokers import Carried
+from loadmanager.lab.simulate.sim_result import CompletedMove, StepSeries
+from loadmanager.lab.simulate.world_state import Scene
+
+
+class StepRecorder:
+    """One row per step."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene = scene
+        self._counted = counted_resources(scene.settings)
+        self._rows: list[dict[str, float]] = []
+        self._moves = 0
+
+    def step(self, carried: Carried, moves: list[CompletedMove], reports: int) -> None:
+        """`reports` have come in since the last step."""
+        scene, loads = self._scene, self._scene.loads
+        new, self._moves = moves[self._moves :], len(moves)
+        served = scene.table.serving >= 0
+        load = loads.throughput()
+        judged = self._judged(carried, loads.load[served], loads.topics[served])
+        self._rows.append(
+            {
+                "t_s": scene.agenda.now_s,
+                **judged,
+                "load": loads.total_throughput,
+                "moves": len(new),
+                "moved_load": sum((move.load for move in new), 0.0),
+                "unowned": scene.unowned,
+                "unowned_load": float(load[~served].sum()),
+                "backlog": scene.backlog(),
+                "reports": reports,
+            }
+        )
+
+    def last(self) -> dict[str, float]:
+        return self._rows[-1]
+
+    def series(self) -> StepSeries:
+        def floats(name: str) -> FloatArray:
+            return np.array([row[name] for row in self._rows], dtype=np.float64)
+
+        def counts(name: str) -> IntArray:
+            return np.array([row[name] for row in self._rows], dtype=np.int64)
+
+        return StepSeries(
+            t_s=floats("t_s"),
+            imbalance=floats("imbalance"),
+            lower_bound=floats("lower_bound"),
+            level=floats("level"),
+            worst_usage=floats("worst_usage"),
+            brokers=counts("brokers"),
+            load=floats("load"),
+            moves=counts("moves"),
+            moved_load=floats("moved_load"),
+            unowned=counts("unowned"),
+            unowned_load=floats("unowned_load"),
+            backlog=floats("backlog"),
+            reports=counts("reports"),
+        )
+
+    def _judged(self, carried: Carried, load: FloatArray, topics: IntArray) -> dict[str, float]:
+        """How even the load is that is served, and what the busiest broker uses."""
+        fleet, cost = self._scene.fleet, self._scene.cost
+        up = np.flatnonzero(fleet.up())
+        nothing = {"imbalance": np.nan, "lower_bound": np.nan, "level": np.nan, "worst_usage": 0.0, "brokers": 0}
+        if not len(up):
+            return nothing
+        capacity = fleet.capacity[up].copy()
+        worst = float((carried.usage[up] / capacity)[:, self._counted].max())
+        capacity[:, CPU] *= fleet.speed[up]
+        demand = cost.demand(carried.load[up], carried.topics[up])
+        levels = np.cumsum(demand, axis=0)[-1] / np.cumsum(capacity, axis=0)[-1]
+        resource = self._counted[int(np.argmax(levels[self._counted]))]
+        level = float(levels[resource])
+        found = {"level": level, "worst_usage": worst, "brokers": len(up), "imbalance": 1.0, "lower_bound": 1.0}
+        if level > 0:
+            found["imbalance"] = float((demand / capacity)[:, self._counted].max()) / level
+            found["lower_bound"] = _bound(cost, resource, load, topics, capacity[:, resource], level) / level
+        return found
+
+
+def counted_resources(settings: PlannerSettings) -> list[int]:
+    """The resources with a weight."""
+    weights = settings.resource_weights
+    by_resource = {
+        CPU: weights.cpu,
+        MEMORY: settings.memory_resource_weight,
+        DIRECT_MEMORY: weights.direct_memory,
+        BANDWIDTH_IN: weights.bandwidth_in,
+        BANDWIDTH_OUT: weights.bandwidth_out,
+    }
+    return [resource for resource, weight in by_resource.items() if weight > 0] or [CPU]
+
+
+def _bound(
+    cost: CostModel, resource: int, load: FloatArray, topics: IntArray, capacity: FloatArray, level: float
+) -> float:
+    """The usage that the busiest broker has at the least, if all bundles could be anywhere."""
+    demand = cost.demand_of(resource, load, topics)
+    nowhere = np.zeros(len(demand), dtype=np.int64)
+    movable, kept = np.ones(len(demand), dtype=bool), np.ones(len(capacity), dtype=bool)
+    return max(level, highest_load_at_least(demand, nowhere, movable, kept) / float(capacity.max()))

@@ -1,0 +1,192 @@
+"""What everybody in a world acts on: its time, its bundles and brokers, and the leader's model of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from loadmanager.core.domain.controls import Controls, DrainOrder
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import (
+    IllegalTransitionError,
+    Ownership,
+    OwnershipState,
+    Registration,
+    Stamp,
+)
+from loadmanager.core.domain.plan import Verdict
+from loadmanager.core.domain.reasons import Reason
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.core.model.extensible_load import ReportRules
+from loadmanager.core.model.load import BrokerReport
+from loadmanager.core.model.report_validation import Gate, Judged
+from loadmanager.core.protocol.bundle_writes import Write, WriteEnded
+from loadmanager.lab.simulate.agenda import Agenda
+from loadmanager.lab.simulate.broker_cost import CostModel
+from loadmanager.lab.simulate.reconnections import Clients
+from loadmanager.lab.simulate.run_rules import WorldRules
+from loadmanager.lab.simulate.sim_brokers import Broker, Fleet
+from loadmanager.lab.simulate.sim_bundles import EPOCH, BundleTable, Loads
+from loadmanager.lab.simulate.workload import Workload
+
+START_S = 1_700_000_000.0
+"""When worlds begin, in seconds since 1970: what decides takes times, and 0 is no time to it."""
+
+
+class Scene:
+    """Also what is counted: verdicts by what was asked, and the seconds of bundles that nobody serves."""
+
+    def __init__(self, workload: Workload, settings: PlannerSettings, rules: WorldRules, cost: CostModel) -> None:
+        self.agenda = Agenda()
+        self.settings = settings
+        self.rules = rules
+        self.cost = cost
+        self.model = ClusterModel(ReportRules.of(settings))
+        self.table = BundleTable(workload, self.model)
+        self.clients = Clients(rules)
+        self.fleet = Fleet(cost, rules, settings.resource_weights, START_S)
+        self.gate = Gate()
+        self.registrations: dict[BrokerId, Registration] = {}
+        self.reports: dict[Registration, BrokerReport] = {}
+        """The last one of each broker that the leader has read."""
+        self.controls = Controls()
+        self._loads: Loads | None = None
+        self.verdicts: Counter[tuple[str, Reason, bool]] = Counter()
+        self.unowned = 0
+        """Bundles that nobody serves."""
+        self._step_s = 0.0
+        self._unowned_bundle_s = 0.0
+        self._counted_until_s = 0.0
+
+    @property
+    def now_s(self) -> float:
+        """As what decides takes it: seconds since 1970."""
+        return START_S + self.agenda.now_s
+
+    @property
+    def loads(self) -> Loads:
+        """Of the step that has begun last, for the bundles as they are now, without what their clients make up for."""
+        if self._loads is None:
+            self._loads = self.table.loads_at(self._step_s)
+        return self._loads
+
+    def backlog(self) -> float:
+        """What clients have not sent yet for want of an owner, bytes."""
+        return float((self.loads.throughput() * self.clients.waiting_s(len(self.table), self.agenda.now_s)).sum())
+
+    def stamp(self, reason: str) -> Stamp:
+        return Stamp(EPOCH, round(self.now_s * 1000), reason)
+
+    def is_registered(self, registration: Registration | None) -> bool:
+        return registration is not None and self.registrations.get(registration.broker) == registration
+
+    def holds(self) -> dict[BrokerId, float]:
+        """The brokers that are held off: for how many seconds the bundles that they had wait for them at most."""
+        return self.controls.holds(self.now_s)
+
+    def find_ownership(self, bundle: str) -> Ownership | None:
+        """None of a bundle that there is not."""
+        row = self.table.row_of(bundle)
+        return None if row is None else self.table.ownership(row)
+
+    def write(self, instruction: Write) -> WriteEnded:
+        """At once; what is owned then is served by its owner, all else by nobody."""
+        stamp, made = self.stamp(instruction.reason), dict[str, Ownership | Exception]()
+        changes, by_owner = dict[int, Ownership](), dict[Registration | None, list[int]]()
+        for bundle, transition in instruction.transitions.items():
+            try:
+                row = self._get_row(bundle)
+                made[bundle] = changes[row] = transition(self.table.ownership(row), stamp)
+            except IllegalTransitionError as error:
+                made[bundle] = error
+            else:
+                owner = changes[row].owner if changes[row].state is OwnershipState.OWNED else None
+                by_owner.setdefault(owner, []).append(row)
+        self.table.commit(changes)
+        for owner, rows in by_owner.items():
+            self.serve(rows, owner)
+        return WriteEnded(instruction, made)
+
+    def _get_row(self, bundle: str) -> int:
+        row = self.table.row_of(bundle)
+        if row is None:
+            raise IllegalTransitionError(f"{bundle} is no more")
+        return row
+
+    def judge(self, registration: Registration, report: BrokerReport) -> Judged:
+        """Whether the report is to be believed."""
+        return self.gate.judge(registration, report, self.now_s, self.settings.broker_load_data_ttl_in_seconds)
+
+    def find_serving(self, registration: Registration | None) -> Broker | None:
+        """The broker if this life of it serves."""
+        broker = None if registration is None else self.fleet.find(registration.broker)
+        return broker if broker is not None and broker.is_up and broker.registration == registration else None
+
+    def set_controls(self, controls: Controls) -> None:
+        """In place of those before; times in seconds since 1970."""
+        self.controls = controls
+        self.model.set_controls(controls)
+
+    def process_of(self, broker: BrokerId) -> int:
+        """The process of a registered broker; 0 for others. In a simulation each registration is another process."""
+        registration = self.registrations.get(broker)
+        return 0 if registration is None else registration.incarnation
+
+    def begin_drain(self, broker: BrokerId) -> None:
+        order = DrainOrder(self.now_s, self.process_of(broker))
+        self.set_controls(replace(self.controls, draining={broker: order, **self.controls.draining}))
+
+    def judged(self, asked: str, verdicts: Iterable[Verdict]) -> None:
+        for verdict in verdicts:
+            self.verdicts[asked, verdict.verdict, verdict.acted] += 1
+
+    def serve(self, rows: Sequence[int], registration: Registration | None) -> None:
+        """From now on this life of a broker serves the bundles, if it is up; else nobody does."""
+        if not len(rows):
+            return
+        self.unowned_bundle_s()
+        broker, own = self.find_serving(registration), np.asarray(rows)
+        unserved = self.table.serving[own] < 0
+        before = int(np.count_nonzero(unserved))
+        if broker is None:
+            self.clients.unserved(own[~unserved], self.agenda.now_s)
+        else:
+            come = own[unserved]
+            self.clients.served(come, self.loads.sessions[come], broker.number, self.agenda.now_s)
+        self.table.serve(rows, -1 if broker is None else broker.number)
+        self.unowned += (len(rows) if broker is None else 0) - before
+
+    def created(self, bundles: int) -> None:
+        """So many bundles have appeared that nobody serves."""
+        self.unowned_bundle_s()
+        self.unowned += bundles
+        self._loads = None
+
+    def split_up(self, rows: Sequence[int]) -> None:
+        """A bundle has become several."""
+        self.clients.divided(np.asarray(rows))
+        self.created(len(rows) - 1 if self.table.serving[rows[0]] < 0 else 0)
+
+    def begin_step(self) -> None:
+        """The load is that of now, until the next step begins."""
+        self._step_s = self.agenda.now_s
+        self._loads = None
+
+    def unowned_bundle_s(self) -> float:
+        """The seconds without service up to now, added up over bundles."""
+        self._unowned_bundle_s += self.unowned * (self.agenda.now_s - self._counted_until_s)
+        self._counted_until_s = self.agenda.now_s
+        return self._unowned_bundle_s
+
+
+def in_world_time(controls: Controls) -> Controls:
+    """Controls with times from the world's beginning, with the times that what decides takes."""
+    return replace(
+        controls,
+        draining={each: order._replace(since_s=START_S + order.since_s) for each, order in controls.draining.items()},
+        held_off={broker: START_S + until_s for broker, until_s in controls.held_off.items()},
+    )

@@ -1,0 +1,121 @@
+"""The figures of what happened in a range, and of what worlds of it come to, by the simulator's cost model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from loadmanager.config import Settings, values_as_text, with_overrides
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD
+from loadmanager.core.planning.repeated_moves import Completed, PastMove, Trail, is_again, is_back
+from loadmanager.history.reader import History, OnFault
+from loadmanager.history.table_schemas import MOVES
+from loadmanager.lab.simulate.calibration import fitted_cost
+from loadmanager.lab.simulate.observed import Happened, what_happened
+from loadmanager.lab.simulate.recorded_world import RecordedRange, recorded_world
+from loadmanager.lab.simulate.scenario import Rules
+from loadmanager.lab.simulate.scenario_run import with_strategy
+from loadmanager.lab.simulate.world import Progress
+from loadmanager.lab.simulate.world_builder import world_rules
+from loadmanager.lab.whatif.recorded_ranges import Stretch, read_reports
+
+_MIB = 1024 * 1024
+_NONE: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """`imbalance` is how the busiest broker compares with the level of all (see `lab.simulate.sim_result`), the mean
+    over time; `worst_usage` the highest usage of any broker, a fraction; `moves` those done, and what their bundles
+    carried: in all, of what the balancer moved again, and of what it moved back (`core.planning.repeated_moves`).
+    """
+
+    imbalance: float
+    worst_usage: float
+    moves: float
+    moved_mib_per_s: float
+    again_mib_per_s: float
+    back_mib_per_s: float
+
+
+def settings_with(settings: Settings, strategy: str, overrides: Mapping[str, str] = _NONE) -> Settings:
+    """The same settings with this strategy, or NAME+NAME (empty: theirs), and with these overrides.
+
+    Raises `ScenarioError` or `ConfigurationError`, naming what is wrong.
+    """
+    texts = values_as_text(settings)
+    chosen = {key: str(value) for key, value in with_strategy(texts, strategy).items() if texts.get(key) != value}
+    return with_overrides(settings, {**chosen, **overrides}, "--set")
+
+
+def simulate(
+    recorded: RecordedRange, settings: Settings, step_s: float, observe: Callable[[Progress], None] | None = None
+) -> Figures:
+    """What a world comes to that carries the recorded loads, and works in the ways of the recorded fleet."""
+    ways = recorded.ways
+    rules = ways.applied_to(world_rules(Rules(), settings))
+    world = recorded_world(recorded, settings.planner_settings(), rules=rules, cost=ways.cost)
+    result = world.run(recorded.duration_s, step_s, observe)
+    imbalance = result.series.imbalance[~np.isnan(result.series.imbalance)]
+    return Figures(
+        float(imbalance.mean()) if len(imbalance) else 1.0,
+        result.worst_usage,
+        float(len(result.moves)),
+        *(each / _MIB for each in loads_moved([(move, move.load) for move in result.moves])),
+    )
+
+
+def happened_in(
+    history: History, stretch: Stretch, settings: Settings, step_s: float, on_fault: OnFault | None = None
+) -> Happened:
+    """What the brokers reported in the range. Raises `ValueError` when none did."""
+    read = read_reports(history, stretch, on_fault)
+    if not len(read.reported.at_s):
+        raise ValueError("no broker has reported in the range")
+    numbers = {str(name): number for name, number in zip(read.rows.broker, read.reported.broker, strict=True)}
+    turns = [(each.at_s, numbers[each.broker], each.is_there) for each in read.presence if each.broker in numbers]
+    cost = fitted_cost(read.reported)
+    return what_happened(read.reported, settings.planner_settings(), cost, stretch.duration_s, step_s, turns)
+
+
+def loads_moved(moves: Sequence[tuple[Completed, float]]) -> tuple[float, float, float]:
+    """What moves carried, each with its load: in all, of what was moved again, and of what was moved back."""
+    own = [(move, load) for move, load in moves if move.is_own]
+    again, back = (sum((load for move, load in own if holds(move)), 0.0) for holds in (is_again, is_back))
+    return sum((load for _, load in moves), 0.0), again, back
+
+
+def moves_done(history: History, stretch: Stretch, on_fault: OnFault | None = None) -> list[tuple[PastMove, float]]:
+    """The moves of ours that were completed in the range, and what their bundles carried when they began, bytes/s."""
+    done: list[tuple[PastMove, float]] = []
+    trail = Trail()
+    began: dict[tuple[int, int], float] = {}
+    for row in history.rows(MOVES, stretch.from_ms, stretch.to_ms, on_fault=on_fault):
+        if row["kind"] == "began":
+            began[row["epoch"], row["sequence"]] = (row["msg_throughput_in"] or 0) + (row["msg_throughput_out"] or 0)
+        elif row["kind"] == "done":
+            load = began.get((row["epoch"], row["move"]), 0.0)
+            done.append((_past(trail, row), load))
+    return done
+
+
+def _past(trail: Trail, row: Mapping[str, Any]) -> PastMove:
+    """A completed move as it is recorded; in the first histories without the lives of its brokers, and whose it was."""
+    detail = json.loads(row["detail"] or "{}")
+    source, destination = (
+        None if row[end] is None else Registration(BrokerId(row[end]), _life(detail.get(end)))
+        for end in ("source", "destination")
+    )
+    assert source is not None, "what is released has an owner"
+    is_own = detail.get("isOwn", row["reason"] not in AT_AN_OPERATORS_WORD)
+    return trail.add(detail.get("atS", row["at_ms"] / 1000), row["bundle"], source, destination, is_own=is_own)
+
+
+def _life(recorded: Any) -> int:  # noqa: ANN401 - a registration, or an empty text
+    return int(recorded[1]) if isinstance(recorded, list) else 0

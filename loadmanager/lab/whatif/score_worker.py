@@ -1,0 +1,99 @@
+"""How a recorded range went, and how it would have with some strategies: `python -m
+loadmanager.lab.whatif.score_worker`.
+
+For whoever runs all day beside a cluster: a process of its own does the work, at the lowest priority and with limited
+memory, and may be killed at any moment. A `Question` comes in as a JSON object, an `Answer` goes out as one.
+
+    what goes wrong                              the answer
+    -------------------------------------------  ----------------------------------------------------------
+    a strategy that is not known, or cannot run  `left_out` says why; the others are answered
+    nothing was reported, files cannot be read   `error` says why, and there is nothing else
+    the memory is not enough                     `error` says so
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import orjson
+
+from loadmanager.config.overrides import settings_recorded
+from loadmanager.errors import LoadManagerError
+from loadmanager.history.reader import History
+from loadmanager.lab.whatif.range_figures import Figures, happened_in, settings_with, simulate
+from loadmanager.lab.whatif.recorded_ranges import Stretch, read_range
+
+_LOWEST_PRIORITY = 19
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Of the history at `url`: `from_ms` <= time < `to_ms`. The settings are texts by key; a strategy of "" is theirs.
+
+    `memory_bytes` is how much data the process may have, `step_s` how long a step of a world is.
+    """
+
+    url: str
+    from_ms: int
+    to_ms: int
+    settings: Mapping[str, str]
+    strategies: Sequence[str]
+    step_s: float
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`imbalance` is as it was, by the cost model; `worlds` are by strategy, and `left_out` why one is not there."""
+
+    imbalance: float = 1.0
+    worlds: Mapping[str, Figures] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    error: str = ""
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Answer:
+        """Raises `ValueError` or `TypeError` for what is no answer."""
+        content = orjson.loads(text)
+        worlds = {name: Figures(**figures) for name, figures in content.pop("worlds").items()}
+        return cls(**content, worlds=worlds)
+
+
+def answer(question: Question) -> Answer:
+    """Work it out, here and now."""
+    history = History(question.url)
+    stretch = Stretch(0, question.from_ms, question.to_ms)
+    settings = settings_recorded(question.settings)
+    worlds: dict[str, Figures] = {}
+    left_out: dict[str, str] = {}
+    try:
+        happened = happened_in(history, stretch, settings, question.step_s)
+        recorded = read_range(history, stretch, settings)
+    except (ValueError, LoadManagerError) as error:
+        return Answer(error=str(error))
+    for strategy in question.strategies:
+        try:
+            worlds[strategy] = simulate(recorded, settings_with(settings, strategy), question.step_s)
+        except (ValueError, LoadManagerError) as error:
+            left_out[strategy] = str(error)
+    return Answer(happened.mean_imbalance, worlds, left_out)
+
+
+def main() -> None:
+    """Answer the question that standard input holds."""
+    question = Question(**orjson.loads(sys.stdin.buffer.read()))
+    os.nice(_LOWEST_PRIORITY)
+    resource.setrlimit(resource.RLIMIT_DATA, (question.memory_bytes, question.memory_bytes))
+    try:
+        found = answer(question)
+    except MemoryError:
+        found = Answer(error=f"{question.memory_bytes / 2**20:.0f} MiB of memory are not enough for it")
+    sys.stdout.buffer.write(orjson.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,173 @@
+"""Who changed what: the newest entries in memory, all of them in a log of its own, and the leader's in the history.
+
+What was refused, or could not be done as it was asked, is let in at a bounded rate, so that a stranger neither fills a
+disk nor drives what operators did out of memory: what came beyond it is counted, and said in the next such entry.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from itertools import islice
+from typing import Any
+
+import orjson
+import structlog
+
+from loadmanager.config import AuditSettings
+from loadmanager.history.entry_rows import OperationRow
+from loadmanager.history.files import Directory
+from loadmanager.history.reader import History
+from loadmanager.history.table_schemas import OPERATIONS
+from loadmanager.leader.audit.audit_file import AuditFile
+from loadmanager.leader.audit.history_queries import Readings
+from loadmanager.leader.audit.history_recorder import Recorder, now_ms
+from loadmanager.wire.audit_entry import AuditEntry
+
+log = structlog.get_logger(__name__)
+
+_KEPT = 2_000
+_REFUSALS_PER_MINUTE = 120
+_REFUSED = range(400, 500)
+
+
+class AuditTrail:
+    """To HTTP it is a `port.AuditPort`. `start` raises `ConfigurationError` when the file cannot be written."""
+
+    def __init__(self, node_id: str, settings: AuditSettings, recorder: Recorder, history_url: str) -> None:
+        self.node_id = node_id
+        path = settings.audit_log_file
+        self._file = AuditFile(path, settings.audit_log_max_bytes) if path else None
+        self._recorder = recorder
+        self._history_url = history_url
+        self._entries: deque[AuditEntry] = deque(maxlen=_KEPT)
+        self._complete_since_ms = now_ms()
+        self._refusals = _Refusals()
+        self._readings = Readings()
+        self.noted = 0
+        """How many entries there have been, also of those that are in memory no more."""
+        self.noted_before_term = 0
+
+    def start(self) -> None:
+        if self._file is not None:
+            self._file.start()
+
+    def close(self) -> None:
+        """Write what is left; blocks."""
+        if self._file is not None:
+            self._file.close()
+
+    def note(self, entry: AuditEntry) -> None:
+        if entry.status in _REFUSED:
+            unwritten = self._refusals.let_in(time.monotonic())
+            if unwritten is None:
+                return
+            if unwritten:
+                entry = entry.model_copy(update={"after": {"refusalsNotWritten": unwritten}})
+        self._entries.appendleft(entry)
+        self.noted += 1
+        content = entry.model_dump(by_alias=True)
+        if self._file is None:
+            log.info("operation", **_for_log(content))
+        else:
+            self._file.write(orjson.dumps(content).decode())
+        self._recorder.put(_row_of(entry), entry.at)
+
+    def newest(self, count: int) -> list[AuditEntry]:
+        """What is in memory, newest first."""
+        return list(islice(self._entries, count))
+
+    def begin_term(self) -> None:
+        """From now on all that is done is done by this node, and therefore in memory."""
+        self._complete_since_ms = now_ms()
+        self.noted_before_term = self.noted
+
+    def later_than(self, noted: int, most: int) -> list[AuditEntry]:
+        """The entries after the first so many: the last of them, oldest first."""
+        return self.newest(max(min(self.noted - noted, most), 0))[::-1]
+
+    async def recent(self, since_ms: int, until_ms: int, limit: int) -> list[AuditEntry]:
+        """The newest with `since_ms` <= `at` < `until_ms`, newest first; those of former leaders are in the history.
+
+        Raises `HistoryError` when that cannot be read.
+        """
+        found = [each for each in self._entries if since_ms <= each.at < until_ms]
+        complete_ms = max(self._complete_since_ms, self._entries[-1].at if len(self._entries) == _KEPT else 0)
+        before_ms = min(until_ms, complete_ms)
+        if len(found) < limit and self._recorder.is_on and since_ms < before_ms:
+            earlier = await self._readings.run(self._read, since_ms, before_ms, limit)
+            known = {_key(each) for each in found}
+            found += [each for each in earlier if _key(each) not in known]
+        return sorted(found, key=lambda each: each.at, reverse=True)[:limit]
+
+    def _read(self, since_ms: int, until_ms: int, limit: int) -> list[AuditEntry]:
+        history = History(Directory.of(self._history_url))
+        rows = deque(history.rows(OPERATIONS, since_ms, until_ms, on_fault=_ignore), maxlen=limit)
+        return [_entry_of(row) for row in rows]
+
+
+def _key(entry: AuditEntry) -> tuple[int, str, str]:
+    return entry.at, entry.node, entry.request_id
+
+
+class _Refusals:
+    """So many a minute, all at once if need be."""
+
+    def __init__(self) -> None:
+        self._left = float(_REFUSALS_PER_MINUTE)
+        self._at_s = 0.0
+        self._unwritten = 0
+
+    def let_in(self, now_s: float) -> int | None:
+        """How many were not let in since the last one that was; None for one that is not."""
+        gained = (now_s - self._at_s) * _REFUSALS_PER_MINUTE / 60
+        self._left, self._at_s = min(float(_REFUSALS_PER_MINUTE), self._left + gained), now_s
+        if self._left < 1:
+            self._unwritten += 1
+            return None
+        self._left -= 1
+        unwritten, self._unwritten = self._unwritten, 0
+        return unwritten
+
+
+def _for_log(content: dict[str, Any]) -> dict[str, Any]:
+    """Under names that a line of a log has free; its time is that of the line."""
+    names = {"requestId": "request_id", "from": "address"}
+    return {names.get(name, name): value for name, value in content.items() if name != "at" and value is not None}
+
+
+def _row_of(entry: AuditEntry) -> OperationRow:
+    return OperationRow(
+        node=entry.node,
+        who=entry.who,
+        address=entry.from_,
+        operation=entry.operation,
+        request_id=entry.request_id,
+        path=entry.path,
+        status=entry.status,
+        before=_packed(entry.before),
+        after=_packed(entry.after),
+    )
+
+
+def _packed(value: object) -> str | None:
+    return None if value is None else orjson.dumps(value).decode()
+
+
+def _entry_of(row: dict[str, Any]) -> AuditEntry:
+    return AuditEntry(
+        at=row["at_ms"],
+        node=row["node"],
+        request_id=row["request_id"],
+        who=row["who"],
+        from_=row["address"],
+        operation=row["operation"],
+        path=row["path"],
+        status=row["status"],
+        before=orjson.loads(row["before"]) if row["before"] else None,
+        after=orjson.loads(row["after"]) if row["after"] else None,
+    )
+
+
+def _ignore(_: Exception) -> None:
+    """A file that cannot be used keeps nobody from the others; `loadmanager history` says what is wrong with it."""

@@ -1,0 +1,107 @@
+"""Where a node records when nobody says: a folder of its own machine, for each cluster another one.
+
+    $STATE_DIRECTORY                what systemd gives the service
+    $XDG_STATE_HOME/loadmanager     if that is set
+    /var/lib/loadmanager            if it is there
+    ~/.local/state/loadmanager      if there is a home
+
+The first one that can be written is taken, and in it `history/<cluster>-<store>`; nodes of one machine and one cluster
+share it, as they would one that was configured. Where there is none, nothing is recorded, and it is said how to have it
+otherwise: a container with a read-only file system is no reason not to start. A history of another store in its place,
+as where ZooKeeper's data were deleted, is put aside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+
+import structlog
+
+from loadmanager.config import Settings
+from loadmanager.config.node_settings import AUTO_HISTORY
+from loadmanager.errors import HistoryError
+from loadmanager.history.foreign_history import put_aside_if_ahead
+from loadmanager.store import paths
+from loadmanager.store.metadata_store import MetadataStore
+
+log = structlog.get_logger(__name__)
+
+MOST_BYTES = 1024**3
+"""The history is kept below this where nobody has said that it is wanted."""
+_NAME = "loadmanager"
+_VAR_LIB = Path("/var/lib") / _NAME
+_UNUSABLE_IN_NAMES = re.compile(r"[^-.\w]", re.ASCII)
+
+
+async def with_history(settings: Settings, store: MetadataStore, environment: Mapping[str, str]) -> Settings:
+    """The settings with the place of the history in place of `auto`, empty if there is none; raises a `StoreError`."""
+    if settings.history_url != AUTO_HISTORY:
+        return settings
+    znode = await store.get(paths.EPOCH)
+    try:
+        folder = await asyncio.to_thread(_prepared, settings, 0 if znode is None else znode.version, environment)
+    except HistoryError as error:
+        log.warning(
+            "history_off",
+            why=str(error),
+            to_change="mount a volume at /var/lib/loadmanager, or set historyUrl (empty: no history is wanted)",
+        )
+        return settings.model_copy(update={"history_url": ""})
+    most_bytes = min(settings.history_max_bytes or MOST_BYTES, MOST_BYTES)
+    log.info("history_recorded", folder=str(folder), most_bytes=most_bytes)
+    return settings.model_copy(update={"history_url": str(folder), "history_max_bytes": most_bytes})
+
+
+def _prepared(settings: Settings, epoch: int, environment: Mapping[str, str]) -> Path:
+    """The folder, in which nothing of another store is. Raises `HistoryError`."""
+    folder = _find_base(environment) / _name_of(settings)
+    with _alone(folder.parent):
+        put_aside_if_ahead(folder, epoch, settings.key("metadata_store_url"))
+    return folder
+
+
+def _name_of(settings: Settings) -> str:
+    store = sha256(settings.metadata_store_url.encode()).hexdigest()[:8]
+    return f"{_UNUSABLE_IN_NAMES.sub('_', settings.cluster_name)}-{store}"
+
+
+def _find_base(environment: Mapping[str, str]) -> Path:
+    tried = []
+    for candidate in _candidates(environment):
+        base = candidate / "history"
+        try:
+            base.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=base):
+                return base
+        except OSError as error:
+            tried.append(f"{base}: {error.strerror}")
+    raise HistoryError(f"no folder can be written ({'; '.join(tried) or 'there is neither a home nor a state folder'})")
+
+
+def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
+    if systemd := environment.get("STATE_DIRECTORY"):
+        yield Path(systemd.partition(":")[0])
+    if state := environment.get("XDG_STATE_HOME"):
+        yield Path(state) / _NAME
+    if _VAR_LIB.is_dir():
+        yield _VAR_LIB
+    if (home := environment.get("HOME")) and Path(home).is_dir():
+        yield Path(home) / ".local" / "state" / _NAME
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Of the nodes on this machine one at a time."""
+    try:
+        with (folder / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+    except OSError as error:
+        raise HistoryError(f"{folder}: {error.strerror}") from None

@@ -1,0 +1,46 @@
+"""What became of bundles, by the history that this node records into."""
+
+from __future__ import annotations
+
+import structlog
+
+from loadmanager.core.domain.names import BundleName
+from loadmanager.errors import HistoryFileError, NotFoundError
+from loadmanager.history.bundle_lineage import tell_life
+from loadmanager.history.files import Directory
+from loadmanager.history.reader import History
+from loadmanager.leader.audit.history_queries import Readings
+from loadmanager.leader.audit.history_recorder import Recorder
+from loadmanager.wire.lineage_bodies import BundleLife
+
+log = structlog.get_logger(__name__)
+
+_FLUSH_S = 2.0
+"""So long the last minute, which is not written yet, is waited for."""
+
+
+class Lives:
+    """To HTTP it is a `port.LifePort`."""
+
+    def __init__(self, history_url: str, recorder: Recorder) -> None:
+        self._history_url = history_url
+        self._recorder = recorder
+        self._readings = Readings()
+
+    async def of(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLife:
+        """The newest of it within these times; `NotFoundError` without a history, `HistoryError` from reading it."""
+        if not self._recorder.is_on:
+            raise NotFoundError(
+                "nothing is recorded: historyUrl is not set; what was decided of late is in"
+                f" `loadmanager admin decisions --bundle {name}`"
+            )
+        return await self._readings.run(self._tell, name, since_ms, until_ms, limit)
+
+    def _tell(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLife:
+        self._recorder.flush(_FLUSH_S)
+        history = History(Directory.of(self._history_url))
+        return tell_life(history, name, since_ms, until_ms, limit, _note)
+
+
+def _note(fault: HistoryFileError) -> None:
+    log.warning("history_file_left_out", error=str(fault))

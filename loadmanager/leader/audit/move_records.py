@@ -1,0 +1,193 @@
+"""What becomes of moves, for the journal and the history: what each was predicted to bring, how it ended, and what it
+has brought.
+
+    began ──▶ done ──▶ measured, once both brokers have reported again
+          └─▶ kept: the owner did not let go, or somebody cancelled it
+
+Predictions are for the move alone, on the last snapshot. What is measured is the imbalance of the bytes/s that brokers
+report, when the move began and afterwards; whatever else happened meanwhile is in it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Ownership, Registration
+from loadmanager.core.model.load import THROUGHPUT_IN, THROUGHPUT_OUT, BrokerReport
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning.plan_effect import MoveEffect, carried_load, imbalance_of_move
+from loadmanager.history.entry_rows import MoveRow
+from loadmanager.leader.audit.history_recorder import Recorder, now_ms
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A move that is not measured yet: its place in the history, and what was measured before it."""
+
+    row: int
+    version: int
+    started_ms: int
+    imbalance: float
+    throughput: dict[BrokerId, float]
+    effect: MoveEffect
+
+
+@dataclass(slots=True)
+class _Awaited:
+    begun: _Begun
+    bundle: str
+    source: BrokerId
+    destination: BrokerId
+    reason: str
+    ended_ms: int
+    silent: set[BrokerId]
+
+
+class MoveRecorder:
+    """Measures what moves bring, and puts them into the history of the node that leads, if there is one. It knows what
+    each broker has reported last; `on_measured` is told of each effect once it is measured.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self.on_measured: Callable[[MoveEffect], None] = lambda _: None
+        self._throughput: dict[BrokerId, float] = {}
+        self._begun: dict[str, _Begun] = {}
+        self._awaited: list[_Awaited] = []
+
+    def forget(self) -> None:
+        """Another term: the moves of the last one are in the history as far as they came."""
+        self._begun.clear()
+        self._awaited.clear()
+
+    def began(self, bundle: str, released: Ownership, snapshot: Snapshot) -> MoveEffect:
+        """The release is written: what the move is predicted to bring; what it has brought is filled in later."""
+        source, destination = (each.broker if each else None for each in (released.owner, released.destination))
+        before, after = imbalance_of_move(snapshot, bundle, source, destination)
+        row = snapshot.bundles.find_row(bundle)
+        started_ms = now_ms()
+        sequence = self._recorder.put(
+            MoveRow(
+                kind="began",
+                bundle=bundle,
+                source=source,
+                destination=destination,
+                reason=released.reason,
+                load=None if row is None else snapshot.bundles.short[row],
+                imbalance_before=before,
+                imbalance_after=after,
+                started_ms=started_ms,
+            )
+        )
+        concerned = [each.broker for each in (released.owner, released.destination) if each is not None]
+        throughput = {broker: self._throughput.get(broker, 0.0) for broker in concerned}
+        effect = MoveEffect((before, after), 0.0 if row is None else float(carried_load(snapshot)[row]))
+        self._begun[bundle] = _Begun(sequence, released.version, started_ms, self._imbalance(), throughput, effect)
+        return effect
+
+    def done(self, bundle: str, released: Ownership, done: Ownership, noted: dict[str, Any]) -> MoveEffect | None:
+        """The owner has let go; `noted` is what the memory of moves was told, and what it said.
+
+        Its effect, as far as it is known; None of a move that another leader began.
+        """
+        begun = self._find(bundle, released)
+        ended_ms = now_ms()
+        source, destination = released.owner, done.owner
+        self._recorder.put(
+            MoveRow(
+                kind="done",
+                bundle=bundle,
+                source=source.broker if source else None,
+                destination=destination.broker if destination else None,
+                reason=released.reason,
+                started_ms=None if begun is None else begun.started_ms,
+                ended_ms=ended_ms,
+                outcome=str(done.state),
+                move=None if begun is None else begun.row,
+                detail={**noted, "source": _life(source), "destination": _life(destination)},
+            )
+        )
+        if begun is not None and source is not None and destination is not None:
+            brokers = {source.broker, destination.broker}
+            self._awaited.append(
+                _Awaited(begun, bundle, source.broker, destination.broker, released.reason, ended_ms, brokers)
+            )
+        return None if begun is None else begun.effect
+
+    def kept(self, bundle: str, released: Ownership, outcome: str, error: str) -> None:
+        """The owner keeps the bundle."""
+        begun = self._find(bundle, released)
+        self._recorder.put(
+            MoveRow(
+                kind="kept",
+                bundle=bundle,
+                source=released.owner.broker if released.owner else None,
+                destination=released.destination.broker if released.destination else None,
+                reason=released.reason,
+                started_ms=None if begun is None else begun.started_ms,
+                ended_ms=now_ms(),
+                outcome=outcome,
+                move=None if begun is None else begun.row,
+                detail={"error": error},
+            )
+        )
+
+    def reported(self, registration: Registration, report: BrokerReport) -> None:
+        """A broker has reported; moves that waited for it alone are measured."""
+        self._throughput[registration.broker] = float(report.load[THROUGHPUT_IN] + report.load[THROUGHPUT_OUT])
+        if not self._awaited:
+            return
+        for awaited in self._awaited:
+            awaited.silent.discard(registration.broker)
+        measured = [awaited for awaited in self._awaited if not awaited.silent]
+        if measured:
+            self._awaited = [awaited for awaited in self._awaited if awaited.silent]
+            imbalance = self._imbalance()
+            for awaited in measured:
+                self._measured(awaited, imbalance)
+
+    def broker_gone(self, broker: BrokerId) -> None:
+        """Moves from it or to it can be measured no more."""
+        self._throughput.pop(broker, None)
+        self._awaited = [each for each in self._awaited if broker not in (each.source, each.destination)]
+
+    def _measured(self, awaited: _Awaited, imbalance: float) -> None:
+        begun = awaited.begun
+        throughput = {
+            broker: (before, self._throughput.get(broker, 0.0)) for broker, before in begun.throughput.items()
+        }
+        begun.effect.measured, begun.effect.measured_at_ms = (begun.imbalance, imbalance), now_ms()
+        begun.effect.source = throughput.get(awaited.source)
+        begun.effect.destination = throughput.get(awaited.destination)
+        self.on_measured(begun.effect)
+        self._recorder.put(
+            MoveRow(
+                kind="measured",
+                bundle=awaited.bundle,
+                source=awaited.source,
+                destination=awaited.destination,
+                reason=awaited.reason,
+                imbalance_before=begun.imbalance,
+                imbalance_after=imbalance,
+                started_ms=begun.started_ms,
+                ended_ms=awaited.ended_ms,
+                move=begun.row,
+                detail={"throughput": throughput},
+            )
+        )
+
+    def _find(self, bundle: str, released: Ownership) -> _Begun | None:
+        """The beginning of this very move; None when it was another leader that began it."""
+        begun = self._begun.pop(bundle, None)
+        return begun if begun is not None and begun.version == released.version else None
+
+    def _imbalance(self) -> float:
+        total = sum(self._throughput.values())
+        return max(self._throughput.values()) * len(self._throughput) / total if total > 0 else 1.0
+
+
+def _life(registration: Registration | None) -> list[Any] | None:
+    return None if registration is None else [registration.broker, registration.incarnation]

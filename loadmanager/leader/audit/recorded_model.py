@@ -1,0 +1,157 @@
+"""The models of a node: whoever measures moves hears of each report, and in that of a node that records every input
+goes into the history, after it was applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loadmanager.core.domain.controls import Controls
+from loadmanager.core.domain.names import BrokerId, namespace_of
+from loadmanager.core.domain.ownership import Ownership, Registration
+from loadmanager.core.domain.policies import Policies
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.core.model.extensible_load import ReportRules
+from loadmanager.core.model.inheritance import PartLoad
+from loadmanager.core.model.learned_loads import Learned
+from loadmanager.core.model.load import BrokerReport, BundleAverages
+from loadmanager.core.model.report_validation import Doubts
+from loadmanager.history.entry_rows import Event, Report
+from loadmanager.leader.audit.history_recorder import Recorder, controls_later, learned_later, policies_later
+from loadmanager.leader.audit.move_records import MoveRecorder
+from loadmanager.leader.mirror.cluster_mirror import LaidDown
+from loadmanager.wire.checkpoint_codec import Later, Record, doubts_as_json, owned_as_json, record_as_json
+
+
+@dataclass(frozen=True, slots=True)
+class _RecordChange:
+    """The record of a namespace in place of the one before: written down as what is different."""
+
+    before: Record | None
+    after: Record
+
+    def as_json(self) -> dict[str, Any]:
+        if self.before is None or list(self.before[0]) != list(self.after[0]):
+            return record_as_json(self.after)
+        pairs = zip(self.before[1], self.after[1], strict=True)
+        return {
+            "changed": {
+                str(index): owned_as_json(after)
+                for index, (before, after) in enumerate(pairs)
+                if before is not after and before != after
+            }
+        }
+
+
+class MeasuredModel(ClusterModel):
+    """As any other, with `moves` told of reports and of brokers that have gone."""
+
+    def __init__(self, rules: ReportRules, moves: MoveRecorder) -> None:
+        super().__init__(rules)
+        self._moves = moves
+
+    def apply_report(self, registration: Registration, report: BrokerReport) -> None:
+        super().apply_report(registration, report)
+        self._moves.reported(registration, report)
+
+    def remove_broker(self, broker_id: BrokerId) -> None:
+        super().remove_broker(broker_id)
+        self._moves.broker_gone(broker_id)
+
+
+class RecordedModel(ClusterModel):
+    """As any other, with a `recorder` that is told of each input; none of them is made of others."""
+
+    def __init__(self, rules: ReportRules, laid_down: LaidDown, recorder: Recorder, moves: MoveRecorder) -> None:
+        super().__init__(rules)
+        self._laid_down = laid_down
+        self._recorder = recorder
+        self._moves = moves
+        self._records: dict[str, Record] = {}
+        self._known: dict[BrokerId, Registration] = {}
+
+    def records(self) -> dict[str, Record]:
+        """The record of each namespace as it was taken in."""
+        return dict(self._records)
+
+    def apply_report(self, registration: Registration, report: BrokerReport) -> None:
+        if self._known.get(registration.broker) != registration:
+            self._known[registration.broker] = registration
+            body = {"incarnation": registration.incarnation, "version": report.version}
+            self._recorder.put(Event("broker_registered", registration.broker, body))
+        super().apply_report(registration, report)
+        self._recorder.put(Report(registration, report))
+        self._moves.reported(registration, report)
+
+    def remove_broker(self, broker_id: BrokerId) -> None:
+        super().remove_broker(broker_id)
+        self._known.pop(broker_id, None)
+        self._recorder.put(Event("broker_gone", broker_id))
+        self._moves.broker_gone(broker_id)
+
+    def set_namespace(self, namespace: str, bundle_names: Sequence[str], ownerships: Sequence[Ownership]) -> None:
+        super().set_namespace(namespace, bundle_names, ownerships)
+        self._put(namespace, (self.own_names(bundle_names), ownerships))
+
+    def set_owners(self, ownerships: Mapping[str, Ownership]) -> None:
+        """As whole records, of which the history has what has changed."""
+        super().set_owners(ownerships)
+        for namespace in dict.fromkeys(map(namespace_of, ownerships)):
+            names, before = self._records[namespace]
+            self._put(
+                namespace,
+                (names, [ownerships.get(name, owned) for name, owned in zip(names, before, strict=True)]),
+            )
+
+    def _put(self, namespace: str, after: Record) -> None:
+        before, self._records[namespace] = self._records.get(namespace), after
+        self._recorder.put(Event("namespace", namespace, _RecordChange(before, after)))
+
+    def remove_namespace(self, namespace: str) -> None:
+        super().remove_namespace(namespace)
+        self._records.pop(namespace, None)
+        self._recorder.put(Event("namespace_gone", namespace))
+
+    def redistribute(self, parts: Mapping[str, PartLoad]) -> None:
+        super().redistribute(parts)
+        body = {name: [part.load.tolist(), part.topics] for name, part in parts.items()}
+        self._recorder.put(Event("redistributed", "", body))
+
+    def set_rules(self, rules: ReportRules) -> None:
+        super().set_rules(rules)
+        self._recorder.configured()
+
+    def set_policies(self, policies: Policies) -> None:
+        super().set_policies(policies)
+        self._recorder.put(Event("policies", "", Later(policies_later(self._laid_down))))
+
+    def set_controls(self, controls: Controls) -> None:
+        super().set_controls(controls)
+        self._recorder.put(Event("controls", "", Later(controls_later(self._laid_down))))
+
+    def set_learned(self, learned: Learned) -> None:
+        super().set_learned(learned)
+        self._recorder.put(Event("learned", "", Later(learned_later(self._laid_down))))
+
+    def set_doubts(self, doubts: Doubts) -> None:
+        is_other = doubts is not self._doubts
+        super().set_doubts(doubts)
+        if is_other:
+            self._recorder.put(Event("doubts", "", Later(lambda: doubts_as_json(doubts))))
+
+    def seed_bundle(self, name: str, averages: BundleAverages) -> None:
+        super().seed_bundle(name, averages)
+        body = [averages.short, averages.long, averages.short_samples, averages.long_samples, averages.topics]
+        if averages.time_mean is not None:
+            body += [averages.time_mean.load, averages.time_mean.sigma]
+        self._recorder.put(Event("seeded", name, body))
+
+    def mark_unloaded(self, name: str, at_s: float, source: BrokerId | None = None) -> None:
+        super().mark_unloaded(name, at_s, source)
+        self._recorder.put(Event("unloaded", name, {"atS": at_s, "source": source}))
+
+    def restore_unloaded(self, unloaded: Mapping[str, float], sources: Mapping[BrokerId, float] | None = None) -> None:
+        super().restore_unloaded(unloaded, sources)
+        self._recorder.put(Event("restored", "", {"unloaded": unloaded, "unloadedFrom": sources or {}}))

@@ -1,0 +1,36 @@
+"""The view of a node, and what records what happens to it."""
+
+from __future__ import annotations
+
+from loadmanager.core.model.extensible_load import ReportRules
+from loadmanager.history.compaction import Compaction
+from loadmanager.history.files import Directory
+from loadmanager.history.retention import Retention
+from loadmanager.history.writer import HistoryWriter, WriterLimits
+from loadmanager.leader.audit.history_recorder import Recorder
+from loadmanager.leader.audit.move_records import MoveRecorder
+from loadmanager.leader.audit.recorded_model import MeasuredModel, RecordedModel
+from loadmanager.leader.mirror.cluster_mirror import ClusterView, LaidDown
+from loadmanager.leader.mirror.live_settings import LiveSettings
+
+_HOUR_S = 3_600.0
+
+
+def open_view(live: LiveSettings, node_id: str) -> tuple[ClusterView, Recorder, MoveRecorder]:
+    """An empty view, with what records into the history that the settings name, if they do, and what measures moves."""
+    settings, rules, laid_down = live.base, ReportRules.of(live.planner), LaidDown()
+    if not settings.history_url:
+        recorder = Recorder()
+        moves = MoveRecorder(recorder)
+        return ClusterView(MeasuredModel(rules, moves), laid_down=laid_down), recorder, moves
+    limits = WriterLimits(
+        queue_rows=settings.history_queue_rows,
+        rows_per_file=settings.history_rows_per_file,
+        flush_interval_s=settings.history_flush_interval_s,
+    )
+    retention = Retention(settings.history_retention_hours * _HOUR_S or None, settings.history_max_bytes or None)
+    compaction = Compaction() if settings.history_compaction else None
+    writer = HistoryWriter(Directory.of(settings.history_url), node_id, limits, retention, compaction)
+    recorder = Recorder(live, laid_down, writer)
+    moves = MoveRecorder(recorder)
+    return ClusterView(RecordedModel(rules, laid_down, recorder, moves), laid_down=laid_down), recorder, moves

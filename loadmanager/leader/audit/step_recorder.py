@@ -1,0 +1,123 @@
+"""The steps of the leader's machines, for the history: each as it was made, and with a checkpoint all that a machine
+remembers. So a replay can make them again: see `wire.machines.step_form`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import orjson
+
+from loadmanager.core.protocol.signals import Signal
+from loadmanager.history.entry_rows import Event, Json
+from loadmanager.leader.audit.history_recorder import Recorder
+from loadmanager.wire.machines.step_form import Form, Image, question, step_as_json
+
+_Event = TypeVar("_Event")
+_Instruction = TypeVar("_Instruction")
+_About = ParamSpec("_About")
+_Answer = TypeVar("_Answer")
+
+
+class Answers:
+    """What one machine is answered while it is recorded: each answer that is another than the last one to the same
+    question, until it is taken down.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._last: dict[tuple[object, ...], object] = {}
+        self._new: dict[tuple[object, ...], object] = {}
+        self._as_json: dict[object, Callable[[Any], Any]] = {}
+
+    def noting(
+        self, name: str, ask: Callable[_About, _Answer], as_json: Callable[[_Answer], Any] | None = None
+    ) -> Callable[_About, _Answer]:
+        """The same to ask with, by this name; `as_json` writes an answer that JSON cannot hold."""
+        if as_json is not None:
+            self._as_json[name] = as_json
+
+        def answered(*about: _About.args, **more: _About.kwargs) -> _Answer:
+            answer = ask(*about, **more)
+            if self._recorder.is_recording:
+                self._note((name, *about), answer)
+            return answer
+
+        return answered
+
+    def _note(self, key: tuple[object, ...], answer: object) -> None:
+        if key not in self._last or self._last[key] != answer:
+            self._last[key] = self._new[key] = answer
+
+    def take(self) -> dict[str, Any]:
+        """What is new since the last time."""
+        new, self._new = self._new, {}
+        return {question(str(name), about): self._write(name, answer) for (name, *about), answer in new.items()}
+
+    def _write(self, name: object, answer: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
+        return self._as_json[name](answer) if name in self._as_json else answer
+
+    def forget(self) -> None:
+        """From here on every answer is new."""
+        self._last, self._new = {}, {}
+
+
+class RecordedMachine(Generic[_Event, _Instruction]):
+    """Steps a machine, and records each step while this node leads. The machine asks by way of the `answers`.
+
+    A look is a step with TIME that leaves nothing to do. One that the machine did not want is not written, and of
+    several in a row that were answered the same only the first and the last are: see `wire.machines.step_form`.
+    """
+
+    def __init__(self, name: str, form: Form[_Event, _Instruction], answers: Answers, recorder: Recorder) -> None:
+        self._name = name
+        self._form = form
+        self._answers = answers
+        self._recorder = recorder
+        self._has_looked = False
+        self._last_look: dict[str, Any] | None = None
+        recorder.machines[name] = self.image
+
+    def step(self, event: _Event, now_s: float) -> list[_Instruction]:
+        form, machine = self._form, self._form.machine
+        if not self._recorder.is_recording:
+            return machine.step(event, now_s)
+        said, was_due_s = form.event_as_json(event), machine.wake_s
+        to_do, wake_s = machine.step(event, now_s), machine.wake_s
+        is_look = event is Signal.TIME and not to_do
+        if is_look and was_due_s is wake_s is None:
+            return to_do
+        instructions, asked = [form.instruction_as_json(each) for each in to_do], self._answers.take()
+        body = step_as_json(now_s, said, asked, instructions, wake_s)
+        if is_look and self._has_looked and not asked:
+            self._last_look = body
+            return to_do
+        self._write_last_look()
+        self._write(body)
+        self._has_looked = is_look
+        return to_do
+
+    def _write_last_look(self) -> None:
+        body, self._last_look = self._last_look, None
+        if body is not None:
+            self._write(body)
+
+    def _write(self, body: dict[str, Any]) -> None:
+        self._recorder.put(Event("stepped", self._name, _as_text(body)))
+
+    def image(self) -> Image:
+        """All that the machine remembers, for a checkpoint: whoever begins there knows no answer of before."""
+        self._write_last_look()
+        self._answers.forget()
+        return self._form.image()
+
+
+def _as_text(body: dict[str, Any]) -> Json:
+    """Written at once: one text in the queue is less for the collector of garbage than all that is in it. What is no
+    text, such as half a character in an error, is left to the writer, who may refuse it.
+    """
+    try:
+        return orjson.dumps(body).decode()
+    except orjson.JSONEncodeError:
+        return body

@@ -1,0 +1,137 @@
+"""Driver of the failure detector (`loadmanager.core.protocol.failure_detector`): asks the leader, the kernel and
+the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from http import HTTPStatus
+from typing import Any
+
+import structlog
+
+from loadmanager.core.domain.log_message import Say
+from loadmanager.core.protocol.failure_detector import (
+    Ask,
+    Doubt,
+    Doubted,
+    Ended,
+    Event,
+    Heard,
+    Instruction,
+    Leads,
+    Look,
+    Missed,
+    Seen,
+    Spare,
+    TakeOver,
+    Vigil,
+    VigilPhase,
+)
+from loadmanager.core.protocol.leadership import Sighting
+from loadmanager.errors import LoadManagerError, StoreError
+from loadmanager.leader.election.campaign import Election
+from loadmanager.leader.election.machine_driver import Driver
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.net.http_client import Caller, HttpClient
+from loadmanager.net.liveness import Life, is_refused
+from loadmanager.store import paths
+from loadmanager.store.metadata_store import MetadataStore
+from loadmanager.wire.http_bodies import LONGEST_HOLD_MS, TermAnswer
+from loadmanager.wire.validation import parse_model
+
+log = structlog.get_logger(__name__)
+
+_MS_PER_S = 1000
+_MOST_BYTES = 1024
+
+
+class VigilKeeper:
+    """`look` is to be called when what was read, or the own session or term, is another. `run` keeps the vigil."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        view: ClusterView,
+        election: Election,
+        caller: Caller,
+        patience_s: float,
+        life: Life,
+    ) -> None:
+        self._store = store
+        self._view = view
+        self._election = election
+        self._caller = caller
+        self._life = life
+        self._vigil = Vigil(patience_s)
+        self._driver = Driver[Event, Instruction](self._vigil, self._do)
+        self._http: HttpClient
+        self._is_kept = False
+
+    @property
+    def found_silent(self) -> int:
+        """How many leaders were found silent, and were to be replaced."""
+        return self._vigil.found_silent
+
+    @property
+    def hears(self) -> bool:
+        """Whether the leader, another node, has answered lately."""
+        return self._vigil.phase is VigilPhase.HEARD
+
+    async def run(self) -> None:
+        """Watch whoever leads, for as long as the node lives."""
+        async with HttpClient(caller=self._caller) as self._http, asyncio.TaskGroup() as group:
+            group.create_task(self._driver.run())
+            await asyncio.sleep(0)  # it is running then
+            self._is_kept = True
+            self.look()
+
+    def look(self) -> None:
+        """See whom to watch: nobody while this node leads, or does not know who does."""
+        if self._is_kept:
+            sessions = frozenset(self._view.node_sessions.values()) if self._view.is_fresh else None
+            leader, session_s = self._election.find_other_leader(), self._store.session_timeout_s
+            self._driver.step(Leads(leader, session_s, sessions))
+
+    def _do(self, instruction: Instruction) -> Coroutine[Any, Any, Event] | None:
+        match instruction:
+            case Ask():
+                return self._ask(instruction)
+            case Doubt(leader):
+                return self._doubt(leader)
+            case Look():
+                return self._see(instruction)
+            case TakeOver(czxid, has_ended):
+                (self._election.found_ended if has_ended else self._election.found_silent)(czxid)
+            case Spare():
+                self._election.found_silent(None)
+            case Say(said, fields, is_warning):
+                (log.warning if is_warning else log.info)(said, **fields)
+        return None
+
+    async def _ask(self, ask: Ask) -> Event:
+        leader, hold_ms = ask.leader, min(round(ask.hold_s * _MS_PER_S), LONGEST_HOLD_MS)
+        url = f"{leader.service_url}/loadbalance/v1/term?holdMs={hold_ms}"
+        try:
+            answer = await self._http.call(
+                "GET", url, ask.hold_s + ask.patience_s, connect_timeout_s=ask.patience_s, most_bytes=_MOST_BYTES
+            )
+            if answer.status == HTTPStatus.OK and parse_model(TermAnswer, answer.body, url).epoch == leader.epoch:
+                return Heard(leader.czxid)
+        except LoadManagerError as error:
+            log.debug("leader_not_heard", leader=leader.service_url, error=str(error))
+        if self._life.is_over(leader.life) and await is_refused(leader.service_url):
+            return Ended(leader.czxid)
+        return Missed(leader.czxid)
+
+    async def _doubt(self, leader: Sighting) -> Event:
+        log.debug("leader_doubted", leader=leader.service_url, epoch=leader.epoch)
+        return Doubted(leader.czxid, await self._election.doubt(leader))
+
+    async def _see(self, look: Look) -> Event:
+        try:
+            return Seen(look, await self._store.get(paths.DOUBT) is not None)
+        except StoreError as error:
+            log.debug("doubt_not_read", error=str(error))
+            return Seen(look, None)

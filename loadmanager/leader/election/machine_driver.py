@@ -1,0 +1,110 @@
+"""What drivers of passive machines have in common: their steps and their waiting, writes of bundles, and who waits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import time
+from collections.abc import Callable, Coroutine, Hashable
+from typing import Any, Generic, TypeVar
+
+from loadmanager.core.domain.names import BundleRange
+from loadmanager.core.domain.ownership import IllegalTransitionError, Ownership
+from loadmanager.core.protocol.bundle_writes import Write, WriteEnded
+from loadmanager.core.protocol.signals import Signal
+from loadmanager.core.protocol.state_machine import Machine, do_all
+from loadmanager.errors import LoadManagerError
+from loadmanager.leader.election.ownership_ledger import Ledger
+
+_Event = TypeVar("_Event")
+_Instruction = TypeVar("_Instruction")
+_What = TypeVar("_What", bound=Hashable)
+_Told = TypeVar("_Told")
+
+
+class Driver(Generic[_Event, _Instruction]):
+    """Steps a machine. `do` does what it says, or gives the work for that, which ends with what came of it."""
+
+    def __init__(
+        self,
+        machine: Machine[_Event | Signal, _Instruction],
+        do: Callable[[_Instruction], Coroutine[Any, Any, _Event] | None],
+    ) -> None:
+        self._machine = machine
+        self._do = do
+        self._stepped = asyncio.Event()
+        self._work: asyncio.TaskGroup
+        self._context: contextvars.Context
+
+    def step(self, event: _Event | Signal) -> None:
+        try:
+            do_all(self._machine.step(event, time.monotonic()), self._begin)
+        finally:
+            self._stepped.set()
+
+    async def run(self) -> None:
+        """Step it with TIME when it wants to be, for as long as the term lasts."""
+        self._context = contextvars.copy_context()  # of the term: its work is not that of the request that woke it
+        async with asyncio.TaskGroup() as self._work:
+            while True:
+                self.step(Signal.TIME)
+                self._stepped.clear()  # by whatever it was stepped before, it has just had its turn
+                due_s = self._machine.wake_s
+                # Not `wait_for`: in Python 3.11 it swallows a cancellation that arrives together with the wake-up.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(None if due_s is None else max(0.0, due_s - time.monotonic())):
+                        await self._stepped.wait()
+
+    def _begin(self, instruction: _Instruction) -> None:
+        work = self._do(instruction)
+        if work is None:
+            return
+        task = self._work.create_task(self._see_through(work), context=self._context.copy())
+        # A task that is cancelled before it begins never gets to what it was to wait for.
+        task.add_done_callback(lambda _: work.close())
+
+    async def _see_through(self, work: Coroutine[Any, Any, _Event]) -> None:
+        self.step(await work)
+
+
+class Waiting(Generic[_What, _Told]):
+    """Those who wait for something to end: each has a future of its own, and may go away before."""
+
+    def __init__(self) -> None:
+        self._futures: dict[_What, list[asyncio.Future[_Told]]] = {}
+
+    def __contains__(self, what: _What) -> bool:
+        return what in self._futures
+
+    def future(self, what: _What) -> asyncio.Future[_Told]:
+        """What will be told of it."""
+        future: asyncio.Future[_Told] = asyncio.get_running_loop().create_future()
+        self._futures.setdefault(what, []).append(future)
+        return future
+
+    def tell(self, what: _What, told: _Told | Exception) -> None:
+        for future in self._futures.pop(what, ()):
+            if future.done():
+                continue
+            if isinstance(told, Exception):
+                future.set_exception(told)
+                future.exception()  # nobody may be waiting any more: that is no reason for a warning
+            else:
+                future.set_result(told)
+
+    def tell_all(self, error: Exception) -> None:
+        for what in list(self._futures):
+            self.tell(what, error)
+
+
+async def write(ledger: Ledger, instruction: Write) -> WriteEnded:
+    """Have the ledger write it; every failure is what came of each of the bundles."""
+    ranges = {bundle: BundleRange.parse(bundle.rpartition("/")[2]) for bundle in instruction.transitions}
+    transitions = {own: instruction.transitions[bundle] for bundle, own in ranges.items()}
+    made: dict[BundleRange, Ownership | Exception]
+    try:
+        made = await ledger.apply_all(instruction.namespace, transitions, instruction.reason)
+    except (LoadManagerError, IllegalTransitionError) as error:
+        made = dict.fromkeys(transitions, error)
+    return WriteEnded(instruction, {bundle: made[own] for bundle, own in ranges.items()})

@@ -1,0 +1,467 @@
+"""The only writer of ownership: transitions go in, fenced transactions go to the store, the view follows.
+
+Transitions that arrive while a transaction is under way share the next one, so that a burst of lookups, or the death
+of a broker with a thousand bundles, costs a few writes. Every transaction checks the leader's epoch first: a deposed
+leader's write fails as a whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from loadmanager.core.diagnosis.invariants import succession_violations, transition_violations
+from loadmanager.core.domain.bundles import BoundariesError
+from loadmanager.core.domain.names import BundleRange
+from loadmanager.core.domain.ownership import (
+    IllegalTransitionError,
+    NamespaceState,
+    Ownership,
+    OwnershipState,
+    Registration,
+    Stamp,
+)
+from loadmanager.core.protocol.bundle_writes import Transition
+from loadmanager.errors import (
+    BundleNotFoundError,
+    ConflictError,
+    InvalidRecordError,
+    InvariantViolatedError,
+    NamespaceBeingDeletedError,
+    NamespaceExistsError,
+    NotLeaderError,
+    OutcomeUnknownError,
+    StaleEpochError,
+    StoreError,
+    TransactionFailedError,
+)
+from loadmanager.leader.election.campaign import Election
+from loadmanager.leader.mirror.cluster_mirror import ClusterView, NamespaceEntry
+from loadmanager.leader.mirror.mirror_intake import Intake
+from loadmanager.store import paths
+from loadmanager.store.metadata_store import MAX_ZNODE_BYTES, Check, Create, Delete, MetadataStore, Op, Put
+from loadmanager.store.znode_codec import decode, pack
+from loadmanager.wire.store_records import DeletedRecord, encode_namespace
+from loadmanager.wire.validation import parse_model
+
+log = structlog.get_logger(__name__)
+
+MAX_TRANSACTION_BYTES = MAX_ZNODE_BYTES // 2
+MAX_TRANSACTION_RECORDS = 100
+_ATTEMPTS = 5
+
+Reshape = Callable[[NamespaceState, Stamp], NamespaceState]
+"""From the current bundles of a namespace to other ones, by `NamespaceState.split` or `merge`; it may raise what they
+do, and `BundleNotFoundError`.
+"""
+
+
+Outcomes = dict[BundleRange, Ownership | Exception]
+"""What became of each of several transitions: the ownership that is stored, or why it could not be made."""
+
+
+_Step = tuple[BundleRange, Ownership, Ownership]
+
+_STEPS_KEPT = 200
+"""Of the newest: how it came to what must never be."""
+
+
+class _Draft:
+    """The next record of a namespace while changes are made to it: transitions are put in together.
+
+    None is let in that must never be: `InvariantViolatedError`. `steps` are those that were, each from what to what.
+    """
+
+    def __init__(
+        self, state: NamespaceState, is_registered: Callable[[Registration | None], bool], *, is_closed: bool
+    ) -> None:
+        self.steps: list[_Step] = []
+        self._state = state
+        self._is_registered = is_registered
+        self._is_closed = is_closed
+        self._ownerships: dict[int, Ownership] = {}
+
+    @property
+    def state(self) -> NamespaceState:
+        if self._ownerships:
+            self._state, self._ownerships = self._state.with_ownerships(self._ownerships), {}
+        return self._state
+
+    def step(self, bundle_range: BundleRange, transition: Transition, stamp: Stamp) -> Ownership:
+        index = self._state.bundles.find_index(bundle_range)
+        if index is None:
+            raise BundleNotFoundError(f"{bundle_range} is not a current bundle of {self._state.name}")
+        current = self._ownerships.get(index, self._state.ownerships[index])
+        following = transition(current, stamp)
+        if (
+            self._is_closed
+            and current.state is not OwnershipState.RELEASING
+            and following.owner not in (None, current.owner)
+        ):
+            raise IllegalTransitionError(f"{bundle_range} is given to nobody: {self._state.name} is being deleted")
+        _must_hold(transition_violations(current, following, self._is_registered), bundle_range, current, following)
+        self._ownerships[index] = following
+        self.steps.append((bundle_range, current, following))
+        return following
+
+    def step_all(self, transitions: Mapping[BundleRange, Transition], stamp: Stamp) -> Outcomes:
+        """Raises what the last one does if none can be made."""
+        made: Outcomes = {}
+        for bundle_range, transition in transitions.items():
+            try:
+                made[bundle_range] = self.step(bundle_range, transition, stamp)
+            except (IllegalTransitionError, BundleNotFoundError) as error:
+                made[bundle_range] = refusal = error
+        if not any(isinstance(outcome, Ownership) for outcome in made.values()):
+            raise refusal
+        return made
+
+    def reshape(self, change: Reshape, stamp: Stamp) -> NamespaceState:
+        before = self.state
+        if self._is_closed:
+            raise IllegalTransitionError(f"{before.name} is being deleted")
+        self._state = change(before, stamp)
+        _must_hold(succession_violations(before, self._state), self._state.name, before.bundles, self._state.bundles)
+        return self._state
+
+
+def _must_hold(violations: list[str], *story: object) -> None:
+    """Raise `InvariantViolatedError` with the story unless there are none."""
+    if violations:
+        raise InvariantViolatedError(f"{'; '.join(violations)}: {', '.join(map(str, story))}")
+
+
+def _must_all_be_free(state: NamespaceState) -> None:
+    for index, ownership in enumerate(state.ownerships):
+        if ownership.state is not OwnershipState.FREE:
+            raise IllegalTransitionError(f"{state.bundle_name(index)} is {ownership}")
+
+
+_Made = Ownership | Outcomes | NamespaceState
+
+
+@dataclass(slots=True)
+class _Change:
+    """`make` puts it into a draft and says what the caller is given once that is stored."""
+
+    reason: str
+    make: Callable[[_Draft, Stamp], _Made]
+    done: asyncio.Future[Any]
+    attempts: int = 0
+
+
+@dataclass(slots=True)
+class _Write:
+    """The next record of one namespace, and the changes it contains with what each makes of its bundle."""
+
+    entry: NamespaceEntry
+    state: NamespaceState
+    data: bytes
+    changes: list[tuple[_Change, _Made]] = field(default_factory=list)
+
+
+class Ledger:
+    """Commits ownership transitions of the leader. Every failure reaches the caller through the awaited change."""
+
+    def __init__(self, store: MetadataStore, view: ClusterView, intake: Intake, election: Election) -> None:
+        self._store = store
+        self._view = view
+        self._intake = intake
+        self._election = election
+        self._pending: dict[str, list[_Change]] = defaultdict(list)
+        self._closed: set[str] = set()
+        self._one_at_a_time = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._recent: deque[tuple[str, _Step]] = deque(maxlen=_STEPS_KEPT)
+        self.transitions_committed = 0
+        self.invariants_violated = 0
+        self.writes_fenced = 0
+
+    async def apply(self, namespace: str, bundle_range: BundleRange, transition: Transition, reason: str) -> Ownership:
+        """Commit one transition of one bundle; the ownership as it is then stored.
+
+        Raises `NotLeaderError` (also `StaleEpochError`), `IllegalTransitionError` when the bundle is in another
+        state than the transition needs, `BundleNotFoundError`, `InvalidRecordError`, or a `StoreError`.
+        """
+        made: Ownership = await self._queue(
+            namespace, reason, lambda draft, stamp: draft.step(bundle_range, transition, stamp)
+        )
+        return made
+
+    async def apply_all(self, namespace: str, transitions: Mapping[BundleRange, Transition], reason: str) -> Outcomes:
+        """Commit one transition each of many bundles of a namespace in one write: far cheaper than one by one.
+
+        A transition that cannot be made keeps no other from it; raises as `apply`, what a transition does only if none
+        can be made.
+        """
+        made: Outcomes = await self._queue(namespace, reason, lambda draft, stamp: draft.step_all(transitions, stamp))
+        return made
+
+    async def reshape(self, namespace: str, change: Reshape, reason: str) -> NamespaceState:
+        """Commit other bundles of a namespace in one write; the namespace as it is stored then.
+
+        Raises what `change` raises, and otherwise as `apply`.
+        """
+        made: NamespaceState = await self._queue(namespace, reason, lambda draft, stamp: draft.reshape(change, stamp))
+        return made
+
+    async def _queue(self, namespace: str, reason: str, make: Callable[[_Draft, Stamp], _Made]) -> Any:  # noqa: ANN401 - what `make` gives
+        self._election.get_term()
+        change = _Change(reason, make, asyncio.get_running_loop().create_future())
+        self._pending[namespace].append(change)
+        self._wake.set()
+        return await change.done
+
+    async def settled(self) -> None:
+        """Return once the records were read again that a write without an answer may have changed, or after a while:
+        a write that goes by an older record is refused for its version.
+        """
+        with contextlib.suppress(OutcomeUnknownError):
+            await self._intake.settled_soon()
+
+    async def create_namespace(self, state: NamespaceState) -> None:
+        """Write the first record of a namespace and wait until the view has it.
+
+        Its versions go on from those of all namespaces that were deleted: agents may remember those of one of this
+        name. Raises `NamespaceExistsError`, `NotLeaderError` or a `StoreError`.
+        """
+        self.must_be_open(str(state.name))
+        path = paths.namespace(str(state.name))
+        async with self._one_at_a_time:
+            await self._store.ensure_path(path.rpartition("/")[0])
+            highest, as_read = await self._highest_deleted()
+            first = state.from_version(highest)
+            ops: list[Op] = [] if as_read is None else [Check(paths.DELETED, as_read)]
+            try:
+                await self._commit_alone([*ops, Create(path, pack(encode_namespace(first)))])
+            except TransactionFailedError as error:
+                if error.cause == "node_exists":
+                    raise NamespaceExistsError(f"namespace {state.name} exists already") from None
+                raise
+        self._intake.mark_dirty(path)
+        await self._intake.settled_soon()
+
+    @contextlib.contextmanager
+    def closed(self, namespace: str) -> Iterator[None]:
+        """Meanwhile nothing of the namespace is given to anybody. `ConflictError` if that is so already."""
+        if namespace in self._closed:
+            raise ConflictError(f"namespace {namespace} is being deleted already")
+        self._closed.add(namespace)
+        try:
+            yield
+        finally:
+            self._closed.discard(namespace)
+
+    def must_be_open(self, namespace: str) -> None:
+        """Raise `NotLeaderError` without a term, `NamespaceBeingDeletedError` while the namespace is closed."""
+        self._election.get_term()
+        if namespace in self._closed:
+            raise NamespaceBeingDeletedError(f"namespace {namespace} is being deleted")
+
+    async def delete_namespace(self, namespace: str, along: Sequence[Op]) -> None:
+        """Delete the record of a closed namespace, and do what goes `along`; wait until the view knows.
+
+        Raises `IllegalTransitionError` unless all of it is free, `TransactionFailedError` when something is no longer
+        as it was read, which is read again by then; `NotLeaderError` or another `StoreError`.
+        """
+        assert namespace in self._closed, "or it could be given to somebody meanwhile"
+        async with self._one_at_a_time:
+            highest, as_read = await self._highest_deleted()
+            entry = self._view.get_namespace(namespace)
+            _must_all_be_free(entry.state)
+            data = DeletedRecord(highest_version=max(highest, entry.state.highest_version)).to_json()
+            note: Op = Create(paths.DELETED, data) if as_read is None else Put(paths.DELETED, data, as_read)
+            ops = [Delete(paths.namespace(namespace), entry.version), note, *along]
+            try:
+                await self._commit_alone(ops)
+            finally:
+                for op in ops:
+                    self._intake.mark_dirty(op.path)
+                await self._intake.settled_soon()
+            for path in (paths.namespace(namespace), paths.bundle_data(namespace)):
+                with contextlib.suppress(StoreError, NotLeaderError):  # the tenant has other namespaces
+                    await self._commit_alone([Delete(path.rpartition("/")[0])])
+
+    async def _highest_deleted(self) -> tuple[int, int | None]:
+        """The highest version of all namespaces that were deleted, and the version of the znode that says so."""
+        await self._store.sync()
+        znode = await self._store.get(paths.DELETED)
+        if znode is None:
+            return 0, None
+        return parse_model(
+            DeletedRecord, decode(znode.data, paths.DELETED), paths.DELETED
+        ).highest_version, znode.version
+
+    async def _commit_alone(self, ops: Sequence[Op]) -> None:
+        """One transaction of its own, fenced as all are."""
+        term = self._election.get_term()
+        try:
+            await self._store.commit([Check(paths.EPOCH, term.epoch), *ops], session_id=term.session_id)
+        except TransactionFailedError as error:
+            if error.index == 0:
+                raise self._fenced() from None
+            raise
+
+    async def run(self) -> None:
+        """Write what is pending for as long as the node lives."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._pending:
+                await self._write_batch()
+
+    def fail_pending(self, error: Exception) -> None:
+        """Give every waiting change `error`: the term is over."""
+        pending, self._pending = self._pending, defaultdict(list)
+        for changes in pending.values():
+            for change in changes:
+                _fail(change, error)
+
+    async def _write_batch(self) -> None:
+        term = self._election.term
+        if term is None:
+            self.fail_pending(StaleEpochError("this node no longer leads"))
+            return
+        writes = self._take_batch(term.epoch)
+        if self._election.term != term:  # it ended over what was to be written
+            _fail_all(writes, StaleEpochError("this node no longer leads"))
+            return
+        if not writes:
+            return
+        ops: list[Op] = [Check(paths.EPOCH, term.epoch)]
+        ops += [Put(paths.namespace(str(w.state.name)), w.data, w.entry.version) for w in writes]
+        try:
+            versions = await self._store.commit(ops, session_id=term.session_id)
+        except TransactionFailedError as error:
+            await self._refused(writes, error)
+        except OutcomeUnknownError as error:
+            await self._unknown(writes, error)
+        except StoreError as error:
+            _fail_all(writes, error)
+        else:
+            self._committed(writes, versions[1:])
+
+    def _take_batch(self, epoch: int) -> list[_Write]:
+        writes: list[_Write] = []
+        size = 0
+        for namespace in list(self._pending)[:MAX_TRANSACTION_RECORDS]:
+            write = self._prepare(namespace, self._pending[namespace], epoch)
+            if write is not None:
+                size += len(write.data)
+                if writes and size > MAX_TRANSACTION_BYTES:
+                    break
+                writes.append(write)
+            del self._pending[namespace]
+        return writes
+
+    def _prepare(self, namespace: str, changes: list[_Change], epoch: int) -> _Write | None:
+        """The write that makes these changes; None when nothing is left to do. Those that cannot be made fail here."""
+        entry = self._view.namespaces.get(namespace)
+        if entry is None or entry.unreadable is not None:
+            fault = entry.unreadable if entry else f"namespace {namespace} is gone"
+            for change in changes:
+                _fail(change, InvalidRecordError(fault or ""))
+            return None
+        now_ms = time.time_ns() // 1_000_000
+        draft = _Draft(entry.state, self._view.is_registered, is_closed=namespace in self._closed)
+        applied: list[tuple[_Change, _Made]] = []
+        for change in changes:
+            if change.done.done():  # it failed before, or nobody waits any more
+                continue
+            try:
+                applied.append((change, change.make(draft, Stamp(epoch, now_ms, change.reason))))
+            except (IllegalTransitionError, BundleNotFoundError, BoundariesError) as error:
+                _fail(change, error)
+            except InvariantViolatedError as error:
+                self._violated(namespace, error)
+                _fail(change, error)
+        if not applied:
+            return None
+        state = draft.state
+        self._recent += ((namespace, step) for step in draft.steps)
+        return _Write(entry, state, pack(encode_namespace(state)), applied)
+
+    def _violated(self, namespace: str, error: InvariantViolatedError) -> None:
+        """Nothing of this term is written any more: what it goes by is not what it should be."""
+        self.invariants_violated += 1
+        story = [
+            f"{own}: {before} -> {after} ({after.reason})"
+            for name, (own, before, after) in self._recent
+            if name == namespace
+        ]
+        log.critical("invariant_violated", namespace=namespace, error=str(error), story=story)
+        self._election.violated()
+
+    def _committed(self, writes: list[_Write], versions: list[int]) -> None:
+        for write, version in zip(writes, versions, strict=True):
+            self._view.commit_namespace(NamespaceEntry(write.state, version, write.entry.czxid, hash(write.data)))
+            for change, made in write.changes:
+                self.transitions_committed += _transitions_in(made)
+                if self._has_orphan(made):
+                    self._view.unsettled += 1  # whoever places such bundles may have looked before this write
+                if not change.done.done():
+                    change.done.set_result(made)
+
+    def _has_orphan(self, made: _Made) -> bool:
+        """Whether an owner has gone since the change was asked for."""
+        outcomes = made.values() if isinstance(made, dict) else [made]
+        owned = [each for each in outcomes if isinstance(each, Ownership) and each.state is OwnershipState.OWNED]
+        return not all(self._view.is_registered(each.owner) for each in owned)
+
+    async def _refused(self, writes: list[_Write], error: TransactionFailedError) -> None:
+        if error.index == 0:
+            _fail_all(writes, self._fenced())
+            return
+        log.info("namespace_record_changed_underneath", path=error.path, cause=error.cause)
+        await self._read_again_and_retry(writes, error)
+
+    async def _unknown(self, writes: list[_Write], error: OutcomeUnknownError) -> None:
+        """The write may have happened: the records are read again before anybody decides on them."""
+        log.warning("outcome_of_write_unknown", error=str(error))
+        for write in writes:
+            self._intake.mark_dirty(paths.namespace(str(write.state.name)))
+        _fail_all(writes, error)
+        await self.settled()
+
+    async def _read_again_and_retry(self, writes: list[_Write], error: TransactionFailedError) -> None:
+        for write in writes:
+            self._intake.mark_dirty(paths.namespace(str(write.state.name)))
+        try:
+            await self._intake.settled_soon()
+        except OutcomeUnknownError:
+            _fail_all(writes, error)
+            return
+        for write in writes:
+            for change, _ in write.changes:
+                change.attempts += 1
+                if change.attempts >= _ATTEMPTS:
+                    _fail(change, error)
+                else:
+                    self._pending[str(write.state.name)].append(change)
+
+    def _fenced(self) -> StaleEpochError:
+        self.writes_fenced += 1
+        self._election.deposed()
+        return StaleEpochError("another leader has taken over; this write had no effect")
+
+
+def _transitions_in(made: _Made) -> int:
+    return sum(isinstance(each, Ownership) for each in made.values()) if isinstance(made, dict) else 1
+
+
+def _fail(change: _Change, error: Exception) -> None:
+    if not change.done.done():
+        change.done.set_exception(error)
+
+
+def _fail_all(writes: list[_Write], error: Exception) -> None:
+    for write in writes:
+        for change, _ in write.changes:
+            _fail(change, error)

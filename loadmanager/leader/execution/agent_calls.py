@@ -1,0 +1,132 @@
+"""What is asked of, and told to, the agents of brokers about bundles. Unloads are the executor's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from http import HTTPStatus
+
+import structlog
+
+from loadmanager.core.domain.names import BundleName
+from loadmanager.core.domain.ownership import NamespaceState, Registration
+from loadmanager.errors import InvalidRecordError, OwnerSilentError
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.net.http_client import Caller, HttpAnswer, HttpClient, PeerUnavailableError
+from loadmanager.wire.http_bodies import (
+    INCARNATION_HEADER,
+    OWNER_HEADER,
+    UNKNOWN,
+    NamespacePolicies,
+    OpenTopic,
+    TopicsAnswer,
+    TopicsOfBundle,
+    WantedBundles,
+)
+from loadmanager.wire.store_records import BundlesData
+from loadmanager.wire.validation import parse_model
+
+log = structlog.get_logger(__name__)
+
+TIMEOUT_S = 3.0
+
+_MOST_NAMES_BYTES = 192 * 1024
+"""Of the topics that a destination is told to prepare for: its agent reads no more than 256 KiB."""
+
+
+class Agents:
+    """The agents of the brokers that the view knows, asked on behalf of the caller; to be closed."""
+
+    def __init__(self, view: ClusterView, caller: Caller, timeout_s: float = TIMEOUT_S) -> None:
+        self._view = view
+        self._caller = caller
+        self._timeout_s = timeout_s
+        self._http: HttpClient | None = None
+
+    async def start(self) -> None:
+        self._http = HttpClient(caller=self._caller)
+
+    async def close(self) -> None:
+        if self._http is not None:
+            await self._http.close()
+
+    async def get_topics(self, owner: Registration, bundle: BundleName) -> list[OpenTopic]:
+        """The topics of a bundle that its owner may have open, by name; `OwnerSilentError` when it does not say."""
+        url = f"{self._url(owner)}/loadmanager/v1/topics"
+        body = await self._call("GET", url, HTTPStatus.OK, params={"bundle": str(bundle)})
+        try:
+            answer = parse_model(TopicsAnswer, body, url)
+        except InvalidRecordError as error:
+            raise OwnerSilentError(str(error)) from None
+        return [topic for topic in answer.topics if topic.hash in bundle.range]
+
+    async def tell_bundles(self, broker: Registration, state: NamespaceState) -> None:
+        """Have the broker's load counted by these bundles from now on; `OwnerSilentError` when it was not heard."""
+        data = BundlesData.of(state.bundles)
+        policies = NamespacePolicies(
+            bundles=WantedBundles(boundaries=data.boundaries, num_bundles=data.num_bundles),
+            hash_function=state.bundles.hash_function,
+        )
+        url = f"{self._url(broker)}/loadmanager/v1/namespaces/{state.name}/bundles"
+        headers = {"Content-Type": "application/json"}
+        await self._call("PUT", url, HTTPStatus.NO_CONTENT, data=policies.to_json(), headers=headers)
+
+    async def prepare(self, destination: Registration, bundle: BundleName, topics: Iterable[str]) -> bool:
+        """Have the broker prepare for a bundle that it is about to get; False when it does not know how. As many topics
+        are named as go into one request. `OwnerSilentError` when it does not say that it has.
+        """
+        headers = {
+            "Content-Type": "application/json",
+            OWNER_HEADER: destination.broker,
+            INCARNATION_HEADER: str(destination.incarnation),
+        }
+        data = TopicsOfBundle(bundle=str(bundle), topics=list(_as_fits(topics))).to_json()
+        answer = await self._ask("POST", f"{self._url(destination)}/loadmanager/v1/prepare", data=data, headers=headers)
+        if answer.status not in {HTTPStatus.NO_CONTENT, *UNKNOWN}:
+            raise OwnerSilentError(answer.shown())
+        return answer.status == HTTPStatus.NO_CONTENT
+
+    def _url(self, broker: Registration) -> str:
+        entry = self._view.brokers.get(broker.broker)
+        if entry is None or entry.registration != broker or not entry.command_url:
+            raise OwnerSilentError(f"{broker} is not registered with a URL to call")
+        return entry.command_url
+
+    async def _call(
+        self,
+        method: str,
+        url: str,
+        expected: HTTPStatus,
+        *,
+        params: dict[str, str] | None = None,
+        data: bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> bytes:
+        answer = await self._ask(method, url, params=params, data=data, headers=headers)
+        if answer.status != expected:
+            raise OwnerSilentError(answer.shown())
+        return answer.body
+
+    async def _ask(
+        self,
+        method: str,
+        url: str,
+        *,
+        params: dict[str, str] | None = None,
+        data: bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> HttpAnswer:
+        if self._http is None:
+            raise OwnerSilentError("this node is not running")
+        try:
+            return await self._http.call(method, url, self._timeout_s, params=params, data=data, headers=headers)
+        except (PeerUnavailableError, InvalidRecordError) as error:
+            raise OwnerSilentError(str(error)) from None
+
+
+def _as_fits(topics: Iterable[str]) -> Iterator[str]:
+    left = _MOST_NAMES_BYTES
+    for topic in topics:
+        left -= len(topic.encode()) + len('"",')
+        if left < 0:
+            return
+        yield topic

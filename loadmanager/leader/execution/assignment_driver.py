@@ -1,0 +1,166 @@
+"""Carries out what `loadmanager.core.protocol.assignment_machine` says of bundles that are to have an owner.
+
+Here are the futures of those who wait for one, the decisions at the desk, and the writes of the ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any
+
+import structlog
+
+from loadmanager.core.domain.names import BundleName, namespace_of
+from loadmanager.core.domain.ownership import IllegalTransitionError, Ownership, Registration, Stamp, assign
+from loadmanager.core.domain.plan import Verdict
+from loadmanager.core.domain.reasons import Reason
+from loadmanager.core.protocol.assignment_machine import (
+    Answer,
+    Ask,
+    Assignments,
+    Decide,
+    Decided,
+    Event,
+    Given,
+    Held,
+    Instruction,
+    NotDecided,
+    Outcome,
+    PlaceSoon,
+)
+from loadmanager.core.protocol.bundle_writes import Write
+from loadmanager.errors import HeldForOwnerError, LoadManagerError, NoBrokerAvailableError
+from loadmanager.leader.audit.decision_log import Journal
+from loadmanager.leader.election.machine_driver import Driver, Waiting, write
+from loadmanager.leader.election.ownership_ledger import Ledger
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.planning.planner_service import Desk
+from loadmanager.net.tracing import OFF, Tracing, Trail
+
+log = structlog.get_logger(__name__)
+
+
+class Assigner:
+    """Gives free bundles an owner: lookups of one bundle share one decision, and a burst shares one batch.
+
+    Bundles that nobody asks for take the places that lookups leave in a batch.
+    """
+
+    def __init__(self, desk: Desk, view: ClusterView, ledger: Ledger, journal: Journal, tracing: Tracing = OFF) -> None:
+        self._desk = desk
+        self._view = view
+        self._ledger = ledger
+        self._journal = journal
+        self._tracing = tracing
+        self._trails: dict[str, Trail] = {}
+        self._machine = Assignments(view)
+        self._driver = Driver(self._machine, self._do)
+        self._waiting = Waiting[str, Ownership]()
+        self.assignments = 0
+
+    def request(self, bundle: str, *, non_persistent: bool = False) -> asyncio.Future[Ownership]:
+        """A future of the committed ownership of a bundle that is free now; all who ask meanwhile are told the same.
+
+        `non_persistent`: it is wanted for a topic of that kind, which not every broker serves.
+        It may fail with `NoBrokerAvailableError`, `NotLeaderError` or a `StoreError`. Raises `NotLeaderError` once the
+        term is over, since nobody would answer before this node's next one, and `NamespaceBeingDeletedError`.
+        """
+        self._ledger.must_be_open(namespace_of(bundle))
+        future = self._waiting.future(bundle)
+        self._trails.setdefault(bundle, self._tracing.here())
+        self._driver.step(Ask(bundle, non_persistent))
+        return future
+
+    def place_soon(self, bundles: Sequence[str]) -> None:
+        """Have bundles placed that nobody has asked for, without holding up those that somebody waits for."""
+        self._driver.step(PlaceSoon(bundles))
+
+    async def give(self, name: BundleName, destination: Registration, reason: Reason) -> Ownership:
+        """Give a free bundle to this broker at an operator's word; the ownership as it is stored.
+
+        Raises `IllegalTransitionError` when it is not free or the broker has left, and as `Ledger.apply`.
+        """
+
+        def give(current: Ownership, stamp: Stamp) -> Ownership:
+            if not self._view.is_registered(destination):
+                raise IllegalTransitionError(f"{destination} left while {name} was being given to it")
+            return assign(current, destination, stamp)
+
+        stored = await self._ledger.apply(str(name.namespace), name.range, give, reason.value)
+        self.assignments += 1
+        self._journal.moved("assign", str(name), reason, epoch=stored.epoch, source=None, destination=destination)
+        return stored
+
+    def is_assigning(self, now_s: float) -> bool:
+        """Whether owners are being found for bundles at this time, by the monotonic clock."""
+        return self._machine.is_assigning(now_s)
+
+    async def run(self) -> None:
+        """Decide and commit what is requested, for as long as the term lasts."""
+        await self._driver.run()
+
+    def fail_waiting(self, error: Exception) -> None:
+        """Give every waiting lookup `error`: the term is over."""
+        self._machine.forget()
+        self._trails.clear()
+        self._waiting.tell_all(error)
+
+    def _do(self, instruction: Instruction) -> Coroutine[Any, Any, Event] | None:
+        match instruction:
+            case Decide():
+                return self._decide(instruction)
+            case Write():
+                return self._write(instruction)
+            case Answer(bundle, outcome):
+                self._trails.pop(bundle, None)
+                self._waiting.tell(bundle, self._told(bundle, outcome))
+        return None
+
+    async def _decide(self, decide: Decide) -> Event:
+        try:
+            with self._tracing.span("decide on owners", {"bundles": len(decide.bundles)}, self._asked(decide.bundles)):
+                return Decided(decide, await self._desk.place(decide.bundles, decide.non_persistent))
+        except Exception as error:
+            log.exception("placement_failed", bundles=len(decide.bundles))
+            return NotDecided(decide, NoBrokerAvailableError(f"the decision failed: {error}"))
+
+    async def _write(self, instruction: Write) -> Event:
+        with self._tracing.span(
+            "write owners", {"namespace": instruction.namespace}, self._asked(instruction.transitions)
+        ):
+            return await write(self._ledger, instruction)
+
+    def _asked(self, bundles: Iterable[str]) -> list[Trail]:
+        """Where those are in their traces who wait for these."""
+        return [self._trails[bundle] for bundle in bundles if bundle in self._trails]
+
+    def _told(self, bundle: str, outcome: Outcome) -> Ownership | Exception:
+        """What those who wait are told; what was decided is noted."""
+        match outcome:
+            case Given(stored, step, why, former):
+                self.assignments += 1
+                self._journal.moved(
+                    "assign",
+                    bundle,
+                    step.reason,
+                    epoch=stored.epoch,
+                    source=former,
+                    destination=step.destination,
+                    because=[why],
+                )
+                return stored
+            case Held(broker, left_s):
+                waits = f"bundle {bundle} waits for {broker}, which is held off, for {left_s:.0f} s at most"
+                return HeldForOwnerError(waits, left_s)
+            case Verdict():
+                return self._why_not(bundle, outcome)
+        return outcome
+
+    def _why_not(self, bundle: str, verdict: Verdict) -> Exception:
+        try:
+            self._view.bundle(BundleName.parse(bundle))
+        except LoadManagerError as error:
+            return error
+        self._journal.judged("assign", verdict, epoch=self._view.epoch)
+        return NoBrokerAvailableError(f"bundle {bundle}: {verdict.sentence()}")

@@ -1,0 +1,477 @@
+"""Carries out what `loadmanager.core.protocol.move_machine` says of unloads, with who writes ownership and who asks
+owners.
+
+Here is waiting and nothing else: a task for each write and each call under way, a timer for the machine's next look,
+and a future for whoever wants to know how a move ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import time
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import structlog
+
+from loadmanager.config import Settings
+from loadmanager.core.diagnosis.reason_catalogue import reason_of
+from loadmanager.core.domain.names import BundleName, BundleRange
+from loadmanager.core.domain.ownership import IllegalTransitionError, Ownership, OwnershipState, Registration
+from loadmanager.core.domain.plan import Unload, Verdict
+from loadmanager.core.domain.reasons import OwnershipReason, Reason
+from loadmanager.core.planning.plan_effect import MoveEffect
+from loadmanager.core.protocol.bundle_writes import Transition
+from loadmanager.core.protocol.move_machine import (
+    AskOwner,
+    CalledOff,
+    CallOff,
+    Cancel,
+    Commit,
+    Committed,
+    Ended,
+    Event,
+    Expected,
+    Failed,
+    Instruction,
+    Kept,
+    Move,
+    Moved,
+    Moves,
+    NotCommitted,
+    Outcome,
+    OwnerAnswered,
+    Phase,
+    Prepare,
+    Prepared,
+    Resume,
+    StaleStepError,
+    StopAsking,
+    Unanswered,
+    Want,
+)
+from loadmanager.core.protocol.signals import Signal
+from loadmanager.core.protocol.state_machine import do_all
+from loadmanager.errors import (
+    LoadManagerError,
+    NotLeaderError,
+    NoUnloadError,
+    OutcomeUnknownError,
+    UnloadCancelledError,
+    UnloadFailedError,
+)
+from loadmanager.leader.audit.decision_log import Journal
+from loadmanager.leader.audit.history_recorder import Recorder
+from loadmanager.leader.audit.step_recorder import Answers, RecordedMachine
+from loadmanager.leader.election.machine_driver import Waiting
+from loadmanager.leader.execution.owner_calls import Owners
+from loadmanager.leader.execution.warm_up_calls import Destinations
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.net.tracing import NOWHERE, OFF, Tracing, Trail
+from loadmanager.wire.machines.move_codec import MovesForm
+
+log = structlog.get_logger(__name__)
+
+_LOOK_AHEAD = 256
+"""Steps of a plan that wait for their turn at a time: more than run at once, so that a busy broker stops no other."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorSettings:
+    """Limits on unloads: the deadline of one, how many at a time, and how many per broker; and how long a destination
+    may prepare, 0 where none is to.
+    """
+
+    deadline_s: float
+    concurrency: int
+    concurrency_per_broker: int
+    prepare_s: float = 0.0
+
+    @classmethod
+    def of(cls, settings: Settings) -> ExecutorSettings:
+        return cls(
+            deadline_s=settings.namespace_bundle_unloading_timeout_ms / 1000,
+            concurrency=settings.max_concurrent_unloads,
+            concurrency_per_broker=settings.max_concurrent_unloads_per_broker,
+            prepare_s=settings.namespace_bundle_prepare_timeout_ms / 1000,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Steps of one round, which may be called off together: those that have not begun are then left out."""
+
+    moves: set[Move] = field(default_factory=set)
+    is_called_off: bool = False
+
+
+class Writes(Protocol):
+    """Who writes ownership."""
+
+    async def apply(self, namespace: str, bundle_range: BundleRange, transition: Transition, reason: str) -> Ownership:
+        """Commit one transition of one bundle; the ownership as it then is.
+
+        Raises `IllegalTransitionError`, or a `LoadManagerError`; `OutcomeUnknownError` if it may have happened.
+        """
+
+    async def settled(self) -> None:
+        """Return once what a write without an answer may have changed was read again."""
+
+
+class Followed(Protocol):
+    """Who is told of each unload: of the bundle and its ownership while it was released. `ended` comes last, and always
+    unless the process ends; the others say what became of it, if anything did. What they give is what it is to bring.
+    """
+
+    def began(self, name: BundleName, released: Ownership) -> MoveEffect | None: ...
+
+    def kept(self, name: BundleName, released: Ownership, reason: Reason, error: str) -> None: ...
+
+    def moved(self, name: BundleName, released: Ownership, done: Ownership) -> MoveEffect | None: ...
+
+    def ended(self, name: BundleName, released: Ownership) -> None: ...
+
+
+class Executor:
+    """Runs unloads of the current leader. `settings` are asked anew for each unload.
+
+    `followed_by` is told when an unload has begun, and how it ended. Without `destinations` none of them prepares.
+    """
+
+    def __init__(
+        self,
+        view: ClusterView,
+        writes: Writes,
+        owners: Owners,
+        journal: Journal,
+        settings: Callable[[], ExecutorSettings],
+        followed_by: Followed,
+        recorder: Recorder,
+        tracing: Tracing = OFF,
+        destinations: Destinations | None = None,
+    ) -> None:
+        self._view = view
+        self._writes = writes
+        self._owners = owners
+        self._destinations = destinations
+        self._journal = journal
+        self._followed_by = followed_by
+        self._tracing = tracing
+        self._trails: dict[Move, Trail] = {}
+        answers = Answers(recorder)
+        self._moves = Moves(
+            answers.noting("limits", lambda: (settings().concurrency, settings().concurrency_per_broker)),
+            answers.noting("deadline_s", lambda: settings().deadline_s),
+            answers.noting("is_registered", view.is_registered),
+            answers.noting(
+                "prepare_s",
+                lambda each: (
+                    settings().prepare_s if destinations is not None and destinations.can_prepare(each) else 0.0
+                ),
+            ),
+        )
+        self._recorded = RecordedMachine("moves", MovesForm(self._moves), answers, recorder)
+        self._ends = Waiting[Move, Ownership]()
+        self._because: dict[Move, Sequence[Verdict]] = {}
+        self._contexts: dict[Move, contextvars.Context] = {}
+        self._tasks: dict[Move, asyncio.Task[None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self.unloads_completed = 0
+        self.unloads_failed = 0
+        self.unloads_cancelled = 0
+        self.stale_steps = 0
+
+    async def start(self) -> None:
+        await self._owners.start()
+
+    async def close(self) -> None:
+        await self.abort()
+        await self._owners.close()
+
+    async def abort(self) -> None:
+        """Stop following the unloads under way: their records say what the next leader has to finish."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        for move in self._moves.forget():
+            over = NotLeaderError("the term ended before the unload did; the next leader finishes it")
+            self._settle(move, over)
+        self._set_timer()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # What others want
+
+    async def execute_all(self, steps: Iterable[tuple[Unload, Sequence[Verdict]]], batch: Batch | None = None) -> None:
+        """Carry out the steps of a plan in their order, as far as the limits allow, until the batch is called off."""
+        remaining, batch = iter(steps), batch or Batch()
+
+        async def work() -> None:
+            for step, because in remaining:
+                if batch.is_called_off:
+                    return
+                await self.execute(step, because, batch)
+                await asyncio.sleep(0)  # refusing a step waits for nothing
+
+        await asyncio.gather(*(work() for _ in range(_LOOK_AHEAD)))
+
+    def call_off(self, batch: Batch) -> None:
+        """Begin no further step of the batch; what has begun is seen through."""
+        batch.is_called_off = True
+        self._step(CallOff(batch.moves.__contains__, "called off before it began"))
+
+    async def execute(self, step: Unload, because: Sequence[Verdict] = (), batch: Batch | None = None) -> None:
+        """Carry out one step of a plan; a step that no longer fits what is true is refused and counted."""
+        name, expected = BundleName.parse_any(step.bundle), Expected(step.source)
+        try:
+            expected.check(self._view.get_ownership(name))
+            await self.unload(name, step.destination, step.reason, because, expected.check, batch)
+        except StaleStepError as error:
+            self.stale_steps += 1
+            log.info("stale_step_refused", bundle=step.bundle, error=str(error))
+        except UnloadCancelledError as error:
+            log.info("unload_not_done", bundle=step.bundle, error=str(error))
+        except UnloadFailedError as error:
+            log.warning("unload_failed", bundle=step.bundle, error=str(error))
+        except (LoadManagerError, IllegalTransitionError) as error:
+            log.info("unload_not_done", bundle=step.bundle, error=str(error))
+
+    async def unload(
+        self,
+        name: BundleName,
+        destination: Registration | None,
+        reason: Reason,
+        because: Sequence[Verdict] = (),
+        check: Callable[[Ownership], None] | None = None,
+        batch: Batch | None = None,
+    ) -> Ownership:
+        """Take an owned bundle from its owner when its turn has come; the ownership afterwards.
+
+        `check` is given the bundle's ownership as its release is about to be written, and may raise `StaleStepError`.
+        Besides this raises `UnloadFailedError` when the owner did not let go in time and keeps it, or
+        `UnloadCancelledError`; `IllegalTransitionError` when the bundle is not owned or the destination has left;
+        `BundleNotFoundError`, `NotLeaderError`, or a `StoreError`. Who stops waiting for it before it has begun calls
+        it off.
+        """
+        move = Move(str(name), self._view.get_ownership(name).owner, destination, reason.value, check)
+        if batch is not None:
+            batch.moves.add(move)
+        self._because[move] = because
+        self._trail(move)
+        self._step(Want(move))
+        try:
+            return await self._end_of(move)
+        except asyncio.CancelledError:
+            self._step(CallOff(lambda each: each is move, "nobody waits for it any more"))
+            raise
+
+    def withdraw(self, bundle: str) -> bool:
+        """Call the unload of a bundle off if it still waits for its turn, and say whether it did."""
+        is_waiting = self._moves.is_waiting(bundle)
+        self._step(CallOff(lambda move: move.bundle == bundle, "cancelled before it began"))
+        return is_waiting
+
+    async def cancel(self, name: BundleName) -> None:
+        """Give up the unload of a bundle: its owner keeps it, at a higher version if the unload had begun.
+
+        Raises `NoUnloadError` when there is none, or when the owner has let go already; `BundleNotFoundError`,
+        `NotLeaderError`, or a `StoreError`.
+        """
+        current = self._view.get_ownership(name)
+        if current.state is not OwnershipState.RELEASING:
+            if not self.withdraw(str(name)):
+                raise NoUnloadError(f"no unload of {name} is under way: it is {current.state}")
+            return
+        move = self._follow(name, current)
+        ended = self._end_of(move)
+        self._step(Cancel(move))
+        try:
+            done = await ended
+        except UnloadFailedError:
+            return
+        raise NoUnloadError(f"too late: {name} is released already, and now {done}")
+
+    def resume(self, name: BundleName) -> None:
+        """Finish the release of a bundle as the record is now; nothing if there is none, or if it is followed."""
+        current = self._view.find_ownership(str(name))
+        if current is not None and current.state is OwnershipState.RELEASING:
+            self._follow(name, current)
+
+    async def outcome_of(self, name: BundleName, released: Ownership) -> Ownership:
+        """The end of a release under way; raises as `unload` does."""
+        return await self._end_of(self._follow(name, released))
+
+    def membership_changed(self) -> None:
+        """A broker has come or gone: owners that are gone need not be waited for."""
+        self._step(Signal.MEMBERSHIP)
+
+    # The driver
+
+    def _step(self, event: Event) -> None:
+        try:
+            do_all(self._recorded.step(event, time.monotonic()), self._do)
+        finally:
+            self._set_timer()
+
+    def _do(self, instruction: Instruction) -> None:
+        match instruction:
+            case Prepare(move, patience_s):
+                self._begin(move, self._prepare(move, patience_s))
+            case Commit(move):
+                self._begin(move, self._commit(instruction))
+            case AskOwner(move, patience_s):
+                self._begin(move, self._ask(move, patience_s))
+            case StopAsking(move):
+                self._tasks.pop(move).cancel()
+            case Ended(move, outcome):
+                self._ended(move, outcome)
+
+    def _begin(self, move: Move, work: Coroutine[Any, Any, None]) -> None:
+        name, context = f"unload {move.bundle}", self._contexts.get(move)
+        task = self._tasks[move] = asyncio.create_task(work, name=name, context=context)
+        task.add_done_callback(lambda done: self._work_ended(move, done))
+
+    def _trail(self, move: Move) -> None:
+        """All that is done for a move belongs to whoever wanted it, in logs, and to one span of theirs, in traces."""
+        trail = self._trails[move] = self._tracing.begin("move", {"bundle": move.bundle, "reason": move.reason})
+        context = self._contexts[move] = contextvars.copy_context()
+        context.run(trail.enter)
+
+    def _work_ended(self, move: Move, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(move) is task:
+            del self._tasks[move]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("unload_task_failed", bundle=move.bundle, exc_info=error)
+            if move.phase is not Phase.ENDED and isinstance(error, Exception):
+                self._step(NotCommitted(move, error))
+
+    def _set_timer(self) -> None:
+        """Have the machine look when it wants to."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        wake_s = self._moves.wake_s
+        if wake_s is not None:
+            pause_s = max(0.0, wake_s - time.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(pause_s, self._step, Signal.TIME)
+
+    async def _prepare(self, move: Move, patience_s: float) -> None:
+        if self._destinations is not None and move.destination is not None:
+            name = BundleName.parse_any(move.bundle)
+            await self._destinations.prepare(name, move.owner, move.destination, patience_s)
+        self._step(Prepared(move))
+
+    async def _commit(self, instruction: Commit) -> None:
+        move = instruction.move
+        name = BundleName.parse_any(move.bundle)
+        event: Event
+        try:
+            stored = await self._writes.apply(
+                str(name.namespace), name.range, instruction.transition, instruction.reason
+            )
+        except OutcomeUnknownError as error:
+            event = Unanswered(move, await self._read_again(name), error)
+        except (LoadManagerError, IllegalTransitionError) as error:
+            event = NotCommitted(move, error)
+        else:
+            event = Committed(move, stored)
+        had_begun = move.released is not None
+        self._step(event)
+        if not had_begun and move.released is not None:
+            self._began(name, move, move.released)
+
+    async def _read_again(self, name: BundleName) -> Ownership | None:
+        """A bundle's ownership, once what a write may have changed was read again; None if it is no more."""
+        await self._writes.settled()
+        return self._view.find_ownership(str(name))
+
+    async def _ask(self, move: Move, patience_s: float) -> None:
+        refusal = await self._owners.ask(BundleName.parse_any(move.bundle), move.get_released(), patience_s)
+        if refusal is None:
+            self._step(OwnerAnswered(move, None))
+        else:
+            self._step(OwnerAnswered(move, refusal.why, refusal.is_final))
+
+    # What becomes of moves, for whoever wants to know
+
+    def _follow(self, name: BundleName, released: Ownership) -> Move:
+        """The move that sees this release through: one that is under way, or a new one."""
+        move = self._moves.find(str(name), released.version)
+        if move is None:
+            move = Move(str(name), released.owner, released.destination, released.reason, released=released)
+            self._trail(move)
+            self._step(Resume(move))
+        return move
+
+    def _end_of(self, move: Move) -> asyncio.Future[Ownership]:
+        """The ownership at the end of a move, for one of those who wait for it; it may fail as `unload` does."""
+        return self._ends.future(move)
+
+    def _began(self, name: BundleName, move: Move, released: Ownership) -> None:
+        effect = self._followed_by.began(name, released)
+        self._journal.moved(
+            "unload",
+            move.bundle,
+            reason_of(move.reason),
+            epoch=released.epoch,
+            source=released.owner,
+            destination=move.destination,
+            because=self._because.get(move, ()),
+            effect=effect,
+        )
+
+    def _ended(self, move: Move, outcome: Outcome) -> None:
+        name = BundleName.parse_any(move.bundle)
+        match outcome:
+            case Moved(done):
+                self._moved(name, move.get_released(), done)
+                self._settle(move, done)
+            case Kept():
+                self._settle(move, self._kept(name, move.get_released(), outcome))
+            case CalledOff(why):
+                self._settle(move, UnloadCancelledError(f"{name}: {why}"))
+            case Failed(error):
+                if move not in self._ends:
+                    log.warning("resumed_unload_ended", bundle=move.bundle, error=str(error))
+                self._settle(move, error)
+
+    def _settle(self, move: Move, outcome: Ownership | Exception) -> None:
+        """Tell everybody that it is over."""
+        self._because.pop(move, None)
+        self._contexts.pop(move, None)
+        self._trails.pop(move, NOWHERE).end(outcome if isinstance(outcome, Exception) else None)
+        if move.released is not None:
+            self._followed_by.ended(BundleName.parse_any(move.bundle), move.released)
+        self._ends.tell(move, outcome)
+
+    def _moved(self, name: BundleName, released: Ownership, done: Ownership) -> None:
+        source = released.owner.broker if released.owner else None
+        self._view.model.mark_unloaded(str(name), time.time(), source)
+        self.unloads_completed += 1
+        effect = self._followed_by.moved(name, released, done)
+        self._journal.moved(
+            "unloaded",
+            str(name),
+            OwnershipReason.UNLOAD_COMPLETED,
+            epoch=done.epoch,
+            source=released.owner,
+            destination=done.owner,
+            effect=effect,
+        )
+        log.info("unloaded", bundle=str(name), source=str(released.owner), destination=str(done.owner))
+
+    def _kept(self, name: BundleName, released: Ownership, outcome: Kept) -> Exception:
+        """Note that the bundle did not move as it was to; what those who wait are told."""
+        kept, reason = outcome.kept, outcome.reason
+        self._followed_by.kept(name, released, reason, outcome.refusal)
+        why = Verdict(str(name), reason, acted=True, why={"error": outcome.refusal})
+        self._journal.moved(reason.value, str(name), reason, epoch=kept.epoch, source=kept.owner, because=[why])
+        verb = "stays" if kept.owner == released.owner else "is"
+        where = f"{name} {verb} with {kept.owner.broker if kept.owner else 'nobody'}"
+        if reason is OwnershipReason.UNLOAD_CANCELLED:
+            self.unloads_cancelled += 1
+            log.info("unload_cancelled", bundle=str(name), owner=str(kept.owner), version=kept.version)
+            return UnloadCancelledError(f"{where}: it was cancelled")
+        self.unloads_failed += 1
+        return UnloadFailedError(f"{where}: {outcome.refusal}")

@@ -1,0 +1,92 @@
+"""Carries out what `loadmanager.core.protocol.reconciler` says of what the records leave unfinished."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+import structlog
+
+from loadmanager.core.domain.names import BundleName
+from loadmanager.core.domain.reasons import OwnershipReason
+from loadmanager.core.protocol.bundle_writes import Write
+from loadmanager.core.protocol.reconciler import (
+    Event,
+    Freed,
+    Instruction,
+    Look,
+    Looked,
+    NotFreed,
+    Place,
+    Reconciling,
+    SeeThrough,
+)
+from loadmanager.core.protocol.signals import Signal
+from loadmanager.leader.audit.decision_log import Journal
+from loadmanager.leader.election.machine_driver import Driver, write
+from loadmanager.leader.election.ownership_ledger import Ledger
+from loadmanager.leader.execution.assignment_driver import Assigner
+from loadmanager.leader.execution.executor import Executor
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.live_settings import LiveSettings
+
+log = structlog.get_logger(__name__)
+
+
+class Reconciler:
+    """Finds what the records say is unfinished, and finishes it."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        ledger: Ledger,
+        executor: Executor,
+        assigner: Assigner,
+        journal: Journal,
+        live: LiveSettings,
+    ) -> None:
+        self._view = view
+        self._ledger = ledger
+        self._executor = executor
+        self._assigner = assigner
+        self._journal = journal
+        self._live = live
+        bundles_of, is_assigning = view.model.bundles_owned_by, assigner.is_assigning
+        self._machine = Reconciling(view, self._places_at_once, bundles_of, is_assigning)
+        self._driver = Driver(self._machine, self._do)
+
+    def wake(self) -> None:
+        """Something has changed by which a bundle may have come to be unfinished."""
+        self._driver.step(Signal.MEMBERSHIP)
+
+    async def run(self) -> None:
+        """Look at every bundle at the start of the term, and then when it is due, for as long as the term lasts."""
+        self._machine.forget()
+        await self._driver.run()
+
+    def _places_at_once(self) -> bool:
+        return self._live.current.reassign_bundles_of_dead_brokers_at_once
+
+    def _do(self, instruction: Instruction) -> Coroutine[Any, Any, Event] | None:
+        match instruction:
+            case Look():
+                return self._look()
+            case Write():
+                return write(self._ledger, instruction)
+            case SeeThrough(bundle):
+                self._executor.resume(BundleName.parse(bundle))
+            case Place(bundles):
+                self._assigner.place_soon(bundles)
+            case Freed(bundle, owner, stored):
+                self._journal.moved("freed", bundle, OwnershipReason.OWNER_GONE, epoch=stored.epoch, source=owner)
+            case NotFreed(bundle, error):
+                log.info("bundle_not_freed", bundle=bundle, error=str(error))
+        return None
+
+    async def _look(self) -> Event:
+        """Nothing is found before everything was read again."""
+        if not self._view.is_fresh:
+            return Looked((), ())
+        model, is_registered = self._view.model, self._view.is_registered
+        gone = [owner for owner in model.owners() if not is_registered(owner)]
+        return Looked(model.releasing(), gone, model.freed() if self._places_at_once() else ())

@@ -1,0 +1,294 @@
+"""Splits and merges of the leader: does what `loadmanager.core.protocol.reshape_machine` says, with the ledger, the
+agents of owners and the executor. Here is waiting, and telling all whom it concerns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import numpy as np
+import structlog
+
+from loadmanager.core.domain.bundles import BoundariesError
+from loadmanager.core.domain.names import BundleName, BundleRange, NamespaceName
+from loadmanager.core.domain.ownership import IllegalTransitionError, Ownership, OwnershipState, Registration
+from loadmanager.core.domain.plan import Verdict
+from loadmanager.core.domain.reasons import Reason, SplitReason
+from loadmanager.core.domain.settings import UnknownStrategyError
+from loadmanager.core.model.load import THROUGHPUT_IN, THROUGHPUT_OUT
+from loadmanager.core.protocol.mirror import find_gone_owner
+from loadmanager.core.protocol.reshape_machine import (
+    AskTopics,
+    BundleGoneError,
+    Choose,
+    Chosen,
+    Commit,
+    Committed,
+    Ended,
+    Event,
+    Instruction,
+    Judge,
+    Over,
+    OwnerSilent,
+    Parts,
+    Refused,
+    Release,
+    Reshaped,
+    Reshaping,
+    Reshapings,
+    Settle,
+    TopicsNamed,
+    Transfer,
+    Want,
+)
+from loadmanager.core.strategies.splitting.bundle_divider import Divider
+from loadmanager.core.strategies.splitting.split_algorithm import TopicLoad, is_splittable
+from loadmanager.errors import (
+    BundleNotFoundError,
+    LoadManagerError,
+    NotLeaderError,
+    OwnerSilentError,
+    SplitRefusedError,
+    UnloadFailedError,
+)
+from loadmanager.leader.audit.decision_log import Journal
+from loadmanager.leader.election.ownership_ledger import Ledger
+from loadmanager.leader.execution.agent_calls import Agents
+from loadmanager.leader.execution.assignment_driver import Assigner
+from loadmanager.leader.execution.executor import Executor
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.live_settings import LiveSettings
+from loadmanager.leader.planning.planner_service import Desk
+from loadmanager.wire.bundle_bodies import HOT
+from loadmanager.wire.http_bodies import OpenTopic
+
+log = structlog.get_logger(__name__)
+
+
+class Reshaper:
+    """Splits and merges of the current leader, at an operator's word or as a round has decided."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        desk: Desk,
+        ledger: Ledger,
+        assigner: Assigner,
+        executor: Executor,
+        agents: Agents,
+        journal: Journal,
+        live: LiveSettings,
+        on_reshaped: Callable[[str, Registration | None], None],
+    ) -> None:
+        self._view = view
+        self._desk = desk
+        self._ledger = ledger
+        self._assigner = assigner
+        self._executor = executor
+        self._agents = agents
+        self._journal = journal
+        self._live = live
+        self._on_reshaped = on_reshaped
+        self._machine = Reshapings(view, desk.find_excess)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.splits: Counter[Reason] = Counter()
+        self.splits_failed = 0
+        self.merges: Counter[Reason] = Counter()
+
+    @property
+    def under_way(self) -> frozenset[tuple[str, BundleRange]]:
+        """The bundles that are being split, by namespace and range."""
+        return self._machine.being_split
+
+    async def abort(self) -> None:
+        """The term is over: what remains to be done after a commit is left to the next leader, or to nobody."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def split(
+        self, name: BundleName, *, algorithm: str = "", positions: Sequence[int] = (), unload: bool = False
+    ) -> list[BundleName]:
+        """Split a bundle at an operator's word; its parts, none when the algorithm finds no place to cut.
+
+        A bundle without an owner gets one first, and an unload under way is waited for. Raises `SplitRefusedError`, and
+        as `carry_out`.
+        """
+        self._view.bundle(name)
+        try:
+            divider = Divider.of(self._live.planner, algorithm, positions)
+        except UnknownStrategyError as error:
+            raise SplitRefusedError(str(error)) from None
+        if not is_splittable(name.range):
+            raise SplitRefusedError(f"{name.range} cannot be split: there is no hash between its ends")
+        split = Reshaping.asked_for(name, divider, Parts.FREE if unload else Parts.STAY)
+        await self.carry_out(split)
+        return split.made
+
+    async def merge(self, name: BundleName, with_: BundleRange | None, reason: Reason) -> BundleName:
+        """Make one bundle of two neighbours of one owner: of this one and `with_`, by default the one above it.
+
+        Those of owners that have gone are free first. Raises `BoundariesError` for bundles that are no neighbours, and
+        as `carry_out`.
+        """
+        other = BundleName(name.namespace, self._neighbour(name, with_))
+        for each in (name, other):
+            if find_gone_owner(self._view, self._view.get_ownership(each)) is not None:
+                await self._executor.unload(each, None, reason)
+        merge = Reshaping.merge(name, other, Verdict(str(name), reason, acted=True, why={"with": str(other)}))
+        await self.carry_out(merge)
+        return merge.made[0]
+
+    async def carry_out(self, it: Reshaping) -> None:
+        """See a split or merge through; what nobody waits for any more is given up, unless it is written already.
+
+        Raises `BundleNotFoundError`, `OwnerSilentError` when the algorithm needs topics that nobody names, what an
+        assignment raises, or what `Ledger.reshape` does.
+        """
+        event: Event | None = Want(it)
+        try:
+            while event is not None:
+                told, event = self._machine.step(event), None
+                for instruction in told:
+                    event = await self._do(instruction) or event
+        except BaseException as error:
+            self._machine.step(Refused(it, error))
+            raise
+
+    async def ask_topics(self, it: Reshaping, owner: Registration) -> TopicsNamed | OwnerSilent:
+        """What the owner of a bundle says of its topics, or that it says nothing."""
+        try:
+            topics = await self._agents.get_topics(owner, it.bundle)
+        except OwnerSilentError as error:
+            log.info("topics_not_known", bundle=str(it.bundle), error=str(error))
+            return OwnerSilent(it, error)
+        return TopicsNamed(it, [_load_of(topic) for topic in topics])
+
+    def tell(self, broker: Registration, namespace: str) -> None:
+        """Have the broker's agent know the bundles of the namespace as they are now, if it can be reached."""
+        self._later(self._tell(broker, namespace))
+
+    def find_bundle(self, namespace: NamespaceName, which: str) -> BundleName | None:
+        """The bundle that `LARGEST` or `HOT` stands for; None when none has a topic, or any throughput."""
+        snapshot = self._desk.snapshot()
+        position = snapshot.find_namespace(str(self._view.get_namespace(str(namespace)).state.name))
+        if position is None:
+            return None
+        bundles, rows = snapshot.bundles, snapshot.bundles.rows_of_namespace(position)
+        figures = bundles.topics[rows].astype(np.float64)
+        if which == HOT:
+            throughput = bundles.long[rows, THROUGHPUT_IN] + bundles.long[rows, THROUGHPUT_OUT]
+            figures = np.where(figures > 0, throughput, 0.0)
+        best = int(np.argmax(figures))
+        return BundleName.parse(bundles.names[rows][best]) if figures[best] > 0 else None
+
+    def _neighbour(self, name: BundleName, with_: BundleRange | None) -> BundleRange:
+        entry, index = self._view.bundle(name)
+        bundles = entry.state.bundles
+        if with_ is None:
+            bundles.merge(index)  # says what is wrong with the last one
+            return bundles.range_at(index + 1)
+        other = self._view.bundle(BundleName(name.namespace, with_))[1]
+        if abs(other - index) != 1:
+            raise BoundariesError(f"with: {with_} is no neighbour of {name.range}")
+        return with_
+
+    async def _do(self, instruction: Instruction) -> Event | None:
+        match instruction:
+            case Settle(it, current):
+                return await self._settle(it, current)
+            case AskTopics(it, owner):
+                return await self.ask_topics(it, owner)
+            case Commit(it):
+                return await self._commit(it)
+            case Reshaped():
+                self._reshaped(instruction)
+            case Release(part):
+                self._later(self._unload(part, None, SplitReason.ADMIN_SPLIT))
+            case Choose(it, part):
+                return Chosen(it, *await self._desk.choose(str(part)))
+            case Transfer(it, step, because):
+                await self._unload(BundleName.parse(step.bundle), step.destination, step.reason, [because])
+                return Over(it)
+            case Judge(asked, verdict):
+                self._journal.judged(asked, verdict, epoch=self._view.epoch)
+            case Ended(_, error) if error is not None:
+                raise BundleNotFoundError(str(error)) if isinstance(error, BundleGoneError) else error
+        return None
+
+    async def _settle(self, it: Reshaping, current: Ownership) -> Event:
+        try:
+            if current.state is OwnershipState.RELEASING:
+                await self._executor.outcome_of(it.bundle, current)
+            else:
+                await self._assigner.request(str(it.bundle))
+        except (UnloadFailedError, IllegalTransitionError) as error:
+            log.info("owner_looked_for_again", bundle=str(it.bundle), error=str(error))
+        return Over(it)
+
+    async def _commit(self, it: Reshaping) -> Event:
+        try:
+            return Committed(it, await self._ledger.reshape(str(it.bundle.namespace), it.change, it.reason.value))
+        except BundleGoneError as error:
+            return Refused(it, error)
+
+    def _reshaped(self, done: Reshaped) -> None:
+        """Tell everybody whom it concerns."""
+        it, owner, namespace = done.reshaping, done.owner, str(done.reshaping.bundle.namespace)
+        self._view.model.redistribute(done.loads)
+        (self.splits if it.is_split else self.merges)[it.reason] += 1
+        self._on_reshaped(namespace, owner)
+        if owner is not None and self._view.is_registered(owner):
+            self.tell(owner, namespace)
+        assert it.because is not None, "what is done has a reason"
+        self._journal.moved(
+            "split" if it.is_split else "merge",
+            str(it.bundle),
+            it.reason,
+            epoch=self._view.epoch,
+            source=owner,
+            destination=owner,
+            because=[it.because],
+        )
+        what, made = "bundle_split" if it.is_split else "bundles_merged", ", ".join(map(str, it.after))
+        log.info(what, bundle=str(it.bundle), made=made, reason=it.reason, owner=str(owner))
+
+    async def _tell(self, broker: Registration, namespace: str) -> None:
+        entry = self._view.namespaces.get(namespace)
+        if entry is None:
+            return
+        try:
+            await self._agents.tell_bundles(broker, entry.state)
+        except OwnerSilentError as error:
+            log.info("boundaries_not_told", broker=str(broker), namespace=namespace, error=str(error))
+
+    async def _unload(
+        self, part: BundleName, destination: Registration | None, reason: Reason, because: Sequence[Verdict] = ()
+    ) -> None:
+        """Have a part unloaded; what it was a part of is split all the same if it stays."""
+        try:
+            await self._executor.unload(part, destination, reason, because)
+        except NotLeaderError:
+            raise
+        except (LoadManagerError, IllegalTransitionError) as error:
+            log.warning("part_not_unloaded", bundle=str(part), error=str(error))
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something that nobody waits for, unless the term ends before."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, NotLeaderError):
+            log.error("reshaping_task_failed", exc_info=error)
+
+
+def _load_of(topic: OpenTopic) -> TopicLoad:
+    load = (topic.msg_rate_in, topic.msg_rate_out, topic.msg_throughput_in, topic.msg_throughput_out)
+    return TopicLoad(topic.hash, load[0] + load[1], load[2] + load[3], topic.topic, load)

@@ -1,0 +1,225 @@
+"""The cluster as it is shown: on every node what it sees itself, and of the leader what only the leader knows."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import structlog
+
+from loadmanager.config import BesideSettings, Settings
+from loadmanager.core.domain.controls import Controls
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.model.cluster_summary import Glance
+from loadmanager.core.model.load import RESOURCES, Float32Array, FloatArray, weighted_max_usage
+from loadmanager.core.planning.certificate.round_certificates import DecidedRound
+from loadmanager.core.protocol.leadership import Term
+from loadmanager.errors import TooManyPreviewsError
+from loadmanager.leader.audit.audit_log import AuditTrail
+from loadmanager.leader.audit.decision_log import Journal
+from loadmanager.leader.loops.drain_loop import Drainer
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.live_settings import LiveSettings
+from loadmanager.leader.mirror.unserved_bundles import stuck_brokers, unserved_bundles
+from loadmanager.leader.planning.planner_service import Desk
+from loadmanager.leader.planning.stuck_monitor import StandstillWatch
+from loadmanager.net.auth.gate import is_open_to_anyone
+from loadmanager.wire.fleet_bodies import Briefing, BrokerState, Mark, MarkedDecision, MarkedOperation
+from loadmanager.wire.http_bodies import ShownLimit, UnplaceableNamespaces
+
+log = structlog.get_logger(__name__)
+
+_CAPACITY = 100.0
+_DECIMALS = 2
+_HIGHEST = 1e15
+_MOST_MOVING = 100
+_MOST = 500
+_RESOURCES = ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut")
+
+
+class Shown(Protocol):
+    """The parts that are shown of whatever plans and moves bundles."""
+
+    node_id: str
+    view: ClusterView
+    desk: Desk
+    drains: Drainer
+    journal: Journal
+    audit: AuditTrail
+    standstill: StandstillWatch
+
+    @property
+    def settings(self) -> Settings | BesideSettings: ...
+    @property
+    def live(self) -> LiveSettings: ...
+
+    def get_term(self) -> Term: ...
+    def must_lead(self) -> None: ...
+
+
+class Showing:
+    """To HTTP it is a `port.ShowingPort`. A node that `only_shows` moves nothing by itself, whatever operators say."""
+
+    def __init__(self, node: Shown, *, only_shows: bool = False) -> None:
+        self._node = node
+        self._only_shows = only_shows
+        self._bounded: DecidedRound | None = None
+        self._bound: float | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def fleet(self, briefing: Briefing | None) -> dict[str, Any]:
+        """A `wire.fleet_bodies.Fleet` of this moment, but for `at`."""
+        node, view = self._node, self._node.view
+        glance, controls, leader = view.model.glance(), view.laid_down.controls, view.leader
+        highest = _shown(100 * weighted_max_usage(glance.usage_percent, node.live.current.resource_weights))
+        return {
+            "node": node.node_id,
+            "leader": leader and {"id": leader.node_id, "url": leader.service_url, "epoch": view.epoch},
+            "nodes": sorted(view.nodes),
+            "openToAnyone": is_open_to_anyone(node.settings, node.settings.bind_address),
+            "isWhole": briefing is not None,
+            "balancing": {
+                "frozen": controls.frozen,
+                "dryRun": controls.dry_run or self._only_shows,
+                "breaker": briefing and briefing.breaker and briefing.breaker.model_dump(by_alias=True),
+                "cannotMove": [each.model_dump(by_alias=True) for each in (briefing.cannot_move if briefing else ())],
+                "limits": [each.model_dump(by_alias=True) for each in (briefing.limits if briefing else ())],
+            },
+            "drains": [each.model_dump(by_alias=True) for each in (briefing.drains if briefing else ())],
+            "brokers": self._columns(glance, highest.tolist(), controls, briefing),
+            "mean": round(float(highest.mean()), _DECIMALS) if len(highest) else None,
+            "lowerBound": briefing and briefing.lower_bound,
+            "capacity": _CAPACITY,
+            "bundles": glance.bundles,
+            "unowned": glance.unowned,
+            "unserved": unserved_bundles(view),
+            "moving": [self._moving(bundle) for bundle in glance.releasing[:_MOST_MOVING]],
+            "movingInAll": len(glance.releasing),
+            "faults": view.faults,
+            "unplaceable": [UnplaceableNamespaces.of(each).model_dump(by_alias=True) for each in view.unplaceable()],
+        }
+
+    def briefing(self, after: Mark | None) -> Briefing:
+        """What only the leader knows, with what was decided and done after that mark; `NotLeaderError` or
+        `NoLeaderError` of others.
+        """
+        node = self._node
+        node.must_lead()
+        epoch, figures, doubts = node.get_term().epoch, node.desk.churn.figures(), node.view.model.doubts()
+        mark = Mark(epoch, node.journal.place, node.audit.noted)
+        if after is not None and after.epoch != epoch:  # another leader's journal and audit are counted apart
+            after = Mark(epoch, 0, node.audit.noted_before_term)
+        stopped_s, frozen = figures.shedding_stopped_for_s, figures.frozen_for_s
+        return Briefing.model_validate(
+            {
+                "mark": str(mark),
+                "breaker": {"stoppedS": round(stopped_s), "bundles": len(frozen)} if stopped_s or frozen else None,
+                "cannotMove": [{"key": each.key, "sentence": each.sentence} for each in node.standstill.found],
+                "limits": [ShownLimit.of(each).model_dump(by_alias=True) for each in node.standstill.limits],
+                "drains": [node.drains.progress(broker) for broker in sorted(node.view.laid_down.controls.draining)],
+                "sick": sorted(doubts.unwell),
+                "doubted": sorted(doubts.quarantined),
+                "lowerBound": self._lower_bound(),
+                "decisions": [] if after is None else self._decisions(after),
+                "operations": [] if after is None else self._operations(mark, after),
+            }
+        )
+
+    def _decisions(self, after: Mark) -> list[MarkedDecision]:
+        """Of this term; what was done before it is another leader's."""
+        later = self._node.journal.later_than(after.place, _MOST)
+        return [
+            MarkedDecision(mark=str(after._replace(place=place)), decision=entry)
+            for place, entry in later
+            if entry["epoch"] == after.epoch
+        ]
+
+    def _operations(self, mark: Mark, after: Mark) -> list[MarkedOperation]:
+        """With marks by which all decisions are known: they are told first."""
+        later = self._node.audit.later_than(after.operations, _MOST)
+        first = mark.operations - len(later) + 1
+        return [
+            MarkedOperation(mark=str(mark._replace(operations=number)), operation=entry)
+            for number, entry in enumerate(later, first)
+        ]
+
+    def _columns(
+        self, glance: Glance, highest: list[float], controls: Controls, briefing: Briefing | None
+    ) -> dict[str, list[Any]]:
+        usage, rates = _shown(glance.usage_percent).T.tolist(), _shown(glance.load)
+        states = _States(controls, briefing, stuck_brokers(self._node.view))
+        silent = sorted(self._node.view.registrations.keys() - set(glance.brokers))
+        nothing, no_bundles = [0.0] * len(silent), [0] * len(silent)
+        columns: dict[str, list[Any]] = {"id": [*glance.brokers, *silent]}
+        columns |= {name: usage[at] + nothing for at, name in enumerate(_RESOURCES)}
+        return columns | {
+            "highest": highest + nothing,
+            "msgRate": (rates[:, 0] + rates[:, 1]).tolist() + nothing,
+            "throughput": (rates[:, 2] + rates[:, 3]).tolist() + nothing,
+            "bundles": glance.owned.tolist() + no_bundles,
+            "state": [states.of(broker) for broker in glance.brokers] + ["unreadable"] * len(silent),
+            "reportedAt": glance.reported_ms.tolist() + [None] * len(silent),
+        }
+
+    def _moving(self, bundle: str) -> dict[str, Any]:
+        current = self._node.view.find_ownership(bundle)
+        source, destination = (current.owner, current.destination) if current else (None, None)
+        return {
+            "bundle": bundle,
+            "source": source and source.broker,
+            "destination": destination and destination.broker,
+            "reason": current.reason if current else "",
+            "since": current.since_ms if current else 0,
+        }
+
+    def _lower_bound(self) -> float | None:
+        """Of the last round whose bound is known, in per cent; that of a newer one is worked out meanwhile."""
+        last = self._node.desk.last_round
+        if last is None:
+            self._bounded = self._bound = None
+        elif last is not self._bounded and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._work_out(last), name="bound of the last round")
+        return self._bound
+
+    async def _work_out(self, last: DecidedRound) -> None:
+        self._bounded = last
+        try:
+            async with self._node.desk.previews.turn() as worker:
+                figures = (await worker.run(last.certified)).figures
+        except TooManyPreviewsError:
+            self._bounded = None  # again the next time that somebody asks
+        except Exception:
+            log.exception("bound_not_found")
+        else:
+            self._bound = round(_CAPACITY * figures.level * figures.bound, _DECIMALS)
+
+
+class _States:
+    """What is to be known of a broker first."""
+
+    def __init__(self, controls: Controls, briefing: Briefing | None, stuck: Collection[BrokerId]) -> None:
+        held_off = controls.holds(time.time())
+        by_state: Sequence[tuple[BrokerState, Any]] = (
+            ("doubted", briefing.doubted if briefing else ()),
+            ("sick", briefing.sick if briefing else ()),
+            ("broker_stuck", stuck),
+            ("excluded", controls.excluded),
+            ("held_off", held_off),
+            ("draining", controls.draining),
+        )
+        self._states: dict[str, BrokerState] = {broker: state for state, brokers in by_state for broker in brokers}
+
+    def of(self, broker: BrokerId) -> BrokerState:
+        return self._states.get(broker, "active")
+
+
+def _shown(figures: FloatArray | Float32Array) -> FloatArray:
+    """With as many decimals as anybody reads; what is not a number, or nothing at all, is 0."""
+    finite = np.nan_to_num(figures.astype(np.float64), posinf=_HIGHEST, neginf=0.0)
+    return np.asarray(np.round(finite, _DECIMALS), dtype=np.float64)
+
+
+assert len(_RESOURCES) == RESOURCES

@@ -1,0 +1,107 @@
+"""Which broker owns a topic: from memory on any node, and assigned now on the one that leads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Iterable
+
+from loadmanager.core.domain.names import BundleName, TopicName
+from loadmanager.core.domain.ownership import (
+    IllegalTransitionError,
+    NamespaceState,
+    Ownership,
+    OwnershipState,
+)
+from loadmanager.errors import (
+    BundleNotFoundError,
+    LoadManagerError,
+    NoBrokerAvailableError,
+    NotLeaderError,
+    UnloadFailedError,
+)
+from loadmanager.leader.execution.assignment_driver import Assigner
+from loadmanager.leader.execution.executor import Executor
+from loadmanager.leader.mirror.cluster_mirror import BrokerEntry, ClusterView
+
+_LOOK_AGAIN_S = 0.01
+
+
+class OwnerLookups:
+    """`leads` says whether this node leads, and has read all that its predecessors wrote."""
+
+    def __init__(
+        self, view: ClusterView, assigner: Assigner, executor: Executor, leads: Callable[[], bool], patience_s: float
+    ) -> None:
+        self._view = view
+        self._assigner = assigner
+        self._executor = executor
+        self._leads = leads
+        self._patience_s = patience_s
+
+    def find_owner(self, topic: TopicName) -> BrokerEntry | None:
+        """The owner of a topic's bundle from memory; None when it has none at the moment."""
+        entry, index = self._view.bundle_of_topic(topic)
+        return self._view.find_owner(entry.state.ownerships[index])
+
+    async def have_assigned(self, topics: Iterable[TopicName]) -> float:
+        """Have owners found for all of these together that have none, which costs less than one by one.
+
+        What came of it `lookup` says, for which there is time until what is returned, by the monotonic clock.
+        """
+        deadline_s = time.monotonic() + self._patience_s
+        asked = topics if self._leads() else ()
+        waiting = [each for topic in asked if (each := self._ask(topic)) is not None]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._patience_s):
+                for each in waiting:
+                    with contextlib.suppress(LoadManagerError, IllegalTransitionError):
+                        await each
+        return deadline_s
+
+    def _ask(self, topic: TopicName) -> asyncio.Future[Ownership] | None:
+        """Who gets the topic's bundle; None where nobody is to be found, or nobody can be asked for it."""
+        try:
+            entry, index = self._view.bundle_of_topic(topic)
+            ownership = entry.state.ownerships[index]
+            if ownership.state is OwnershipState.RELEASING or self._view.is_registered(ownership.owner):
+                return None
+            return self._request(topic, entry.state.bundle_name(index))
+        except LoadManagerError:
+            return None
+
+    async def lookup(self, topic: TopicName, deadline_s: float | None = None) -> BrokerEntry:
+        """The owner of a topic's bundle, assigned now if it had none. The leader's part of a lookup.
+
+        Raises `NamespaceNotFoundError`, `NotLeaderError`, `NoBrokerAvailableError`, or a `StoreError`.
+        """
+        if deadline_s is None:
+            deadline_s = time.monotonic() + self._patience_s
+        while True:
+            entry, index = self._view.bundle_of_topic(topic)
+            owner = self._view.find_owner(entry.state.ownerships[index])
+            if owner is not None:
+                return owner
+            if not self._leads():
+                raise NotLeaderError("this node does not lead")
+            await self._settle(topic, entry.state, index, deadline_s)
+
+    async def _settle(self, topic: TopicName, state: NamespaceState, index: int, deadline_s: float) -> None:
+        bundle, ownership = state.bundle_name(index), state.ownerships[index]
+        if ownership.state is OwnershipState.RELEASING:
+            waiting: Awaitable[Ownership] = self._executor.outcome_of(BundleName.parse(bundle), ownership)
+        elif self._view.is_registered(ownership.owner):
+            raise NoBrokerAvailableError(f"bundle {bundle}: the record of its owner {ownership.owner} cannot be read")
+        else:
+            waiting = self._request(topic, bundle)
+        try:
+            async with asyncio.timeout(deadline_s - time.monotonic()):
+                await waiting
+        except (UnloadFailedError, IllegalTransitionError, BundleNotFoundError):
+            await asyncio.sleep(_LOOK_AGAIN_S)
+        except TimeoutError:
+            raise NoBrokerAvailableError(f"bundle {bundle} has no owner yet: it is {ownership.state}") from None
+
+    def _request(self, topic: TopicName, bundle: str) -> asyncio.Future[Ownership]:
+        return self._assigner.request(bundle, non_persistent=topic.domain == "non-persistent")

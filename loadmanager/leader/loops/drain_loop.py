@@ -1,0 +1,224 @@
+"""Carries out what `loadmanager.core.protocol.drain_machine` says: with the desk, the executor and the controls."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import math
+import time
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
+
+import structlog
+
+from loadmanager.core.domain.controls import Controls, DrainOrder
+from loadmanager.core.domain.names import BrokerId, BundleName
+from loadmanager.core.domain.ownership import IllegalTransitionError, Registration
+from loadmanager.core.domain.plan import Unload, Verdict
+from loadmanager.core.domain.reasons import OwnershipReason
+from loadmanager.core.protocol import drain_machine
+from loadmanager.core.protocol.drain_machine import (
+    BeginMove,
+    BringHome,
+    Drain,
+    Drains,
+    EndDrain,
+    Event,
+    GiveAway,
+    Instruction,
+    MoveEnded,
+    Planned,
+    TriedToEnd,
+    WithdrawMove,
+)
+from loadmanager.core.protocol.move_machine import Expected, Failed, Moved, Outcome, StaleStepError
+from loadmanager.core.protocol.signals import Signal
+from loadmanager.core.protocol.state_machine import do_all
+from loadmanager.errors import BrokerNotFoundError, LoadManagerError
+from loadmanager.leader.audit.decision_log import Journal
+from loadmanager.leader.audit.step_recorder import Answers, RecordedMachine
+from loadmanager.leader.election.config_writer import Operators
+from loadmanager.leader.execution.executor import Executor
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.live_settings import LiveSettings
+from loadmanager.leader.planning.planner_service import Desk
+from loadmanager.wire.machines.drain_codec import DrainsForm, wishes_as_json
+from loadmanager.wire.machines.step_form import registration_as_json
+from loadmanager.wire.plan_bodies import BlockedBundle, DrainProgress
+
+log = structlog.get_logger(__name__)
+
+_SHOWN_BLOCKED = 20
+
+
+class Drainer:
+    """`run` works for as long as the term lasts; `bundles_moved` counts what it moved for drains and pins."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        desk: Desk,
+        executor: Executor,
+        operators: Operators,
+        journal: Journal,
+        live: LiveSettings,
+    ) -> None:
+        self._view = view
+        self._desk = desk
+        self._executor = executor
+        self._operators = operators
+        self._journal = journal
+        self._live = live
+        self._wake = asyncio.Event()
+        self._work = asyncio.TaskGroup()
+        self.forget()
+        self.bundles_moved = 0
+
+    def forget(self) -> None:
+        """A new term: what was counted starts anew."""
+        recorder = self._desk.recorder
+        answers = Answers(recorder)
+        self._drains = Drains(
+            answers.noting("controls", lambda: self._controls, wishes_as_json),
+            answers.noting("registration_of", self._view.registrations.get, registration_as_json),
+            answers.noting("process_of", self._view.process_of),
+            answers.noting("owner_of", self._owner_of, registration_as_json),
+            answers.noting("at_a_time", lambda: self._live.current.max_concurrent_unloads),
+        )
+        self._recorded = RecordedMachine("drains", DrainsForm(self._drains), answers, recorder)
+
+    @property
+    def _controls(self) -> Controls:
+        return self._view.laid_down.controls
+
+    def _owner_of(self, bundle: str) -> Registration | None:
+        current = self._view.find_ownership(bundle)
+        return None if current is None else current.owner
+
+    async def start(self, broker: BrokerId) -> DrainProgress:
+        """Begin to drain a broker. Raises `BrokerNotFoundError`, `NotLeaderError` or a `StoreError`."""
+        if broker not in self._controls.draining:
+            self._view.get_registration(broker)
+        ordered = DrainOrder(time.time(), self._view.process_of(broker))
+        await self._operators.update_controls(lambda controls: controls.with_drain(broker, ordered))
+        log.info("drain_begun", broker=broker)
+        self._tell(Signal.CHANGED)
+        return self.progress(broker)
+
+    async def stop(self, broker: BrokerId) -> None:
+        """Drain the broker no more, if it was; what was not begun stays. `NotLeaderError` or a `StoreError`."""
+        await self._operators.update_controls(lambda controls: controls.without_drain(broker))
+        log.info("drain_stopped", broker=broker)
+        self._tell(Signal.CHANGED)
+
+    def progress(self, broker: BrokerId) -> DrainProgress:
+        """Return the progress of the drain of a broker, registered or not; `BrokerNotFoundError` when there is none."""
+        order, now_s = self._controls.draining.get(broker), time.monotonic()
+        if order is None:
+            self._view.get_registration(broker)
+            raise BrokerNotFoundError(f"broker {broker} is not being drained")
+        registration = self._view.registrations.get(broker, Registration(broker, 0))
+        drain = self._drains.find(broker) or Drain(registration, order.since_s, now_s)
+        left, rate = self._view.model.count_bundles_of(drain.registration), drain.rate_per_s(now_s)
+        blocked = [BlockedBundle(bundle=bundle, why=why) for bundle, why in self._drains.blocked(drain).items()]
+        return DrainProgress(
+            broker=broker,
+            state=self._drains.state(drain, left),
+            since=round(order.since_s * 1000),
+            bundles_left=left,
+            moved=drain.moved,
+            failed=drain.failed,
+            rate_per_s=round(rate, 3),
+            eta_s=0 if left == 0 else math.ceil(left / rate) if rate > 0 else None,
+            blocked=blocked[:_SHOWN_BLOCKED],
+        )
+
+    def bundles_left(self) -> Mapping[BrokerId, int]:
+        """What each draining broker still owns."""
+        return {
+            broker: self._view.model.count_bundles_of(self._view.registrations[broker])
+            for broker in sorted(self._controls.draining)
+            if broker in self._view.registrations
+        }
+
+    async def run(self) -> None:
+        """Look at the controls again and again, and do what they want."""
+        self._context = contextvars.copy_context()  # of the term: a drain outlives the request for it
+        async with asyncio.TaskGroup() as self._work:
+            while True:
+                if self._view.is_fresh:
+                    self._tell(Signal.TIME)
+                # Not `wait_for`: in Python 3.11 it swallows a cancellation that arrives together with the wake-up.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(drain_machine.PAUSE_S):
+                        await self._wake.wait()
+                self._wake.clear()
+
+    def _tell(self, event: Event) -> None:
+        now_s = time.monotonic()
+        do_all(self._recorded.step(event, now_s), self._do)
+        wake_s = self._drains.wake_s
+        if wake_s is not None and wake_s <= now_s:
+            self._wake.set()
+
+    def _do(self, instruction: Instruction) -> None:
+        match instruction:
+            case GiveAway() | BringHome():
+                self._begin(self._decide(instruction), "drain")
+            case BeginMove(step, because):
+                self._begin(self._carry_out(step, because), f"{step.reason.value} {step.bundle}")
+            case WithdrawMove(bundle):
+                self._executor.withdraw(bundle)
+            case EndDrain(broker, since_s):
+                self._begin(self._end(broker, since_s), f"end of drain {broker}")
+
+    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self._work.create_task(work, name=name, context=self._context.copy())
+
+    async def _decide(self, asked: GiveAway | BringHome) -> None:
+        try:
+            if isinstance(asked, GiveAway):
+                plan = await self._desk.drain(asked.brokers, asked.most, asked.leave)
+            else:
+                plan = self._desk.bring_home(asked.leave)
+            for verdict in plan.verdicts:
+                if not verdict.acted:
+                    kind = "drain" if isinstance(asked, GiveAway) else "pin"
+                    self._journal.judged(kind, verdict, epoch=self._view.epoch)
+        except Exception:
+            log.exception("drain_round_failed")
+            self._tell(Planned(None))
+        else:
+            self._tell(Planned(plan))
+
+    async def _carry_out(self, step: Unload, because: Sequence[Verdict]) -> None:
+        name, check = BundleName.parse_any(step.bundle), Expected(step.source).check
+        outcome: Outcome
+        try:
+            outcome = Moved(await self._executor.unload(name, step.destination, step.reason, because, check))
+            self.bundles_moved += 1
+        except StaleStepError as error:
+            log.info("stale_step_refused", bundle=step.bundle, error=str(error))
+            outcome = Failed(error)
+        except (LoadManagerError, IllegalTransitionError) as error:
+            log.warning("bundle_not_given_away", bundle=step.bundle, source=str(step.source), error=str(error))
+            outcome = Failed(error)
+        except Exception as error:
+            log.exception("bundle_not_given_away", bundle=step.bundle, source=str(step.source))
+            outcome = Failed(error)
+        self._tell(MoveEnded(step.bundle, outcome))
+
+    async def _end(self, broker: BrokerId, since_s: float) -> None:
+        """Another process of the broker has registered."""
+        try:
+            await self._operators.update_controls(lambda controls: controls.without_drain(broker, since_s))
+        except LoadManagerError as error:
+            log.warning("drain_not_ended", broker=broker, error=str(error))
+        except Exception:
+            log.exception("drain_not_ended", broker=broker)
+        else:
+            ended = Verdict(broker, OwnershipReason.DRAIN_ENDED, acted=True)
+            self._journal.judged("drain", ended, epoch=self._view.epoch)
+            log.info("drain_ended_with_process", broker=broker)
+        self._tell(TriedToEnd(broker))

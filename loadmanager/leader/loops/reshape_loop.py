@@ -1,0 +1,249 @@
+"""When bundles are split and merged by themselves: does what `loadmanager.core.protocol.reshape_round_machine` says.
+
+Reports are looked at in a worker thread. Each decision is recorded with what it was taken on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import structlog
+
+from loadmanager.core.domain.names import BundleRange, InvalidNameError, namespace_of
+from loadmanager.core.domain.ownership import IllegalTransitionError, NamespaceState, Registration
+from loadmanager.core.model.load import ReportedBundles
+from loadmanager.core.protocol.reshape_machine import (
+    AskTopics,
+    Ended,
+    Judge,
+    OwnerSilent,
+    Reshaping,
+    TopicsNamed,
+)
+from loadmanager.core.protocol.reshape_round_machine import (
+    CarryOut,
+    Decide,
+    Decided,
+    Due,
+    Event,
+    FindCandidates,
+    FindMerges,
+    Found,
+    Instruction,
+    MergesFound,
+    Refrain,
+    Request,
+    Rounds,
+)
+from loadmanager.core.strategies import merging
+from loadmanager.core.strategies.placement.placement_strategy import State
+from loadmanager.core.strategies.splitting.split_candidates import find_candidates
+from loadmanager.core.strategies.splitting.split_round import SPLIT_STRATEGY, SplitQuestion, find_splits
+from loadmanager.errors import LoadManagerError, NotLeaderError
+from loadmanager.leader.audit.decision_log import Journal
+from loadmanager.leader.election.campaign import Election
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.live_settings import LiveSettings
+from loadmanager.leader.planning.planner_service import MINUTE_S, Desk
+from loadmanager.wire.checkpoint_codec import Later
+from loadmanager.wire.plan_steps import merge_as_json, split_as_json
+from loadmanager.wire.reshape_codec import merging_as_json, question_as_json
+
+log = structlog.get_logger(__name__)
+
+_QUESTIONS_AT_A_TIME = 8
+
+
+class Reshapes(Protocol):
+    """Who sees the splits and merges of rounds through."""
+
+    splits_failed: int
+
+    @property
+    def under_way(self) -> frozenset[tuple[str, BundleRange]]:
+        """The bundles that are being split, by namespace and range."""
+
+    async def ask_topics(self, it: Reshaping, owner: Registration) -> TopicsNamed | OwnerSilent:
+        """What the owner of a bundle says of its topics."""
+
+    async def carry_out(self, it: Reshaping) -> None:
+        """See one through; raises `LoadManagerError`, `IllegalTransitionError` or `InvalidNameError` if it fails."""
+
+    def tell(self, broker: Registration, namespace: str) -> None:
+        """Have a broker that does not know them know the bundles of a namespace."""
+
+
+class ReshapingLoop:
+    """A round every `loadBalancerSplitIntervalMinutes`; what the rule of splitting remembers is on the desk."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        desk: Desk,
+        reshaper: Reshapes,
+        election: Election,
+        journal: Journal,
+        live: LiveSettings,
+    ) -> None:
+        self._view = view
+        self._desk = desk
+        self._reshaper = reshaper
+        self._election = election
+        self._journal = journal
+        self._live = live
+        self._machine = Rounds()
+        self._one_at_a_time = asyncio.Lock()
+        self._questions = asyncio.Semaphore(_QUESTIONS_AT_A_TIME)
+        self.rounds = 0
+        self.rounds_failed = 0
+
+    async def run(self) -> None:
+        """Pause, look, carry out, for as long as the term lasts; the pause starts after the work ends."""
+        while True:
+            await self._live.pause(lambda settings: settings.load_balancer_split_interval_minutes * MINUTE_S)
+            try:
+                await self.round()
+            except NotLeaderError:
+                raise
+            except Exception:
+                self.rounds_failed += 1
+                log.exception("reshaping_round_failed", round=self.rounds)
+
+    async def round(self) -> None:
+        """Splits, then merges."""
+        self._election.get_term()
+        async with self._one_at_a_time:
+            self._remind_agents()
+            self.rounds += 1
+            try:
+                to_do = self._machine.step(self._due())
+                while to_do:
+                    for each in to_do:
+                        self._say(each)
+                    events = await self._ask_all([each for each in to_do if isinstance(each, Request)])
+                    to_do = [told for event in events for told in self._machine.step(event)]
+            except NotLeaderError:
+                raise
+            except Exception:
+                self._desk.split_state = {}  # what was remembered may be the cause; the next round starts without it
+                raise
+            finally:
+                self._machine.forget()
+
+    def _due(self) -> Due:
+        view, find_doubt = self._view, self._view.gate.find_doubt
+        return Due(
+            self._live.planner,
+            view.laid_down.controls,
+            view.model.revision,
+            {view.brokers[broker].registration: find_doubt(broker) for broker in sorted(view.brokers)},
+            self._live.current.load_balancer_auto_unload_split_bundles_enabled,
+        )
+
+    def _say(self, instruction: Instruction) -> None:
+        match instruction:
+            case Judge(asked, verdict):
+                self._journal.judged(asked, verdict, epoch=self._view.epoch)
+            case Refrain(reshaping):
+                self._refrain(reshaping)
+
+    async def _ask_all(self, requests: Sequence[Request]) -> Sequence[Event]:
+        if len(requests) == 1:
+            return [await self._ask(requests[0])]  # now, as it is recorded with the settings of now
+        return await asyncio.gather(*map(self._ask, requests))
+
+    async def _ask(self, request: Request) -> Event:
+        match request:
+            case FindCandidates():
+                return await self._find_candidates(request)
+            case AskTopics(reshaping, owner):
+                async with self._questions:
+                    return await self._reshaper.ask_topics(reshaping, owner)
+            case Decide():
+                return self._decide(request)
+            case CarryOut(reshaping):
+                return await self._carry_out(reshaping)
+            case _:
+                return await self._find_merges(request)
+
+    async def _find_candidates(self, look: FindCandidates) -> Found:
+        snapshot, reports = self._desk.snapshot(), self._reports(look.brokers)
+        self._asked = self._desk.recorder.ask("split")
+        found = await asyncio.to_thread(
+            find_candidates, reports.items(), self._namespaces(), snapshot, look.settings, self._remembered()
+        )
+        return Found(found)
+
+    def _decide(self, decide: Decide) -> Decided:
+        namespaces = {namespace_of(candidate.name) for each in decide.looked_at for candidate in each.candidates}
+        question = SplitQuestion(
+            looked_at=tuple((each.registration, each.candidates) for each in decide.looked_at),
+            counts={name: len(state.bundles) for name, state in self._namespaces().items() if name in namespaces},
+            topics=decide.topics,
+            under_way=self._reshaper.under_way,
+            before=self._remembered(),
+        )
+        found, remembered = find_splits(question, decide.settings)
+        if remembered is not None:
+            self._desk.split_state = remembered
+        steps, state = [split_as_json(split) for split in found.splits], {SPLIT_STRATEGY: self._desk.split_state}
+        content = Later(lambda: question_as_json(question))
+        self._desk.recorder.decided(self._asked, steps, found.verdicts, state, question=content)
+        return Decided(found)
+
+    async def _find_merges(self, look: FindMerges) -> MergesFound:
+        given = self._reports(look.brokers), self._namespaces(), self._desk.snapshot(), look.controls, time.time()
+        asked, settings = self._desk.recorder.ask("merge"), self._live.planner
+        candidates = await asyncio.to_thread(merging.find_candidates, *given)
+        merges, verdicts = await asyncio.to_thread(merging.find_merges, candidates, settings)
+        steps, said = [merge_as_json(each) for each in merges], [*verdicts, *(each.why for each in merges)]
+        self._desk.recorder.decided(asked, steps, said, candidates=Later(lambda: merging_as_json(candidates)))
+        return MergesFound(merges, verdicts)
+
+    async def _carry_out(self, reshaping: Reshaping) -> Ended:
+        try:
+            await self._reshaper.carry_out(reshaping)
+        except NotLeaderError:
+            raise
+        except (LoadManagerError, IllegalTransitionError, InvalidNameError) as error:
+            self._reshaper.splits_failed += reshaping.is_split
+            return Ended(reshaping, error)
+        return Ended(reshaping)
+
+    def _refrain(self, reshaping: Reshaping) -> None:
+        owner = self._view.get_ownership(reshaping.bundle).owner
+        if owner is None or reshaping.because is None:
+            return
+        self._journal.would_move(
+            "would_split" if reshaping.is_split else "would_merge",
+            str(reshaping.bundle),
+            reshaping.reason,
+            epoch=self._view.epoch,
+            source=owner,
+            destination=owner,
+            because=[reshaping.because],
+        )
+
+    def _reports(self, brokers: Iterable[Registration]) -> dict[Registration, ReportedBundles]:
+        """What those of the brokers say of bundles that have said something that is believed."""
+        reports = self._view.model.latest_reports()
+        return {each: reports[each] for each in brokers if each in reports}
+
+    def _namespaces(self) -> dict[str, NamespaceState]:
+        return {name: entry.state for name, entry in self._view.namespaces.items()}
+
+    def _remembered(self) -> State:
+        """By broker: its incarnation, and how often each of its bundles was above a limit in succession."""
+        found: State = self._desk.split_state.get("hits", {})
+        return found
+
+    def _remind_agents(self) -> None:
+        """Tell those agents of new boundaries that report bundles which are no more: nobody may have told them."""
+        for broker_id, namespaces in self._view.model.unknown_bundles().items():
+            entry = self._view.brokers.get(broker_id)
+            if entry is not None:
+                for namespace in sorted(namespaces):
+                    self._reshaper.tell(entry.registration, namespace)

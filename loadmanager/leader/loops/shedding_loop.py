@@ -1,0 +1,219 @@
+"""When to shed, and what becomes of it: a round every `loadBalancerSheddingIntervalMinutes`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import structlog
+
+from loadmanager.core.domain.plan import Plan, Unload, Verdict
+from loadmanager.core.domain.reasons import DoubtReason, FilterReason
+from loadmanager.core.protocol.leadership import Term
+from loadmanager.errors import NotLeaderError
+from loadmanager.leader.audit.decision_log import Journal
+from loadmanager.leader.election.campaign import Election
+from loadmanager.leader.execution.executor import Batch, Executor
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.live_settings import LiveSettings
+from loadmanager.leader.planning.planner_service import MINUTE_S, SLICE, Desk
+from loadmanager.net.tracing import OFF, Tracing
+
+log = structlog.get_logger(__name__)
+
+_Steps = Sequence[tuple[Unload, Sequence[Verdict]]]
+"""What to move, and why."""
+
+
+class Rails(Protocol):
+    """What may keep a round from moving what it plans, besides all that a plan goes by."""
+
+    def begin_round(self) -> Sequence[Verdict]:
+        """What stops the round that begins now; nothing if it may move what it plans."""
+
+    def stops_of_steps(self, steps: Sequence[Unload]) -> Sequence[Sequence[Verdict]]:
+        """What stops each step of the round, also what stops the whole of it."""
+
+
+class NoRails:
+    """Nothing does."""
+
+    def begin_round(self) -> Sequence[Verdict]:
+        return ()
+
+    def stops_of_steps(self, steps: Sequence[Unload]) -> Sequence[Sequence[Verdict]]:
+        return [()] * len(steps)
+
+
+class SheddingLoop:
+    """Plans a round of shedding every interval and has its steps carried out; a broker that hangs holds up no other.
+
+    What `rails` stop is shown as in a dry run, with what stops it. `on_plan` is told of each round as it was decided.
+    """
+
+    def __init__(
+        self,
+        desk: Desk,
+        executor: Executor,
+        election: Election,
+        journal: Journal,
+        view: ClusterView,
+        live: LiveSettings,
+        rails: Rails | None = None,
+        on_plan: Callable[[Plan], None] = lambda _: None,
+        tracing: Tracing = OFF,
+    ) -> None:
+        self._desk = desk
+        self._executor = executor
+        self._election = election
+        self._journal = journal
+        self._view = view
+        self._live = live
+        self._rails = rails or NoRails()
+        self._on_plan = on_plan
+        self._tracing = tracing
+        self._batch = Batch()
+        self._moving: set[asyncio.Task[None]] = set()
+        self.cycles = 0
+        self.cycles_failed = 0
+        self.brokers_shed = 0
+        self.last_cycle_s = 0.0
+        self.strategy_metrics: Mapping[str, float] = {}
+        """What the strategy counted and measured in the last round, if it does (see `Plan.metrics`)."""
+
+    async def run(self, *, at_once: bool = False) -> None:
+        """Pause, decide, have it carried out, for as long as the term lasts; no round waits for moves.
+
+        `at_once`: the first round comes before the first pause.
+        """
+        try:
+            if at_once:
+                await self._try_cycle()
+            while True:
+                await self._live.pause(lambda settings: settings.load_balancer_shedding_interval_minutes * MINUTE_S)
+                await self._try_cycle()
+        finally:
+            for moving in self._moving:
+                moving.cancel()
+
+    async def _try_cycle(self) -> None:
+        try:
+            await self.begin_cycle()
+        except NotLeaderError:
+            raise
+        except Exception:
+            self.cycles_failed += 1
+            log.exception("shedding_cycle_failed", cycle=self.cycles)
+
+    async def cycle(self) -> Plan:
+        """One round of shedding, and all of its moves."""
+        plan = await self.begin_cycle()
+        await asyncio.gather(*self._moving)
+        return plan
+
+    async def begin_cycle(self) -> Plan:
+        """One round of shedding, whose moves begin; in a dry run, or where rails stop them, only explained."""
+        with self._tracing.span("shedding round", {"round": self.cycles + 1}):
+            return await self._begin_cycle()
+
+    async def _begin_cycle(self) -> Plan:
+        """The round, within the span of which its moves are a part.
+
+        Steps of the last round that still wait for their turn are called off before: this one decides anew, on what is
+        true now, in which the moves under way are as good as made.
+        """
+        self._executor.call_off(self._batch)
+        self._batch = Batch()
+        started_s = time.monotonic()
+        term = self._election.get_term()
+        stops = self._rails.begin_round()
+        if stops:
+            self._journal.stopped("cluster", stops, epoch=term.epoch)
+        plan = await self._desk.shed()
+        self._on_plan(plan)
+        self.last_cycle_s = time.monotonic() - started_s
+        self.cycles += 1
+        self.strategy_metrics = plan.metrics
+        steps = [step for step in plan.steps if isinstance(step, Unload)]
+        is_dry_run = self._view.laid_down.controls.dry_run
+        log.info(
+            "shedding_cycle",
+            cycle=self.cycles,
+            epoch=term.epoch,
+            unloads=len(steps),
+            looked_at=len(plan.verdicts),
+            dry_run=is_dry_run,
+            duration_ms=round(self.last_cycle_s * 1000, 2),
+        )
+        await self._explain(plan, steps, term)
+        unstopped = self._show_stopped(plan, steps, term, is_dry_run=is_dry_run)
+        if unstopped:
+            self._begin(unstopped)
+        return plan
+
+    async def _explain(self, plan: Plan, steps: Sequence[Unload], term: Term) -> None:
+        """Why what stays stays, all that there is to say of each in one entry; the executor says what becomes of the
+        others.
+        """
+        moving = {step.bundle for step in steps}
+        by_subject: dict[str, list[Verdict]] = {}
+        for verdict in plan.verdicts:
+            if verdict.subject not in moving:
+                by_subject.setdefault(verdict.subject, []).append(verdict)
+        for said, verdicts in enumerate(by_subject.values()):
+            if said % SLICE == SLICE - 1:
+                await asyncio.sleep(0)
+            # What is wrong with a broker or its report comes after what was decided in spite of it.
+            verdicts.sort(
+                key=lambda verdict: (
+                    isinstance(verdict.verdict, DoubtReason) or verdict.verdict is FilterReason.BROKER_SICK
+                )
+            )
+            self._journal.judged("shed", verdicts[0], epoch=term.epoch, because=verdicts)
+
+    def _show_stopped(self, plan: Plan, steps: Sequence[Unload], term: Term, *, is_dry_run: bool) -> _Steps:
+        """The steps that nothing stops, and why each is made; the others are shown."""
+        verdicts = {verdict.subject: verdict for verdict in plan.verdicts}
+        # Why a broker sheds is what led here, and not what is wrong with its report.
+        verdicts |= {verdict.subject: verdict for verdict in plan.verdicts if verdict.acted}
+        unstopped: list[tuple[Unload, Sequence[Verdict]]] = []
+        for step, stops in zip(steps, self._rails.stops_of_steps(steps), strict=True):
+            because = [verdicts[each] for each in (step.source.broker, step.bundle) if each in verdicts]
+            if is_dry_run or stops:
+                self._show(step, [*(_own(step, stops) or stops[:1]), *because], term)
+            else:
+                unstopped.append((step, because))
+        return unstopped
+
+    def _show(self, step: Unload, because: Sequence[Verdict], term: Term) -> None:
+        """What would be moved if nothing stopped it."""
+        self._journal.would_move(
+            "would_unload",
+            step.bundle,
+            step.reason,
+            epoch=term.epoch,
+            source=step.source,
+            destination=step.destination,
+            because=because,
+        )
+
+    def _begin(self, steps: _Steps) -> None:
+        self.brokers_shed += len({step.source for step, _ in steps})
+        task = asyncio.create_task(self._carry_out(steps, self._batch), name=f"moves of cycle {self.cycles}")
+        self._moving.add(task)
+        task.add_done_callback(self._moving.discard)
+
+    async def _carry_out(self, steps: _Steps, batch: Batch) -> None:
+        try:
+            await self._executor.execute_all(steps, batch)
+        except Exception:
+            self.cycles_failed += 1
+            log.exception("moves_of_shedding_cycle_failed")
+        self._desk.churn.memory_changed.set()
+
+
+def _own(step: Unload, stops: Sequence[Verdict]) -> Sequence[Verdict]:
+    """Those that stop this step alone: what stops all of them is said once, of the round."""
+    return [stop for stop in stops if stop.subject == step.bundle]

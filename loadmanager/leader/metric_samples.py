@@ -1,0 +1,326 @@
+"""What a node counts and how it stands, under the names and with the words by which Prometheus shows it.
+
+Pulsar's names where it has them, `loadmanager_` for the rest. `Sample` is a name, its meaning, labels and the value.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Protocol
+
+from loadmanager.core.domain.reasons import MergeReason, Reason, SplitReason
+from loadmanager.core.strategies.splitting import PULSAR_REASONS
+from loadmanager.leader.audit.decision_log import Journal
+from loadmanager.leader.audit.history_recorder import Recorder
+from loadmanager.leader.election.campaign import Election
+from loadmanager.leader.election.leader_watch import VigilKeeper
+from loadmanager.leader.election.ownership_ledger import Ledger
+from loadmanager.leader.execution.assignment_driver import Assigner
+from loadmanager.leader.execution.executor import Executor
+from loadmanager.leader.execution.reshape_driver import Reshaper
+from loadmanager.leader.loops.drain_loop import Drainer
+from loadmanager.leader.loops.plan_driver import PlanKeeper
+from loadmanager.leader.loops.reshape_loop import ReshapingLoop
+from loadmanager.leader.loops.shedding_loop import SheddingLoop
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.unserved_bundles import unserved_bundles
+from loadmanager.leader.node_port import Sample, Scrape
+from loadmanager.leader.persistence import Persistence
+from loadmanager.leader.planning.planner_service import Desk
+from loadmanager.leader.planning.stuck_monitor import StandstillWatch
+from loadmanager.store.metadata_store import MetadataStore
+from loadmanager.util import clock
+
+_SPLIT_REASONS = {**PULSAR_REASONS, SplitReason.ADMIN_SPLIT: "Admin"}
+_MERGE_REASONS = (MergeReason.COLD_NEIGHBOURS, MergeReason.ADMIN_MERGE)
+
+
+class TakesIn(Protocol):
+    """Whoever keeps the view equal to what brokers say."""
+
+    @property
+    def reports_applied(self) -> int: ...
+    @property
+    def records_rejected(self) -> int: ...
+
+
+class Counting(Protocol):
+    """The parts that count of whatever plans and moves bundles."""
+
+    desk: Desk
+    drains: Drainer
+    election: Election
+    executor: Executor
+    journal: Journal
+    persistence: Persistence
+    plans: PlanKeeper
+    recorder: Recorder
+    shedding: SheddingLoop
+    standstill: StandstillWatch
+    store: MetadataStore
+    view: ClusterView
+
+    @property
+    def is_leading(self) -> bool: ...
+    @property
+    def intake(self) -> TakesIn: ...
+
+
+class CountingSplits(Protocol):
+    """Whoever splits bundles."""
+
+    splits: Counter[Reason]
+    splits_failed: int
+
+
+class CountingOwners(Counting, Protocol):
+    """The parts that count of a node, which says besides who owns what, and how bundles are cut."""
+
+    assigner: Assigner
+    ledger: Ledger
+    reshaper: Reshaper
+    reshaping: ReshapingLoop
+    vigil: VigilKeeper
+
+
+def scrape_of(node: CountingOwners) -> Scrape:
+    """What the node counts at this moment; called on the event loop."""
+    merges = {reason.value: node.reshaper.merges[reason] for reason in _MERGE_REASONS}
+    scrape = scrape_of_moves(node, _owner_counters(node), _owner_gauges(node))
+    return replace(scrape, splits=splits_of(node.reshaper), merges=merges)
+
+
+def scrape_of_moves(node: Counting, counters: Iterable[Sample] = (), gauges: Iterable[Sample] = ()) -> Scrape:
+    """What whatever moves bundles counts at this moment, and these besides; called on the event loop."""
+    return Scrape(
+        node.desk.snapshot(),
+        _as_floats(_counters(node), _churn_counters(node), _recording_counters(node), counters),
+        _as_floats(_gauges(node), _churn_gauges(node), _recording_gauges(node), gauges),
+        dict(node.journal.counts),
+        dict(node.shedding.strategy_metrics),
+        splits={},
+        merges={},
+        drains=node.drains.bundles_left(),
+        last_round=node.desk.last_round if node.is_leading else None,
+    )
+
+
+def split_counters(reshaper: CountingSplits, reshaping: ReshapingLoop) -> list[Sample]:
+    """What rounds of splits and merges have come to."""
+    split, none = {"metric": "bundlesSplit"}, dict[str, str]()
+    done = reshaper.splits.total() - reshaper.splits[SplitReason.ADMIN_SPLIT]
+    return [
+        ("pulsar_lb_bundles_split", "Bundles that the leader has split by itself.", split, done),
+        ("loadmanager_reshaping_rounds", "Looks for bundles to split or merge.", none, reshaping.rounds),
+        ("loadmanager_reshaping_rounds_failed", "Looks that ended in an error.", none, reshaping.rounds_failed),
+    ]
+
+
+def _owner_counters(node: CountingOwners) -> list[Sample]:
+    none = dict[str, str]()
+    return [
+        *split_counters(node.reshaper, node.reshaping),
+        ("loadmanager_assignments", "Bundles given an owner.", none, node.assigner.assignments),
+        (
+            "loadmanager_leaders_found_silent",
+            "Leaders that this node was to replace early.",
+            none,
+            node.vigil.found_silent,
+        ),
+        (
+            "loadmanager_invariants_violated",
+            "Writes not made because of what they would have said.",
+            none,
+            node.ledger.invariants_violated,
+        ),
+        ("loadmanager_writes_fenced", "Writes refused because another leads.", none, node.ledger.writes_fenced),
+    ]
+
+
+def _owner_gauges(node: CountingOwners) -> list[Sample]:
+    meaning = "1 while the leader, another node, says that it leads."
+    return [("loadmanager_leader_heard", meaning, {}, node.vigil.hears)]
+
+
+def _counters(node: Counting) -> list[Sample]:
+    unloading, none = {"metric": "bundleUnloading"}, dict[str, str]()
+    return [
+        ("pulsar_lb_unload_broker", "Brokers shed from, summed over rounds.", unloading, node.shedding.brokers_shed),
+        ("pulsar_lb_unload_bundle", "Bundles unloaded.", unloading, node.executor.unloads_completed),
+        (
+            "loadmanager_unloads_failed",
+            "Unloads given up; the owner kept the bundle.",
+            none,
+            node.executor.unloads_failed,
+        ),
+        ("loadmanager_stale_steps", "Steps of plans refused as out of date.", none, node.executor.stale_steps),
+        (
+            "loadmanager_bundles_ignored",
+            "Bundles in reports that the record of their namespace does not have.",
+            none,
+            node.view.model.bundles_ignored,
+        ),
+        ("loadmanager_shedding_cycles", "Rounds of shedding planned.", none, node.shedding.cycles),
+        ("loadmanager_shedding_cycles_failed", "Rounds that ended in an error.", none, node.shedding.cycles_failed),
+        (
+            "loadmanager_sessions_given_up",
+            "Sessions that ZooKeeper did not take back.",
+            none,
+            node.store.sessions_given_up,
+        ),
+        ("loadmanager_terms_won", "Elections won by this node.", none, node.election.terms_won),
+        ("loadmanager_reports_applied", "Load reports taken in.", none, node.intake.reports_applied),
+        ("loadmanager_records_rejected", "Records that could not be used.", none, node.intake.records_rejected),
+        ("loadmanager_history_records_written", "Records of history written.", none, node.persistence.records_written),
+    ]
+
+
+def _gauges(node: Counting) -> list[Sample]:
+    none = dict[str, str]()
+    return [
+        ("loadmanager_leader", "1 while this node leads.", none, node.election.term is not None),
+        ("loadmanager_epoch", "The current epoch.", none, node.view.epoch),
+        ("loadmanager_lease_seconds", "How long the session is certain to live.", none, _lease_s(node)),
+        ("loadmanager_view_fresh", "1 while the view was read since the last reconnection.", none, node.view.is_fresh),
+        (
+            "loadmanager_faulty_znodes",
+            "Znodes that cannot be read at the moment, or that access lists keep from this node.",
+            none,
+            len(node.view.faults.keys() | node.store.denied.keys()),
+        ),
+        ("loadmanager_brokers", "Registered brokers.", none, len(node.view.registrations)),
+        (
+            "loadmanager_brokers_quarantined",
+            "Brokers whose reports are not believed, so that shedding leaves them alone.",
+            none,
+            len(node.desk.snapshot().doubts.quarantined),
+        ),
+        (
+            "loadmanager_brokers_sick",
+            "Brokers far off their peers by their own figures, which are given less, or nothing.",
+            none,
+            len(node.desk.snapshot().doubts.unwell),
+        ),
+        (
+            "loadmanager_bundles_unserved",
+            "Bundles of brokers that serve nothing of what they own (broker_stuck).",
+            none,
+            sum(each["bundles"] for each in unserved_bundles(node.view)),
+        ),
+        (
+            "loadmanager_cannot_move",
+            "Reasons for which nothing can be moved; the leader's /readyz names them.",
+            none,
+            len(node.standstill.found),
+        ),
+        (
+            "loadmanager_namespaces_unplaceable",
+            "Namespaces that no broker may own by the isolation policies; /readyz names them.",
+            none,
+            sum(len(each.namespaces) for each in node.view.unplaceable()),
+        ),
+        ("loadmanager_namespaces", "Namespaces.", none, len(node.view.namespaces)),
+        ("loadmanager_shedding_cycle_seconds", "Time the last round took to plan.", none, node.shedding.last_cycle_s),
+    ]
+
+
+def _as_floats(*groups: Iterable[Sample]) -> list[Sample]:
+    return [(name, text, labels, float(value)) for group in groups for name, text, labels, value in group]
+
+
+def _recording_counters(node: Counting) -> list[Sample]:
+    """What was written into the recorded history, and what was lost; all 0 on a node that records nothing."""
+    figures, none = node.recorder.figures, dict[str, str]()
+    return [
+        ("loadmanager_recorded_rows", "Rows written into the recorded history.", none, figures.rows_written),
+        ("loadmanager_recorded_rows_lost", "Rows that could not be kept or written.", none, figures.rows_lost),
+        ("loadmanager_recorded_bytes", "Bytes written into the recorded history.", none, figures.bytes_written),
+        ("loadmanager_recorded_files", "Files written into the recorded history.", none, figures.files_written),
+        ("loadmanager_recording_failures", "Attempts to write that failed.", none, figures.write_failures),
+    ]
+
+
+def _recording_gauges(node: Counting) -> list[Sample]:
+    figures, none = node.recorder.figures, dict[str, str]()
+    return [
+        ("loadmanager_recording_queue_rows", "Recorded rows that are not written yet.", none, figures.queue_rows),
+        ("loadmanager_recording_queue_bytes", "About what they take in memory.", none, figures.queue_bytes),
+        ("loadmanager_recording", "1 while this node leads and records.", none, node.recorder.is_recording),
+        (
+            "loadmanager_recording_failing",
+            "1 while nothing can be written into the recorded history.",
+            none,
+            figures.is_failing,
+        ),
+    ]
+
+
+def _churn_counters(node: Counting) -> list[Sample]:
+    """What was moved, by whomever, and how often the breaker tripped."""
+    churn, none = node.desk.churn, dict[str, str]()
+    return [
+        ("loadmanager_moves", "Unloads completed, at an operator's word too.", none, churn.moves),
+        ("loadmanager_load_moved_bytes_per_second", "Load of the bundles moved, added up.", none, churn.load_moved),
+        ("loadmanager_breaker_trips", "Bundles or shedding stopped for thrashing.", none, churn.trips),
+        ("loadmanager_unloads_cancelled", "Unloads cancelled by operators.", none, node.executor.unloads_cancelled),
+        ("loadmanager_drain_bundles_moved", "Bundles moved by drains and pins.", none, node.drains.bundles_moved),
+        ("loadmanager_plans_executed", "Plans executed to the end.", none, node.plans.executed),
+        ("loadmanager_plans_stopped", "Plans stopped because the cluster had drifted.", none, node.plans.stopped),
+    ]
+
+
+def _churn_gauges(node: Counting) -> list[Sample]:
+    """What the limits on churn go by, and what the breaker has stopped; all 0 on a node that does not lead."""
+    figures, none = node.desk.churn.figures(), dict[str, str]()
+    leads = node.is_leading
+    return [
+        (
+            "loadmanager_thrash_ratio",
+            "Part of all load that shedding returned within the window.",
+            none,
+            leads * figures.thrash,
+        ),
+        (
+            "loadmanager_moved_per_hour_ratio",
+            "Part of all load that shedding moved within the hour.",
+            none,
+            leads * figures.moved_within_hour,
+        ),
+        (
+            "loadmanager_moved_again_ratio",
+            "Part of all load that shedding moved in the last two hours, and had moved within two hours before.",
+            none,
+            leads * figures.moved_again,
+        ),
+        (
+            "loadmanager_moved_back_ratio",
+            "Part of all load that shedding moved in the last four hours to where it had been within four hours.",
+            none,
+            leads * figures.moved_back,
+        ),
+        (
+            "loadmanager_shedding_stopped",
+            "1 while the breaker has stopped shedding.",
+            none,
+            leads * (figures.shedding_stopped_for_s > 0),
+        ),
+        (
+            "loadmanager_bundles_frozen_by_breaker",
+            "Bundles that are not shed as they kept returning.",
+            none,
+            leads * len(figures.frozen_for_s),
+        ),
+        ("loadmanager_draining_brokers", "Brokers being drained.", none, len(node.view.laid_down.controls.draining)),
+    ]
+
+
+def splits_of(reshaper: CountingSplits) -> dict[tuple[str, str], int]:
+    """By result and reason, as Pulsar names them."""
+    done = {("Success", label): reshaper.splits[reason] for reason, label in _SPLIT_REASONS.items()}
+    return {**done, ("Failure", "Unknown"): reshaper.splits_failed}
+
+
+def _lease_s(node: Counting) -> float:
+    return max(0.0, node.store.lease_valid_until_s - clock.now_s())

@@ -1,0 +1,124 @@
+"""What brokers say of themselves, from their znodes into the view.
+
+A report is applied once for each time its znode was written. One that cannot be read, or is not to be believed, leaves
+what was known before; its broker lives all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from loadmanager.core.domain.names import BrokerId, BundleName, parse_broker_id
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.model.load import BrokerReport
+from loadmanager.core.model.recordable import recordable
+from loadmanager.errors import InvalidRecordError
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.live_settings import LiveSettings
+from loadmanager.store import paths
+from loadmanager.store.metadata_store import Znode
+from loadmanager.store.znode_codec import decode, is_packed
+from loadmanager.wire.broker_columns import report_of
+from loadmanager.wire.broker_data import LocalBrokerData
+from loadmanager.wire.load_report import decode_broker_record
+
+_ADDRESSES = ("pulsarServiceUrl", "pulsarServiceUrlTls", "webServiceUrl", "webServiceUrlTls")
+_BROKER_PREFIX = f"{paths.BROKERS}/"
+_LONG_BYTES = 32 * 1024
+"""Reports from here on are decoded in a thread, and so are compressed ones: the loop would stand still meanwhile."""
+
+_Decoding = asyncio.Future[tuple[LocalBrokerData, BrokerReport]]
+
+
+class BrokerRecords:
+    """Takes them in. `parse` reads the names of bundles, as in `report_of`. `find_fault` says why the load in a record
+    does not count, None when it does.
+    """
+
+    def __init__(
+        self,
+        view: ClusterView,
+        live: LiveSettings,
+        parse: Callable[[str], BundleName] = BundleName.parse,
+        find_fault: Callable[[LocalBrokerData], str | None] = lambda _: None,
+    ) -> None:
+        self._view = view
+        self._live = live
+        self._parse = parse
+        self._find_fault = find_fault
+        self._decoded: _Decoding | None = None
+        self.applied = 0
+
+    async def decode_long(self, path: str, znode: Znode | None) -> None:
+        """Decode a long report before it is applied, which comes next: one at a time, since threads share the
+        interpreter, and what is decoded takes many times the room of what is kept of it.
+        """
+        if znode is None or not path.startswith(_BROKER_PREFIX) or not _is_long(znode.data):
+            return
+        known = self._view.brokers.get(BrokerId(path.removeprefix(_BROKER_PREFIX)))
+        if known is None or (known.registration.incarnation, known.znode_version) != (znode.czxid, znode.version):
+            self._decoded = asyncio.ensure_future(asyncio.to_thread(self._decode, path, znode.data))
+            await asyncio.wait({self._decoded})
+
+    def apply(self, name: str, znode: Znode | None) -> None:
+        """Take in the znode of a broker, None if it is gone; raises `InvalidRecordError` and `InvalidNameError`."""
+        broker_id = BrokerId(name)
+        decoded, self._decoded = self._decoded, None
+        if znode is None:
+            self._view.drop_broker(broker_id)
+            return
+        registration = self.register(name, znode)
+        known = self._view.brokers.get(broker_id)
+        if known is not None and known.registration == registration and known.znode_version == znode.version:
+            self._raise_doubt(broker_id, known.record)
+            return
+        where = paths.broker(name)
+        record, report = decoded.result() if decoded else self._decode(where, znode.data)
+        self._view.put_broker(registration, znode.version, record)
+        if self._find_fault(record) is None:
+            self._take_in(registration, report)
+        self._raise_doubt(broker_id, record)
+
+    def register(self, name: str, znode: Znode) -> Registration:
+        """Whose life the znode of a broker stands for, whatever is in it; raises `InvalidNameError`."""
+        registration = Registration(parse_broker_id(name), znode.czxid)
+        if self._view.registrations.get(registration.broker) != registration:
+            self._view.drop_broker(registration.broker)
+            self._view.registrations[registration.broker] = registration
+            at_once = self._live.current.reassign_bundles_of_dead_brokers_at_once
+            if at_once or registration.broker in self._view.laid_down.controls.held_off:
+                self._view.unsettled += 1  # bundles may have waited for it
+        return registration
+
+    def _take_in(self, registration: Registration, report: BrokerReport) -> None:
+        most_age_s = self._live.planner.broker_load_data_ttl_in_seconds
+        judged = self._view.gate.judge(registration, report, time.time(), most_age_s)
+        doubts = self._view.model.doubts()
+        if doubts.is_stuck(registration.broker) != bool(report.stuck):  # does not wait for the next round
+            self._view.model.set_doubts(doubts.with_stuck(registration.broker, report.stuck))
+        if judged.counts:
+            self._view.model.apply_report(registration, judged.report)
+            self.applied += 1
+
+    def _decode(self, where: str, data: bytes) -> tuple[LocalBrokerData, BrokerReport]:
+        """What a broker says of itself, and its load; raises `InvalidRecordError`. Changes nothing."""
+        record = decode_broker_record(decode(data, where), where, self._live.current.max_bundles_per_load_report)
+        if not any(record.get(key) for key in _ADDRESSES):
+            raise InvalidRecordError(f"{where}: no address for clients: one of {', '.join(_ADDRESSES)} is needed")
+        known, read_at_ms = self._view.model.known_bundles, time.time_ns() // 1_000_000
+        return record, recordable(report_of(record, where, known, read_at_ms, self._parse))
+
+    def _raise_doubt(self, broker: BrokerId, record: LocalBrokerData) -> None:
+        """Raise `InvalidRecordError` when the last report of a broker is not to be believed: then it is listed."""
+        fault = self._find_fault(record)
+        if fault is not None:
+            raise InvalidRecordError(f"{paths.broker(broker)}: {fault}")
+        doubt = self._view.gate.find_doubt(broker)
+        if doubt is not None:
+            raise InvalidRecordError(f"{paths.broker(broker)}: the report is not to be believed: {doubt}")
+
+
+def _is_long(data: bytes) -> bool:
+    return len(data) >= _LONG_BYTES or is_packed(data)

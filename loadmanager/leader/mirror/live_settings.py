@@ -1,0 +1,59 @@
+"""A node's settings as they are now: those it was started with, under what operators have changed since.
+
+Whoever acts in cycles reads `current` once per cycle and goes by that; so a change holds from the next cycle on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from loadmanager.config import Settings
+from loadmanager.config.overrides import settings_under, usable_overrides
+from loadmanager.core.domain.settings import PlannerSettings
+
+log = structlog.get_logger(__name__)
+
+
+class LiveSettings:
+    """`current` changes as a whole when other overrides are applied; `overrides` are those in force, by key."""
+
+    def __init__(self, base: Settings) -> None:
+        self.base = base
+        self.current = base
+        self.planner: PlannerSettings = base.planner_settings()
+        self.overrides: Mapping[str, str] = {}
+        self._applied: Mapping[str, str] = {}
+        self._faults: list[str] = []
+        self._changed = asyncio.Event()
+
+    def check(self, overrides: Mapping[str, str]) -> Settings:
+        """The settings under these overrides; raises as `settings_under` does."""
+        return settings_under(self.base, overrides)
+
+    def apply(self, overrides: Mapping[str, str]) -> list[str]:
+        """Put these in force in place of those before, but for those that cannot be used; what is wrong with them."""
+        if overrides == self._applied:  # it is read again more often than it is changed
+            return self._faults
+        settings, usable, self._faults = usable_overrides(self.base, overrides)
+        self._applied = overrides
+        if usable != self.overrides:
+            log.info("dynamic_configuration", overrides=usable)
+            self.overrides = usable
+            self.current, self.planner = settings, settings.planner_settings()
+            self._changed.set()
+            self._changed = asyncio.Event()
+        return self._faults
+
+    async def pause(self, interval_s: Callable[[Settings], float]) -> None:
+        """Sleep for an interval that may be changed meanwhile: a shorter one counts from the beginning, too."""
+        started_s = time.monotonic()
+        while (left_s := started_s + interval_s(self.current) - time.monotonic()) > 0:
+            # Not `wait_for`: in Python 3.11 it swallows a cancellation that arrives together with the change.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._changed.wait()

@@ -1,0 +1,359 @@
+"""From watches to the view: a watch says what changed, this reads it again, and applies what it read.
+
+Level-triggered: notifications only mark paths as dirty, so that a burst of them costs one read. A load report is
+applied once for each time its znode was written. After every reconnection everything is read again, and until that is
+done the view is not fresh: a notification may have been missed while nobody was listening.
+
+What is read counts, even if it is older than what is known: the store may have been set back. ZooKeeper never answers a
+session from an older state than it has shown it before; so the only answer that may be out of date is one to a question
+from before a commit of this node's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+
+import structlog
+
+from loadmanager.core.domain.names import BrokerId, NamespaceName
+from loadmanager.core.domain.parts import in_parts
+from loadmanager.core.model.extensible_load import ReportRules
+from loadmanager.core.protocol.leadership import Sighting
+from loadmanager.errors import InvalidRecordError, OutcomeUnknownError, StoreError
+from loadmanager.leader.mirror.broker_records import BrokerRecords
+from loadmanager.leader.mirror.cluster_mirror import ClusterView, NamespaceEntry
+from loadmanager.leader.mirror.live_settings import LiveSettings
+from loadmanager.leader.mirror.reread_queue import Rereading
+from loadmanager.leader.mirror.znode_faults import Faults
+from loadmanager.store import paths
+from loadmanager.store.metadata_store import MetadataStore, SessionState, Znode
+from loadmanager.store.znode_codec import decode
+from loadmanager.wire.average_records import decode_bundle_data
+from loadmanager.wire.control_records import decode_controls
+from loadmanager.wire.learned_records import decode_learned, learned_of
+from loadmanager.wire.policy_records import decode_domains, decode_groups, decode_isolation, policies_of
+from loadmanager.wire.store_records import LeaderRecord, NodeRecord, decode_configuration, decode_namespace
+from loadmanager.wire.validation import parse_model
+
+log = structlog.get_logger(__name__)
+
+_SETTLES_WITHIN_S = 10.0
+_RETRY_S = 0.2
+_AT_A_TIME = 32
+"""So many znodes are read before they are applied."""
+_ELECTION_PATHS = (paths.EPOCH, paths.LEADER, paths.DOUBT)
+_POLICIES: dict[str, tuple[str, Callable[[bytes, str], object]]] = {
+    paths.ISOLATION: ("isolation", decode_isolation),
+    paths.FAILURE_DOMAINS: ("failure_domains", decode_domains),
+    paths.ANTI_AFFINITY: ("anti_affinity", decode_groups),
+}
+"""Of each znode of policies: what it is in the view, and how it is read."""
+
+
+class Intake:
+    """Keeps a `ClusterView` equal to the store. `on_change` is called after each applied batch."""
+
+    def __init__(
+        self, store: MetadataStore, view: ClusterView, live: LiveSettings, on_change: Callable[[], None]
+    ) -> None:
+        self._store = store
+        self._view = view
+        self._live = live
+        self._on_change = on_change
+        self._rereading = Rereading(self._read_and_apply)
+        self._brokers = BrokerRecords(view, live)
+        self._faults = Faults(view.faults)
+        self._is_watching = False
+        self._commits_when_asked = 0
+        self._apply_by_kind = {
+            "brokers": self._brokers.apply,
+            "namespaces": self._apply_namespace,
+            "nodes": self._apply_node,
+            "policies": self._apply_laid_down,
+            "configuration": self._apply_configuration,
+            "learned": self._apply_learned,
+        }
+
+    @property
+    def records_rejected(self) -> int:
+        """How many faults of records came up."""
+        return self._faults.counted
+
+    @property
+    def reports_applied(self) -> int:
+        """How many reports of brokers were taken in."""
+        return self._brokers.applied
+
+    async def run(self) -> None:
+        """Read and apply for as long as the node lives."""
+        unsubscribe = [
+            self._store.watch(paths.ROOT, self._notified),
+            self._store.on_session(self._session_changed),
+        ]
+        try:
+            await self._rereading.run()
+        finally:
+            for stop in unsubscribe:
+                stop()
+
+    def mark_dirty(self, path: str) -> None:
+        """Have `path` read again soon; the root stands for everything."""
+        if path == paths.ROOT:
+            self._view.is_fresh = False
+        self._rereading.mark(path)
+
+    async def settled(self) -> None:
+        """Return once everything that was dirty at the call has been read and applied."""
+        await self._rereading.settled()
+
+    async def settled_soon(self) -> None:
+        """The same after a write whose caller waits for an answer: `OutcomeUnknownError` when it takes too long."""
+        try:
+            async with asyncio.timeout(_SETTLES_WITHIN_S):
+                await self.settled()
+        except TimeoutError:
+            raise OutcomeUnknownError(
+                f"what was written has not been read again within {_SETTLES_WITHIN_S:g} s: ask what became of it"
+            ) from None
+
+    def _notified(self, path: str) -> None:
+        """Take a watch's word; the root's own name says that the watch has just been armed."""
+        if path == paths.ROOT:
+            self._is_watching = True
+        self.mark_dirty(path)
+
+    async def settle_registrations(self) -> None:
+        """Return once every broker registered at the call is known, and all else that had changed by then.
+
+        One may be unknown that a former leader has given bundles to already: taken for gone, it would be deprived of
+        them while it serves them. The store tells of a change before it answers with it, so what it has told of by its
+        answer is all there is to read, unless a watch was not in force: then everything is read again.
+        """
+        while True:
+            if await self._is_settled():
+                return
+            await asyncio.sleep(_RETRY_S)
+
+    async def _is_settled(self) -> bool:
+        try:
+            registered = set(await self._store.children(paths.BROKERS))
+        except StoreError as error:
+            log.debug("registrations_wait_for_store", error=str(error))
+            return False
+        await asyncio.sleep(0)  # what it told of is marked
+        for name in registered.symmetric_difference(self._view.registrations):
+            self.mark_dirty(paths.broker(BrokerId(name)))
+        await self.settled()
+        return self._view.is_fresh
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state is not SessionState.CONNECTED:
+            self._is_watching = False
+            self._view.is_fresh = False
+        if state is SessionState.LOST:
+            self._view.is_of_former_session = True
+
+    async def _read_and_apply(self, batch: set[str]) -> None:
+        for path in batch:
+            if not _is_record(path):  # history is read at the start only: who writes it again, mends it
+                self._view.faults.pop(path, None)
+        everything = paths.ROOT in batch
+        wanted = set(await self._all_paths()) if everything else {p for p in batch if _is_record(p)}
+        if everything:
+            self._drop_missing(wanted)
+        if not wanted.isdisjoint(_ELECTION_PATHS):
+            await self._read_election()
+        for part in in_parts(sorted(wanted.difference(_ELECTION_PATHS)), _AT_A_TIME):
+            await self._read_part(part)
+        await self._take_divided(batch)
+        if everything and self._is_watching and not self._rereading.is_marked(paths.ROOT):
+            self._view.is_fresh = self._store.state is SessionState.CONNECTED
+            self._view.is_of_former_session &= not self._view.is_fresh
+            self._view.unsettled += 1  # what was being written when the connection broke may have been left unfinished
+        self._on_change()
+
+    async def _read_election(self) -> None:
+        self._apply_election(*await self._store.get_many(_ELECTION_PATHS))
+
+    async def _read_part(self, part: Sequence[str]) -> None:
+        """What was read is let go of before the next part: all that brokers report is many times what is kept of it.
+
+        Who leads does not wait for the rest of a large batch.
+        """
+        self._commits_when_asked = self._view.commits
+        for path, znode in zip(part, await self._store.get_many(part), strict=True):
+            await self._brokers.decode_long(path, znode)
+            self._apply(path, znode)
+        if any(map(self._rereading.is_marked, _ELECTION_PATHS)):
+            await self._read_election()
+            self._on_change()
+
+    async def _take_divided(self, batch: set[str]) -> None:
+        """Read what the leader has written of the history of new bundles, which it divides better than this node."""
+        prefix, model = f"{paths.BUNDLE_DATA}/", self._view.model
+        awaited = [p for p in batch if p.startswith(prefix) and model.awaits_division(p.removeprefix(prefix))]
+        for path, znode in zip(awaited, await self._store.get_many(awaited), strict=True):
+            if znode is not None:
+                self._seed(path, znode)
+
+    async def _all_paths(self) -> list[str]:
+        brokers = await self._store.children(paths.BROKERS)
+        nodes = await self._store.children(paths.NODES)
+        return [
+            *_ELECTION_PATHS,
+            *paths.LAID_DOWN,
+            *(paths.broker(name) for name in brokers),
+            *(paths.node(name) for name in nodes),
+            *[path async for path in _grandchildren(self._store, paths.NAMESPACES)],
+        ]
+
+    def _drop_missing(self, there: set[str]) -> None:
+        for broker_id in [b for b in self._view.registrations if paths.broker(b) not in there]:
+            self._view.drop_broker(broker_id)
+        for name in [n for n in self._view.namespaces if paths.namespace(n) not in there]:
+            self._view.drop_namespace(name)
+        for node_id in [n for n in self._view.nodes if paths.node(n) not in there]:
+            self._apply_node(node_id, None)
+        for path in [p for p in self._view.faults if _is_record(p) and p not in there]:
+            del self._view.faults[path]
+
+    def _apply(self, path: str, znode: Znode | None) -> None:
+        kind, _, name = path.removeprefix(f"{paths.ROOT}/").partition("/")
+        apply = self._apply_by_kind.get(kind)
+        if apply is None:
+            return
+        with self._faults.of(path):
+            apply(name, znode)
+
+    def reject(self, path: str, error: Exception) -> None:
+        """List what is wrong with a znode until it is mended; counted and logged once."""
+        self._faults.reject(path, error)
+
+    def _apply_election(self, epoch: Znode | None, leader: Znode | None, doubt: Znode | None) -> None:
+        self._view.epoch = epoch.version if epoch else 0
+        self._view.doubt_czxid = doubt.czxid if doubt else None
+        self._view.leader = None
+        if leader is None:
+            self._view.faults.pop(paths.LEADER, None)
+            return
+        record = LeaderRecord(broker_id="", service_url="", epoch=0)
+        with self._faults.of(paths.LEADER):
+            record = parse_model(LeaderRecord, decode(leader.data, paths.LEADER), paths.LEADER)
+        self._view.leader = Sighting(
+            record.broker_id, record.service_url, record.epoch, leader.ephemeral_owner, leader.czxid, record.life
+        )
+
+    def _apply_namespace(self, name: str, znode: Znode | None) -> None:
+        if znode is None:
+            self._view.drop_namespace(name)
+            return
+        known = self._view.namespaces.get(name)
+        if known is not None and known.commit > self._commits_when_asked:
+            return  # the commit has told its own watch: it is read again
+        if known is not None and known.is_record(znode):
+            if known.unreadable is not None:
+                raise InvalidRecordError(known.unreadable)
+            return
+        digest = hash(znode.data)
+        where = paths.namespace(name)
+        try:
+            data = decode(znode.data, where)
+            state = decode_namespace(NamespaceName.parse(name), data, where, self._view.registrations)
+        except InvalidRecordError as error:
+            if known is not None:
+                entry = NamespaceEntry(known.state, znode.version, znode.czxid, digest, unreadable=str(error))
+                self._view.namespaces[name] = entry
+            raise
+        self._view.put_namespace(NamespaceEntry(state, znode.version, znode.czxid, digest))
+        self._view.unsettled += 1
+
+    def _apply_node(self, name: str, znode: Znode | None) -> None:
+        if znode is None:
+            self._view.nodes.pop(name, None)
+            self._view.node_sessions.pop(name, None)
+            return
+        self._view.node_sessions[name] = znode.ephemeral_owner
+        where = paths.node(name)
+        self._view.nodes[name] = parse_model(NodeRecord, decode(znode.data, where), where)
+
+    def _apply_laid_down(self, name: str, znode: Znode | None) -> None:
+        """Policies and controls; one that cannot be read leaves the last good one in force."""
+        where = f"{paths.POLICIES}/{name}"
+        data = b"{}" if znode is None else decode(znode.data, where)
+        laid_down, model = self._view.laid_down, self._view.model
+        if where == paths.CONTROLS:
+            controls = decode_controls(data, where)
+            if controls != laid_down.controls:
+                laid_down.controls = controls
+                model.set_controls(controls)
+                self._view.unsettled += 1
+            return
+        attribute, read = _POLICIES[where]
+        policies = read(data, where)
+        if policies != getattr(laid_down, attribute):
+            setattr(laid_down, attribute, policies)
+            model.set_policies(policies_of(laid_down.isolation, laid_down.failure_domains, laid_down.anti_affinity))
+
+    def _apply_learned(self, _: str, znode: Znode | None) -> None:
+        """What bundles without any history are taken to carry; if it cannot be read, the last good one holds."""
+        data = b"{}" if znode is None else decode(znode.data, paths.LEARNED)
+        learned = decode_learned(data, paths.LEARNED)
+        if learned != self._view.laid_down.learned:
+            self._view.laid_down.learned = learned
+            self._view.model.set_learned(learned_of(learned))
+
+    def _apply_configuration(self, _: str, znode: Znode | None) -> None:
+        """Dynamic configuration; overrides that cannot be used are left out, and said."""
+        where = paths.CONFIGURATION
+        overrides = {} if znode is None else decode_configuration(decode(znode.data, where), where)
+        faults = self._live.apply(overrides)
+        self._view.model.set_rules(ReportRules.of(self._live.planner))
+        if faults:
+            raise InvalidRecordError(f"{where}: {'; '.join(faults)}")
+
+    @property
+    def overrides(self) -> Mapping[str, str]:
+        """The overrides of settings that are in force on this node, by key."""
+        return self._live.overrides
+
+    async def load_history(self) -> None:
+        """Seed the model with the averages a former leader wrote."""
+        ordered = sorted([path async for path in _grandchildren(self._store, paths.BUNDLE_DATA)])
+        for part in in_parts(ordered, _AT_A_TIME):
+            for path, znode in zip(part, await self._store.get_many(part), strict=True):
+                if znode is not None:
+                    self._seed(path, znode)
+
+    def _seed(self, path: str, znode: Znode) -> None:
+        namespace = path.removeprefix(f"{paths.BUNDLE_DATA}/")
+        try:
+            averages = decode_bundle_data(namespace, decode(znode.data, path), path)
+        except InvalidRecordError as error:
+            self.reject(path, error)
+            return
+        for name, value in averages.items():
+            self._view.model.seed_bundle(name, value)
+
+
+def _is_record(path: str) -> bool:
+    """Whether a path holds a record of ours, rather than being a folder of them or somebody else's."""
+    parts = path.removeprefix(f"{paths.ROOT}/").split("/")
+    depth = {
+        "brokers": 2,
+        "nodes": 2,
+        "namespaces": 3,
+        "epoch": 1,
+        "leader": 1,
+        "doubt": 1,
+        "policies": 2,
+        "configuration": 1,
+        "learned": 1,
+    }.get(parts[0])
+    return len(parts) == depth and (parts[0] != "policies" or path in paths.LAID_DOWN)
+
+
+async def _grandchildren(store: MetadataStore, root: str) -> AsyncIterator[str]:
+    for tenant in await store.children(root):
+        for name in await store.children(f"{root}/{tenant}"):
+            yield f"{root}/{tenant}/{name}"

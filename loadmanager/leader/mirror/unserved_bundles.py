@@ -1,0 +1,34 @@
+"""Bundles that have an owner and are not served: their brokers are stuck, by what their agents report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+
+
+def stuck_brokers(view: ClusterView) -> dict[BrokerId, str]:
+    """Return the brokers that serve nothing of what they own, by what their agents report, and why."""
+    found = {broker: known.record.get("stuck", "") for broker, known in sorted(view.brokers.items())}
+    return {broker: why for broker, why in found.items() if why}
+
+
+def unserved_bundles(view: ClusterView) -> list[dict[str, Any]]:
+    """Return how many bundles no client can use, by the broker that owns them: a list of
+    `wire.fleet_bodies.Unserved`.
+    """
+    stuck = stuck_brokers(view)
+    if not stuck:
+        return []
+    glance = view.model.glance()
+    owned = dict(zip(glance.brokers, glance.owned.tolist(), strict=True))
+    return [
+        {
+            "broker": broker,
+            "bundles": owned.get(broker, 0),
+            "why": why,
+            "remedy": f"restart {broker}, or drain it: loadmanager admin brokers drain {broker}",
+        }
+        for broker, why in stuck.items()
+    ]

@@ -1,0 +1,234 @@
+"""One load-manager node: a mirror of the cluster that answers lookups, and the leader's work while it leads."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from loadmanager.config import Settings
+from loadmanager.config.node_settings import AUTO_HISTORY
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.protocol.leadership import Term
+from loadmanager.leader.audit.audit_log import AuditTrail
+from loadmanager.leader.audit.decision_log import Journal
+from loadmanager.leader.audit.lineage_reader import Lives
+from loadmanager.leader.audit.recording_setup import open_view
+from loadmanager.leader.candidate import Candidate
+from loadmanager.leader.election.config_writer import Operators
+from loadmanager.leader.election.ownership_ledger import Ledger
+from loadmanager.leader.execution.agent_calls import Agents
+from loadmanager.leader.execution.assignment_driver import Assigner
+from loadmanager.leader.execution.executor import Executor, ExecutorSettings
+from loadmanager.leader.execution.owner_calls import AgentOwners
+from loadmanager.leader.execution.reconciler_driver import Reconciler
+from loadmanager.leader.execution.reshape_driver import Reshaper
+from loadmanager.leader.execution.warm_up_calls import Destinations
+from loadmanager.leader.fleet_status import Showing
+from loadmanager.leader.lookup_service import OwnerLookups
+from loadmanager.leader.loops.drain_loop import Drainer
+from loadmanager.leader.loops.plan_driver import PlanKeeper
+from loadmanager.leader.loops.reshape_loop import ReshapingLoop
+from loadmanager.leader.loops.shedding_loop import SheddingLoop
+from loadmanager.leader.metric_samples import scrape_of
+from loadmanager.leader.mirror.live_settings import LiveSettings
+from loadmanager.leader.mirror.mirror_intake import Intake
+from loadmanager.leader.mirror.raw_reports import WrittenReports
+from loadmanager.leader.namespace_deletion import NamespaceDeletion
+from loadmanager.leader.node_port import Scrape
+from loadmanager.leader.operator_commands import BundleCommands
+from loadmanager.leader.persistence import Persistence
+from loadmanager.leader.planning.explanation_service import Explainer
+from loadmanager.leader.planning.planner_pool import Planning
+from loadmanager.leader.planning.planner_service import Desk
+from loadmanager.leader.planning.stuck_monitor import StandstillWatch
+from loadmanager.leader.planning.term_history import Terms
+from loadmanager.leader.timeline_memory import Chronicle
+from loadmanager.net.http_client import Caller
+from loadmanager.net.liveness import Life
+from loadmanager.net.tracing import tracing_of
+from loadmanager.store.metadata_store import MetadataStore
+
+log = structlog.get_logger(__name__)
+
+SERVICE = "loadmanager"
+"""As traces name it."""
+
+
+class Node(Candidate):
+    """A node of the load-manager service. `start` returns once the view is fresh; `stop` hands leadership over.
+
+    To HTTP it is a `port.NodePort`. Raises `ConfigurationError` for what it is to show of itself and cannot be used.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: MetadataStore,
+        node_id: str,
+        service_url: str,
+        seed: int,
+        life: Life | None = None,
+    ) -> None:
+        if settings.history_url == AUTO_HISTORY:  # whoever starts a process finds a place before
+            settings = settings.model_copy(update={"history_url": ""})
+        self.settings = settings
+        self.caller = Caller.of(settings, tracing_of(settings, SERVICE, node_id))
+        self.live = LiveSettings(settings)
+        self.view, self.recorder, self.moves = open_view(self.live, node_id)
+        silence_s = settings.leader_silence_ms / 1000
+        super().__init__(store, self.view, node_id, service_url, silence_s, self.caller, life)
+        self.journal = Journal(settings.decisions_kept)
+        self.audit = AuditTrail(node_id, settings, self.recorder, settings.history_url)
+        self.lives = Lives(settings.history_url, self.recorder)
+        self.moves.on_measured = self.journal.measured
+        self.intake = Intake(store, self.view, self.live, self._on_change)
+        self.reports = WrittenReports(store.get, self.view)
+        self.ledger = Ledger(store, self.view, self.intake, self.election)
+        self.operators = Operators(store, self.intake, self.election)
+        planning = Planning(lambda: self.live.current.planning_process_bundles)
+        self.desk = Desk(self.view, self.live, self.journal, seed, self.recorder, self.moves, planning)
+        self.terms = Terms(node_id, self.view, self.desk, self.moves, self.live)
+        self.explainer = Explainer(self.view, self.desk, self.journal)
+        self.standstill = StandstillWatch(self.desk, self.live)
+        self.agents = Agents(self.view, self.caller)
+        self.executor = self._make_executor()
+        self.assigner = Assigner(self.desk, self.view, self.ledger, self.journal, self.caller.tracing)
+        self.shedding = SheddingLoop(
+            self.desk, self.executor, self.election, self.journal, self.view, self.live, tracing=self.caller.tracing
+        )
+        self.reconciler = Reconciler(self.view, self.ledger, self.executor, self.assigner, self.journal, self.live)
+        self.drains = Drainer(self.view, self.desk, self.executor, self.operators, self.journal, self.live)
+        self.plans = PlanKeeper(self.view, self.desk, self.executor, self.live)
+        self.showing = Showing(self)
+        self.chronicle = Chronicle(self.view, self.live, lambda: self.leader_changed)
+        self.persistence = Persistence(store, self.view, self.election, self.desk, self.intake.reject, self.live)
+        self.reshaper = self._make_reshaper()
+        self.bundles = BundleCommands(
+            self.view,
+            self.ledger,
+            self.executor,
+            self.assigner,
+            self.reshaper,
+            self.agents,
+            self.must_lead,
+            self.get_term,
+        )
+        self.deletion = NamespaceDeletion(self.view, self.ledger, self.operators, self.bundles, self.persistence)
+        self.lookups = OwnerLookups(
+            self.view,
+            self.assigner,
+            self.executor,
+            lambda: self.is_leading and self.election.term is not None,
+            settings.lookup_timeout_ms / 1000,
+        )
+        self.reshaping = ReshapingLoop(self.view, self.desk, self.reshaper, self.election, self.journal, self.live)
+        self._swept = 0
+
+    def _make_executor(self) -> Executor:
+        return Executor(
+            self.view,
+            self.ledger,
+            AgentOwners(
+                self.view, self.election, self.caller, lambda: self.live.current.unload_attempt_timeout_ms / 1000
+            ),
+            self.journal,
+            lambda: ExecutorSettings.of(self.live.current),
+            self.desk.churn,
+            self.recorder,
+            self.caller.tracing,
+            Destinations(self.agents),
+        )
+
+    def _make_reshaper(self) -> Reshaper:
+        return Reshaper(
+            self.view,
+            self.desk,
+            self.ledger,
+            self.assigner,
+            self.executor,
+            self.agents,
+            self.journal,
+            self.live,
+            self._on_reshaped,
+        )
+
+    async def start(self) -> None:
+        """Read the cluster, register this node and take part in elections; wait while the store does not answer.
+
+        Raises the `StoreError` with which the store refuses what it is asked.
+        """
+        self._follow_session()
+        self.recorder.start()
+        self.audit.start()
+        await self.executor.start()
+        await self.agents.start()
+        self._spawn(self.intake.run(), "intake")
+        await self._patiently(self._registrar.make_folders)
+        await self.intake.settled()
+        await self._patiently(self.intake.load_history)
+        self._spawn(self.ledger.run(), "ledger")
+        self._spawn(self.chronicle.run(), "timeline")
+        self._stand()
+
+    async def stop(self) -> None:
+        """Hand leadership over and end; what is under way is finished by the next leader."""
+        await self._leave()
+        await self.executor.close()
+        await self.agents.close()
+        await asyncio.to_thread(self.recorder.close)
+        await asyncio.to_thread(self.audit.close)
+        await asyncio.to_thread(self.caller.tracing.close)
+
+    def _on_reshaped(self, namespace: str, owner: Registration | None) -> None:
+        self.persistence.reshaped(namespace)
+        if owner is not None and not self.view.is_registered(owner):
+            self.reconciler.wake()  # it may have gone at that moment: its bundles were sought by their former names
+
+    def scrape(self) -> Scrape:
+        """What this node counts at this moment; called on the event loop."""
+        return scrape_of(self)
+
+    def _on_change(self) -> None:
+        self._store_changed()
+        if self.view.unsettled != self._swept:
+            self._swept = self.view.unsettled
+            self.executor.membership_changed()
+            self.reconciler.wake()
+
+    async def _prepare(self, term: Term) -> None:
+        await self.intake.settle_registrations()
+        await self.persistence.take_over()
+        self.drains.forget()
+        self.plans.forget()
+        self.terms.begin(term.epoch)
+        self.audit.begin_term()
+
+    def _begin_work(self, group: asyncio.TaskGroup) -> None:
+        log.info("leading", namespaces=len(self.view.namespaces), brokers=len(self.view.brokers))
+        group.create_task(self.assigner.run())
+        group.create_task(self.reconciler.run())
+        group.create_task(self.drains.run())
+        group.create_task(self.terms.keep_checkpoints())
+        group.create_task(self.standstill.run())
+        if self.settings.load_balancer_enabled:
+            group.create_task(self._balance(group))
+
+    def _note_end(self, reason: str) -> None:
+        self.recorder.end_term(reason)
+
+    async def _put_down(self, error: Exception) -> None:
+        self.ledger.fail_pending(error)
+        self.assigner.fail_waiting(error)
+        await self.reshaper.abort()
+        await self.executor.abort()
+        await self.desk.end_term()
+
+    async def _balance(self, group: asyncio.TaskGroup) -> None:
+        """What goes by what the last leader remembered, or writes over it, once that is known."""
+        await self.persistence.taken_over()
+        group.create_task(self.shedding.run())
+        group.create_task(self.persistence.run())
+        group.create_task(self.persistence.run_memory())
+        group.create_task(self.persistence.run_reshaped())
+        group.create_task(self.reshaping.run())

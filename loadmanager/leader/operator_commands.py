@@ -1,0 +1,134 @@
+"""An operator's word on namespaces and bundles. Whatever changes something, only the leader may do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from loadmanager.core.domain.bundles import NamespaceBundles
+from loadmanager.core.domain.names import BundleName, BundleRange, NamespaceName
+from loadmanager.core.domain.ownership import (
+    IllegalTransitionError,
+    NamespaceState,
+    OwnershipState,
+    Registration,
+)
+from loadmanager.core.domain.reasons import MergeReason, OwnershipReason, Reason
+from loadmanager.core.protocol.leadership import Term
+from loadmanager.errors import ConflictError
+from loadmanager.leader.election.ownership_ledger import Ledger
+from loadmanager.leader.execution.agent_calls import Agents
+from loadmanager.leader.execution.assignment_driver import Assigner
+from loadmanager.leader.execution.executor import Executor
+from loadmanager.leader.execution.reshape_driver import Reshaper
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.wire.http_bodies import OpenTopic
+
+log = structlog.get_logger(__name__)
+
+_ATTEMPTS = 5
+
+
+class BundleCommands:
+    """`must_lead` raises unless this node leads and has read everything, `get_term` unless it was elected."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        ledger: Ledger,
+        executor: Executor,
+        assigner: Assigner,
+        reshaper: Reshaper,
+        agents: Agents,
+        must_lead: Callable[[], None],
+        get_term: Callable[[], Term],
+    ) -> None:
+        self._view = view
+        self._ledger = ledger
+        self._executor = executor
+        self._assigner = assigner
+        self._reshaper = reshaper
+        self._agents = agents
+        self.must_lead = must_lead
+        self._get_term = get_term
+
+    async def create_namespace(self, name: NamespaceName, bundles: NamespaceBundles) -> None:
+        """Create a namespace with these bundles, none of them owned. Raises as `Ledger.create_namespace` does."""
+        self.must_lead()
+        await self._ledger.create_namespace(NamespaceState.unowned(name, bundles))
+        log.info("namespace_created", namespace=str(name), bundles=len(bundles))
+
+    async def unload(self, name: BundleName, destination: Registration | None, reason: Reason) -> None:
+        """Release one bundle at an operator's word, or give it to the destination, whoever owns it or nobody.
+
+        Lookups, and unloads under way, may give it to others meanwhile: then it is tried again. Raises
+        `BundleNotFoundError`, `NotLeaderError`, `IllegalTransitionError` when it kept changing or the destination has
+        left, `UnloadFailedError`, or a `StoreError`.
+        """
+        self.must_lead()
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                if await self._try_to_unload(name, destination, reason):
+                    return
+            except IllegalTransitionError:
+                if attempt == _ATTEMPTS or not (destination is None or self._view.is_registered(destination)):
+                    raise
+        raise IllegalTransitionError(f"bundle {name} is {self._view.get_ownership(name)}: it was not given away")
+
+    async def _try_to_unload(self, name: BundleName, destination: Registration | None, reason: Reason) -> bool:
+        """Return whether the bundle is where it shall be; `IllegalTransitionError` if it changed meanwhile."""
+        ownership = self._view.get_ownership(name)
+        if ownership.state is OwnershipState.RELEASING:
+            ownership = await self._executor.outcome_of(name, ownership)
+        elif ownership.state is OwnershipState.OWNED and (destination is None or ownership.owner != destination):
+            ownership = await self._executor.unload(name, destination, reason)
+        elif ownership.state is OwnershipState.FREE and destination is not None:
+            ownership = await self._assigner.give(name, destination, reason)
+        return destination is None or ownership.owner == destination
+
+    async def unload_namespace(self, name: NamespaceName) -> None:
+        """Release every bundle of a namespace; raises as `unload`, after all of them were tried."""
+        self.must_lead()
+        entry = self._view.get_namespace(str(name))
+        bundles = [BundleName(name, bundle_range) for bundle_range in entry.state.bundles.ranges()]
+        outcomes = await asyncio.gather(
+            *(self.unload(bundle, None, OwnershipReason.ADMIN_UNLOAD) for bundle in bundles),
+            return_exceptions=True,
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def cancel_unload(self, name: BundleName) -> None:
+        """End an unload under way: the owner keeps the bundle. Raises as `Executor.cancel`."""
+        self.must_lead()
+        await self._executor.cancel(name)
+
+    def find(self, namespace: NamespaceName, which: str) -> BundleName | None:
+        """As `Reshaper.find_bundle`; only the leader knows the bundles for certain, others raise `NotLeaderError`."""
+        self._get_term()
+        return self._reshaper.find_bundle(namespace, which)
+
+    async def get_topics(self, name: BundleName) -> list[OpenTopic] | None:
+        """The topics of a bundle that its owner may have open; None when nobody owns it. Raises as `Agents`."""
+        owner = self._view.find_owner(self._view.get_ownership(name))
+        return None if owner is None else await self._agents.get_topics(owner.registration, name)
+
+    async def split(
+        self, name: BundleName, *, algorithm: str, positions: Sequence[int], unload: bool
+    ) -> list[BundleName]:
+        """Split a bundle at an operator's word; raises as `Reshaper.split`, and `ConflictError` if the parts were to be
+        unloaded and no broker could own them then.
+        """
+        self.must_lead()
+        stranded = [each for each in self._view.unplaceable() if str(name.namespace) in each.namespaces]
+        if unload and stranded:
+            raise ConflictError(f"{stranded[0].sentence}; nothing was changed: split it without unloading")
+        return await self._reshaper.split(name, algorithm=algorithm, positions=positions, unload=unload)
+
+    async def merge(self, name: BundleName, with_: BundleRange | None) -> BundleName:
+        """Merge two neighbours at an operator's word; raises as `Reshaper.merge`."""
+        self.must_lead()
+        return await self._reshaper.merge(name, with_, MergeReason.ADMIN_MERGE)

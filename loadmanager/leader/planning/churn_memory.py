@@ -1,0 +1,133 @@
+"""Keeps the memory of moves while this node leads, by which shedding is limited, and speaks for the breaker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from loadmanager.core.domain.names import BundleName
+from loadmanager.core.domain.ownership import Ownership
+from loadmanager.core.domain.plan import Verdict
+from loadmanager.core.domain.reasons import ChurnReason, Reason
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning import churn
+from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD, Memory, State
+from loadmanager.core.planning.plan_effect import MoveEffect, share_of, total_load
+from loadmanager.history.entry_rows import Event
+from loadmanager.leader.audit.decision_log import Journal
+from loadmanager.leader.audit.history_recorder import Recorder
+from loadmanager.leader.audit.move_records import MoveRecorder
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.live_settings import LiveSettings
+from loadmanager.leader.node_port import ChurnFigures
+
+log = structlog.get_logger(__name__)
+
+
+class Churn:
+    """`state` is what `core.planning.churn` remembers. `memory_changed` is set when the breaker trips or is lifted, and
+    when a round has moved something: it is worth writing down then. `snapshot` gives a snapshot that need not be of
+    this moment.
+    """
+
+    def __init__(
+        self,
+        view: ClusterView,
+        live: LiveSettings,
+        journal: Journal,
+        snapshot: Callable[[], Snapshot],
+        recorder: Recorder,
+        moves: MoveRecorder,
+    ) -> None:
+        self.state: State = {}
+        self.memory_changed = asyncio.Event()
+        self._view = view
+        self._live = live
+        self._journal = journal
+        self._snapshot = snapshot
+        self._recorder = recorder
+        self._moves = moves
+        self._under_way: dict[tuple[str, int], float] = {}
+        self.moves = 0
+        self.load_moved = 0.0
+        self.trips = 0
+
+    def began(self, name: BundleName, released: Ownership) -> MoveEffect:
+        """Note an unload that has begun; what it is predicted to bring."""
+        snapshot = self._snapshot()
+        effect = self._moves.began(str(name), released, snapshot)
+        if released.reason not in AT_AN_OPERATORS_WORD:
+            self._under_way[str(name), released.version] = share_of(snapshot, str(name))
+        return effect
+
+    def ended(self, name: BundleName, released: Ownership) -> None:
+        """Nobody follows the unload any more, whatever came of it."""
+        self._under_way.pop((str(name), released.version), None)
+
+    @property
+    def share_under_way(self) -> float:
+        """The share of all load that shedding has begun to move, and that has not arrived."""
+        return sum(self._under_way.values())
+
+    def kept(self, name: BundleName, released: Ownership, reason: Reason, error: str) -> None:
+        """Note an unload that was given up: the owner keeps the bundle."""
+        self._moves.kept(str(name), released, reason.value, error)
+
+    def moved(self, name: BundleName, released: Ownership, done: Ownership) -> MoveEffect | None:
+        """Note a completed unload; its effect, if this leader has seen it begin."""
+        if released.owner is None:
+            return None
+        snapshot, at_s, settings = self._snapshot(), time.time(), self._live.planner
+        share = share_of(snapshot, str(name))
+        is_own = released.reason not in AT_AN_OPERATORS_WORD
+        self.moves += 1
+        self.load_moved += share * total_load(snapshot)
+        self.state, verdicts = churn.noted(
+            self.state,
+            str(name),
+            released.owner,
+            done.owner,
+            share,
+            settings,
+            at_s=at_s,
+            is_own=is_own,
+        )
+        noted: dict[str, Any] = {"atS": at_s, "isOwn": is_own, "share": share, "snapshot": self._recorder.last_snapshot}
+        tripped = [[verdict.subject, verdict.verdict.value] for verdict in verdicts]
+        noted |= {"settingsId": self._recorder.settings_id, "tripped": tripped}
+        effect = self._moves.done(str(name), released, done, noted)
+        for verdict in verdicts:
+            self._tripped(verdict)
+        return effect
+
+    def _tripped(self, verdict: Verdict) -> None:
+        self.trips += 1
+        self.memory_changed.set()
+        self._journal.judged("breaker", verdict, epoch=self._view.epoch)
+        log.warning("breaker_tripped", subject=verdict.subject, sentence=verdict.sentence(), **verdict.why)
+
+    def lift(self, bundle: str | None = None) -> None:
+        """Set the breaker back, of one bundle or of everything, at an operator's word."""
+        self.state = churn.lifted(self.state, bundle)
+        self._recorder.put(Event("breaker_lifted", bundle or ""))
+        self.memory_changed.set()
+        verdict = Verdict(bundle or "cluster", ChurnReason.BREAKER_LIFTED, acted=True)
+        self._journal.judged("breaker", verdict, epoch=self._view.epoch)
+        log.info("breaker_lifted", subject=verdict.subject)
+
+    def figures(self) -> ChurnFigures:
+        """As they are now."""
+        now_s, settings = time.time(), self._live.planner
+        memory = Memory.of(self.state).at(now_s, settings)
+        return ChurnFigures(
+            memory.thrash(now_s, settings),
+            memory.moved_share(self._snapshot(), now_s),
+            memory.moved_again(now_s),
+            memory.moved_back(now_s),
+            max(0.0, memory.stopped_until_s - now_s),
+            {bundle: until_s - now_s for bundle, until_s in sorted(memory.frozen_until_s.items())},
+        )

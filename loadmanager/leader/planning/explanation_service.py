@@ -1,0 +1,266 @@
+"""Explanations with the inputs they are made from, and how old those are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from loadmanager.core.diagnosis.explanation import (
+    BundleExplained,
+    PlacementExplained,
+    SheddingExplained,
+    Situation,
+    Standing,
+    explain_broker,
+    explain_bundle,
+    why_not,
+)
+from loadmanager.core.domain.names import BrokerId, BundleName, namespace_of
+from loadmanager.core.domain.ownership import Ownership
+from loadmanager.core.domain.plan import Verdict
+from loadmanager.core.model.learned_loads import Learned
+from loadmanager.core.model.load import FloatArray
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.errors import InvalidRecordError
+from loadmanager.leader.audit.decision_log import Journal
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.planning.planner_service import Desk
+from loadmanager.wire.explain_bodies import (
+    BrokerExplanation,
+    BrokerStanding,
+    BundleExplanation,
+    ExplainedLoad,
+    ExplainedOwnership,
+    ExplainedPlacement,
+    ExplainedShedding,
+    ExplainInputs,
+    Explanation,
+    LoadFigures,
+    Obstacle,
+    PlannedMove,
+    ResourceUsage,
+    WhyNotExplanation,
+)
+from loadmanager.wire.http_bodies import DecisionEntry
+
+_DECISIONS = 10
+"""How many of the last decisions about a subject are shown."""
+_MS = 1000
+_PERCENT = 100
+
+
+class Explainer:
+    """Explains on the leader, in its turn among the previews; nothing is changed by it.
+
+    Each explanation raises `TooManyPreviewsError` too.
+    """
+
+    def __init__(self, view: ClusterView, desk: Desk, journal: Journal) -> None:
+        self._view = view
+        self._desk = desk
+        self._journal = journal
+
+    async def bundle(self, name: BundleName) -> BundleExplanation:
+        """Raises `NamespaceNotFoundError`, `BundleNotFoundError`, `InvalidRecordError`."""
+        async with self._desk.previews.turn() as worker:
+            situation = self._desk.look()
+            ownership, inputs = self._about_bundle(name, situation)
+            short_samples, long_samples = self._view.model.samples_of(str(name))
+            explained = await worker.run(explain_bundle, situation, str(name))
+        return BundleExplanation(
+            bundle=str(name),
+            inputs=inputs,
+            ownership=ownership,
+            load=_load(explained, short_samples, long_samples, situation.snapshot.learned),
+            shedding=_shedding(explained.shedding),
+            placement=_placement(explained.placement),
+            decisions=self._decisions(str(name)),
+        )
+
+    async def broker(self, broker: BrokerId) -> BrokerExplanation:
+        """Raises `BrokerNotFoundError`, `InvalidRecordError` when its record cannot be read."""
+        async with self._desk.previews.turn() as worker:
+            self._view.get_registration(broker)
+            situation = self._desk.look()
+            if situation.snapshot.brokers.find_row(broker) is None:
+                raise InvalidRecordError(f"the record of broker {broker} cannot be read")
+            explained = await worker.run(explain_broker, situation, broker)
+        return BrokerExplanation(
+            broker_id=broker,
+            inputs=self._inputs(situation, broker),
+            usage_percent=explained.usage * _PERCENT,
+            resources=_resources(explained.usage_percent),
+            standing=_standing(explained.standing),
+            is_settled=explained.is_settled,
+            shedding_strategy=explained.strategy,
+            thresholds=dict(explained.thresholds),
+            would_shed=[
+                PlannedMove(bundle=step.bundle, destination=step.destination.broker if step.destination else None)
+                for step in explained.steps
+            ],
+            verdicts=_explanations(explained.verdicts),
+            certificate=_explanation(explained.certificate),
+            margin=_find_explanation(explained.margin),
+            takes_bundles=not explained.obstacles,
+            is_overloaded=explained.is_overloaded,
+            obstacles=_explanations(explained.obstacles),
+            bundles_wait_s=explained.waits_s,
+            decisions=self._decisions(broker),
+        )
+
+    async def why_not(self, name: BundleName, broker: BrokerId) -> WhyNotExplanation:
+        """Raises as `bundle`, and `BrokerNotFoundError`."""
+        async with self._desk.previews.turn() as worker:
+            self._view.get_registration(broker)
+            situation = self._desk.look()
+            ownership, inputs = self._about_bundle(name, situation)
+            explained = await worker.run(why_not, situation, str(name), broker)
+        return WhyNotExplanation(
+            bundle=str(name),
+            broker_id=broker,
+            inputs=inputs,
+            ownership=ownership,
+            answer=_explanation(explained.verdict),
+            obstacles=[
+                Obstacle(**_parts(verdict), is_preference=is_preference)
+                for verdict, is_preference in explained.obstacles
+            ],
+            placement=_explanation(explained.placement),
+            standings=[_standing(each) for each in explained.standings],
+            shedding=_shedding(explained.shedding),
+            decisions=self._decisions(str(name)),
+        )
+
+    def _about_bundle(self, name: BundleName, situation: Situation) -> tuple[ExplainedOwnership, ExplainInputs]:
+        ownership = self._view.get_ownership(name)
+        owner = ownership.owner.broker if ownership.owner else None
+        inputs = self._inputs(situation, owner)
+        if _is_reported(situation.snapshot, str(name)):
+            inputs = inputs.model_copy(update={"sample_age_s": inputs.report_age_s})
+        return _ownership(ownership, situation.snapshot.taken_at_s), inputs
+
+    def _inputs(self, situation: Situation, broker: BrokerId | None) -> ExplainInputs:
+        snapshot = situation.snapshot
+        row = None if broker is None else snapshot.brokers.find_row(broker)
+        age_s = None if row is None else snapshot.taken_at_s - int(snapshot.brokers.last_update_ms[row]) / _MS
+        return ExplainInputs(
+            epoch=self._view.epoch,
+            revision=snapshot.revision,
+            taken_at=round(snapshot.taken_at_s * _MS),
+            dry_run=snapshot.controls.dry_run,
+            report_age_s=age_s,
+        )
+
+    def _decisions(self, subject: str) -> list[DecisionEntry]:
+        return [DecisionEntry.model_validate(entry) for entry in self._journal.recent(_DECISIONS, subject)]
+
+
+def _is_reported(snapshot: Snapshot, bundle: str) -> bool:
+    row = snapshot.bundles.find_row(bundle)
+    return row is not None and int(snapshot.bundles.broker[row]) >= 0
+
+
+def _ownership(ownership: Ownership, now_s: float) -> ExplainedOwnership:
+    return ExplainedOwnership(
+        state=ownership.state.value,
+        owner=ownership.owner.broker if ownership.owner else None,
+        incarnation=ownership.owner.incarnation if ownership.owner else None,
+        destination=ownership.destination.broker if ownership.destination else None,
+        version=ownership.version,
+        epoch=ownership.epoch,
+        reason=ownership.reason,
+        age_s=now_s - ownership.since_ms / _MS if ownership.since_ms else None,
+    )
+
+
+def _load(explained: BundleExplained, short_samples: int, long_samples: int, learned: Learned) -> ExplainedLoad:
+    load = explained.load
+    return ExplainedLoad(
+        short_term=_figures(load.short),
+        long_term=_figures(load.long),
+        short_samples=short_samples,
+        long_samples=long_samples,
+        topics=load.topics,
+        share_of_broker_percent=load.share_of_broker * _PERCENT,
+        share_of_cluster_percent=load.share_of_cluster * _PERCENT,
+        taken_from=None if long_samples else _find_source(namespace_of(explained.bundle), learned),
+    )
+
+
+def _find_source(namespace: str, learned: Learned) -> str | None:
+    """Where the load of a bundle of the namespace comes from that has none of its own; None for the default."""
+    if namespace not in learned.loads:
+        return None
+    day = datetime.fromtimestamp(learned.at_ms / _MS, UTC).date().isoformat()
+    return f"load taken from what was learned of namespace {namespace} on {day}, run {learned.run}"
+
+
+def _figures(load: FloatArray) -> LoadFigures:
+    rate_in, rate_out, throughput_in, throughput_out = load.tolist()
+    return LoadFigures(
+        msg_rate_in=rate_in, msg_rate_out=rate_out, msg_throughput_in=throughput_in, msg_throughput_out=throughput_out
+    )
+
+
+def _resources(percent: FloatArray) -> ResourceUsage:
+    cpu, memory, direct_memory, bandwidth_in, bandwidth_out = percent.tolist()
+    return ResourceUsage(
+        cpu=cpu, memory=memory, direct_memory=direct_memory, bandwidth_in=bandwidth_in, bandwidth_out=bandwidth_out
+    )
+
+
+def _standing(standing: Standing) -> BrokerStanding:
+    return BrokerStanding(
+        broker_id=standing.broker,
+        usage_percent=standing.usage_percent,
+        msg_rate_per_s=standing.msg_rate_per_s,
+        mib_per_s=standing.mib_per_s,
+        topics=standing.topics,
+        bundles=standing.bundles,
+        bundles_of_namespace=standing.bundles_of_namespace,
+    )
+
+
+def _shedding(shedding: SheddingExplained) -> ExplainedShedding:
+    destination = shedding.step.destination if shedding.step else None
+    return ExplainedShedding(
+        would_move=shedding.step is not None,
+        destination=destination.broker if destination else None,
+        stays=_find_explanation(shedding.stays),
+        stays_by_rule=shedding.by_rule,
+        broker_verdicts=_explanations(shedding.because),
+    )
+
+
+def _placement(placement: PlacementExplained) -> ExplainedPlacement:
+    return ExplainedPlacement(
+        chosen=placement.chosen,
+        verdict=_explanation(placement.verdict),
+        drawn_from=list(placement.drawn_from),
+        runner_up=_find_explanation(placement.runner_up),
+        standings=[_standing(each) for each in placement.standings],
+        dropped={reason: int(brokers) for reason, brokers in placement.dropped.items()},
+    )
+
+
+def _parts(verdict: Verdict) -> dict[str, Any]:
+    change = verdict.remedy() or None
+    return {
+        "reason": verdict.verdict.value,
+        "sentence": verdict.sentence(),
+        "why": dict(verdict.why),
+        "change": change,
+    }
+
+
+def _explanation(verdict: Verdict) -> Explanation:
+    return Explanation(**_parts(verdict))
+
+
+def _find_explanation(verdict: Verdict | None) -> Explanation | None:
+    return None if verdict is None else _explanation(verdict)
+
+
+def _explanations(verdicts: Iterable[Verdict]) -> list[Explanation]:
+    return [_explanation(verdict) for verdict in verdicts]

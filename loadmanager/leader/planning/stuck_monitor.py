@@ -1,0 +1,64 @@
+"""Tells, while this node leads, why nothing can be moved: in the log when it has begun, changed or ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from loadmanager.core.diagnosis.stuck_diagnosis import Standstill, find_standstill
+from loadmanager.core.planning.blocking_limits import BlockingLimit
+from loadmanager.leader.mirror.live_settings import LiveSettings
+from loadmanager.leader.planning.planner_service import MINUTE_S, Desk
+
+log = structlog.get_logger(__name__)
+
+
+class StandstillWatch:
+    """`found` is what was found last, in this term. `more_limits` gives those that the desk does not know."""
+
+    def __init__(
+        self, desk: Desk, live: LiveSettings, more_limits: Callable[[], Sequence[BlockingLimit]] = lambda: ()
+    ) -> None:
+        self._more_limits = more_limits
+        self._desk = desk
+        self._live = live
+        self.found: tuple[Standstill, ...] = ()
+        self._is_running = False
+        self._told: list[str] = []
+
+    @property
+    def limits(self) -> list[BlockingLimit]:
+        """Limits that keep bundles where they are at this moment; none outside a term."""
+        return [*self._more_limits(), *self._desk.blocking_limits()] if self._is_running else []
+
+    async def run(self) -> None:
+        """Look as often as shedding does, until the term ends."""
+        self._is_running = True
+        try:
+            while True:
+                await self._live.pause(lambda settings: settings.load_balancer_shedding_interval_minutes * MINUTE_S)
+                await self._try_to_look()
+        finally:
+            self.found, self._told, self._is_running = (), [], False
+
+    async def _try_to_look(self) -> None:
+        try:
+            await self.look()
+        except Exception:
+            log.exception("standstill_not_looked_for")
+
+    async def look(self) -> None:
+        found = await asyncio.to_thread(find_standstill, self._desk.snapshot(), self._live.planner)
+        keys, before = [each.key for each in found], [each.key for each in self.found]
+        self.found = found
+        if keys == before and keys != self._told:  # what is there for one look only is not worth a word
+            self._told = keys
+            self._tell(keys)
+
+    def _tell(self, keys: list[str]) -> None:
+        if keys:
+            log.warning("nothing_can_move", keys=keys, why=[each.sentence for each in self.found])
+        else:
+            log.info("moves_possible_again")

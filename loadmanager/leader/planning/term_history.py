@@ -1,0 +1,37 @@
+"""A term's part of the history: what is known and remembered when it begins, and again now and then."""
+
+from __future__ import annotations
+
+import asyncio
+
+from loadmanager.leader.audit.move_records import MoveRecorder
+from loadmanager.leader.audit.recorded_model import RecordedModel
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.live_settings import LiveSettings
+from loadmanager.leader.planning.planner_service import MINUTE_S, Desk
+
+
+class Terms:
+    """The terms of one node."""
+
+    def __init__(self, node_id: str, view: ClusterView, desk: Desk, moves: MoveRecorder, live: LiveSettings) -> None:
+        self._node_id = node_id
+        self._view = view
+        self._desk = desk
+        self._moves = moves
+        self._live = live
+
+    def begin(self, epoch: int) -> None:
+        """From here on decisions are this term's; they are recorded if the node records."""
+        self._moves.forget()
+        self._desk.begin_term()
+        model = self._view.model
+        if isinstance(model, RecordedModel):
+            self._desk.recorder.begin_term(epoch, self._node_id, model, self._desk)
+
+    async def keep_checkpoints(self) -> None:
+        """Record everything again now and then: where a replay may begin."""
+        model = self._view.model
+        while isinstance(model, RecordedModel):
+            await asyncio.sleep(self._live.current.history_checkpoint_interval_minutes * MINUTE_S)
+            await self._desk.checkpoint(model)

@@ -1,0 +1,153 @@
+"""What a node keeps in memory of the last hours, for the heat map: it looks at its own view, and at what was recorded
+before it started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+import structlog
+
+from loadmanager.core.diagnosis.timeline.grid import Grid
+from loadmanager.core.diagnosis.timeline.heat_map import (
+    Drawn,
+    draw_brokers,
+    draw_bundles,
+    throughput_as_figures,
+    usage_as_figures,
+)
+from loadmanager.core.diagnosis.timeline.timeline_events import Moments
+from loadmanager.core.model.load import weighted_max_usage
+from loadmanager.history.timeline_recall import Recalling
+from loadmanager.leader.mirror.cluster_mirror import ClusterView, NamespaceEntry
+from loadmanager.leader.mirror.live_settings import LiveSettings
+from loadmanager.leader.node_port import Window
+from loadmanager.leader.planning.thread_pool import Previews, Worker
+
+log = structlog.get_logger(__name__)
+
+_STEP_MS = 10_000
+_HOUR_MS = 3_600_000
+_KEPT = 20_000
+"""Moves, and splits, that are kept."""
+_SHOWN = 2_000
+"""Of these at most so many are told, the newest."""
+
+
+class Chronicle:
+    """`run` looks for as long as the node lives. To HTTP it is a `port.ChroniclePort`.
+
+    Figures are put down and drawn in a thread of their own, one after the other, so that nothing else waits for it.
+    """
+
+    def __init__(
+        self, view: ClusterView, live: LiveSettings, leader_changed: Callable[[], asyncio.Future[None]]
+    ) -> None:
+        self._view = view
+        self._live = live
+        self._leader_changed = leader_changed
+        settings = live.base
+        self._history_url = settings.history_url
+        self._span_ms = round(settings.timeline_hours * _HOUR_MS)
+        self._grids = {of: Grid(self._span_ms, _STEP_MS, settings.timeline_max_bytes) for of in ("brokers", "bundles")}
+        self._moments = Moments(_KEPT)
+        self._worker = Worker("timeline")
+        self._previews = Previews(self._worker)
+        self._began_ms = now_ms()
+        view.on_record = self._record_changed
+
+    @property
+    def span_ms(self) -> int:
+        return self._span_ms
+
+    async def run(self) -> None:
+        """Put down what is seen, once in each step; first, beside that, what was recorded before."""
+        async with asyncio.TaskGroup() as group:
+            if self._history_url:
+                group.create_task(self._recall())
+            last = dict.fromkeys(self._grids, -1)
+            while True:
+                at_ms = now_ms()
+                for of, grid in self._grids.items():
+                    if at_ms // grid.step_ms != last[of]:
+                        await self.look(of, at_ms)
+                        last[of] = at_ms // grid.step_ms  # steps may be longer since: else a new leader looks at once
+                left_ms = min(grid.step_ms - at_ms % grid.step_ms for grid in self._grids.values())
+                leader = self._view.leader
+                if leader is not None:
+                    self._moments.leads(leader.node_id, self._view.epoch, now_ms())
+                await asyncio.wait({self._leader_changed()}, timeout=left_ms / 1000)
+
+    async def draw(self, of: Literal["brokers", "bundles"], window: Window) -> dict[str, Any]:
+        """A `wire.timeline_bodies.Timeline`; `TooManyPreviewsError`."""
+        draw = draw_brokers if of == "brokers" else draw_bundles
+        async with self._previews.turn() as worker:
+            drawn = await worker.run(
+                draw, self._grids[of], window.from_ms, window.until_ms, window.columns, window.rows
+            )
+        return {"of": of, **_figures(drawn), **self._happened(window)}
+
+    async def look(self, of: str, at_ms: int) -> None:
+        """Put down what is seen of brokers or of bundles."""
+        grid = self._grids[of]
+        try:
+            if of == "brokers":
+                glance = self._view.model.glance()
+                weights = self._live.current.resource_weights
+                figures = usage_as_figures(100 * weighted_max_usage(glance.usage_percent, weights))
+                await self._worker.run(grid.put, glance.brokers, figures, at_ms)
+            else:
+                names, throughput = self._view.model.throughput()
+                await self._worker.run(lambda: grid.put(names, throughput_as_figures(throughput), at_ms))
+        except Exception:
+            log.exception("timeline_not_kept", of=of)
+
+    def _record_changed(self, before: NamespaceEntry, after: NamespaceEntry) -> None:
+        self._moments.changed(before.state, after.state, now_ms())
+
+    async def _recall(self) -> None:
+        """What was recorded from the beginning of the span until this node started, the newest first."""
+        from_ms = self._began_ms - self._span_ms
+        weights, step_ms = self._live.current.resource_weights, self._grids["bundles"].step_ms
+        try:
+            recalling = Recalling(self._history_url, from_ms, self._began_ms, weights, step_ms)
+            self._moments.recall(*await asyncio.to_thread(recalling.moments))
+            parts = recalling.figures()
+            while (part := await asyncio.to_thread(next, parts, None)) is not None:
+                await self._worker.run(self._grids[part.of].put, part.names, part.figures, part.at_ms)
+        except Exception:
+            log.exception("timeline_not_recalled", history=self._history_url)
+        else:
+            log.info("timeline_recalled", rows=recalling.rows)
+
+    def _happened(self, window: Window) -> dict[str, Any]:
+        def within(moments: Any) -> list[Any]:  # noqa: ANN401 - of one kind
+            return [tuple(each) for each in moments if window.from_ms <= each.at_ms < window.until_ms]
+
+        moves, splits = within(self._moments.moves), within(self._moments.splits)
+        return {
+            "moves": moves[-_SHOWN:],
+            "movesOmitted": max(len(moves) - _SHOWN, 0),
+            "splits": splits[-_SHOWN:],
+            "leaders": within(self._moments.leaders)[-_SHOWN:],
+        }
+
+
+def _figures(drawn: Drawn) -> dict[str, Any]:
+    return {
+        "from": drawn.from_ms,
+        "stepMs": drawn.step_ms,
+        "columns": drawn.cells.shape[1],
+        "rows": drawn.rows,
+        "sizes": drawn.sizes,
+        "cells": base64.b64encode(drawn.cells.tobytes()).decode(),
+        "scale": drawn.scale,
+    }
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,1 @@
+"""HTTP client and server, TLS, authentication, limits, tracing and request ids."""

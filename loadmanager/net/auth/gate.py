@@ -1,0 +1,246 @@
+"""Who may pass: stands before every operation that states a role but ANYONE, on nodes, beside a Pulsar and on agents.
+
+A token is checked once. Afterwards it costs one look into a dictionary, which is emptied when the key changes and of
+which each entry ends with its token. Only tokens that were found good are kept, so nobody fills it who has none. Who
+sends no token is known by the certificate that they have shown, if `tlsTrustCertsFilePath` says whose to believe.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import structlog
+from aiohttp import web
+from aiohttp.typedefs import Handler
+from multidict import istr
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from loadmanager.config import AuthSettings, TlsSettings
+from loadmanager.errors import ForbiddenError, UnauthenticatedError
+from loadmanager.net.auth.permissions import Permissions
+from loadmanager.net.auth.roles import Role
+from loadmanager.net.auth.token_keys import KeySource
+from loadmanager.net.auth.token_verifier import (
+    Claimed,
+    Fault,
+    TokenError,
+    bearer_token,
+    check_token,
+    refuse_half_an_audience,
+)
+from loadmanager.net.tls_contexts import principal_of
+from loadmanager.wire.http_bodies import ORIGINAL_PRINCIPAL_HEADER
+
+log = structlog.get_logger(__name__)
+
+PRINCIPAL = web.RequestKey("principal", str)
+"""Who asks, and for whom: set on each request of which it is known, whether it may pass or not."""
+
+_AUTHORIZATION = istr("Authorization")
+_ORIGINAL = istr(ORIGINAL_PRINCIPAL_HEADER)
+_LOOK_AGAIN_S = 1.0
+"""The file of the key is looked at this often, by whoever asks then."""
+
+_MOST_KNOWN = 10_000
+_LONGEST_KEPT = 4_096
+"""A token of more characters is checked each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Whom a token is of, what they may do, until when (seconds since the epoch), and whether they ask for others."""
+
+    principal: str
+    roles: frozenset[Role]
+    expires_s: float
+    is_proxy: bool
+
+
+def is_open_to_anyone(settings: AuthSettings, address: str) -> bool:
+    """Return whether callers from other hosts reach the address, and need no token."""
+    return not settings.authentication_enabled and not _is_loopback(address)
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+class Gate:
+    """The gate by these settings, of a server that listens on `address`. `clock` is in seconds since the epoch.
+
+    `is_open` without `authenticationEnabled`. Raises `ConfigurationError` for a key that cannot be used.
+    """
+
+    def __init__(self, settings: AuthSettings, clock: Callable[[], float] = time.time, *, address: str = "") -> None:
+        self.is_open = not settings.authentication_enabled
+        self.is_open_to_anyone = is_open_to_anyone(settings, address)
+        self.failures = dict.fromkeys(Fault, 0)
+        self._settings = settings
+        self._clock = clock
+        self._permissions = Permissions(settings)
+        self._known: dict[str, Visitor] = {}
+        self._look_again_s = 0.0
+        refuse_half_an_audience(settings)
+        self._key = None if self.is_open or _goes_by_certificates_alone(settings) else KeySource(settings)
+
+    @property
+    def key_fault(self) -> str:
+        """What is wrong with the key's file now, while the last good one stays; empty when nothing is."""
+        return self._key.fault if self._key is not None else ""
+
+    def permitting(self, role: Role, handler: Handler) -> Handler:
+        """The handler for those alone who may; `UnauthenticatedError` or `ForbiddenError` for others."""
+        if self.is_open or role is Role.ANYONE:
+            return handler
+
+        async def pass_or_refuse(request: web.Request) -> web.StreamResponse:
+            self.check(request, role)
+            return await handler(request)
+
+        return pass_or_refuse
+
+    def check(self, request: web.Request, role: Role) -> None:
+        """On the hot path of lookups. Raises `UnauthenticatedError`, `ForbiddenError`."""
+        now_s = self._clock()
+        if now_s >= self._look_again_s:
+            self._look_at_key(now_s)
+        header = request.headers.get(_AUTHORIZATION, "")
+        visitor = self._known.get(header)
+        if visitor is None or now_s >= visitor.expires_s:
+            visitor = self._authenticate(request, header)
+        request[PRINCIPAL] = visitor.principal  # known also of one who is refused
+        if role not in visitor.roles:
+            raise self._forbidden(visitor.principal, role)
+        if visitor.is_proxy or _ORIGINAL in request.headers:
+            request[PRINCIPAL] = self._original(request, visitor, role)
+
+    def knows(self, header: str, role: Role) -> bool:
+        """Whether `check` would let whoever sends this Authorization pass, as somebody it has let pass before and who
+        asks for themselves; it says nothing of others.
+        """
+        now_s = self._clock()
+        if now_s >= self._look_again_s:
+            self._look_at_key(now_s)
+        visitor = self._known.get(header)
+        return visitor is not None and now_s < visitor.expires_s and role in visitor.roles and not visitor.is_proxy
+
+    def still_permits(self, request: web.Request, role: Role) -> bool:
+        """Whether one who was let in may stay: tokens end, and keys change, while a stream goes on."""
+        if self.is_open:
+            return True
+        try:
+            self.check(request, role)
+        except (UnauthenticatedError, ForbiddenError):
+            return False
+        return True
+
+    def show_in(self, registry: CollectorRegistry, labels: Mapping[str, str]) -> None:
+        """Have the registry show what the gate counts, with these labels."""
+        registry.register(_GateMetrics(self, labels))
+
+    def _look_at_key(self, now_s: float) -> None:
+        self._look_again_s = now_s + _LOOK_AGAIN_S
+        if self._key is not None and self._key.look_again():
+            self._known.clear()
+
+    def _authenticate(self, request: web.Request, header: str) -> Visitor:
+        """By the token, or by the certificate of a caller who sends none."""
+        named = principal_of(request) if not header else None
+        if named is not None:
+            return self._visitor(Claimed(named, math.inf))
+        self._known.pop(header, None)
+        try:
+            visitor = self._visitor(self._claimed(header))
+        except TokenError as error:
+            self.failures[error.fault] += 1
+            raise UnauthenticatedError(str(error)) from None
+        if len(header) <= _LONGEST_KEPT:
+            if len(self._known) >= _MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[header] = visitor
+        return visitor
+
+    def _claimed(self, header: str) -> Claimed:
+        if self._key is None:
+            raise TokenError(
+                Fault.MISSING, "no certificate, and tokens are not taken: tokenSecretKey or tokenPublicKey"
+            )
+        if not header:
+            raise TokenError(Fault.MISSING, "no token: send it as Authorization: Bearer ...")
+        token = bearer_token(header)
+        if token is None:
+            raise TokenError(Fault.INVALID, "Authorization: expected Bearer and a token")
+        return check_token(token, self._key.current, self._settings)
+
+    def _visitor(self, claimed: Claimed) -> Visitor:
+        principal, permissions = claimed.principal, self._permissions
+        return Visitor(principal, permissions.of(principal), claimed.expires_s, permissions.is_proxy(principal))
+
+    def _original(self, request: web.Request, visitor: Visitor, role: Role) -> str:
+        """For whom the visitor asks, as in Pulsar: a proxy has to say it, nobody else may, and both need the role."""
+        original = request.headers.get(_ORIGINAL, "").strip()
+        if not visitor.is_proxy:
+            if original in ("", visitor.principal):
+                return visitor.principal
+            raise self._not_for_others(f"{ORIGINAL_PRINCIPAL_HEADER}: {visitor.principal!r} is not in proxyRoles")
+        if not original or not original.isprintable():
+            raise self._not_for_others(f"{ORIGINAL_PRINCIPAL_HEADER}: no name: {visitor.principal!r} is in proxyRoles")
+        if self._permissions.is_proxy(original):
+            raise self._not_for_others(f"{ORIGINAL_PRINCIPAL_HEADER}: {original!r} is a proxy itself")
+        if role not in self._permissions.of(original):
+            raise self._forbidden(original, role)
+        return f"{original} by {visitor.principal}"
+
+    def _not_for_others(self, reason: str) -> UnauthenticatedError:
+        self.failures[Fault.PRINCIPAL] += 1
+        return UnauthenticatedError(reason)
+
+    def _forbidden(self, principal: str, role: Role) -> ForbiddenError:
+        self.failures[Fault.FORBIDDEN] += 1
+        lists = ", ".join(self._permissions.keys_that_give(role))
+        return ForbiddenError(
+            f"{principal!r} may not do this: it takes {role.upper()}, which these lists give: {lists}"
+        )
+
+
+def _goes_by_certificates_alone(settings: AuthSettings) -> bool:
+    has_key = settings.token_secret_key.get_secret_value() or settings.token_public_key
+    return not has_key and isinstance(settings, TlsSettings) and settings.tls_trust_certs_file_path is not None
+
+
+@dataclass(frozen=True, eq=False)
+class _GateMetrics(Collector):
+    gate: Gate
+    labels: Mapping[str, str]
+
+    def collect(self) -> Iterable[Metric]:
+        names, values = list(self.labels), list(self.labels.values())
+        is_open = GaugeMetricFamily(
+            "loadmanager_open_to_anyone",
+            "1 while callers from other hosts need no token (authenticationEnabled, bindAddress).",
+            labels=names,
+        )
+        is_open.add_metric(values, float(self.gate.is_open_to_anyone))
+        yield is_open
+        fault = GaugeMetricFamily(
+            "loadmanager_token_key_fault",
+            "1 while the last good key stands in for one that cannot be used.",
+            labels=names,
+        )
+        fault.add_metric(values, float(bool(self.gate.key_fault)))
+        yield fault
+        failures = CounterMetricFamily(
+            "loadmanager_authentication_failures", "Requests that were refused, by reason.", labels=[*names, "reason"]
+        )
+        for reason, count in self.gate.failures.items():
+            failures.add_metric([*values, reason.value], count)
+        yield failures

@@ -1,0 +1,218 @@
+"""Key for the signatures of tokens, from the places where Pulsar looks for it; read again when its file changes.
+
+| the setting says | the key is |
+|---|---|
+| `file:///path`, or the path of a file | the bytes of the file: a secret as it is, a public key in DER or PEM |
+| `data:;base64,...` | these bytes (RFC 2397) |
+| anything else | base64 of these bytes |
+
+Other forms of `data:` and `file:` are refused. A secret that was probably meant to be decoded or trimmed is used as it
+is, as Pulsar does, with the warning `token_secret_suspect`.
+
+A key that cannot be used is refused at the start. Later the last good one stays, and `fault` says what is wrong.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote_to_bytes
+
+import structlog
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.serialization import load_der_public_key, load_pem_public_key
+from jwt import InvalidKeyError
+from jwt.algorithms import HMACAlgorithm
+
+from loadmanager.config import AuthSettings
+from loadmanager.config.auth_settings import PublicAlgorithm
+from loadmanager.errors import ConfigurationError
+from loadmanager.net.auth.outgoing_token import FILE_SCHEME, path_of_file_url
+
+log = structlog.get_logger(__name__)
+
+PEM = b"-----BEGIN"
+_DATA = "data:"
+_DATA_URL = re.compile(
+    r"(?ais)data:([\w.+-]+/[\w.+-]+)?(;[\w-]+=[\w.-]+)*(?P<base64>;base64)?,(?P<data>.*)",
+)
+SECRET_BYTES = {"HS256": 32, "HS384": 48, "HS512": 64}
+"""How long a secret must be for an algorithm, as in Pulsar: as long as the hash."""
+
+_LONGEST_KEY_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationKey:
+    """What signatures are checked with, and by which algorithms alone, whatever a token says of itself."""
+
+    key: bytes | RSAPublicKey | EllipticCurvePublicKey
+    algorithms: tuple[str, ...]
+
+
+class KeyPlace:
+    """Where a setting, or an option, says that a key is."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self._name, self._text = name, text
+        self.path = _find_path(text, name)
+        self._is_file = self.path is not None and (text.startswith(FILE_SCHEME) or self.path.is_file())
+
+    def __str__(self) -> str:
+        """Its name, and the file if it is certain that there is one: the key itself is said nowhere."""
+        return f"{self._name} {self.path}" if self._is_file else self._name
+
+    def stamp(self) -> object:
+        """Another one once the file has changed."""
+        if self.path is None:
+            return None
+        try:
+            stat = self.path.stat()
+        except OSError:
+            return None
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+    def read(self) -> bytes:
+        """The key's bytes; `ConfigurationError` when there are none."""
+        if self.path is None:
+            return _decoded(self._text, self._name)
+        try:
+            with self.path.open("rb") as file:
+                content = file.read(_LONGEST_KEY_BYTES + 1)
+        except OSError as error:
+            hint = "" if self._is_file else "; base64 that begins with / is to be given as data:;base64,..."
+            raise ConfigurationError(f"{self}: {error.strerror}{hint}") from None
+        if not 0 < len(content) <= _LONGEST_KEY_BYTES:
+            raise ConfigurationError(f"{self}: expected a key, found {len(content) or 'no'} bytes")
+        return content
+
+
+def secret_key(place: KeyPlace) -> ValidationKey:
+    """The secret there; `ConfigurationError` for what is none."""
+    content = place.read()
+    try:
+        HMACAlgorithm(HMACAlgorithm.SHA256).prepare_key(content)
+    except InvalidKeyError:
+        raise ConfigurationError(
+            f"{place}: half of a key pair is no secret; tokenPublicKey is for the public one"
+        ) from None
+    algorithms = tuple(name for name, least in SECRET_BYTES.items() if len(content) >= least)
+    if not algorithms:
+        raise ConfigurationError(
+            f"{place}: a secret of {len(content)} bytes; expected {min(SECRET_BYTES.values())} or more"
+        )
+    return ValidationKey(content, algorithms)
+
+
+def public_key(place: KeyPlace, algorithm: PublicAlgorithm) -> ValidationKey:
+    """The public key there; `ConfigurationError` for what is none that goes with the algorithm."""
+    content = place.read()
+    wanted: type[RSAPublicKey | EllipticCurvePublicKey]
+    wanted, kind = (EllipticCurvePublicKey, "EC") if algorithm.startswith("E") else (RSAPublicKey, "RSA")
+    try:
+        key = load_pem_public_key(content) if content.startswith(PEM) else load_der_public_key(content)
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, wanted):
+        raise ConfigurationError(
+            f"{place}: expected a public {kind} key in DER or PEM form, as tokens are signed by {algorithm}"
+        )
+    return ValidationKey(key, (algorithm,))
+
+
+class KeySource:
+    """The key of these settings; `current` changes with its file."""
+
+    def __init__(self, settings: AuthSettings) -> None:
+        """Raises `ConfigurationError`, which names the key of the configuration and the file."""
+        secret, public = settings.token_secret_key.get_secret_value(), settings.token_public_key
+        if bool(secret) == bool(public):
+            said = "both are set" if secret else "neither is set"
+            raise ConfigurationError(
+                f"tokenSecretKey and tokenPublicKey: {said}: authenticationEnabled takes one of them"
+            )
+        self._algorithm = settings.token_public_alg if public else None
+        self._place = KeyPlace("tokenPublicKey", public) if public else KeyPlace("tokenSecretKey", secret)
+        self.fault = ""
+        """What is wrong with the file now, while the last good key stays."""
+        self._seen = self._place.stamp()
+        self.current = self._load()
+
+    def look_again(self) -> bool:
+        """Read the file if it has changed; whether there is another key now."""
+        stamp = self._place.stamp()
+        if self._place.path is None or (stamp == self._seen and not self.fault):
+            return False
+        try:
+            found = self._load()
+        except ConfigurationError as error:
+            self._say(str(error))
+            return False
+        log.info("token_key_read_again", key=str(self._place))
+        before, self.current = self.current, found
+        self._seen, self.fault = stamp, ""
+        return found.key != before.key
+
+    def _load(self) -> ValidationKey:
+        if self._algorithm is not None:
+            return public_key(self._place, self._algorithm)
+        found = secret_key(self._place)
+        assert isinstance(found.key, bytes), "a secret"
+        why = why_suspect(found.key)
+        if why is not None:
+            log.warning("token_secret_suspect", key=str(self._place), why=why)
+        return found
+
+    def _say(self, fault: str) -> None:
+        if fault != self.fault:
+            log.error("token_key_unusable", fault=fault, consequence="the last good key stays in force")
+        self.fault = fault
+
+
+def why_suspect(secret: bytes) -> str | None:
+    """Return why a secret is probably not the one that was meant, None for one without such signs."""
+    try:
+        text = secret.decode()
+    except UnicodeDecodeError:
+        return None
+    if text != text.strip().strip("\ufeff"):
+        return (
+            "it is text that begins or ends with white space or a byte-order mark, which counts as part of the secret"
+        )
+    if text.startswith((_DATA, FILE_SCHEME)):
+        return f"it is text that begins with {text.partition(':')[0]}:, which is not followed"
+    if len(_decoded_strictly(text)) >= min(SECRET_BYTES.values()):
+        return "it is base64 or hexadecimal text, which is not decoded; data:;base64,... is"
+    return None
+
+
+def _decoded_strictly(text: str) -> bytes:
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _find_path(text: str, name: str) -> Path | None:
+    """Return the file that the setting names, None where it is the key itself."""
+    if text.startswith(_DATA):
+        return None
+    if text.startswith(FILE_SCHEME):
+        return path_of_file_url(text, name)
+    return Path(text) if text.startswith("/") or os.path.isfile(text) else None  # noqa: PTH113 - takes any text
+
+
+def _decoded(text: str, name: str) -> bytes:
+    data_url = _DATA_URL.fullmatch(text)
+    if data_url is not None and data_url["base64"] is None:
+        return unquote_to_bytes(data_url["data"])
+    content = _decoded_strictly(text if data_url is None else data_url["data"])
+    if not content:
+        raise ConfigurationError(f"{name}: expected file:///path, the path of a file, data:;base64,... or base64")
+    return content

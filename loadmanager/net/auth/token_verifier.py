@@ -1,0 +1,117 @@
+"""A token checked, as Pulsar's AuthenticationProviderToken does it: signature, times, audience, and whose it is.
+
+By which algorithm a signature is checked is fixed by the configuration (`keys.ValidationKey`); what the head of a token
+says of itself decides nothing, so neither "none" nor a public key used as a secret gets anybody in.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import jwt
+from jwt.types import Options
+
+from loadmanager.config import AuthSettings
+from loadmanager.errors import ConfigurationError
+from loadmanager.net.auth.token_keys import ValidationKey
+
+_OPTIONS: Options = {
+    "verify_signature": True,
+    "verify_exp": True,
+    "verify_nbf": True,
+    "verify_iat": False,
+    "verify_aud": False,
+    "verify_iss": False,
+    "verify_sub": False,
+    "verify_jti": False,
+}
+"""The audience may be any claim, and of a principal more is asked than PyJWT does: both are looked at here."""
+
+
+class Fault(StrEnum):
+    """Why somebody is not who they would have to be; a label of the metric."""
+
+    MISSING = "missing"
+    INVALID = "invalid"
+    EXPIRED = "expired"
+    AUDIENCE = "audience"
+    PRINCIPAL = "principal"
+    FORBIDDEN = "forbidden"
+
+
+class TokenError(Exception):
+    """A token that is not taken, and why; never the token itself."""
+
+    def __init__(self, fault: Fault, reason: str) -> None:
+        super().__init__(reason)
+        self.fault = fault
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """Whose a token is that was checked, and until when it holds, in seconds since the epoch."""
+
+    principal: str
+    expires_s: float
+
+
+def bearer_token(authorization: str) -> str | None:
+    """Return the token in an Authorization header, None for another scheme; case does not count (RFC 9110, 11.1)."""
+    scheme, space, token = authorization.partition(" ")
+    return token.strip() if space and scheme.lower() == "bearer" else None
+
+
+def refuse_half_an_audience(settings: AuthSettings) -> None:
+    """`ConfigurationError` where only one of the two keys about the audience is set."""
+    claim, audience = settings.token_audience_claim, settings.token_audience
+    if bool(claim) != bool(audience):
+        given, other = ("tokenAudienceClaim", "tokenAudience") if claim else ("tokenAudience", "tokenAudienceClaim")
+        raise ConfigurationError(f"{given}: takes {other} too")
+
+
+def check_token(token: str, key: ValidationKey, settings: AuthSettings) -> Claimed:
+    """Whose the token is; `TokenError` for one that is not taken."""
+    try:
+        claims = jwt.decode(
+            token,
+            key.key,
+            algorithms=list(key.algorithms),
+            options=_OPTIONS,
+            leeway=settings.token_allowed_clock_skew_seconds,
+        )
+    except jwt.ExpiredSignatureError:
+        raise TokenError(Fault.EXPIRED, "the token has expired") from None
+    except jwt.ImmatureSignatureError:
+        raise TokenError(Fault.EXPIRED, "the token is not valid yet") from None
+    except jwt.InvalidAlgorithmError:
+        taken = " or ".join(key.algorithms)
+        raise TokenError(Fault.INVALID, f"the token is signed by another algorithm than {taken}") from None
+    except jwt.InvalidSignatureError:
+        raise TokenError(Fault.INVALID, "the token is not signed with the key of this cluster") from None
+    except (jwt.PyJWTError, ValueError, OverflowError):
+        raise TokenError(Fault.INVALID, "the token is no JWT that can be read") from None
+    _check_audience(claims, settings)
+    expires = claims.get("exp")
+    until_s = math.inf if expires is None else int(expires) + settings.token_allowed_clock_skew_seconds
+    return Claimed(_principal(claims, settings.token_auth_claim), until_s)
+
+
+def _check_audience(claims: dict[str, Any], settings: AuthSettings) -> None:
+    if not settings.token_audience_claim:
+        return
+    said = claims.get(settings.token_audience_claim)
+    if said is None or settings.token_audience not in (said if isinstance(said, list) else [said]):
+        raise TokenError(Fault.AUDIENCE, f"the claim {settings.token_audience_claim} of the token names somebody else")
+
+
+def _principal(claims: dict[str, Any], claim: str) -> str:
+    """As in Pulsar: a text, or the first of a list."""
+    said = claims.get(claim)
+    if isinstance(said, list) and said:
+        said = said[0]
+    if not isinstance(said, str) or not said.strip() or not said.isprintable():
+        raise TokenError(Fault.PRINCIPAL, f"the token has no claim {claim} that says whose it is")
+    return said

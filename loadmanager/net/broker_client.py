@@ -1,0 +1,74 @@
+"""The broker as its agent sees it: its statistics, its preparing and its unloads, and whether its process is there."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from loadmanager.agent.bundle_stats import check_stats
+from loadmanager.net.http_client import HttpAnswer, HttpClient, PeerUnavailableError
+from loadmanager.net.liveness import is_refused
+from loadmanager.wire.http_bodies import UNKNOWN, BrokerStats, TopicsOfBundle, UnloadRequest
+from loadmanager.wire.validation import parse_model
+
+STATS_TIMEOUT_S = 5.0
+UNLOAD_TIMEOUT_S = 8.0
+"""Shorter than the leader's patience with one attempt (10 s), so that it hears why an unload did not succeed."""
+
+
+class UnloadRefusedError(PeerUnavailableError):
+    """The broker has answered that it has not closed the topics."""
+
+
+class BrokerClient:
+    """The HTTP interface of one broker."""
+
+    def __init__(
+        self,
+        http: HttpClient,
+        url: str,
+        stats_timeout_s: float = STATS_TIMEOUT_S,
+        unload_timeout_s: float = UNLOAD_TIMEOUT_S,
+    ) -> None:
+        self._http = http
+        self._url = url.rstrip("/")
+        self._stats_timeout_s = stats_timeout_s
+        self._unload_timeout_s = unload_timeout_s
+
+    async def stats(self) -> BrokerStats:
+        """`PeerUnavailableError` without an answer, `InvalidRecordError` when it cannot be true."""
+        answer = await self._http.call("GET", f"{self._url}/loadmanager/v1/stats", self._stats_timeout_s)
+        if answer.status != HTTPStatus.OK:
+            raise PeerUnavailableError(answer.shown())
+        stats = parse_model(BrokerStats, answer.body, answer.url)
+        check_stats(stats, answer.url)
+        return stats
+
+    async def prepare(self, wanted: TopicsOfBundle) -> bool:
+        """Return once the broker has prepared for the bundle, or has said that it does not know how: False.
+        `PeerUnavailableError` when it says neither.
+        """
+        answer = await self._tell("prepare", wanted)
+        if answer.status not in {HTTPStatus.NO_CONTENT, *UNKNOWN}:
+            raise PeerUnavailableError(f"{answer.shown()}, expected 204")
+        return answer.status == HTTPStatus.NO_CONTENT
+
+    async def unload(self, bundle: str, topics: list[str], destination: str | None = None) -> None:
+        """Return once the broker has closed the topics; `PeerUnavailableError` when it did not say so in time.
+        `destination` is who is to have them next, if somebody is.
+        """
+        answer = await self._tell("unload", UnloadRequest(bundle=bundle, topics=topics, destination=destination))
+        if answer.status != HTTPStatus.NO_CONTENT:
+            raise UnloadRefusedError(f"{answer.shown()}, expected 204")
+
+    async def _tell(self, what: str, body: TopicsOfBundle) -> HttpAnswer:
+        return await self._http.call(
+            "POST",
+            f"{self._url}/loadmanager/v1/{what}",
+            self._unload_timeout_s,
+            data=body.to_json(),
+            headers={"Content-Type": "application/json"},
+        )
+
+    async def is_gone(self) -> bool:
+        """Whether the broker's process has ended: its port refuses connections."""
+        return await is_refused(self._url)

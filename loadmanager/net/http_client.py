@@ -1,0 +1,158 @@
+"""What is asked of other processes over HTTP: no redirect is followed, what is read is bounded, failures have names.
+
+Whoever answers must be the one who was asked: an agent that sends its caller elsewhere has let go of nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import aiohttp
+from yarl import URL
+
+from loadmanager.config import AuthSettings, TlsSettings
+from loadmanager.errors import InvalidRecordError, LoadManagerError
+from loadmanager.net.auth.outgoing_token import Token, own_token
+from loadmanager.net.request_ids import REQUEST_ID_HEADER, current_id
+from loadmanager.net.tls_contexts import RenewedTls, client_tls_of
+from loadmanager.net.tracing import OFF, Tracing
+from loadmanager.wire.body_sizes import LARGEST_ANSWER_BYTES
+
+_CONNECTIONS = 100
+_SHOWN_CHARACTERS = 200
+
+
+class PeerUnavailableError(LoadManagerError):
+    """The other side did not answer, or answered that it cannot; the message says which call and what came."""
+
+
+class PeerNotReachedError(PeerUnavailableError):
+    """There was no connection, or the URL is none: the other side has not heard of the command."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """A whole HTTP answer; `url` is what was asked."""
+
+    url: str
+    status: int
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def shown(self) -> str:
+        """The answer for a log or an error: its status and the start of its text."""
+        text = self.body[:_SHOWN_CHARACTERS].decode("utf-8", errors="replace")
+        return f"{self.url} answered {self.status} {text!r}" if text else f"{self.url} answered {self.status}"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What a process shows of itself to those whom it asks, and whom it believes to be those.
+
+    Without `tls` whoever the system trusts is believed.
+    """
+
+    token: Token | None = None
+    tls: RenewedTls | None = None
+    tracing: Tracing = OFF
+
+    @classmethod
+    def of(cls, settings: AuthSettings, tracing: Tracing = OFF) -> Self:
+        """Raises `ConfigurationError` for a token or files that cannot be used."""
+        tls = client_tls_of(settings) if isinstance(settings, TlsSettings) else None
+        return cls(own_token(settings), tls, tracing)
+
+    def headers(self) -> dict[str, str]:
+        who = {} if self.token is None else {"Authorization": f"Bearer {self.token.read()}"}
+        return {**who, **self.tracing.headers()}
+
+
+NOBODY = Caller()
+
+
+class HttpClient:
+    """Connections to other processes, `connections` at most at a time, on behalf of the caller. Made in a running event
+    loop; to be closed, or used with `async with`.
+    """
+
+    def __init__(self, connections: int = _CONNECTIONS, caller: Caller = NOBODY) -> None:
+        self._caller = caller
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=connections), middlewares=[_with_request_id, _once_unless_get]
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def call(
+        self,
+        method: str,
+        url: str | URL,
+        timeout_s: float,
+        *,
+        connect_timeout_s: float | None = None,
+        most_bytes: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        **options: Any,  # noqa: ANN401 - handed on to aiohttp as they are
+    ) -> HttpAnswer:
+        """The answer to one request, whatever its status: a redirect is an answer like any other.
+
+        `PeerUnavailableError` without an answer; `InvalidRecordError` for one of more than `most_bytes`,
+        or `LARGEST_ANSWER_BYTES`.
+        """
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=connect_timeout_s)
+        if self._caller.tls is not None:
+            options.setdefault("ssl", self._caller.tls.context())
+        shown = {**self._caller.headers(), **(headers or {})}
+        try:
+            async with self._session.request(
+                method, url, timeout=timeout, allow_redirects=False, headers=shown, **options
+            ) as response:
+                body = await _read(response, str(url), most_bytes or LARGEST_ANSWER_BYTES)
+                return HttpAnswer(str(url), response.status, body, response.headers)
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, ValueError) as error:
+            raise PeerNotReachedError(f"{url}: {type(error).__name__} {error}".rstrip()) from error
+        except TimeoutError:
+            raise PeerUnavailableError(f"{url} did not answer within {timeout_s:.3g} s") from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise PeerUnavailableError(f"{url}: {type(error).__name__} {error}".rstrip()) from error
+
+
+async def _with_request_id(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """What is asked because of a request bears its id."""
+    request_id = current_id()
+    if request_id is not None:
+        request.headers[REQUEST_ID_HEADER] = request_id
+    return await send(request)
+
+
+async def _once_unless_get(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """A command is given once. By itself aiohttp repeats PUT and DELETE too when the connection ends without an answer,
+    and tells what became of the second one alone.
+    """
+    try:
+        return await send(request)
+    except aiohttp.ClientConnectorError:
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        if request.method == "GET":
+            raise
+        raise aiohttp.ClientConnectionError(str(error)) from error
+
+
+async def _read(response: aiohttp.ClientResponse, url: str, most_bytes: int) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > most_bytes:
+            start = HttpAnswer(url, response.status, bytes(body[:_SHOWN_CHARACTERS]))
+            raise InvalidRecordError(f"{start.shown()}: an answer of more than {most_bytes} bytes")
+    return bytes(body)

@@ -1,0 +1,310 @@
+"""An HTTP server that nobody can silence: limits on each connection, and on how many there are.
+
+What aiohttp lacks: a time for the head and for the body of a request, a number of connections, and errors as JSON. For
+a request that arrives at once, as nearly all do, no timer is started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import resource
+import socket
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+import structlog
+from aiohttp import StreamReader, web
+
+from loadmanager.config import HttpSettings
+from loadmanager.net.connection_limit import Connections
+from loadmanager.net.request_ids import REQUEST_ID_HEADER, id_of
+from loadmanager.net.tls_contexts import ServerTls
+from loadmanager.net.tls_listener import Handshake, TlsEntrance
+
+log = structlog.get_logger(__name__)
+
+_FILES_PER_CONNECTION = 2
+"""Half of the files that the process may have open are for connections that others open."""
+
+_SHOWN_CHARACTERS = 200
+
+_LINGERING_S = 1.0
+"""How long the rest of a body that nobody wants is read after the answer, so that the answer reaches who sends it."""
+
+
+Quick = Callable[[bytes], bytes | None]
+"""Makes a whole answer of a whole request, None of one that is to be asked the usual way."""
+
+QUICK: web.AppKey[Quick] = web.AppKey("quick")
+"""Where an application keeps what answers some of its requests before they are parsed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """Times in seconds: for the head of a request from its first byte on, for its body, and between two requests. A TLS
+    handshake has as long as a head.
+
+    `connections` is how many may be open at a time.
+    """
+
+    head_s: float
+    body_s: float
+    idle_s: float
+    connections: int
+
+    @classmethod
+    def of(cls, settings: HttpSettings, servers: int = 1) -> ServerLimits:
+        """As configured for each of so many `servers` of this process, but no more connections than it can have without
+        running out of files.
+
+        Raises the process's own limit on open files as far as it may.
+        """
+        wanted, files = settings.max_http_server_connections, servers * _FILES_PER_CONNECTION
+        connections = min(wanted, _raise_open_files(wanted * files) // files)
+        if connections < wanted:
+            log.warning("connections_limited", wanted=wanted, connections=connections)
+        return cls(
+            head_s=settings.http_request_head_timeout_ms / 1000,
+            body_s=settings.http_request_body_timeout_ms / 1000,
+            idle_s=settings.http_idle_timeout_ms / 1000,
+            connections=connections,
+        )
+
+
+def with_trailing_slashes(routes: list[web.RouteDef]) -> list[web.RouteDef]:
+    """Return the routes, then each with a slash at the end of its path, as Pulsar's servers and some scrapers have it.
+
+    They come last, so that matching the plain paths takes no longer.
+    """
+    plain = [each for each in routes if not each.path.endswith(("/", "*}"))]
+    return [*routes, *(web.RouteDef(each.method, f"{each.path}/", each.handler, each.kwargs) for each in plain)]
+
+
+async def serve_within(app: web.Application, limits: ServerLimits, shutdown_timeout_s: float) -> web.AppRunner:
+    """A runner that has been set up; it serves once it has a site."""
+    runner = _Runner(
+        app,
+        limits,
+        access_log=None,
+        shutdown_timeout=shutdown_timeout_s,
+        keepalive_timeout=limits.idle_s,
+        lingering_time=_LINGERING_S,
+        auto_decompress=False,
+    )
+    await runner.setup()
+    return runner
+
+
+BACKLOG = 1024
+"""Connections that may wait to be accepted: after a mass failure all clients come at once."""
+
+
+async def listen_on(runner: web.AppRunner, listener: socket.socket, tls: ServerTls | None = None) -> None:
+    """Serve on one more socket: TCP by TLS or plain, or a unix socket."""
+    await _Site(runner, listener, tls).start()
+
+
+class _Site(web.SockSite):
+    __slots__ = ("_entrance", "_tls")
+
+    def __init__(self, runner: web.AppRunner, listener: socket.socket, tls: ServerTls | None) -> None:
+        super().__init__(runner, listener, backlog=BACKLOG)
+        self._tls = tls
+        self._entrance: TlsEntrance | None = None
+
+    async def start(self) -> None:
+        server, listener = self._runner.server, self._sock
+        assert isinstance(server, _Server), "it was made by serve_within"
+        await web.BaseSite.start(self)
+        if self._tls is not None:
+            self._entrance = server.entrance(listener, self._tls)
+            return
+        loop = asyncio.get_running_loop()
+        create = loop.create_unix_server if listener.family == socket.AF_UNIX else loop.create_server
+        self._server = await create(server, sock=listener, backlog=self._backlog)
+
+    async def stop(self) -> None:
+        if self._entrance is not None:
+            self._entrance.close()
+        await super().stop()
+
+
+def _raise_open_files(wanted: int) -> int:
+    """How many files this process may have open, once it has raised its limit as far as it may and is wanted."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    if soft == unlimited or soft >= wanted:
+        return wanted
+    raised = wanted if hard == unlimited else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
+    return raised
+
+
+class _Runner(web.AppRunner):
+    __slots__ = ("_limits",)
+
+    def __init__(self, app: web.Application, limits: ServerLimits, **options: Any) -> None:  # noqa: ANN401 - aiohttp's
+        super().__init__(app, **options)
+        self._limits = limits
+
+    async def _make_server(self) -> web.Server:
+        return _Server(await super()._make_server(), self._limits, self.app.get(QUICK))
+
+
+class _Server(web.Server):
+    def __init__(self, server: web.Server, limits: ServerLimits, quick: Quick | None) -> None:
+        options = server._kwargs  # noqa: SLF001 - as aiohttp made them of the runner's
+        super().__init__(server.request_handler, request_factory=server.request_factory, **options)
+        self._limits = limits
+        self._quick = quick
+        self._open = Connections(limits.connections)
+
+    def __call__(self, handshake: Handshake | None = None) -> _LimitedConnection:
+        return _LimitedConnection(self, self._open, self._limits, self._quick, self._loop, self._kwargs, handshake)
+
+    def entrance(self, listener: socket.socket, tls: ServerTls) -> TlsEntrance:
+        return TlsEntrance(listener, tls, self._open, self, self._limits.head_s)
+
+
+class _LimitedConnection(web.RequestHandler):
+    __slots__ = ("_all", "_handshake", "_head_timer", "_limits", "_quick")
+
+    def __init__(
+        self,
+        server: web.Server,
+        connections: Connections,
+        limits: ServerLimits,
+        quick: Quick | None,
+        loop: asyncio.AbstractEventLoop,
+        options: dict[str, Any],
+        handshake: Handshake | None,
+    ) -> None:
+        super().__init__(server, loop=loop, **options)
+        self._all = connections
+        self._limits = limits
+        self._quick = quick
+        self._handshake = handshake
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def most_at_a_time(self) -> int:
+        return self._limits.connections
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether no request has arrived that was not answered."""
+        return self._waiter is not None and not self._waiter.done()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if self._handshake is not None:
+            self._all.gone(self._handshake)
+            self._handshake = None
+        if not self._all.admit(self):
+            self.force_close()
+
+    def abort(self) -> None:
+        transport = self.transport
+        self.force_close()
+        if transport is not None:
+            transport.abort()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        self._all.gone(self)
+        self._head_is_whole()
+
+    def _answers_at_once(self, data: bytes) -> bool:
+        """Whether it was a request of the kind that is answered before it is parsed.
+
+        Nobody may wait for anything else on the connection, take their time to read, or have sent half a request. The
+        time that aiohttp waits between two requests begins anew.
+        """
+        if self._quick is None or self._paused or self._head_timer is not None or self._keepalive_handle is None:
+            return False
+        if not self.is_silent or self._upgraded or self.transport is None:
+            return False
+        answer = self._quick(data)
+        if answer is None:
+            return False
+        self.transport.write(answer)
+        self._all.asked(self)
+        self._next_keepalive_close_time = self._loop.time() + self._limits.idle_s
+        return True
+
+    def data_received(self, data: bytes) -> None:
+        if self._answers_at_once(data):
+            return
+        requests = self._request_count
+        super().data_received(data)
+        if self._request_count != requests:
+            self._asked()
+        elif self._head_timer is None and (self.is_silent or not requests):  # uvloop reads before anybody waits
+            self._head_timer = self._loop.call_later(self._limits.head_s, self.force_close)
+
+    def _asked(self) -> None:
+        self._head_is_whole()
+        self._all.asked(self)
+        body = self._messages[-1][1]
+        if not body.is_eof():
+            self._loop.call_later(self._limits.body_s, self._end_slow_body, body)
+
+    def _head_is_whole(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _end_slow_body(self, body: StreamReader) -> None:
+        """Have whoever reads the body answer 408, unless it has arrived, and wait for no more of it."""
+        if not body.is_eof() and body.exception() is None:
+            self._lingering_time = 0.0
+            reason = f"the body took longer than {self._limits.body_s:g} s"
+            body.set_exception(web.HTTPRequestTimeout(reason=reason))
+
+    def log_exception(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 - as aiohttp calls it
+        if not isinstance(options.get("exc_info"), web.RequestPayloadError):  # the rest of a body that cannot be read
+            super().log_exception(*args, **options)
+
+    def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> Coroutine[Any, Any, tuple[web.StreamResponse, bool]]:
+        """Send the answer; an error that aiohttp raised outside of handlers, such as 417, as JSON like all others."""
+        if isinstance(resp, web.HTTPException):
+            resp = self.handle_error(request, resp.status, message=resp.text)
+        return super().finish_response(request, resp, start_time)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = HTTPStatus.INTERNAL_SERVER_ERROR,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """The answer to what no handler has answered: a request that is none, or an error that nobody foresaw."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("a part of the answer was sent already")
+        if isinstance(exc, web.RequestPayloadError):
+            status, message = HTTPStatus.BAD_REQUEST, unreadable(exc)
+        if status == HTTPStatus.INTERNAL_SERVER_ERROR and self.transport is not None:
+            log.error("request_failed", method=request.method, path=request.path, exc_info=exc)
+            message = f"{type(exc).__name__}: {exc}"
+        reason = " ".join((message or HTTPStatus(status).phrase).split())[:_SHOWN_CHARACTERS]
+        response = web.Response(body=orjson.dumps({"reason": reason}), status=status, content_type="application/json")
+        response.headers[REQUEST_ID_HEADER] = id_of(request)
+        response.force_close()
+        return response
+
+
+def connections_allowed(request: web.Request) -> float:
+    """How many connections there may be at a time to the server that was asked; infinite where nobody counts them."""
+    connection = request.protocol
+    return connection.most_at_a_time if isinstance(connection, _LimitedConnection) else math.inf
+
+
+def unreadable(error: web.RequestPayloadError) -> str:
+    """What to say of a body that is not encoded as its headers say."""
+    return f"body: cannot be read: {error}"

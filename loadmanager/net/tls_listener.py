@@ -1,0 +1,141 @@
+"""Connections by TLS on their way in: each has its time for the handshake, and counts from the moment it is accepted.
+
+asyncio's own servers tell nobody of a connection before its handshake is over, so whoever begins none could take all
+files that the process may open; and they keep one context for good, where certificates are renewed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import time
+from asyncio.sslproto import SSLProtocol
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from loadmanager.net.connection_limit import Connections
+from loadmanager.net.tls_contexts import ServerTls
+
+log = structlog.get_logger(__name__)
+
+SSLProtocol.max_size = 32 * 1024
+"""How much asyncio reads at once, and sets aside for each connection by TLS, also one that says nothing. As it comes,
+256 KiB filled with zeros, as many connections as are allowed would take more than half a gigabyte.
+"""
+
+_SHUTDOWN_S = 1.0
+"""How long a connection that is closed waits for the other side's farewell."""
+
+_TRY_AGAIN_S = 1.0
+_SAID_EVERY_S = 10.0
+
+
+class Handshake:
+    """One connection until its handshake is over."""
+
+    is_silent = True
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._task: asyncio.Task[None] | None = None
+        self._has_begun = False
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        self._task = asyncio.create_task(work, name="TLS handshake")
+        return self._task
+
+    def take(self) -> socket.socket:
+        """The socket, which whoever takes it closes."""
+        self._has_begun = True
+        return self._socket
+
+    def abort(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        if not self._has_begun:
+            self._socket.close()
+
+
+class TlsEntrance:
+    """Accepts on `listener` until it is closed. `serve` makes what goes on with a connection after its handshake."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        tls: ServerTls,
+        connections: Connections,
+        serve: Callable[[Handshake], asyncio.Protocol],
+        handshake_s: float,
+    ) -> None:
+        self._listener = listener
+        self._tls = tls
+        self._connections = connections
+        self._serve = serve
+        self._handshake_s = handshake_s
+        self._loop = asyncio.get_running_loop()
+        self._under_way: set[Handshake] = set()
+        self._said_at_s = -_SAID_EVERY_S
+        listener.settimeout(0)
+        self._listen()
+
+    def close(self) -> None:
+        """Accept no more, and break off the handshakes under way."""
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+        for handshake in list(self._under_way):
+            handshake.abort()
+
+    def _listen(self) -> None:
+        if self._listener.fileno() >= 0:
+            self._loop.add_reader(self._listener, self._accept)
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError as error:  # no file is left, mostly
+            log.warning("not_accepting", error=str(error))
+            self._loop.remove_reader(self._listener)
+            self._loop.call_later(_TRY_AGAIN_S, self._listen)
+            return
+        sock.settimeout(0)
+        handshake = Handshake(sock)
+        if self._connections.admit(handshake):
+            self._under_way.add(handshake)
+            handshake.begin(self._see_through(handshake)).add_done_callback(lambda _: self._over(handshake))
+        else:
+            handshake.abort()
+
+    def _over(self, handshake: Handshake) -> None:
+        self._under_way.discard(handshake)
+        self._connections.gone(handshake)
+
+    async def _see_through(self, handshake: Handshake) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: self._serve(handshake),
+                handshake.take(),
+                ssl=self._tls.context(),
+                ssl_handshake_timeout=self._handshake_s,
+                ssl_shutdown_timeout=_SHUTDOWN_S,
+            )
+        # What ends a handshake holds, by its traceback, all that was made for it until cycles are collected.
+        except asyncio.CancelledError as aborted:
+            raise aborted.with_traceback(None) from None
+        except (OSError, RuntimeError) as error:
+            self._failed(error.with_traceback(None))
+
+    def _failed(self, error: Exception) -> None:
+        """Who only looked whether somebody listens is no failure; who was refused is said, but not for each."""
+        if not isinstance(error, ssl.SSLError):
+            self._tls.handshakes["broken_off"] += 1
+            return
+        self._tls.handshakes["refused"] += 1
+        now_s = time.monotonic()
+        if now_s - self._said_at_s >= _SAID_EVERY_S:
+            self._said_at_s = now_s
+            log.warning("tls_handshake_refused", error=str(error))

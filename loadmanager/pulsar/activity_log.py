@@ -1,0 +1,151 @@
+"""The diary of a process beside a Pulsar: what happened and what there is to say about it, to be read with coffee.
+
+    what comes                                    in memory, diary.txt         diary.jsonl
+    --------------------------------------------  ---------------------------  ----------------------------------
+    a round in which something was said           a paragraph                  a line for each thing that was said
+    a round in which nothing was said             nothing                      a line for what is only counted
+    an hour without a paragraph                   one line                     nothing
+    the first verdict                             a paragraph                  nothing
+    a score of an hour, or a day                  one line, or a table         nothing; scores have a file of their own
+
+Both files are bounded: one that is full becomes `.1`, and what was that becomes `.2`. A file that cannot be written
+holds nothing up; it is said in the log, once, until it can be again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from datetime import datetime, tzinfo
+from pathlib import Path
+from typing import Any
+
+import orjson
+import structlog
+
+from loadmanager.core.diagnosis.pulsar_comparison import Entry
+from loadmanager.core.diagnosis.pulsar_tally import Level
+from loadmanager.core.domain.reasons import JudgingReason
+from loadmanager.pulsar.round_summary import as_record, count, is_worth_a_paragraph, tell, tell_level
+
+log = structlog.get_logger(__name__)
+
+HOUR_MS = 3_600_000
+KEPT = 1_000
+_MOST_BYTES = 10 * 1024 * 1024
+_FILES = 5
+
+
+def _to_nobody(_text: str) -> None:
+    """Nobody watches."""
+
+
+class BoundedFile:
+    """A file to which is appended, and `files` former ones beside it, each of `most_bytes` at most, and one text."""
+
+    def __init__(self, path: Path, most_bytes: int = _MOST_BYTES, files: int = _FILES) -> None:
+        self._path = path
+        self._most_bytes = most_bytes
+        self._files = files
+        self._is_failing = False
+
+    def append(self, text: str) -> None:
+        """Append it, if the file can be written."""
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            if self._path.exists() and self._path.stat().st_size >= self._most_bytes:
+                self._turn()
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            if not self._is_failing:
+                log.warning("diary_not_written", path=str(self._path), error=str(error))
+            self._is_failing = True
+        else:
+            self._is_failing = False
+
+    def _turn(self) -> None:
+        """Every former file becomes one older."""
+        for number in range(self._files - 1, 0, -1):
+            older = self._former(number)
+            if older.exists():
+                older.replace(self._former(number + 1))
+        self._path.replace(self._former(1))
+
+    def _former(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}")
+
+
+class Diary:
+    """Times are shown in `zone`, None for the one of this machine. Without a `folder` it is kept in memory only."""
+
+    def __init__(self, folder: Path | None, *, kept: int = KEPT, zone: tzinfo | None = None) -> None:
+        self._text_file = None if folder is None else BoundedFile(folder / "diary.txt")
+        self._records_file = None if folder is None else BoundedFile(folder / "diary.jsonl")
+        self._paragraphs: deque[str] = deque(maxlen=kept)
+        self._records: deque[dict[str, Any]] = deque(maxlen=kept)
+        self.zone = zone
+        self.show: Callable[[str], object] = _to_nobody
+        """Is given each paragraph as it is written."""
+        self._counted: Counter[JudgingReason] = Counter()
+        self._quiet_since_ms: int | None = None
+        self._rounds = 0
+
+    def round(self, at_ms: int, entries: Sequence[Entry], level: Level | None, standing: int) -> None:
+        """What was said since the last round, how level the brokers are, and how many moves of ours Pulsar leaves
+        undone at the moment.
+        """
+        self._keep(entries)
+        self._rounds += 1
+        if self._quiet_since_ms is None:
+            self._quiet_since_ms = at_ms
+        if is_worth_a_paragraph(entries):
+            self.note(at_ms, tell_level(level), *tell([*entries]))
+            return
+        self._counted.update(entry.reason for entry in entries)
+        if at_ms - self._quiet_since_ms >= HOUR_MS:
+            self.note(at_ms, self._nothing_happened(at_ms - self._quiet_since_ms, level, standing))
+
+    def note(self, at_ms: int, first: str, *lines: str) -> None:
+        """A paragraph of one or more lines; an hour without one begins with it."""
+        self._write(at_ms, first, *lines)
+        self._quiet_since_ms, self._rounds = at_ms, 0
+        self._counted.clear()
+
+    def remark(self, at_ms: int, first: str, *lines: str) -> None:
+        """A paragraph that comes by the clock: nothing has happened."""
+        self._write(at_ms, first, *lines)
+
+    def _write(self, at_ms: int, first: str, *lines: str) -> None:
+        when = datetime.fromtimestamp(at_ms / 1000, self.zone).astimezone(self.zone)
+        text = "\n".join([f"{when:%Y-%m-%d %H:%M} {first}", *(f"    {line}" for line in lines)])
+        self._paragraphs.append(text)
+        if self._text_file is not None:
+            self._text_file.append(f"{text}\n")
+        with contextlib.suppress(OSError):  # whoever read it has gone
+            self.show(text)
+
+    def text(self, rounds: int) -> str:
+        """So many paragraphs, the newest last."""
+        newest = list(self._paragraphs)[-rounds:]
+        return "".join(f"{paragraph}\n" for paragraph in newest)
+
+    def records(self, limit: int) -> list[dict[str, Any]]:
+        """So many entries as JSON objects, the newest first."""
+        return list(self._records)[::-1][:limit]
+
+    def _keep(self, entries: Sequence[Entry]) -> None:
+        records = [as_record(entry) for entry in entries]
+        self._records.extend(records)
+        if records and self._records_file is not None:
+            self._records_file.append("".join(f"{orjson.dumps(record).decode()}\n" for record in records))
+
+    def _nothing_happened(self, quiet_ms: int, level: Level | None, standing: int) -> str:
+        counted = list(count(self._counted))
+        parts = [
+            f"Nothing to tell for {round(quiet_ms / 60_000)} min and {self._rounds} rounds. {tell_level(level)}",
+            f"Bundles: {', '.join(counted)}." if counted else "",
+            f"Moves that we would make and Pulsar does not: {standing}." if standing else "",
+        ]
+        return " ".join(part for part in parts if part)

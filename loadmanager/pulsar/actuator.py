@@ -1,0 +1,87 @@
+"""What moves and splits bundles beside a Pulsar, put together: rounds, drains and plans, and what stops them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from loadmanager.config import BesideSettings
+from loadmanager.core.domain.plan import Plan
+from loadmanager.leader.audit.decision_log import Journal
+from loadmanager.leader.election.campaign import Election
+from loadmanager.leader.election.config_writer import Operators
+from loadmanager.leader.execution.executor import Executor, ExecutorSettings
+from loadmanager.leader.loops.drain_loop import Drainer
+from loadmanager.leader.loops.plan_driver import PlanKeeper
+from loadmanager.leader.loops.reshape_loop import ReshapingLoop
+from loadmanager.leader.loops.shedding_loop import SheddingLoop
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.live_settings import LiveSettings
+from loadmanager.leader.planning.planner_service import Desk
+from loadmanager.net.tracing import Tracing
+from loadmanager.pulsar.broker_settings_poll import AskedBrokers
+from loadmanager.pulsar.fenced_znode import FencedRecord
+from loadmanager.pulsar.following_ledger import FollowingLedger
+from loadmanager.pulsar.guardrail_facts import Rails
+from loadmanager.pulsar.move_verification import Owned
+from loadmanager.pulsar.pending_moves import ActsMemory
+from loadmanager.pulsar.pulsar_admin import PulsarAdmin
+from loadmanager.pulsar.pulsar_intake import PulsarIntake
+from loadmanager.pulsar.pulsar_owners import PulsarOwners
+from loadmanager.pulsar.recovery import Healer
+from loadmanager.pulsar.split_actuator import PulsarReshaper
+from loadmanager.store import paths
+from loadmanager.store.metadata_store import MetadataStore
+
+
+class Hands:
+    """Those of one process. A term begins with `take_over`, then `healer` is run beside all else; it ends with
+    `put_down`.
+    """
+
+    def __init__(
+        self,
+        settings: BesideSettings,
+        live: LiveSettings,
+        view: ClusterView,
+        picture: PulsarIntake,
+        admin: PulsarAdmin,
+        brokers: AskedBrokers,
+        store: MetadataStore,
+        election: Election,
+        desk: Desk,
+        operators: Operators,
+        journal: Journal,
+        on_plan: Callable[[Plan], None],
+        tracing: Tracing,
+    ) -> None:
+        self.memory = ActsMemory(FencedRecord(store, election, paths.BESIDE_MOVES), settings.failures_until_stop)
+        self.rails = Rails(settings, view, picture, brokers, self.memory)
+        owned = Owned(picture, admin, election)
+        self.healer = Healer(self.memory, owned, journal)
+        self._ledger = FollowingLedger(view, picture, owned, election, self.rails.check, self.memory, journal)
+        self.executor = Executor(
+            view,
+            self._ledger,
+            PulsarOwners(picture, admin, election),
+            journal,
+            lambda: ExecutorSettings.of(live.current),
+            desk.churn,
+            desk.recorder,
+            tracing,
+        )
+        self.shedding = SheddingLoop(desk, self.executor, election, journal, view, live, self.rails, on_plan, tracing)
+        self.reshaper = PulsarReshaper(view, admin, election, self.rails, self.memory, journal, live)
+        self.reshaping = ReshapingLoop(view, desk, self.reshaper, election, journal, live)
+        self.drains = Drainer(view, desk, self.executor, operators, journal, live)
+        self.plans = PlanKeeper(view, desk, self.executor, live)
+
+    async def take_over(self) -> None:
+        """Read what the last term left."""
+        await self.memory.take_over()
+        self.drains.forget()
+        self.plans.forget()
+
+    async def put_down(self) -> None:
+        """Leave what is under way to the next term."""
+        await self.executor.abort()
+        self._ledger.put_down()

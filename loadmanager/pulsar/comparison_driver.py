@@ -1,0 +1,255 @@
+"""Judges what Pulsar does by what would have been done here: drives `core.diagnosis.pulsar_comparison`, the diary and
+the scores.
+
+    what happens                    what is done
+    ------------------------------  ----------------------------------------------------------------------------------
+    a round of ours was planned     Pulsar's own is worked out in a thread; both are compared; a paragraph in the diary
+    an owner changed, a broker left what there is to say of it comes with the next round
+    time passes                     moves are judged, hours are scored; the first verdict, once
+
+Nothing here holds up a round: what fails is logged, and the next round is judged again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import structlog
+
+from loadmanager.config import Settings
+from loadmanager.core.diagnosis.pulsar_comparison import Entry, Judging, Left, Rounds, Seen, Sighted, Time
+from loadmanager.core.diagnosis.pulsar_round import plan_as_pulsar
+from loadmanager.core.diagnosis.pulsar_tally import Level, level_of
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.plan import Plan, Unload, Verdict
+from loadmanager.core.domain.reasons import JudgingReason
+from loadmanager.core.domain.settings import UnknownStrategyError
+from loadmanager.core.model.load import THROUGHPUT_IN, THROUGHPUT_OUT
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning.planner import State
+from loadmanager.leader.node_port import Sample
+from loadmanager.pulsar.activity_log import Diary
+from loadmanager.pulsar.scores import HOUR, Score, Scores, line_of, table_of
+from loadmanager.pulsar.verdict import Standing, Where, first_verdict
+
+log = structlog.get_logger(__name__)
+
+VERDICT_AFTER_MS = 240_000
+"""After the first round: a stall is known by then, and nobody waits for longer than five minutes."""
+_TICK_S = 1.0
+_UNWRITTEN_MS = 300_000
+"""What is said where no rounds are planned waits no longer."""
+_MS_PER_MINUTE = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsOfBoth:
+    """What Pulsar's own leader goes by, what we plan by, and why the former may be otherwise, a sentence; each asked
+    anew each time.
+    """
+
+    theirs: Callable[[], Settings]
+    ours: Callable[[], Settings]
+    doubt: Callable[[], str] = str
+
+
+class Judge:
+    """`run` does the work; the other methods only say what happened, on the event loop, and return at once.
+
+    `is_there` says whether a bundle is one at this moment.
+    """
+
+    def __init__(
+        self,
+        settings: SettingsOfBoth,
+        diary: Diary,
+        scores: Scores,
+        where: Where,
+        seed: int,
+        *,
+        is_acting: bool,
+        is_there: Callable[[str], bool],
+    ) -> None:
+        self._settings = settings
+        self._diary = diary
+        self._scores = scores
+        self._where = where
+        self._is_acting = is_acting
+        self._rng = np.random.default_rng(seed)
+        self._is_there = is_there
+        self._judging = Judging(is_there)
+        self._state: State = {}
+        self._rounds: asyncio.Queue[tuple[Plan, Snapshot]] = asyncio.Queue()
+        self._snapshot: Snapshot | None = None
+        self._level: Level | None = None
+        self._unwritten: list[Entry] = []
+        self._written_ms = 0
+        self._began_ms: int | None = None
+        self._is_verdict_given = False
+        self._doubt = ""
+        self._counts: Counter[JudgingReason] = Counter()
+
+    def planned(self, plan: Plan, snapshot: Snapshot) -> None:
+        """A round of ours, and what it was planned on."""
+        self._rounds.put_nowait((plan, snapshot))
+
+    def seen(self, sighted: Sighted) -> None:
+        """An owner changed."""
+        known = None if self._snapshot is None else self._snapshot.bundles
+        is_new = known is not None and known.find_row(sighted.bundle) is None
+        self._said(self._judging.step(Seen(sighted, self._load_of(sighted.bundle), is_new)))
+
+    def left(self, owner: Registration, at_ms: int) -> None:
+        """A registration of a broker has ended."""
+        self._said(self._judging.step(Left(owner, at_ms)))
+
+    def rest(self) -> None:
+        """No rounds are planned here any more: there is nothing to compare with until they are again."""
+        self._judging, self._state, self._snapshot = Judging(self._is_there), {}, None
+        while not self._rounds.empty():
+            self._rounds.get_nowait()
+
+    async def run(self) -> None:
+        """For as long as the process lives."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._judge_rounds())
+            group.create_task(self._tick())
+            group.create_task(self._scores.run())
+
+    def tick(self, now_ms: int) -> None:
+        """Time has passed."""
+        self._said(self._judging.step(Time(now_ms)))
+        if self._unwritten and now_ms - self._written_ms >= _UNWRITTEN_MS:
+            self._write(now_ms)
+        self._scores.tick(now_ms)
+        began_ms = self._began_ms
+        if not self._is_verdict_given and began_ms is not None and now_ms - began_ms >= VERDICT_AFTER_MS:
+            self._give_verdict(now_ms)
+
+    async def judge(self, plan: Plan, snapshot: Snapshot) -> None:
+        """One round, from Pulsar's own to the diary."""
+        steps = [step.bundle for step in plan.steps if isinstance(step, Unload)]
+        theirs, ours, judging = self._settings.theirs(), self._settings.ours(), self._judging
+        pulsars, state = await self._plan_as_pulsar(snapshot, theirs, steps)
+        if judging is not self._judging:
+            return  # the term is over
+        at_ms = round(snapshot.taken_at_s * 1000)
+        self._state, self._snapshot = state, snapshot
+        self._level = level_of(snapshot, ours.planner_settings().resource_weights)
+        loads = {name: self._load_of(name) for name in steps}
+        interval_ms = round(theirs.load_balancer_shedding_interval_minutes * _MS_PER_MINUTE)
+        self._said(judging.step(Rounds(at_ms, plan, pulsars, loads, interval_ms)))
+        self._began_ms = at_ms if self._began_ms is None else self._began_ms
+        doubt, self._doubt = self._doubt, self._settings.doubt()
+        if self._doubt not in ("", doubt):
+            self._diary.remark(at_ms, self._doubt)
+        self._write(at_ms)
+
+    def _write(self, at_ms: int) -> None:
+        """What was said since the last time."""
+        entries, self._unwritten = self._unwritten, []
+        self._written_ms = at_ms
+        self._scores.see(at_ms, self._level, entries)
+        self._diary.round(at_ms, entries, self._level, sum(wish.is_said for wish in self._judging.wishes.values()))
+
+    def counters(self) -> list[Sample]:
+        """What was said so far, by reason."""
+        text = "What was said of Pulsar's moves, and of those that it did not make."
+        return [
+            ("loadmanager_beside_judged", text, {"reason": reason.value}, count)
+            for reason, count in self._counts.items()
+        ]
+
+    def gauges(self) -> list[Sample]:
+        """How it stands at this moment, and the last whole hour."""
+        none, judging = dict[str, str](), self._judging
+        return [
+            ("loadmanager_beside_stalled", "1 while Pulsar has stalled.", none, float(judging.stalled is not None)),
+            (
+                "loadmanager_beside_wanted_moves",
+                "Moves that our last round wants, and Pulsar has not made.",
+                none,
+                float(len(judging.wishes)),
+            ),
+            (
+                "loadmanager_beside_unjudged_moves",
+                "Moves that were seen, and of which nothing is said before they have settled.",
+                none,
+                float(judging.under_way),
+            ),
+            *self._level_gauges(),
+            *self._scores.samples(),
+        ]
+
+    def _level_gauges(self) -> Iterator[Sample]:
+        if self._level is not None:
+            text = "The busiest broker's most used resource beside the mean of all."
+            yield "loadmanager_beside_max_over_mean", text, {}, self._level.max_over_mean
+
+    async def _judge_rounds(self) -> None:
+        while True:
+            plan, snapshot = await self._rounds.get()
+            try:
+                await self.judge(plan, snapshot)
+            except Exception:
+                log.exception("round_not_judged")
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            try:
+                self.tick(_now_ms())
+            except Exception:
+                log.exception("moves_not_judged")
+
+    async def _plan_as_pulsar(self, snapshot: Snapshot, theirs: Settings, wanted: list[str]) -> tuple[Plan, State]:
+        try:
+            return await asyncio.to_thread(
+                plan_as_pulsar, snapshot, theirs.planner_settings(), self._state, self._rng, wanted
+            )
+        except UnknownStrategyError as error:
+            why = Verdict("cluster", JudgingReason.STRATEGY_UNKNOWN, acted=False, why={"error": str(error)})
+            return Plan(snapshot.revision, snapshot.taken_at_s, (), (why,)), self._state
+
+    def _load_of(self, bundle: str) -> float:
+        """Bytes/s in and out, as of the last round."""
+        row = None if self._snapshot is None else self._snapshot.bundles.find_row(bundle)
+        if self._snapshot is None or row is None:
+            return 0.0
+        short = self._snapshot.bundles.short
+        return float(short[row, THROUGHPUT_IN] + short[row, THROUGHPUT_OUT])
+
+    def _said(self, entries: list[Entry]) -> None:
+        """Where we act, Pulsar's shedding is off: that it does not move what we want is nothing to tell."""
+        if self._is_acting:
+            entries = [entry for entry in entries if entry.reason is not JudgingReason.WE_ALONE_SHEDDING_OFF]
+        self._unwritten += entries
+        self._counts.update(entry.reason for entry in entries)
+
+    def _give_verdict(self, now_ms: int) -> None:
+        rounds = self._judging.last
+        if rounds is None:
+            return
+        self._is_verdict_given = True
+        measured = self._scores.so_far(now_ms)
+        standing = Standing(rounds, self._level, measured, self._judging.stalled, self._is_acting)
+        self._diary.note(now_ms, *first_verdict(standing, self._where))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def tell_score(diary: Diary) -> Callable[[Score], None]:
+    """Has each score told in the diary when it is known: of an hour in a line, of a day in a table."""
+
+    def tell(score: Score) -> None:
+        text = line_of(score, diary.zone) if score.period == HOUR else table_of(score, diary.zone)
+        diary.remark(_now_ms(), *text.splitlines())
+
+    return tell

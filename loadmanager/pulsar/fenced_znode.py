@@ -1,0 +1,53 @@
+"""One znode of our own store that only who leads may write: a write goes by the epoch, and fails once that moved on."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from loadmanager.core.protocol.leadership import Term
+from loadmanager.errors import StaleEpochError, TransactionFailedError
+from loadmanager.store import paths
+from loadmanager.store.metadata_store import Check, Create, MetadataStore, Op, Put
+
+
+class Leads(Protocol):
+    """What is asked of an `Election`."""
+
+    def get_term(self) -> Term: ...
+    def deposed(self) -> None: ...
+
+
+class FencedRecord:
+    """The znode at `path`; made by the first write."""
+
+    def __init__(self, store: MetadataStore, election: Leads, path: str) -> None:
+        self.path = path
+        self._store = store
+        self._election = election
+        self._exists = False
+
+    def must_lead(self) -> None:
+        """Raise `NotLeaderError` unless a term of ours lasts, for what no epoch fences."""
+        self._election.get_term()
+
+    async def read(self) -> bytes | None:
+        """What is in it, None if it is not there; raises a `StoreError`."""
+        znode = await self._store.get(self.path)
+        self._exists = znode is not None
+        return None if znode is None else znode.data
+
+    async def write(self, data: bytes) -> None:
+        """Raises `NotLeaderError`, `StaleEpochError` or a `StoreError`."""
+        term = self._election.get_term()
+        if not self._exists:
+            await self._store.ensure_path(self.path.rpartition("/")[0])
+        op: Op = Put(self.path, data) if self._exists else Create(self.path, data)
+        try:
+            await self._store.commit([Check(paths.EPOCH, term.epoch), op], session_id=term.session_id)
+        except TransactionFailedError as error:
+            if error.index == 0:
+                self._election.deposed()
+                raise StaleEpochError("another process has taken over; this write had no effect") from None
+            self._exists = error.cause == "node_exists"  # the store knows better: the next write does it right
+            raise
+        self._exists = True

@@ -1,0 +1,205 @@
+"""Gathers the facts that rails go by (`core.protocol.guardrails`), and asks them before each round and each move."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from loadmanager.config import BesideSettings
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Ownership, Registration
+from loadmanager.core.domain.plan import Unload, Verdict
+from loadmanager.core.domain.policies import Patterns
+from loadmanager.core.domain.reasons import RailReason, Reason
+from loadmanager.core.planning.blocking_limits import BlockingLimit
+from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD
+from loadmanager.core.protocol.guardrails import (
+    BrokerFacts,
+    Facts,
+    Limits,
+    Namespaces,
+    WantedMove,
+    stops_of_move,
+    stops_of_moves,
+    stops_of_round,
+    stops_of_split,
+)
+from loadmanager.errors import ConflictError
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.pulsar.pending_moves import ActsMemory
+
+_HOUR_S = 3600.0
+_SETTINGS: Mapping[Reason, str] = {
+    RailReason.HOUR_IS_FULL: "moves_per_hour",
+    RailReason.BROKERS_SETTLING: "settling_seconds",
+    RailReason.MOVES_KEEP_FAILING: "failures_until_stop",
+}
+
+
+class RailError(ConflictError):
+    """Rails stop a move that was wanted; `stops` say which, and why."""
+
+    def __init__(self, stops: Sequence[Verdict]) -> None:
+        super().__init__("; ".join(f"{stop.subject}: {stop.sentence()}" for stop in stops))
+        self.stops = stops
+
+
+class SeesBrokers(Protocol):
+    """Pulsar's metadata, as it is mirrored."""
+
+    @property
+    def pulsars_leader(self) -> BrokerId | None: ...
+    @property
+    def load_managers(self) -> Mapping[BrokerId, str]:
+        """The class of each broker whose record can be read."""
+
+    @property
+    def is_read_only(self) -> bool: ...
+    @property
+    def policies_fault(self) -> str | None:
+        """What is wrong with what admins laid down about the cluster, None when all of it was read."""
+
+    @property
+    def changed_s(self) -> float:
+        """When a broker joined or left last, on the monotonic clock."""
+
+    def reports_at_s(self, broker: BrokerId) -> float | None:
+        """When a broker made its last report, seconds since 1970; None without one."""
+
+
+class TellsSettings(Protocol):
+    """What brokers said that they go by."""
+
+    @property
+    def report_interval_s(self) -> float:
+        """After how long a broker reports at the latest; of several the longest."""
+
+    def unknown(self) -> Collection[BrokerId]: ...
+    def shedding(self) -> Collection[BrokerId]: ...
+    def splitting(self) -> Collection[BrokerId]: ...
+
+
+class Rails:
+    """What stops rounds and moves now."""
+
+    def __init__(
+        self,
+        settings: BesideSettings,
+        view: ClusterView,
+        picture: SeesBrokers,
+        told: TellsSettings,
+        memory: ActsMemory,
+    ) -> None:
+        self._settings = settings
+        self._view = view
+        self._picture = picture
+        self._told = told
+        self._memory = memory
+        self._namespaces = Namespaces(Patterns(settings.included_namespaces), Patterns(settings.excluded_namespaces))
+        self._left_out: dict[str, bool] = {}
+        self._round_began_s = 0.0
+        self._touched_s: Mapping[BrokerId, float] = {}
+
+    def left_out(self, namespaces: Iterable[str]) -> frozenset[str]:
+        """Those of the namespaces of which nothing is ever moved."""
+        for namespace in namespaces:
+            if namespace not in self._left_out:
+                self._left_out[namespace] = self._namespaces.why_left_out(namespace) is not None
+        return frozenset(namespace for namespace in namespaces if self._left_out[namespace])
+
+    def begin_round(self) -> Sequence[Verdict]:
+        """What stops the round that begins now. What was moved before is what its reports have to be younger than."""
+        self._round_began_s = now_s = time.time()
+        acts = self._memory.acts
+        on_their_way = (each for move in acts.under_way.values() for each in (move.source, move.destination))
+        self._touched_s = {**acts.touched_s, **{each: now_s for each in on_their_way if each is not None}}
+        return self.stops_of_round()
+
+    def stops_of_round(self) -> Sequence[Verdict]:
+        """What would stop a round at this moment."""
+        return stops_of_round(self._facts(), self._limits())
+
+    def limits(self) -> list[BlockingLimit]:
+        """Settings that stop rounds at this moment."""
+        facts = self._facts()
+        return [
+            BlockingLimit(self._settings.key(_SETTINGS[stop.verdict]), stop.sentence(), self._ends_s(stop, facts))
+            for stop in stops_of_round(facts, self._limits())
+            if stop.verdict in _SETTINGS
+        ]
+
+    def _ends_s(self, stop: Verdict, facts: Facts) -> float | None:
+        if stop.verdict is RailReason.BROKERS_SETTLING:
+            return facts.now_s + self._settings.settling_seconds - facts.quiet_for_s
+        if stop.verdict is RailReason.HOUR_IS_FULL:
+            return self._memory.acts.at(facts.now_s).began_s[-self._settings.moves_per_hour] + _HOUR_S
+        return None
+
+    def stops_of_steps(self, steps: Sequence[Unload]) -> Sequence[Sequence[Verdict]]:
+        """What stops each step of a round."""
+        moves = [_move(step.bundle, step.source, step.destination, is_own=True) for step in steps]
+        return stops_of_moves(self._facts(), self._limits(), moves)
+
+    def stops_of_split(self, bundle: str) -> Sequence[Verdict]:
+        """What stops a split of this bundle."""
+        return stops_of_split(self._facts(), self._limits(), bundle)
+
+    def check(self, bundle: str, released: Ownership) -> None:
+        """Raise `RailError` if anything stops the move that would begin with the bundle being `released`."""
+        assert released.owner is not None, "what nobody owns cannot be released"
+        move = _move(bundle, released.owner, released.destination, is_own=is_own(released.reason))
+        stops = stops_of_move(self._facts(), self._limits(), move)
+        if stops:
+            raise RailError(stops)
+
+    def _facts(self) -> Facts:
+        now_s, acts = time.time(), self._memory.acts.at(time.time())
+        return Facts(
+            now_s=now_s,
+            brokers=self._brokers(),
+            pulsars_leader=self._picture.pulsars_leader,
+            quiet_for_s=time.monotonic() - self._picture.changed_s,
+            is_to_act=self._settings.mode == "act",
+            is_whole=self._view.is_fresh,
+            is_read_only=self._picture.is_read_only,
+            policies_fault=self._picture.policies_fault or "",
+            open_moves=self._memory.open_moves,
+            failures=acts.failures,
+            moves_this_round=sum(at_s >= self._round_began_s for at_s in acts.began_s),
+            moves_this_hour=len(acts.began_s),
+        )
+
+    def _brokers(self) -> dict[BrokerId, BrokerFacts]:
+        told, classes = self._told, self._picture.load_managers
+        unknown, sheds, splits = set(told.unknown()), set(told.shedding()), set(told.splitting())
+        return {
+            broker: BrokerFacts(
+                sheds=None if broker in unknown else broker in sheds,
+                splits=None if broker in unknown else broker in splits,
+                load_manager=classes.get(broker, ""),
+                reported_at_s=self._picture.reports_at_s(broker),
+                touched_at_s=self._touched_s.get(broker),
+            )
+            for broker in self._view.registrations
+        }
+
+    def _limits(self) -> Limits:
+        settings = self._settings
+        return Limits(
+            failures_until_stop=settings.failures_until_stop,
+            settling_s=settings.settling_seconds,
+            report_interval_s=self._told.report_interval_s,
+            moves_per_round=settings.moves_per_round,
+            moves_per_hour=settings.moves_per_hour,
+            namespaces=self._namespaces,
+        )
+
+
+def _move(bundle: str, source: Registration, destination: Registration | None, *, is_own: bool) -> WantedMove:
+    return WantedMove(bundle, source.broker, None if destination is None else destination.broker, is_own)
+
+
+def is_own(reason: str) -> bool:
+    """Whether it is shedding that wants a move, and no operator."""
+    return reason not in AT_AN_OPERATORS_WORD

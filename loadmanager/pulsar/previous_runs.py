@@ -1,0 +1,41 @@
+"""What processes before this one have recorded in its folder, and the epochs of our own store.
+
+A history has one place for each epoch. A store in memory begins anew with each process, and an operator may have given
+another store than the day before:
+
+    epochs of our store       then
+    ---------------------     ----------------------------------------------------
+    are in memory             they go on from the last one of the history
+    have reached the last     the history goes on
+    are behind it             it is put aside, as the history of another store
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from loadmanager.history.foreign_history import put_aside_if_ahead
+from loadmanager.history.gaps import last_epoch
+from loadmanager.history.reader import History
+from loadmanager.pulsar.planning_settings import HISTORY
+from loadmanager.store import paths
+from loadmanager.store.memory_store import MemoryCluster, SavedTree
+from loadmanager.store.metadata_store import MetadataStore, Znode
+from loadmanager.util.clock import now_s
+
+
+def memory_after(folder: Path) -> MemoryCluster:
+    """A store in memory whose epochs come after those that are recorded in the `folder`; raises `HistoryError`."""
+    cluster = MemoryCluster(now_s)
+    epoch = last_epoch(History(str(folder / HISTORY)))
+    if epoch:
+        versions = {"/": 0, paths.ROOT: 0, paths.EPOCH: epoch}
+        znodes = {path: Znode(path, b"", version, 0, 0, 0) for path, version in versions.items()}
+        cluster.set_back(SavedTree(0, znodes))
+    return cluster
+
+
+async def put_history_of_another_store_aside(folder: Path, store: MetadataStore) -> None:
+    """Once the `store` has said how far its epochs are; raises `HistoryError` or a `StoreError`."""
+    znode = await store.get(paths.EPOCH)
+    put_aside_if_ahead(folder / HISTORY, 0 if znode is None else znode.version, "stateStoreUrl")

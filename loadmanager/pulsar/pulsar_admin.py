@@ -1,0 +1,204 @@
+"""All that a balancer beside a Pulsar asks of it, by its name; how a call comes to its answer is in `rest_call.py`.
+
+Each method raises `PulsarRefusedError` or `PulsarUnreachableError` (`refusals.py`). Source: the admin and lookup REST
+of Pulsar 4.0.
+
+An answer to an unload says that the owner has let go, and nothing of the destination: Pulsar's leader remembers it, in
+memory alone, until the next lookup of the bundle that reaches it. So an unload is followed by a lookup, and by a look
+at who owns the bundle then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import quote, urlencode
+
+import orjson
+from yarl import URL
+
+from loadmanager.core.domain.names import BrokerId, BundleName
+from loadmanager.errors import ConfigurationError
+from loadmanager.lab.decide.broker_settings import (
+    RUNTIME_CONFIGURATION,
+    BrokerSettings,
+    settings_in,
+    web_service,
+)
+from loadmanager.net.auth.outgoing_token import TokenFile
+from loadmanager.net.http_client import HttpAnswer
+from loadmanager.net.tls_contexts import TlsOptions
+from loadmanager.pulsar.refusals import PulsarRefusedError, no_pulsar
+from loadmanager.pulsar.rest_call import PulsarCalls, Request
+from loadmanager.pulsar.topic_probe import topic_in
+from loadmanager.wire.broker_data import LocalBrokerData
+
+_ADMIN = "/admin/v2"
+_BROKERS = f"{_ADMIN}/brokers"
+_CONFIGURATION = f"{_BROKERS}/configuration"
+_NOT_FOUND = 404
+_NO_TLS = TlsOptions()
+
+
+class PulsarAdmin:
+    """One Pulsar, asked at `urls`, the first of them that answers. Made in a running event loop; to be closed, or used
+    with `async with`.
+
+    Raises `ConfigurationError` for addresses, a token file or TLS keys that cannot be used. `timeout_s` is for one
+    answer: each redirect begins it anew.
+    """
+
+    def __init__(
+        self, urls: Sequence[str], *, token_file: Path | None = None, tls: TlsOptions = _NO_TLS, timeout_s: float = 10.0
+    ) -> None:
+        token = None if token_file is None else TokenFile(token_file)
+        self._calls = PulsarCalls(urls, token, tls, timeout_s)
+
+    async def close(self) -> None:
+        await self._calls.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def trust(self, urls: Iterable[str]) -> None:
+        """The web services of all brokers that are registered now: redirects to them are followed, without a token."""
+        self._calls.trust(urls)
+
+    def address_in(self, record: LocalBrokerData) -> str:
+        """Where a registered broker is asked: by TLS if the configured ones are; empty if it says nothing."""
+        plain, by_tls = record.get("webServiceUrl") or "", record.get("webServiceUrlTls") or ""
+        return by_tls or plain if self._calls.is_encrypted else plain or by_tls
+
+    # What is asked
+
+    async def settings(self, url: str) -> BrokerSettings:
+        """What the broker at `url` goes by, its dynamic configuration included."""
+        answer = await self._calls.ask_at(_web(url), Request("GET", RUNTIME_CONFIGURATION))
+        told = settings_in(answer.body, url)
+        if told is None:
+            raise no_pulsar(answer)
+        return told
+
+    async def version(self) -> str:
+        answer = await self._calls.ask(Request("GET", f"{_BROKERS}/version"))
+        return answer.body[:100].decode("utf-8", errors="replace").strip().strip('"')
+
+    async def brokers(self, url: str | None = None) -> list[BrokerId]:
+        """Who is registered, in the eyes of the broker that answers, or of the one at `url`; sorted."""
+        request = Request("GET", _BROKERS)
+        answer = await (self._calls.ask_at(_web(url), request) if url else self._calls.ask(request))
+        found = _content(answer)
+        if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+            raise no_pulsar(answer)
+        return sorted(map(BrokerId, found))
+
+    async def leader(self) -> BrokerId | None:
+        """Pulsar's leader, None without one."""
+        try:
+            answer = await self._calls.ask(Request("GET", f"{_BROKERS}/leaderBroker"))
+        except PulsarRefusedError as error:
+            if error.status == _NOT_FOUND:
+                return None
+            raise
+        found = _texts(answer)
+        leader = found.get("brokerId") or found.get("serviceUrl", "").partition("://")[2]
+        if not leader:
+            raise no_pulsar(answer)
+        return BrokerId(leader)
+
+    async def dynamic(self) -> dict[str, str]:
+        """What dynamic configuration overrides, by key."""
+        return _texts(await self._calls.ask(Request("GET", f"{_CONFIGURATION}/values")))
+
+    # What is done
+
+    async def unload(
+        self, bundle: BundleName, destination: BrokerId | None = None, timeout_s: float | None = None
+    ) -> None:
+        """Have the owner let go of the bundle, and Pulsar's leader remember where it is to go.
+
+        Nothing happens to a bundle that nobody owns, but for what the leader remembers. 409: the destination is not
+        registered; 412: the range is no bundle, or there is no leader; 404: the leader is not registered.
+        """
+        wanted: dict[str, str] = {} if destination is None else {"destinationBroker": destination}
+        await self._calls.ask(_put(bundle, "unload", wanted), timeout_s)
+
+    async def split(
+        self,
+        bundle: BundleName,
+        *,
+        algorithm: str | None = None,
+        positions: Sequence[int] = (),
+        unload: bool = False,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Cut the bundle by Pulsar's `algorithm`, else by the brokers' own, and give the parts away with `unload`.
+
+        `positions` are for `specified_positions_divide`. A bundle that cannot be cut stays whole, without an error.
+        """
+        wanted = {"unload": str(unload).lower()} | ({"splitAlgorithmName": algorithm} if algorithm else {})
+        body = orjson.dumps(list(positions)) if positions else b""
+        await self._calls.ask(_put(bundle, "split", wanted, body), timeout_s)
+
+    async def look_up(self, bundle: BundleName, timeout_s: float | None = None) -> None:
+        """Have Pulsar place the bundle if nobody owns it, by a lookup of a topic that it would hold.
+
+        No topic comes of it. But where topics are not created by themselves, a persistent one that does not exist is
+        not found: then one that is not persistent is asked for, of which Pulsar cannot tell. That comes second because
+        the leader remembers of such a bundle that it wants a broker with topics that are not persistent.
+        """
+        try:
+            await self._calls.ask(_lookup(bundle, "persistent"), timeout_s)
+        except PulsarRefusedError as error:
+            if error.status != _NOT_FOUND:
+                raise
+            await self._calls.ask(_lookup(bundle, "non-persistent"), timeout_s)
+
+    async def set_dynamic(self, key: str, value: str) -> None:
+        """Change a key on all brokers; 412 for one that takes a restart. What is no value of it has no effect."""
+        await self._calls.ask(Request("POST", f"{_CONFIGURATION}/{_quoted(key)}/{_quoted(value)}"))
+
+    async def delete_dynamic(self, key: str) -> None:
+        """Have all brokers go back to what their own files say."""
+        await self._calls.ask(Request("DELETE", f"{_CONFIGURATION}/{_quoted(key)}"))
+
+
+def _web(url: str) -> URL:
+    """What a broker says of itself may be anything."""
+    try:
+        return web_service(url, "the web service of a broker")
+    except ConfigurationError as error:
+        raise PulsarRefusedError(str(error), 0) from None
+
+
+def _put(bundle: BundleName, verb: str, query: dict[str, str], body: bytes = b"") -> Request:
+    """`:` is percent-encoded too, as Pulsar's own clients send it and its redirects keep it."""
+    path = f"{_ADMIN}/namespaces/{bundle.namespace}/{bundle.range}/{verb}"
+    return Request("PUT", f"{path}?{urlencode(query)}" if query else path, body)
+
+
+def _lookup(bundle: BundleName, domain: str) -> Request:
+    return Request("GET", f"/lookup/v2/topic/{domain}/{bundle.namespace}/{topic_in(bundle, domain)}")
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _texts(answer: HttpAnswer) -> dict[str, str]:
+    """The object of texts that was answered."""
+    content = _content(answer)
+    if not isinstance(content, dict) or not all(isinstance(each, str) for each in content.values()):
+        raise no_pulsar(answer)
+    return content
+
+
+def _content(answer: HttpAnswer) -> Any:  # noqa: ANN401 - whatever came
+    try:
+        return orjson.loads(answer.body)
+    except orjson.JSONDecodeError:
+        raise no_pulsar(answer) from None

@@ -1,0 +1,52 @@
+"""All that `http` knows of a process beside a Pulsar, besides what it shares with a node: see `leader.node_port`."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from loadmanager.config import BesideSettings
+from loadmanager.leader.node_port import BalancingPort, DrainPort, PlanPort, UnloadPort
+from loadmanager.wire.pulsar_bodies import BesideStatus
+
+
+class DiaryPort(Protocol):
+    """What Pulsar did, and what would have been done here; the newest entries."""
+
+    def text(self, rounds: int) -> str:
+        """The entries of so many rounds, for people; the newest come last."""
+
+    def records(self, limit: int) -> list[dict[str, Any]]:
+        """So many entries as JSON objects, the newest first."""
+
+
+class ScoresPort(Protocol):
+    """How Pulsar did, and how the strategies would have done by the simulator's model, for hours and days."""
+
+    def records(self) -> list[dict[str, Any]]:
+        """The scores as JSON objects, the newest first."""
+
+    def text(self) -> str:
+        """The newest scores as a table, under what they mean."""
+
+
+class BesidePort(BalancingPort, Protocol):
+    """A process beside a Pulsar: what operators may order goes through `drains_to_order` and `plans_to_order`."""
+
+    @property
+    def settings(self) -> BesideSettings: ...
+    @property
+    def unloads(self) -> UnloadPort: ...
+    @property
+    def drains_to_order(self) -> DrainPort: ...
+    @property
+    def plans_to_order(self) -> PlanPort: ...
+    @property
+    def diary(self) -> DiaryPort: ...
+    @property
+    def scores(self) -> ScoresPort: ...
+
+    def status(self) -> BesideStatus:
+        """How it stands, and what keeps it from acting."""
+
+    async def go_on(self) -> None:
+        """Act again after moves that failed in succession; `NotLeaderError` or a `StoreError`."""

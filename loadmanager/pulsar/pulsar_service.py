@@ -1,0 +1,325 @@
+"""One process beside a Pulsar: looks at its brokers always, and plans, judges and moves bundles while it leads.
+
+Two stores: Pulsar's, which is only read, and one of our own, in which such processes elect the one that plans, and keep
+what operators tell them. Each has a view; what is told is copied into the one that decisions go by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+
+import structlog
+
+from loadmanager.config import BesideSettings, settings_of
+from loadmanager.core.diagnosis.pulsar_comparison import Sighted
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.plan import Verdict
+from loadmanager.core.protocol.leadership import Term
+from loadmanager.errors import LoadManagerError
+from loadmanager.leader.audit.audit_log import AuditTrail
+from loadmanager.leader.audit.decision_log import Journal
+from loadmanager.leader.audit.lineage_reader import Lives
+from loadmanager.leader.audit.recording_setup import open_view
+from loadmanager.leader.candidate import Candidate
+from loadmanager.leader.election.config_writer import Operators
+from loadmanager.leader.fleet_status import Showing
+from loadmanager.leader.metric_samples import scrape_of_moves, split_counters, splits_of
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.live_settings import LiveSettings
+from loadmanager.leader.mirror.mirror_intake import Intake
+from loadmanager.leader.mirror.raw_reports import WrittenReports
+from loadmanager.leader.node_port import DrainPort, PlanPort, Scrape
+from loadmanager.leader.persistence import Persistence
+from loadmanager.leader.planning.explanation_service import Explainer
+from loadmanager.leader.planning.planner_service import Desk
+from loadmanager.leader.planning.stuck_monitor import StandstillWatch
+from loadmanager.leader.planning.term_history import Terms
+from loadmanager.leader.timeline_memory import Chronicle
+from loadmanager.net.http_client import Caller
+from loadmanager.net.tracing import tracing_of
+from loadmanager.pulsar import score_process
+from loadmanager.pulsar.activity_log import BoundedFile, Diary
+from loadmanager.pulsar.actuator import Hands
+from loadmanager.pulsar.broker_settings_poll import AskedBrokers
+from loadmanager.pulsar.comparison_driver import Judge, SettingsOfBoth, tell_score
+from loadmanager.pulsar.fenced_znode import FencedRecord
+from loadmanager.pulsar.permitted_orders import ShadowDrains, ShadowPlans, Unloads
+from loadmanager.pulsar.planning_settings import PulsarSettings
+from loadmanager.pulsar.pulsar_admin import PulsarAdmin
+from loadmanager.pulsar.pulsar_intake import PulsarIntake
+from loadmanager.pulsar.read_only_store import ReadOnlyStore
+from loadmanager.pulsar.scores import Scores
+from loadmanager.pulsar.take_over import TakeOver
+from loadmanager.pulsar.verdict import Where
+from loadmanager.store import paths
+from loadmanager.store.metadata_store import MetadataStore, SessionState
+from loadmanager.wire.pulsar_bodies import BesideStatus
+
+log = structlog.get_logger(__name__)
+
+SERVICE = "loadmanager-beside"
+"""As traces name it."""
+
+_GIVE_BACK_S = 5.0
+
+
+class BesideNode(Candidate):
+    """`start` returns once all that decisions go by was read; `stop` hands over. To HTTP it is a `port.BesidePort`."""
+
+    def __init__(
+        self,
+        settings: BesideSettings,
+        live: PulsarSettings,
+        pulsar: ReadOnlyStore,
+        store: MetadataStore,
+        admin: PulsarAdmin,
+        node_id: str,
+        service_url: str,
+        seed: int,
+    ) -> None:
+        self.settings = settings
+        self.caller = Caller.of(settings, tracing_of(settings, SERVICE, node_id))
+        self.live = live
+        self.view, self.recorder, self.moves = open_view(live, node_id)
+        self.audit = AuditTrail(node_id, settings, self.recorder, live.base.history_url)
+        self.lives = Lives(live.base.history_url, self.recorder)
+        self._told = ClusterView()
+        silence_s = live.current.leader_silence_ms / 1000
+        super().__init__(store, self._told, node_id, service_url, silence_s, self.caller)
+        self._pulsar = pulsar
+        self._admin = admin
+        self.journal = Journal(live.current.decisions_kept)
+        self.moves.on_measured = self.journal.measured
+        self._told_intake = Intake(store, self._told, LiveSettings(settings_of({}, "")), self._on_told)
+        self.intake = PulsarIntake(pulsar, self.view, live, live.current.cluster_name, self._on_seen, self._on_moved)
+        self.reports = WrittenReports(pulsar.get, self.view)
+        self.brokers = AskedBrokers(admin, self.view)
+        self.operators = Operators(store, self._told_intake, self.election)
+        self.desk = Desk(self.view, live, self.journal, seed, self.recorder, self.moves)
+        self.terms = Terms(node_id, self.view, self.desk, self.moves, live)
+        self.explainer = Explainer(self.view, self.desk, self.journal)
+        self.diary = Diary(settings.folder)
+        self.scores = self._make_scores()
+        self.judge = self._make_judge(seed)
+        self.hands = Hands(
+            settings,
+            live,
+            self.view,
+            self.intake,
+            admin,
+            self.brokers,
+            store,
+            self.election,
+            self.desk,
+            self.operators,
+            self.journal,
+            lambda plan: self.judge.planned(plan, self.desk.snapshot()),
+            self.caller.tracing,
+        )
+        self.standstill = StandstillWatch(self.desk, live, self.hands.rails.limits)
+        self.executor, self.shedding = self.hands.executor, self.hands.shedding
+        self.drains, self.plans = self.hands.drains, self.hands.plans
+        is_shadow = settings.mode == "shadow"
+        self.drains_to_order: DrainPort = ShadowDrains(self.drains) if is_shadow else self.drains
+        self.plans_to_order: PlanPort = ShadowPlans(self.plans) if is_shadow else self.plans
+        self.unloads = Unloads(self.executor, self.must_lead)
+        self.take_over = TakeOver(admin, FencedRecord(store, self.election, paths.TAKEN_OVER), settings)
+        self.showing = Showing(self, only_shows=is_shadow)
+        self.chronicle = Chronicle(self.view, self.live, lambda: self.leader_changed)
+        self.persistence = Persistence(store, self.view, self.election, self.desk, self._told_intake.reject, live)
+        self._swept = 0
+        self._registered: frozenset[Registration] = frozenset()
+        self._asked: object = None
+
+    def _make_scores(self) -> Scores:
+        file = BoundedFile(self.settings.folder / "scores.jsonl")
+        told = tell_score(self.diary)
+        return Scores(lambda: self.live.current, self.settings.strategies, score_process.ask, told, file)
+
+    def _make_judge(self, seed: int) -> Judge:
+        live, where = self.live, Where(self.settings.folder, self.service_url)
+        both = SettingsOfBoth(lambda: live.theirs, lambda: live.current, lambda: live.doubt)
+        return Judge(
+            both,
+            self.diary,
+            self.scores,
+            where,
+            seed,
+            is_acting=self.settings.mode == "act",
+            is_there=self.intake.owners.__contains__,
+        )
+
+    async def start(self) -> None:
+        """Read Pulsar's cluster and what operators told, and take part in elections; wait while a store is away.
+
+        Raises the `StoreError` with which a store refuses what it is asked.
+        """
+        self._follow_session()
+        self.recorder.start()
+        self.audit.start()
+        await self.executor.start()
+        self._spawn(self._told_intake.run(), "what was told")
+        self._spawn(self.intake.run(), "intake")
+        await self._patiently(self._registrar.make_folders)
+        await self._told_intake.settled()
+        await self.intake.settled()
+        self._spawn(self.brokers.run(), "brokers")
+        self._spawn(self.judge.run(), "judge")
+        self._spawn(self.chronicle.run(), "timeline")
+        self._stand()
+
+    async def stop(self) -> None:
+        """Hand over and end; what is under way is seen through by the next one."""
+        await self._give_back()
+        await self._leave()
+        await self.executor.close()
+        await asyncio.to_thread(self.recorder.close)
+        await asyncio.to_thread(self.audit.close)
+        await asyncio.to_thread(self.caller.tracing.close)
+
+    def why_not_ready(self) -> str | None:
+        """Why this process's answers cannot be relied on at the moment; None when they can."""
+        if self._pulsar.state is not SessionState.CONNECTED:
+            return f"the session with Pulsar's ZooKeeper is {self._pulsar.state}"
+        if not self.view.is_fresh:
+            return "Pulsar's cluster is being read again after a reconnection"
+        why_not = super().why_not_ready()
+        return f"stateStoreUrl: {why_not}" if why_not and self.store.state is not SessionState.CONNECTED else why_not
+
+    def status(self) -> BesideStatus:
+        """How this process stands, and what keeps it from acting."""
+        stops = self.hands.rails.stops_of_round()
+        reported_s = [at_s for broker in self.view.registrations if (at_s := self.intake.reports_at_s(broker))]
+        failures = self.hands.memory.acts.failures
+        return BesideStatus(
+            mode=self.settings.mode,
+            cluster=self.live.current.cluster_name,
+            leading=self.is_leading,
+            acting=not stops,
+            obstacles=[_with_remedy(stop) for stop in stops],
+            stopped=failures >= self.settings.failures_until_stop,
+            failures=failures,
+            brokers=len(self.view.registrations),
+            bundles=len(self.intake.owners),
+            pulsars_leader=self.intake.pulsars_leader,
+            pulsar_sheds=bool(self.brokers.shedding()),
+            oldest_report_s=round(time.time() - min(reported_s), 3) if reported_s else None,
+            faults={**self._told.faults, **self.view.faults},
+        )
+
+    async def go_on(self) -> None:
+        """Act again after moves that failed in succession; `NotLeaderError` or a `StoreError`."""
+        await self.hands.memory.go_on()
+
+    def scrape(self) -> Scrape:
+        """What this process counts at this moment; called on the event loop."""
+        reshaper, reshaping = self.hands.reshaper, self.hands.reshaping
+        counters = [*self.judge.counters(), *split_counters(reshaper, reshaping)]
+        return replace(scrape_of_moves(self, counters, self.judge.gauges()), splits=splits_of(reshaper))
+
+    async def _give_back(self) -> None:
+        """Let Pulsar balance again as it did. Where that cannot be had now, say how: there may be no next leader."""
+        try:
+            async with asyncio.timeout(_GIVE_BACK_S):
+                if self.is_leading:
+                    await self.take_over.give_back()
+                    return
+                if self.leader_url not in (None, self.service_url) or not await self.take_over.find_left_off():
+                    return
+            why = "this process does not lead, and no other does"
+        except (LoadManagerError, TimeoutError) as error:
+            why = str(error) or f"no answer within {_GIVE_BACK_S:g} s"
+        if way_back := self.take_over.way_back():
+            log.error("not_given_back", error=why, way_back=way_back)
+
+    # What was read
+
+    def _on_told(self) -> None:
+        """Our own store has something new: who leads, or what operators told."""
+        self.view.leader, self.view.epoch, self.view.nodes = self._told.leader, self._told.epoch, self._told.nodes
+        controls = self._told.laid_down.controls
+        if controls != self.view.laid_down.controls:
+            self.view.laid_down.controls = controls
+            self.view.model.set_controls(controls)
+        self._store_changed()
+
+    def _on_seen(self) -> None:
+        """Pulsar's store has something new: mostly reports, and now and then a broker or a setting."""
+        registered = frozenset(self.view.registrations.values())
+        for each in self._registered - registered:
+            self.judge.left(each, _now_ms())
+        self._registered = registered
+        readable = frozenset(entry.registration for entry in self.view.brokers.values())
+        asked = registered, readable, dict(self.intake.dynamic)
+        if asked != self._asked:
+            self._asked = asked
+            self._admin.trust(_web_services(self.view))
+            self.brokers.changed(self.intake.dynamic)
+        self.live.leave_out(self.hands.rails.left_out(self.view.namespaces))
+        if self.view.unsettled != self._swept:
+            self._swept = self.view.unsettled
+            self.executor.membership_changed()
+
+    def _on_moved(self, seen: Sighted) -> None:
+        """A bundle has another owner."""
+        self.judge.seen(seen)
+        if seen.before is not None and not seen.by_us and self.view.is_registered(seen.before):
+            self.view.model.mark_unloaded(seen.bundle, seen.at_ms / 1000, seen.before.broker)
+
+    # The work of a term
+
+    async def _prepare(self, term: Term) -> None:
+        await self.intake.settled()
+        await self.hands.take_over()
+        await self.persistence.take_over()
+        self.terms.begin(term.epoch)
+
+    def _begin_work(self, group: asyncio.TaskGroup) -> None:
+        log.info("leading", namespaces=len(self.view.namespaces), brokers=len(self.view.brokers))
+        group.create_task(self.terms.keep_checkpoints())
+        group.create_task(self.standstill.run())
+        group.create_task(self.take_over.run(self.brokers.switched_on))
+        group.create_task(self._balance(group))
+
+    async def _balance(self, group: asyncio.TaskGroup) -> None:
+        await self.persistence.taken_over()
+        await self.hands.healer.run(self.view.epoch)
+        group.create_task(self.persistence.run_memory())
+        group.create_task(self._shed())
+        if self.settings.splits_enabled:
+            group.create_task(self._split())
+        if self.settings.mode == "act":
+            group.create_task(self.drains.run())
+
+    async def _shed(self) -> None:
+        """The first round at once: who has just started this wants to see something."""
+        await self.intake.seeded.wait()
+        await self.shedding.run(at_once=True)
+
+    async def _split(self) -> None:
+        await self.intake.seeded.wait()
+        await self.hands.reshaping.run()
+
+    def _note_end(self, reason: str) -> None:
+        self.recorder.end_term(reason)
+        self.judge.rest()
+
+    async def _put_down(self, error: Exception) -> None:
+        del error
+        await self.hands.put_down()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _with_remedy(stop: Verdict) -> str:
+    return f"{stop.sentence()}; to change it: {stop.remedy()}"
+
+
+def _web_services(view: ClusterView) -> list[str]:
+    """Where the registered brokers answer."""
+    records = (entry.record for entry in view.brokers.values())
+    return [url for record in records for url in (record.get("webServiceUrl"), record.get("webServiceUrlTls")) if url]

@@ -1,0 +1,191 @@
+"""One call to Pulsar's REST interface, and what it takes until somebody answers.
+
+| what comes | what is done |
+|---|---|
+| no connection | the next configured address is asked; after the last one `PulsarUnreachableError` |
+| no answer in time | `PulsarUnreachableError`, as it may have been heard; the next call begins at another address |
+| 401 | the token's file is read again; if it has another token by now, that one is tried once, else it is refused |
+| 401 from a host that is not configured | refused: the token goes to configured hosts only |
+| 307 to a configured address or a registered broker | the same request there, method and body too; three hops at most |
+| 307 to anywhere else, or from https to http | refused |
+| a broker without https, where addresses are configured with it | refused, and not asked |
+| another 3xx, 4xx, 5xx | `PulsarRefusedError`, with a sentence |
+| 2xx | the answer |
+
+In many a ZooKeeper anybody may register as a broker. So whoever is registered is asked, but not with the token, which
+may do anything to that Pulsar. Source: of brokers of Pulsar 4.0.1, a follower sends an unload to the leader, and that
+one to the owner.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from yarl import URL
+
+from loadmanager.errors import ConfigurationError, InvalidRecordError
+from loadmanager.lab.decide.broker_settings import web_service
+from loadmanager.net.auth.outgoing_token import TokenFile
+from loadmanager.net.http_client import Caller, HttpAnswer, HttpClient, PeerUnavailableError
+from loadmanager.net.tls_contexts import RenewedTls, TlsOptions
+from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError, refused, unreachable
+
+_MOST_HOPS = 3
+_CONNECT_TIMEOUT_S = 5.0
+_UNAUTHORIZED = 401
+_TEMPORARY_REDIRECT = 307
+_JSON = {"Accept": "application/json", "Content-Type": "application/json"}
+"""Also without a body: Pulsar answers 415 to what is no JSON, or is not said to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """`path` with its query, both percent-encoded."""
+
+    method: str
+    path: str
+    body: bytes = b""
+
+
+class PulsarCalls:
+    """Asks the brokers of one Pulsar. Made in a running event loop; to be closed, or used with `async with`.
+
+    `is_encrypted` says whether the first of the addresses is https. Raises `ConfigurationError` for addresses, a token
+    file or TLS keys that cannot be used.
+    """
+
+    def __init__(self, urls: Sequence[str], token: TokenFile | None, tls: TlsOptions, timeout_s: float) -> None:
+        if not urls:
+            raise ConfigurationError("no address of a Pulsar: expected the web service of at least one broker")
+        self._admins = deque(web_service(url, "admin URL") for url in urls)
+        self._configured = frozenset(map(_address, self._admins))
+        self._with_token = frozenset(host for host, _ in self._configured)
+        self.is_encrypted = self._admins[0].scheme == "https"
+        self._registered: frozenset[tuple[str, int]] = frozenset()
+        self._token = token
+        self._timeout_s = timeout_s
+        self._http = HttpClient(caller=Caller(tls=RenewedTls(tls)))
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def trust(self, urls: Iterable[str]) -> None:
+        """Follow redirects to the web services of the brokers that are registered now too; what is no URL is none."""
+        self._registered = frozenset(address for url in urls if (address := _find_address(url)) is not None)
+
+    async def ask(self, request: Request, timeout_s: float | None = None) -> HttpAnswer:
+        """The answer of the first configured address that is there; whoever was not is asked last from then on."""
+        for admin in tuple(self._admins):
+            try:
+                return await self.ask_at(admin, request, timeout_s)
+            except PulsarUnreachableError as error:
+                self._ask_last(admin)
+                unreached = error
+                if not error.was_not_heard:
+                    break
+        raise unreached
+
+    async def ask_at(self, web: URL, request: Request, timeout_s: float | None = None) -> HttpAnswer:
+        """The answer of 2xx that comes of asking at `web`; see the table."""
+        if self.is_encrypted and web.scheme == "http":
+            raise PulsarRefusedError(f"{web}: is not asked, as adminUrls are https and this is not", 0)
+        asked = web.join(URL(request.path, encoded=True))
+        timeout_s = timeout_s or self._timeout_s
+        token = None if self._token is None else self._token.read()
+        answer = await self._follow(asked, request, token, timeout_s)
+        if answer.status == _UNAUTHORIZED:
+            answer = await self._follow(asked, request, self._another(token, answer), timeout_s)
+            if answer.status == _UNAUTHORIZED:
+                raise self._unauthorized(answer)
+        if answer.status >= 300:  # noqa: PLR2004
+            raise refused(answer)
+        return answer
+
+    def _ask_last(self, admin: URL) -> None:
+        self._admins.remove(admin)
+        self._admins.append(admin)
+
+    def _another(self, sent: str | None, answer: HttpAnswer) -> str:
+        """The token that is in the file by now, if it is not the one that was refused."""
+        try:
+            token = None if self._token is None else self._token.read_again()
+        except ConfigurationError as error:
+            raise refused(answer, str(error)) from None
+        if token is None or token == sent or not self._may_have_token(URL(answer.url)):
+            raise self._unauthorized(answer)
+        return token
+
+    def _may_have_token(self, asked: URL) -> bool:
+        return _address(asked)[0] in self._with_token
+
+    def _unauthorized(self, answer: HttpAnswer) -> PulsarRefusedError:
+        if self._token is None:
+            return refused(answer, "it wants to know who asks: give a token file")
+        if not self._may_have_token(URL(answer.url)):
+            return refused(answer, "the token goes to the hosts in adminUrls only: add this one, if it is one of yours")
+        return refused(
+            answer,
+            f"the token in {self._token.path} is none of this Pulsar's, or has ended: put a valid one into the file",
+        )
+
+    async def _follow(self, asked: URL, request: Request, token: str | None, timeout_s: float) -> HttpAnswer:
+        for _ in range(_MOST_HOPS + 1):
+            answer = await self._once(asked, request, token, timeout_s)
+            if answer.status != _TEMPORARY_REDIRECT:
+                return answer
+            asked = self._next(asked, answer)
+        raise refused(answer, f"{_MOST_HOPS} brokers sent to the next: Pulsar does not know its leader now; try later")
+
+    def _next(self, asked: URL, answer: HttpAnswer) -> URL:
+        location = answer.headers.get("Location", "")[:2048]
+        try:
+            target = URL(location, encoded=True)
+            is_known = _address(target) in self._configured | self._registered
+        except (ValueError, TypeError):
+            is_known = False
+        if not is_known or target.raw_path != asked.raw_path or (asked.scheme, target.scheme) == ("https", "http"):
+            raise refused(
+                answer,
+                f"it sends elsewhere, to {location[:200]!r}, and nobody follows: that is neither a configured address"
+                " nor a registered broker's, or another path, or http after https",
+            )
+        return target
+
+    async def _once(self, asked: URL, request: Request, token: str | None, timeout_s: float) -> HttpAnswer:
+        headers = {**_JSON, "Authorization": f"Bearer {token}"} if token and self._may_have_token(asked) else _JSON
+        try:
+            return await self._http.call(
+                request.method,
+                asked,
+                timeout_s,
+                connect_timeout_s=min(_CONNECT_TIMEOUT_S, timeout_s),
+                headers=headers,
+                data=request.body,
+            )
+        except PeerUnavailableError as error:
+            raise unreachable(error) from error
+        except InvalidRecordError as error:
+            raise PulsarRefusedError(f"{error}: no answer of a Pulsar", 0) from None
+
+
+def _find_address(url: str) -> tuple[str, int] | None:
+    try:
+        return _address(URL(url))
+    except (ValueError, TypeError):
+        return None
+
+
+def _address(url: URL) -> tuple[str, int]:
+    """Host and port; `ValueError` if one is missing, or it is neither http nor https."""
+    if url.scheme not in ("http", "https") or url.host is None or url.port is None:
+        raise ValueError(f"{url}: no web service")
+    return url.host.lower(), url.port

@@ -1,0 +1,348 @@
+"""Scores of each hour and each day: how level Pulsar kept its brokers, and how level strategies would have.
+
+    what is measured   counted as it happens (`core.diagnosis.pulsar_tally`): the busiest broker's most used resource
+                       beside the mean of all, the moves that were made, and what they carried
+    what is modelled   the recorded loads, carried by a world of the simulator that begins as things were, and balanced
+                       by a strategy; worked out by a process of its own once all of the hour was recorded. What
+                       happened is put into the same figures, so that the two can be compared
+
+A day is made of its hours, each of which begins as things really were. A score without a model says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime, tzinfo
+from io import StringIO
+from typing import Any
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+from loadmanager.config import Settings, values_as_text
+from loadmanager.core.diagnosis.pulsar_comparison import Entry
+from loadmanager.core.diagnosis.pulsar_tally import Level, Measured, Tally
+from loadmanager.core.domain.settings import short_class_name
+from loadmanager.lab.whatif.range_figures import Figures
+from loadmanager.lab.whatif.score_worker import Answer, Question
+from loadmanager.leader.node_port import Sample
+from loadmanager.pulsar.activity_log import HOUR_MS, BoundedFile
+from loadmanager.pulsar.round_summary import people
+from loadmanager.pulsar.score_process import MOST_MEMORY_BYTES, ScoringError
+
+HOUR, DAY = "hour", "day"
+_STEP_S = 60.0
+_FEWEST_STEPS = 5
+_FLUSHED_S = 90.0
+"""By then all that was recorded before is in files: they are written every 60 s."""
+_KEPT = 24 * 31
+_MIB = 1024 * 1024
+_WIDTH = 110
+_REPEATS = (
+    ("moved_again", "moved within two hours before"),
+    ("moved_back", "been there within four hours before"),
+)
+_MEANING = (
+    "max/mean: the busiest broker's most used resource beside the mean of all, measured. Imbalance: the busiest"
+    " broker's load beside the level of all, 1 is perfect; by the simulator's cost model of the loads that were"
+    " recorded. Again: load that had moved within two hours before; back: to where it had been within four hours."
+    " It is a model: it compares strategies, and promises nothing."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Of an hour or a day. `imbalance` is as it was, by the model, and `worlds` as it would have been, by strategy, the
+    configured one first; `note` says why there is no model, `left_out` why there is none of a strategy.
+    """
+
+    period: str
+    measured: Measured
+    imbalance: float | None = None
+    worlds: Mapping[str, Figures] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "period": self.period,
+            **{_camel(name): value for name, value in asdict(self.measured).items()},
+            "model": {
+                "imbalance": self.imbalance,
+                "strategies": {
+                    name: {_camel(key): value for key, value in asdict(figures).items()}
+                    for name, figures in self.worlds.items()
+                },
+                "leftOut": dict(self.left_out),
+                "note": self.note,
+            },
+        }
+
+
+Ask = Callable[[Question], Awaitable[Answer]]
+
+
+class Scores:
+    """Counts what it is told, and has each hour and day scored when it is over: `run` does the work.
+
+    `settings` are those that we plan by, `strategies` further ones; the history is theirs. `on_score` is told each.
+    """
+
+    def __init__(
+        self,
+        settings: Callable[[], Settings],
+        strategies: Sequence[str],
+        ask: Ask,
+        on_score: Callable[[Score], None],
+        file: BoundedFile | None = None,
+        zone: tzinfo | None = None,
+    ) -> None:
+        self._settings = settings
+        self._strategies = strategies
+        self._ask = ask
+        self._on_score = on_score
+        self._file = file
+        self._zone = zone
+        self._hour: Tally | None = None
+        self._day: Tally | None = None
+        self._hours: list[Score] = []
+        self._over: asyncio.Queue[tuple[str, Measured]] = asyncio.Queue()
+        self._scores: deque[Score] = deque(maxlen=_KEPT)
+
+    # What is measured
+
+    def see(self, at_ms: int, level: Level | None, entries: Iterable[Entry]) -> None:
+        """How level the brokers are from now on, and what was said."""
+        hour, day = self._tallies(at_ms)
+        for tally in (hour, day):
+            tally.count(entries)
+            tally.see(at_ms, level)
+
+    def tick(self, now_ms: int) -> None:
+        """An hour, or a day, may be over."""
+        hour, day = self._tallies(now_ms)
+        while now_ms >= (end_ms := (hour.from_ms // HOUR_MS + 1) * HOUR_MS):
+            self._over.put_nowait((HOUR, hour.measure(end_ms)))
+            self._hour = hour = hour.follow(end_ms)
+            if self._date(end_ms) != self._date(day.from_ms):
+                self._over.put_nowait((DAY, day.measure(end_ms)))
+                self._day = day = day.follow(end_ms)
+
+    def so_far(self, now_ms: int) -> Measured:
+        """The day that is not over yet."""
+        return self._tallies(now_ms)[1].measure(now_ms)
+
+    def _tallies(self, at_ms: int) -> tuple[Tally, Tally]:
+        if self._hour is None or self._day is None:
+            self._hour, self._day = Tally(at_ms), Tally(at_ms)
+        return self._hour, self._day
+
+    def _date(self, at_ms: int) -> object:
+        return datetime.fromtimestamp(at_ms / 1000, self._zone).date()
+
+    # What is modelled
+
+    async def run(self, flushed_s: float = _FLUSHED_S) -> None:
+        """Score what is over, one after the other, once it is in the files."""
+        while True:
+            period, measured = await self._over.get()
+            if period == HOUR:
+                await asyncio.sleep(flushed_s)
+                score = await self._score_hour(measured)
+                self._hours.append(score)
+            else:
+                score = _score_of_day(measured, self._hours)
+                self._hours = []
+            self._keep(score)
+
+    async def _score_hour(self, measured: Measured) -> Score:
+        score = Score(HOUR, measured)
+        if measured.to_ms - measured.from_ms < _FEWEST_STEPS * _STEP_S * 1000:
+            return replace(score, note=f"the model needs {_FEWEST_STEPS} steps of {_STEP_S:.0f} s")
+        settings = self._settings()
+        configured = short_class_name(settings.load_balancer_load_shedding_strategy)
+        others = [name for name in dict.fromkeys(map(short_class_name, self._strategies)) if name != configured]
+        question = Question(
+            url=settings.history_url,
+            from_ms=measured.from_ms,
+            to_ms=measured.to_ms,
+            settings=values_as_text(settings),
+            strategies=[configured, *others],
+            step_s=_STEP_S,
+            memory_bytes=MOST_MEMORY_BYTES,
+        )
+        try:
+            answer = await self._ask(question)
+        except ScoringError as error:
+            return replace(score, note=str(error))
+        return replace(score, imbalance=answer.imbalance, worlds=answer.worlds, left_out=answer.left_out)
+
+    def _keep(self, score: Score) -> None:
+        self._scores.append(score)
+        if self._file is not None:
+            self._file.append(f"{orjson.dumps(score.to_json()).decode()}\n")
+        self._on_score(score)
+
+    # What is shown
+
+    def records(self) -> list[dict[str, Any]]:
+        """The scores as JSON objects, the newest first."""
+        return [score.to_json() for score in reversed(self._scores)]
+
+    def text(self) -> str:
+        """The newest of an hour and of a day as tables, under what they mean."""
+        newest = {score.period: score for score in self._scores}
+        if not newest:
+            return "There is no score yet: the first one comes when the hour is over.\n"
+        tables = [table_of(newest[period], self._zone) for period in (HOUR, DAY) if period in newest]
+        return "\n\n".join([*tables, _MEANING]) + "\n"
+
+    def samples(self) -> list[Sample]:
+        """The figures of the last hour, for Prometheus."""
+        hour = next((score for score in reversed(self._scores) if score.period == HOUR), None)
+        if hour is None:
+            return []
+        measured, labels = hour.measured, dict[str, str]()
+        loads = (measured.again_load, measured.back_load)
+        modelled = [
+            ("as_it_was", hour.imbalance, None),
+            *((name, each.imbalance, each) for name, each in hour.worlds.items()),
+        ]
+        return [
+            (
+                "loadmanager_beside_hour_max_over_mean",
+                "The busiest broker's most used resource beside the mean of all, over the last whole hour.",
+                labels,
+                measured.max_over_mean,
+            ),
+            *(
+                (
+                    "loadmanager_beside_hour_imbalance",
+                    "Imbalance of the last whole hour by the cost model: as it was, and with each strategy.",
+                    {"strategy": name},
+                    imbalance,
+                )
+                for name, imbalance, _ in modelled
+                if imbalance is not None
+            ),
+            *(
+                (
+                    "loadmanager_beside_hour_moves",
+                    "Moves of the last whole hour: as it was, and with each strategy by the model.",
+                    {"strategy": name},
+                    float(measured.moves if figures is None else figures.moves),
+                )
+                for name, _, figures in modelled
+            ),
+            *(
+                (
+                    f"loadmanager_beside_hour_{what}_bytes_per_second",
+                    f"Load moved in the last whole hour that had {before}: as it was, and with each strategy.",
+                    {"strategy": name},
+                    loads[at] if figures is None else (figures.again_mib_per_s, figures.back_mib_per_s)[at] * _MIB,
+                )
+                for at, (what, before) in enumerate(_REPEATS)
+                for name, _, figures in modelled
+            ),
+        ]
+
+
+def line_of(score: Score, zone: tzinfo | None = None) -> str:
+    """The score in one sentence."""
+    measured = score.measured
+    parts = [f"the busiest broker had {measured.max_over_mean:.2f} times the mean"]
+    if score.imbalance is not None:
+        worlds = (f"with {name} {figures.imbalance:.2f}" for name, figures in score.worlds.items())
+        parts.append(f"imbalance by the model {score.imbalance:.2f}, {', '.join(worlds)}")
+    moved = people((measured.moved_load + measured.our_moved_load) / _MIB)
+    worlds = (f"with {name} {figures.moves:.0f} by the model" for name, figures in score.worlds.items())
+    parts.append(", ".join([f"{measured.moves + measured.our_moves} moves of {moved} MiB/s", *worlds]))
+    return f"{_head(score, zone)}: {'; '.join(parts)}."
+
+
+def table_of(score: Score, zone: tzinfo | None = None) -> str:
+    """The score for a terminal, strategies side by side with what happened."""
+    measured = score.measured
+    table = Table(box=None, pad_edge=False)
+    table.add_column("")
+    for heading in ("max/mean", "Imbalance", "Worst broker", "Moves", "MiB/s moved", "Again", "Back"):
+        table.add_column(heading, justify="right")
+    table.add_row(
+        "As it was",
+        f"{measured.max_over_mean:.2f}",
+        "" if score.imbalance is None else f"{score.imbalance:.2f}",
+        f"{100 * measured.worst_usage:.0f} %",
+        str(measured.moves + measured.our_moves),
+        people((measured.moved_load + measured.our_moved_load) / _MIB),
+        people(measured.again_load / _MIB),
+        people(measured.back_load / _MIB),
+    )
+    for name, figures in score.worlds.items():
+        table.add_row(
+            f"With {name}, modelled",
+            "",
+            f"{figures.imbalance:.2f}",
+            f"{100 * figures.worst_usage:.0f} %",
+            f"{figures.moves:.0f}",
+            people(figures.moved_mib_per_s),
+            people(figures.again_mib_per_s),
+            people(figures.back_mib_per_s),
+        )
+    console = Console(file=StringIO(), width=_WIDTH)
+    with console.capture() as captured:
+        console.print(table)
+    rows = [line.rstrip() for line in captured.get().splitlines()]
+    return "\n".join([_head(score, zone), *rows, *_remarks(score)])
+
+
+def _head(score: Score, zone: tzinfo | None) -> str:
+    times = (score.measured.from_ms, score.measured.to_ms)
+    begin, end = (datetime.fromtimestamp(at_ms / 1000, zone).astimezone(zone) for at_ms in times)
+    return f"Score of the {score.period} from {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}"
+
+
+def _remarks(score: Score) -> list[str]:
+    measured = score.measured
+    alone = f"{measured.alone} that we wanted were not made, {people(measured.alone_load / _MIB)} MiB/s"
+    found = [f"We wanted {measured.agreed} of Pulsar's {measured.moves} moves, too; {alone}."]
+    if measured.our_moves:
+        found.append(f"We made {measured.our_moves} moves, {people(measured.our_moved_load / _MIB)} MiB/s.")
+    if measured.stalled_ms:
+        found.append(f"Pulsar had stalled for {measured.stalled_ms / 60_000:.0f} min.")
+    found += [f"There is no model of {name}: {why}." for name, why in score.left_out.items()]
+    return [*found, *([f"There is no model: {score.note}."] if score.note else [])]
+
+
+def _score_of_day(measured: Measured, hours: Sequence[Score]) -> Score:
+    """By those hours that have a model; a strategy counts that has been in all of them."""
+    modelled = [hour for hour in hours if hour.imbalance is not None]
+    if not modelled:
+        return Score(DAY, measured, note="none of its hours has one")
+    weights = [hour.measured.to_ms - hour.measured.from_ms for hour in modelled]
+    names = [name for name in modelled[0].worlds if all(name in hour.worlds for hour in modelled)]
+    worlds = {name: _added_up([hour.worlds[name] for hour in modelled], weights) for name in names}
+    return Score(DAY, measured, _mean([hour.imbalance or 1.0 for hour in modelled], weights), worlds)
+
+
+def _added_up(figures: Sequence[Figures], weights: Sequence[float]) -> Figures:
+    return Figures(
+        _mean([each.imbalance for each in figures], weights),
+        max(each.worst_usage for each in figures),
+        sum(each.moves for each in figures),
+        sum(each.moved_mib_per_s for each in figures),
+        sum(each.again_mib_per_s for each in figures),
+        sum(each.back_mib_per_s for each in figures),
+    )
+
+
+def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)

@@ -1,0 +1,205 @@
+"""Has Pulsar split a bundle that a round has decided to split; there are no merges, as Pulsar has none.
+
+    what is found                          then
+    -------------                          ----
+    it is no bundle any more, or           an error, and Pulsar is not asked
+    nobody's, or on its way
+    a rail stops it                        `would_split`, with what stops it: so it is in shadow
+    else                                   Pulsar is asked, at our boundaries if its brokers take positions, else by
+                                           the algorithm that is their default
+    refused, or not heard                  it has failed
+    taken, or nobody knows                 its local policies are watched for the parts, within `moveTimeoutMs`
+    the parts are there                    `split`, at the boundaries that there are
+    the time is over                       it has failed
+
+Splits and moves that fail in succession are counted together. Of a split nothing is left half made: Pulsar writes the
+boundaries at once, and the parts are where the bundle was, or, with `loadBalancerAutoUnloadSplitBundlesEnabled`,
+unloaded by Pulsar and placed when they are looked up.
+
+Which load single topics have is not asked of brokers from beside. So only `range_equally_divide` splits anything:
+`topic_count_equally_divide` and `flow_or_qps_equally_divide` need topics to say where, and each bundle that they would
+be asked about is refused with `owner_silent`. Nor is it seen that a bundle is hot by one topic alone; as in Pulsar it
+is split until that topic has a bundle of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import structlog
+
+from loadmanager.core.domain.names import BundleName, BundleRange
+from loadmanager.core.domain.ownership import IllegalTransitionError, OwnershipState, Registration
+from loadmanager.core.domain.plan import Verdict
+from loadmanager.core.domain.reasons import Reason, SplitReason
+from loadmanager.core.protocol.reshape_machine import BundleGoneError, OwnerSilent, Parts, Reshaping
+from loadmanager.core.strategies.splitting import SPECIFIED_POSITIONS
+from loadmanager.core.strategies.splitting.split_finder import Split
+from loadmanager.errors import LoadManagerError, NotLeaderError, OwnerSilentError
+from loadmanager.leader.audit.decision_log import Journal
+from loadmanager.leader.election.campaign import Election
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.live_settings import LiveSettings
+from loadmanager.pulsar.guardrail_facts import Rails
+from loadmanager.pulsar.pending_moves import ActsMemory
+from loadmanager.pulsar.refusals import FAULTS_OF_ITS_OWN, PulsarRefusedError, PulsarUnreachableError
+
+log = structlog.get_logger(__name__)
+
+_LOOK_AGAIN_S = 0.2
+_NO_TOPICS = (
+    "the load of single topics is not asked of brokers from beside; have bundles split by range_equally_divide"
+    " (defaultNamespaceBundleSplitAlgorithm, in overrides)"
+)
+
+
+class SplitFailedError(LoadManagerError):
+    """Pulsar was asked for a split, and nothing came of it in time."""
+
+
+class SplitsBundles(Protocol):
+    """Pulsar's REST."""
+
+    async def split(
+        self,
+        bundle: BundleName,
+        *,
+        algorithm: str | None = None,
+        positions: Sequence[int] = (),
+        unload: bool = False,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Cut a bundle; `PulsarRefusedError` or `PulsarUnreachableError`."""
+
+
+class PulsarReshaper:
+    """The `Reshapes` of rounds beside a Pulsar. `splits` counts those made, `splits_failed` those that failed."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        admin: SplitsBundles,
+        election: Election,
+        rails: Rails,
+        memory: ActsMemory,
+        journal: Journal,
+        live: LiveSettings,
+    ) -> None:
+        self._view = view
+        self._admin = admin
+        self._election = election
+        self._rails = rails
+        self._memory = memory
+        self._journal = journal
+        self._live = live
+        self._under_way: set[tuple[str, BundleRange]] = set()
+        self.splits: Counter[Reason] = Counter()
+        self.splits_failed = 0
+
+    @property
+    def under_way(self) -> frozenset[tuple[str, BundleRange]]:
+        """The bundles that are being split, by namespace and range."""
+        return frozenset(self._under_way)
+
+    async def ask_topics(self, it: Reshaping, owner: Registration) -> OwnerSilent:
+        """See the top."""
+        del owner
+        return OwnerSilent(it, OwnerSilentError(_NO_TOPICS))
+
+    def tell(self, broker: Registration, namespace: str) -> None:
+        """Nothing: a broker of Pulsar's hears of boundaries by its own watch."""
+
+    async def carry_out(self, it: Reshaping) -> None:
+        """See the top. Raises `IllegalTransitionError`, `SplitFailedError`, `PulsarRefusedError`,
+        `PulsarUnreachableError`, or `NotLeaderError`.
+        """
+        owner = self._owner_of(it.bundle)
+        stops = self._rails.stops_of_split(str(it.bundle))
+        if stops:
+            self._say("would_split", it, owner, stops)
+            return
+        key = str(it.bundle.namespace), it.bundle.range
+        self._under_way.add(key)
+        try:
+            boundaries = await self._split(it)
+        except NotLeaderError:
+            raise
+        except LoadManagerError:
+            await self._memory.not_split()
+            raise
+        finally:
+            self._under_way.discard(key)
+        self._made(it, owner, boundaries)
+        await self._memory.split(owner.broker)
+
+    def _owner_of(self, name: BundleName) -> Registration:
+        current = self._view.find_ownership(str(name))
+        if current is None:
+            raise BundleGoneError(f"{name} is not a current bundle")
+        if current.state is not OwnershipState.OWNED or not self._view.is_registered(current.owner):
+            raise IllegalTransitionError(f"cannot split bundle {name}, which is {current}")
+        assert current.owner is not None, "nobody is not registered"
+        return current.owner
+
+    async def _split(self, it: Reshaping) -> list[int]:
+        """Where it is cut in the end."""
+        timeout_s = self._live.current.namespace_bundle_unloading_timeout_ms / 1000
+        lost: LoadManagerError | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                lost = await self._ask(it, timeout_s)
+                return await self._watch(it.bundle)
+        except TimeoutError:
+            said = "" if lost is None else f": {lost}"
+            raise SplitFailedError(f"after {timeout_s:.1f} s it is still one bundle{said}") from None
+
+    async def _watch(self, name: BundleName) -> list[int]:
+        """Where the range of a bundle is cut, once it is."""
+        while True:
+            entry = self._view.namespaces.get(str(name.namespace))
+            known = () if entry is None else entry.state.bundles.boundaries
+            boundaries = [each for each in known if name.range.lower < each < name.range.upper]
+            if boundaries:
+                return boundaries
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
+    async def _ask(self, it: Reshaping, timeout_s: float) -> LoadManagerError | None:
+        """An error that is returned leaves open whether it is split."""
+        takes_positions = SPECIFIED_POSITIONS in self._live.planner.supported_split_algorithms
+        self._election.get_term()
+        try:
+            await self._admin.split(
+                it.bundle,
+                algorithm=SPECIFIED_POSITIONS if takes_positions else None,
+                positions=it.boundaries if takes_positions else (),
+                unload=it.parts is Parts.PLACED,
+                timeout_s=timeout_s,
+            )
+        except PulsarRefusedError as error:
+            if error.status < FAULTS_OF_ITS_OWN:
+                raise
+            return error
+        except PulsarUnreachableError as error:
+            if error.was_not_heard:
+                raise
+            return error
+        return None
+
+    def _made(self, it: Reshaping, owner: Registration, boundaries: Sequence[int]) -> None:
+        assert it.because is not None, "it was decided, and why"
+        assert isinstance(it.reason, SplitReason), "nothing is merged"
+        why = {**it.because.why, "parts": len(boundaries) + 1}
+        it.cut(Split(str(it.bundle), tuple(boundaries), it.reason), replace(it.because, why=why))
+        self.splits[it.reason] += 1
+        self._say("split", it, owner)
+        log.info("bundle_split", bundle=str(it.bundle), made=", ".join(map(str, it.after)), reason=it.reason)
+
+    def _say(self, kind: str, it: Reshaping, owner: Registration, stops: Sequence[Verdict] = ()) -> None:
+        assert it.because is not None, "it was decided, and why"
+        because, epoch = [it.because, *stops], self._view.epoch
+        say = self._journal.would_move if stops else self._journal.moved
+        say(kind, str(it.bundle), it.reason, epoch=epoch, source=owner, destination=owner, because=because)

@@ -1,0 +1,127 @@
+"""The first verdict on a Pulsar, some minutes after one began to look: is it level, what does it do, what would we do,
+and what to do next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadmanager.core.diagnosis.pulsar_comparison import Entry, Rounds
+from loadmanager.core.diagnosis.pulsar_tally import Level, Measured
+from loadmanager.core.domain.plan import Plan, Unload, Verdict
+from loadmanager.pulsar.round_summary import as_record, people, tell_level
+
+LEVEL_ENOUGH = 1.25
+"""Times the mean: nobody notices less."""
+_SHOWN = 5
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where this process keeps its `folder`, and answers."""
+
+    folder: Path
+    url: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Standing:
+    """What is known when the verdict is given."""
+
+    rounds: Rounds
+    level: Level | None
+    measured: Measured
+    stalled: Entry | None
+    is_acting: bool
+
+
+def first_verdict(standing: Standing, where: Where) -> list[str]:
+    """A sentence or more on each question."""
+    steps = [step for step in standing.rounds.ours.steps if isinstance(step, Unload)]
+    level = standing.level
+    return [
+        f"FIRST VERDICT after {_minutes(standing.measured)} min. {tell_level(level)} {_remark(level)}",
+        *_pulsar(standing),
+        *_ours(standing, steps),
+        "What to do next:",
+        *(f"  {line}" for line in _next(standing, steps, where)),
+    ]
+
+
+def _minutes(measured: Measured) -> int:
+    return max(1, round((measured.to_ms - measured.from_ms) / 60_000))
+
+
+def _remark(level: Level | None) -> str:
+    if level is None:
+        return "Nothing can be said until brokers report."
+    return "That is level." if level.max_over_mean <= LEVEL_ENOUGH else "That is not level."
+
+
+def _pulsar(standing: Standing) -> list[str]:
+    """What Pulsar does about it."""
+    measured, pulsars = standing.measured, standing.rounds.pulsars
+    if standing.stalled is not None:
+        told = as_record(standing.stalled)
+        help_text = f" What would help: {told['remedy']}." if told["remedy"] else ""
+        return [f"{told['sentence']}.{help_text}"]
+    refusal = _of_cluster(pulsars)
+    if refusal is not None and not refusal.acted:
+        return [f"Pulsar sheds nothing: {refusal.sentence()}."]
+    if measured.moves:
+        return [f"Pulsar moved bundles in that time: {measured.moves}, {people(measured.moved_load / _MIB)} MiB/s."]
+    selected = [verdict for verdict in pulsars.verdicts if "/" in verdict.subject] or pulsars.steps
+    if selected:
+        return [f"Pulsar has moved nothing yet; its strategy selects bundles, as we work it out: {len(selected)}."]
+    return ["Pulsar moves nothing: its strategy selects no bundle, as we work it out."]
+
+
+def _ours(standing: Standing, steps: Sequence[Unload]) -> list[str]:
+    """What we would do about it, and why."""
+    if not steps:
+        return [f"We would move nothing either. {_why_nothing(standing)}".rstrip()]
+    load = sum(standing.rounds.loads.get(step.bundle, 0.0) for step in steps)
+    lines = [f"We would move bundles now: {len(steps)}, {people(load / _MIB)} MiB/s."]
+    lines += [
+        f"  {step.bundle} from {step.source.broker} to"
+        f" {'another broker' if step.destination is None else step.destination.broker}"
+        for step in steps[:_SHOWN]
+    ]
+    return [*lines, *([f"  ... and {len(steps) - _SHOWN} more"] if len(steps) > _SHOWN else [])]
+
+
+def _why_nothing(standing: Standing) -> str:
+    """What our round says of the busiest broker, or of all."""
+    said = {verdict.subject: verdict for verdict in standing.rounds.ours.verdicts}
+    busiest = "" if standing.level is None else standing.level.busiest
+    verdict = said.get(busiest) or said.get("cluster")
+    return "" if verdict is None else f"Of {verdict.subject}: {verdict.sentence()}."
+
+
+def _next(standing: Standing, steps: Sequence[Unload], where: Where) -> list[str]:
+    """Commands, each after what it is for."""
+    found = [f"read on: tail -f {where.folder}/diary.txt"]
+    if steps:
+        found.append(f"why a bundle would move: loadmanager admin explain bundle {steps[0].bundle} --url {where.url}")
+    if standing.level is not None:
+        found.append(
+            f"why a broker sheds or not: loadmanager admin explain broker {standing.level.busiest} --url {where.url}"
+        )
+    found.append(
+        f"how even it could be, and what would have to move: loadmanager admin balancer balance --url {where.url}"
+    )
+    found.append(f"scores, after each hour: curl {where.url}/loadbalance/v1/beside/scores/table")
+    replay = f"loadmanager replay --history {where.folder}/history --strategy AvgShedder"
+    found.append(f"what another strategy would have made of it: {replay}")
+    if steps and not standing.is_acting:
+        found.append(
+            "have it moved: set mode: act and stateStoreUrl in the file that `loadmanager config beside` prints"
+        )
+    return found
+
+
+def _of_cluster(plan: Plan) -> Verdict | None:
+    return next((verdict for verdict in plan.verdicts if verdict.subject == "cluster"), None)

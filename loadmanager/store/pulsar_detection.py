@@ -1,0 +1,71 @@
+"""Whether a Pulsar lives in a metadata store: nothing of ours may be written where its brokers look.
+
+A Pulsar that finds our leader in its place stops shedding, and its brokers take what we write below `/loadbalance` for
+their own. Source: the znodes that Pulsar's brokers and its `initialize-cluster-metadata` write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import orjson
+
+from loadmanager.errors import ForeignStoreError, InvalidRecordError
+from loadmanager.store import paths, pulsar_paths
+from loadmanager.store.metadata_store import MetadataStore, Znode
+from loadmanager.store.znode_codec import decode
+from loadmanager.wire.broker_data import AGENT_PROTOCOL
+
+_PULSARS = (pulsar_paths.CLUSTERS, pulsar_paths.LOCAL_POLICIES, pulsar_paths.NAMESPACE_POLICIES)
+_OF_PULSAR = "org.apache.pulsar."
+
+
+async def refuse_pulsar(store: MetadataStore) -> None:
+    """Raise `ForeignStoreError` if this is a Pulsar's metadata, or the `StoreError` with which it cannot be seen."""
+    znode = await find_pulsar(store)
+    if znode is not None:
+        raise ForeignStoreError(
+            f"this is a Pulsar's metadata ({znode}), and writing here would disturb it: give loadmanager a chroot of"
+            " its own, such as zk:host:2181/loadmanager, or look at the Pulsar with `loadmanager dump --pulsar`, which"
+            " writes nothing"
+        )
+
+
+async def find_pulsar(store: MetadataStore) -> str | None:
+    """What shows that a Pulsar lives here, as a path or a path with what is in it; None when nothing does."""
+    read = await store.get_many([*_PULSARS, paths.LEADER])
+    for path, znode in zip(_PULSARS, read, strict=False):
+        if znode is not None:
+            return path
+    if _is_pulsars_leader(read[-1]):
+        return f"{paths.LEADER} names a leader without an epoch"
+    brokers = await store.children(paths.BROKERS)
+    return _find_broker(zip(brokers, await store.get_many([paths.broker(name) for name in brokers]), strict=True))
+
+
+def _is_pulsars_leader(znode: Znode | None) -> bool:
+    record = _content(znode, paths.LEADER)
+    return bool(record) and "serviceUrl" in record and "epoch" not in record
+
+
+def _find_broker(records: Iterable[tuple[str, Znode | None]]) -> str | None:
+    """The first broker of Pulsar's that has no agent of ours beside it."""
+    for name, znode in records:
+        path = paths.broker(name)
+        record = _content(znode, path)
+        of_pulsar = str(record.get("loadManagerClassName", "")).startswith(_OF_PULSAR)
+        if of_pulsar and AGENT_PROTOCOL not in (record.get("protocols") or {}):
+            return f"{path} is a broker without an agent of loadmanager's"
+    return None
+
+
+def _content(znode: Znode | None, path: str) -> Mapping[str, Any]:
+    """The object in a znode; empty when there is none that can be read, which then says nothing."""
+    if znode is None:
+        return {}
+    try:
+        content = orjson.loads(decode(znode.data, path))
+    except (InvalidRecordError, orjson.JSONDecodeError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,382 @@
+"""A session with the metadata store as its client knows it: what is said of it, and until when it may be trusted.
+
+A passive machine: `step(event, now_s)` takes what has happened and gives what is to be done; `wake_s` is when it wants
+to be stepped by itself, with `TIME`. Every store has one, whatever carries its bytes.
+
+    phase         event                         then
+    -----         -----                         ----
+    CLOSED        OPEN                                                                              ─▶ SEEKING
+    SEEKING       Connected                     (the lease counts from when it was asked for) Say
+                                                session_connected, Announce CONNECTED, Arm          ─▶ CONNECTED
+    SUSPENDED,    Connected, same session       as from SEEKING
+    CONNECTED     Connected, another one        EXPIRED, then as from SEEKING
+    CONNECTED     Answered                      (the lease counts from when that was sent)
+                  TIME, a heartbeat is due      Heartbeat
+                  TIME, the lease has lapsed    Say session_lease_lapsed, Announce SUSPENDED, Drop  ─▶ SUSPENDED
+                  DISCONNECTED                  Announce SUSPENDED                                  ─▶ SUSPENDED
+    SEEKING,      HungUp, Refused               (that is the obstacle) Say zookeeper_hangs_up or
+    SUSPENDED                                   zookeeper_refuses, the first time since it was connected
+    SUSPENDED     HungUp, certainly over        GiveUp, too
+    SUSPENDED,    GivenUp                       (counted) Say session_given_up, then EXPIRED
+    CONNECTED     EXPIRED                       Announce LOST                                       ─▶ SEEKING
+    any           CLOSE                         Announce LOST                                       ─▶ CLOSED
+
+What is not in the table has come too late and changes nothing; a state is announced only when it is another. Of
+heartbeats one is under way at a time, and the next one is due a twelfth of the timeout after what came of it is known.
+
+The lease
+    A client that is busy takes a dead connection for a live one, and learns that a session expired only from the next
+    server it reaches. So it keeps its own time: each heartbeat is a request that the leader of the ensemble has to
+    answer, and the session is trusted for two thirds of its timeout after the newest answered one was *sent*. That
+    bound holds even when the server that we are connected to dies with what it has not yet told the leader about our
+    session, provided that the timeout is at least three of the servers' ticks. A server that grants a longer timeout
+    than was asked for has long ticks, half of that as a rule: then the session is trusted for half of it only, which
+    is said (session_timeout_raised).
+
+Certainly over
+    A session is given up, and another begun with nothing seen, when a server grants others and yet hangs up on it: its
+    data were lost, or set back to an older state, and it refuses whoever has seen more. That is not done before twice
+    the timeout has passed since the newest answered request was sent, long after the lease lapsed (`is_over`): until
+    then it may be a server that lags behind the others. While no server grants any session nothing is given up:
+    ZooKeeper that comes back goes on with the sessions it knew.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass, field
+
+from loadmanager.core.domain.log_message import Say
+from loadmanager.store.metadata_store import SessionState
+
+LEASE_RATIO = 2 / 3
+"""How much of its timeout a session is trusted for, counted from an answered request's sending."""
+
+RAISED_LEASE_RATIO = 1 / 2
+"""The same for a timeout that is longer than was asked for."""
+
+HEARTBEATS_PER_TIMEOUT = 12
+"""So many that whoever is granted part of a short session's lease outlives a pause of a second."""
+
+_MS = 0.001
+_LONG_TICKS = "ZooKeeper grants two of its ticks at least: tickTime should be a third of the timeout, or less"
+
+OVER_AFTER_TIMEOUTS = 2
+"""After how many timeouts without an answer a session is certainly over."""
+
+
+class SessionPhase(enum.Enum):
+    CLOSED = enum.auto()
+    SEEKING = enum.auto()
+    """Open, and without a session: none was begun yet, or the last one is over."""
+    CONNECTED = enum.auto()
+    SUSPENDED = enum.auto()
+    """Without a connection; the session may live."""
+
+
+# Events
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A server has granted the session this timeout; it was asked at `asked_at_s`."""
+
+    session_id: int
+    timeout_s: float
+    asked_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The ensemble's leader has answered a request of this session."""
+
+    session_id: int
+    sent_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A request was not sent, or no answer will come."""
+
+    session_id: int
+    sent_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class HungUp:
+    """The server at `address` ended the connection instead of granting or refusing the session."""
+
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The server at `address` and we do not let each other in: credentials, or certificates."""
+
+    address: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """The server at `address` grants sessions, but did not take back this one, which is over: it was dropped."""
+
+    address: str
+
+
+class SessionSignal(enum.Enum):
+    """Events that say nothing but that they happened."""
+
+    TIME = enum.auto()
+    OPEN = enum.auto()
+    DISCONNECTED = enum.auto()
+    """The connection has ended; the session may live."""
+    EXPIRED = enum.auto()
+    """The servers say that the session is over."""
+    CLOSE = enum.auto()
+
+
+Event = Connected | Answered | Unanswered | HungUp | Refused | GivenUp | SessionSignal
+
+# Instructions
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Tell everybody whom it concerns that the session's state is another."""
+
+    state: SessionState
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """Have every watch armed anew: changes may have been missed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Send what the ensemble's leader has to answer, and come back with Answered or Unanswered."""
+
+    session_id: int
+    sent_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """End the connection without waiting for anybody."""
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """From now on drop the session, and come back with GivenUp, if a server that grants others hangs up on it; not if
+    it was taken back since it was asked for at `asked_at_s`.
+    """
+
+    asked_at_s: float
+
+
+Instruction = Announce | Arm | Heartbeat | Drop | GiveUp | Say
+
+
+@dataclass(slots=True)
+class Session:
+    """The session of one store, and then its next one. `timeout_s` is first what will be asked for, then what the
+    server granted; `session_id` is 0 while there is none.
+    """
+
+    timeout_s: float
+    session_id: int = 0
+    phase: SessionPhase = SessionPhase.CLOSED
+    lease_valid_until_s: float = -math.inf
+    given_up: int = 0
+    """How many sessions were."""
+    obstacle: str | None = None
+    """What keeps it from being connected, as far as it is known."""
+    _asked_s: float = field(init=False)
+    _asked_at_s: float = -math.inf
+    _sent_at_s: float | None = None
+    _due_s: float = math.inf
+    _to_do: list[Instruction] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._asked_s = self.timeout_s
+
+    @property
+    def state(self) -> SessionState:
+        """What is said of the session."""
+        match self.phase:
+            case SessionPhase.CONNECTED:
+                return SessionState.CONNECTED
+            case SessionPhase.SUSPENDED:
+                return SessionState.SUSPENDED
+            case _:
+                return SessionState.LOST
+
+    @property
+    def wake_s(self) -> float | None:
+        """When the next heartbeat is due, or the lease lapses without one."""
+        if self.phase is not SessionPhase.CONNECTED:
+            return None
+        return min(self._due_s, self.lease_valid_until_s)
+
+    def is_over(self, now_s: float) -> bool:
+        """Whether the session is certain to have ended, by our own clock."""
+        unanswered_timeouts = OVER_AFTER_TIMEOUTS - self._lease_ratio
+        return now_s >= self.lease_valid_until_s + unanswered_timeouts * self.timeout_s
+
+    def why_not(self, now_s: float, session_id: int | None = None) -> str | None:
+        """Why no request may be sent now, on the session of that id if it has to be that one; None if one may."""
+        if session_id is not None and session_id != self.session_id:
+            return f"session {session_id:#x} is not the current one any more"
+        if self.phase is not SessionPhase.CONNECTED:
+            return f"no connection: {self.state}"
+        if now_s >= self.lease_valid_until_s:
+            return "no answer for too long: the lease lapsed"
+        return None
+
+    def step(self, event: Event, now_s: float) -> list[Instruction]:
+        """What there is to do now that this has happened."""
+        if event is SessionSignal.CLOSE:
+            self._end(SessionPhase.CLOSED)
+        elif self.phase is not SessionPhase.CLOSED:
+            self._heard(event, now_s)
+        elif event is SessionSignal.OPEN:
+            self._go(SessionPhase.SEEKING)
+        to_do, self._to_do = self._to_do, []
+        return to_do
+
+    def _heard(self, event: Event, now_s: float) -> None:
+        match event:
+            case Connected():
+                self._connected(event, now_s)
+            case Answered() | Unanswered():
+                self._answered(event, now_s)
+            case HungUp(address):
+                self._hung_up(address, now_s)
+            case Refused(address, why):
+                self._meet("zookeeper_refuses", address, f"refuses: {why}")
+            case GivenUp(address):
+                self._give_up(address)
+            case SessionSignal.EXPIRED:
+                self._end(SessionPhase.SEEKING)
+            case SessionSignal.DISCONNECTED:
+                self._disconnected()
+            case _:
+                self._look(now_s)
+
+    def _connected(self, granted: Connected, now_s: float) -> None:
+        is_new = self.session_id != granted.session_id
+        if is_new:
+            self._end(SessionPhase.SEEKING)
+        self.session_id, self.timeout_s, self.obstacle = granted.session_id, granted.timeout_s, None
+        self._asked_at_s = granted.asked_at_s
+        self._trust(granted.asked_at_s)
+        self._say("session_connected", is_warning=False, timeout_s=granted.timeout_s)
+        if is_new and self._is_raised:
+            self._say("session_timeout_raised", asked_s=self._asked_s, granted_s=granted.timeout_s, why=_LONG_TICKS)
+        self._go(SessionPhase.CONNECTED)
+        self._to_do.append(Arm())
+        self._rest(now_s)
+
+    def _answered(self, event: Answered | Unanswered, now_s: float) -> None:
+        if self.phase is not SessionPhase.CONNECTED or event.session_id != self.session_id:
+            return
+        if isinstance(event, Answered):
+            self._trust(event.sent_at_s)
+        if self._sent_at_s is not None and event.sent_at_s >= self._sent_at_s:
+            self._rest(now_s)
+
+    def _trust(self, sent_at_s: float) -> None:
+        """The session has lived after this moment: the server began to count later."""
+        self.lease_valid_until_s = max(self.lease_valid_until_s, sent_at_s + self._lease_ratio * self.timeout_s)
+
+    @property
+    def _is_raised(self) -> bool:
+        return self.timeout_s > self._asked_s + _MS
+
+    @property
+    def _lease_ratio(self) -> float:
+        return RAISED_LEASE_RATIO if self._is_raised else LEASE_RATIO
+
+    def _rest(self, now_s: float) -> None:
+        """No heartbeat is under way, and none is due for a while."""
+        self._sent_at_s, self._due_s = None, now_s + self.timeout_s / HEARTBEATS_PER_TIMEOUT
+
+    def _look(self, now_s: float) -> None:
+        if self.phase is not SessionPhase.CONNECTED:
+            return
+        if now_s >= self.lease_valid_until_s:
+            self._say("session_lease_lapsed")
+            self._disconnected()
+            self._to_do.append(Drop())
+        elif now_s >= self._due_s:
+            self._sent_at_s, self._due_s = now_s, math.inf
+            self._to_do.append(Heartbeat(self.session_id, now_s))
+
+    def _disconnected(self) -> None:
+        if self.phase is SessionPhase.CONNECTED:
+            self._go(SessionPhase.SUSPENDED)
+
+    def _hung_up(self, address: str, now_s: float) -> None:
+        self._meet("zookeeper_hangs_up", address, "hangs up: it does not serve, or its data were lost or set back")
+        if self.phase is SessionPhase.SUSPENDED and self.is_over(now_s):
+            self._to_do.append(GiveUp(self._asked_at_s))
+
+    def _meet(self, event: str, address: str, what: str) -> None:
+        """Something keeps us from being connected."""
+        if self.phase is SessionPhase.CONNECTED:
+            return
+        if self.obstacle is None:
+            self._say(event, address=address, why=what)
+        self.obstacle = f"{address} {what}"
+
+    def _give_up(self, address: str) -> None:
+        if self.session_id:
+            self.given_up += 1
+            why = "it grants sessions but does not take this one back: its data were lost or set back"
+            self._say("session_given_up", address=address, why=why)
+        self._end(SessionPhase.SEEKING)
+
+    def _end(self, phase: SessionPhase) -> None:
+        self.session_id, self.lease_valid_until_s = 0, -math.inf
+        self._go(phase)
+
+    def _go(self, phase: SessionPhase) -> None:
+        before, self.phase = self.state, phase
+        if self.state is not before:
+            self._to_do.append(Announce(self.state))
+
+    def _say(self, event: str, *, is_warning: bool = True, **fields: object) -> None:
+        self._to_do.append(Say(event, {"session_id": hex(self.session_id), **fields}, is_warning))
+
+
+class OfSession:
+    """What the port says of a session, for a store that has one."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def session_id(self) -> int:
+        return self._session.session_id
+
+    @property
+    def session_timeout_s(self) -> float:
+        return self._session.timeout_s
+
+    @property
+    def state(self) -> SessionState:
+        return self._session.state
+
+    @property
+    def lease_valid_until_s(self) -> float:
+        return self._session.lease_valid_until_s
+
+    @property
+    def obstacle(self) -> str | None:
+        return self._session.obstacle
+
+    @property
+    def sessions_given_up(self) -> int:
+        return self._session.given_up

@@ -1,0 +1,1 @@
+"""Logging, atomic file replacement, malloc tuning, optional dependencies and the clock."""

@@ -1,0 +1,263 @@
+"""A checkpoint in the history: all that decisions depend on, in a head and in parts small enough to be written
+down one by one.
+
+What is made of an image reads back to the last bit. Contents are worked out where they are written, not where the
+checkpoint is taken: until then only references are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from loadmanager.core.diagnosis.reason_catalogue import reason_of
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import FREE, Ownership, OwnershipState, Registration
+from loadmanager.core.domain.plan import Verdict
+from loadmanager.core.domain.resources import HealthFigures
+from loadmanager.core.model.checkpoint import BrokerImage, ClusterImage
+from loadmanager.core.model.extensible_load import LoadAverage
+from loadmanager.core.model.load import METRICS, BrokerReport
+from loadmanager.core.model.report_validation import NO_DOUBTS, Doubts
+from loadmanager.core.model.time_means import TimeMeans
+from loadmanager.wire.dump_line import NON_FINITE
+
+BUNDLES, BROKERS, NAMESPACES = "bundles", "brokers", "namespaces"
+"""What a part holds."""
+
+_BUNDLES_PER_PART = 500
+_BROKERS_PER_PART = 50
+_COLUMNS: dict[str, Any] = {
+    "short": np.float64,
+    "long": np.float64,
+    "short_samples": np.int8,
+    "long_samples": np.int16,
+    "topics": np.int32,
+    "reporter": np.int32,
+    "owner": np.int32,
+    "destination": np.int32,
+    "recorded": np.int8,
+    "by_range": np.bool_,
+}
+"""What an image has for each bundle besides its name."""
+_TIME_MEANS: dict[str, Any] = {
+    "mean": np.float32,
+    "last": np.float32,
+    "reported_s": np.uint32,
+    "sigma": np.float32,
+}
+"""What its means over time have; older checkpoints have none."""
+_BY_METRIC = ("short", "long", "mean", "last")
+
+_REPORT_COLUMNS = ("bundle_load", "bundle_topics", "bundle_sessions", "bundle_cache_bytes")
+
+Record = tuple[Sequence[str], Sequence[Ownership]]
+"""Of a namespace: its bundles, and in the same order who owns them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """A JSON value that is worked out when it is written: see `core.planning.strategy_memory.InColumns`."""
+
+    work_out: Callable[[], Any]
+
+    def as_json(self) -> Any:  # noqa: ANN401 - whatever JSON can hold
+        return self.work_out()
+
+
+def head_of(image: ClusterImage) -> dict[str, Any]:
+    """What is there once. To it belong the parts, as many as `parts` says when whoever writes has counted them."""
+    return {
+        "revision": image.revision,
+        "bundles": len(image.names),
+        "registrations": [[each.broker, each.incarnation] for each in image.registrations],
+        "withRecord": list(image.with_record),
+        "unloaded": image.unloaded,
+        "unloadedFrom": image.unloaded_from,
+    }
+
+
+def parts_of(image: ClusterImage, records: Mapping[str, Record]) -> Iterator[tuple[str, Later]]:
+    """The parts in their order: what each holds, and its content."""
+    for first in range(0, len(image.names), _BUNDLES_PER_PART):
+        yield BUNDLES, Later(lambda own=slice(first, first + _BUNDLES_PER_PART): _bundles(image, own))  # type: ignore[misc]
+    for first in range(0, len(image.brokers), _BROKERS_PER_PART):
+        brokers = image.brokers[first : first + _BROKERS_PER_PART]
+        yield BROKERS, Later(lambda own=brokers: [_broker(each) for each in own])  # type: ignore[misc]
+    for own in _batches(records):
+        yield NAMESPACES, Later(lambda own=own: {name: record_as_json(record) for name, record in own.items()})  # type: ignore[misc]
+
+
+def image_of(head: Mapping[str, Any], parts: Iterable[tuple[str, Any]]) -> tuple[ClusterImage, dict[str, Record]]:
+    """What `head_of` and `parts_of` were made of."""
+    bundles: dict[str, list[Any]] = {name: [] for name in ("names", *_COLUMNS, *_TIME_MEANS)}
+    brokers: list[BrokerImage] = []
+    records: dict[str, Record] = {}
+    for kind, content in parts:
+        if kind == BUNDLES:
+            for name in bundles:
+                bundles[name] += content.get(name, ()) if name in _TIME_MEANS else content[name]
+        elif kind == BROKERS:
+            brokers += [_broker_of(each) for each in content]
+        else:
+            records |= {name: record_of(name, each) for name, each in content.items()}
+    names = tuple(bundles.pop("names"))
+    dtypes = {**_COLUMNS, **_TIME_MEANS}
+    columns: dict[str, Any] = {
+        name: np.array(values, dtype=dtypes[name]).reshape((-1, METRICS) if name in _BY_METRIC else -1)
+        for name, values in bundles.items()
+    }
+    means = TimeMeans(**{name: columns.pop(name) for name in _TIME_MEANS})
+    image = ClusterImage(
+        revision=head["revision"],
+        names=names,
+        registrations=tuple(Registration(BrokerId(broker), life) for broker, life in head["registrations"]),
+        brokers=tuple(brokers),
+        with_record=tuple(head["withRecord"]),
+        unloaded=head["unloaded"],
+        unloaded_from={BrokerId(broker): at_s for broker, at_s in head["unloadedFrom"].items()},
+        time_means=means if len(means.sigma) == len(names) else None,
+        **columns,
+    )
+    return image, records
+
+
+def record_as_json(record: Record) -> dict[str, Any]:
+    """The record of a namespace: the ranges of its bundles, and who owns each."""
+    names, ownerships = record
+    return {"ranges": [name.rpartition("/")[2] for name in names], "ownerships": [*map(owned_as_json, ownerships)]}
+
+
+def record_of(namespace: str, content: Mapping[str, Any]) -> Record:
+    return [f"{namespace}/{each}" for each in content["ranges"]], [*map(owned_of, content["ownerships"])]
+
+
+def owned_as_json(ownership: Ownership) -> list[Any]:
+    """State, owner and its incarnation, destination and its incarnation, version, epoch, since (ms), reason."""
+    if ownership == FREE:
+        return []
+    owner, destination = ownership.owner, ownership.destination
+    return [
+        str(ownership.state),
+        *((owner.broker, owner.incarnation) if owner else (None, None)),
+        *((destination.broker, destination.incarnation) if destination else (None, None)),
+        ownership.version,
+        ownership.epoch,
+        ownership.since_ms,
+        ownership.reason,
+    ]
+
+
+def owned_of(content: Sequence[Any]) -> Ownership:
+    if not content:
+        return FREE
+    state, owner, life, destination, next_life, *rest = content
+    return Ownership(
+        OwnershipState(state),
+        None if owner is None else Registration(BrokerId(owner), life),
+        None if destination is None else Registration(BrokerId(destination), next_life),
+        *rest,
+    )
+
+
+def doubts_as_json(doubts: Doubts) -> dict[str, Any]:
+    """What is wrong with brokers: for each verdict its subject, its reason and its figures."""
+    return {
+        "quarantined": [[each.subject, each.verdict.value, each.why] for each in doubts.quarantined.values()],
+        "remarks": [[each.subject, each.verdict.value, each.why] for each in doubts.remarks],
+        "sick": [[each.subject, each.verdict.value, each.why] for each in doubts.sick.values()],
+    }
+
+
+def doubts_of(content: Mapping[str, Any]) -> Doubts:
+    quarantined, remarks, sick = (
+        [Verdict(subject, reason_of(reason), acted=False, why=why) for subject, reason, why in content.get(key, ())]
+        for key in ("quarantined", "remarks", "sick")
+    )
+    if not (quarantined or remarks or sick):
+        return NO_DOUBTS
+    return Doubts(
+        {BrokerId(each.subject): each for each in quarantined},
+        tuple(remarks),
+        {BrokerId(each.subject): each for each in sick},
+    )
+
+
+def unquoted(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
+    """The value with numbers for the texts that stand for those that are not finite: see `wire.dump_line.quoted`."""
+    if isinstance(value, dict):
+        return {key: unquoted(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [unquoted(each) for each in value]
+    return NON_FINITE.get(value, value) if isinstance(value, str) else value
+
+
+def report_as_json(report: BrokerReport) -> dict[str, Any]:
+    """A report with its bundles, by the names of its fields."""
+    values = {each.name: getattr(report, each.name) for each in fields(report)}
+    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+
+
+def report_of(content: Mapping[str, Any]) -> BrokerReport:
+    values = dict(content)
+    values["usage"] = np.array(content["usage"], dtype=np.float64).reshape(-1, 2)
+    values["load"] = np.array(content["load"], dtype=np.float64)
+    values["bundle_names"] = tuple(content["bundle_names"])
+    values["health"] = None if content.get("health") is None else HealthFigures(*content["health"])
+    load, *counts = _REPORT_COLUMNS
+    values[load] = np.array(content[load], dtype=np.float64).reshape(-1, METRICS)
+    for name in counts:
+        values[name] = np.array(content[name], dtype=np.int64)
+    return BrokerReport(**values)
+
+
+def _bundles(image: ClusterImage, own: slice) -> dict[str, Any]:
+    columns = [(image, _COLUMNS), (image.time_means, _TIME_MEANS)]
+    said = {name: getattr(holder, name)[own].tolist() for holder, names in columns for name in names}
+    return {"names": image.names[own], **said}
+
+
+def _broker(broker: BrokerImage) -> dict[str, Any]:
+    average = broker.average
+    top, throughput = broker.find_busiest()
+    return {
+        "registration": [broker.registration.broker, broker.registration.incarnation],
+        "report": report_as_json(broker.report),
+        "bundles": broker.bundles.tolist(),
+        "top": top.tolist(),
+        "topThroughput": throughput.tolist(),
+        "average": {each.name: getattr(average, each.name) for each in fields(average)},
+        "overtaken": bool(broker.overtaken),
+        "unknown": None if broker.unknown is None else report_as_json(broker.unknown),
+    }
+
+
+def _broker_of(content: Mapping[str, Any]) -> BrokerImage:
+    broker, life = content["registration"]
+    unknown = content["unknown"]
+    top, throughput = np.array(content["top"], dtype=np.int32), np.array(content["topThroughput"], dtype=np.float64)
+    return BrokerImage(
+        registration=Registration(BrokerId(broker), life),
+        report=report_of(content["report"]),
+        bundles=np.array(content["bundles"], dtype=np.int32),
+        find_busiest=lambda: (top, throughput),
+        average=LoadAverage(**content["average"]),
+        overtaken=content["overtaken"],
+        unknown=None if unknown is None else report_of(unknown),
+    )
+
+
+def _batches(records: Mapping[str, Record]) -> Iterator[dict[str, Record]]:
+    batch: dict[str, Record] = {}
+    bundles = 0
+    for name, record in sorted(records.items()):
+        batch[name] = record
+        bundles += len(record[0])
+        if bundles >= _BUNDLES_PER_PART:
+            yield batch
+            batch, bundles = {}, 0
+    if batch:
+        yield batch

@@ -1,0 +1,114 @@
+"""`/loadbalance/policies/controls`: what operators told the balancer, in our own JSON; and bodies that change it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+from loadmanager.core.domain.controls import Controls, DrainOrder
+from loadmanager.core.domain.names import BrokerId, BundleName, parse_broker_id
+from loadmanager.wire.validation import MAX_COUNT, WireModel, parse_json
+
+LONGEST_HOLD_S = 86_400
+_MS = 1000
+_MOST_CHARACTERS = 1_000
+
+
+def _bundle(text: str) -> str:
+    return str(BundleName.parse(text))
+
+
+Broker = Annotated[str, AfterValidator(parse_broker_id)]
+Bundle = Annotated[str, AfterValidator(_bundle)]
+Milliseconds = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Why = Annotated[str, Field(min_length=1, max_length=_MOST_CHARACTERS)]
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("expected one line of printable characters")
+    return text
+
+
+@with_config(ConfigDict(extra="forbid", strict=True))
+class DrainData(TypedDict):
+    """A drain: when it was ordered, and the `startTimestamp` of the broker process that it is for."""
+
+    since: Milliseconds
+    startTimestamp: Milliseconds
+
+
+@with_config(ConfigDict(extra="forbid", strict=True))
+class ControlsData(TypedDict, total=False):
+    """All controls; what is absent is not in force. Times in milliseconds since 1970."""
+
+    draining: dict[Broker, DrainData]
+    excluded: list[Broker]
+    heldOff: dict[Broker, Milliseconds]
+    pinned: dict[Bundle, Broker]
+    frozenBundles: dict[Bundle, Why]
+    frozen: Annotated[str, Field(max_length=_MOST_CHARACTERS)]
+    dryRun: bool
+
+
+_ADAPTER = TypeAdapter(ControlsData)
+
+
+def decode_controls(data: bytes, where: str) -> Controls:
+    """The controls in a znode; `InvalidRecordError` names `where` and the faulty field."""
+    return controls_of(parse_json(_ADAPTER, data, where))
+
+
+def encode_controls(controls: Controls) -> bytes:
+    return _ADAPTER.dump_json(data_of(controls))
+
+
+def controls_of(data: ControlsData) -> Controls:
+    return Controls(
+        draining={
+            BrokerId(broker): DrainOrder(drain["since"] / _MS, drain["startTimestamp"])
+            for broker, drain in data.get("draining", {}).items()
+        },
+        excluded=frozenset(BrokerId(broker) for broker in data.get("excluded", ())),
+        held_off={BrokerId(broker): ms / _MS for broker, ms in data.get("heldOff", {}).items()},
+        pinned={bundle: BrokerId(broker) for bundle, broker in data.get("pinned", {}).items()},
+        frozen_bundles=dict(data.get("frozenBundles", {})),
+        frozen=data.get("frozen", ""),
+        dry_run=data.get("dryRun", False),
+    )
+
+
+def data_of(controls: Controls) -> ControlsData:
+    """The controls as they are written: all of them, those that are not in force as well."""
+    return ControlsData(
+        draining={
+            broker: DrainData(since=round(order.since_s * _MS), startTimestamp=order.process)
+            for broker, order in sorted(controls.draining.items())
+        },
+        excluded=sorted(controls.excluded),
+        heldOff={broker: round(at_s * _MS) for broker, at_s in sorted(controls.held_off.items())},
+        pinned=dict(sorted(controls.pinned.items())),
+        frozenBundles=dict(sorted(controls.frozen_bundles.items())),
+        frozen=controls.frozen,
+        dryRun=controls.dry_run,
+    )
+
+
+class Reasoned(WireModel, extra="forbid"):
+    """The body that freezes something: why, for everybody who will ask."""
+
+    reason: Annotated[Why, AfterValidator(_printable)]
+
+
+class HoldOff(WireModel, extra="forbid"):
+    """The body that holds off a broker: how long its bundles wait for it, in seconds."""
+
+    for_s: Annotated[float, Field(gt=0, le=LONGEST_HOLD_S, allow_inf_nan=False)]
+
+
+class Pin(WireModel, extra="forbid"):
+    """The body that pins a bundle: the broker on which it belongs."""
+
+    broker: Broker

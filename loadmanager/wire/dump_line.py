@@ -1,0 +1,472 @@
+"""One line of a dump: the state of a cluster that a decision reads, at one moment, as a JSON object.
+
+Records are Pulsar's own JSON. Stricter than Pulsar's mapper where a slip would change a decision unseen: a key that is
+not known, or is there twice, is an error, and numbers have to be numbers. As with that mapper `null` means absent, and
+a number that is not finite is the string `NaN`, `Infinity` or `-Infinity`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Mapping
+from functools import partial
+from types import NoneType
+from typing import Annotated, Any, NotRequired, get_args, get_origin, get_type_hints
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetPydanticSchema,
+    Strict,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
+from pydantic_core import ErrorDetails
+from typing_extensions import TypedDict, is_typeddict
+
+from loadmanager.errors import InvalidRecordError
+from loadmanager.wire import broker_data
+from loadmanager.wire.broker_data import LocalBrokerData, NamespaceBundleStats
+from loadmanager.wire.control_records import ControlsData
+from loadmanager.wire.learned_records import LearnedData
+from loadmanager.wire.policy_records import FailureDomain, IsolationData
+
+NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+"""Numbers that JSON has not, by the texts that stand for them."""
+
+_STRICT = ConfigDict(extra="forbid", strict=True)
+_MAX_DIGITS = 309
+_SHOWN_FAULTS = 3
+_SHOWN_CHARACTERS = 60
+
+DEFAULT_QUOTA_NAME = "default"
+"""Under this name, which no bundle has, stands the quota of bundles that have none of their own."""
+
+
+class _NotJson:
+    """A number that no record has room for: `NaN` without quotes, which JSON has not, or one beyond all bounds."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return _cut(self._text)
+
+
+def _unquoted(value: object) -> object:
+    if isinstance(value, _NotJson):
+        raise ValueError(f'not a number of JSON: one that is not finite has quotes, such as "NaN", not {value!r}')  # noqa: TRY004 - pydantic takes it for a fault of the value
+    return NON_FINITE.get(value, value) if isinstance(value, str) else value
+
+
+def _not_negative(value: float) -> float:
+    if value < 0:
+        raise ValueError("expected 0 or more")
+    return value
+
+
+def _lower_case(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+Number = Annotated[float, BeforeValidator(_unquoted)]
+Amount = Annotated[Number, AfterValidator(_not_negative)]
+Count = Annotated[int, Field(ge=0, le=2**62)]
+Small = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Milliseconds = Annotated[int, Field(ge=0, le=2**52)]
+Hash = Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
+Name = Annotated[str, Field(min_length=1)]
+_LISTED = Strict(strict=False)
+"""A tuple that comes as a list, as everything does in JSON."""
+Quota = Annotated[tuple[Amount, Amount, Amount, Amount, Amount], _LISTED]
+HashFunctionName = Annotated[str, BeforeValidator(_lower_case), Field(pattern="^(murmur3_32|crc32)$")]
+
+
+_IN_A_DUMP: tuple[tuple[object, object], ...] = (
+    (broker_data.Finite, Number),
+    (broker_data.Amount, Amount),
+    (broker_data.Count, Count),
+    (broker_data.Sessions, Small),
+    (broker_data.Milliseconds, Milliseconds),
+    (broker_data.BundleKey, Name),
+    (broker_data.AdvertisedListener, dict[str, str]),
+)
+"""What the types of a record's fields are in a dump, which takes all that Pulsar's brokers decide on."""
+
+
+def _in_a_dump(given: Any) -> Any:  # noqa: ANN401 - a type, which has none
+    """The type with the bounds of a dump; of a record, one of the same fields that knows no others. Null is absent."""
+    for declared, dumped in _IN_A_DUMP:
+        if given == declared:
+            return dumped
+    if is_typeddict(given):
+        hints = get_type_hints(given, include_extras=True)
+        fields = {name: _in_a_dump(hint) for name, hint in hints.items()}
+        return with_config(_STRICT)(TypedDict(given.__name__, fields, total=given.__total__))  # type: ignore[operator]  # made of fields
+    parts = [_in_a_dump(each) for each in get_args(given) if each is not NoneType]
+    if NoneType in get_args(given):
+        return parts[0]
+    return get_origin(given)[parts[0] if len(parts) == 1 else tuple(parts)] if parts else given
+
+
+_DUMPED = GetPydanticSchema(lambda given, handler: handler(_in_a_dump(given)))
+DumpedBroker = Annotated[LocalBrokerData, _DUMPED]
+DumpedStats = Annotated[NamespaceBundleStats, _DUMPED]
+"""What a broker says of itself, and of a bundle: the fields of its record, read as strictly as the rest of a dump."""
+
+
+@with_config(_STRICT)
+class MessageAverages(TypedDict, total=False):
+    """Pulsar's TimeAverageMessageData."""
+
+    maxSamples: Small
+    numSamples: Small
+    msgThroughputIn: Amount
+    msgThroughputOut: Amount
+    msgRateIn: Amount
+    msgRateOut: Amount
+
+
+@with_config(_STRICT)
+class TimeMeanFigures(TypedDict, total=False):
+    """What a bundle carries by time, and how far off that it usually is: see `core.model.time_means`."""
+
+    msgThroughputIn: Amount
+    msgThroughputOut: Amount
+    msgRateIn: Amount
+    msgRateOut: Amount
+    sigma: Amount
+
+
+@with_config(_STRICT)
+class BundleHistory(TypedDict, total=False):
+    """Pulsar's BundleData, and the mean over time, which Pulsar does not know."""
+
+    shortTermData: MessageAverages
+    longTermData: MessageAverages
+    topics: Count
+    timeMean: TimeMeanFigures
+
+
+@with_config(_STRICT)
+class ResourceQuota(TypedDict, total=False):
+    """Pulsar's: what a bundle is expected to need, messages/s, bytes/s and MB; only a `dynamic` one ever changes."""
+
+    msgRateIn: Amount
+    msgRateOut: Amount
+    bandwidthIn: Amount
+    bandwidthOut: Amount
+    memory: Amount
+    dynamic: bool
+
+
+@with_config(_STRICT)
+class BrokerAverages(TypedDict, total=False):
+    """Pulsar's TimeAverageBrokerData."""
+
+    shortTermMsgThroughputIn: Amount
+    shortTermMsgThroughputOut: Amount
+    shortTermMsgRateIn: Amount
+    shortTermMsgRateOut: Amount
+    longTermMsgThroughputIn: Amount
+    longTermMsgThroughputOut: Amount
+    longTermMsgRateIn: Amount
+    longTermMsgRateOut: Amount
+
+
+@with_config(_STRICT)
+class RecentlyUnloaded(TypedDict, total=False):
+    """When each bundle was unloaded, and when one was last taken from each broker."""
+
+    bundles: dict[Name, Milliseconds]
+    brokers: dict[Name, Milliseconds]
+
+
+@with_config(_STRICT)
+class PublishedBrokerLoad(TypedDict, total=False):
+    """What decides of Pulsar's BrokerLoadData; a fresh one is fully used, and published at the moment of the dump."""
+
+    weightedMaxEMA: Number
+    msgThroughputEMA: Number
+    msgThroughputIn: Amount
+    msgThroughputOut: Amount
+    updatedAt: Milliseconds
+
+
+@with_config(_STRICT)
+class TopBundle(TypedDict):
+    bundle: Name
+    stats: NotRequired[DumpedStats]
+
+
+@with_config(_STRICT)
+class Owned(TypedDict):
+    """Who has a bundle, as a node of ours keeps it: what a report alone does not say."""
+
+    state: Annotated[str, Field(pattern="^(Free|Owned|Releasing)$")]
+    owner: NotRequired[Name]
+    destination: NotRequired[Name]
+
+
+@with_config(_STRICT)
+class Namespace(TypedDict, total=False):
+    """The bundles of a namespace, and who owns each, by range; without `ownership` whoever reports a bundle owns it."""
+
+    boundaries: list[str]
+    numBundles: Count
+    hashFunction: HashFunctionName
+    antiAffinityGroup: str
+    ownership: dict[Name, Owned]
+
+
+@with_config(_STRICT)
+class DumpedTopic(TypedDict):
+    topic: Name
+    hash: NotRequired[Hash]
+    msgRateIn: NotRequired[Amount]
+    msgRateOut: NotRequired[Amount]
+    msgThroughputIn: NotRequired[Amount]
+    msgThroughputOut: NotRequired[Amount]
+
+
+@with_config(_STRICT)
+class MovingAverages(TypedDict):
+    """Per broker its incarnation and its averaged usage, a fraction."""
+
+    usage: NotRequired[dict[Name, Annotated[tuple[int, Number], _LISTED]]]
+
+
+@with_config(_STRICT)
+class AvgShedderState(TypedDict, total=False):
+    """Per broker its incarnation, low and high hits; per bundle where it goes, and where it was placed."""
+
+    hits: dict[Name, Annotated[tuple[int, Small, Small], _LISTED]]
+    planned: dict[Name, Name]
+    placed: dict[Name, Name]
+
+
+@with_config(_STRICT)
+class TransferShedderState(TypedDict, total=False):
+    """`statistics` are the average and the standard deviation of the last cycle."""
+
+    hits: Small
+    counters: dict[Name, Count]
+    statistics: list[Number | None]
+
+
+@with_config(_STRICT)
+class LevelState(TypedDict, total=False):
+    """Per broker its incarnation, until when it rests, when it was seen, since when it is hot, and its noise; from then
+    on those that were written later: its excess, since when it is cold, how often it came back, and when it came. What
+    was moved when, as a share of all load, and how much of it of which namespace; and when bundles were put on which
+    broker. Seconds since 1970.
+    """
+
+    brokers: dict[
+        Name,
+        Annotated[tuple[int, Number, Number, Number | None, Amount, Amount, Number | None, Small, Number], _LISTED]
+        | Annotated[tuple[int, Number, Number, Number | None, Amount, Amount, Number | None, Small], _LISTED]
+        | Annotated[tuple[int, Number, Number, Number | None, Amount], _LISTED],
+    ]
+    moved: list[
+        Annotated[tuple[Number, Amount, dict[Name, Amount]], _LISTED] | Annotated[tuple[Number, Amount], _LISTED]
+    ]
+    put: dict[Name, dict[Name, Number]]
+
+
+@with_config(_STRICT)
+class RoundRobinState(TypedDict, total=False):
+    turn: Small
+    order: list[Name]
+
+
+@with_config(_STRICT)
+class DumpedQuotas(TypedDict, total=False):
+    """What bundles are expected to need: messages/s in and out, bytes/s in and out, MB."""
+
+    quotas: dict[Name, Quota]
+    fixed: list[Name]
+    default: Quota
+    default_fixed: bool
+    average: Quota
+    cpu_factor: Amount
+    memory_factor: Amount
+    last_update_ms: Milliseconds
+    stored_at_ms: Milliseconds
+
+
+@with_config(_STRICT)
+class QuotasState(TypedDict, total=False):
+    """Of the strategies of SimpleLoadManagerImpl: quotas, and whose turn it is."""
+
+    model: DumpedQuotas
+    cursor: Small
+
+
+@with_config(_STRICT)
+class SplitState(TypedDict, total=False):
+    """Per broker its incarnation, and per bundle how often in succession it was above a limit."""
+
+    hits: dict[Name, Annotated[tuple[int, dict[Name, Small]], _LISTED]]
+
+
+@with_config(_STRICT)
+class NothingRemembered(TypedDict):
+    pass
+
+
+@with_config(_STRICT)
+class StrategyStates(TypedDict, total=False):
+    """What strategies remember, by their names."""
+
+    OverloadShedder: NothingRemembered
+    UniformLoadShedder: NothingRemembered
+    LeastLongTermMessageRate: NothingRemembered
+    LeastResourceUsageWithWeightExtensible: NothingRemembered
+    ThresholdShedder: MovingAverages
+    LeastResourceUsageWithWeight: MovingAverages
+    AvgShedder: AvgShedderState
+    TransferShedder: TransferShedderState
+    Level: LevelState
+    RoundRobinBrokerSelector: RoundRobinState
+    SimpleLoadManagerImpl: QuotasState
+    DefaultNamespaceBundleSplitStrategyImpl: SplitState
+    leastLoadedServer: QuotasState
+    leastMsgPerSecond: QuotasState
+    weightedRandomSelection: QuotasState
+    loadBalancerSheddingExcludedNamespaces: RoundRobinState
+
+
+@with_config(_STRICT)
+class DumpLine(TypedDict, total=False):
+    """One moment of a cluster."""
+
+    takenAt: Milliseconds
+    brokers: dict[Name, DumpedBroker]
+    bundleData: dict[Name, BundleHistory]
+    timeAverages: dict[Name, BrokerAverages]
+    resourceQuotas: dict[Name, ResourceQuota]
+    preallocated: dict[Name, list[Name]]
+    recentlyUnloaded: RecentlyUnloaded
+    brokerLoad: dict[Name, PublishedBrokerLoad]
+    topBundles: dict[Name, list[TopBundle]]
+    namespaces: dict[Name, Namespace]
+    topics: dict[Name, list[DumpedTopic]]
+    isolationPolicies: dict[Name, IsolationData]
+    failureDomains: dict[Name, FailureDomain]
+    controls: ControlsData
+    learned: LearnedData
+    candidates: list[Name]
+    state: StrategyStates
+    configuration: dict[Name, str]
+
+
+_ADAPTER = TypeAdapter(DumpLine)
+_KEYS = frozenset(
+    key
+    for record in (
+        DumpLine,
+        LocalBrokerData,
+        NamespaceBundleStats,
+        BundleHistory,
+        MessageAverages,
+        ResourceQuota,
+        PublishedBrokerLoad,
+        Namespace,
+    )
+    for key in record.__annotations__
+)
+
+
+def decode_line(text: str, where: str) -> DumpLine:
+    """The moment in one line; `InvalidRecordError` names `where` (the line), the faulty keys and what was expected."""
+    try:
+        content = json.loads(
+            text, object_pairs_hook=_object, parse_constant=_NotJson, parse_float=_parse_float, parse_int=_parse_int
+        )
+    except json.JSONDecodeError as error:
+        raise InvalidRecordError(f"{where}: not one whole JSON object: {error.msg} at column {error.colno}") from None
+    except ValueError as error:
+        raise InvalidRecordError(f"{where}: {error}") from None
+    except RecursionError:
+        raise InvalidRecordError(f"{where}: nested too deeply") from None
+    if not isinstance(content, dict):
+        raise InvalidRecordError(f"{where}: expected a JSON object, got {_cut(text)}")
+    try:
+        return _ADAPTER.validate_python(content)
+    except ValidationError as error:
+        raise InvalidRecordError(f"{where}: {_describe(error)}") from None
+
+
+def encode(record: Mapping[str, Any]) -> str:
+    """One line of JSON, without its end; numbers that are not finite are quoted."""
+    try:
+        return _dumps(record)
+    except (TypeError, ValueError):  # what is no dictionary, or not finite
+        return _dumps(quoted(record))
+
+
+_dumps = partial(json.dumps, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def quoted(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
+    """The value with numbers that are not finite as the strings that Pulsar writes for them."""
+    if isinstance(value, Mapping):
+        return {key: quoted(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [quoted(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = {key: value for key, value in pairs if value is not None}
+    if len(content) < len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"{key}: is there twice in one object")
+            seen.add(key)
+    return content
+
+
+def _parse_float(text: str) -> float | _NotJson:
+    """A number that a double holds, else a value that whoever expects a number refuses under its key."""
+    number = float(text)
+    return number if math.isfinite(number) else _NotJson(text)
+
+
+def _parse_int(text: str) -> int | _NotJson:
+    """A whole number; one of more digits than any double has, likewise."""
+    return int(text) if len(text) <= _MAX_DIGITS else _NotJson(text)
+
+
+def _describe(error: ValidationError) -> str:
+    """The first faults as `key: what is wrong`."""
+    faults = error.errors(include_url=False)
+    shown = "; ".join(_fault(fault) for fault in faults[:_SHOWN_FAULTS])
+    return shown + (f"; and {len(faults) - _SHOWN_FAULTS} more" if len(faults) > _SHOWN_FAULTS else "")
+
+
+def _fault(fault: ErrorDetails) -> str:
+    location = [_cut(str(part)) for part in fault["loc"]]
+    key = ".".join(location)
+    if fault["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(location[-1], _KEYS, n=1)
+        return f"{key}: unknown key" + (f"; did you mean {close[0]!r}?" if close else "")
+    if fault["type"] == "missing":
+        return f"{key}: is missing"
+    message = fault["msg"].removeprefix("Value error, ")
+    return f"{key}: {message} (got {_cut(repr(fault['input']))})"
+
+
+def _cut(text: str) -> str:
+    """The beginning of a long text, with escapes for what would do something to a terminal."""
+    text = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text[: _SHOWN_CHARACTERS + 1])
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

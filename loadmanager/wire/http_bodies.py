@@ -1,0 +1,402 @@
+"""Bodies of the HTTP interfaces: lookup and admin in Pulsar's JSON, and our own under `/loadbalance/v1`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from pydantic import BaseModel, Field
+
+from loadmanager.core.domain.amounts import MAX_AMOUNT
+from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.names import HASH_SPACE_END
+from loadmanager.wire.validation import WireModel
+
+if TYPE_CHECKING:  # what agents do without
+    from loadmanager.core.domain.policies import Unplaceable
+    from loadmanager.core.planning.blocking_limits import BlockingLimit
+
+_MOST_NAMESPACES = 20
+
+Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
+
+EPOCH_HEADER = "X-Loadmanager-Epoch"
+BUNDLE_VERSION_HEADER = "X-Loadmanager-Bundle-Version"
+OWNER_HEADER = "X-Loadmanager-Owner"
+INCARNATION_HEADER = "X-Loadmanager-Incarnation"
+"""Whom an unload call is for: an agent that stands beside another broker, or another life of it, must refuse it."""
+
+HASH_FUNCTION_HEADER = "X-Loadmanager-Hash-Function"
+"""The namespace's, with an unload call: it tells the topics of the bundle from others granted under a former range."""
+
+UNKNOWN = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED})
+"""What is answered by whoever does not know what it is told, such as a broker that cannot prepare."""
+
+DESTINATION_HEADER = "X-Loadmanager-Destination"
+"""Who is to get the bundle of an unload call, if somebody is: the broker may send its clients there."""
+
+FORWARDED_HEADER = "X-Loadmanager-Forwarded"
+"""Set on a request that a node passes on to the leader, so that two confused nodes cannot play ping-pong."""
+
+CLIENT_HEADER = "X-Loadmanager-Client"
+"""The address of whoever sent a request that a node passes on to the leader."""
+
+ORIGINAL_PRINCIPAL_HEADER = "X-Original-Principal"
+"""For whom a proxy asks, as in Pulsar; a node passes it on with who asked it."""
+
+LISTENER_HEADER = "X-Pulsar-ListenerName"
+"""Which of the owner's advertised listeners a lookup wants."""
+
+NOT_LEADER_HEADER = "X-Loadmanager-Not-Leader"
+"""Marks the answer of a node that was taken for the leader and is not: the request had no effect."""
+
+
+class Problem(WireModel):
+    """The body of every error."""
+
+    reason: str
+
+
+class LookupData(WireModel):
+    """The answer to a lookup: where the owner of the topic listens.
+
+    Old clients read `nativeUrl` and want to see `brokerUrlSsl`, so both are always there.
+    """
+
+    broker_id: str
+    broker_url: str | None = None
+    broker_url_tls: str | None = None
+    http_url: str | None = None
+    http_url_tls: str | None = None
+    native_url: str | None = None
+    broker_url_ssl: str = ""
+
+
+class WantedLookups(WireModel, extra="forbid"):
+    """Topics to be looked up in one request, by their full names."""
+
+    topics: Annotated[list[str], Field(min_length=1, max_length=1_000)]
+
+
+class FailedLookup(WireModel):
+    """What a lookup of that topic alone would have been answered with."""
+
+    status: int
+    reason: str
+
+
+class LookupsAnswer(WireModel):
+    """One for each topic, in the order in which they were asked for."""
+
+    lookups: list[LookupData | FailedLookup]
+
+
+class PartitionedTopicMetadata(WireModel):
+    """`{"partitions": 0}` says that the topic is not partitioned, which is all this service knows of topics."""
+
+    partitions: int = 0
+    deleted: bool = False
+    properties: dict[str, str] = Field(default_factory=dict)
+
+
+class WantedBundles(WireModel):
+    """Bundles asked for at the creation of a namespace: a number of equal ones, or explicit boundaries."""
+
+    boundaries: list[str] | None = None
+    num_bundles: int | None = None
+
+
+class NamespacePolicies(WireModel):
+    """The body that creates a namespace; of Pulsar's Policies only what concerns bundles is used."""
+
+    bundles: WantedBundles | None = None
+    hash_function: HashFunction | None = None
+
+
+class BrokerInfo(WireModel):
+    """Who leads, as `GET /admin/v2/brokers/leaderBroker` says it."""
+
+    service_url: str
+    broker_id: str
+
+
+class BrokerAssignment(StrEnum):
+    """What a broker is to a namespace by its isolation policy."""
+
+    PRIMARY = "primary"
+    SECONDARY = "secondary"
+    SHARED = "shared"
+
+
+class NamespaceOwnershipStatus(BaseModel):
+    """What a broker is to a bundle that it owns; Pulsar writes these names with underscores."""
+
+    broker_assignment: BrokerAssignment
+    is_controlled: bool
+    is_active: bool
+
+
+class MetricsAnswer(WireModel):
+    """One element of Pulsar's `GET /admin/v2/broker-stats/metrics`."""
+
+    metrics: dict[str, float]
+    dimensions: dict[str, str]
+
+
+class Health(WireModel):
+    """`GET /healthz`."""
+
+    node_id: str
+    leading: bool
+
+
+LONGEST_HOLD_MS = 1_000
+"""So long a leader may keep its answer to `GET /loadbalance/v1/term` back, whoever asks for how long."""
+
+
+class TermAnswer(WireModel):
+    """`GET /loadbalance/v1/term`: the epoch of the leader that answers."""
+
+    epoch: int
+
+
+class CannotMove(WireModel):
+    """Why nothing can be moved, and the key of the setting that would have to be another one."""
+
+    key: str
+    sentence: str
+
+
+class ShownLimit(WireModel):
+    """A limit that keeps bundles where they are now: the setting behind it, and when it ends, in ms since 1970, null if
+    nobody knows.
+    """
+
+    key: str
+    sentence: str
+    until: int | None
+
+    @classmethod
+    def of(cls, limit: BlockingLimit) -> Self:
+        until_ms = None if limit.until_s is None else round(limit.until_s * 1000)
+        return cls(key=limit.key, sentence=limit.sentence, until=until_ms)
+
+
+class UnplaceableNamespaces(WireModel):
+    """Namespaces that no broker may own, so many in all, and the isolation policy behind it, "" for none."""
+
+    policy: str
+    namespaces: list[str]
+    count: int
+    sentence: str
+
+    @classmethod
+    def of(cls, found: Unplaceable) -> Self:
+        names = list(found.namespaces[:_MOST_NAMESPACES])
+        return cls(policy=found.policy, namespaces=names, count=len(found.namespaces), sentence=found.sentence)
+
+
+class Readiness(WireModel):
+    """`GET /readyz`; `faults` says what is wrong with a znode, by its path; `openToAnyone` that callers from other
+    hosts need no token. `cannotMove` and `limits` are the leader's alone.
+    """
+
+    epoch: int
+    faults: dict[str, str]
+    cannot_move: list[CannotMove]
+    limits: list[ShownLimit]
+    unplaceable: list[UnplaceableNamespaces]
+    open_to_anyone: bool
+
+
+class Imbalances(WireModel):
+    """The load of the busiest broker by the mean, before and after a move."""
+
+    imbalance_before: float
+    imbalance_after: float
+
+
+class EffectEntry(WireModel):
+    """What a move was predicted to bring and, once both brokers have reported after it, what it was measured to have
+    brought, with whatever else happened meanwhile. `load` is what the bundle carried, in bytes/s; `source` and
+    `destination` are what these brokers reported before and afterwards.
+    """
+
+    predicted: Imbalances
+    measured: Imbalances | None
+    measured_at: int | None
+    load: float
+    source: tuple[float, float] | None
+    destination: tuple[float, float] | None
+
+
+class DecisionEntry(WireModel):
+    """One decision, or one non-decision; times in epoch milliseconds, `times` how often it was said in a row. `effect`
+    is there of moves that this leader has begun.
+    """
+
+    sequence: int
+    at: int
+    epoch: int
+    kind: str
+    subject: str
+    reason: str
+    acted: bool
+    sentence: str
+    why: dict[str, Any]
+    source: str | None
+    destination: str | None
+    effect: EffectEntry | None
+    times: int
+    last_at: int
+
+
+class DecisionsAnswer(WireModel):
+    """`GET /loadbalance/v1/decisions`, newest first."""
+
+    epoch: int
+    decisions: list[DecisionEntry]
+
+
+class LeadingNode(WireModel):
+    """The node that leads, and where it answers."""
+
+    node_id: str
+    service_url: str
+
+
+class BrokerRow(WireModel):
+    """A broker's load: usage of CPU, memory, direct memory, bandwidth in and out in per cent, messages and bytes/s."""
+
+    broker_id: str
+    usage_percent: list[float]
+    msg_rate_in: float
+    msg_rate_out: float
+    msg_throughput_in: float
+    msg_throughput_out: float
+    topics: int
+    bundles: int
+
+
+class BrokerHealth(WireModel):
+    """How a broker serves, as far as it says; of a sick one why it is, and what can be done about it."""
+
+    broker_id: str
+    latency_ms: float | None
+    error_share: float | None
+    queue: float | None
+    is_sick: bool
+    sentence: str | None
+    remedy: str | None
+
+
+class ClusterAnswer(WireModel):
+    """`GET /loadbalance/v1/cluster`."""
+
+    epoch: int
+    leader: LeadingNode | None
+    nodes: list[str]
+    brokers: list[BrokerRow]
+
+
+class OwnershipAnswer(WireModel):
+    """`GET /loadbalance/v1/ownership/...`: what this node knows of a bundle. It never assigns anything."""
+
+    bundle: str
+    state: str
+    owner: str | None = None
+    incarnation: int | None = None
+    version: int
+    epoch: int
+
+
+class LeaseAnswer(WireModel):
+    """`GET /loadmanager/v1/lease` of an agent: how long, from the moment of asking, the broker may serve."""
+
+    broker_id: str
+    incarnation: int
+    valid_for_ms: Annotated[int, Field(ge=0)]
+
+
+class OwnerAnswer(WireModel):
+    """`GET /loadmanager/v1/owner?topic=` of an agent: whether the broker may open this topic."""
+
+    owned: bool
+    bundle: str | None = None
+    owner: str | None = None
+    incarnation: int
+
+
+class OpenTopic(WireModel):
+    """A topic that may be open, its hash and its rates, in messages and bytes per second."""
+
+    topic: str
+    hash: Annotated[int, Field(ge=0, le=HASH_SPACE_END)]
+    msg_rate_in: Amount = 0.0
+    msg_rate_out: Amount = 0.0
+    msg_throughput_in: Amount = 0.0
+    msg_throughput_out: Amount = 0.0
+
+
+class TopicsAnswer(WireModel):
+    """`GET /loadmanager/v1/topics?bundle=` of an agent: the topics of a bundle that its broker may have open."""
+
+    bundle: str
+    topics: list[OpenTopic]
+
+
+class TopicStats(WireModel):
+    """Counters of one open topic since it was opened."""
+
+    topic: str
+    messages_in: Annotated[int, Field(ge=0)] = 0
+    messages_out: Annotated[int, Field(ge=0)] = 0
+    bytes_in: Annotated[int, Field(ge=0)] = 0
+    bytes_out: Annotated[int, Field(ge=0)] = 0
+    producers: Annotated[int, Field(ge=0)] = 0
+    consumers: Annotated[int, Field(ge=0)] = 0
+
+
+class HealthStats(WireModel):
+    """How a broker serves, as far as it says: a latency in milliseconds, the share of requests that failed, both since
+    it was asked last or over some minutes, and how many wait.
+    """
+
+    latency_ms: Amount | None = None
+    error_share: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    queue: Amount | None = None
+
+
+class BrokerStats(WireModel):
+    """`GET /loadmanager/v1/stats` of a broker; `monotonic_s` is its clock at the moment of counting.
+
+    `opening` are the topics that it asks for or is about to open, None from a broker that does not say; `health` is
+    left out by one that does not say either. `opened` counts the topics opened since the process began, None from one
+    that does not count. `sole_process`: with the end of `pid` nobody serves under its leases.
+    """
+
+    pid: int
+    sole_process: bool = False
+    version: str = ""
+    start_timestamp: Annotated[int, Field(ge=0)] = 0
+    monotonic_s: Annotated[float, Field(allow_inf_nan=False)]
+    topics: list[TopicStats] = Field(default_factory=list)
+    opening: list[str] | None = None
+    opened: Annotated[int, Field(ge=0)] | None = None
+    health: HealthStats | None = None
+
+
+class TopicsOfBundle(WireModel):
+    """`POST /loadmanager/v1/prepare` of a broker, and of its agent: a bundle that is about to come, topics in it."""
+
+    bundle: str
+    topics: list[str]
+
+
+class UnloadRequest(TopicsOfBundle):
+    """`POST /loadmanager/v1/unload` of a broker: close these topics and answer when they are closed. `destination` is
+    the id of the broker that is to have them next, if one is.
+    """
+
+    destination: str | None = None

@@ -1,0 +1,94 @@
+"""`/loadbalance/learned`: what the pipeline learned from a history, in our own JSON; also a part of a dump.
+
+Loads decide, and so do profiles of namespaces whose forecast `proved` itself: see `core.model.learned_loads`. The
+others are kept for whoever wants to look at them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, NotRequired
+
+import numpy as np
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+from loadmanager.core.domain.amounts import MAX_AMOUNT
+from loadmanager.core.domain.names import NamespaceName
+from loadmanager.core.model.learned_loads import NOTHING_LEARNED, PROFILE_HOURS, Learned
+from loadmanager.core.model.load import METRICS, read_only
+from loadmanager.wire.validation import MAX_COUNT, parse_json
+
+_STRICT = ConfigDict(extra="forbid", strict=True)
+_MOST_CHARACTERS = 1_000
+
+
+def _namespace(text: str) -> str:
+    return str(NamespaceName.parse(text))
+
+
+Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
+Milliseconds = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+
+
+@with_config(_STRICT)
+class NamespaceLearned(TypedDict):
+    """The load of one bundle, learned from so many `bundles`; `profile` is what is expected of each hour of the week,
+    as a part of the mean, and `proved` whether the back-test found that worth more than what was seen last.
+    """
+
+    msgRateIn: Amount
+    msgRateOut: Amount
+    msgThroughputIn: Amount
+    msgThroughputOut: Amount
+    bundles: Annotated[int, Field(ge=1, le=MAX_COUNT)]
+    profile: NotRequired[Annotated[list[Amount], Field(min_length=PROFILE_HOURS, max_length=PROFILE_HOURS)]]
+    proved: NotRequired[bool]
+
+
+@with_config(_STRICT)
+class LearnedData(TypedDict):
+    """What was learned, and by what: a `run` of the pipeline over a range of a history. Times in ms since 1970."""
+
+    run: Annotated[str, Field(min_length=1, max_length=_MOST_CHARACTERS)]
+    publishedAt: Milliseconds
+    history: Annotated[str, Field(max_length=_MOST_CHARACTERS)]
+    rangeFrom: Milliseconds
+    rangeTo: Milliseconds
+    namespaces: dict[Annotated[str, AfterValidator(_namespace)], NamespaceLearned]
+
+
+LEARNED_DATA = TypeAdapter(LearnedData)
+_NOTHING = b"{}"
+
+
+def decode_learned(data: bytes, where: str) -> LearnedData | None:
+    """What a znode holds, None for an empty object; `InvalidRecordError` names `where` and the faulty field."""
+    return None if data.strip() == _NOTHING else parse_json(LEARNED_DATA, data, where)
+
+
+def encode_learned(data: LearnedData | None) -> bytes:
+    return _NOTHING if data is None else LEARNED_DATA.dump_json(data)
+
+
+def what_decides(data: LearnedData) -> LearnedData:
+    """Without profiles that decide nothing."""
+    return {**data, "namespaces": {name: _what_decides(each) for name, each in data["namespaces"].items()}}
+
+
+def _what_decides(learned: NamespaceLearned) -> NamespaceLearned:
+    found = learned.copy()
+    if not found.get("proved"):
+        found.pop("profile", None)
+    return found
+
+
+def learned_of(data: LearnedData | None) -> Learned:
+    if data is None:
+        return NOTHING_LEARNED
+    loads, profiles = {}, {}
+    for name, each in data["namespaces"].items():
+        load = [each["msgRateIn"], each["msgRateOut"], each["msgThroughputIn"], each["msgThroughputOut"]]
+        loads[name] = read_only(np.array(load, float), METRICS)
+        if each.get("proved") and "profile" in each:
+            profiles[name] = read_only(np.array(each["profile"], float), PROFILE_HOURS)
+    return Learned(loads, data["run"], data["publishedAt"], profiles)

@@ -1,0 +1,90 @@
+"""A step of a machine as the history has it: the event, the answers to what the machine asked, and what is to be done.
+
+    {"atS": 81.25,                              the time it was stepped with, on the leader's monotonic clock
+     "event": ["OwnerAnswered", 7, null],       its name, and what it says; 7 is a move that was wanted before
+     "asked": {"is_registered b2:8080 (incarnation 31)": true},    answers that are not the same as the last time
+     "do": [["Commit", 7, "Owned", ["b2:8080", 31], "admin_unload"]],     the instructions, in the same way
+     "wakeS": 81.45}                            when it wants to be stepped by itself
+
+What is empty, or None, is left out. For its steps to be recorded and made again a machine needs a `Form`, a driver that
+steps it by a `leader.audit.step_recorder.RecordedMachine`, and a line in `lab.replay.replayed_steps.MACHINES`. What it
+asks with takes what can be a key of a dictionary, and gives what JSON can hold, or what the driver says how to write.
+
+Not every step with TIME is written, so a machine must be as it was after one that it did not want (`wakeS` is left out)
+and that left nothing to do; and after several in a row, each answered the same, as if only the first and the last had
+been made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.protocol.state_machine import Machine
+
+_Event = TypeVar("_Event")
+_Instruction = TypeVar("_Instruction")
+
+Image = list[dict[str, Any]]
+"""All that a machine remembers: the things it follows, each by the names of its fields."""
+
+
+class Form(Protocol[_Event, _Instruction]):
+    """How the events and instructions of one machine are written and read; it remembers what it has named."""
+
+    @property
+    def machine(self) -> Machine[_Event, _Instruction]: ...
+
+    def event_as_json(self, event: _Event) -> list[Any]:
+        """The event, before the machine is stepped with it."""
+
+    def event_of(self, content: Sequence[Any]) -> _Event:
+        """Raises `ValueError` for one that is unknown."""
+
+    def instruction_as_json(self, instruction: _Instruction) -> list[Any]:
+        """What is to be done, right after the step that said so."""
+
+    def about(self, content: Sequence[Any]) -> str:
+        """What an event or an instruction is about, in the cluster's terms; nothing if about nothing in particular."""
+
+    def image(self) -> Image: ...
+
+    def restore(self, image: Image) -> None:
+        """Have a new machine go on from there."""
+
+
+def question(name: str, about: Sequence[object]) -> str:
+    """What a machine asks, in words: the name of what it was given to ask with, and about whom."""
+    return " ".join([name, *map(str, about)])
+
+
+def name_in(content: Sequence[Any]) -> str:
+    """What an event or an instruction is about, if that is the first that it says, by its name."""
+    _, what = (*content, None)[:2]
+    return what if isinstance(what, str) else ""
+
+
+def step_as_json(
+    at_s: float,
+    event: Sequence[Any],
+    asked: Mapping[str, Any],
+    to_do: Sequence[Sequence[Any]],
+    wake_s: float | None,
+) -> dict[str, Any]:
+    said = {"atS": at_s, "event": event, "asked": asked, "do": to_do, "wakeS": wake_s}
+    return {key: value for key, value in said.items() if value not in (None, {}, [])}
+
+
+def registration_as_json(registration: Registration | None) -> list[Any] | None:
+    return None if registration is None else [registration.broker, registration.incarnation]
+
+
+def registration_of(content: Sequence[Any] | None) -> Registration | None:
+    return None if content is None else life_of(content)
+
+
+def life_of(content: Sequence[Any]) -> Registration:
+    broker, incarnation = content
+    return Registration(BrokerId(broker), incarnation)

@@ -1,0 +1,249 @@
+"""All that operators have laid down, as one document that people can read: exported, kept, and imported again.
+
+What the moment has brought about is not part of it: who owns what, averages, what strategies remember, drains and
+brokers that are held off. A kind that is absent is left as it is by an import; one that is there replaces what there
+is, but for namespaces: those are only created.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+from loadmanager.core.domain.bundles import MAX_BUNDLES, NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.controls import Controls
+from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.names import InvalidNameError, NamespaceName
+from loadmanager.core.domain.policies import InvalidPolicyError
+from loadmanager.errors import InvalidRecordError
+from loadmanager.wire.control_records import Broker, Bundle, ControlsData, Why, controls_of, data_of
+from loadmanager.wire.learned_records import LearnedData
+from loadmanager.wire.policy_records import FailureDomain, IsolationData, Name, policies_of
+from loadmanager.wire.store_records import parse_boundaries
+from loadmanager.wire.validation import WireModel, parse_json, parse_model
+
+FORMAT = "loadmanager export"
+VERSION = 1
+_MOST_CHARACTERS = 1_000
+
+
+def _namespace(text: str) -> str:
+    return str(NamespaceName.parse(text))
+
+
+Namespace = Annotated[str, AfterValidator(_namespace)]
+
+
+class Shape(WireModel, extra="forbid"):
+    """How a namespace is cut: into so many equal `bundles`, or at these `boundaries`."""
+
+    bundles: Annotated[int, Field(ge=1, le=MAX_BUNDLES)] | None = None
+    boundaries: Annotated[list[str], Field(min_length=2, max_length=MAX_BUNDLES + 1)] | None = None
+    hash_function: HashFunction = HashFunction.MURMUR3_32
+
+    @classmethod
+    def of(cls, cut: NamespaceBundles) -> Shape:
+        if cut.boundaries == equal_boundaries(len(cut)):
+            return cls(bundles=len(cut), hash_function=cut.hash_function)
+        return cls(boundaries=[f"0x{each:08x}" for each in cut.boundaries], hash_function=cut.hash_function)
+
+    def value(self) -> NamespaceBundles:
+        """Raises `InvalidNameError`."""
+        if (self.bundles is None) == (self.boundaries is None):
+            raise InvalidNameError("expected either bundles or boundaries")
+        cut = equal_boundaries(self.bundles or 1) if self.boundaries is None else parse_boundaries(self.boundaries)
+        return NamespaceBundles(cut, self.hash_function)
+
+
+@with_config(ConfigDict(extra="forbid", strict=True))
+class StandingControls(TypedDict, total=False):
+    """Of the controls those that are not about what happens just now."""
+
+    excluded: list[Broker]
+    pinned: dict[Bundle, Broker]
+    frozenBundles: dict[Bundle, Why]
+    frozen: Annotated[str, Field(max_length=_MOST_CHARACTERS)]
+    dryRun: bool
+
+
+class LaidDownDocument(WireModel, extra="forbid"):
+    """The document; times as text, for people."""
+
+    format: Literal["loadmanager export"] = "loadmanager export"
+    version: Literal[1] = 1
+    exported_at: str = ""
+    exported_from: str = ""
+    namespaces: dict[Namespace, Shape] | None = None
+    isolation_policies: dict[Name, IsolationData] | None = None
+    failure_domains: dict[Name, FailureDomain] | None = None
+    anti_affinity_groups: dict[Namespace, Name] | None = None
+    controls: StandingControls | None = None
+    configuration: dict[Name, str] | None = None
+    learned: LearnedData | None = None
+
+
+class _Versioned(WireModel):
+    format: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaidDown:
+    """What operators have laid down; None for a kind that nothing is said about. Of the controls only what stands."""
+
+    namespaces: Mapping[str, NamespaceBundles] | None = None
+    isolation: Mapping[str, IsolationData] | None = None
+    failure_domains: Mapping[str, FailureDomain] | None = None
+    anti_affinity: Mapping[str, str] | None = None
+    controls: Controls | None = None
+    configuration: Mapping[str, str] | None = None
+    learned: LearnedData | None = None
+
+
+class Change(WireModel):
+    """What an import does, or would do, to one thing; `differs` is a namespace that is cut otherwise, and stays so."""
+
+    kind: str
+    name: str
+    change: Literal["create", "change", "remove", "differs"]
+
+
+class Changes(WireModel):
+    """The answer to an import: what it changed, or would change."""
+
+    changes: list[Change]
+
+
+def standing(controls: Controls) -> Controls:
+    """Without what is about to end by itself."""
+    return replace(controls, draining={}, held_off={})
+
+
+def document_of(laid_down: LaidDown, exported_at: str, exported_from: str) -> LaidDownDocument:
+    shapes = laid_down.namespaces
+    return LaidDownDocument(
+        exported_at=exported_at,
+        exported_from=exported_from,
+        namespaces=None if shapes is None else {name: Shape.of(cut) for name, cut in sorted(shapes.items())},
+        isolation_policies=_sorted(laid_down.isolation),
+        failure_domains=_sorted(laid_down.failure_domains),
+        anti_affinity_groups=_sorted(laid_down.anti_affinity),
+        controls=None if laid_down.controls is None else _standing_data(data_of(laid_down.controls)),
+        configuration=_sorted(laid_down.configuration),
+        learned=laid_down.learned,
+    )
+
+
+def decode_laid_down(data: bytes, where: str) -> LaidDown:
+    """What a document says, all of it checked; `InvalidRecordError` names `where`, the field and what is wrong."""
+    about = parse_model(_Versioned, data, where)
+    if about.format != FORMAT:
+        raise InvalidRecordError(f"{where}: format {about.format[:40]!r}: expected {FORMAT!r}")
+    if about.version != VERSION:
+        raise InvalidRecordError(f"{where}: version {about.version}: this loadmanager reads version {VERSION}")
+    document = parse_json(_DOCUMENT, data, where)
+    namespaces = None if document.namespaces is None else dict(_cuts(document.namespaces, where))
+    isolation, domains = document.isolation_policies, document.failure_domains
+    try:
+        policies_of(isolation or {}, domains or {}, {})
+    except InvalidPolicyError as error:
+        raise InvalidRecordError(f"{where}: {error}") from None
+    return LaidDown(
+        namespaces,
+        isolation,
+        domains,
+        document.anti_affinity_groups,
+        None if document.controls is None else _controls(document.controls),
+        document.configuration,
+        document.learned,
+    )
+
+
+def find_changes(current: LaidDown, wanted: LaidDown) -> list[Change]:
+    """What has to change for the `current` to be as `wanted`, kind by kind; nothing where it is."""
+    return [
+        *_find_new_namespaces(current.namespaces or {}, wanted.namespaces or {}),
+        *_find("isolation policy", current.isolation, wanted.isolation),
+        *_find("failure domain", current.failure_domains, wanted.failure_domains),
+        *_find("anti-affinity group", current.anti_affinity, wanted.anti_affinity),
+        *_find("control", _named(current.controls), None if wanted.controls is None else _named(wanted.controls)),
+        *_find("setting", current.configuration, wanted.configuration),
+        *_find("learned", *({"all": each} if each else None for each in (current.learned, wanted.learned))),
+    ]
+
+
+def _find_new_namespaces(
+    current: Mapping[str, NamespaceBundles], wanted: Mapping[str, NamespaceBundles]
+) -> Iterator[Change]:
+    for name, cut in sorted(wanted.items()):
+        if name not in current:
+            yield Change(kind="namespace", name=name, change="create")
+        elif current[name] != cut:
+            yield Change(kind="namespace", name=name, change="differs")
+
+
+def _find(kind: str, current: Mapping[str, Any] | None, wanted: Mapping[str, Any] | None) -> Iterator[Change]:
+    if wanted is None:
+        return
+    current = current or {}
+    for name in sorted(current.keys() | wanted.keys()):
+        if name not in wanted:
+            yield Change(kind=kind, name=name, change="remove")
+        elif name not in current:
+            yield Change(kind=kind, name=name, change="create")
+        elif current[name] != wanted[name]:
+            yield Change(kind=kind, name=name, change="change")
+
+
+def _named(controls: Controls | None) -> dict[str, object]:
+    """Each control that stands, by what it is about."""
+    if controls is None:
+        return {}
+    return {
+        **{f"excluded {broker}": True for broker in controls.excluded},
+        **{f"pinned {bundle}": broker for bundle, broker in controls.pinned.items()},
+        **{f"frozen {bundle}": why for bundle, why in controls.frozen_bundles.items()},
+        **({"frozen": controls.frozen} if controls.frozen else {}),
+        **({"dryRun": True} if controls.dry_run else {}),
+    }
+
+
+def _cuts(shapes: Mapping[str, Shape], where: str) -> Iterator[tuple[str, NamespaceBundles]]:
+    for name, shape in shapes.items():
+        try:
+            yield name, shape.value()
+        except InvalidNameError as error:
+            raise InvalidRecordError(f"{where}: namespaces.{name}: {error}") from None
+
+
+def _standing_data(data: ControlsData) -> StandingControls:
+    return StandingControls(
+        excluded=data["excluded"],
+        pinned=data["pinned"],
+        frozenBundles=data["frozenBundles"],
+        frozen=data["frozen"],
+        dryRun=data["dryRun"],
+    )
+
+
+def _controls(data: StandingControls) -> Controls:
+    return controls_of(
+        ControlsData(
+            excluded=data.get("excluded", []),
+            pinned=data.get("pinned", {}),
+            frozenBundles=data.get("frozenBundles", {}),
+            frozen=data.get("frozen", ""),
+            dryRun=data.get("dryRun", False),
+        )
+    )
+
+
+def _sorted(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if values is None else dict(sorted(values.items()))
+
+
+_DOCUMENT = TypeAdapter(LaidDownDocument)

@@ -1,0 +1,349 @@
+"""Bodies of `/loadbalance/v1/plans`, of drains, and of the limits on churn."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from loadmanager.core.domain.plan import Verdict
+from loadmanager.core.planning.certificate.certificate_text import Summary
+from loadmanager.core.planning.certificate.round_certificates import DecidedRound
+from loadmanager.core.planning.headroom import Loss
+from loadmanager.core.planning.plan_effect import Effect
+from loadmanager.core.protocol.plan_machine import KeptPlan, Step
+from loadmanager.wire.control_records import Broker, Bundle
+from loadmanager.wire.validation import WireModel
+
+MOST_MOVES = 10_000
+
+
+class PlannedMove(WireModel, extra="forbid"):
+    """One move that an operator wants: of a bundle, whoever owns it, to a broker."""
+
+    bundle: Bundle
+    destination: Broker
+
+
+class PlanRequest(WireModel, extra="forbid"):
+    """What to plan: `shed` is what the next round of shedding would do, `drain` gives away all of a `broker`, and
+    `moves` are the operator's own.
+    """
+
+    kind: Literal["shed", "drain", "moves"]
+    broker: Broker | None = None
+    moves: Annotated[list[PlannedMove], Field(min_length=1, max_length=MOST_MOVES)] | None = None
+
+    @model_validator(mode="after")
+    def _fields_fit_the_kind(self) -> Self:
+        for name, given, wanted in (
+            ("broker", self.broker is not None, self.kind == "drain"),
+            ("moves", self.moves is not None, self.kind == "moves"),
+        ):
+            if given != wanted:
+                raise ValueError(f"{name}: {'is needed for' if wanted else 'does not go with'} kind {self.kind}")
+        named = [move.bundle for move in self.moves or ()]
+        if len(set(named)) != len(named):
+            raise ValueError("moves: a bundle is named twice")
+        return self
+
+
+class PlanStep(WireModel):
+    """One step; `version` is the bundle's when the plan was made. `outcome` is planned, under_way, done, failed,
+    not_begun, or unknown when it was begun, or may have been, and is for the leader to finish. Where a plan is shown,
+    it has what the bundle carries, and its producers and consumers.
+    """
+
+    bundle: str
+    version: int
+    source: str
+    destination: str
+    reason: str
+    outcome: str
+    error: str | None = None
+    load_bytes_per_s: float | None = None
+    clients: int | None = None
+
+    @classmethod
+    def of(cls, step: Step, effect: Effect | None = None) -> PlanStep:
+        load, clients = (None, None) if effect is None else effect.by_bundle.get(step.bundle, (None, None))
+        return cls(
+            bundle=step.bundle,
+            version=step.version,
+            source=step.source.broker,
+            destination=step.destination.broker,
+            reason=step.reason.value,
+            outcome=step.state,
+            error=step.error,
+            load_bytes_per_s=load,
+            clients=clients,
+        )
+
+
+class PlanVerdict(WireModel):
+    """Why something is in the plan, or is not."""
+
+    subject: str
+    reason: str
+    acted: bool
+    sentence: str
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> PlanVerdict:
+        return cls(
+            subject=verdict.subject, reason=verdict.verdict.value, acted=verdict.acted, sentence=verdict.sentence()
+        )
+
+
+class PlanBrokers(WireModel):
+    """Columns: the load of each broker before the plan and after it, in bytes/s."""
+
+    id: list[str]
+    before: list[float]
+    after: list[float]
+
+    @classmethod
+    def of(cls, effect: Effect) -> PlanBrokers:
+        loads = effect.by_broker.values()
+        return cls(
+            id=list(effect.by_broker), before=[before for before, _ in loads], after=[after for _, after in loads]
+        )
+
+
+class PlanEffect(WireModel):
+    """What is predicted. Load is bytes/s, in and out, by the short-term averages of the bundles that a broker owns; the
+    imbalance is the busiest broker's load by the mean; no plan can bring it below `imbalance_lower_bound`.
+    """
+
+    imbalance_before: float
+    imbalance_after: float
+    imbalance_lower_bound: float
+    load_moved_bytes_per_s: float
+    load_moved_percent: float
+    bundles_moved: int
+    clients_disturbed: int
+
+    @classmethod
+    def of(cls, effect: Effect) -> PlanEffect:
+        return cls(
+            imbalance_before=effect.imbalance_before,
+            imbalance_after=effect.imbalance_after,
+            imbalance_lower_bound=effect.lower_bound,
+            load_moved_bytes_per_s=effect.load_moved,
+            load_moved_percent=100 * effect.share_moved,
+            bundles_moved=effect.bundles_moved,
+            clients_disturbed=effect.clients_disturbed,
+        )
+
+
+class PlanCertificate(WireModel):
+    """How near the plan comes to what no plan can beat; heats are usages of the most used broker over `level`, at which
+    all would stand if load could be poured. No assignment is below `bound`, which `bound_by` makes, and none below
+    `bound_in_budget` that moves no more; `noise_floor` is what noise makes of a perfect one. `gap` is heat by bound,
+    `load_gap` what moves by what has to for that heat, null when nothing has to.
+    """
+
+    level: float
+    heat_before: float
+    heat_after: float
+    bound: float
+    bound_by: str
+    bound_in_budget: float
+    noise_floor: float
+    gap: float
+    load_moved_percent: float
+    least_load_percent: float
+    load_gap: float | None
+    bundles_moved: int
+    least_bundles: int
+    sentence: str
+
+    @classmethod
+    def of(cls, certificate: Summary) -> PlanCertificate:
+        figures = certificate.figures
+        return cls(
+            level=figures.level,
+            heat_before=figures.heat_before,
+            heat_after=figures.heat_after,
+            bound=figures.bound,
+            bound_by=certificate.bound_by,
+            bound_in_budget=figures.bound_in_budget,
+            noise_floor=figures.noise_floor,
+            gap=figures.gap,
+            load_moved_percent=100 * figures.load_moved,
+            least_load_percent=100 * figures.least_load,
+            load_gap=figures.load_gap,
+            bundles_moved=figures.bundles_moved,
+            least_bundles=figures.least_bundles,
+            sentence=certificate.verdict.sentence(),
+        )
+
+
+class LossAnswer(WireModel):
+    """If this broker or failure domain were lost: the usage of the most used of the others, which is not below
+    `bound_percent` and comes to `placed_percent` when the bundles are shared out; and how many nobody could own.
+    """
+
+    lost: str
+    bound_percent: float
+    placed_percent: float
+    stranded: int
+    is_borne: bool
+
+    @classmethod
+    def of(cls, loss: Loss | None) -> LossAnswer | None:
+        if loss is None:
+            return None
+        return cls(
+            lost=loss.lost,
+            bound_percent=100 * loss.bound,
+            placed_percent=100 * loss.placed,
+            stranded=loss.stranded,
+            is_borne=loss.is_borne,
+        )
+
+
+class BalanceAnswer(WireModel):
+    """How even the load lies now, and what the last round of shedding of this term came to, if there was one; the worst
+    losses of a broker and of a failure domain, if others would be left.
+    """
+
+    now: PlanCertificate
+    last_round: PlanCertificate | None
+    worst_broker_loss: LossAnswer | None
+    worst_domain_loss: LossAnswer | None
+
+    @classmethod
+    def of(cls, now: DecidedRound, last: DecidedRound | None) -> BalanceAnswer:
+        reserve = now.reserve()
+        return cls(
+            now=PlanCertificate.of(now.certified()),
+            last_round=None if last is None else PlanCertificate.of(last.certified()),
+            worst_broker_loss=LossAnswer.of(reserve.broker),
+            worst_domain_loss=LossAnswer.of(reserve.domain),
+        )
+
+
+class PlanAnswer(WireModel):
+    """A plan as it is kept. `state` is computed, executing, executed or stopped; `at` milliseconds since 1970."""
+
+    hash: str
+    kind: str
+    state: str
+    at: int
+    epoch: int
+    steps: list[PlanStep]
+    verdicts: list[PlanVerdict]
+    effect: PlanEffect
+    brokers: PlanBrokers
+    certificate: PlanCertificate | None
+
+    @classmethod
+    def of(cls, plan: KeptPlan) -> PlanAnswer:
+        return cls(
+            hash=plan.hash,
+            kind=plan.kind,
+            state=plan.state,
+            at=plan.at_ms,
+            epoch=plan.epoch,
+            steps=[PlanStep.of(step, plan.effect) for step in plan.steps],
+            verdicts=[PlanVerdict.of(verdict) for verdict in plan.verdicts],
+            effect=PlanEffect.of(plan.effect),
+            brokers=PlanBrokers.of(plan.effect),
+            certificate=None if plan.certificate is None else PlanCertificate.of(plan.certificate),
+        )
+
+
+class ListedPlan(WireModel):
+    """A plan in a list: how many bundles it moves, how many of its steps were `done`, the predicted imbalance before
+    and after, and why it was stopped, if it was.
+    """
+
+    hash: str
+    kind: str
+    state: str
+    at: int
+    bundles_moved: int
+    done: int
+    imbalance_before: float
+    imbalance_after: float
+    reason: str | None
+
+    @classmethod
+    def of(cls, plan: KeptPlan) -> ListedPlan:
+        return cls(
+            hash=plan.hash,
+            kind=plan.kind,
+            state=plan.state,
+            at=plan.at_ms,
+            bundles_moved=plan.effect.bundles_moved,
+            done=plan.done,
+            imbalance_before=plan.effect.imbalance_before,
+            imbalance_after=plan.effect.imbalance_after,
+            reason=plan.stopped_by,
+        )
+
+
+class PlansAnswer(WireModel):
+    """`GET /loadbalance/v1/plans`: those that the leader keeps, the newest first."""
+
+    plans: list[ListedPlan]
+
+
+class ExecutionAnswer(WireModel):
+    """What became of a plan that was executed; `reason` says why it was stopped, if it was."""
+
+    hash: str
+    executed: int
+    steps: list[PlanStep]
+    reason: str | None = None
+
+    @classmethod
+    def of(cls, plan: KeptPlan) -> ExecutionAnswer:
+        steps = [PlanStep.of(step) for step in plan.steps]
+        return cls(hash=plan.hash, executed=plan.done, steps=steps, reason=plan.stopped_by)
+
+
+class BlockedBundle(WireModel):
+    """A bundle that does not leave its broker, and why."""
+
+    bundle: str
+    why: str
+
+
+class DrainProgress(WireModel):
+    """How far a drain is. `state` is draining, blocked (nothing that is left can leave) or done; `since` milliseconds
+    since 1970. `moved`, `failed` and the rate, bundles/s of late, are counted since this leader leads; `eta_s` is null
+    while nothing has moved. Of the `blocked` bundles only some are listed.
+    """
+
+    broker: str
+    state: Literal["draining", "blocked", "done"]
+    since: int
+    bundles_left: int
+    moved: int
+    failed: int
+    rate_per_s: float
+    eta_s: int | None
+    blocked: list[BlockedBundle]
+
+
+class FrozenBundle(WireModel):
+    """A bundle that is not shed for a time because it kept returning."""
+
+    bundle: str
+    seconds_left: int
+
+
+class ChurnAnswer(WireModel):
+    """The limits on churn, in per cent of all load: what shedding has returned within the window, and moved within the
+    hour; what it moved again within two hours, and back within four; and what the breaker has stopped.
+    """
+
+    thrash_percent: float
+    moved_within_hour_percent: float
+    moved_again_percent: float
+    moved_back_percent: float
+    shedding_stopped: bool
+    shedding_stopped_seconds_left: int
+    frozen_bundles: list[FrozenBundle]

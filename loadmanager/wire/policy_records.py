@@ -1,0 +1,161 @@
+"""What operators lay down about who may own what, in Pulsar's JSON: isolation policies and failure domains.
+
+Kept in the metadata store as one znode of each kind (see `docs/znodes.md`), and part of a dump.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, NotRequired
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+from loadmanager.core.domain.names import BrokerId, NamespaceName, parse_broker_id
+from loadmanager.core.domain.policies import (
+    MAX_PATTERNS,
+    MIN_AVAILABLE,
+    InvalidPolicyError,
+    IsolationPolicy,
+    Policies,
+    UnloadScope,
+    domain_of_each_broker,
+)
+from loadmanager.errors import InvalidRecordError
+from loadmanager.wire.validation import parse_json
+
+_STRICT = ConfigDict(extra="forbid", strict=True)
+_SCOPES = f"^({'|'.join(UnloadScope)})$"
+_DEFAULT_PARAMETERS = {"min_limit": "1", "usage_threshold": "100"}
+
+
+def _in_quotes(value: object) -> object:
+    """A whole number as text, as Pulsar's mapper reads it where it expects text."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _namespace(text: str) -> str:
+    return str(NamespaceName.parse(text))
+
+
+Name = Annotated[str, Field(min_length=1)]
+
+
+@with_config(_STRICT)
+class FailoverPolicy(TypedDict, total=False):
+    policy_type: Annotated[str, Field(pattern=f"^{MIN_AVAILABLE}$")]
+    parameters: dict[str, Annotated[str, BeforeValidator(_in_quotes), Field(pattern="^[0-9]{1,9}$")]]
+
+
+@with_config(_STRICT)
+class IsolationData(TypedDict, total=False):
+    """Pulsar's NamespaceIsolationData."""
+
+    namespaces: list[str]
+    primary: list[str]
+    secondary: list[str]
+    auto_failover_policy: FailoverPolicy
+    unload_scope: Annotated[str, Field(pattern=_SCOPES)]
+
+
+@with_config(_STRICT)
+class FailureDomain(TypedDict, total=False):
+    brokers: list[Annotated[str, AfterValidator(parse_broker_id)]]
+
+
+ISOLATION_DATA = TypeAdapter(IsolationData)
+FAILURE_DOMAIN = TypeAdapter(FailureDomain)
+_ISOLATION = TypeAdapter(dict[Name, IsolationData])
+_DOMAINS = TypeAdapter(dict[Name, FailureDomain])
+_GROUPS = TypeAdapter(dict[Annotated[str, AfterValidator(_namespace)], Name])
+
+
+def isolation_policy(name: str, data: IsolationData) -> IsolationPolicy:
+    """Raises `InvalidPolicyError`, which names the policy and the pattern."""
+    parameters = _DEFAULT_PARAMETERS | data.get("auto_failover_policy", {}).get("parameters", {})
+    return IsolationPolicy(
+        name,
+        tuple(data.get("namespaces", ())),
+        tuple(data.get("primary", ())),
+        tuple(data.get("secondary", ())),
+        int(parameters["min_limit"]),
+        int(parameters["usage_threshold"]),
+    )
+
+
+def isolation_policies(isolation: Mapping[str, IsolationData]) -> tuple[IsolationPolicy, ...]:
+    """All of them; raises `InvalidPolicyError` as for each, and before any is compiled if they are too many."""
+    patterns = sum(map(_count_patterns, isolation.values()))
+    if patterns > MAX_PATTERNS:
+        raise InvalidPolicyError(f"isolation policies: {patterns} patterns; all have {MAX_PATTERNS} together at most")
+    return tuple(isolation_policy(name, data) for name, data in isolation.items())
+
+
+def _count_patterns(data: IsolationData) -> int:
+    return sum(map(len, (data.get("namespaces", ()), data.get("primary", ()), data.get("secondary", ()))))
+
+
+def policies_of(
+    isolation: Mapping[str, IsolationData], domains: Mapping[str, FailureDomain], groups: Mapping[str, str]
+) -> Policies:
+    """All policies together; `groups` are the anti-affinity groups of namespaces. Raises `InvalidPolicyError`."""
+    brokers = {name: [BrokerId(broker) for broker in domain.get("brokers", ())] for name, domain in domains.items()}
+    return Policies(
+        isolation_policies(isolation),
+        groups,
+        domain_of_each_broker(brokers),
+    )
+
+
+def decode_isolation(data: bytes, where: str) -> dict[str, IsolationData]:
+    """The isolation policies of a znode by name; `InvalidRecordError` when one cannot be used."""
+    policies = parse_json(_ISOLATION, data, where)
+    try:
+        isolation_policies(policies)
+    except InvalidPolicyError as error:
+        raise InvalidRecordError(f"{where}: {error}") from None
+    return policies
+
+
+def decode_domains(data: bytes, where: str) -> dict[str, FailureDomain]:
+    """The failure domains of a znode by name."""
+    return parse_json(_DOMAINS, data, where)
+
+
+def decode_groups(data: bytes, where: str) -> dict[str, str]:
+    """The anti-affinity group of each namespace that a znode gives one."""
+    return parse_json(_GROUPS, data, where)
+
+
+def encode_isolation(policies: Mapping[str, IsolationData]) -> bytes:
+    return _ISOLATION.dump_json(dict(sorted(policies.items())))
+
+
+def encode_domains(domains: Mapping[str, FailureDomain]) -> bytes:
+    return _DOMAINS.dump_json(dict(sorted(domains.items())))
+
+
+def encode_groups(groups: Mapping[str, str]) -> bytes:
+    return _GROUPS.dump_json(dict(sorted(groups.items())))
+
+
+class ShownMatch(TypedDict):
+    """What one pattern or name matches now: so many brokers or namespaces, some of them, and the bundles of these
+    namespaces. `sentence` says what is wrong with it, or is empty.
+    """
+
+    kind: str
+    pattern: str
+    count: int
+    bundles: int | None
+    matches: list[str]
+    sentence: str
+
+
+class BrokerUnderPolicy(TypedDict):
+    """Pulsar's BrokerNamespaceIsolationData: a broker, and the policy that names it, if one does."""
+
+    brokerName: str
+    policyName: NotRequired[str]
+    primary: bool
+    namespaceRegex: NotRequired[list[str]]

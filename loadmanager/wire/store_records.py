@@ -1,0 +1,230 @@
+"""The records the load manager itself keeps in the metadata store, as an operator reads them with `get`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Annotated, Any, NotRequired
+
+import orjson
+from pydantic import Field, JsonValue, TypeAdapter
+from typing_extensions import TypedDict
+
+from loadmanager.core.domain.amounts import MAX_AMOUNT
+from loadmanager.core.domain.bundles import NamespaceBundles, cut_at
+from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.names import (
+    BrokerId,
+    BundleRange,
+    InvalidNameError,
+    NamespaceName,
+    parse_broker_id,
+)
+from loadmanager.core.domain.ownership import FREE, NamespaceState, Ownership, OwnershipState, Registration
+from loadmanager.errors import InvalidRecordError
+from loadmanager.wire.validation import MAX_COUNT, WireModel, parse_json, parse_model
+
+_HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]{1,8}")
+_BOUNDARIES_KEPT = 1_024
+Natural = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
+
+
+NOBODY_REGISTERED: Mapping[BrokerId, Registration] = MappingProxyType({})
+
+
+class BundlesData(WireModel):
+    """The boundaries of a namespace's bundles: Pulsar's own format, `0x%08x` ascending."""
+
+    boundaries: list[str]
+    num_bundles: int
+
+    @classmethod
+    def of(cls, bundles: NamespaceBundles) -> BundlesData:
+        return cls(boundaries=[f"0x{b:08x}" for b in bundles.boundaries], num_bundles=len(bundles))
+
+
+class OwnershipRecord(TypedDict):
+    """One bundle's entry in the record of its namespace. There are thousands in a record, so it is no model."""
+
+    state: OwnershipState
+    owner: NotRequired[str | None]
+    incarnation: NotRequired[int | None]
+    destination: NotRequired[str | None]
+    destinationIncarnation: NotRequired[int | None]
+    version: Natural
+    epoch: Natural
+    since: Natural
+    reason: NotRequired[str]
+
+
+class NamespaceRecord(WireModel):
+    """`/loadbalance/namespaces/<tenant>/<namespace>`: everything a lookup needs, and the unit of compare-and-set.
+
+    `ownership` maps ranges to entries; a range without one never had an owner.
+    """
+
+    bundles: BundlesData
+    hash_function: HashFunction = HashFunction.MURMUR3_32
+    ownership: dict[str, OwnershipRecord] = Field(default_factory=dict)
+
+
+class DeletedRecord(WireModel):
+    """`/loadbalance/deleted`: the highest version that a bundle of any deleted namespace had."""
+
+    highest_version: Natural
+
+
+def encode_namespace(state: NamespaceState) -> bytes:
+    """A `NamespaceRecord`, without making one: each transition of a bundle writes the whole record."""
+    entries = zip(state.bundles.range_texts(), state.ownerships, strict=True)
+    record = {
+        "bundles": _boundaries_as_json(state.bundles),
+        "hashFunction": state.bundles.hash_function,
+        "ownership": {text: _entry(ownership) for text, ownership in entries if ownership.version},
+    }
+    return orjson.dumps(record)
+
+
+@lru_cache(_BOUNDARIES_KEPT)
+def _boundaries_as_json(bundles: NamespaceBundles) -> orjson.Fragment:
+    """Most namespaces are cut alike, and their records are written over and over."""
+    return orjson.Fragment(orjson.dumps(BundlesData.of(bundles).model_dump(by_alias=True)))
+
+
+def _entry(ownership: Ownership) -> dict[str, Any]:
+    """An `OwnershipRecord` as it is written, without null fields."""
+    entry: dict[str, Any] = {"state": ownership.state}
+    if ownership.owner is not None:
+        entry |= {"owner": ownership.owner.broker, "incarnation": ownership.owner.incarnation}
+    if ownership.destination is not None:
+        destination = ownership.destination
+        entry |= {"destination": destination.broker, "destinationIncarnation": destination.incarnation}
+    entry |= {"version": ownership.version, "epoch": ownership.epoch, "since": ownership.since_ms}
+    entry["reason"] = ownership.reason
+    return entry
+
+
+def decode_namespace(
+    name: NamespaceName, data: bytes, where: str, registered: Mapping[BrokerId, Registration] = NOBODY_REGISTERED
+) -> NamespaceState:
+    """The state in a namespace's record; `InvalidRecordError` when it is not one, or does not cover the hash space.
+
+    Owners that are `registered` are those very objects, and what is equal in a record is one object: a node has all
+    records in memory.
+    """
+    record = parse_model(NamespaceRecord, data, where)
+    values = _Values(registered)
+    try:
+        bundles = cut_at(parse_boundaries(record.bundles.boundaries), record.hash_function)
+        positions = {text: index for index, text in enumerate(bundles.range_texts())}
+        entries = [FREE] * len(bundles)
+        for text, entry in record.ownership.items():
+            entries[_position(positions, text)] = values.of(entry)
+    except InvalidNameError as error:
+        raise InvalidRecordError(f"{where}: {error}") from None
+    return NamespaceState(name, bundles, tuple(entries))
+
+
+class _Values:
+    """What the entries of one record say."""
+
+    def __init__(self, registered: Mapping[BrokerId, Registration]) -> None:
+        self._registered = registered
+        self._lives: dict[tuple[str, int], Registration] = {}
+        self._ownerships: dict[tuple[object, ...], Ownership] = {}
+
+    def of(self, entry: OwnershipRecord) -> Ownership:
+        """Raises `InvalidNameError`."""
+        key = tuple(entry.items())
+        ownership = self._ownerships.get(key)
+        if ownership is None:
+            ownership = self._ownerships[key] = self._read(entry)
+        return ownership
+
+    def _read(self, entry: OwnershipRecord) -> Ownership:
+        state, owner = entry["state"], self._life(entry.get("owner"), entry.get("incarnation"))
+        if (owner is None) != (state is OwnershipState.FREE):
+            raise InvalidNameError(f"state {state} with owner {entry.get('owner')!r}: only a free bundle has no owner")
+        destination = self._life(entry.get("destination"), entry.get("destinationIncarnation"))
+        reason = entry.get("reason", "")
+        return Ownership(state, owner, destination, entry["version"], entry["epoch"], entry["since"], reason)
+
+    def _life(self, broker: str | None, incarnation: int | None) -> Registration | None:
+        if broker is None:
+            return None
+        known = self._registered.get(BrokerId(broker))
+        if known is not None and known.incarnation == incarnation:
+            return known
+        key = (broker, incarnation or 0)
+        life = self._lives.get(key)
+        if life is None:
+            life = self._lives[key] = Registration(parse_broker_id(broker), incarnation or 0)
+        return life
+
+
+def parse_boundaries(texts: list[str]) -> tuple[int, ...]:
+    """Boundaries as numbers; `InvalidNameError` names the first that is not `0x` and hexadecimal digits."""
+    for text in texts:
+        if not _HEXADECIMAL.fullmatch(text):
+            raise InvalidNameError(f"boundaries: {text[:40]!r}: expected 0x and up to 8 hexadecimal digits")
+    return tuple(int(text, 16) for text in texts)
+
+
+def _position(positions: Mapping[str, int], text: str) -> int:
+    index = positions.get(text)
+    if index is None:
+        BundleRange.parse(text)  # says what is wrong with it, if it is none
+        raise InvalidNameError(f"ownership of {text}: no such bundle among the boundaries")
+    return index
+
+
+class LeaderRecord(WireModel):
+    """`/loadbalance/leader`: who leads, in which epoch, and where it answers: Pulsar's fields, and the epoch. By the
+    `life` of its process others on its machine know when that has ended.
+    """
+
+    broker_id: str
+    service_url: str
+    epoch: Natural
+    life: str = ""
+
+
+class DoubtRecord(WireModel):
+    """`/loadbalance/doubt`: the node that does not hear the leader of that epoch."""
+
+    node_id: str
+    epoch: Natural
+
+
+class NodeRecord(WireModel):
+    """`/loadbalance/nodes/<node-id>`: one load-manager node."""
+
+    node_id: str
+    service_url: str
+    version: str
+    start_timestamp: Natural
+
+
+_CONFIGURATION = TypeAdapter(dict[str, JsonValue])
+
+
+def decode_configuration(data: bytes, where: str) -> dict[str, str]:
+    """`/loadbalance/configuration`: values by key, as text. Other values become text, so that none spoils the rest."""
+    return {key: _as_text(value) for key, value in parse_json(_CONFIGURATION, data, where).items()}
+
+
+def encode_configuration(overrides: Mapping[str, str]) -> bytes:
+    return orjson.dumps(dict(sorted(overrides.items())))
+
+
+def _as_text(value: JsonValue) -> str:
+    match value:
+        case str():
+            return value
+        case list():
+            return ",".join(map(_as_text, value))
+        case _:
+            return orjson.dumps(value).decode()

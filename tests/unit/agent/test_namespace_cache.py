@@ -1,0 +1,127 @@
+"""How long an agent goes by boundaries, and what makes it read them again."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+from support.clock import ManualClock
+
+from loadmanager.agent.grants import Claim, Grants
+from loadmanager.agent.namespace_cache import NamespaceCache
+from loadmanager.agent.node_queries import LoadManagerNodes
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.names import BrokerId, BundleName, NamespaceName, TopicName
+from loadmanager.core.domain.ownership import OwnershipState, Registration
+from loadmanager.net.http_client import PeerUnavailableError
+
+NAME = NamespaceName.of("t", "ns")
+TOPIC = "persistent://t/ns/a"
+ONE = NamespaceBundles(equal_boundaries(1))
+FOUR = NamespaceBundles(equal_boundaries(4))
+
+
+class Nodes:
+    """Nodes that know of one namespace, or do not answer."""
+
+    def __init__(self) -> None:
+        self.bundles: NamespaceBundles | None = FOUR
+        self.answer = True
+        self.asked: list[NamespaceName] = []
+
+    async def find_bundles(self, namespace: NamespaceName) -> NamespaceBundles | None:
+        self.asked.append(namespace)
+        if not self.answer:
+            raise PeerUnavailableError("nobody answers")
+        return self.bundles
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def nodes() -> Nodes:
+    return Nodes()
+
+
+@pytest.fixture
+def cache(nodes: Nodes, clock: ManualClock) -> NamespaceCache:
+    return NamespaceCache(cast("LoadManagerNodes", nodes), Grants(BrokerId("b1:8080")), clock)
+
+
+async def test_boundaries_are_read_once_a_minute(cache: NamespaceCache, nodes: Nodes, clock: ManualClock) -> None:
+    for pause_s, asked in [(0.0, 1), (59.9, 1), (0.1, 2)]:
+        clock.advance(pause_s)
+        await cache.refresh([TOPIC])
+        assert nodes.asked == [NAME] * asked
+
+
+async def test_boundaries_that_have_changed_are_read_again_after_five_seconds(
+    cache: NamespaceCache, nodes: Nodes, clock: ManualClock
+) -> None:
+    cache.take(NAME, ONE)
+    cache.take(NAME, FOUR)
+    clock.advance(4.9)
+    await cache.refresh([TOPIC])
+    assert nodes.asked == []
+    clock.advance(0.1)
+    await cache.refresh([TOPIC])
+    assert nodes.asked == [NAME]
+
+
+async def test_a_bundle_that_the_boundaries_do_not_have_makes_them_old(cache: NamespaceCache, nodes: Nodes) -> None:
+    cache.take(NAME, FOUR)
+    cache.note(BundleName(NAME, FOUR.range_at(2)))
+    await cache.refresh([TOPIC])
+    assert nodes.asked == []
+    cache.note(BundleName(NAME, ONE.range_at(0)))
+    await cache.refresh([TOPIC])
+    await cache.refresh([TOPIC])
+    assert nodes.asked == [NAME]
+
+
+async def test_word_of_the_leader_makes_old_boundaries_good_again(cache: NamespaceCache, nodes: Nodes) -> None:
+    cache.take(NAME, FOUR)
+    cache.note(BundleName(NAME, ONE.range_at(0)))
+    cache.take(NAME, ONE)
+    await cache.refresh([TOPIC])
+    assert nodes.asked == []
+
+
+async def test_boundaries_of_namespaces_without_topics_are_forgotten(cache: NamespaceCache, nodes: Nodes) -> None:
+    cache.take(NAME, FOUR)
+    await cache.refresh([])
+    assert await cache.find_bundles(NAME) == FOUR
+    assert nodes.asked == [NAME]
+
+
+async def test_an_unknown_namespace_has_no_boundaries_and_its_topics_are_where_they_were_granted(
+    cache: NamespaceCache, nodes: Nodes
+) -> None:
+    cache.take(NAME, FOUR)
+    assert cache.find_bundle(TOPIC) == BundleName(NAME, FOUR.range_at(FOUR.index_of_topic(TOPIC)))
+    cache.note(BundleName(NAME, ONE.range_at(0)))
+    nodes.bundles = None
+    await cache.refresh([TOPIC])
+    assert await cache.find_bundles(NAME) is None
+    assert cache.find_bundle(TOPIC) is None
+
+
+def test_without_boundaries_a_topic_is_in_the_bundle_in_which_it_was_granted(clock: ManualClock) -> None:
+    grants = Grants(BrokerId("b1:8080"))
+    grants.register(7)
+    question = grants.ask(TopicName.parse(TOPIC))
+    assert question is not None
+    bundle = BundleName(NAME, ONE.range_at(0))
+    grants.answer(question, Claim(bundle, OwnershipState.OWNED, Registration(BrokerId("b1:8080"), 7), 1))
+    assert NamespaceCache(cast("LoadManagerNodes", Nodes()), grants, clock).find_bundle(TOPIC) == bundle
+
+
+async def test_boundaries_in_hand_stay_while_no_node_answers(cache: NamespaceCache, nodes: Nodes) -> None:
+    cache.take(NAME, FOUR)
+    cache.note(BundleName(NAME, ONE.range_at(0)))
+    nodes.answer = False
+    await cache.refresh([TOPIC])
+    assert await cache.find_bundles(NAME) == FOUR

@@ -1,0 +1,120 @@
+"""What the store says is compared with what unloads have told, when the two contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from support.delays import a_memory_cluster
+
+from loadmanager.agent.grants import Grants
+from loadmanager.agent.store_rollback import SetBack
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.names import BrokerId, BundleName, NamespaceName
+from loadmanager.core.domain.ownership import FREE, NamespaceState, Ownership, OwnershipState, Registration
+from loadmanager.errors import StoreUnavailableError
+from loadmanager.store import paths
+from loadmanager.store.memory_store import MemoryStore
+from loadmanager.store.metadata_store import Put
+from loadmanager.wire.store_records import encode_namespace
+
+B1 = Registration(BrokerId("b1:8080"), 7)
+NAME = NamespaceName.of("t", "ns")
+PATH = paths.namespace(str(NAME))
+TWO = NamespaceBundles(equal_boundaries(2))
+BUNDLE, OTHER = (BundleName(NAME, each) for each in TWO.ranges())
+RELEASED_AT = 4
+EPOCH = 2
+
+
+class Stored:
+    """A store, with an epoch and a record as a test wants them, and an agent that was told of an unload."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store = store
+        self.grants = Grants(B1.broker)
+        self.withdrawn: list[str] = []
+        self.set_back = SetBack(store, self.grants, self.withdrawn.append)
+        self.grants.register(B1.incarnation)
+        self.grants.revoke(BUNDLE, B1, epoch=EPOCH, version=RELEASED_AT)
+
+    async def has(self, ownership: Ownership, *, epoch: int = EPOCH) -> None:
+        await self.store.ensure_path(PATH)
+        await self.store.ensure_path(paths.EPOCH)
+        for version in range(epoch):
+            await self.store.commit([Put(paths.EPOCH, b"", version)])
+        record = encode_namespace(NamespaceState(NAME, TWO, (ownership, FREE)))
+        await self.store.commit([Put(PATH, record, 0)])
+
+    async def looked(self, bundle: BundleName = BUNDLE) -> list[str]:
+        await self.set_back.look(bundle)
+        return self.withdrawn
+
+
+def an_entry(state: OwnershipState, version: int, owner: Registration | None = B1) -> Ownership:
+    return Ownership(state, owner, None, version, EPOCH, 0, "")
+
+
+@pytest.fixture
+async def stored() -> AsyncIterator[Stored]:
+    store = MemoryStore(a_memory_cluster())
+    await store.start()
+    yield Stored(store)
+    await store.close()
+
+
+@pytest.mark.parametrize("version", [RELEASED_AT - 1, RELEASED_AT])
+async def test_a_bundle_that_is_ours_as_if_it_had_never_been_released_was_set_back(
+    stored: Stored, version: int
+) -> None:
+    await stored.has(an_entry(OwnershipState.OWNED, version))
+    assert await stored.looked() == ["store_set_back"]
+
+
+async def test_an_epoch_before_one_that_has_asked_for_an_unload_was_set_back(stored: Stored) -> None:
+    await stored.has(an_entry(OwnershipState.OWNED, RELEASED_AT + 1), epoch=EPOCH - 1)
+    assert await stored.looked() == ["store_set_back"]
+
+
+@pytest.mark.parametrize(
+    "ownership",
+    [
+        an_entry(OwnershipState.RELEASING, RELEASED_AT),
+        an_entry(OwnershipState.OWNED, RELEASED_AT + 1),
+        an_entry(OwnershipState.OWNED, RELEASED_AT - 1, Registration(BrokerId("b1:8080"), 3)),
+        an_entry(OwnershipState.FREE, RELEASED_AT + 1, None),
+    ],
+    ids=["under way", "given back", "another life's", "free"],
+)
+async def test_what_may_follow_an_unload_is_no_sign_of_it(stored: Stored, ownership: Ownership) -> None:
+    await stored.has(ownership)
+    assert await stored.looked() == []
+    assert await stored.looked(OTHER) == []
+    assert await stored.looked(BundleName.parse("t/ns/0x00000000_0x10000000")) == []
+    assert await stored.looked(BundleName.parse("t/other/0x00000000_0x10000000")) == []
+
+
+async def test_a_registration_of_since_then_is_left_alone(stored: Stored) -> None:
+    await stored.has(an_entry(OwnershipState.OWNED, RELEASED_AT - 1), epoch=EPOCH - 1)
+    sync = stored.store.sync
+
+    async def sync_while_registering() -> None:
+        stored.grants.register(B1.incarnation + 1)
+        await sync()
+
+    stored.store.sync = sync_while_registering  # type: ignore[method-assign]  # in between
+    assert await stored.looked() == []
+
+
+async def test_a_store_that_does_not_answer_says_nothing(stored: Stored) -> None:
+    async def sync() -> None:
+        raise StoreUnavailableError("not now")
+
+    stored.store.sync = sync  # type: ignore[method-assign]  # it does not answer
+    assert await stored.looked() == []
+
+
+async def test_a_record_that_nobody_can_read_says_nothing(stored: Stored) -> None:
+    await stored.has(an_entry(OwnershipState.OWNED, 1))
+    await stored.store.commit([Put(PATH, b"?", 1)])
+    assert await stored.looked() == []

@@ -1,0 +1,149 @@
+"""Clients by URL and by command: what counts as served."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+from support.servers import closed_port, end_app, listen, serve_app
+
+from loadmanager.broker.conformance.probes import Tried, probe_of
+from loadmanager.errors import ConfigurationError
+
+TOPIC = "persistent://check/broker/a-1"
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@asynccontextmanager
+async def a_broker(handler: Handler) -> AsyncIterator[str]:
+    """Answers at /t/TOPIC, percent-encoded; where that is, without a scheme."""
+    app = web.Application()
+    app.router.add_route("*", "/t/{topic}", handler)
+    listener = listen()
+    runner = await serve_app(app, listener)
+    yield f"127.0.0.1:{listener.getsockname()[1]}/t"
+    await end_app(runner)
+
+
+async def tried(text: str, times: int = 1) -> list[Tried]:
+    probe = probe_of(text)
+    try:
+        return [await probe.try_once(TOPIC) for _ in range(times)]
+    finally:
+        await probe.close()
+
+
+@pytest.mark.parametrize(("status", "served"), [(200, True), (204, True), (307, False), (421, False), (503, False)])
+async def test_a_request_is_served_by_an_answer_of_2xx(status: int, *, served: bool) -> None:
+    asked = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append((request.method, request.match_info["topic"]))
+        return web.Response(status=status, headers={"Location": "/"})
+
+    async with a_broker(answer) as place:
+        (by_post,) = await tried(f"http://{place}/{{topic}}")
+        (by_get,) = await tried(f"GET http://{place}/{{topic}}")
+    assert asked == [("POST", TOPIC), ("GET", TOPIC)]
+    assert (by_post.served, by_get.served) == (served, served)
+
+
+async def test_nobody_is_served_where_nobody_listens() -> None:
+    for scheme in ("http", "ws"):
+        (each,) = await tried(f"{scheme}://127.0.0.1:{closed_port()}/{{topic}}")
+        assert not each.served
+
+
+async def test_a_websocket_serves_by_sending_the_text_back_and_stays_open_for_the_next_try() -> None:
+    connections = 0
+
+    async def chat(request: web.Request) -> web.WebSocketResponse:
+        nonlocal connections
+        connections += 1
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.send_str("welcome")
+        async for message in socket:
+            await socket.send_str(f"somebody says: {message.data}")
+        return socket
+
+    async with a_broker(chat) as place:
+        found = await tried(f"ws://{place}/{{topic}}", times=3)
+    assert [each.served for each in found] == [True] * 3
+    assert connections == 1
+
+
+async def test_a_websocket_that_is_closed_or_none_serves_nobody() -> None:
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        if request.match_info["topic"].endswith("1"):
+            return web.Response(status=421)
+        raise AssertionError
+
+    async def close(request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        await socket.receive()
+        await socket.send_str("somebody else says: hello")
+        await socket.close(code=4_000, message=b"not served here")
+        return socket
+
+    for handler in (refuse, close):
+        async with a_broker(handler) as place:
+            (each,) = await tried(f"ws://{place}/{{topic}}")
+            assert not each.served, each
+
+
+async def test_a_command_with_the_topic_serves_by_its_exit_status() -> None:
+    assert await tried(f"sh -c 'test {{topic}} = {TOPIC}'") == [Tried(served=True, said="exit status 0")]
+    assert await tried("sh -c 'echo first; echo not here; exit 3; # {topic}'") == [Tried(served=False, said="not here")]
+
+
+async def test_a_command_without_the_topic_answers_each_line() -> None:
+    found = await tried("""sh -c 'read topic; echo served; read topic; echo "no: $topic"; read topic'""", times=2)
+    assert found == [Tried(served=True, said="served"), Tried(served=False, said=f"no: {TOPIC}")]
+
+
+async def test_a_client_that_is_called_off_is_not_asked_again() -> None:
+    probe = probe_of("sh -c 'read topic; read topic; echo served; read topic'")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(probe.try_once(TOPIC), 0.05)
+    with pytest.raises(TimeoutError):  # by another process, which has not heard of the first topic
+        await asyncio.wait_for(probe.try_once(TOPIC), 0.05)
+    await probe.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("http://127.0.0.1/publish", "expected {topic}"),
+        ("ws://127.0.0.1/chat", "expected {topic}"),
+        ("", "expected a URL or a command"),
+        ("sh -c 'no end", "No closing quotation"),
+    ],
+)
+def test_what_is_no_probe_is_refused_with_the_fix(text: str, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"--probe.*{says}"):
+        probe_of(text)
+
+
+@pytest.mark.parametrize("text", ["/no/such/command {topic}", "/no/such/command", "true"])
+async def test_a_command_that_cannot_be_asked_is_named(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"--probe '{text.split(maxsplit=1)[0]}'"):
+        await tried(text)
+
+
+async def test_a_try_may_be_called_off() -> None:
+    async def wait(request: web.Request) -> web.StreamResponse:
+        del request
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async with a_broker(wait) as place:
+        for text in (f"http://{place}/{{topic}}", f"ws://{place}/{{topic}}", "sh -c 'exec sleep 100; # {topic}'"):
+            probe = probe_of(text)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(probe.try_once(TOPIC), 0.1)
+            await probe.close()

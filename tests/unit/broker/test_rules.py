@@ -1,0 +1,87 @@
+"""A broker that keeps the contract passes the check; one that breaks a rule is caught by that rule. In virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+
+import pytest
+from aiohttp import web
+from support.contract_broker import BREAKS, BrokersProcess, ContractBroker, Hanging
+from support.virtual_loop import VirtualLoop, serve
+
+from loadmanager.broker.conformance.broker_under_test import Broker
+from loadmanager.broker.conformance.event_log import Diary
+from loadmanager.broker.conformance.rule_runner import check
+from loadmanager.broker.conformance.rule_stage import Pace, Stage
+from loadmanager.broker.conformance.rule_verdicts import Finding, Rule, Verdict
+from loadmanager.broker.conformance.rules import RULES
+from loadmanager.broker.conformance.scripted_agent import PlayedAgent
+from loadmanager.net.http_client import HttpClient
+
+AGENT_PORT, BROKER_PORT = 7_070, 9_000
+BY_NAME = {rule.name: rule for rule in RULES}
+
+
+@pytest.fixture
+def loop() -> Iterator[VirtualLoop]:
+    loop = VirtualLoop()
+    yield loop
+    loop.end()
+
+
+async def checked(broker: ContractBroker, rules: Sequence[Rule] = RULES) -> list[Finding]:
+    async def listen(app: web.Application) -> web.AppRunner:
+        return await serve(app, AGENT_PORT)
+
+    await serve(broker.app(), BROKER_PORT)
+    running = asyncio.create_task(broker.run())
+    diary = Diary()
+    async with HttpClient() as http:
+        stage = Stage(
+            PlayedAgent(diary),
+            Broker(f"http://127.0.0.1:{BROKER_PORT}", http, diary, Pace().patience_s),
+            diary,
+            Pace(),
+            listen,
+            broker,
+            Hanging(broker),
+            BrokersProcess(broker),
+        )
+        findings = await check(stage, rules, {})
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        return findings
+
+
+def a_broker(*breaks: str, **more: object) -> ContractBroker:
+    return ContractBroker(f"http://127.0.0.1:{AGENT_PORT}", *([tuple(breaks)] if breaks else []), **more)  # type: ignore[arg-type]
+
+
+def test_a_broker_that_keeps_the_contract_passes(loop: VirtualLoop) -> None:
+    findings = loop.run(checked(a_broker()))
+    assert {each.rule.name: (each.verdict, each.why) for each in findings} == {
+        rule.name: (Verdict.KEPT, "") for rule in RULES
+    }
+
+
+@pytest.mark.parametrize(("rule", "how"), [(rule, how) for rule, ways in BREAKS.items() for how in ways])
+def test_a_broker_that_breaks_a_rule_is_caught_by_it(loop: VirtualLoop, rule: str, how: str) -> None:
+    (finding,) = loop.run(checked(a_broker(rule, how), [BY_NAME[rule]]))
+    assert (finding.verdict, bool(finding.why), bool(finding.events)) == (Verdict.BROKEN, True, True), finding.why
+
+
+def test_what_a_broker_may_leave_out_does_not_apply_to_it(loop: VirtualLoop) -> None:
+    findings = loop.run(checked(a_broker(is_plain=True)))
+    others = {each.rule.name: each.verdict for each in findings if each.verdict is not Verdict.KEPT}
+    assert others == dict.fromkeys(("sole-process", "prepare", "opening-is-told"), Verdict.DOES_NOT_APPLY)
+
+
+def test_a_process_whose_end_would_not_end_serving_is_not_judged_by_its_being_stopped(loop: VirtualLoop) -> None:
+    (finding,) = loop.run(checked(a_broker("sole-process", "another process serves"), [BY_NAME["stopped"]]))
+    assert finding.verdict is Verdict.NOT_JUDGED
+    assert "by another process" in finding.why
+
+
+def test_each_rule_is_broken_by_somebody() -> None:
+    assert set(BREAKS) == set(BY_NAME)

@@ -1,0 +1,109 @@
+"""What the settings say of who we are to a ZooKeeper."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import trustme
+from structlog.testing import capture_logs
+
+from loadmanager.cli.zookeeper_access import access_of, access_to_pulsar
+from loadmanager.config import AgentSettings, BesideSettings, Settings, load_settings
+from loadmanager.errors import ConfigurationError
+
+REQUIRED = {"pulsarMetadataStoreUrl": "zk:zk:2181", "adminUrls": ["http://b:8080"]}
+
+
+def a_node(**keys: object) -> Settings:
+    return load_settings(Settings, None, keys)
+
+
+@pytest.fixture
+def credentials(tmp_path: Path) -> str:
+    path = tmp_path / "zk"
+    path.write_text("lm:secret")
+    return f"file://{path}"
+
+
+def test_by_default_we_are_nobody_and_everything_is_open() -> None:
+    access = access_of(a_node())
+    assert (access.credentials, access.tls, access.acls.are_open) == (None, None, True)
+
+
+def test_credentials_alone_close_everything_to_all_others(credentials: str) -> None:
+    access = access_of(a_node(metadataStoreCredentials=credentials))
+    assert access.credentials is not None
+    assert (access.acls.nodes, access.acls.agents) == ((access.credentials.identity,), ())
+    assert access_of(a_node(metadataStoreCredentials=credentials, metadataStoreAcl="open")).acls.are_open
+
+
+def test_an_agent_says_whose_the_znodes_are(credentials: str) -> None:
+    keys = {
+        "brokerId": "b:1",
+        "brokerUrl": "http://b:1",
+        "loadManagerUrls": ["http://n:1"],
+        "metadataStoreCredentials": credentials,
+        "metadataStoreAuthScheme": "sasl",
+        "metadataStoreNodeIds": ["sasl:lm"],
+        "metadataStoreAgentIds": ["sasl:agent"],
+    }
+    access = access_of(load_settings(AgentSettings, None, keys))
+    assert [f"{scheme}:{name}" for scheme, name in access.acls.nodes + access.acls.agents] == ["sasl:lm", "sasl:agent"]
+
+
+def test_beside_a_pulsar_each_store_has_its_own_credentials(credentials: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PULSARS", "reader:secret")
+    keys = {"metadataStoreCredentials": credentials, "pulsarMetadataStoreCredentials": "env:PULSARS"}
+    settings = load_settings(BesideSettings, None, {**REQUIRED, **keys})
+    ours, theirs = access_of(settings), access_to_pulsar(settings)
+    assert str(ours.credentials).startswith("digest:lm (metadataStoreCredentials ")
+    assert str(theirs.credentials) == "digest:reader (pulsarMetadataStoreCredentials env:PULSARS)"
+    assert (ours.acls.are_open, theirs.acls.are_open) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"metadataStoreCredentials": "file:///no/such/file"}, "metadataStoreCredentials file /no/such/file: No such"),
+        ({"metadataStoreNodeIds": ["lm"]}, "metadataStoreNodeIds: 'lm': expected digest:user:hash"),
+        ({"metadataStoreAgentIds": ["sasl:agent"]}, "metadataStoreAgentIds: without metadataStoreCredentials or"),
+        (
+            {"metadataStoreTlsEnabled": True, "metadataStoreTlsTrustCertsFilePath": "/no/ca.pem"},
+            "metadataStoreTlsTrustCertsFilePath /no/ca.pem: No such file",
+        ),
+        (
+            {"metadataStoreTlsEnabled": True, "metadataStoreTlsCertificateFilePath": "/no/lm.pem"},
+            "metadataStoreTlsCertificateFilePath /no/lm.pem, metadataStoreTlsKeyFilePath",
+        ),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_key_and_file(keys: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        access_of(a_node(**keys))
+    assert str(refused.value).startswith(says)
+
+
+def test_sasl_without_its_package_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadmanager.cli.zookeeper_access.find_spec", lambda _: None)
+    with pytest.raises(ConfigurationError, match=r"metadataStoreAuthScheme sasl: needs .* loadmanager\[sasl\]"):
+        access_of(a_node(metadataStoreAuthScheme="sasl"))
+    assert importlib.util.find_spec("puresasl")
+
+
+def test_certificates_are_read_again_and_the_last_good_ones_stay(tmp_path: Path) -> None:
+    trusted = tmp_path / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(str(trusted))
+    settings = a_node(metadataStoreTlsEnabled=True, metadataStoreTlsTrustCertsFilePath=str(trusted))
+    tls = access_of(settings).tls
+    assert tls is not None
+    first = tls().get_ca_certs()
+    trustme.CA().cert_pem.write_to_path(str(trusted))
+    second = tls().get_ca_certs()
+    assert len(second) == 1
+    assert second != first
+    trusted.write_text("nothing of the kind")
+    with capture_logs() as logs:
+        assert tls().get_ca_certs() == second
+    assert [(entry["event"], str(trusted) in entry["error"]) for entry in logs] == [("tls_files_unusable", True)]

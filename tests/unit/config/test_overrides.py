@@ -1,0 +1,154 @@
+"""Dynamic configuration: which keys may be changed while nodes run, to what, and what becomes of bad ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadmanager.config import NEEDS_RESTART, Settings, dynamic_keys, values_as_text, with_overrides
+from loadmanager.config.overrides import (
+    BEFORE,
+    check_dynamic,
+    settings_recorded,
+    settings_under,
+    usable_overrides,
+)
+from loadmanager.errors import BadRequestError, NotDynamicError
+
+BASE = Settings(load_balancer_shedding_grace_period_minutes=7)
+GRACE = "loadBalancerSheddingGracePeriodMinutes"
+OVERLOADED = "loadBalancerBrokerOverloadedThresholdPercentage"
+SHEDDING = "loadBalancerLoadSheddingStrategy"
+EXCLUDED = "loadBalancerSheddingExcludedNamespaces"
+
+PULSARS_FIXED = {
+    "loadBalancerEnabled",
+    "loadBalancerLoadPlacementStrategy",
+    "loadBalancerPlacementStrategy",
+    "lowerBoundarySheddingEnabled",
+    "loadBalancerBrokerUnderloadedThresholdPercentage",
+    "loadBalancerBrokerComfortLoadLevelPercentage",
+}
+
+
+def test_every_key_needs_a_restart_or_is_dynamic_and_pulsars_fixed_ones_are_fixed() -> None:
+    assert Settings.model_fields.keys() >= NEEDS_RESTART
+    keys = dynamic_keys()
+    assert keys == sorted(keys)
+    assert len(keys) + len(NEEDS_RESTART) == len(Settings.model_fields)
+    assert not PULSARS_FIXED & set(keys)
+    assert {"loadManagerClassName", SHEDDING, GRACE, "namespaceBundleUnloadingTimeoutMs"} <= set(keys)
+
+
+def test_an_override_wins_over_the_nodes_own_setting_and_the_others_stay() -> None:
+    settings = settings_under(BASE, {OVERLOADED: "70", "loadBalancerSheddingEnabled": "false"})
+    assert settings.load_balancer_broker_overloaded_threshold_percentage == 70
+    assert settings.load_balancer_shedding_enabled is False
+    assert settings.load_balancer_shedding_grace_period_minutes == 7
+
+
+def test_an_override_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"LOADMANAGER_{OVERLOADED}", "60")
+    base = Settings()
+    assert base.load_balancer_broker_overloaded_threshold_percentage == 60
+    assert settings_under(base, {OVERLOADED: "70"}).load_balancer_broker_overloaded_threshold_percentage == 70
+    assert settings_under(base, {}).load_balancer_broker_overloaded_threshold_percentage == 60
+
+
+@pytest.mark.parametrize(
+    ("text", "namespaces"), [("t/a, t/b", {"t/a", "t/b"}), ("t/a", {"t/a"}), ("", set()), (" , ", set())]
+)
+def test_lists_come_with_commas(text: str, namespaces: set[str]) -> None:
+    assert settings_under(BASE, {EXCLUDED: text}).load_balancer_shedding_excluded_namespaces == namespaces
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        (OVERLOADED, "101", rf"{OVERLOADED}.*less than or equal to 100 \(got '101'; allowed: >= 0, <= 100\)"),
+        (OVERLOADED, "many", f"{OVERLOADED}.*integer"),
+        (GRACE, "nan", GRACE),
+        (GRACE, "", GRACE),
+        ("loadBalancerSheddingEnabled", "perhaps", "loadBalancerSheddingEnabled.*boolean"),
+        (SHEDDING, "Tarot", f"{SHEDDING}: unknown strategy; known are .*ThresholdShedder"),
+        (SHEDDING, "AvgShedder", "AvgShedder has to be both or neither"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_refused_with_what_is_allowed(key: str, text: str, message: str) -> None:
+    with pytest.raises(BadRequestError, match=message):
+        settings_under(BASE, {key: text})
+
+
+@pytest.mark.parametrize(
+    "key", ["noSuchKey", "clusterName", "metadataStoreUrl", *sorted(PULSARS_FIXED), "cluster_name"]
+)
+def test_a_key_that_is_not_dynamic_is_refused_whatever_the_value(key: str) -> None:
+    with pytest.raises(NotDynamicError, match=key):
+        check_dynamic(key)
+    with pytest.raises(NotDynamicError):
+        settings_under(BASE, {key: "1"})
+
+
+def test_of_stored_overrides_those_that_can_be_used_are_and_the_others_are_named() -> None:
+    stored = {OVERLOADED: "70", GRACE: "-1", "noSuchKey": "1", "clusterName": "x"}
+    settings, usable, faults = usable_overrides(BASE, stored)
+    assert usable == {OVERLOADED: "70"}
+    assert settings.load_balancer_broker_overloaded_threshold_percentage == 70
+    assert settings.load_balancer_shedding_grace_period_minutes == 7
+    assert [key for key in stored if any(key in fault for fault in faults)] == [GRACE, "noSuchKey", "clusterName"]
+    assert len(faults) == 3
+
+
+def test_overrides_that_are_good_only_together_are_used_together() -> None:
+    stored = {
+        "supportedNamespaceBundleSplitAlgorithms": "topic_count_equally_divide",
+        "defaultNamespaceBundleSplitAlgorithm": "topic_count_equally_divide",
+    }
+    with pytest.raises(BadRequestError):
+        settings_under(BASE, dict(list(stored.items())[:1]))
+    assert usable_overrides(BASE, stored)[1:] == (stored, [])
+
+
+@pytest.mark.parametrize(
+    ("bad", "named"),
+    [
+        ({OVERLOADED: "many"}, OVERLOADED),
+        ({"noSuchKey": "1"}, "noSuchKey"),
+        ({SHEDDING: "AvgShedder"}, SHEDDING),
+    ],
+)
+def test_one_value_that_cannot_be_used_spoils_no_other(bad: dict[str, str], named: str) -> None:
+    good = {
+        GRACE: "5",
+        "supportedNamespaceBundleSplitAlgorithms": "topic_count_equally_divide",
+        "defaultNamespaceBundleSplitAlgorithm": "topic_count_equally_divide",
+    }
+    _, usable, (fault,) = usable_overrides(BASE, {**bad, **good})
+    assert usable == good
+    assert named in fault
+
+
+def test_of_overrides_that_exclude_each_other_the_one_that_the_fault_names_is_left_out() -> None:
+    stored = {
+        GRACE: "5",
+        "supportedNamespaceBundleSplitAlgorithms": "range_equally_divide",
+        "defaultNamespaceBundleSplitAlgorithm": "topic_count_equally_divide",
+    }
+    _, usable, faults = usable_overrides(BASE, stored)
+    assert usable == {key: stored[key] for key in list(stored)[:2]}
+    assert len(faults) == 1
+
+
+def test_all_settings_as_text_are_what_they_are_read_from() -> None:
+    base = Settings(load_balancer_shedding_excluded_namespaces=frozenset({"t/b", "t/a"}))
+    texts = values_as_text(base)
+    assert texts[EXCLUDED] == "t/a,t/b"
+    assert texts["loadBalancerEnabled"] == "true"
+    assert with_overrides(Settings(), texts, "here").model_dump() == base.model_dump()
+
+
+def test_a_key_that_a_history_does_not_know_yet_has_the_value_that_was_gone_by_before() -> None:
+    again = "loadBalancerMovedAgainThresholdPercentage"
+    texts = values_as_text(BASE)
+    assert {key: values_as_text(settings_recorded(texts))[key] for key in texts} == texts
+    former = {key: text for key, text in texts.items() if key not in BEFORE}
+    assert settings_recorded(former).load_balancer_moved_again_threshold_percentage == float(BEFORE[again])

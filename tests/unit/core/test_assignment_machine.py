@@ -1,0 +1,371 @@
+"""Assignments: each line of the table, and what holds whatever happens in whatever order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.pictures import A_BACK, LOST, STAMP, A, APicture, B
+
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import FREE, IllegalTransitionError, Registration, assign, release
+from loadmanager.core.domain.plan import Assign, Plan, Verdict
+from loadmanager.core.domain.reasons import OwnershipReason, PlacementReason
+from loadmanager.core.protocol import assignment_machine
+from loadmanager.core.protocol.assignment_machine import (
+    Answer,
+    Ask,
+    Assignments,
+    Decide,
+    Decided,
+    Event,
+    Given,
+    Held,
+    Instruction,
+    NotDecided,
+    Outcome,
+    PlaceSoon,
+)
+from loadmanager.core.protocol.bundle_writes import Write, WriteEnded
+from loadmanager.core.protocol.signals import Signal
+
+BUNDLE = "t/ns/b"
+
+
+@dataclass(slots=True)
+class AssignmentsHarness(APicture):
+    """Assignments with their records, and a driver that does nothing until it is told to."""
+
+    to_do: list[Instruction] = field(default_factory=list)
+    machine: Assignments = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.machine = Assignments(self)
+
+    def step(self, *events: Event) -> list[Instruction]:
+        """What is to be done because of these alone; it is kept to be done, too."""
+        told = [each for event in events for each in self.machine.step(event, 100.0)]
+        self.to_do += told
+        return told
+
+    def take(self) -> Instruction:
+        """The next instruction, if it is the only one."""
+        assert len(self.to_do) == 1, self.to_do
+        return self.to_do.pop()
+
+    def decide(self, destinations: Mapping[str, Registration]) -> None:
+        """Make the decision that is to be made: those bundles go there, and the others nowhere."""
+        decide = self.take()
+        assert isinstance(decide, Decide), decide
+        self.step(Decided(decide, plan_of(decide.bundles, destinations)))
+
+    def do_write(self) -> None:
+        """Do the write that is to be done."""
+        write = self.take()
+        assert isinstance(write, Write), write
+        self.step(WriteEnded(write, self.write(write)))
+
+    def answer(self, bundle: str = BUNDLE) -> Outcome:
+        answer = self.take()
+        assert isinstance(answer, Answer), answer
+        assert answer.bundle == bundle
+        return answer.outcome
+
+    def goes(self, broker: Registration) -> None:
+        del self.registrations[broker.broker]
+
+
+def plan_of(bundles: list[str], destinations: Mapping[str, Registration]) -> Plan:
+    verdicts = [
+        Verdict(bundle, PlacementReason.ROUND_ROBIN, acted=True)
+        if bundle in destinations
+        else Verdict(bundle, PlacementReason.NO_BROKER_AVAILABLE, acted=False)
+        for bundle in bundles
+    ]
+    steps = [
+        Assign(bundle, destinations[bundle], PlacementReason.ROUND_ROBIN)
+        for bundle in bundles
+        if bundle in destinations
+    ]
+    return Plan(1, 0.0, tuple(steps), tuple(verdicts))
+
+
+@pytest.fixture
+def leader() -> AssignmentsHarness:
+    return AssignmentsHarness()
+
+
+def asked(leader: AssignmentsHarness) -> None:
+    """A bundle is asked for, and about to be decided."""
+    leader.step(Ask(BUNDLE), Signal.TIME)
+
+
+def test_a_bundle_that_is_asked_for_is_decided_written_and_answered(leader: AssignmentsHarness) -> None:
+    assert (leader.machine.wake_s, leader.machine.is_assigning(100.0)) == (None, False)
+    assert leader.step(Ask(BUNDLE)) == []
+    assert (leader.machine.wake_s, leader.machine.is_assigning(100.0)) == (100.0, True), "at once"
+    leader.step(Signal.TIME)
+    assert (leader.machine.wake_s, leader.machine.is_assigning(100.0)) == (None, True), "until the answer comes"
+    leader.decide({BUNDLE: A})
+    leader.do_write()
+    assert not leader.machine.is_assigning(100.0)
+    outcome = leader.answer()
+    assert isinstance(outcome, Given)
+    assert (outcome.stored, outcome.stored.owner) == (leader.records[BUNDLE], A)
+    assert (outcome.step.reason, outcome.because.verdict) == (PlacementReason.ROUND_ROBIN, PlacementReason.ROUND_ROBIN)
+    assert leader.machine.wake_s is None
+    leader.step(Ask(BUNDLE))
+    assert leader.machine.wake_s is not None, "whoever asks now is not of that batch"
+
+
+def test_what_is_asked_for_in_one_moment_is_decided_together_and_written_once_for_each_namespace(
+    leader: AssignmentsHarness,
+) -> None:
+    leader.step(Ask("t/1/a"), Ask("t/1/b", non_persistent=True), Ask("t/2/a"), Ask("t/1/a", non_persistent=True))
+    leader.step(Ask("t/1/b"))
+    decide = leader.step(Signal.TIME)[0]
+    assert isinstance(decide, Decide)
+    assert decide.bundles == ["t/1/a", "t/1/b", "t/2/a"]
+    assert decide.non_persistent == {"t/1/a", "t/1/b"}, "also if only the first or the second one asked for it"
+    leader.decide({"t/1/a": A, "t/1/b": B, "t/2/a": A})
+    writes = [each for each in leader.to_do if isinstance(each, Write)]
+    assert [(write.namespace, list(write.transitions)) for write in writes] == [
+        ("t/1", ["t/1/a", "t/1/b"]),
+        ("t/2", ["t/2/a"]),
+    ]
+    assert {write.reason for write in writes} == {OwnershipReason.LOOKUP.value}
+
+
+def test_one_batch_at_a_time_and_whoever_asks_for_what_is_in_it_shares_its_answer(leader: AssignmentsHarness) -> None:
+    asked(leader)
+    assert leader.step(Ask(BUNDLE), PlaceSoon([BUNDLE]), Ask("t/ns/c"), Signal.TIME) == []
+    assert leader.machine.wake_s is None
+    leader.decide({BUNDLE: A})
+    assert [type(each) for each in leader.to_do] == [Write]
+    assert leader.step(Signal.TIME) == [], "not before it is written"
+    leader.do_write()
+    assert isinstance(leader.answer(), Given)
+    assert leader.machine.wake_s is not None
+    (decide,) = leader.step(Signal.TIME)
+    assert isinstance(decide, Decide)
+    assert decide.bundles == ["t/ns/c"]
+
+
+def test_lookups_come_first_and_what_nobody_waits_for_takes_the_places_that_are_left(
+    leader: AssignmentsHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assignment_machine, "_BATCH", 3)
+    leader.step(PlaceSoon(["t/ns/1", "t/ns/2", "t/ns/3"]), Ask("t/ns/3"), Ask("t/ns/4"), PlaceSoon(["t/ns/4"]))
+    batches = []
+    while leader.machine.wake_s is not None:
+        (decide,) = leader.step(Signal.TIME)
+        assert isinstance(decide, Decide)
+        batches.append(decide.bundles)
+        leader.decide({})
+        leader.to_do.clear()
+    assert batches == [["t/ns/3", "t/ns/4", "t/ns/1"], ["t/ns/2"]]
+
+
+def test_where_many_wait_those_of_one_namespace_are_in_one_batch_and_no_namespace_is_passed_over(
+    leader: AssignmentsHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assignment_machine, "_BATCH", 3)
+    leader.step(*(Ask(f"t/{namespace}/{bundle}") for bundle in "abcd" for namespace in (1, 2)), Signal.TIME)
+    batches = []
+    for _ in range(4):
+        decide = leader.to_do[0]
+        assert isinstance(decide, Decide)
+        batches.append(decide.bundles)
+        leader.decide({})
+        leader.to_do.clear()
+        leader.step(*[Ask(each) for each in decide.bundles if each.startswith("t/1")], Signal.TIME)
+    assert batches == [
+        ["t/1/a", "t/1/b", "t/1/c"],
+        ["t/2/a", "t/2/b", "t/2/c"],
+        ["t/1/d", "t/1/a", "t/1/b"],
+        ["t/2/d", "t/1/c", "t/1/d"],
+    ]
+
+
+def test_who_may_have_no_broker_is_told_why(leader: AssignmentsHarness) -> None:
+    asked(leader)
+    leader.decide({})
+    outcome = leader.answer()
+    assert isinstance(outcome, Verdict)
+    assert outcome.verdict is PlacementReason.NO_BROKER_AVAILABLE
+
+
+@pytest.mark.parametrize("state", ["owned", "owned by one who has gone", "released"])
+def test_a_bundle_that_was_not_given_away_because_it_has_an_owner_by_now_is_that_owners(
+    leader: AssignmentsHarness, state: str
+) -> None:
+    asked(leader)
+    owned = leader.records[BUNDLE] = assign(FREE, B, STAMP)
+    if state == "released":
+        leader.records[BUNDLE] = release(owned, None, STAMP)
+    if state == "owned by one who has gone":
+        leader.goes(B)
+    leader.decide({})
+    outcome = leader.answer()
+    assert outcome == owned if state == "owned" else isinstance(outcome, Verdict)
+
+
+def test_a_decision_that_fails_is_told_to_all_of_its_batch_and_the_next_one_is_made(leader: AssignmentsHarness) -> None:
+    leader.step(Ask("t/ns/1"), Ask("t/ns/2"), Signal.TIME, Ask("t/ns/3"))
+    decide = leader.take()
+    assert isinstance(decide, Decide)
+    assert leader.step(NotDecided(decide, LOST)) == [Answer("t/ns/1", LOST), Answer("t/ns/2", LOST)]
+    assert leader.step(NotDecided(decide, LOST)) == [], "once"
+    leader.to_do.clear()
+    leader.step(Signal.TIME)
+    leader.decide({"t/ns/3": A})
+
+
+def test_a_broker_that_has_left_by_then_is_given_nothing(leader: AssignmentsHarness) -> None:
+    asked(leader)
+    leader.decide({BUNDLE: A})
+    leader.goes(A)
+    leader.do_write()
+    assert "left while t/ns/b was being placed" in str(leader.answer())
+    assert BUNDLE not in leader.records
+
+
+def test_a_bundle_whose_owner_has_gone_is_given_away_in_one_step_and_no_other(leader: AssignmentsHarness) -> None:
+    for bundle, owner in (("t/ns/1", A), ("t/ns/2", B)):
+        leader.records[bundle] = assign(FREE, owner, STAMP)
+    leader.goes(A)
+    leader.step(Ask("t/ns/1"), Ask("t/ns/2"), Signal.TIME)
+    leader.decide({"t/ns/1": B, "t/ns/2": B})
+    leader.do_write()
+    given, refused = (each.outcome for each in leader.to_do if isinstance(each, Answer))
+    assert isinstance(given, Given)
+    assert (given.stored.owner, given.stored.version, given.former) == (B, 2, A)
+    assert leader.machine.is_assigning(100.9), "clients are coming back for more"
+    assert not leader.machine.is_assigning(101.0)
+    assert isinstance(refused, IllegalTransitionError)
+    assert leader.records["t/ns/2"].version == 1
+
+
+def test_what_became_of_a_write_is_told_whatever_it_is(leader: AssignmentsHarness) -> None:
+    asked(leader)
+    leader.decide({BUNDLE: A})
+    write = leader.take()
+    assert isinstance(write, Write)
+    assert leader.step(WriteEnded(write, {BUNDLE: LOST})) == [Answer(BUNDLE, LOST)]
+    assert leader.step(WriteEnded(write, {BUNDLE: LOST})) == [], "once"
+
+
+def test_bundles_that_wait_for_their_broker_are_kept_for_it_or_go_back_to_it_before_others_are_decided(
+    leader: AssignmentsHarness,
+) -> None:
+    away = Registration(BrokerId("c:1"), 3)
+    for bundle, owner in (("t/ns/1", A), ("t/ns/2", away), ("t/ns/3", B)):
+        leader.records[bundle] = assign(FREE, owner, STAMP)
+    leader.registrations = {A.broker: A_BACK, B.broker: B}
+    leader.records["t/ns/5"] = assign(FREE, Registration(BrokerId("d:1"), 4), STAMP)
+    leader.held = {A.broker: 60.0, away.broker: 30.0, B.broker: 90.0}
+    answer, write = leader.step(*(Ask(f"t/ns/{number}") for number in (1, 2, 3, 4, 5)), Signal.TIME)
+    assert answer == Answer("t/ns/2", Held(away.broker, 30.0))
+    assert isinstance(write, Write)
+    assert leader.step(Signal.TIME) == [], "the others are decided by what is then"
+    leader.to_do = [write]
+    leader.do_write()
+    outcome = leader.answer("t/ns/1")
+    assert isinstance(outcome, Given)
+    assert (outcome.stored.owner, outcome.stored.version) == (A_BACK, 2)
+    assert outcome.step == Assign("t/ns/1", A_BACK, PlacementReason.HELD_FOR_OWNER)
+    assert (outcome.because.subject, outcome.because.acted) == ("t/ns/1", True)
+    assert outcome.because.sentence() == "Placed on a:1 because it was kept for it while that one was away"
+    leader.step(Signal.TIME)
+    decide = leader.to_do[0]
+    assert isinstance(decide, Decide)
+    assert decide.bundles == ["t/ns/3", "t/ns/4", "t/ns/5"], "one that serves, or is not held off, is not waited for"
+
+
+def test_if_a_whole_batch_waits_for_a_broker_the_next_one_comes(
+    leader: AssignmentsHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assignment_machine, "_BATCH", 1)
+    leader.records[BUNDLE] = assign(FREE, A, STAMP)
+    leader.goes(A)
+    leader.held = {A.broker: 60.0}
+    answer, decide = leader.step(Ask(BUNDLE), Ask("t/ns/c"), Signal.TIME)
+    assert answer == Answer(BUNDLE, Held(A.broker, 60.0))
+    assert isinstance(decide, Decide)
+
+
+def test_after_a_term_nobody_waits_and_nothing_of_it_is_taken_for_the_next_ones(leader: AssignmentsHarness) -> None:
+    leader.step(Ask(BUNDLE), Signal.TIME, Ask("t/ns/c"), PlaceSoon(["t/ns/d"]))
+    former = leader.take()
+    assert isinstance(former, Decide)
+    leader.machine.forget()
+    assert leader.machine.wake_s is None
+    asked(leader)
+    assert leader.step(Decided(former, plan_of(former.bundles, {BUNDLE: B})), NotDecided(former, LOST)) == []
+    leader.decide({BUNDLE: A})
+    leader.do_write()
+    outcome = leader.answer()
+    assert isinstance(outcome, Given)
+    assert outcome.stored.owner == A
+
+
+@given(st.data())
+def test_whatever_happens_everybody_is_answered_once_and_nobody_loses_what_it_serves(data: st.DataObject) -> None:
+    """A driver that does what it is told in any order, brokers that come and go, decisions and writes that fail."""
+    leader, waited_for = AssignmentsHarness(), set[str]()
+    names = [f"t/{namespace}/{number}" for namespace in (1, 2) for number in range(3)]
+    for _ in range(data.draw(st.integers(1, 40))):
+        bundle = data.draw(st.sampled_from(names))
+        match data.draw(st.sampled_from(["ask", "place", "do", "do", "do", "brokers", "brokers", "time", "end"])):
+            case "ask":
+                waited_for.add(bundle)
+                leader.step(Ask(bundle, non_persistent=data.draw(st.booleans())))
+            case "place":
+                waited_for.add(bundle)
+                leader.step(PlaceSoon([bundle]))
+            case "do" if leader.to_do:
+                _do(leader, data)
+            case "brokers":
+                there = data.draw(st.sampled_from([(A, B), (B,), (A_BACK, B), (A_BACK,), ()]))
+                leader.registrations = {each.broker: each for each in there}
+                leader.held = data.draw(st.sampled_from([{}, {A.broker: 60.0}]))
+            case "end":
+                leader.machine.forget()
+                waited_for.clear()
+                leader.to_do.clear()
+            case _:
+                leader.step(Signal.TIME)
+        _hear(leader, waited_for)
+        assert sum(isinstance(each, Decide) for each in leader.to_do) <= 1, "one batch at a time"
+    while leader.to_do or leader.machine.wake_s is not None:
+        if leader.to_do:
+            _do(leader, data)
+        else:
+            leader.step(Signal.TIME)
+        _hear(leader, waited_for)
+    assert waited_for == set()
+
+
+def _hear(leader: AssignmentsHarness, waited_for: set[str]) -> None:
+    """Answers are for those who wait, once."""
+    for answer in [each for each in leader.to_do if isinstance(each, Answer)]:
+        waited_for.remove(answer.bundle)
+        leader.to_do.remove(answer)
+
+
+def _do(leader: AssignmentsHarness, data: st.DataObject) -> None:
+    """One of the instructions, whichever."""
+    instruction = leader.to_do.pop(data.draw(st.integers(0, len(leader.to_do) - 1)))
+    fails = data.draw(st.sampled_from([False, False, True]))
+    if isinstance(instruction, Decide):
+        bundles = instruction.bundles
+        assert len(set(bundles)) == len(bundles)
+        destinations = {each: data.draw(st.sampled_from([A, A_BACK, B, None])) for each in bundles}
+        plan = plan_of(bundles, {bundle: to for bundle, to in destinations.items() if to is not None})
+        leader.step(NotDecided(instruction, LOST) if fails else Decided(instruction, plan))
+    elif isinstance(instruction, Write):
+        made = leader.write(instruction)
+        leader.step(WriteEnded(instruction, dict.fromkeys(made, LOST) if fails else made))

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.builders import broker, bundle, owned, releasing, report
+
+from loadmanager.core.domain.ownership import FREE
+from loadmanager.core.domain.plan import Verdict
+from loadmanager.core.domain.reasons import DoubtReason, FilterReason
+from loadmanager.core.domain.resources import HealthFigures
+from loadmanager.core.model.checkpoint import ClusterImage
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.core.model.load import BundleAverages
+from loadmanager.core.model.report_validation import NO_DOUBTS, Doubts
+from loadmanager.history.entry_rows import encode_json
+from loadmanager.lab.replay.record_comparison import Mismatch, compare_images
+from loadmanager.wire.checkpoint_codec import doubts_as_json, doubts_of, head_of, image_of, parts_of, unquoted
+
+B1, B2, B3 = (broker(f"b{number}") for number in (1, 2, 3))
+LOAD = (10.5, 20.25, 1e6 / 3, 0.1)
+WHOLE = "t/split/0x00000000_0xffffffff"
+HALVES = ["t/split/0x00000000_0x80000000", "t/split/0x80000000_0xffffffff"]
+
+
+def a_model() -> ClusterModel:
+    """With everything that a model may hold: disputes, destinations, unknown bundles, shares by range, marks."""
+    model = ClusterModel()
+    names = [bundle(number) for number in range(4)]
+    model.set_namespace("tenant/ns", names, [owned(B1), releasing(B2, B3), FREE, owned(broker("gone", 7))])
+    model.set_namespace("t/split", [WHOLE], [owned(B1)])
+    first = report({names[0]: LOAD, WHOLE: LOAD}, topics_per_bundle=5, last_update_ms=5)
+    model.apply_report(B1, replace(first, health=HealthFigures(12.5, None, 3.0)))
+    model.apply_report(B2, report({names[1]: LOAD, names[0]: LOAD, "t/unknown/0x00000000_0xffffffff": LOAD}))
+    model.apply_report(B3, report({f"t/split/{'0x00000000_0x40000000'}": LOAD}, last_update_ms=60_000))
+    model.set_namespace("t/split", HALVES, [owned(B1), owned(B1)])
+    model.mark_unloaded(names[1], 12.5, B2.broker)
+    model.seed_bundle(names[2], BundleAverages(np.arange(4.0), np.arange(4.0) / 3, 3, 900, 2))
+    return model
+
+
+def restored(image: ClusterImage) -> ClusterModel:
+    model = ClusterModel()
+    model.restore(image)
+    return model
+
+
+def through_json(image: ClusterImage) -> ClusterImage:
+    """As it reads back from the history."""
+    head = json.loads(str(encode_json(head_of(image))))
+    parts = [(holds, json.loads(str(encode_json(content)))) for holds, content in parts_of(image, {})]
+    return image_of(head, parts)[0]
+
+
+@pytest.mark.parametrize("copied", [lambda image: image, through_json])
+def test_what_is_made_of_an_image_is_the_equal_of_the_model(copied: Callable[[ClusterImage], ClusterImage]) -> None:
+    model = a_model()
+    copy = restored(copied(model.image()))
+    compare_images(model.image(), copy.image())
+    assert copy.unknown_bundles() == model.unknown_bundles()
+    assert copy.awaits_division("t/split")
+
+
+def test_it_stays_its_equal_whatever_comes_next() -> None:
+    model = a_model()
+    copy = restored(through_json(model.image()))
+    for each in (model, copy):
+        each.apply_report(B3, report({HALVES[0]: LOAD, bundle(1): LOAD}, last_update_ms=90_000))
+        each.apply_report(B2, report({bundle(2): (1.0, 2.0, 3.0, 4.0)}))
+        each.set_namespace("t/split", [WHOLE], [owned(B3)])
+        each.set_namespace("t/unknown", ["t/unknown/0x00000000_0xffffffff"], [owned(B2)])
+        each.remove_broker(B1.broker)
+        each.snapshot(100.0, 50.0)
+    compare_images(model.image(), copy.image())
+    mine, others = model.snapshot(120.0, 1000.0), copy.snapshot(120.0, 1000.0)
+    for name in ("broker", "assigned", "free", "movable", "recently_unloaded", "short", "long", "present", "topics"):
+        np.testing.assert_array_equal(getattr(mine.bundles, name), getattr(others.bundles, name))
+    assert mine.revision == others.revision
+
+
+def test_a_checkpoint_from_before_there_were_means_over_time_begins_with_the_short_ones() -> None:
+    model = a_model()
+    head = json.loads(str(encode_json(head_of(model.image()))))
+    parts = [(holds, json.loads(str(encode_json(content)))) for holds, content in parts_of(model.image(), {})]
+    for name in ("mean", "last", "reported_s", "sigma"):
+        del parts[0][1][name]
+    image = image_of(head, parts)[0]
+    copy = restored(image)
+    compare_images(image, copy.image())
+    bundles = copy.snapshot(1000.0, 0.0).bundles
+    np.testing.assert_allclose(bundles.present, bundles.short, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("field", "row"), [("mean", 0), ("last", 1), ("reported_s", 2), ("sigma", 3)])
+def test_means_over_time_that_differ_are_named(field: str, row: int) -> None:
+    image, other = a_model().image(), a_model().image()
+    assert image.time_means is not None
+    column = getattr(other.time_means, field)
+    column.setflags(write=True)
+    column[row] += 1
+    with pytest.raises(Mismatch) as found:
+        compare_images(image, other)
+    assert (found.value.subject, found.value.field) == (image.names[row], field)
+
+
+def test_owners_that_are_told_alone_are_those_of_the_whole_record() -> None:
+    whole, alone = a_model(), a_model()
+    names = [bundle(number) for number in range(4)]
+    whole.set_namespace("tenant/ns", names, [releasing(B1, B3), owned(B3), FREE, FREE])
+    alone.set_owners({names[0]: releasing(B1, B3), names[1]: owned(B3), names[3]: FREE})
+    compare_images(whole.image(), alone.image())
+
+
+def test_an_image_does_not_change_with_the_model() -> None:
+    model = a_model()
+    image = model.image()
+    before = through_json(image)
+    model.remove_broker(B1.broker)
+    model.remove_namespace("tenant/ns")
+    compare_images(before, image)
+
+
+def test_the_first_difference_between_images_is_named() -> None:
+    model = a_model()
+    image = model.image()
+    model.apply_report(B1, report({bundle(0): LOAD}))
+    with pytest.raises(Mismatch) as found:
+        compare_images(image, model.image())
+    assert (found.value.subject, found.value.field) == (bundle(0), "short_samples")
+
+
+def test_only_an_empty_model_is_made_into_another() -> None:
+    model = a_model()
+    with pytest.raises(AssertionError, match="only an empty model"):
+        model.restore(model.image())
+
+
+def test_doubts_and_numbers_that_are_not_finite_read_back() -> None:
+    verdict = Verdict(B1.broker, DoubtReason.REPORT_DISTRUSTED, acted=False, why={"doubt": "nonsense"})
+    sick = Verdict(B2.broker, FilterReason.BROKER_SICK, acted=False, why={"value": "2500 ms"})
+    doubts = Doubts({B1.broker: verdict}, (verdict,), {B2.broker: sick})
+    found = doubts_of(json.loads(str(encode_json(doubts_as_json(doubts)))))
+    assert doubts_as_json(found) == doubts_as_json(doubts)
+    assert found.quarantined.keys() == {B1.broker}
+    assert found.sick.keys() == {B2.broker}
+    before = {name: said for name, said in doubts_as_json(doubts).items() if name != "sick"}
+    assert not doubts_of(before).sick, "written down before anybody could be"
+    assert doubts_of(doubts_as_json(NO_DOUBTS)) is NO_DOUBTS
+    state = unquoted(json.loads(str(encode_json({"statistics": [float("inf"), 1.5], "name": {"x": "NaN"}}))))
+    assert state["statistics"] == [float("inf"), 1.5]
+    assert np.isnan(state["name"]["x"])

@@ -1,0 +1,53 @@
+"""The cluster at a glance says what a snapshot says, without one."""
+
+from __future__ import annotations
+
+from support.builders import broker, bundle, owned, releasing, report
+
+from loadmanager.core.domain.ownership import FREE
+from loadmanager.core.model.cluster_model import ClusterModel
+
+A, B, GONE = broker("a"), broker("b"), broker("gone")
+W, X, Y, Z = bundle(1), bundle(2), bundle(3), bundle(4)
+NS = "tenant/ns"
+
+
+def test_brokers_come_by_name_with_what_they_report_and_own() -> None:
+    model = ClusterModel()
+    model.set_namespace(NS, [W, X, Y, Z], [owned(A), releasing(A, B), owned(GONE), FREE])
+    model.apply_report(B, report())
+    model.apply_report(A, report({W: (1, 2, 30, 40), X: (1, 1, 1, 1)}))
+    glance, brokers = model.glance(), model.snapshot(0.0, 0.0).brokers
+    assert glance.brokers == brokers.ids == (A.broker, B.broker)
+    assert glance.usage_percent.tolist() == brokers.usage_percent.tolist()
+    assert glance.load.tolist() == brokers.load.tolist()
+    assert glance.owned.tolist() == [2, 0]
+    assert glance.releasing == (X,)
+    assert (glance.bundles, glance.unowned) == (4, 2)
+
+
+def test_what_only_a_report_names_has_no_record_to_say_who_owns_it() -> None:
+    model = ClusterModel()
+    model.apply_report(A, report({W: (1, 1, 1, 1)}))
+    glance = model.glance()
+    assert (glance.bundles, glance.unowned, glance.owned.tolist()) == (1, 0, [0])
+
+
+def test_there_may_be_nothing() -> None:
+    glance = ClusterModel().glance()
+    assert (glance.brokers, glance.bundles, glance.unowned) == ((), 0, 0)
+    assert glance.usage_percent.shape == (0, 5)
+    names, throughput = ClusterModel().throughput()
+    assert (names, throughput.tolist()) == ((), [])
+
+
+def test_the_names_stay_the_same_until_a_bundle_comes_or_goes() -> None:
+    model = ClusterModel()
+    model.set_namespace(NS, [W, X], [owned(A), FREE])
+    names, _ = model.throughput()
+    model.apply_report(A, report({W: (1, 2, 30, 40)}))
+    again, throughput = model.throughput()
+    assert again is names == (W, X)
+    assert throughput.tolist() == [70, 0]
+    model.set_namespace(NS, [W, X, Y], [owned(A), FREE, FREE])
+    assert model.throughput()[0] == (W, X, Y)

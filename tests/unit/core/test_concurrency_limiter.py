@@ -1,0 +1,180 @@
+"""Turns: limits in all and per broker, and who goes first."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.protocol.concurrency_limiter import Turns
+
+A, B, C, D, E = (BrokerId(f"{letter}:1") for letter in "abcde")
+
+
+class Queue:
+    """Turns, and who has been given one so far."""
+
+    def __init__(self, most: int, most_per_broker: int) -> None:
+        self.limits = (most, most_per_broker)
+        self.turns = Turns[str](lambda: self.limits)
+        self.begun: list[str] = []
+
+    def add(self, name: str, *brokers: BrokerId) -> None:
+        self.turns.wait(name, frozenset(brokers))
+        self.begun += self.turns.give()
+
+    def end(self, name: str) -> None:
+        self.turns.end(name)
+        self.begun += self.turns.give()
+
+
+def test_no_more_than_the_limit_of_all_are_under_way() -> None:
+    queue = Queue(2, 9)
+    for number in range(4):
+        queue.add(str(number), BrokerId(f"{number}:1"))
+    assert queue.begun == ["0", "1"]
+    assert queue.turns.taken == 2
+    queue.end("1")
+    assert queue.begun == ["0", "1", "2"]
+
+
+def test_a_busy_broker_holds_up_nobody_who_does_not_need_it() -> None:
+    queue = Queue(9, 1)
+    queue.add("from a", A, B)
+    queue.add("from a too", A, C)
+    queue.add("freed by b", B)
+    queue.add("elsewhere", D, E)
+    assert queue.begun == ["from a", "elsewhere"]
+    queue.end("from a")
+    assert queue.begun == ["from a", "elsewhere", "from a too", "freed by b"]
+
+
+def test_nobody_overtakes_one_that_waits_for_two_brokers() -> None:
+    queue = Queue(9, 1)
+    queue.add("holds b", B)
+    queue.add("a to b", A, B)
+    queue.add("later from a", A, C)
+    assert queue.begun == ["holds b"]
+    queue.end("holds b")
+    assert queue.begun == ["holds b", "a to b"]
+    queue.end("a to b")
+    assert queue.begun == ["holds b", "a to b", "later from a"]
+
+
+def test_a_limit_that_was_raised_holds_from_the_next_who_comes_or_goes() -> None:
+    queue = Queue(1, 1)
+    queue.add("1", A)
+    queue.add("2", B)
+    queue.limits = (3, 1)
+    queue.add("3", C)
+    assert queue.begun == ["1", "2", "3"]
+
+
+def test_who_came_first_goes_first_also_where_another_of_the_same_broker_went_before() -> None:
+    queue = Queue(1, 1)
+    queue.add("elsewhere", C)
+    queue.add("1", A)
+    queue.add("2", B)
+    queue.add("3", A)
+    queue.end("elsewhere")
+    queue.end("1")
+    assert queue.begun == ["elsewhere", "1", "2"]
+
+
+def test_a_limit_that_was_raised_lets_several_of_the_same_brokers_go_at_once() -> None:
+    queue = Queue(1, 1)
+    for number in range(4):
+        queue.add(str(number), A, B)
+    queue.limits = (3, 3)
+    queue.add("elsewhere", C)
+    assert queue.begun == ["0", "1", "2"]
+
+
+def test_what_was_begun_already_has_its_turn_whatever_the_limits_and_takes_it_from_others() -> None:
+    queue = Queue(2, 1)
+    for number in range(3):
+        queue.turns.have(f"begun {number}", frozenset({A}))
+    assert queue.turns.taken == 3
+    queue.add("from a", A)
+    queue.add("elsewhere", B)
+    queue.end("begun 0")
+    assert queue.begun == []
+    queue.end("begun 1")
+    assert queue.begun == ["elsewhere"]
+    queue.end("begun 2")
+    assert queue.begun == ["elsewhere", "from a"]
+
+
+def test_nobody_comes_twice() -> None:
+    queue = Queue(1, 1)
+    queue.add("1", A)
+    with pytest.raises(AssertionError):
+        queue.add("1", B)
+    queue.add("2", B)
+    with pytest.raises(AssertionError):
+        queue.add("2", C)
+
+
+def test_those_who_waited_behind_one_that_leaves_go_at_once() -> None:
+    queue = Queue(9, 1)
+    queue.add("holds b", B)
+    queue.add("a to b", A, B)
+    queue.add("later from a", A, C)
+    queue.end("a to b")
+    assert queue.begun == ["holds b", "later from a"]
+
+
+def test_who_neither_waits_nor_has_a_turn_gives_back_nothing() -> None:
+    queue = Queue(1, 1)
+    queue.add("1", A)
+    queue.add("2", A)
+    queue.end("2")
+    queue.end("2")
+    queue.end("never there")
+    queue.add("3", B)
+    assert queue.begun == ["1"]
+    assert queue.turns.taken == 1
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 8)), max_size=60),
+    st.integers(1, 4),
+    st.integers(1, 3),
+)
+def test_limits_hold_whoever_leaves_and_everybody_gets_a_turn_in_order(
+    acts: list[tuple[bool, int]], most: int, most_per_broker: int
+) -> None:
+    turns, needed, under_way = Turns[int](lambda: (most, most_per_broker)), dict[int, frozenset[BrokerId]](), set[int]()
+    begun: list[int] = []
+    left: set[int] = set()
+
+    def give() -> None:
+        for number in turns.give():
+            begun.append(number)
+            under_way.add(number)
+        busy = Counter(broker for number in under_way for broker in needed[number])
+        assert len(under_way) == turns.taken <= most
+        assert not busy or max(busy.values()) <= most_per_broker
+
+    for comes, number in acts:
+        if comes or not needed:
+            brokers = frozenset({(A, B, C)[number % 3], (A, B, C)[number // 3]})
+            needed[len(needed)] = brokers
+            turns.wait(len(needed) - 1, brokers)
+        else:
+            chosen = number % len(needed)
+            turns.end(chosen)
+            under_way.discard(chosen)
+            left.add(chosen)
+        give()
+    while under_way:
+        turns.end(under_way.pop())
+        give()
+    assert set(begun) | left == set(needed), "everybody who did not leave before had a turn"
+    for broker in (A, B, C):
+        of_broker = [number for number in begun if broker in needed[number]]
+        assert of_broker == sorted(of_broker), "first come, first served at each broker"
+    assert (turns.taken, dict(turns._busy), turns._waiting, turns._queues) == (0, {}, {}, {}), "nothing is kept of them"

@@ -1,0 +1,324 @@
+"""Drains: each line of the table, and what holds whatever happens in whatever order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support.drains import MOVED, PROCESS, STALE, STAYS, A, AnyOrder, B, C, DrainsHarness, away, drained, home, plan
+
+from loadmanager.core.domain.controls import Controls, DrainOrder
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Ownership
+from loadmanager.core.domain.plan import Verdict
+from loadmanager.core.domain.reasons import OwnershipReason
+from loadmanager.core.protocol.drain_machine import (
+    PAUSE_S,
+    REST_S,
+    BeginMove,
+    BringHome,
+    Drain,
+    EndDrain,
+    GiveAway,
+    MoveEnded,
+    Planned,
+    TriedToEnd,
+    WithdrawMove,
+)
+from loadmanager.core.protocol.move_machine import CalledOff, Failed, Kept, Outcome
+from loadmanager.core.protocol.signals import Signal
+
+
+@pytest.fixture
+def leader() -> DrainsHarness:
+    return DrainsHarness()
+
+
+def test_nothing_is_looked_at_while_nothing_is_wished(leader: DrainsHarness) -> None:
+    assert leader.drains.wake_s is None
+    assert leader.look() == []
+    leader.controls = drained(A)
+    leader.step(Signal.CHANGED)
+    assert leader.drains.wake_s == leader.now_s, "at once"
+
+
+def test_a_drain_begins_and_its_bundles_are_decided_on_and_moved(leader: DrainsHarness) -> None:
+    leader.controls = drained(A)
+    assert leader.look() == [GiveAway((A.broker,), 4, frozenset())]
+    assert leader.drains.wake_s is None, "not before it is decided"
+    assert leader.look() == [], "one decision at a time"
+    steps = away("t/1"), away("t/2")
+    decided = plan(*steps)
+    begun = [BeginMove(step, [verdict]) for step, verdict in zip(steps, decided.verdicts, strict=True)]
+    assert leader.step(Planned(decided)) == begun
+    assert len(leader.drains._moving) == 2
+    assert leader.drains.wake_s == leader.now_s, "a second after the look"
+    assert leader.look(0.0) == [GiveAway((A.broker,), 2, frozenset({"t/1", "t/2"}))]
+
+
+def test_no_more_are_asked_for_while_more_than_half_of_the_window_is_moving(leader: DrainsHarness) -> None:
+    leader.draining("t/1", "t/2", "t/3", "t/4")
+    assert leader.look() == []
+    leader.step(MoveEnded("t/4", MOVED))
+    assert leader.drains.wake_s == leader.now_s + PAUSE_S
+    leader.step(MoveEnded("t/1", MOVED))
+    assert leader.drains.wake_s == leader.now_s, "half of it is free"
+    assert leader.look(0.0) == [GiveAway((A.broker,), 2, frozenset({"t/2", "t/3"}))]
+
+
+def test_only_as_many_begin_as_were_asked_for(leader: DrainsHarness) -> None:
+    leader.controls = drained(A)
+    leader.look()
+    assert len(leader.step(Planned(plan(*(away(f"t/{number}") for number in range(9)))))) == 4
+
+
+def test_what_came_of_a_drain_is_counted(leader: DrainsHarness) -> None:
+    drain = leader.draining("t/1", "t/2", "t/3")
+    assert (leader.drains.state(drain, 3), drain.rate_per_s(leader.now_s)) == ("draining", 0.0)
+    leader.now_s += 2.0
+    leader.step(MoveEnded("t/1", MOVED))
+    leader.step(MoveEnded("t/2", MOVED))
+    assert drain.rate_per_s(leader.now_s) == 1.0
+    assert leader.drains.state(drain, 0) == "draining", "its last move is not over"
+    leader.step(MoveEnded("t/3", MOVED))
+    assert (drain.moved, drain.failed, leader.drains.state(drain, 0)) == (3, 0, "done")
+    assert drain.rate_per_s(leader.now_s + 61.0) == 0.0, "of late"
+
+
+def test_the_rate_is_of_the_last_minute_and_of_no_more_than_a_thousand_bundles() -> None:
+    drain = Drain(A, 50.0, 100.0)
+    drain.move_ended(100.0625, has_left=True)
+    assert drain.rate_per_s(100.0625) == pytest.approx(10.0), "a shorter time counts as a tenth of a second"
+    assert drain.rate_per_s(160.0) == pytest.approx(1 / 60)
+    assert drain.rate_per_s(160.0625) == 0.0, "a minute ago is over"
+    for _ in range(1_001):
+        drain.move_ended(200.0, has_left=True)
+    assert drain.moved == 1_002
+    assert drain.rate_per_s(210.0) == pytest.approx(1_000 / 60)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "why"),
+    [
+        (Kept(Ownership(), OwnershipReason.UNLOAD_FAILED, "503"), "503"),
+        (CalledOff("cancelled"), "cancelled"),
+        (Failed(RuntimeError("lost")), "lost"),
+    ],
+)
+def test_a_bundle_that_did_not_leave_is_given_a_rest_and_says_why(
+    leader: DrainsHarness, outcome: Outcome, why: str
+) -> None:
+    drain = leader.draining("t/1")
+    leader.step(MoveEnded("t/1", outcome))
+    assert (drain.moved, drain.failed, leader.drains.blocked(drain)) == (0, 1, {"t/1": why})
+    assert leader.drains.state(drain, 1) == "blocked"
+    assert leader.look() == [GiveAway((A.broker,), 4, frozenset({"t/1"}))]
+    leader.step(Planned(plan()))
+    assert leader.look(REST_S) == [GiveAway((A.broker,), 4, frozenset())]
+    assert leader.drains.blocked(drain) == {"t/1": why}, "for all that is known"
+    leader.step(Planned(plan(away("t/1"))))
+    leader.step(MoveEnded("t/1", MOVED))
+    assert (drain.moved, drain.failed, leader.drains.blocked(drain)) == (1, 1, {})
+
+
+def test_a_bundle_that_no_other_broker_may_own_is_given_a_rest_and_says_why(leader: DrainsHarness) -> None:
+    leader.controls = drained(A)
+    leader.owners = {"t/1": A, "t/2": C}
+    leader.look()
+    leader.step(Planned(plan(staying=["t/1", "t/2", "t/gone"])))
+    drain = leader.drains.find(A.broker)
+    assert drain is not None
+    assert leader.drains.blocked(drain) == {"t/1": Verdict("t/1", STAYS, acted=False).sentence()}
+    assert leader.look() == [GiveAway((A.broker,), 4, frozenset({"t/1", "t/2", "t/gone"}))]
+
+
+def test_a_bundle_that_leaves_after_all_has_no_rest_where_it_is_then(leader: DrainsHarness) -> None:
+    drain = leader.draining("t/1")
+    leader.step(MoveEnded("t/1", CalledOff("cancelled")))
+    leader.look()
+    leader.step(Planned(plan(away("t/1"))))
+    leader.step(MoveEnded("t/1", MOVED))
+    assert leader.drains.blocked(drain) == {}
+    assert leader.look() == [GiveAway((A.broker,), 4, frozenset())]
+
+
+def test_a_rest_that_is_over_is_not_kept(leader: DrainsHarness) -> None:
+    drain = leader.draining()
+    leader.owners["t/1"] = A
+    leader.look()
+    leader.step(Planned(plan(staying=["t/1"])))
+    assert leader.look(REST_S) == [GiveAway((A.broker,), 4, frozenset())]
+    leader.step(Planned(plan()))
+    assert leader.drains.blocked(drain) == {}
+
+
+def test_a_stale_step_is_planned_again_but_not_at_once(leader: DrainsHarness) -> None:
+    drain = leader.draining("t/1")
+    leader.step(MoveEnded("t/1", STALE))
+    assert (drain.moved, drain.failed, leader.drains.blocked(drain)) == (0, 0, {})
+    assert leader.drains.wake_s == leader.now_s + PAUSE_S
+    assert leader.look() == [GiveAway((A.broker,), 4, frozenset())]
+
+
+def test_a_drain_that_is_wished_no_more_withdraws_its_moves_and_leaves_no_rest(leader: DrainsHarness) -> None:
+    drain = leader.draining("t/1", "t/2")
+    leader.step(MoveEnded("t/1", CalledOff("cancelled")))
+    leader.controls = Controls()
+    assert leader.drains.wake_s is not None
+    assert leader.look() == [WithdrawMove("t/2")]
+    assert leader.drains.find(A.broker) is None
+    leader.step(MoveEnded("t/2", CalledOff("cancelled")))
+    assert drain.failed == 2
+    leader.controls = drained(A, since_s=60.0)
+    assert leader.look() == [GiveAway((A.broker,), 4, frozenset())]
+    anew = leader.drains.find(A.broker)
+    assert anew is not None
+    assert (anew.since_s, anew.failed) == (60.0, 0)
+
+
+def test_a_drain_that_is_lifted_while_it_is_decided_on_begins_nothing(leader: DrainsHarness) -> None:
+    leader.controls = drained(A)
+    leader.look()
+    leader.controls = Controls()
+    assert leader.step(Planned(plan(away("t/1")))) == []
+
+
+def test_of_two_drains_only_the_one_that_is_lifted_withdraws_its_moves_and_begins_none(leader: DrainsHarness) -> None:
+    leader.draining("t/1")
+    leader.controls = drained(A, B)
+    (asked,) = leader.look()
+    assert asked == GiveAway((A.broker, B.broker), 3, frozenset({"t/1"}))
+    leader.controls = drained(B)
+    begun = leader.step(Planned(plan(away("t/2"), away("t/3", B))))
+    assert [each.step.bundle for each in begun if isinstance(each, BeginMove)] == ["t/3"]
+    assert [each for each in leader.look() if isinstance(each, WithdrawMove)] == [WithdrawMove("t/1")]
+
+
+def test_a_drain_begins_also_behind_one_that_ends(leader: DrainsHarness) -> None:
+    leader.controls = drained(A)
+    leader.processes[A.broker] += 1
+    assert leader.look() == [EndDrain(A.broker, 50.0)]
+    leader.controls = drained(A, B)
+    assert leader.look() == [GiveAway((B.broker,), 4, frozenset())]
+
+
+def test_a_wish_that_was_taken_back_and_made_again_between_two_looks_is_another_drain(leader: DrainsHarness) -> None:
+    drain = leader.draining("t/1")
+    leader.controls = drained(A, since_s=60.0)
+    assert leader.look() == [WithdrawMove("t/1"), GiveAway((A.broker,), 3, frozenset({"t/1"}))]
+    assert leader.drains.find(A.broker) is not drain
+
+
+def test_a_drain_ends_when_another_process_of_the_broker_registers(leader: DrainsHarness) -> None:
+    leader.draining("t/1", broker=B)
+    leader.controls = drained(A, B)
+    leader.registrations[B.broker] = replace(B, incarnation=9)
+    leader.processes[B.broker] += 1
+    end = EndDrain(B.broker, 50.0)
+    asked = GiveAway((A.broker,), 3, frozenset({"t/1"}))
+    assert leader.look() == [end, asked], "nothing more of it is given away"
+    leader.step(Planned(None))
+    assert leader.look() == [asked], "nor is its end tried twice at once"
+    leader.step(Planned(None))
+    leader.step(TriedToEnd(B.broker))
+    assert leader.look() == [end, asked], "but again if it failed"
+    leader.step(Planned(None))
+    leader.step(TriedToEnd(B.broker))
+    leader.controls = drained(A)
+    assert leader.look() == [WithdrawMove("t/1"), asked]
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_lost_session_ends_no_drain(leader: DrainsHarness, is_new: bool) -> None:  # noqa: FBT001 - a case
+    """Whoever leads when the broker is away, or when it is back."""
+    drain = None if is_new else leader.draining("t/1")
+    leader.controls = drained(A)
+    leader.registrations.pop(A.broker)
+    assert leader.look() == [], "there is nothing to give away meanwhile"
+    leader.registrations[A.broker] = replace(A, incarnation=9)
+    (asked,) = leader.look()
+    assert isinstance(asked, GiveAway)
+    assert asked.brokers == (A.broker,)
+    found = leader.drains.find(A.broker)
+    assert found is not None
+    assert found.registration.incarnation == 9
+    assert is_new or found is drain, "what was counted goes on"
+
+
+@pytest.mark.parametrize(("ordered", "seen"), [(0, PROCESS), (PROCESS, 0)])
+def test_a_process_that_is_not_known_is_no_other_process(leader: DrainsHarness, ordered: int, seen: int) -> None:
+    leader.controls = Controls(draining={A.broker: DrainOrder(50.0, ordered)})
+    leader.processes[A.broker] = seen
+    assert leader.look() == [GiveAway((A.broker,), 4, frozenset())]
+
+
+def test_what_was_decided_for_a_life_that_is_over_moves_nothing_of_the_next_one(leader: DrainsHarness) -> None:
+    leader.controls = drained(A)
+    leader.look()
+    back = replace(A, incarnation=9)
+    assert leader.step(Planned(plan(away("t/1", back), away("t/2", C)))) == []
+
+
+def test_pinned_bundles_are_brought_home_after_what_drains_need(leader: DrainsHarness) -> None:
+    leader.controls = replace(drained(A), pinned={"t/1": A.broker, "t/2": C.broker})
+    leader.owners = {"t/1": A, "t/2": B}
+    leader.look()
+    (begun, asked) = leader.step(Planned(plan(away("t/3"))))
+    assert isinstance(begun, BeginMove)
+    assert asked == BringHome(4, frozenset({"t/3"}))
+    (begun,) = leader.step(Planned(plan(home("t/2"))))
+    assert begun == BeginMove(home("t/2"), []), "nobody has to say why"
+    drain = leader.drains.find(A.broker)
+    assert drain is not None
+    leader.step(MoveEnded("t/2", MOVED))
+    assert drain.moved == 0
+
+
+def test_pinned_bundles_are_looked_after_though_a_drain_could_not_be_decided_on(leader: DrainsHarness) -> None:
+    leader.controls = replace(drained(A), pinned={"t/2": C.broker})
+    leader.owners = {"t/2": B}
+    leader.look()
+    assert leader.step(Planned(None)) == [BringHome(4, frozenset())]
+    assert leader.step(Planned(None)) == []
+    assert leader.drains.wake_s == leader.now_s + PAUSE_S
+
+
+@pytest.mark.parametrize("pinned", [{"t/1": A.broker}, {"t/free": A.broker}, {"t/1": BrokerId("gone:1")}])
+def test_a_pinned_bundle_that_is_at_home_or_free_or_whose_home_is_not_there_stays(
+    leader: DrainsHarness, pinned: dict[str, BrokerId]
+) -> None:
+    leader.controls = Controls(pinned=pinned)
+    leader.owners = {"t/1": A}
+    assert leader.look() == []
+    assert leader.drains.wake_s == leader.now_s + PAUSE_S, "it is looked at again"
+
+
+def test_a_pinned_bundle_that_stays_is_given_a_rest_and_blocks_no_drain(leader: DrainsHarness) -> None:
+    leader.controls = replace(drained(A), pinned={"t/1": B.broker})
+    leader.owners = {"t/1": A}
+    leader.look()
+    assert leader.step(Planned(plan())) == [BringHome(4, frozenset())]
+    leader.step(Planned(plan(staying=["t/1"])))
+    drain = leader.drains.find(A.broker)
+    assert drain is not None
+    assert leader.drains.blocked(drain) == {}
+    leader.controls = replace(leader.controls, draining={})
+    assert leader.look() == []
+    assert leader.look(REST_S) == [BringHome(4, frozenset())]
+
+
+def test_another_goes_on_with_what_one_remembered(leader: DrainsHarness) -> None:
+    drain = leader.draining("t/1", "t/2")
+    leader.step(MoveEnded("t/1", CalledOff("cancelled")))
+    del leader.registrations[A.broker]
+    leader.look()
+    other = DrainsHarness(controls=leader.controls, registrations=leader.registrations, now_s=leader.now_s)
+    other.drains.restore(leader.drains.remembered())
+    assert other.drains.remembered() == leader.drains.remembered()
+    assert other.drains.blocked(drain) == {"t/1": "cancelled"}
+    other.step(MoveEnded("t/2", MOVED))
+    assert (drain.moved, drain.failed) == (1, 1)
+    assert "t/2" in leader.drains.remembered().moving, "each has its own memory"
+
+
+TestAnyOrder = AnyOrder.TestCase

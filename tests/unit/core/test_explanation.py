@@ -1,0 +1,451 @@
+"""Why a bundle is where it is, what a broker has to expect, and why a bundle is not on another broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from support.builders import MIB, averages, broker, bundle, owned, releasing, report, snapshot, throughput
+
+from loadmanager.core.diagnosis.explanation import Situation, explain_broker, explain_bundle, why_not
+from loadmanager.core.domain.controls import Controls, DrainOrder
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import FREE, Ownership
+from loadmanager.core.domain.policies import IsolationPolicy, Policies
+from loadmanager.core.domain.reasons import (
+    CertificateReason,
+    ChurnReason,
+    ExplanationReason,
+    FilterReason,
+    PlacementReason,
+    Reason,
+    SheddingReason,
+)
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.core.model.load import BrokerReport
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning import churn
+
+A, B, C = (BrokerId(f"{name}:8080") for name in "abc")
+OVERLOAD = PlannerSettings(shedding_strategy="OverloadShedder", max_load_moved_per_cycle_percentage=100)
+HEAVY, LIGHT = bundle(9, "tenant/ns-9"), bundle(1, "tenant/ns-1")
+
+
+def situation(
+    given: Snapshot, settings: PlannerSettings = OVERLOAD, state: Mapping[str, Any] | None = None
+) -> Situation:
+    return Situation(given, settings, dict(state or {}), np.random.default_rng(3))
+
+
+def under(given: Snapshot, **controls: Any) -> Situation:  # noqa: ANN401 - whatever a control may be
+    return situation(replace(given, controls=Controls(**controls)))
+
+
+def hot_a(recently_unloaded: tuple[str, ...] = (), **others: BrokerReport) -> Snapshot:
+    """`a` is overloaded, and sheds the heaviest of its bundles."""
+    loads = {bundle(i, f"tenant/ns-{i}"): throughput(i) for i in (1, 2, 9)}
+    others = others or {"b": report(cpu=10), "c": report({bundle(5, "tenant/c"): (10, 0, 0, 0)}, cpu=20)}
+    return snapshot({"a": report(loads, cpu=90), **others}, recently_unloaded=recently_unloaded, taken_at_s=100.0)
+
+
+def model(**bundles: Any) -> ClusterModel:  # noqa: ANN401 - the owner of each bundle of one namespace
+    """Brokers a, b and c, of which a reports the bundles in `reported`."""
+    made = ClusterModel()
+    names = [bundle(i) for i in range(len(bundles["ownerships"]))]
+    made.set_namespace("tenant/ns", names, bundles["ownerships"])
+    made.apply_report(broker("a"), report([names[i] for i in bundles.get("reported", ())]))
+    made.apply_report(broker("b"), report())
+    made.apply_report(broker("c"), report())
+    return made
+
+
+def taken(made: ClusterModel) -> Snapshot:
+    return made.snapshot(0.0, 0.0)
+
+
+# What a round would do with a bundle.
+
+
+def test_a_bundle_that_a_round_would_move_now_says_where_to_and_why() -> None:
+    explained = explain_bundle(situation(hot_a()), HEAVY)
+    assert (explained.broker, explained.assigned) == (A, A)
+    assert explained.shedding.step is not None
+    assert explained.shedding.step.destination == broker("b")
+    assert explained.shedding.stays is None
+    (because,) = explained.shedding.because
+    assert because.sentence().startswith("Shed 1 of 3 bundles because usage 90 % is not below")
+
+
+def test_a_bundle_that_may_move_but_is_not_chosen_says_that_others_are() -> None:
+    explained = explain_bundle(situation(hot_a()), LIGHT)
+    assert explained.shedding.step is None
+    assert not explained.shedding.by_rule
+    assert explained.shedding.stays is not None
+    assert explained.shedding.stays.sentence() == "No move because a round takes 1 others from a:8080"
+
+
+def test_a_bundle_whose_broker_sheds_nothing_says_so_with_the_verdict_about_the_broker() -> None:
+    explained = explain_bundle(situation(hot_a()), bundle(5, "tenant/c"))
+    assert explained.shedding.stays is not None
+    assert explained.shedding.stays.sentence() == "No move because a round takes nothing from c:8080"
+    assert [each.verdict for each in explained.shedding.because] == [SheddingReason.BELOW_THRESHOLD]
+
+
+RULES: list[tuple[dict[str, Any], Reason, str]] = [
+    ({"draining": {A: DrainOrder(40.0)}}, FilterReason.BROKER_DRAINING, "end its drain"),
+    ({"pinned": {HEAVY: A}}, SheddingReason.BUNDLE_PINNED, "take back its pin"),
+    ({"frozen_bundles": {HEAVY: "audit"}}, SheddingReason.BUNDLE_FROZEN, "take back its freeze"),
+    ({"frozen": "audit"}, SheddingReason.SHEDDING_FROZEN, "take back the freeze"),
+    ({"excluded": frozenset({B, C})}, PlacementReason.NO_OTHER_BROKER, "have another broker that may own it"),
+]
+
+
+@pytest.mark.parametrize(("controls", "reason", "change"), RULES)
+def test_what_operators_said_keeps_a_bundle_where_it_is(controls: dict[str, Any], reason: Reason, change: str) -> None:
+    shedding = explain_bundle(under(hot_a(), **controls), HEAVY).shedding
+    assert shedding.step is None
+    assert shedding.by_rule
+    assert shedding.stays is not None
+    assert (shedding.stays.verdict, shedding.stays.remedy()) == (reason, change)
+
+
+SETTINGS = [
+    (replace(OVERLOAD, shedding_enabled=False), SheddingReason.SHEDDING_DISABLED),
+    (replace(OVERLOAD, shedding_excluded_namespaces=frozenset({"tenant/ns-9"})), SheddingReason.NAMESPACE_EXCLUDED),
+    (replace(OVERLOAD, max_load_moved_per_hour_percentage=10), ChurnReason.MOVED_ENOUGH_THIS_HOUR),
+]
+
+
+@pytest.mark.parametrize(("settings", "reason"), SETTINGS)
+def test_settings_keep_a_bundle_where_it_is(settings: PlannerSettings, reason: Reason) -> None:
+    shedding = explain_bundle(situation(hot_a(), settings), HEAVY).shedding
+    assert shedding.by_rule
+    assert shedding.stays is not None
+    assert shedding.stays.verdict is reason
+
+
+def test_the_grace_period_keeps_a_bundle_where_it_is() -> None:
+    shedding = explain_bundle(situation(hot_a(recently_unloaded=(HEAVY,))), HEAVY).shedding
+    assert shedding.stays is not None
+    assert shedding.stays.sentence() == "No move because it was unloaded within the grace period"
+    assert "loadBalancerSheddingGracePeriodMinutes" in shedding.stays.remedy()
+
+
+def test_the_bundle_by_which_a_broker_tests_itself_stays() -> None:
+    own = bundle(1, "pulsar/a:8080")
+    shedding = explain_bundle(situation(snapshot({"a": report([own]), "b": report()})), own).shedding
+    assert shedding.stays is not None
+    assert shedding.stays.verdict is SheddingReason.SELF_TEST_BUNDLE
+
+
+def test_an_anti_affinity_group_keeps_a_bundle_where_it_is() -> None:
+    policies = Policies(anti_affinity_groups={"tenant/x": "g", "tenant/y": "g"})
+    given = snapshot(
+        {"a": report([bundle(1, "tenant/x"), bundle(2, "tenant/z")]), "b": report([bundle(1, "tenant/y")])},
+        policies=policies,
+    )
+    stays = explain_bundle(situation(given), bundle(1, "tenant/x")).shedding.stays
+    assert stays is not None
+    assert stays.verdict is SheddingReason.ANTI_AFFINITY_KEPT
+    assert stays.remedy() == "have a broker that may own it with fewer than 1 namespaces of g"
+
+
+def test_a_bundle_that_would_return_is_kept_by_the_limits_on_churn() -> None:
+    given = hot_a(b=report(cpu=10))
+    state, _ = churn.noted({}, HEAVY, broker("b"), broker("a"), 0.5, OVERLOAD, at_s=given.taken_at_s - 60, is_own=True)
+    stays = explain_bundle(situation(given, state=state), HEAVY).shedding.stays
+    assert stays is not None
+    assert stays.verdict is ChurnReason.NO_RETURN
+    assert stays.sentence().startswith("No move because it would return to b:8080, which it left 60 s ago")
+
+
+def test_what_a_round_itself_refuses_is_told_for_a_bundle_that_could_move_alone() -> None:
+    """One of the two would fit into the load that a round may move, both do not."""
+    loads = {bundle(i, f"tenant/ns-{i}"): throughput(10) for i in (1, 2, 3, 4)}
+    given = snapshot({"a": report(loads, cpu=120), "b": report(cpu=10), "c": report(cpu=20)})
+    explained = explain_bundle(
+        situation(given, replace(OVERLOAD, max_load_moved_per_cycle_percentage=30)), bundle(2, "tenant/ns-2")
+    )
+    assert explained.shedding.stays is not None
+    assert explained.shedding.stays.verdict is ChurnReason.MOVED_ENOUGH_THIS_CYCLE
+    assert not explained.shedding.by_rule
+
+
+@pytest.mark.parametrize(
+    ("ownership", "reported", "reason", "sentence"),
+    [
+        (FREE, (), SheddingReason.NO_OWNER, "No move because no broker has it"),
+        (
+            owned(broker("b")),
+            (),
+            SheddingReason.NOT_REPORTED,
+            "No move because b:8080 has not reported it since it was given it",
+        ),
+        (
+            releasing(broker("a"), broker("b")),
+            (0,),
+            SheddingReason.ON_ITS_WAY,
+            "No move because it is on its way from a:8080 to b:8080",
+        ),
+        (
+            releasing(broker("a")),
+            (0,),
+            SheddingReason.ON_ITS_WAY,
+            "No move because its owner is letting go of it, for whoever is asked for it next",
+        ),
+    ],
+)
+def test_a_bundle_that_is_not_settled_says_what_it_waits_for(
+    ownership: Ownership,
+    reported: tuple[int, ...],
+    reason: Reason,
+    sentence: str,
+) -> None:
+    given = taken(model(ownerships=[ownership], reported=reported))
+    explained = explain_bundle(situation(given), bundle(0))
+    assert explained.shedding.stays is not None
+    assert (explained.shedding.stays.verdict, explained.shedding.stays.sentence()) == (reason, sentence)
+
+
+# What it carries, and where placement would put it.
+
+
+def test_the_load_of_a_bundle_is_told_with_its_shares() -> None:
+    known = {HEAVY: averages((4, 0, 3 * MIB, 0), (2, 0, MIB, 0), topics=7), LIGHT: averages((0, 0, MIB, 0))}
+    given = snapshot({"a": report([HEAVY, LIGHT]), "b": report({bundle(3): (0, 0, 4 * MIB, 0)})}, known)
+    load = explain_bundle(situation(given), HEAVY).load
+    assert load.short.tolist() == [4, 0, 3 * MIB, 0]
+    assert load.long.tolist() == [2, 0, MIB, 0]
+    assert load.topics == 7
+    assert (load.share_of_broker, load.share_of_cluster) == (0.75, 0.375)
+
+
+def test_a_bundle_without_a_broker_or_without_any_load_has_no_share() -> None:
+    free = explain_bundle(situation(taken(model(ownerships=[FREE]))), bundle(0))
+    assert (free.load.share_of_broker, free.load.share_of_cluster) == (0, 0)
+    idle = snapshot({"a": report([LIGHT]), "b": report()}, {LIGHT: averages((0, 0, 0, 0))})
+    assert explain_bundle(situation(idle), LIGHT).load.share_of_broker == 0
+
+
+def test_the_runner_up_is_who_would_be_chosen_without_the_winner_with_the_numbers_of_both() -> None:
+    placement = explain_bundle(situation(hot_a()), HEAVY).placement
+    assert placement.chosen == B
+    assert placement.runner_up is not None
+    assert placement.runner_up.sentence() == (
+        "Placed because c:8080 has the least long-term message rate, 10 messages/s, of 1 candidates"
+    )
+    assert FilterReason.BROKER_EXCLUDED.value not in placement.runner_up.why
+    rates = {each.broker: each.msg_rate_per_s for each in placement.standings}
+    assert rates == {A: 0, B: 0, C: 10}
+
+
+def test_brokers_that_operators_excluded_still_count_for_the_runner_up() -> None:
+    placement = explain_bundle(under(hot_a(d=report(), b=report(), c=report(cpu=20)), excluded={C}), HEAVY).placement
+    assert placement.dropped == {"broker_excluded": 1}
+    assert placement.runner_up is not None
+    assert placement.runner_up.why["broker_excluded"] == 1
+
+
+def test_the_last_candidate_has_no_runner_up_and_nobody_at_all_has_no_winner() -> None:
+    placement = explain_bundle(situation(hot_a(b=report())), HEAVY).placement
+    assert (placement.chosen, placement.runner_up) == (B, None)
+    nobody = explain_bundle(situation(snapshot({"a": report([LIGHT])})), LIGHT).placement
+    assert (nobody.chosen, nobody.runner_up, nobody.drawn_from) == (None, None, ())
+    assert nobody.verdict.verdict is PlacementReason.NO_OTHER_BROKER
+
+
+def test_a_bundle_that_is_not_known_cannot_be_explained() -> None:
+    with pytest.raises(LookupError, match="tenant/none/0x00000001_0x00000002 is not known"):
+        explain_bundle(situation(hot_a()), bundle(1, "tenant/none"))
+
+
+# Brokers.
+
+
+def test_a_broker_that_sheds_now_says_what_and_by_which_numbers() -> None:
+    explained = explain_broker(situation(hot_a()), A)
+    assert [step.bundle for step in explained.steps] == [HEAVY]
+    assert explained.margin is None
+    assert explained.thresholds == {"loadBalancerBrokerOverloadedThresholdPercentage": 85}
+    assert explained.usage_percent.tolist() == [90, 0, 0, 0, 0]
+    assert explained.is_overloaded
+    assert explained.strategy == "OverloadShedder"
+    assert (explained.standing.bundles, explained.standing.mib_per_s) == (3, 24)
+    assert explained.certificate.verdict is CertificateReason.PLAN_CERTIFIED
+    assert explain_broker(situation(hot_a()), B).certificate.why == explained.certificate.why
+
+
+def test_a_broker_below_the_threshold_says_how_far_it_is_from_it() -> None:
+    explained = explain_broker(situation(hot_a()), B)
+    assert explained.steps == ()
+    assert not explained.is_overloaded
+    assert explained.margin is not None
+    assert explained.margin.sentence() == "Would shed from 75 points more usage"
+    assert explained.verdicts[0].verdict is SheddingReason.BELOW_THRESHOLD
+
+
+def test_a_broker_that_has_reached_its_threshold_and_yet_sheds_nothing_has_no_margin() -> None:
+    alone = snapshot({"a": report([LIGHT], cpu=90), "b": report()})
+    explained = explain_broker(situation(alone), A)
+    assert (explained.steps, explained.margin) == ((), None)
+    assert explained.verdicts[0].verdict is SheddingReason.SINGLE_BUNDLE
+
+
+def test_a_drained_broker_has_no_margin_and_takes_no_bundles() -> None:
+    explained = explain_broker(under(hot_a(), draining={B: DrainOrder(40.0)}), B)
+    assert explained.margin is None
+    assert [each.sentence() for each in explained.obstacles] == ["Not on b:8080 because it has been drained for 60 s"]
+    assert [each.verdict for each in explained.verdicts] == [FilterReason.BROKER_DRAINING]
+
+
+def test_a_broker_that_is_held_off_says_for_how_long_its_bundles_wait() -> None:
+    assert explain_broker(under(hot_a(), held_off={B: 130.0}), B).waits_s == 30.0
+
+
+def test_a_broker_that_has_not_reported_cannot_be_explained() -> None:
+    with pytest.raises(LookupError, match="broker z:8080 has not reported"):
+        explain_broker(situation(hot_a()), BrokerId("z:8080"))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "sentence"),
+    [
+        ("ThresholdShedder", "Would shed from 55 points more usage"),
+        ("AvgShedder", "Would shed after 2 more rounds like this"),
+        ("TransferShedder", "Would shed from 60 points more usage, after 4 rounds"),
+        ("UniformLoadShedder", "Would shed from 151 messages/s more, or 5 MiB/s more"),
+    ],
+)
+def test_each_strategy_has_its_own_margin(strategy: str, sentence: str) -> None:
+    loads = {bundle(1): (0.0, 0.0, 0.0, 0.0), bundle(2): (0.0, 0.0, 0.0, 0.0)}
+    given = snapshot({"a": report(cpu=0), "b": report(loads, cpu=60)})
+    if strategy == "ThresholdShedder":
+        given = snapshot({"a": report(cpu=50), "b": report(loads, cpu=15)})
+    if strategy == "TransferShedder":
+        given = snapshot({"a": report(cpu=30), "b": report(loads, cpu=20)})
+    if strategy == "UniformLoadShedder":
+        given = snapshot({"a": report(load=(0, 101, 1.25 * MIB, 0)), "b": report(loads, load=(0, 0.5, 0, 0))})
+    settings = PlannerSettings(shedding_strategy=strategy)
+    margin = explain_broker(situation(given, settings), B).margin
+    assert margin is not None
+    assert margin.sentence() == sentence
+
+
+# Why not.
+
+
+def test_a_filter_is_the_answer_with_all_others_behind_it() -> None:
+    answer = why_not(under(hot_a(), excluded=frozenset({C}), draining={C: DrainOrder(0.0)}), HEAVY, C)
+    assert answer.verdict.sentence() == "Not on c:8080 because it has been drained for 100 s"
+    assert [each.verdict for each, _ in answer.obstacles] == [
+        FilterReason.BROKER_DRAINING,
+        FilterReason.BROKER_EXCLUDED,
+    ]
+    assert answer.placement.why["broker"] == B
+    assert [each.broker for each in answer.standings] == [C, B]
+
+
+def test_a_broker_that_comes_after_the_chosen_one_says_how_many_are_before_it() -> None:
+    answer = why_not(situation(hot_a()), HEAVY, C)
+    assert answer.obstacles == ()
+    assert answer.verdict.sentence() == (
+        "Not on c:8080 because 1 of 2 candidates come before it, the first of them b:8080"
+    )
+    assert answer.verdict.remedy() == "have less on c:8080 than on the 1 before it, or pin the bundle to c:8080"
+
+
+def test_the_broker_that_would_be_chosen_waits_for_the_bundle_to_leave() -> None:
+    answer = why_not(situation(hot_a()), HEAVY, B)
+    assert answer.verdict.sentence() == (
+        "Not on b:8080 because it has not left a:8080: placement would choose b:8080, of 2 candidates"
+    )
+
+
+def test_of_equally_good_brokers_one_is_drawn_and_the_others_were_not() -> None:
+    given = situation(taken(model(ownerships=[FREE])))
+    answers = [why_not(given, bundle(0), each).verdict for each in (A, B, C)]
+    chosen = next(each for each in answers if each.verdict is ExplanationReason.WOULD_BE_CHOSEN)
+    assert "Placement would choose" in chosen.sentence()
+    others = [each for each in answers if each is not chosen]
+    assert [each.verdict for each in others] == [ExplanationReason.AS_GOOD_AS_CHOSEN] * 2
+    assert f"one of 3 equally good ones, of which {chosen.why['broker']} was drawn" in others[0].sentence()
+
+
+def test_it_is_there_already() -> None:
+    assert why_not(situation(hot_a()), HEAVY, A).verdict.verdict is ExplanationReason.OWNS_IT_ALREADY
+    moving = taken(model(ownerships=[releasing(broker("a"), broker("b"))], reported=(0,)))
+    assert why_not(situation(moving), bundle(0), B).verdict.sentence() == "It is on b:8080, or on its way there"
+    assert why_not(situation(moving), bundle(0), A).verdict.verdict is not ExplanationReason.OWNS_IT_ALREADY
+
+
+def test_a_broker_without_a_report_has_no_numbers() -> None:
+    answer = why_not(situation(hot_a()), HEAVY, BrokerId("z:8080"))
+    assert answer.verdict.verdict is ExplanationReason.NOT_REGISTERED
+    assert [each.broker for each in answer.standings] == [B]
+
+
+def test_a_pin_decides_whatever_the_preferences_say() -> None:
+    given = hot_a(b=report(cpu=10), c=report([bundle(5, "tenant/ns-9")]))
+    answer = why_not(under(given, pinned={HEAVY: B}), HEAVY, C)
+    assert answer.obstacles == ()
+    assert answer.verdict.sentence() == "Placed on b:8080 because it is pinned there"
+
+
+def test_a_bundle_that_is_pinned_where_it_is_is_not_elsewhere_because_of_that() -> None:
+    answer = why_not(under(hot_a(), pinned={HEAVY: A}), HEAVY, C)
+    assert answer.verdict.sentence() == "No move because it is pinned to a:8080"
+    assert answer.verdict.remedy() == "take back its pin"
+
+
+def test_a_preference_is_an_obstacle_unless_it_is_given_up() -> None:
+    more = report([bundle(5, "tenant/ns-9")], cpu=10)
+    kept = why_not(situation(hot_a(b=report(cpu=10), c=more)), HEAVY, C)
+    assert [(each.verdict, is_preference) for each, is_preference in kept.obstacles] == [
+        (FilterReason.OWNS_MORE_OF_NAMESPACE, True)
+    ]
+    evenly = situation(hot_a(b=report(cpu=10), c=report(cpu=31)))
+    evenly = replace(evenly, settings=replace(evenly.settings, distribute_bundles_evenly_margin_percentage=5))
+    ((busier, is_preference),) = why_not(evenly, HEAVY, C).obstacles
+    assert (busier.verdict, is_preference) == (FilterReason.BUSIER_THAN_AVERAGE, True)
+    given_up = why_not(situation(hot_a(b=report(cpu=99), c=more)), HEAVY, C)
+    assert given_up.obstacles == ()
+    assert given_up.verdict.verdict is ExplanationReason.WOULD_BE_CHOSEN
+
+
+def test_the_brokers_of_a_turn_come_in_the_order_of_their_turns() -> None:
+    settings = replace(OVERLOAD, placement_strategy="RoundRobinBrokerSelector")
+    given = snapshot({"a": report([LIGHT]), **{name: report() for name in "bcde"}})
+    state = {"RoundRobinBrokerSelector": {"turn": 6, "order": [f"{name}:8080" for name in "bcde"]}}
+    answers = {name: why_not(situation(given, settings, state), LIGHT, BrokerId(f"{name}:8080")) for name in "bcde"}
+    assert answers["d"].verdict.verdict is ExplanationReason.WOULD_BE_CHOSEN
+    assert {name: answers[name].verdict.why["ahead"] for name in "ebc"} == {"e": 1, "b": 2, "c": 3}
+
+
+def test_policies_count_in_the_answer() -> None:
+    policies = Policies((IsolationPolicy("gold", ("tenant/ns-9",), ("b",)),))
+    answer = why_not(situation(replace(hot_a(), policies=policies)), HEAVY, C)
+    assert answer.verdict.verdict is FilterReason.ISOLATION_POLICY
+
+
+def test_a_placement_that_strategies_remember_decides_before_they_compare() -> None:
+    settings = PlannerSettings(shedding_strategy="AvgShedder", placement_strategy="AvgShedder")
+    state = {"AvgShedder": {"planned": {HEAVY: B}}}
+    answer = why_not(situation(hot_a(), settings, state), HEAVY, C).verdict
+    assert answer.sentence() == "Placed on b:8080 because that was decided before"
+    assert answer.remedy() == "wait for the next round of shedding, which forgets what was decided"
+
+
+def test_a_verdict_that_only_load_can_change_has_no_remedy() -> None:
+    verdict = explain_broker(situation(hot_a()), B).verdicts[0]
+    assert verdict.remedy() == ""
+
+
+def test_whoever_might_be_chosen_is_when_those_before_it_are_left_out() -> None:
+    given = snapshot({"a": report({bundle(0): (1.0, 0.0, 0.0, 0.0)}), "b": report(), "c": report()})
+    trial = Situation(given, PlannerSettings(), {}, np.random.default_rng(1)).trial(bundle(0), None)
+    seen = {row for placement in trial.choices() for row in placement.drawn_from.tolist()}
+    assert seen == set(trial.candidates.tolist())

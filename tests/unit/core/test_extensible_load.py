@@ -1,0 +1,181 @@
+"""What brokers of the extensible load manager would publish, made from reports: averaged loads and busiest bundles."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.builders import averages, broker, bundle, owned, report, snapshot
+
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.policies import IsolationPolicy, Policies
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.core.model.extensible_load import (
+    BrokerLoad,
+    Published,
+    PublishedLoad,
+    ReportRules,
+    find_top_bundles,
+)
+from loadmanager.core.model.load import FloatArray
+from loadmanager.core.model.snapshot import Snapshot, broker_load_of, snapshot_of_reports, top_bundles_of
+from loadmanager.core.planning.planner import PlannerSettings
+
+A, B = broker("a"), broker("b")
+RULES = ReportRules()
+
+
+def load_of(model: ClusterModel, at_s: float) -> BrokerLoad:
+    return broker_load_of(model.snapshot(at_s, 0.0), RULES)
+
+
+def top_of(given: Snapshot, row: int = 0) -> list[tuple[str, float]]:
+    return [(given.bundles.names[i], value) for i, value in top_bundles_of(given, RULES).of_broker(row)]
+
+
+def bytes_in(value: float) -> tuple[float, float, float, float]:
+    return (0, 0, value, 0)
+
+
+def test_the_first_report_is_taken_whole_and_later_ones_are_averaged() -> None:
+    model = ClusterModel()
+    model.apply_report(A, report(cpu=50, load=(0, 0, 100, 20), last_update_ms=1_000))
+    assert load_of(model, 1.0).weighted_max_ema.tolist() == [0.5]
+    model.apply_report(A, report(cpu=100, load=(0, 0, 20, 0), last_update_ms=2_000))
+    found = load_of(model, 2.0)
+    assert found.weighted_max_ema.tolist() == [0.5 * 0.9 + (1 - 0.9) * 1.0]
+    assert found.msg_throughput_ema.tolist() == [120 * 0.9 + (1 - 0.9) * 20]
+    assert (found.msg_throughput_in.tolist(), found.msg_throughput_out.tolist()) == ([20], [0])
+    assert found.updated_at_ms.tolist() == [2_000]
+    assert found.known.all()
+
+
+def test_between_reports_the_average_moves_as_if_the_load_had_stayed_as_reported() -> None:
+    model = ClusterModel()
+    model.apply_report(A, report(cpu=0, last_update_ms=1_000))
+    model.apply_report(A, report(cpu=100, last_update_ms=2_000))
+    at_once = 1 - 0.9
+    assert load_of(model, 2.0).weighted_max_ema[0] == pytest.approx(at_once)
+    assert load_of(model, 6.999).weighted_max_ema[0] == pytest.approx(at_once)
+    assert load_of(model, 12.0).weighted_max_ema[0] == pytest.approx(1 - 0.9**3)
+    assert load_of(model, 1.0).weighted_max_ema[0] == pytest.approx(at_once)
+    model.apply_report(A, report(cpu=50, last_update_ms=17_000))
+    assert load_of(model, 17.0).weighted_max_ema[0] == pytest.approx((1 - 0.9**3) * 0.9 + 0.1 * 0.5)
+
+
+def test_a_broker_that_registers_again_is_averaged_anew() -> None:
+    model = ClusterModel()
+    model.apply_report(A, report(cpu=100, last_update_ms=1_000))
+    model.apply_report(broker("a", incarnation=2), report(cpu=20, last_update_ms=2_000))
+    assert load_of(model, 2.0).weighted_max_ema[0] == pytest.approx(0.2)
+
+
+def test_without_published_loads_each_broker_counts_as_having_reported_for_the_first_time_just_now() -> None:
+    found = broker_load_of(snapshot({"a": report(cpu=50, memory=90, load=(0, 0, 3, 4))}, taken_at_s=7.5), RULES)
+    assert (found.weighted_max_ema.tolist(), found.msg_throughput_ema.tolist()) == ([0.5], [7])
+    assert found.updated_at_ms.tolist() == [7_500]
+
+
+def test_memory_counts_by_its_weight_in_averaged_loads_alone() -> None:
+    rules = ReportRules.of(PlannerSettings(memory_resource_weight=0.5, history_resource_percentage=0.3))
+    assert rules.history == 0.3
+    assert broker_load_of(snapshot({"a": report(cpu=10, memory=90)}), rules).weighted_max_ema[0] == pytest.approx(0.45)
+
+
+def test_published_loads_go_before_reports_and_a_broker_without_one_is_not_known() -> None:
+    published = Published(
+        {A.broker: PublishedLoad(0.25, 8.0, 3.0, 4.0, 99), BrokerId("gone:1"): PublishedLoad(1, 1, 1, 1, 1)}
+    )
+    given = snapshot_of_reports(0.0, {A: report(cpu=90), B: report(cpu=80)}, {}, published=published)
+    found = broker_load_of(given, RULES)
+    assert (found.known.tolist(), found.weighted_max_ema.tolist()) == ([True, False], [0.25, 1.0])
+    assert (found.msg_throughput_ema.tolist(), found.updated_at_ms.tolist()) == ([8.0, 0.0], [99, 0])
+
+
+def test_the_busiest_bundles_of_a_report_are_listed_with_their_latest_throughput() -> None:
+    model = ClusterModel(ReportRules(most_bundles=2))
+    first = {bundle(i): bytes_in(i * 1e6) for i in (3, 1, 2, 0)}
+    model.apply_report(A, report(first))
+    assert top_of(model.snapshot(0, 0)) == [(bundle(2), 2e6), (bundle(3), 3e6)]
+    model.apply_report(A, report({bundle(1): bytes_in(9e6)}))
+    assert top_of(model.snapshot(0, 0)) == [(bundle(1), 9e6)]
+
+
+def test_bundles_of_equal_load_are_listed_in_the_order_that_the_exchanges_leave() -> None:
+    same = {bundle(i): bytes_in(1e6) for i in range(4)}
+    expected = [(bundle(1), 1e6), (bundle(0), 1e6)]
+    for names in (list(same), list(reversed(same))):
+        given = report({name: same[name] for name in names})
+        found = find_top_bundles(given, ReportRules(most_bundles=2), lambda _: False)
+        assert [(given.bundle_names[i], 1e6) for i in found.tolist()] == expected
+
+
+def test_with_a_number_of_0_or_less_no_bundle_is_listed() -> None:
+    for most in (0, -1):
+        assert not len(
+            find_top_bundles(report({bundle(1): bytes_in(1)}), ReportRules(most_bundles=most), lambda _: False)
+        )
+
+
+def test_cached_bytes_decide_last() -> None:
+    given = report({bundle(1): bytes_in(1e6), bundle(2): bytes_in(1e6)})
+    given = replace(given, bundle_cache_bytes=np.array([200_000, 0]))
+    found = find_top_bundles(given, RULES, lambda _: False)
+    assert [given.bundle_names[i] for i in found.tolist()] == [bundle(2), bundle(1)]
+
+
+def test_bundles_of_namespaces_with_policies_are_listed_only_when_they_may_be_shed() -> None:
+    policies = Policies((IsolationPolicy("p", ("tenant/isolated",), ("a",)),), {"tenant/apart": "group"})
+    names = {bundle(1, f"tenant/{name}"): bytes_in(1e6) for name in ("isolated", "apart", "free")}
+    for rules, expected in ((RULES, 1), (ReportRules(with_policies=True), 3)):
+        model = ClusterModel(rules)
+        model.set_policies(policies)
+        model.apply_report(A, report(names))
+        assert len(top_of(model.snapshot(0, 0))) == expected
+        given = snapshot_of_reports(0.0, {A: report(names)}, {}, policies=policies)
+        assert len(top_bundles_of(given, rules).of_broker(0)) == expected
+
+
+def test_a_listed_bundle_that_is_no_more_is_listed_no_more_whatever_takes_its_row() -> None:
+    model = ClusterModel()
+    model.apply_report(A, report({bundle(1): bytes_in(1e6), bundle(2): bytes_in(2e6)}))
+    model.apply_report(B, report({bundle(1): bytes_in(1e6)}))
+    model.apply_report(B, report())
+    model.set_namespace("tenant/other", [bundle(1, "tenant/other")], [owned(B)])
+    assert top_of(model.snapshot(0, 0)) == [(bundle(2), 2e6)]
+
+
+def test_what_a_snapshot_lists_is_what_was_reported_when_it_was_taken() -> None:
+    model = ClusterModel(ReportRules(most_bundles=1))
+    model.apply_report(A, report({bundle(1): bytes_in(1e6), bundle(2): bytes_in(2e6)}))
+    model.set_rules(RULES)
+    taken = model.snapshot(0, 0)
+    model.apply_report(A, report({bundle(3): bytes_in(3e6)}))
+    model.set_namespace("tenant/ns", [bundle(0), bundle(3)], [owned(A), owned(A)])
+    assert top_of(taken) == [(bundle(2), 2e6)]
+
+
+def test_a_bundle_that_only_a_list_has_belongs_to_the_broker_that_lists_it() -> None:
+    load: FloatArray = np.array([1.0, 2.0, 3.0, 4.0])
+    lists = {A.broker: {bundle(1): load, bundle(2): load}, B.broker: {bundle(1): load, bundle(3): load}}
+    given = snapshot_of_reports(
+        0.0,
+        {A: report([bundle(3)]), B: report()},
+        {bundle(2): averages((9, 9, 9, 9))},
+        published=Published(None, lists),
+    )
+    assert given.bundles.names == (bundle(1), bundle(2), bundle(3))
+    assert given.bundles.broker.tolist() == [0, 0, 0]
+    assert given.bundles.short[:, 0].tolist() == [1, 9, 0]
+    assert [top_bundles_of(given, RULES).of_broker(row) for row in (0, 1)] == [[(0, 7), (1, 7)], [(0, 7), (2, 7)]]
+
+
+def test_a_report_takes_no_hot_memory_of_its_bundles() -> None:
+    model = ClusterModel()
+    names = [bundle(i) for i in range(1000)]
+    model.set_namespace("tenant/ns", names, [owned(A)] * 1000)
+    model.apply_report(A, report(names))
+    before = model.hot_bytes()
+    model.apply_report(A, report(dict.fromkeys(names, bytes_in(1.0))))
+    assert model.hot_bytes() == before

@@ -1,0 +1,361 @@
+"""Rails: each line of the table, and that nothing moves while one of them stops it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.plan import Verdict
+from loadmanager.core.domain.policies import InvalidPolicyError, Patterns
+from loadmanager.core.domain.reasons import RailReason, Reason
+from loadmanager.core.protocol.guardrails import (
+    BrokerFacts,
+    Facts,
+    Limits,
+    Namespaces,
+    WantedMove,
+    stops_of_move,
+    stops_of_moves,
+    stops_of_round,
+    stops_of_split,
+)
+
+A, B, C, D = (BrokerId(f"{letter}:8080") for letter in "abcd")
+NOW_S = 10_000.0
+MODULAR = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl"
+SOUND = BrokerFacts(sheds=False, splits=False, load_manager=MODULAR, reported_at_s=NOW_S - 30)
+FACTS = Facts(now_s=NOW_S, brokers={A: SOUND, B: SOUND, C: SOUND}, pulsars_leader=C, quiet_for_s=100.0)
+LIMITS = Limits(failures_until_stop=3, settling_s=60.0, report_interval_s=900.0, moves_per_round=10, moves_per_hour=60)
+BUNDLE = "t/ns/0x00000000_0x80000000"
+MOVE = WantedMove(BUNDLE, A, B, is_own=True)
+ORDERED = replace(MOVE, is_own=False)
+
+
+def with_broker(broker: BrokerId, **changes: Any) -> Facts:  # noqa: ANN401 - whatever a fact may be
+    return replace(FACTS, brokers={**FACTS.brokers, broker: replace(SOUND, **changes)})
+
+
+def reasons(verdicts: list[Verdict]) -> list[Reason]:
+    assert not any(verdict.acted for verdict in verdicts)
+    return [verdict.verdict for verdict in verdicts]
+
+
+def test_where_all_is_well_nothing_is_stopped() -> None:
+    assert stops_of_round(FACTS, LIMITS) == []
+    assert stops_of_move(FACTS, LIMITS, MOVE) == []
+    assert stops_of_move(FACTS, LIMITS, ORDERED) == []
+
+
+STOPPED_BY: list[tuple[Facts, Reason, str]] = [
+    (
+        replace(FACTS, is_to_act=False),
+        RailReason.MODE_IS_SHADOW,
+        "No move because mode is shadow: it looks, plans and judges, and changes nothing",
+    ),
+    (
+        replace(FACTS, is_whole=False),
+        RailReason.PICTURE_INCOMPLETE,
+        "No move because not all of Pulsar's records are known at the moment",
+    ),
+    (
+        replace(FACTS, policies_fault="/admin/clusters/c: not JSON"),
+        RailReason.POLICIES_UNKNOWN,
+        "No move because not all of the cluster's policies are known: /admin/clusters/c: not JSON",
+    ),
+    (
+        replace(FACTS, open_moves="they are being looked at"),
+        RailReason.EARLIER_MOVES_OPEN,
+        "No move because what became of earlier moves is not known: they are being looked at",
+    ),
+    (
+        with_broker(B, sheds=True),
+        RailReason.PULSAR_SHEDS,
+        "No move because Pulsar's own shedding is on at 1 of 3 brokers: b:8080",
+    ),
+    (
+        with_broker(D, splits=True),
+        RailReason.PULSAR_SPLITS,
+        "No move because Pulsar's own splits are on at 1 of 4 brokers: d:8080",
+    ),
+    (
+        with_broker(A, sheds=None),
+        RailReason.SETTINGS_UNKNOWN,
+        ("No move because 1 of 3 brokers did not say by which settings they go, so they may shed or split: a:8080"),
+    ),
+    (
+        with_broker(A, splits=None),
+        RailReason.SETTINGS_UNKNOWN,
+        ("No move because 1 of 3 brokers did not say by which settings they go, so they may shed or split: a:8080"),
+    ),
+    (
+        with_broker(C, load_manager="org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl"),
+        RailReason.LOAD_MANAGER_NOT_MODULAR,
+        "No move because 1 of 3 brokers do not run ModularLoadManagerImpl: c:8080",
+    ),
+    (
+        with_broker(C, load_manager=""),
+        RailReason.LOAD_MANAGER_NOT_MODULAR,
+        "No move because 1 of 3 brokers do not run ModularLoadManagerImpl: c:8080",
+    ),
+    (
+        replace(FACTS, pulsars_leader=None),
+        RailReason.PULSAR_HAS_NO_LEADER,
+        "No move because none of Pulsar's 3 registered brokers leads",
+    ),
+    (
+        replace(FACTS, pulsars_leader=D),
+        RailReason.PULSAR_HAS_NO_LEADER,
+        "No move because Pulsar's leader d:8080 is not among its 3 registered brokers",
+    ),
+    (
+        replace(FACTS, quiet_for_s=59.4),
+        RailReason.BROKERS_SETTLING,
+        "No move because a broker joined or left 59 s ago (settlingSeconds 60)",
+    ),
+    (
+        replace(FACTS, is_read_only=True),
+        RailReason.POLICIES_READ_ONLY,
+        "No move because Pulsar's policies are read-only: it is being migrated, or mended",
+    ),
+    (
+        replace(FACTS, failures=3),
+        RailReason.MOVES_KEEP_FAILING,
+        "No move because the last 3 moves failed (failuresUntilStop 3)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("facts", "reason", "sentence"), STOPPED_BY)
+def test_what_stops_everything_stops_rounds_and_splits_and_moves_whoever_wants_them(
+    facts: Facts, reason: Reason, sentence: str
+) -> None:
+    for stops in (
+        stops_of_round(facts, LIMITS),
+        stops_of_move(facts, LIMITS, MOVE),
+        stops_of_move(facts, LIMITS, ORDERED),
+        stops_of_split(facts, LIMITS, BUNDLE),
+    ):
+        assert [(stop.subject, stop.verdict, stop.sentence()) for stop in stops] == [("cluster", reason, sentence)]
+        assert stops[0].remedy()
+
+
+@pytest.mark.parametrize("facts", [replace(FACTS, quiet_for_s=60.0), replace(FACTS, failures=2)])
+def test_up_to_the_limit_nothing_is_stopped(facts: Facts) -> None:
+    assert stops_of_round(facts, LIMITS) == stops_of_move(facts, LIMITS, MOVE) == []
+
+
+def test_where_nothing_has_been_moved_yet_one_may_be() -> None:
+    one = replace(LIMITS, failures_until_stop=1, moves_per_round=1, moves_per_hour=1)
+    assert stops_of_round(FACTS, one) == stops_of_move(FACTS, one, MOVE) == []
+
+
+def test_a_class_without_its_package_is_the_same_class() -> None:
+    assert stops_of_round(with_broker(A, load_manager="ModularLoadManagerImpl"), LIMITS) == []
+    other = with_broker(A, load_manager="org.example.NotTheModularLoadManagerImpl")
+    assert reasons(stops_of_round(other, LIMITS)) == [RailReason.LOAD_MANAGER_NOT_MODULAR]
+
+
+def test_every_rail_that_stops_says_so_and_names_a_few_brokers() -> None:
+    many = {BrokerId(f"b{number}:8080"): replace(SOUND, sheds=True, splits=None) for number in range(5)}
+    stops = stops_of_round(replace(FACTS, brokers=many, pulsars_leader=None, is_to_act=False), LIMITS)
+    assert reasons(stops) == [
+        RailReason.MODE_IS_SHADOW,
+        RailReason.PULSAR_SHEDS,
+        RailReason.SETTINGS_UNKNOWN,
+        RailReason.PULSAR_HAS_NO_LEADER,
+    ]
+    assert stops[1].why == {"brokers": 5, "registered": 5, "which": "b0:8080, b1:8080, b2:8080 and 2 more"}
+    three = {broker: replace(SOUND, sheds=True) for broker in (C, A, B)}
+    (stop,) = stops_of_round(replace(FACTS, brokers=three), LIMITS)
+    assert stop.why["which"] == "a:8080, b:8080, c:8080"
+
+
+def test_so_many_moves_within_the_hour_stop_rounds_and_shedding_but_no_operator() -> None:
+    full = replace(FACTS, moves_this_hour=60)
+    for subject, stops in (
+        ("cluster", stops_of_round(full, LIMITS)),
+        (BUNDLE, stops_of_move(full, LIMITS, MOVE)),
+    ):
+        assert [(stop.subject, stop.verdict) for stop in stops] == [(subject, RailReason.HOUR_IS_FULL)]
+        assert stops[0].sentence() == "No move because 60 moves began within the hour (movesPerHour 60)"
+    assert stops_of_move(full, LIMITS, ORDERED) == []
+    assert stops_of_move(replace(FACTS, moves_this_hour=59), LIMITS, MOVE) == []
+
+
+def test_so_many_moves_of_a_round_stop_its_others_but_no_operator_and_no_next_round() -> None:
+    full = replace(FACTS, moves_this_round=10)
+    (stop,) = stops_of_move(full, LIMITS, MOVE)
+    assert (stop.subject, stop.verdict) == (BUNDLE, RailReason.ROUND_IS_FULL)
+    assert stop.sentence() == "No move because 10 moves of this round have begun (movesPerRound 10)"
+    assert stops_of_round(full, LIMITS) == stops_of_move(full, LIMITS, ORDERED) == []
+    assert stops_of_move(replace(FACTS, moves_this_round=9), LIMITS, MOVE) == []
+
+
+@pytest.mark.parametrize("broker", [A, B])
+def test_source_and_destination_have_reported_since_a_move_touched_them(broker: BrokerId) -> None:
+    facts = with_broker(broker, touched_at_s=NOW_S - 30)
+    (stop,) = stops_of_move(facts, LIMITS, MOVE)
+    assert (stop.subject, stop.verdict) == (BUNDLE, RailReason.REPORT_BEFORE_MOVE)
+    assert stop.sentence() == (
+        f"No move because {broker} has not reported since a bundle was last taken from it, or given to it, 30 s ago"
+    )
+    assert stops_of_move(facts, LIMITS, ORDERED) == []
+    assert stops_of_move(with_broker(broker, touched_at_s=NOW_S - 31), LIMITS, MOVE) == []
+    assert stops_of_move(with_broker(C, touched_at_s=NOW_S), LIMITS, MOVE) == [], "it is none of the two"
+
+
+@pytest.mark.parametrize("broker", [A, B])
+def test_source_and_destination_report_again_and_again(broker: BrokerId) -> None:
+    (stop,) = stops_of_move(with_broker(broker, reported_at_s=NOW_S - 1_801), LIMITS, MOVE)
+    assert (stop.subject, stop.verdict) == (BUNDLE, RailReason.REPORT_OVERDUE)
+    assert stop.sentence() == (
+        f"No move because the last report of {broker} is 1801 s old, and it should report each 900 s"
+    )
+    (stop,) = stops_of_move(with_broker(broker, reported_at_s=None, touched_at_s=NOW_S), LIMITS, MOVE)
+    assert stop.sentence() == f"No move because {broker} has not reported"
+    assert stops_of_move(with_broker(broker, reported_at_s=NOW_S - 1_800), LIMITS, MOVE) == []
+    assert stops_of_move(with_broker(broker, reported_at_s=None), LIMITS, ORDERED) == []
+
+
+def test_both_are_asked_and_an_old_report_may_be_both() -> None:
+    old = replace(SOUND, reported_at_s=NOW_S - 2_000, touched_at_s=NOW_S - 100)
+    stops = stops_of_move(replace(FACTS, brokers={A: old, B: old, C: SOUND}), LIMITS, MOVE)
+    assert reasons(stops) == [RailReason.REPORT_OVERDUE, RailReason.REPORT_BEFORE_MOVE] * 2
+
+
+@pytest.mark.parametrize("destination", [None, D])
+def test_without_a_destination_and_with_one_that_has_left_the_source_is_asked_all_the_same(
+    destination: BrokerId | None,
+) -> None:
+    move = replace(MOVE, destination=destination)
+    assert stops_of_move(FACTS, LIMITS, move) == []
+    assert reasons(stops_of_move(with_broker(A, touched_at_s=NOW_S), LIMITS, move)) == [RailReason.REPORT_BEFORE_MOVE]
+
+
+def limits_with(included: tuple[str, ...] = (), excluded: tuple[str, ...] = ()) -> Limits:
+    return replace(LIMITS, namespaces=Namespaces(Patterns(included), Patterns(excluded)))
+
+
+@pytest.mark.parametrize(
+    ("bundle", "limits", "sentence"),
+    [
+        ("pulsar/system/0x00000000_0xffffffff", LIMITS, "pulsar/system is left out by pulsar/.*"),
+        ("pulsar/cluster/host:8080/0x00000000_0xffffffff", LIMITS, "pulsar/cluster/host:8080 is left out by"),
+        ("sla-monitor/host:8080/0x00000000_0xffffffff", LIMITS, "sla-monitor/host:8080 is left out by the brokers,"),
+        (
+            "t/c1/old/0x00000000_0xffffffff",
+            limits_with(included=(".*",)),
+            "t/c1/old is left out by the form of its name",
+        ),
+        (BUNDLE, limits_with(excluded=("u/.*", "t/n.")), "t/ns is left out by t/n."),
+        (BUNDLE, limits_with(included=("t/.*",), excluded=("t/ns",)), "t/ns is left out by t/ns"),
+        (BUNDLE, limits_with(included=("u/.*", "t/n")), "t/ns is not among the namespaces that are included"),
+        ("pulsar/system/0x00000000_0xffffffff", limits_with(included=(".*",)), "pulsar/system is left out by pulsar"),
+    ],
+)
+def test_a_namespace_that_is_left_out_stays_whoever_wants_to_move_it(
+    bundle: str, limits: Limits, sentence: str
+) -> None:
+    for stops in (
+        stops_of_move(FACTS, limits, replace(MOVE, bundle=bundle)),
+        stops_of_move(FACTS, limits, replace(ORDERED, bundle=bundle)),
+        stops_of_split(FACTS, limits, bundle),
+    ):
+        (stop,) = stops
+        assert (stop.subject, stop.verdict) == (bundle, RailReason.NAMESPACE_LEFT_OUT)
+        assert stop.sentence().startswith(f"No move because {sentence}")
+    assert stops_of_round(FACTS, limits) == []
+
+
+@pytest.mark.parametrize(
+    "limits", [LIMITS, limits_with(included=("u/.*", "t/.*")), limits_with(excluded=("t/n", "ns", "x/t/ns"))]
+)
+def test_patterns_match_whole_namespaces(limits: Limits) -> None:
+    assert stops_of_move(FACTS, limits, MOVE) == []
+
+
+def test_a_pattern_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidPolicyError, match="missing"):
+        Patterns(("t/(",))
+
+
+def test_several_moves_are_each_stopped_as_if_they_were_alone() -> None:
+    facts = replace(with_broker(A, sheds=True), moves_this_round=10)
+    moves = [MOVE, ORDERED, replace(MOVE, bundle="pulsar/system/0x00000000_0xffffffff")]
+    assert [reasons(stops) for stops in stops_of_moves(facts, LIMITS, moves)] == [
+        [RailReason.PULSAR_SHEDS, RailReason.ROUND_IS_FULL],
+        [RailReason.PULSAR_SHEDS],
+        [RailReason.PULSAR_SHEDS, RailReason.NAMESPACE_LEFT_OUT, RailReason.ROUND_IS_FULL],
+    ]
+    assert stops_of_moves(facts, LIMITS, []) == []
+
+
+_BROKER = st.builds(
+    BrokerFacts,
+    sheds=st.sampled_from([False, False, True, None]),
+    splits=st.sampled_from([False, False, True, None]),
+    load_manager=st.sampled_from([MODULAR, MODULAR, "Other"]),
+    reported_at_s=st.sampled_from([None, NOW_S - 5_000, NOW_S - 100, NOW_S]),
+    touched_at_s=st.sampled_from([None, None, NOW_S - 50]),
+)
+_FACTS = st.builds(
+    Facts,
+    now_s=st.just(NOW_S),
+    brokers=st.dictionaries(st.sampled_from([A, B, C]), _BROKER),
+    pulsars_leader=st.sampled_from([None, A, B, C]),
+    quiet_for_s=st.sampled_from([0.0, 60.0, 1e6]),
+    is_to_act=st.sampled_from([True, True, False]),
+    is_whole=st.sampled_from([True, True, False]),
+    is_read_only=st.sampled_from([False, False, True]),
+    policies_fault=st.sampled_from(["", "", "why"]),
+    open_moves=st.sampled_from(["", "", "why"]),
+    failures=st.integers(0, 4),
+    moves_this_round=st.integers(0, 12),
+    moves_this_hour=st.integers(50, 70),
+)
+_MOVE = st.builds(
+    WantedMove,
+    bundle=st.sampled_from([BUNDLE, "pulsar/system/0x00000000_0xffffffff"]),
+    source=st.sampled_from([A, B]),
+    destination=st.sampled_from([None, A, B, C]),
+    is_own=st.booleans(),
+)
+
+
+@given(_FACTS, _MOVE)
+def test_no_move_passes_while_anything_is_not_as_it_has_to_be(facts: Facts, move: WantedMove) -> None:
+    brokers = facts.brokers.values()
+    is_sound = (
+        facts.is_to_act
+        and facts.is_whole
+        and not facts.is_read_only
+        and not facts.open_moves
+        and not facts.policies_fault
+        and facts.failures < 3
+        and facts.quiet_for_s >= 60
+        and facts.pulsars_leader in facts.brokers
+        and all(each.sheds is False and each.splits is False and each.load_manager == MODULAR for each in brokers)
+    )
+    concerned = [known for each, known in facts.brokers.items() if each in (move.source, move.destination)]
+    is_fresh = all(
+        each.reported_at_s is not None
+        and each.reported_at_s > (each.touched_at_s or 0)
+        and each.reported_at_s >= NOW_S - 1_800
+        for each in concerned
+    )
+    has_room = facts.moves_this_hour < 60
+    may_move = (
+        is_sound
+        and not move.bundle.startswith("pulsar/")
+        and (not move.is_own or (is_fresh and has_room and facts.moves_this_round < 10))
+    )
+    assert (stops_of_move(facts, LIMITS, move) == []) == may_move
+    assert (stops_of_round(facts, LIMITS) == []) == (is_sound and has_room)
+    assert (stops_of_split(facts, LIMITS, move.bundle) == []) == (is_sound and not move.bundle.startswith("pulsar/"))
+    if move.is_own and stops_of_round(facts, LIMITS):
+        assert stops_of_move(facts, LIMITS, move), "what stops a round stops each of its moves"

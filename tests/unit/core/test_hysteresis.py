@@ -1,0 +1,306 @@
+"""Level's calm: who is relieved and filled when, what rests, and how noisy load is."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.builders import averages, broker, bundle, report, snapshot, throughput
+
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.load import FloatArray
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.strategies.level.hysteresis import (
+    MOST_RESTING,
+    MUCH,
+    Bands,
+    Budget,
+    Look,
+    Memory,
+    noise_of,
+)
+from loadmanager.core.strategies.level.level_load import Loads
+from loadmanager.core.strategies.level.load_noise import find_deviation, noise_of_bundles
+from loadmanager.core.strategies.level.move_prices import move_costs, parse_move_cost
+
+SETTINGS = PlannerSettings(shedding_strategy="Level", placement_strategy="Level")
+BANDS = Bands.of(SETTINGS)
+NOW_S = 1_000_000.0
+NONE = np.zeros(1)
+
+
+def looked(
+    memory: Memory, after_s: float, excess: float = -0.1, *, cold: bool = False, life: int = 1, off: float = math.nan
+) -> Memory:
+    """After a look at broker a, so many seconds after the beginning."""
+    return memory.after_look([Look(broker("a", life), excess, cold, off)], BANDS, NOW_S + after_s)
+
+
+def budget(
+    memory: Memory, *, in_need: bool = False, idle: Collection[str] = (), after_s: float = 0.0, **changes: float
+) -> Budget:
+    settings = replace(SETTINGS, **changes)  # type: ignore[arg-type]
+    return memory.budget(settings, lambda namespace, _: namespace in idle, NOW_S + after_s, in_need=in_need)
+
+
+def looked_each_minute(memory: Memory, minutes: int, excess: float, **more: float) -> Memory:
+    for minute in range(minutes):
+        memory = looked(memory, 60 * minute, excess, **more)  # type: ignore[arg-type]
+    return memory
+
+
+# Bands
+
+
+def test_a_broker_is_hot_above_the_evenness_or_above_its_noise() -> None:
+    assert BANDS.trigger(np.array([0.0, 0.02, 0.2])) == pytest.approx([1.03, 1.03, 1.2])
+    assert 1 < BANDS.target < 1.03
+
+
+def test_the_less_is_known_of_a_broker_the_more_excess_it_takes() -> None:
+    still, usual, noisy = BANDS.enough_s(np.array([0.0, 0.02, 0.1])).tolist()
+    assert still == pytest.approx(0.05 * 300), "a broker 5 % above the trigger waits for the calm"
+    assert still < usual < noisy
+    without = Bands.of(replace(SETTINGS, level_calm_minutes=0))
+    assert without.enough_s(np.array([0.0, 0.2])).tolist() == [0.0, 0.0]
+
+
+def test_noise_alone_does_not_add_up_in_a_week() -> None:
+    """Reports that stand for a quarter of an hour, each as far off as they usually are; and a real excess does."""
+    for noise in (0.01, 0.05, 0.15):
+        heats = 1 + noise * np.random.default_rng(3).standard_normal((10, 7 * 96))
+        enough_s, trigger = (float(each(np.array(noise))) for each in (BANDS.enough_s, BANDS.trigger))
+        for own in heats:
+            excess_s = 0.0
+            for heat in own.tolist():
+                excess_s = max(0.0, excess_s + (heat - trigger) * 900)
+                assert excess_s < enough_s
+        assert enough_s / (2 * max(noise, 0.03)) < 3 * 3600, "three times the trigger is seen within hours"
+
+
+def test_much_too_hot_is_urgent_and_so_is_little_headroom_where_others_have_less_load() -> None:
+    heat, used = np.array([1.04, 1.0, 1.2, MUCH]), np.array([0.9, 0.9, 0.5, 0.5])
+    assert BANDS.is_urgent(heat, used, np.zeros(4)).tolist() == [True, False, False, True]
+    assert BANDS.lacks_headroom(heat, used).tolist() == [True, False, False, False]
+    assert not BANDS.is_urgent(heat, used, np.full(4, 0.4))[3], "that hot it usually is"
+
+
+# Who is hot, and who is cold
+
+
+def test_excess_adds_up_while_a_broker_is_hot_and_melts_away_after_it() -> None:
+    hot = looked_each_minute(Memory.of({}), 4, 0.1)
+    (seen,) = hot.seen([broker("a")])
+    assert seen.excess_s == pytest.approx(0.1 * 180)
+    assert seen.hot_since_s == NOW_S
+    (melting,) = looked(hot, 240, -0.1).seen([broker("a")])
+    assert melting.excess_s == pytest.approx(0.1 * 120)
+    assert melting.hot_since_s == NOW_S
+    (calm,) = looked(hot, 480, -0.1).seen([broker("a")])
+    assert (calm.excess_s, calm.hot_since_s) == (0.0, None)
+
+
+def test_what_was_while_nobody_looked_does_not_count() -> None:
+    (seen,) = looked(looked(Memory.of({}), 0, 0.1), 3000, 0.1).seen([broker("a")])
+    assert seen.excess_s == pytest.approx(0.1 * 180)
+
+
+def test_one_that_was_relieved_begins_anew() -> None:
+    hot = looked_each_minute(Memory.of({}), 4, 0.1)
+    (seen,) = hot.after_moves({"t/a": 0.1}, {}, ["a:8080"], NOW_S + 180).seen([broker("a")])
+    assert seen.excess_s == 0.0
+
+
+def test_a_new_broker_that_is_cold_is_filled_at_once_and_another_one_after_the_calm() -> None:
+    (new,) = looked(Memory.of({}), 0, cold=True).seen([broker("a")])
+    assert new.cold_since_s == NOW_S - BANDS.calm_s
+    known = looked(Memory.of({}), 0)
+    (cooled,) = looked(looked(known, 60, cold=True), 120, cold=True).seen([broker("a")])
+    assert cooled.cold_since_s == NOW_S + 60
+    (warm,) = looked(looked(known, 60, cold=True), 120).seen([broker("a")])
+    assert warm.cold_since_s is None
+
+
+def test_a_broker_that_keeps_coming_back_rests_longer_and_longer() -> None:
+    a = [broker("a")]
+    memory = looked(Memory.of({}), 0)
+    assert not memory.resting(a, NOW_S).any()
+    for life, calms in ((2, 1), (3, 2), (4, 4), (5, 4)):
+        a = [broker("a", life)]
+        assert memory.resting(a, NOW_S + 600 * life).all(), "before it is looked at"
+        memory = looked(memory, 600 * life, life=life)
+        (seen,) = memory.seen(a)
+        assert seen.rests_until_s - seen.at_s == calms * BANDS.calm_s
+        assert memory.resting(a, seen.rests_until_s - 1).all()
+        assert not memory.resting(a, seen.rests_until_s).any()
+    for minute in range(50, 140, 30):
+        memory = looked(memory, 60 * minute, life=5)
+    assert not memory.resting([broker("a", 6)], NOW_S + 60 * 200).any(), "it is as good as unknown"
+    (seen,) = looked(memory, 60 * 141, life=6).seen(a)
+    assert seen.comebacks == 1, "an hour after its rest all is forgiven"
+    assert not looked(memory, 60 * 200, life=6).resting([broker("a", 6)], NOW_S + 60 * 200).any()
+    assert not Memory.of({}).resting(a, NOW_S).any()
+
+
+# What was moved
+
+
+def test_what_was_moved_within_the_hour_counts_against_the_budget() -> None:
+    memory = looked(Memory.of({}), 0)
+    assert (budget(memory).share, budget(memory, in_need=True).share) == (0.1, 0.5)
+    spent = memory.after_moves({"t/a": 0.4, "t/b": 0.05}, {}, [], NOW_S).after_moves({}, {}, [], NOW_S)
+    assert len(spent.moved) == 1
+    assert budget(spent).share == pytest.approx(0.05)
+    assert budget(spent.after_moves({"t/a": 0.2}, {}, [], NOW_S + 60)).share == 0.0
+    assert budget(looked(spent, 3600)).share == 0.1
+
+
+def test_a_budget_names_the_setting_behind_it_and_when_the_hour_is_over() -> None:
+    cycle, hour = "MaxLoadMovedPerCyclePercentage", "MaxLoadMovedPerHourPercentage"
+    memory = looked(Memory.of({}), 0).after_moves({"t/a": 0.3}, {}, [], NOW_S)
+    assert budget(memory) == Budget(0.1, f"loadBalancerLevel{cycle}", 10)
+    assert budget(memory, in_need=True) == Budget(0.5, f"loadBalancer{cycle}", 50)
+    assert budget(memory, max_load_moved_per_cycle_percentage=5) == Budget(0.05, f"loadBalancer{cycle}", 5)
+    spent = memory.after_moves({"t/a": 0.2}, {}, [], NOW_S + 600)
+    assert budget(spent, after_s=900) == Budget(0.0, f"loadBalancerLevel{hour}", 50, 2700.0)
+    assert budget(spent, after_s=900, in_need=True).share == 0.5
+    assert budget(spent, after_s=900, max_load_moved_per_hour_percentage=40).key == f"loadBalancer{hour}"
+    assert budget(spent, level_max_load_moved_per_hour_percentage=0, idle=["t/a"]).seconds_left == 3600
+
+
+def test_what_was_moved_of_namespaces_that_are_idle_now_uses_up_nothing() -> None:
+    memory = looked(Memory.of({}), 0).after_moves({"t/gone": 0.4, "t/b": 0.1}, {}, [], NOW_S)
+    assert budget(memory, idle=["t/gone"]).share == 0.1
+    assert budget(memory, idle=["t/b"]).share == pytest.approx(0.1)
+    many = looked(Memory.of({}), 0).after_moves({f"t/{number}": 0.01 for number in range(45)}, {}, [], NOW_S)
+    assert len(many.moved[0].by_namespace) == 20
+    idle = [f"t/{number}" for number in range(45)]
+    assert budget(many, idle=idle, level_max_load_moved_per_cycle_percentage=50).share == pytest.approx(0.25)
+
+
+def test_where_bundles_were_put_is_remembered_while_they_rest_and_the_last_of_too_many() -> None:
+    memory = looked(Memory.of({}), 0).after_moves({"t/a": 0.1}, {"b:8080": ["x", "y"]}, [], NOW_S)
+    assert memory.put == {"b:8080": {"x": NOW_S, "y": NOW_S}}
+    more = memory.after_moves({"t/a": 0.1}, {"b:8080": ["x"], "c:8080": ["z"]}, [], NOW_S + 60)
+    assert more.put == {"b:8080": {"x": NOW_S + 60, "y": NOW_S}, "c:8080": {"z": NOW_S + 60}}
+    assert looked(more, BANDS.rest_s).put == {"b:8080": {"x": NOW_S + 60}, "c:8080": {"z": NOW_S + 60}}
+    assert looked(more, BANDS.rest_s + 60).put == {}
+    many = more.after_moves({"t/a": 0.1}, {"d:8080": [str(i) for i in range(MOST_RESTING)]}, [], NOW_S + 120)
+    assert many.put.keys() == {"d:8080"}
+
+
+# Noise
+
+
+def test_the_noise_of_a_broker_is_learned_slowly_and_not_from_silence() -> None:
+    memory = looked_each_minute(Memory.of({}), 300, -0.1, off=0.3)
+    (noise,) = noise_of(memory.as_state(), ["a:8080"])
+    assert noise == pytest.approx(0.3, abs=0.01)
+    assert looked(memory, 18_000).brokers["a:8080"].noise == noise
+    assert looked(Memory.of({}), 0, off=9.0).brokers["a:8080"].noise < 0.05
+    assert noise_of({}, ["a:8080"]).tolist() == [0.0]
+
+
+def with_sigma(sigma: list[float], **hosts: list[float]) -> Snapshot:
+    """Brokers with bundles of so many MiB/s, which deviate so much."""
+    reports = {
+        host: report({bundle(i, f"tenant/{host}"): throughput(size) for i, size in enumerate(sizes)}, cpu=sum(sizes))
+        for host, sizes in hosts.items()
+    }
+    found = snapshot(reports, taken_at_s=NOW_S)
+    means = replace(found.bundles.time_means, sigma=np.array(sigma, dtype=np.float32))
+    return replace(found, bundles=replace(found.bundles, time_means=means), _derived={})
+
+
+def noise_by_bundles(found: Snapshot) -> FloatArray:
+    return noise_of_bundles(found, Loads.of(found, SETTINGS))
+
+
+def test_bundles_that_go_their_own_way_make_less_noise_the_more_they_are() -> None:
+    found = with_sigma([0.2] * 5, a=[5.0] * 4, b=[20.0])
+    assert noise_by_bundles(found) == pytest.approx([0.1, 0.2])
+
+
+def test_a_broker_of_which_nothing_is_known_has_as_much_noise_as_most() -> None:
+    assert noise_by_bundles(with_sigma([0.2, 0.0], a=[5.0], b=[5.0])) == pytest.approx([0.2, 0.1])
+    assert noise_by_bundles(snapshot({})).tolist() == []
+
+
+def test_a_broker_is_off_by_what_it_reports_beside_the_means_of_its_bundles_and_not_when_it_says_nothing() -> None:
+    known = {bundle(1): averages(throughput(20.0)), bundle(2): averages(throughput(20.0))}
+    reports = {
+        host: report({bundle(i): throughput(25.0)}, last_update_ms=round(NOW_S * 1000))
+        for i, host in ((1, "a"), (2, "b"))
+    }
+    found = snapshot({**reports, "c": report()}, known, taken_at_s=NOW_S)
+    assert find_deviation(found) == pytest.approx([0.25, 0.25, math.nan], nan_ok=True)
+    later = replace(found, taken_at_s=NOW_S + 75, _derived={})
+    assert np.isnan(find_deviation(later)).all()
+
+
+# What moves cost
+
+
+def test_owners_of_a_namespace_price_its_moves() -> None:
+    found = with_sigma([0.0] * 3, a=[5.0, 5.0], b=[20.0])
+    assert move_costs(found, {"tenant/a=5", "other/a=9"}).tolist() == [5.0, 5.0, 1.0]
+    assert move_costs(found, ()).tolist() == [1.0, 1.0, 1.0]
+    assert parse_move_cost("shop/cache=0.5") == ("shop/cache", 0.5)
+
+
+@pytest.mark.parametrize("text", ["", "shop/cache", "shop/cache=", "shop=3", "/cache=3", "shop/cache=-1", "shop/c=nan"])
+def test_a_price_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected tenant/namespace=factor"):
+        parse_move_cost(text)
+
+
+# Whatever comes
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[float, float, bool, int, float]]:
+    """Looks: the seconds since the one before, the excess, whether it is cold, the life, and how far off."""
+    step = st.tuples(
+        st.sampled_from([0.0, 60.0, 600.0, 4000.0]),
+        st.sampled_from([-0.5, -0.01, 0.0, 0.01, 0.5, 1e6]),
+        st.booleans(),
+        st.integers(1, 3),
+        st.sampled_from([math.nan, 0.0, 0.1, 50.0]),
+    )
+    return draw(st.lists(step, max_size=20))
+
+
+@given(history=histories())
+def test_whatever_is_seen_its_rules_hold(history: list[tuple[float, float, bool, int, float]]) -> None:
+    memory, now_s = Memory.of({}), NOW_S
+    for passed_s, excess, cold, life, off in history:
+        now_s += passed_s
+        before = memory.brokers.get("a:8080")
+        memory = memory.after_look([Look(broker("a", life), excess, cold, off)], BANDS, now_s)
+        (seen,) = memory.seen([broker("a", life)])
+        is_known = before is not None and now_s - before.at_s < 3600
+        assert seen.excess_s >= 0
+        assert (seen.hot_since_s is None) == (seen.excess_s == 0 and excess <= 0)
+        assert (seen.cold_since_s is None) == (not cold)
+        assert (seen.rests_until_s > now_s) <= is_known, "a new broker does not rest"
+        assert seen.rests_until_s <= now_s + 4 * BANDS.calm_s
+        if is_known and before is not None and before.incarnation != life:
+            assert seen.rests_until_s > now_s
+            assert seen.excess_s == 0
+        memory = memory.after_moves({"t/a": 0.1}, {"a:8080": [str(now_s)]}, [], now_s)
+        assert all(now_s - at_s < BANDS.rest_s for at_s in memory.put["a:8080"].values())
+        assert budget(memory).share <= budget(memory, in_need=True).share <= 0.5
+        assert Memory.of(json.loads(json.dumps(memory.as_state()))).as_state() == memory.as_state()
+
+
+def test_what_was_remembered_before_excess_was_is_read() -> None:
+    (seen,) = Memory.of({"brokers": {"a:8080": [1, 0.0, NOW_S, NOW_S, 0.02]}, "moved": [[NOW_S, 0.1]]}).seen(
+        [broker("a")]
+    )
+    assert (seen.excess_s, seen.cold_since_s, seen.comebacks, seen.noise, seen.came_s) == (0.0, None, 0, 0.02, 0.0)

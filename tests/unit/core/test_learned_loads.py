@@ -1,0 +1,139 @@
+"""What bundles without any history are taken to carry once something was learned."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from support.builders import Load, averages, broker, bundle, owned, report, throughput
+
+from loadmanager.core.domain.ownership import FREE
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.core.model.learned_loads import NOTHING_LEARNED, PROFILE_HOURS, Learned
+from loadmanager.core.model.load import DEFAULT_LOAD, BrokerReport, FloatArray
+from loadmanager.core.model.snapshot import bundle_load, snapshot_of_reports
+from loadmanager.core.strategies.level.level_load import Loads
+
+A = broker("a")
+X, Y, OTHER = bundle(1), bundle(2), bundle(1, "tenant/other")
+NS = "tenant/ns"
+LOAD = np.array([1.0, 2.0, 3.0, 4.0])
+LEARNED = Learned({NS: LOAD}, "run-1", 1)
+
+
+def long_of(model: ClusterModel) -> dict[str, list[float]]:
+    bundles = model.snapshot(0.0, 0.0).bundles
+    assert bundles.short.tolist() == bundles.long.tolist()
+    return dict(zip(bundles.names, bundles.long.tolist(), strict=True))
+
+
+def test_a_new_bundle_is_taken_to_carry_what_was_learned_of_its_namespace() -> None:
+    model = ClusterModel()
+    model.set_learned(LEARNED)
+    model.set_namespace(NS, [X], [FREE])
+    model.set_namespace("tenant/other", [OTHER], [FREE])
+    assert long_of(model) == {X: LOAD.tolist(), OTHER: DEFAULT_LOAD.tolist()}
+
+
+def test_what_is_learned_later_holds_for_bundles_without_any_sample_and_goes_again() -> None:
+    model = ClusterModel()
+    model.set_namespace(NS, [X, Y], [owned(A), FREE])
+    model.apply_report(A, report({X: (9, 9, 9, 9)}))
+    revision = model.revision
+    model.set_learned(LEARNED)
+    assert model.revision > revision
+    assert long_of(model) == {X: [9, 9, 9, 9], Y: LOAD.tolist()}
+    model.set_learned(NOTHING_LEARNED)
+    assert long_of(model) == {X: [9, 9, 9, 9], Y: DEFAULT_LOAD.tolist()}
+
+
+def test_the_first_sample_replaces_what_was_learned() -> None:
+    model = ClusterModel()
+    model.set_learned(LEARNED)
+    model.apply_report(A, report({X: (9, 8, 7, 6)}))
+    assert long_of(model) == {X: [9, 8, 7, 6]}
+
+
+def test_a_restored_model_expects_what_the_first_one_did() -> None:
+    model = ClusterModel()
+    model.set_learned(LEARNED)
+    model.set_namespace(NS, [X, Y], [FREE, FREE])
+    model.seed_bundle(Y, averages((5, 5, 5, 5)))
+    again = ClusterModel()
+    again.set_learned(LEARNED)
+    again.restore(model.image())
+    assert long_of(again) == long_of(model) == {X: LOAD.tolist(), Y: [5, 5, 5, 5]}
+
+
+def test_a_bundle_that_the_snapshot_does_not_know_carries_what_was_learned_of_its_namespace() -> None:
+    model = ClusterModel()
+    model.set_learned(LEARNED)
+    taken = model.snapshot(0.0, 0.0)
+    assert taken.learned is LEARNED
+    assert bundle_load(taken, None, NS) is LOAD
+    assert bundle_load(taken, None, "tenant/other") is DEFAULT_LOAD
+
+
+def test_a_bundle_that_was_given_to_a_broker_and_is_in_no_report_carries_it_too() -> None:
+    taken = snapshot_of_reports(0.0, {A: report()}, {}, preallocated={X: A.broker}, learned=LEARNED)
+    assert taken.bundles.long.tolist() == [LOAD.tolist()]
+    assert taken.brokers.preallocated.tolist() == [LOAD.tolist()]
+
+
+MONDAY_S = 1_789_948_800.0
+"""2026-09-21 00:00 UTC."""
+HOUR_S = 3600.0
+
+
+def rising(until: int = 24) -> Learned:
+    """Each hour of Monday one more; then as it began."""
+    profile = np.ones(PROFILE_HOURS)
+    profile[:until] = np.arange(1, until + 1)
+    return Learned({}, profiles={NS: profile})
+
+
+def test_what_is_expected_of_the_next_hours_is_a_multiple_of_what_is_expected_now() -> None:
+    at_s = MONDAY_S + 3.5 * HOUR_S  # the middle of the fourth hour
+    assert rising().change(NS, at_s, 2) == pytest.approx((4 + 6) / 2 / 4)
+    assert rising().change(NS, at_s + HOUR_S / 2, 1) == pytest.approx((4.5 + 5.5) / 2 / 4.5)
+    assert rising().change(NS, at_s + 7 * 24 * HOUR_S, 2) == rising().change(NS, at_s, 2)
+
+
+def test_a_week_goes_on_with_the_next_one() -> None:
+    sunday_s = MONDAY_S - HOUR_S / 2
+    monday = Learned({}, profiles={NS: np.concatenate(([3.0], np.ones(PROFILE_HOURS - 1)))})
+    assert monday.change(NS, sunday_s, 1) == pytest.approx((1 + 1.5 + 2 + 2.5 + 3) / 5)
+    assert monday.change(NS, MONDAY_S + HOUR_S / 2, 1) == pytest.approx((3 + 2.5 + 2 + 1.5 + 1) / 5 / 3)
+
+
+def test_nothing_is_expected_to_change_where_nothing_is_known_of_it() -> None:
+    assert rising().change("tenant/other", MONDAY_S, 2) == 1
+    assert rising().change(NS, MONDAY_S, 0) == 1
+    assert Learned({}, profiles={NS: np.zeros(PROFILE_HOURS)}).change(NS, MONDAY_S, 2) == 1
+
+
+@given(
+    arrays(np.float64, PROFILE_HOURS, elements=st.floats(0, 1e9)),
+    st.floats(0, 2e9),
+    st.floats(0, 168),
+)
+def test_no_profile_makes_much_more_or_less_of_a_load(profile: FloatArray, at_s: float, hours: float) -> None:
+    assert 0.25 <= Learned({}, profiles={NS: profile}).change(NS, at_s, hours) <= 4
+
+
+def wide(loads: dict[str, Load]) -> BrokerReport:
+    return report(loads, bandwidth_in=(80_000.0, 1e6), bandwidth_out=(80_000.0, 1e6))
+
+
+def test_level_goes_by_what_is_expected_of_the_next_hours() -> None:
+    at_s = MONDAY_S + 3.5 * HOUR_S
+    grows, stays = bundle(1), bundle(1, "tenant/other")
+    reports = {A: wide({grows: throughput(10.0)}), broker("b"): wide({stays: throughput(10.0)})}
+    taken = snapshot_of_reports(at_s, reports, {}, learned=rising())
+    usage = Loads.of(taken, PlannerSettings(level_forecast_hours=2)).usage.max(axis=1)
+    assert usage[0] / usage[1] == pytest.approx(1.25)
+    usage = Loads.of(taken, PlannerSettings(level_forecast_hours=0)).usage.max(axis=1)
+    assert usage[0] == usage[1]

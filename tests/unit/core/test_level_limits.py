@@ -1,0 +1,118 @@
+"""What filters and policies say of the moves that Level's search considers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given as each_of
+from hypothesis import strategies as st
+from support.builders import bundle, report, snapshot
+
+from loadmanager.core.constraints.filters import (
+    PlacementQuestion,
+    allowed_brokers,
+    find_anti_affinity_refusal,
+    rules_of,
+)
+from loadmanager.core.domain.policies import IsolationPolicy, Policies
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.strategies.level.search_task import Move
+from loadmanager.core.strategies.placement.placement_strategy import Projection
+from loadmanager.core.strategies.shedding.level_limits import Limits
+
+NAMESPACES = ("tenant/free", "tenant/own", "tenant/a", "tenant/b")
+POLICIES = Policies((IsolationPolicy("p", ("tenant/own",), ("x", "y")),), {"tenant/a": "group", "tenant/b": "group"})
+
+
+def settings(most_topics: int = 1_000) -> PlannerSettings:
+    return PlannerSettings(
+        shedding_strategy="Level",
+        placement_strategy="Level",
+        broker_max_topics=most_topics,
+        shedding_excluded_namespaces=frozenset({"tenant/b"}),
+    )
+
+
+def owning() -> Snapshot:
+    """Brokers x, y and z with two bundles of each namespace in turn, each of two topics."""
+    bundles = [bundle(i, NAMESPACES[i % 4]) for i in range(8)]
+    given = snapshot(
+        {
+            host: report(bundles[i::3], topics=2 * len(bundles[i::3]), topics_per_bundle=2)
+            for i, host in enumerate("xyz")
+        }
+    )
+    return replace(given, policies=POLICIES, _derived={})
+
+
+def row_of(given: Snapshot, index: int) -> int:
+    row = given.bundles.find_row(bundle(index, NAMESPACES[index % 4]))
+    assert row is not None
+    return row
+
+
+def test_bundles_are_of_the_class_of_their_policy_and_group_and_those_of_a_group_are_asked_one_by_one() -> None:
+    given = owning()
+    limits = Limits(given, settings())
+    free, own, a, b = (row_of(given, index) for index in range(4))
+    assert limits.owners[limits.classes[own]].tolist() == [True, True, False]
+    assert limits.owners[limits.classes[free]].tolist() == [False, False, True]
+    assert limits.classes[a] == limits.classes[b]
+    assert limits.limited[[free, own, a, b]].tolist() == [False, False, True, True]
+    assert not limits.may_be_shed()[b]
+
+
+def test_a_bundle_is_misplaced_where_its_policy_names_other_brokers() -> None:
+    given = owning()
+    assigned = given.bundles.assigned
+    for row, is_misplaced in enumerate(Limits(given, settings()).misplaced().tolist()):
+        namespace = given.bundles.namespaces[given.bundles.namespace[row]]
+        assert is_misplaced == ((assigned[row] == 2) == (namespace == "tenant/own"))
+    assert not Limits(replace(given, policies=Policies(), _derived={}), settings()).misplaced().any()
+
+
+def test_topics_of_bundles_that_were_moved_are_not_left_any_more() -> None:
+    given = owning()
+    limits = Limits(given, settings(most_topics=9))
+    assert limits.topics_left.tolist() == [2, 2, 4]
+    limits.made(Move(row_of(given, 0), 0, 2))
+    assert limits.topics_left.tolist() == [2, 2, 2]
+
+
+@each_of(
+    most=st.integers(4, 12),
+    moves=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 2), st.booleans()), max_size=12),
+)
+def test_what_may_move_is_what_the_filters_say_after_all_that_was_made(
+    most: int, moves: list[tuple[int, int, bool]]
+) -> None:
+    given, rules = owning(), rules_of(settings(), "Level")
+    limits, projection = Limits(given, settings(most)), Projection(given)
+    at = given.bundles.assigned.astype(np.int64)
+    for index, destination, is_made in moves:
+        row = row_of(given, index)
+        namespace, source = NAMESPACES[index % 4], int(at[row])
+        if source == destination:
+            continue
+        question = PlacementQuestion(
+            namespace,
+            non_persistent=False,
+            snapshot=given,
+            projection=projection,
+            settings=settings(most),
+            excluded=source,
+        )
+        kept = find_anti_affinity_refusal(rules, question) is not None
+        wanted = not kept and bool(allowed_brokers(rules, question)[0][destination])
+        assert limits.may_move((Move(row, source, destination),)) == wanted
+        if is_made:
+            projection.move(namespace, row, source, destination)
+            limits.made(Move(row, source, destination))
+            at[row] = destination
+
+
+def test_where_there_is_no_bundle_none_is_misplaced() -> None:
+    empty = replace(snapshot({"x": report()}), policies=POLICIES, _derived={})
+    assert not Limits(empty, settings()).misplaced().size

@@ -1,0 +1,157 @@
+"""The predicted effect of a plan, and the imbalance that no plan can beat."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.builders import broker, bundle, report, snapshot
+from support.random_clusters import Build, SomeCluster, clusters
+
+from loadmanager.core.domain.controls import Controls
+from loadmanager.core.domain.plan import Unload
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning.plan_effect import (
+    carried_load,
+    effect_of,
+    highest_load_at_least,
+    imbalance_of_move,
+    share_of,
+)
+from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason
+
+NOBODY_LEAVES = np.array([True, True, True])
+
+
+def of_loads(loads: Mapping[str, list[float]]) -> Snapshot:
+    """Brokers with one bundle of so many bytes/s each; bundles are numbered through."""
+    numbers = itertools.count()
+    return snapshot(
+        {
+            name: report({bundle(next(numbers)): (0.0, 0.0, each / 2, each / 2) for each in its})
+            for name, its in loads.items()
+        }
+    )
+
+
+def move(number: int, source: str, destination: str | None) -> Unload:
+    target = None if destination is None else broker(destination)
+    return Unload(bundle(number), broker(source), target, OverloadReason.BROKER_OVERLOADED)
+
+
+def test_the_imbalance_is_the_busiest_brokers_load_by_the_mean() -> None:
+    effect = effect_of(of_loads({"a": [6, 2], "b": [], "c": [1]}), [move(1, "a", "b")], {bundle(1): 7})
+    assert effect.imbalance_before == pytest.approx(8 / 3)
+    assert effect.imbalance_after == pytest.approx(6 / 3)
+    assert effect.lower_bound == pytest.approx(6 / 3), "the largest bundle is somewhere"
+    assert (effect.load_moved, effect.bundles_moved, effect.clients_disturbed) == (2, 1, 7)
+    assert effect.share_moved == pytest.approx(2 / 9)
+    assert effect.by_broker == {broker("a").broker: (8, 6), broker("b").broker: (0, 2), broker("c").broker: (1, 1)}
+    assert effect.by_bundle == {bundle(1): (2, 7)}
+
+
+def test_a_bundle_that_is_freed_leaves_its_broker_and_is_nowhere() -> None:
+    effect = effect_of(of_loads({"a": [4], "b": [4]}), [move(0, "a", None)])
+    assert (effect.imbalance_before, effect.imbalance_after, effect.bundles_moved) == (1.0, 1.0, 1)
+
+
+def test_a_step_for_an_unknown_bundle_moves_nothing() -> None:
+    effect = effect_of(of_loads({"a": [4], "b": [4]}), [move(9, "a", "b")])
+    assert (effect.bundles_moved, effect.load_moved) == (0, 0.0)
+
+
+@pytest.mark.parametrize("loads", [{}, {"a": []}, {"a": [0, 0], "b": []}])
+def test_an_idle_cluster_is_balanced(loads: Mapping[str, list[float]]) -> None:
+    effect = effect_of(of_loads(loads), [])
+    assert (effect.imbalance_before, effect.imbalance_after, effect.share_moved) == (1.0, 1.0, 0.0)
+
+
+def test_a_broker_that_is_to_be_empty_counts_neither_for_the_mean_nor_for_the_bound() -> None:
+    cluster = of_loads({"a": [4, 4], "b": [4], "c": [4]})
+    effect = effect_of(cluster, [move(0, "a", "b"), move(1, "a", "c")], emptied={broker("a").broker})
+    assert (effect.imbalance_before, effect.imbalance_after, effect.lower_bound) == (1.0, 1.0, 1.0)
+
+
+def test_two_of_three_equal_bundles_meet_on_one_of_two_brokers() -> None:
+    assert effect_of(of_loads({"a": [3, 3, 3], "b": []}), []).lower_bound == pytest.approx(6 / 4.5)
+
+
+def test_what_is_pinned_where_it_is_stays_there_for_the_bound() -> None:
+    cluster = of_loads({"a": [3, 3], "b": [2]})
+    pinned = replace(cluster, controls=Controls(pinned={bundle(n): broker("a").broker for n in (0, 1, 2, 77)}))
+    assert effect_of(cluster, []).lower_bound == pytest.approx(5 / 4)
+    assert effect_of(pinned, []).lower_bound == pytest.approx(6 / 4)
+
+
+def test_the_share_of_a_bundle_is_of_all_load_that_brokers_have() -> None:
+    cluster = of_loads({"a": [3], "b": [1]})
+    assert share_of(cluster, bundle(1)) == pytest.approx(0.25)
+    assert share_of(cluster, bundle(9)) == 0.0
+    assert share_of(of_loads({"a": [0]}), bundle(0)) == 0.0
+
+
+def test_without_a_broker_to_keep_anything_there_is_no_bound() -> None:
+    none = np.array([], dtype=np.int64)
+    assert highest_load_at_least(np.array([]), none, np.array([], dtype=bool), np.array([False])) == 0.0
+
+
+@given(
+    load=st.lists(st.integers(0, 50), min_size=0, max_size=6),
+    data=st.data(),
+    brokers=st.integers(1, 3),
+)
+def test_no_way_of_giving_bundles_to_brokers_beats_the_bound(
+    load: list[int], data: st.DataObject, brokers: int
+) -> None:
+    owners = np.array([data.draw(st.integers(0, brokers - 1)) for _ in load], dtype=np.int64)
+    movable = np.array([data.draw(st.booleans()) for _ in load], dtype=bool)
+    kept = np.array([data.draw(st.booleans()) for _ in range(brokers)], dtype=bool)
+    kept[0] = True
+    bound = highest_load_at_least(np.array(load, dtype=np.float64), owners, movable, kept)
+    homes = np.flatnonzero(kept).tolist()
+    choices = [[owner] if kept[owner] and not free else homes for owner, free in zip(owners, movable, strict=True)]
+    best = min(
+        max(np.bincount(where, weights=load, minlength=brokers)) if load else 0.0
+        for where in itertools.product(*choices)
+    )
+    assert bound <= best + 1e-9
+    if len(load) <= 1:
+        assert bound == best, "one bundle leaves no doubt"
+
+
+@given(clusters(), st.data())
+def test_no_plan_beats_the_bound(cluster: SomeCluster, data: st.DataObject) -> None:
+    taken = Build().snapshot(cluster)
+    brokers = taken.brokers.registrations
+    names = data.draw(st.lists(st.sampled_from(taken.bundles.names), unique=True)) if len(taken.bundles) else []
+    steps = [
+        Unload(name, brokers[0], data.draw(st.sampled_from(brokers)), OverloadReason.BROKER_OVERLOADED)
+        for name in names
+        if taken.bundles.assigned[taken.bundles.find_row(name)] >= 0
+    ]
+    effect = effect_of(taken, steps)
+    assert effect.imbalance_after >= effect.lower_bound * (1 - 1e-9)
+    assert effect.imbalance_before >= effect.lower_bound * (1 - 1e-9)
+    assert effect.load_moved <= carried_load(taken).sum() * (1 + 1e-9)
+
+
+def test_the_effect_of_one_move_is_that_of_its_bundle_alone() -> None:
+    taken = of_loads({"b1": [60.0, 30.0], "b2": [10.0], "b3": []})
+    b1, b2, b3 = (broker(name).broker for name in ("b1", "b2", "b3"))
+    mean = 100 / 3
+    assert imbalance_of_move(taken, bundle(0), b1, b3) == pytest.approx((90 / mean, 60 / mean))
+    assert imbalance_of_move(taken, bundle(0), b1, None) == pytest.approx((90 / mean, 30 / mean))
+    assert imbalance_of_move(taken, bundle(2), b1, b2) == pytest.approx((100 / mean, 90 / mean)), "it is there already"
+    assert imbalance_of_move(taken, bundle(9), b1, b2) == pytest.approx((90 / mean, 90 / mean)), "an unknown bundle"
+
+
+def test_the_effect_of_moving_a_bundle_that_nobody_has_is_what_it_adds() -> None:
+    taken = of_loads({"b1": [60.0], "b2": [30.0]})
+    taken = replace(taken, bundles=replace(taken.bundles, assigned=np.array([0, -1], dtype=np.int32)), _derived={})
+    before, after = imbalance_of_move(taken, bundle(1), None, broker("b2").broker)
+    assert (before, after) == pytest.approx((2.0, 2.0))

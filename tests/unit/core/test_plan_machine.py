@@ -1,0 +1,186 @@
+"""Plans: each line of the table, and what holds whatever happens in whatever order."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+import orjson
+import pytest
+from support.plans import FROZEN, OWNED, AnyOrder, B, PlansHarness, plan, states, step
+
+from loadmanager.core.protocol.plan_machine import BeginStep, End, Execute, PlanEnded, StepEnded, WithdrawStep
+
+
+@pytest.fixture
+def leader() -> PlansHarness:
+    return PlansHarness()
+
+
+def test_a_plan_is_executed_in_its_order_and_so_many_steps_at_a_time(leader: PlansHarness) -> None:
+    kept = plan()
+    first, second = leader.execute(kept)
+    assert ([first.step, second.step], states(kept)) == (list(kept.steps[:2]), ["under_way", "under_way", "planned"])
+    assert leader.step(Execute(kept, even_if_frozen=False)) == [], "once at a time"
+    (third,) = leader.end(first)
+    assert isinstance(third, BeginStep)
+    assert leader.end(second) == []
+    assert (kept.state, kept.done) == ("executing", 2)
+    assert leader.end(third) == [PlanEnded(kept)]
+    assert (kept.state, kept.done, kept.stopped_by) == ("executed", 3, None)
+    assert leader.compared == {kept}
+
+
+def test_of_a_plan_that_is_kept_nothing_is_done_yet() -> None:
+    kept = plan()
+    assert (kept.state, kept.stopped_by, kept.even_if_frozen) == ("computed", None, False)
+    assert (kept.begun, kept.under_way, kept.done) == (0, 0, 0)
+    assert (states(kept), [each.had_its_turn for each in kept.steps]) == (["planned"] * 3, [False] * 3)
+
+
+def test_a_plan_of_nothing_has_ended_at_once(leader: PlansHarness) -> None:
+    kept = plan(0)
+    assert leader.step(Execute(kept, even_if_frozen=False)) == [PlanEnded(kept)]
+    assert kept.state == "executed"
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_a_plan_with_an_obstacle_is_not_begun_until_it_is_gone(leader: PlansHarness, is_frozen: bool) -> None:  # noqa: FBT001 - a case
+    kept = plan()
+    leader.frozen = "night" if is_frozen else ""
+    leader.drifts = {} if is_frozen else {"t/2": "its owner is gone"}
+    assert leader.step(Execute(kept, even_if_frozen=False)) == [PlanEnded(kept)]
+    assert kept.state == "stopped"
+    assert kept.stopped_by == f"nothing was done: {FROZEN if is_frozen else 't/2: its owner is gone'}"
+    assert states(kept) == ["planned"] * 3
+    leader.frozen, leader.drifts = "", {}
+    assert len(leader.execute(kept)) == 2
+    assert kept.stopped_by is None
+
+
+def test_a_step_that_no_longer_fits_when_it_may_begin_stops_the_plan(leader: PlansHarness) -> None:
+    kept = plan(4)
+    first, second = leader.execute(kept)
+    leader.drifts = {"t/2": "its destination is gone"}
+    assert leader.end(first) == [WithdrawStep("t/1")]
+    assert (kept.state, states(kept)) == ("executing", ["done", "under_way", "not_begun", "not_begun"])
+    assert (kept.steps[2].error, kept.steps[3].error) == ("its destination is gone", None)
+    assert leader.refuse(second) == [PlanEnded(kept)]
+    assert (kept.state, kept.stopped_by) == ("stopped", "stopped at t/2: its destination is gone")
+
+
+@pytest.mark.parametrize(
+    ("end", "had_its_turn", "version", "state"),
+    [
+        ("kept", True, 3, "failed"),
+        ("kept", False, 1, "not_begun"),
+        ("lost", True, 1, "unknown"),
+        ("lost", False, 1, "unknown"),
+        ("refused", True, 1, "not_begun"),
+        ("refused", True, 2, "unknown"),
+        ("refused", False, 2, "not_begun"),
+    ],
+)
+def test_a_step_that_was_not_made_is_said_to_be_what_it_is_and_stops_the_plan(
+    leader: PlansHarness, end: End, *, had_its_turn: bool, version: int, state: str
+) -> None:
+    leader.at_a_time = 1
+    kept = plan()
+    (begun,) = leader.execute(kept)
+    leader.versions = {"t/0": version}
+    if had_its_turn:
+        begun.check(OWNED)
+    assert leader.step(StepEnded(kept, begun.step, end, "so it was")) == [PlanEnded(kept)]
+    assert (kept.state, kept.stopped_by) == ("stopped", "stopped at t/0: so it was")
+    assert (states(kept), kept.steps[0].error) == ([state, "not_begun", "not_begun"], "so it was")
+
+
+def test_what_waits_for_its_turn_is_withdrawn_and_refused_once_a_plan_has_stopped(leader: PlansHarness) -> None:
+    kept = plan()
+    first, second = leader.execute(kept)
+    assert leader.end(first, "kept", "503") == [WithdrawStep("t/1")]
+    assert leader.refuse(second) == [PlanEnded(kept)]
+    assert kept.steps[1].error == kept.stopped_by == "stopped at t/0: 503"
+
+
+def test_a_step_is_refused_in_its_turn_when_its_bundle_is_another_by_then(leader: PlansHarness) -> None:
+    leader.at_a_time = 1
+    kept = plan()
+    (begun,) = leader.execute(kept)
+    assert leader.refuse(begun, replace(OWNED, version=3)) == [PlanEnded(kept)]
+    assert (states(kept)[0], kept.steps[0].error) == ("not_begun", "it is at version 3, and not at 1")
+
+
+def test_a_freeze_refuses_what_waits_for_its_turn_unless_somebody_insisted(leader: PlansHarness) -> None:
+    kept, insisted = plan(1), plan(1, "drain")
+    (begun,) = leader.execute(kept)
+    leader.frozen = "night"
+    assert leader.refuse(begun) == [PlanEnded(kept)]
+    assert kept.steps[0].error == FROZEN
+    (begun,) = leader.execute(insisted, even_if_frozen=True)
+    assert leader.end(begun) == [PlanEnded(insisted)]
+    assert leader.step(Execute(kept, even_if_frozen=False)) == [PlanEnded(kept)], "who insisted did so for one plan"
+
+
+def test_what_was_said_of_an_execution_is_forgotten_with_the_next_one(leader: PlansHarness) -> None:
+    leader.at_a_time = 1
+    kept = plan(2)
+    (begun,) = leader.execute(kept)
+    leader.end(begun, "kept", "cancelled")
+    (begun,) = leader.execute(kept)
+    assert (states(kept), kept.steps[0].error, kept.stopped_by) == (["under_way", "planned"], None, None)
+    assert leader.step(StepEnded(kept, begun.step, "kept", "cancelled")) == [PlanEnded(kept)]
+    assert states(kept) == ["not_begun", "not_begun"], "its turn has not come this time"
+
+
+def test_the_last_plans_are_kept_and_those_that_are_being_executed(leader: PlansHarness) -> None:
+    leader.most_kept = 2
+    plans = [plan(steps) for steps in (1, 2, 3, 4)]
+    for kept in plans[:3]:
+        assert leader.plans.keep(kept) is kept
+    assert [leader.plans.find(kept.hash) for kept in plans[:3]] == [None, plans[1], plans[2]]
+    leader.execute(plans[1])
+    assert leader.plans.executing == [plans[1]]
+    leader.plans.keep(plans[3])
+    assert [leader.plans.find(kept.hash) for kept in plans] == [None, plans[1], None, plans[3]]
+    assert leader.plans.kept == [plans[3], plans[1]], "the newest first"
+
+
+def test_a_new_plan_is_kept_however_many_are_being_executed(leader: PlansHarness) -> None:
+    leader.most_kept = 1
+    executed, new, newer = plan(1), plan(2), plan(3)
+    leader.plans.keep(executed)
+    leader.execute(executed)
+    for each in (new, newer):
+        assert leader.plans.find(leader.plans.keep(each).hash) is each, "whoever had it made has its hash"
+    assert leader.plans.find(new.hash) is None
+
+
+def test_an_equal_plan_takes_the_place_of_an_older_one_unless_that_is_being_executed(leader: PlansHarness) -> None:
+    leader.most_kept = 2
+    first, again, other = plan(1), plan(1), plan(2)
+    leader.plans.keep(first)
+    leader.plans.keep(other)
+    assert leader.plans.keep(again) is again
+    leader.plans.keep(plan(3))
+    assert leader.plans.find(other.hash) is None, "the oldest by now"
+    leader.execute(again)
+    assert leader.plans.keep(plan(1)) is again
+
+
+def test_plans_and_steps_are_called_by_what_they_are_known_by() -> None:
+    kept = plan(1)
+    assert (str(kept), str(kept.steps[0])) == (kept.hash, "t/0")
+
+
+def test_a_hash_is_of_all_that_a_step_depends_on_and_the_same_as_ever() -> None:
+    steps = [{"bundle": f"t/{n}", "version": 1, "source": ["a:1", 1], "destination": ["b:1", 2]} for n in range(3)]
+    content = orjson.dumps({"kind": "moves", "steps": steps}, option=orjson.OPT_SORT_KEYS)
+    assert plan().hash == hashlib.sha256(content).hexdigest()
+    other_life = replace(plan(1), steps=(step(0, destination=replace(B, incarnation=9)),))
+    west = orjson.dumps({"cluster": "west", "kind": "moves", "steps": steps}, option=orjson.OPT_SORT_KEYS)
+    assert replace(plan(), cluster="west").hash == hashlib.sha256(west).hexdigest()
+    assert len({plan(1).hash, plan(2).hash, plan(1, "drain").hash, plan(1, version=2).hash, other_life.hash}) == 5
+
+
+TestAnyOrder = AnyOrder.TestCase

@@ -1,0 +1,130 @@
+"""What there is to count of a stretch of time beside a Pulsar."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.builders import report, snapshot
+
+from loadmanager.core.diagnosis.pulsar_comparison import Entry
+from loadmanager.core.diagnosis.pulsar_tally import Level, Tally, level_of
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.plan import Figure, Verdict
+from loadmanager.core.domain.reasons import JudgingReason
+from loadmanager.core.domain.resources import ResourceWeights
+
+
+def level(max_over_mean: float, highest: float = 0.5) -> Level:
+    return Level(3, BrokerId("a:8080"), highest, highest / max_over_mean)
+
+
+def entry(reason: JudgingReason, load: float = 0.0, at_ms: int = 0) -> Entry:
+    return Entry(at_ms, Verdict("x", reason, acted=True), (), load)
+
+
+def test_how_level_brokers_are_goes_by_what_each_uses_most() -> None:
+    given = snapshot({"a": report(cpu=60, bandwidth_in=10), "b": report(cpu=10, bandwidth_in=20), "c": report(cpu=10)})
+    found = level_of(given, ResourceWeights())
+    assert found is not None
+    assert (found.brokers, found.busiest) == (3, "a:8080")
+    assert (found.max_over_mean, found.highest, found.mean) == pytest.approx((2.0, 0.6, 0.3))
+
+
+def test_brokers_that_use_nothing_are_level_and_none_are_not_known() -> None:
+    idle = level_of(snapshot({"a": report()}), ResourceWeights())
+    assert idle is not None
+    assert idle.max_over_mean == 1.0
+    assert level_of(snapshot({}), ResourceWeights()) is None
+
+
+def test_a_level_holds_until_the_next_one_and_the_mean_is_over_the_time_for_which_one_is_known() -> None:
+    tally = Tally(0)
+    tally.see(10_000, level(2.0))
+    tally.see(20_000, level(1.0, 0.9))
+    tally.see(50_000, None)
+    found = tally.measure(60_000)
+    assert (found.known_ms, found.max_over_mean, found.worst_usage) == pytest.approx((40_000, 1.25, 0.9))
+    assert (found.from_ms, found.to_ms) == (0, 60_000)
+
+
+def test_without_a_level_it_is_taken_to_be_perfect() -> None:
+    assert Tally(0).measure(1_000).max_over_mean == 1.0
+
+
+def test_moves_are_counted_with_what_they_carried_by_whose_they_are() -> None:
+    tally = Tally(0)
+    tally.count(
+        [
+            entry(JudgingReason.MOVED_AS_WE_WOULD, 1.0),
+            entry(JudgingReason.MOVED_ELSEWHERE, 2.0),
+            entry(JudgingReason.CAME_BACK, 4.0),
+            entry(JudgingReason.MOVED_BY_US, 8.0),
+            entry(JudgingReason.WE_ALONE_STAYS, 16.0),
+            entry(JudgingReason.NO_LONGER_WANTED, 32.0),
+            entry(JudgingReason.OWNER_LEFT, 64.0),
+        ]
+    )
+    found = tally.measure(1)
+    assert (found.moves, found.moved_load, found.agreed) == (3, 7.0, 2)
+    assert (found.our_moves, found.our_moved_load, found.alone, found.alone_load) == (1, 8.0, 1, 16.0)
+
+
+def test_a_stall_counts_for_as_long_as_it_lasts_and_goes_on_in_the_next_tally() -> None:
+    tally = Tally(0)
+    tally.count([entry(JudgingReason.STALLED_ON_OWNER, at_ms=10_000)])
+    assert tally.measure(60_000).stalled_ms == 50_000
+    tally = tally.follow(60_000)
+    tally.count([entry(JudgingReason.STALL_OVER, at_ms=90_000)])
+    assert tally.measure(120_000).stalled_ms == 30_000
+
+
+def test_the_next_tally_begins_at_the_level_at_which_this_one_ends() -> None:
+    tally = Tally(0)
+    tally.see(0, level(2.0, 0.7))
+    found = tally.follow(60_000).measure(90_000)
+    assert (found.max_over_mean, found.worst_usage, found.moves) == pytest.approx((2.0, 0.7, 0))
+
+
+def test_a_clock_that_is_set_back_takes_nothing_away() -> None:
+    tally = Tally(0)
+    tally.see(10_000, level(2.0))
+    tally.see(5_000, level(4.0))
+    assert tally.measure(20_000).max_over_mean == pytest.approx(4.0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 1000), st.floats(1.0, 10.0)), max_size=10), st.integers(0, 10_000))
+def test_the_mean_lies_between_the_least_and_the_greatest(seen: list[tuple[int, float]], cut_ms: int) -> None:
+    """And a time that is cut in two comes to the same."""
+    whole, first, at_ms = Tally(0), Tally(0), 0
+    second: Tally | None = None
+    for later_ms, ratio in seen:
+        at_ms += later_ms
+        if second is None and at_ms > cut_ms:
+            second = first.follow(cut_ms)
+        whole.see(at_ms, level(ratio))
+        (second or first).see(at_ms, level(ratio))
+    end_ms = max(at_ms, cut_ms) + 1
+    found = whole.measure(end_ms)
+    if seen:
+        assert min(r for _, r in seen) - 1e-9 <= found.max_over_mean <= max(r for _, r in seen) + 1e-9
+    parts = [first.measure(cut_ms), (second or first.follow(cut_ms)).measure(end_ms)]
+    assert sum(part.known_ms for part in parts) == found.known_ms
+    area = sum(part.known_ms * part.max_over_mean for part in parts)
+    assert area == pytest.approx(found.known_ms * found.max_over_mean)
+
+
+def a_move(at_ms: int, source: str, destination: str, reason: JudgingReason = JudgingReason.MOVED_UNSELECTED) -> Entry:
+    why: dict[str, Figure] = {"source": source, "destination": destination}
+    return Entry(at_ms, Verdict("x", reason, acted=True, why=why), (), 8.0)
+
+
+def test_load_that_is_moved_again_or_back_counts_whoever_moved_it_and_also_in_the_next_tally() -> None:
+    tally = Tally(0)
+    tally.count([a_move(0, "a", "b"), a_move(1_000, "b", "c", JudgingReason.MOVED_BY_US)])
+    first = tally.measure(3_600_000)
+    assert (first.again_load, first.back_load) == (8.0, 0.0)
+    tally = tally.follow(3_600_000)
+    tally.count([a_move(7_000_000, "c", "a"), entry(JudgingReason.LEFT_WITHOUT_OWNER, 8.0)])
+    second = tally.measure(7_200_000)
+    assert (second.again_load, second.back_load) == (8.0, 8.0)

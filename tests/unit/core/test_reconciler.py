@@ -1,0 +1,386 @@
+"""Reconciling: each line of the tables, and what holds whatever happens in whatever order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.pictures import A_BACK, LOST, STAMP, A, APicture, B
+
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import (
+    FREE,
+    Ownership,
+    OwnershipState,
+    Registration,
+    assign,
+    owner_gone,
+    release,
+)
+from loadmanager.core.domain.reasons import OwnershipReason
+from loadmanager.core.protocol.bundle_writes import Write, WriteEnded
+from loadmanager.core.protocol.reconciler import (
+    FREED_AFTER_S,
+    Event,
+    Freed,
+    Instruction,
+    Look,
+    Looked,
+    NotFreed,
+    Place,
+    Reconciling,
+    SeeThrough,
+)
+from loadmanager.core.protocol.signals import Signal
+
+GONE = Registration(BrokerId("gone:1"), 3)
+A_BEFORE = Registration(A.broker, 0)
+FREED = owner_gone(assign(FREE, GONE, STAMP), STAMP)
+
+
+@dataclass(slots=True)
+class ReconcilingHarness(APicture):
+    """Reconciling with its records, and a driver that does nothing until it is told to."""
+
+    places_at_once: bool = False
+    is_assigning: bool = False
+    now_s: float = 100.0
+    to_do: list[Instruction] = field(default_factory=list)
+    machine: Reconciling = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.machine = Reconciling(self, lambda: self.places_at_once, self.bundles_of, lambda _: self.is_assigning)
+
+    def bundles_of(self, owners: Iterable[Registration | None]) -> list[str]:
+        owned = [(bundle, each) for bundle, each in self.records.items() if each.state is OwnershipState.OWNED]
+        return [bundle for bundle, each in owned if each.owner in owners]
+
+    def step(self, event: Event) -> list[Instruction]:
+        """What is to be done because of this alone; it is kept to be done, too."""
+        told = self.machine.step(event, self.now_s)
+        self.to_do += told
+        return told
+
+    def look(self) -> list[Instruction]:
+        """Do the look that is due; what is to be done then."""
+        assert self.step(Signal.TIME) == [Look()]
+        self.to_do.clear()
+        return self.step(self.looked())
+
+    def look_again(self) -> list[Instruction]:
+        """The same after a change of membership."""
+        self.now_s += 1.0
+        self.step(Signal.MEMBERSHIP)
+        return self.look()
+
+    def looked(self) -> Looked:
+        releasing = [bundle for bundle, each in self.records.items() if each.state is OwnershipState.RELEASING]
+        gone = list(dict.fromkeys(each.owner for each in self.orphans() if each.owner))
+        return Looked(releasing, gone, [bundle for bundle, each in self.records.items() if each == FREED])
+
+    def time_passes(self, until_s: float) -> list[Instruction]:
+        """Do the looks that are due until then; what is to be done at last."""
+        told: list[Instruction] = []
+        while not told and self.machine.wake_s is not None and self.machine.wake_s <= until_s:
+            self.now_s = max(self.now_s, self.machine.wake_s)
+            told = self.look()
+        return told
+
+    def do_write(self, write: Instruction) -> list[Instruction]:
+        """What is to be done then."""
+        assert isinstance(write, Write)
+        return self.step(WriteEnded(write, self.write(write)))
+
+    def orphans(self) -> list[Ownership]:
+        owned = [each for each in self.records.values() if each.state is OwnershipState.OWNED]
+        return [each for each in owned if not self.is_registered(each.owner)]
+
+
+@pytest.fixture
+def leader() -> ReconcilingHarness:
+    return ReconcilingHarness()
+
+
+def owned(owner: Registration) -> Ownership:
+    return assign(FREE, owner, STAMP)
+
+
+def test_the_first_look_is_due_at_once_and_the_next_after_a_pause(leader: ReconcilingHarness) -> None:
+    wake_s = leader.machine.wake_s
+    assert wake_s is not None
+    assert wake_s <= leader.now_s
+    assert leader.step(Signal.TIME) == [Look()]
+    assert leader.machine.wake_s is None, "until it was done"
+    assert leader.step(Signal.TIME) == []
+    assert leader.step(Looked([], [])) == []
+    assert leader.machine.wake_s == 130.0
+    leader.now_s = 129.0
+    assert leader.step(Signal.TIME) == []
+    leader.now_s = 130.0
+    assert leader.step(Signal.TIME) == [Look()]
+
+
+def test_the_end_of_a_hold_is_looked_for_and_a_change_of_membership_at_once(leader: ReconcilingHarness) -> None:
+    leader.held = {A.broker: 7.0, B.broker: 90.0}
+    leader.look()
+    assert leader.machine.wake_s == pytest.approx(107.05)
+    leader.now_s = 101.0
+    assert leader.step(Signal.MEMBERSHIP) == []
+    assert leader.machine.wake_s == 101.0
+
+
+def test_what_changes_while_a_look_is_under_way_has_another_one_follow(leader: ReconcilingHarness) -> None:
+    leader.step(Signal.TIME)
+    leader.step(Signal.MEMBERSHIP)
+    assert leader.machine.wake_s is None
+    leader.step(leader.looked())
+    assert leader.machine.wake_s == pytest.approx(100.05)
+
+
+def test_brokers_that_restart_together_are_looked_at_together(leader: ReconcilingHarness) -> None:
+    leader.look()
+    looks = 0
+    for _ in range(100):
+        leader.now_s += 0.001
+        leader.step(Signal.MEMBERSHIP)
+        if leader.machine.wake_s is not None and leader.machine.wake_s <= leader.now_s:
+            looks += 1
+            leader.look()
+    assert looks == 2
+
+
+def test_a_release_is_seen_through_whoever_owned_the_bundle(leader: ReconcilingHarness) -> None:
+    leader.records = {"t/ns/a": release(owned(A), B, STAMP), "t/ns/b": release(owned(GONE), B, STAMP)}
+    assert leader.look() == [SeeThrough("t/ns/a"), SeeThrough("t/ns/b")]
+
+
+def test_what_a_broker_that_has_gone_owned_is_freed_when_nobody_has_asked_for_it_in_time(
+    leader: ReconcilingHarness,
+) -> None:
+    leader.records = {
+        "t/1/a": owned(GONE),
+        "t/1/b": owned(A),
+        "t/2/a": owned(GONE),
+        "t/2/b": owned(A_BEFORE),
+        "t/2/c": owned(GONE),
+        "t/2/d": release(owned(A), None, STAMP),
+    }
+    assert leader.look() == [SeeThrough("t/2/d")]
+    leader.records.update({"t/2/c": owned(B), "t/2/d": FREE})
+    assert leader.time_passes(until_s=104.9) == []
+    writes = leader.time_passes(until_s=105.0)
+    assert [list(write.transitions) for write in writes if isinstance(write, Write)] == [["t/1/a"], ["t/2/a", "t/2/b"]]
+    assert {write.reason for write in writes if isinstance(write, Write)} == {OwnershipReason.OWNER_GONE.value}
+    assert leader.do_write(writes[0]) == [Freed("t/1/a", GONE, FREED)]
+    assert leader.machine.wake_s is None, "the other one is not done"
+    assert leader.do_write(writes[1]) == [Freed("t/2/a", GONE, FREED), Freed("t/2/b", A_BEFORE, FREED)]
+    assert leader.machine.wake_s == 135.0
+    assert leader.orphans() == []
+
+
+def test_each_has_its_time_from_when_its_owner_was_found_gone(leader: ReconcilingHarness) -> None:
+    leader.records = {"t/1/a": owned(GONE), "t/1/b": owned(B)}
+    leader.look()
+    leader.now_s = 102.0
+    del leader.registrations[B.broker]
+    leader.step(Signal.MEMBERSHIP)
+    leader.look()
+    (write,) = leader.time_passes(until_s=106.0)
+    assert leader.now_s == 105.0
+    assert leader.do_write(write) == [Freed("t/1/a", GONE, FREED)]
+    (write,) = leader.time_passes(until_s=107.0)
+    assert leader.do_write(write) == [Freed("t/1/b", B, FREED)]
+
+
+def test_it_is_freed_at_last_where_owners_are_found_for_bundles_at_every_moment(leader: ReconcilingHarness) -> None:
+    leader.records["t/ns/b"] = owned(GONE)
+    leader.is_assigning = True
+    leader.look()
+    assert leader.time_passes(until_s=129.9) == []
+    (write,) = leader.time_passes(until_s=130.5)
+    assert leader.do_write(write) == [Freed("t/ns/b", GONE, FREED)]
+
+
+def test_nothing_is_freed_while_owners_are_found_for_bundles_and_soon_after_it_is(leader: ReconcilingHarness) -> None:
+    leader.records["t/ns/b"] = owned(GONE)
+    leader.is_assigning = True
+    leader.look()
+    assert leader.time_passes(until_s=120.0) == []
+    leader.is_assigning = False
+    (write,) = leader.time_passes(until_s=120.5)
+    assert leader.do_write(write) == [Freed("t/ns/b", GONE, FREED)]
+
+
+@pytest.mark.parametrize("current", [owned(B), owned(A_BEFORE), release(owned(GONE), B, STAMP), FREE])
+def test_a_bundle_that_has_moved_on_when_it_would_be_freed_is_left_alone(
+    leader: ReconcilingHarness, current: Ownership
+) -> None:
+    leader.records["t/ns/b"] = owned(GONE)
+    leader.look()
+    (write,) = leader.time_passes(until_s=105.0)
+    leader.records["t/ns/b"] = current
+    (not_freed,) = leader.do_write(write)
+    assert isinstance(not_freed, NotFreed)
+    assert "t/ns/b has moved on" in str(not_freed.error)
+    assert leader.records["t/ns/b"] == current
+
+
+def test_a_bundle_whose_owner_is_there_when_it_would_be_freed_stays_with_it(leader: ReconcilingHarness) -> None:
+    leader.records["t/ns/b"] = owned(GONE)
+    leader.look()
+    (write,) = leader.time_passes(until_s=105.0)
+    leader.registrations[GONE.broker] = GONE
+    (not_freed,) = leader.do_write(write)
+    assert isinstance(not_freed, NotFreed)
+
+
+def test_a_write_of_which_nobody_knows_what_became_is_made_again_later(leader: ReconcilingHarness) -> None:
+    leader.records["t/ns/b"] = owned(GONE)
+    leader.look()
+    (write,) = leader.time_passes(until_s=105.0)
+    assert isinstance(write, Write)
+    assert leader.step(WriteEnded(write, {"t/ns/b": LOST})) == [NotFreed("t/ns/b", LOST)]
+    assert leader.step(WriteEnded(write, {"t/ns/b": LOST})) == [], "once"
+    assert leader.time_passes(until_s=139.0) == []
+    (again,) = leader.time_passes(until_s=140.0)
+    assert leader.do_write(again) == [Freed("t/ns/b", GONE, FREED)]
+
+
+def test_bundles_wait_for_a_broker_that_is_held_off_and_go_back_to_it(leader: ReconcilingHarness) -> None:
+    leader.records["t/ns/b"] = owned(GONE)
+    leader.held = {GONE.broker: 20.0}
+    leader.places_at_once = True
+    assert leader.look() == []
+    leader.registrations[GONE.broker] = Registration(GONE.broker, 12)
+    assert leader.look_again() == [Place(["t/ns/b"])]
+    leader.places_at_once = False
+    assert leader.look_again() == [Place(["t/ns/b"])], "whoever has them placed passes over what has an owner"
+    leader.held = {}
+    assert leader.look_again() == [], "the time is over: it is another registration"
+    (write,) = leader.time_passes(until_s=leader.now_s + FREED_AFTER_S)
+    assert leader.do_write(write) == [Freed("t/ns/b", GONE, FREED)]
+
+
+def test_what_waits_for_a_broker_that_is_held_off_is_freed_only_after_that(leader: ReconcilingHarness) -> None:
+    leader.records["t/ns/b"] = owned(GONE)
+    leader.held = {GONE.broker: 20.0}
+    assert leader.time_passes(until_s=119.0) == []
+    leader.held = {}
+    assert leader.time_passes(until_s=124.0) == []
+    (write,) = leader.time_passes(until_s=126.0)
+    assert leader.do_write(write) == [Freed("t/ns/b", GONE, FREED)]
+
+
+def test_bundles_of_brokers_that_have_gone_are_placed_if_that_is_wanted_once_there_is_a_broker(
+    leader: ReconcilingHarness,
+) -> None:
+    leader.places_at_once = True
+    leader.records = {"t/ns/a": owned(GONE), "t/ns/b": owned(A_BEFORE), "t/ns/c": FREE, "t/ns/d": owned(B)}
+    assert leader.look() == [Place(["t/ns/a", "t/ns/b"])]
+    assert leader.machine.wake_s == 130.0, "and so they are not freed"
+    leader.registrations = {}
+    assert leader.look_again() == [], "there is nobody"
+    leader.registrations = {B.broker: B}
+    assert leader.look_again() == [Place(["t/ns/a", "t/ns/b"])]
+    leader.places_at_once = False
+    assert leader.look_again() == []
+
+
+def test_what_was_freed_while_there_was_no_broker_is_placed_with_the_first_one_if_that_is_wanted(
+    leader: ReconcilingHarness,
+) -> None:
+    leader.places_at_once = True
+    leader.registrations = {}
+    leader.records = {"t/ns/a": owned(GONE), "t/ns/c": FREE}
+    leader.look()
+    (write,) = leader.time_passes(until_s=105.0)
+    assert leader.do_write(write) == [Freed("t/ns/a", GONE, FREED)]
+    assert leader.look_again() == []
+    leader.registrations = {B.broker: B}
+    assert leader.look_again() == [Place(["t/ns/a"])], "and not what nobody ever owned"
+    leader.places_at_once = False
+    assert leader.look_again() == []
+
+
+def test_after_a_term_the_next_one_begins_with_a_look(leader: ReconcilingHarness) -> None:
+    leader.places_at_once = True
+    leader.records["t/ns/b"] = owned(GONE)
+    leader.step(Signal.TIME)
+    leader.machine.forget()
+    assert leader.step(leader.looked()) == [], "that was the former one's"
+    assert leader.look() == [Place(["t/ns/b"])]
+
+
+def test_what_a_former_term_was_freeing_or_would_have_freed_is_its_own(leader: ReconcilingHarness) -> None:
+    leader.records["t/ns/b"] = owned(GONE)
+    leader.look()
+    leader.machine.forget()
+    leader.now_s = 105.0
+    assert leader.look() == [], "found anew"
+    (write,) = leader.time_passes(until_s=110.0)
+    leader.machine.forget()
+    assert leader.do_write(write) == []
+    assert leader.look() == []
+
+
+@given(st.data())
+def test_whatever_happens_nobody_loses_what_it_serves_and_in_the_end_nothing_is_unfinished(data: st.DataObject) -> None:
+    """A driver that does what it is told in any order, brokers that come and go, and writes that fail."""
+    leader = ReconcilingHarness(places_at_once=data.draw(st.booleans()))
+    names = [f"t/{namespace}/{number}" for namespace in (1, 2) for number in range(3)]
+    for _ in range(data.draw(st.integers(1, 40))):
+        bundle = data.draw(st.sampled_from(names))
+        match data.draw(st.sampled_from(["record", "record", "do", "do", "do", "brokers", "brokers", "time", "end"])):
+            case "record":
+                owner = data.draw(st.sampled_from([A, A_BACK, B, GONE]))
+                leader.records[bundle] = data.draw(
+                    st.sampled_from([FREE, FREED, owned(owner), release(owned(owner), B, STAMP)])
+                )
+            case "do" if leader.to_do:
+                _do(leader, leader.to_do.pop(data.draw(st.integers(0, len(leader.to_do) - 1))), data)
+            case "brokers":
+                there = data.draw(st.sampled_from([(A, B), (B,), (A_BACK, B), (A_BACK,), ()]))
+                leader.registrations = {each.broker: each for each in there}
+                leader.held = data.draw(st.sampled_from([{}, {A.broker: 60.0}]))
+                leader.is_assigning = data.draw(st.booleans())
+                leader.step(Signal.MEMBERSHIP)
+            case "end":
+                leader.machine.forget()
+                leader.to_do.clear()
+            case _:
+                leader.now_s += data.draw(st.sampled_from([0.0, 0.01, 10.0, 60.0]))
+                leader.step(Signal.TIME)
+        assert sum(isinstance(each, Look) for each in leader.to_do) <= 1
+    leader.held, leader.registrations, leader.is_assigning = {}, {B.broker: B}, False
+    leader.step(Signal.MEMBERSHIP)
+    while leader.to_do or (leader.machine.wake_s or 0.0) <= leader.now_s + FREED_AFTER_S:
+        if leader.to_do:
+            _do(leader, leader.to_do.pop())
+        else:
+            leader.now_s = max(leader.now_s, leader.machine.wake_s or 0.0)
+            leader.step(Signal.TIME)
+    assert leader.orphans() == []
+    assert leader.machine.wake_s is not None
+    assert leader.machine.wake_s > leader.now_s + FREED_AFTER_S
+
+
+def _do(leader: ReconcilingHarness, instruction: Instruction, data: st.DataObject | None = None) -> None:
+    """`data`: of writes that may fail."""
+    match instruction:
+        case Look():
+            leader.step(leader.looked())
+        case SeeThrough(bundle):
+            assert bundle in leader.records
+        case Write():
+            made = leader.write(instruction)
+            fails = data is not None and data.draw(st.booleans())
+            leader.step(WriteEnded(instruction, dict.fromkeys(made, LOST) if fails else made))
+        case Place(bundles):
+            assert bundles
+            assert len(set(bundles)) == len(bundles)
+            for bundle in bundles:
+                if leader.records[bundle] in (FREED, *leader.orphans()):
+                    leader.records[bundle] = owned(next(iter(leader.registrations.values()), GONE))

@@ -1,0 +1,91 @@
+"""What was moved again, and what went back to where it had been."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+from support.builders import broker, bundle
+
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.planning.repeated_moves import (
+    AGAIN_WITHIN_S,
+    BACK_WITHIN_S,
+    NEVER,
+    PastMove,
+    Trail,
+    find_departure,
+    is_again,
+    is_back,
+    next_move,
+    share_again,
+    share_back,
+)
+
+A, B, C = broker("a"), broker("b"), broker("c")
+
+
+def test_a_bundle_that_goes_on_to_somebody_else_is_moved_again_and_one_that_comes_home_is_back_too() -> None:
+    trail = Trail()
+    first = trail.add(0.0, bundle(0), A, B)
+    assert (first.moved_s, first.left_s, is_again(first), is_back(first)) == (NEVER, NEVER, False, False)
+    second = trail.add(3600.0, bundle(0), B, C)
+    assert (is_again(second), is_back(second)) == (True, False)
+    third = trail.add(BACK_WITHIN_S - 1, bundle(0), C, A)
+    assert (is_again(third), is_back(third), third.left_s) == (False, True, 0.0)
+
+
+def test_what_an_operator_moved_may_be_moved_again_but_may_not_go_back() -> None:
+    trail = Trail()
+    trail.add(0.0, bundle(0), A, B, is_own=False)
+    move = trail.add(60.0, bundle(0), B, A)
+    assert (is_again(move), is_back(move)) == (False, True)
+
+
+def test_a_bundle_that_comes_to_its_owner_again_is_back_at_once() -> None:
+    assert is_back(Trail().add(5.0, bundle(0), A, A))
+    assert not is_back(Trail().add(5.0, bundle(0), A, None))
+
+
+def test_a_broker_that_has_restarted_is_another_one() -> None:
+    trail = Trail()
+    trail.add(0.0, bundle(0), A, B)
+    assert not is_back(trail.add(60.0, bundle(0), B, Registration(A.broker, A.incarnation + 1)))
+
+
+def test_a_trail_that_goes_on_from_another_knows_what_that_one_knew_and_nothing_of_what_it_learns() -> None:
+    first = Trail()
+    first.add(0.0, bundle(0), A, B)
+    second = first.follow()
+    first.add(1.0, bundle(0), B, C)
+    assert second.add(2.0, bundle(0), B, A).moved_s == 0.0
+
+
+def test_only_the_shares_of_sheddings_own_moves_count() -> None:
+    own = PastMove(9.0, bundle(0), "a", 1, 0.25, is_own=True, moved_s=1.0, left_s=1.0)
+    moves = [own, own._replace(is_own=False), own._replace(moved_s=NEVER), own._replace(left_s=NEVER)]
+    assert (share_again(moves), share_back(moves)) == (0.5, 0.5)
+    assert not is_back(own, within_s=8.0)
+
+
+places = st.sampled_from((A, B, C))
+
+
+@given(st.lists(st.tuples(st.floats(0, 6 * 3600), st.integers(0, 2), places, places, st.booleans()), max_size=20))
+def test_a_trail_tells_what_the_whole_memory_would(
+    made: list[tuple[float, int, Registration, Registration, bool]],
+) -> None:
+    """But for what is too long ago to count; nothing is again or back that the moves before it do not show to be."""
+    trail, moves, at_s = Trail(), list[PastMove](), 0.0
+    for later_s, number, source, destination, is_own in made:
+        at_s += later_s
+        known = next_move(moves, at_s, bundle(number), source, destination, 0.0, is_own=is_own)
+        told = trail.add(at_s, bundle(number), source, destination, is_own=is_own)
+        assert (is_again(told), is_back(told)) == (is_again(known), is_back(known))
+        before = [move for move in moves if move.bundle == bundle(number)]
+        assert is_again(known) == any(move.is_own and at_s - move.at_s < AGAIN_WITHIN_S for move in before)
+        left_s = at_s if source == destination else find_departure(before, bundle(number), destination)
+        assert is_back(known) == (at_s - left_s < BACK_WITHIN_S)
+        moves.append(known)
+    assert all(one.at_s <= other.at_s for one, other in pairwise(moves))

@@ -1,0 +1,227 @@
+"""Whether a report is to be believed, and what becomes of a broker whose report is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.builders import Load, broker, bundle, report
+
+from loadmanager.core.diagnosis.explanation import Situation, explain_bundle
+from loadmanager.core.domain.ownership import Ownership, OwnershipState
+from loadmanager.core.domain.reasons import DoubtReason
+from loadmanager.core.domain.resources import ResourceWeights
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.core.model.load import BANDWIDTH_IN, BANDWIDTH_OUT, BrokerReport
+from loadmanager.core.model.report_validation import NO_DOUBTS, Gate, Judged
+from loadmanager.core.planning.planner import PlannerSettings, plan_shedding
+
+HOUR_S = 3_600.0
+MOST_AGE_S = 1_800.0
+A, B = broker("a"), broker("b")
+LOAD: Load = (1_000.0, 1_000.0, 50e6, 50e6)
+CPU_AND_BANDWIDTH = ResourceWeights()
+
+
+def a_report(**changes: object) -> BrokerReport:
+    """A good one."""
+    good = report({bundle(0): LOAD}, cpu=(300, 800), bandwidth_in=(400, 1_000), bandwidth_out=(400, 1_000))
+    return replace(good, **changes)  # type: ignore[arg-type]  # fields of a report
+
+
+def with_usage(resource: int, used: float, limit: float) -> BrokerReport:
+    usage = a_report().usage.copy()
+    usage[resource] = used, limit
+    return a_report(usage=usage)
+
+
+def with_limits(factor: float) -> BrokerReport:
+    usage = a_report().usage.copy()
+    usage[:, 1] *= factor
+    usage[:, 0] *= min(factor, 1.0)
+    return a_report(usage=usage)
+
+
+def judged(gate: Gate, given: BrokerReport, at_s: float = HOUR_S) -> Judged:
+    return gate.judge(A, given, at_s, MOST_AGE_S)
+
+
+def test_a_good_report_counts_as_it_is() -> None:
+    gate, given = Gate(), a_report()
+    found = judged(gate, given)
+    assert (found.report, found.counts, found.doubt) == (given, True, None)
+    assert gate.doubts(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH) is NO_DOUBTS
+    assert gate.find_doubt(A.broker) is None
+    assert gate.find_doubt(B.broker) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "doubt"),
+    [
+        (a_report(load=np.array([np.nan, 0.0, 0.0, 0.0])), "it has numbers that are negative, or none"),
+        (a_report(bundle_load=np.array([[-1.0, 0.0, 0.0, 0.0]])), "it has numbers that are negative, or none"),
+        (a_report(last_update_ms=1_000_000), "it is 2600 s old"),
+        (
+            a_report(last_update_ms=90_000_000),
+            "it is from 86400 s in the future: the clock of the broker or of the leader is wrong",
+        ),
+        (with_usage(BANDWIDTH_IN, 2_500, 1_000), "it uses 250 % of its bandwidth in"),
+        (a_report(load=np.full(4, 1e-20)), "its rates have decayed to 1e-20"),
+        (a_report(load=np.array(LOAD) * 10), "it carries 2e+04 messages/s and its bundles 2000"),
+        (a_report(load=np.array([1e3, 1e3, 5e8, 5e8])), "it carries 953.7 MiB/s and its bundles 95.37"),
+        (a_report(load=np.zeros(4)), "it carries 0 messages/s and its bundles 2000"),
+    ],
+)
+def test_a_report_that_cannot_be_true_is_doubted_and_the_last_good_one_counts(given: BrokerReport, doubt: str) -> None:
+    gate = Gate()
+    assert judged(gate, a_report()).counts
+    found = judged(gate, given)
+    assert (found.counts, found.doubt, gate.find_doubt(A.broker)) == (False, doubt, doubt)
+    verdict = gate.doubts(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH).quarantined[A.broker]
+    assert verdict.verdict is DoubtReason.REPORT_DISTRUSTED
+    assert verdict.sentence() == (
+        f"Neither gives nor gets because its report is not to be believed: {doubt}; its last good load counts"
+    )
+    assert judged(gate, a_report()).doubt is None
+    assert not gate.doubts(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH).quarantined
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        a_report(last_update_ms=2_000_000),
+        with_usage(BANDWIDTH_IN, 1_900, 1_000),
+        a_report(load=np.array(LOAD) * 1.9),
+        report({bundle(0): (1.0, 1.0, 10.0, 10.0)}, load=(100.0, 100.0, 1e5, 1e5), cpu=(1, 800)),
+        report({bundle(0): (0.0, 0.0, 0.0, 0.0)}, cpu=(1, 800)),
+    ],
+)
+def test_what_is_unusual_but_may_be_true_is_believed(given: BrokerReport) -> None:
+    assert judged(Gate(), given).doubt is None
+
+
+def test_a_clock_may_be_a_minute_ahead_and_no_more() -> None:
+    assert judged(Gate(), a_report(last_update_ms=3_660_000)).doubt is None
+    assert judged(Gate(), a_report(last_update_ms=3_660_001)).doubt is not None
+
+
+def test_the_first_report_of_a_broker_counts_even_if_it_is_doubted_because_clients_have_to_be_served() -> None:
+    gate = Gate()
+    found = judged(gate, a_report(load=np.array(LOAD) * 10))
+    assert found.counts
+    assert found.doubt is not None
+
+
+@pytest.mark.parametrize("factor", [0.1, 10.0])
+def test_a_capacity_that_changes_without_a_restart_is_believed_once_it_has_stayed(factor: float) -> None:
+    gate, changed = Gate(), with_limits(factor)
+    judged(gate, a_report())
+    found = judged(gate, changed)
+    assert found.doubt == f"its limit of CPU is {factor:.3g} times what it was"
+    assert judged(gate, changed, HOUR_S + MOST_AGE_S).doubt is not None
+    assert judged(gate, changed, HOUR_S + MOST_AGE_S + 1).doubt is None
+    assert judged(gate, changed, HOUR_S + MOST_AGE_S + 2).doubt is None
+
+
+def test_a_broker_that_was_started_anew_may_have_another_capacity() -> None:
+    gate = Gate()
+    judged(gate, a_report())
+    assert gate.judge(broker("a", incarnation=2), with_limits(10), HOUR_S, MOST_AGE_S).doubt is None
+
+
+def test_a_limit_that_is_not_known_any_more_is_recalled_and_said() -> None:
+    gate = Gate()
+    judged(gate, a_report())
+    found = judged(gate, with_usage(BANDWIDTH_OUT, 500, 0))
+    assert found.doubt is None
+    assert found.report.usage[BANDWIDTH_OUT].tolist() == [500, 1_000]
+    (remark,) = gate.doubts(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH).remarks
+    assert (remark.subject, remark.verdict) == (A.broker, DoubtReason.LIMIT_UNKNOWN)
+    assert remark.sentence() == "The limits of bandwidth out are not known any more; those that were count"
+
+
+def test_a_limit_that_never_was_known_is_said_if_the_resource_counts() -> None:
+    gate = Gate()
+    judged(gate, with_usage(BANDWIDTH_OUT, 500, 0))
+    judged(gate, with_usage(BANDWIDTH_OUT, 500, 0))
+    (remark,) = gate.doubts(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH).remarks
+    assert remark.sentence() == (
+        "The limits of bandwidth out are not known, and what it uses of them counts for nothing: they have to be"
+        " declared"
+    )
+    cpu_alone = ResourceWeights(1.0, 0.0, 0.0, 0.0)
+    assert gate.doubts(HOUR_S, MOST_AGE_S, cpu_alone) is NO_DOUBTS
+
+
+def test_a_broker_that_is_silent_for_too_long_is_left_alone_until_it_reports() -> None:
+    gate = Gate()
+    judged(gate, a_report())
+    assert not gate.doubts(HOUR_S + MOST_AGE_S, MOST_AGE_S, CPU_AND_BANDWIDTH).quarantined
+    late_s = HOUR_S + MOST_AGE_S + 5
+    verdict = gate.doubts(late_s, MOST_AGE_S, CPU_AND_BANDWIDTH).quarantined[A.broker]
+    assert verdict.why == {"doubt": "it has not reported for 1805 s"}
+    judged(gate, a_report(), late_s)
+    assert not gate.doubts(late_s, MOST_AGE_S, CPU_AND_BANDWIDTH).quarantined
+
+
+def test_a_broker_that_is_gone_is_forgotten() -> None:
+    gate = Gate()
+    judged(gate, a_report(load=np.zeros(4)))
+    gate.forget(A.broker)
+    gate.forget(B.broker)
+    assert gate.doubts(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH) is NO_DOUBTS
+
+
+def a_model(gate: Gate, hot: BrokerReport) -> ClusterModel:
+    """Three brokers, of which one is hot; what is wrong with its report is known."""
+    model, names = ClusterModel(), [bundle(number) for number in range(4)]
+    owned = Ownership(OwnershipState.OWNED, A, None, 1)
+    model.set_namespace("tenant/ns", names, [owned] * 4)
+    model.apply_report(A, hot)
+    for other in (B, broker("c")):
+        model.apply_report(other, report(cpu=(10, 800)))
+    judged(gate, hot)
+    model.set_doubts(gate.doubts(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH))
+    return model
+
+
+def hot_report(**changes: object) -> BrokerReport:
+    given = report(
+        {bundle(number): LOAD for number in range(4)}, cpu=(760, 800), bandwidth_in=(0, 1), bandwidth_out=(0, 1)
+    )
+    return replace(given, **changes)  # type: ignore[arg-type]  # fields of a report
+
+
+def test_shedding_leaves_a_broker_alone_whose_report_is_doubted_and_says_so() -> None:
+    settings, rng = PlannerSettings(), np.random.default_rng(0)
+    trusted = a_model(Gate(), hot_report()).snapshot(HOUR_S, 0.0)
+    assert plan_shedding(trusted, settings, {}, rng)[0].steps
+    model = a_model(Gate(), hot_report(load=np.zeros(4)))
+    plan = plan_shedding(model.snapshot(HOUR_S, 0.0), settings, {}, rng)[0]
+    assert not plan.steps
+    reasons = {(verdict.subject, verdict.verdict) for verdict in plan.verdicts}
+    assert (A.broker, DoubtReason.REPORT_DISTRUSTED) in reasons
+
+
+def test_why_a_bundle_stays_on_such_a_broker_is_explained() -> None:
+    model = a_model(Gate(), hot_report(load=np.zeros(4)))
+    situation = Situation(model.snapshot(HOUR_S, 0.0), PlannerSettings(), {}, np.random.default_rng(0))
+    explained = explain_bundle(situation, bundle(0)).shedding
+    assert explained.stays is not None
+    assert (explained.stays.verdict, explained.by_rule) == (DoubtReason.REPORT_DISTRUSTED, True)
+    assert explained.stays.remedy() == "mend what its agent reports, or restart the broker"
+
+
+def test_a_doubt_about_a_broker_that_the_model_does_not_know_is_not_said() -> None:
+    model = a_model(Gate(), hot_report(load=np.zeros(4)))
+    model.remove_broker(A.broker)
+    plan = plan_shedding(model.snapshot(HOUR_S, 0.0), PlannerSettings(), {}, np.random.default_rng(0))[0]
+    assert DoubtReason.REPORT_DISTRUSTED not in {verdict.verdict for verdict in plan.verdicts}
+
+
+def test_the_same_doubts_change_nothing() -> None:
+    model = ClusterModel()
+    before = model.revision
+    model.set_doubts(NO_DOUBTS)
+    assert model.revision == before

@@ -1,0 +1,452 @@
+"""Splits and merges under way: each line of the table, and what holds whatever happens in whatever order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.builders import broker
+
+from loadmanager.core.diagnosis.invariants import succession_violations
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.names import BrokerId, BundleName, NamespaceName
+from loadmanager.core.domain.ownership import (
+    FREE,
+    IllegalTransitionError,
+    NamespaceState,
+    Ownership,
+    OwnershipState,
+    Registration,
+    Stamp,
+    abandon,
+    assign,
+    complete,
+    release,
+)
+from loadmanager.core.domain.plan import Unload, Verdict
+from loadmanager.core.domain.reasons import ChurnReason, MergeReason, PlacementReason, SplitReason
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.protocol.reshape_machine import (
+    AskTopics,
+    BundleGoneError,
+    Choose,
+    Chosen,
+    Commit,
+    Committed,
+    Ended,
+    Event,
+    Instruction,
+    Judge,
+    Over,
+    OwnerSilent,
+    Parts,
+    Phase,
+    Refused,
+    Release,
+    Reshaped,
+    Reshaping,
+    Reshapings,
+    Settle,
+    TopicsNamed,
+    Transfer,
+    Want,
+)
+from loadmanager.core.strategies.splitting.bundle_divider import Divider
+from loadmanager.core.strategies.splitting.split_algorithm import TopicLoad
+from loadmanager.core.strategies.splitting.split_finder import Split
+
+A, B = broker("a"), broker("b")
+STAMP = Stamp(7, 1_000, "a test")
+NAME = NamespaceName("t", "ns")
+WHOLE, LOW, HIGH = (
+    BundleName.parse(f"t/ns/{text}")
+    for text in ("0x00000000_0xffffffff", "0x00000000_0x80000000", "0x80000000_0xffffffff")
+)
+BY_RANGE, BY_TOPICS = (
+    Divider.of(PlannerSettings(), name) for name in ("range_equally_divide", "topic_count_equally_divide")
+)
+AT_THE_HALF = Divider.of(PlannerSettings(), "specified_positions_divide", [0x80000000])
+TOPICS = [
+    TopicLoad(1 << 20, 2.0, 20.0, "x", (1.0, 1.0, 10.0, 10.0)),
+    TopicLoad(3 << 30, 6.0, 60.0, "y", (3.0, 3.0, 30.0, 30.0)),
+]
+WHY = Verdict(str(WHOLE), SplitReason.TOPICS, acted=True, why={"topics": 1_001})
+LOST = RuntimeError("no answer")
+
+
+@dataclass(slots=True)
+class ReshapingsHarness:
+    """Splits and merges with the record of a namespace, and a driver that does nothing until it is told to."""
+
+    state: NamespaceState
+    registered: set[Registration] = field(default_factory=lambda: {A, B})
+    excess: Verdict | None = None
+    asked_about: list[Unload] = field(default_factory=list)
+    to_do: list[Instruction] = field(default_factory=list)
+    machine: Reshapings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.machine = Reshapings(self, self.find_excess)
+
+    @property
+    def registrations(self) -> dict[BrokerId, Registration]:
+        return {each.broker: each for each in self.registered}
+
+    def is_registered(self, registration: Registration | None) -> bool:
+        return registration in self.registered
+
+    def holds(self) -> dict[BrokerId, float]:
+        return {}
+
+    def find_ownership(self, bundle: str) -> Ownership | None:
+        index = self.state.bundles.find_index(BundleName.parse(bundle).range)
+        return None if index is None else self.state.ownerships[index]
+
+    def find_excess(self, step: Unload) -> Verdict | None:
+        self.asked_about.append(step)
+        return self.excess
+
+    def put(self, name: BundleName, ownership: Ownership) -> None:
+        index = self.state.bundles.find_index(name.range)
+        assert index is not None
+        self.state = self.state.with_ownerships({index: ownership})
+
+    def step(self, event: Event) -> list[Instruction]:
+        """What is to be done because of this alone; it is kept to be done, too."""
+        told = self.machine.step(event)
+        self.to_do += told
+        return told
+
+    def take(self) -> Instruction:
+        """The next instruction, if it is the only one."""
+        assert len(self.to_do) == 1, self.to_do
+        return self.to_do.pop()
+
+    def commit(self) -> list[Instruction]:
+        """Do the write that is to be done; what is to be done then."""
+        instruction = self.take()
+        assert isinstance(instruction, Commit), instruction
+        self.state = instruction.reshaping.change(self.state, STAMP)
+        told = self.step(Committed(instruction.reshaping, self.state))
+        self.to_do.clear()
+        return told
+
+
+def a_leader(owner: Registration | None = A, bundles: int = 1) -> ReshapingsHarness:
+    state = NamespaceState.unowned(NAME, NamespaceBundles(equal_boundaries(bundles)))
+    owned = FREE if owner is None else assign(FREE, owner, STAMP)
+    return ReshapingsHarness(replace(state, ownerships=(owned,) * bundles))
+
+
+def decided(parts: Parts = Parts.STAY, topics: list[TopicLoad] | None = None) -> Reshaping:
+    """A split that a round has decided on."""
+    split = Reshaping(WHOLE, SplitReason.TOPICS, (WHOLE.range,), parts=parts, topics=topics or [])
+    split.cut(Split(str(WHOLE), (0x80000000,), SplitReason.TOPICS), WHY)
+    return split
+
+
+def said(verdict: Verdict) -> tuple[object, ...]:
+    return verdict.subject, verdict.verdict, verdict.acted, verdict.why
+
+
+# What is asked for
+
+
+def test_an_owner_is_asked_for_topics_and_the_bundle_cut_where_the_algorithm_says() -> None:
+    leader, split = a_leader(), Reshaping.asked_for(WHOLE, BY_TOPICS)
+    leader.step(Want(split))
+    assert (leader.take(), split.phase) == (AskTopics(split, A), Phase.ASKED)
+    assert leader.machine.being_split == {("t/ns", WHOLE.range)}
+    leader.step(TopicsNamed(split, TOPICS))
+    assert split.phase is Phase.WRITING
+    reshaped, ended = leader.commit()
+    assert isinstance(reshaped, Reshaped)
+    assert (reshaped.reshaping, split.reason) == (split, SplitReason.ADMIN_SPLIT)
+    assert (reshaped.owner, split.made) == (A, [BundleName(NAME, own) for own in leader.state.bundles.ranges()])
+    assert [(each.topics, each.load.tolist()) for each in reshaped.loads.values()] == [
+        (1, [1.0, 1.0, 10.0, 10.0]),
+        (1, [3.0, 3.0, 30.0, 30.0]),
+    ]
+    assert ended == Ended(split)
+    assert (split.phase, leader.machine.being_split) == (Phase.ENDED, frozenset())
+    assert split.because is not None
+    assert (split.because.verdict, split.because.why["topics"]) == (SplitReason.ADMIN_SPLIT, 2)
+    assert split.because.why["boundaries"] == f"0x{split.boundaries[0]:08x}"
+
+
+def test_where_there_is_no_place_to_cut_it_is_said_and_nothing_is_written() -> None:
+    leader, split = a_leader(), Reshaping.asked_for(WHOLE, BY_TOPICS)
+    leader.step(Want(split))
+    leader.to_do.clear()
+    judge, ended = leader.step(TopicsNamed(split, TOPICS[:1]))
+    assert isinstance(judge, Judge)
+    assert (judge.asked, judge.verdict.verdict) == ("split", SplitReason.NO_SPLIT_BOUNDARY)
+    assert judge.verdict.subject == str(WHOLE)
+    assert (ended, split.made) == (Ended(split), [])
+
+
+@pytest.mark.parametrize(("divider", "is_cut"), [(BY_RANGE, True), (AT_THE_HALF, True), (BY_TOPICS, False)])
+def test_an_owner_that_says_nothing_stops_only_an_algorithm_that_needs_topics(
+    divider: Divider, *, is_cut: bool
+) -> None:
+    leader, split = a_leader(), Reshaping.asked_for(WHOLE, divider)
+    leader.step(Want(split))
+    leader.to_do.clear()
+    (told,) = leader.step(OwnerSilent(split, LOST))
+    assert told == (Commit(split) if is_cut else Ended(split, LOST))
+
+
+def test_nobody_is_asked_about_a_split_that_is_decided_on() -> None:
+    leader, split = a_leader(), decided()
+    leader.step(Want(split))
+    assert leader.step(OwnerSilent(split, LOST)) == [Ended(split, LOST)]
+    leader.step(Want(another := decided()))
+    with pytest.raises(AssertionError):
+        leader.step(TopicsNamed(another, TOPICS))
+
+
+def test_a_part_that_is_no_bundle_any_more_is_passed_over() -> None:
+    leader, split = a_leader(), decided(Parts.PLACED)
+    leader.step(Want(split))
+    leader.commit()
+    leader.state = a_leader().state
+    assert leader.step(Over(split)) == [Ended(split)]
+
+
+def test_a_bundle_on_its_way_is_waited_for_and_one_of_nobody_gets_an_owner() -> None:
+    leader, split = a_leader(None), Reshaping.asked_for(WHOLE, BY_RANGE)
+    leader.step(Want(split))
+    assert leader.take() == Settle(split, FREE)
+    leader.put(WHOLE, release(assign(FREE, B, STAMP), None, STAMP))
+    leader.step(Over(split))
+    instruction = leader.take()
+    assert isinstance(instruction, Settle)
+    assert instruction.current.state is OwnershipState.RELEASING
+    leader.put(WHOLE, assign(FREE, broker("gone"), STAMP))
+    leader.step(Over(split))
+    assert isinstance(leader.take(), Settle), "its owner has gone"
+    leader.put(WHOLE, assign(FREE, B, STAMP))
+    leader.step(Over(split))
+    assert leader.take() == AskTopics(split, B)
+
+
+def test_a_bundle_that_does_not_come_to_rest_is_left_alone() -> None:
+    leader, split = a_leader(None), Reshaping.asked_for(WHOLE, BY_RANGE)
+    leader.step(Want(split))
+    for _ in range(5):
+        assert isinstance(leader.take(), Settle)
+        leader.step(Over(split))
+    ended = leader.take()
+    assert isinstance(ended, Ended)
+    assert isinstance(ended.error, IllegalTransitionError)
+    assert "Free again and again" in str(ended.error)
+
+
+def test_a_bundle_that_is_no_more_is_not_looked_for() -> None:
+    leader = a_leader(bundles=2)
+    (told,) = leader.step(Want(Reshaping.asked_for(WHOLE, BY_RANGE)))
+    assert isinstance(told, Ended)
+    assert isinstance(told.error, BundleGoneError)
+    assert str(WHOLE) in str(told.error)
+
+
+def test_parts_that_are_to_be_free_are_released_and_nobody_waits_for_that() -> None:
+    leader, split = a_leader(), Reshaping.asked_for(WHOLE, AT_THE_HALF, Parts.FREE)
+    leader.step(Want(split))
+    leader.to_do.clear()
+    leader.step(TopicsNamed(split, ()))
+    reshaped, *rest = leader.commit()
+    assert isinstance(reshaped, Reshaped)
+    assert rest == [Release(LOW), Release(HIGH), Ended(split)]
+
+
+# What a round has decided
+
+
+def test_parts_are_placed_one_after_the_other_and_one_that_nobody_owns_is_passed_over() -> None:
+    leader, split = a_leader(), decided(Parts.PLACED)
+    (commit,) = leader.step(Want(split))
+    assert commit == Commit(split)
+    reshaped, choose = leader.commit()
+    assert isinstance(reshaped, Reshaped)
+    assert (choose, leader.machine.being_split) == (Choose(split, LOW), frozenset())
+    chosen = Verdict(str(LOW), PlacementReason.PINNED_TO_BROKER, acted=True, why={"broker": "b:1"})
+    (transfer,) = leader.step(Chosen(split, B, chosen))
+    assert isinstance(transfer, Transfer)
+    assert transfer.step == Unload(str(LOW), A, B, SplitReason.SPLIT_PART_PLACED)
+    assert said(transfer.because) == (str(LOW), SplitReason.SPLIT_PART_PLACED, True, {"broker": "b:1"})
+    leader.put(HIGH, FREE)
+    assert leader.step(Over(split)) == [Ended(split)]
+
+
+@pytest.mark.parametrize(
+    ("destination", "excess", "reason"),
+    [
+        (A, None, SplitReason.SPLIT_PART_STAYS),
+        (None, None, PlacementReason.NO_OTHER_BROKER),
+        (B, Verdict(str(LOW), ChurnReason.MOVED_ENOUGH_THIS_HOUR, acted=False), ChurnReason.MOVED_ENOUGH_THIS_HOUR),
+    ],
+)
+def test_a_part_that_stays_is_said_to_and_the_next_one_asked_about(
+    destination: Registration | None, excess: Verdict | None, reason: object
+) -> None:
+    leader, split = a_leader(), decided(Parts.PLACED)
+    leader.excess = excess
+    leader.step(Want(split))
+    leader.commit()
+    chosen = Verdict(str(LOW), PlacementReason.NO_OTHER_BROKER, acted=False, why={"broker": "a:1"})
+    judge, choose = leader.step(Chosen(split, destination, chosen))
+    assert isinstance(judge, Judge)
+    assert judge.asked == "split"
+    assert said(judge.verdict) == (str(LOW), reason, False, chosen.why if excess is None else {})
+    assert leader.asked_about == ([] if excess is None else [Unload(str(LOW), A, B, SplitReason.SPLIT_PART_PLACED)])
+    assert choose == Choose(split, HIGH)
+
+
+def test_a_write_that_is_refused_ends_it_and_what_has_ended_hears_of_nothing_more() -> None:
+    leader, split = a_leader(), decided()
+    leader.step(Want(split))
+    assert leader.step(Refused(split, LOST)) == [Ended(split, LOST)]
+    assert leader.step(Committed(split, leader.state)) == []
+    assert leader.step(Refused(split, LOST)) == []
+
+
+def test_what_is_no_bundle_any_more_cannot_be_written() -> None:
+    leader = a_leader(bundles=2)
+    with pytest.raises(BundleGoneError, match="not a current bundle"):
+        decided().change(leader.state, STAMP)
+
+
+def test_two_neighbours_become_one_whichever_is_named_first() -> None:
+    leader = a_leader(bundles=2)
+    because = Verdict(str(HIGH), MergeReason.ADMIN_MERGE, acted=True, why={"with": str(LOW)})
+    merge = Reshaping.merge(HIGH, LOW, because)
+    assert leader.step(Want(merge)) == [Commit(merge)]
+    assert leader.machine.being_split == frozenset()
+    reshaped, ended = leader.commit()
+    assert isinstance(reshaped, Reshaped)
+    assert (reshaped.owner, ended, merge.made, merge.is_split) == (A, Ended(merge), [WHOLE], False)
+    assert (merge.reason, merge.because) == (MergeReason.ADMIN_MERGE, because)
+    assert [each.version for each in leader.state.ownerships] == [2]
+
+
+def test_a_bundle_may_be_cut_at_several_places() -> None:
+    split = Reshaping(WHOLE, SplitReason.TOPICS, (WHOLE.range,))
+    split.cut(Split(str(WHOLE), (0x40000000, 0x80000000), SplitReason.TOPICS), WHY)
+    assert split.because is not None
+    assert split.because.why["boundaries"] == "0x40000000, 0x80000000"
+    assert [str(each.range) for each in split.made] == [
+        "0x00000000_0x40000000",
+        "0x40000000_0x80000000",
+        "0x80000000_0xffffffff",
+    ]
+
+
+def test_topics_of_which_the_load_is_not_known_divide_no_history() -> None:
+    leader, split = a_leader(), decided(topics=[TopicLoad(5, 1.0, 2.0)])
+    leader.step(Want(split))
+    reshaped, _ = leader.commit()
+    assert isinstance(reshaped, Reshaped)
+    assert not np.any([each.load for each in reshaped.loads.values()])
+
+
+@given(st.data())
+def test_whatever_happens_no_bundle_is_lost_versions_grow_and_each_is_said_to_have_ended(data: st.DataObject) -> None:
+    """A driver that does what it is told in any order, owners that go, bundles on their way, and writes that fail."""
+    leader = a_leader(bundles=4)
+    under_way: list[Reshaping] = []
+    ended: list[Reshaping] = []
+    for _ in range(data.draw(st.integers(1, 40))):
+        before = leader.state
+        match data.draw(st.sampled_from(["want", "want", "do", "do", "do", "do", "go", "move", "drop"])):
+            case "want":
+                under_way.append(_wanted(leader, data))
+                leader.step(Want(under_way[-1]))
+            case "do" if leader.to_do:
+                _do(leader, data, ended)
+            case "go" if len(leader.registered) > 1:
+                leader.registered.discard(data.draw(st.sampled_from([A, B])))
+            case "drop" if under_way:
+                leader.step(Refused(data.draw(st.sampled_from(under_way)), LOST))
+            case _:
+                _elsewhere(leader, data)
+        assert succession_violations(before, leader.state) == []
+        alive = {each for each in under_way if each.phase is not Phase.ENDED}
+        assert leader.machine.being_split == {
+            ("t/ns", each.bundle.range) for each in alive if each.is_split and each.phase is not Phase.PLACING
+        }
+    for _ in range(1_000):
+        if not leader.to_do:
+            break
+        _do(leader, data, ended)
+    assert {each for each in under_way if each.phase is not Phase.ENDED} == set()
+    assert len(ended) == len(set(ended)) == len(under_way), "each was said to have ended, once"
+
+
+def _any(leader: ReshapingsHarness, data: st.DataObject) -> BundleName:
+    return BundleName(NAME, data.draw(st.sampled_from(leader.state.bundles.ranges())))
+
+
+def _wanted(leader: ReshapingsHarness, data: st.DataObject) -> Reshaping:
+    """A split that is asked for, one that is decided on, or a merge."""
+    own, parts = _any(leader, data), data.draw(st.sampled_from(Parts))
+    kind = data.draw(st.sampled_from(["asked for", "decided", "merge"]))
+    if kind == "merge" and own.range.upper != WHOLE.range.upper:
+        index = leader.state.bundles.index_of_hash(own.range.upper)
+        upper = BundleName(NAME, leader.state.bundles.range_at(index))
+        return Reshaping.merge(own, upper, Verdict(str(own), MergeReason.ADMIN_MERGE, acted=True))
+    middle = (own.range.lower + own.range.upper) // 2
+    if kind == "decided" and own.range.lower < middle:
+        it = Reshaping(own, SplitReason.TOPICS, (own.range,), parts=parts)
+        it.cut(Split(str(own), (middle,), SplitReason.TOPICS), WHY)
+        return it
+    return Reshaping.asked_for(own, data.draw(st.sampled_from([BY_RANGE, BY_TOPICS])), parts)
+
+
+def _elsewhere(leader: ReshapingsHarness, data: st.DataObject) -> None:
+    """Somebody else moves a bundle on: it is assigned, released, or its release ends."""
+    own = _any(leader, data)
+    current = leader.find_ownership(str(own))
+    assert current is not None
+    match current.state:
+        case OwnershipState.FREE:
+            leader.put(own, assign(current, data.draw(st.sampled_from([A, B])), STAMP))
+        case OwnershipState.OWNED:
+            leader.put(own, release(current, None, STAMP))
+        case _:
+            leader.put(own, data.draw(st.sampled_from([complete, abandon]))(current, STAMP))
+
+
+def _do(leader: ReshapingsHarness, data: st.DataObject, ended: list[Reshaping]) -> None:
+    """One of the instructions, whichever."""
+    instruction = leader.to_do.pop(data.draw(st.integers(0, len(leader.to_do) - 1)))
+    match instruction:
+        case Settle(it, current):
+            if leader.find_ownership(str(it.bundle)) == current and current.state is OwnershipState.FREE:
+                leader.put(it.bundle, assign(current, A, STAMP))
+            leader.step(Over(it))
+        case AskTopics(it):
+            answer = data.draw(st.sampled_from([TOPICS, (), None]))
+            leader.step(OwnerSilent(it, LOST) if answer is None else TopicsNamed(it, answer))
+        case Commit(it):
+            try:
+                leader.state = it.change(leader.state, STAMP)
+            except IllegalTransitionError as error:
+                leader.step(Refused(it, error))
+            else:
+                leader.step(Committed(it, leader.state))
+        case Choose(it, part):
+            leader.step(
+                Chosen(
+                    it,
+                    data.draw(st.sampled_from([A, B, None])),
+                    Verdict(str(part), PlacementReason.NO_OTHER_BROKER, acted=False),
+                )
+            )
+        case Transfer(it):
+            leader.step(Over(it))
+        case Ended(it):
+            ended.append(it)

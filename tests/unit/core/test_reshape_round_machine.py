@@ -1,0 +1,332 @@
+"""Rounds of automatic splits and merges: each line of the table, and what holds whatever comes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.builders import broker
+
+from loadmanager.core.domain.controls import Controls
+from loadmanager.core.domain.names import BrokerId, BundleRange
+from loadmanager.core.domain.plan import Verdict
+from loadmanager.core.domain.reasons import MergeReason, Reason, SplitReason
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.protocol.reshape_machine import AskTopics, Ended, Judge, OwnerSilent, Parts, TopicsNamed
+from loadmanager.core.protocol.reshape_round_machine import (
+    CarryOut,
+    Decide,
+    Decided,
+    Due,
+    Event,
+    FindCandidates,
+    FindMerges,
+    Found,
+    Instruction,
+    MergesFound,
+    Refrain,
+    RoundOver,
+    Rounds,
+)
+from loadmanager.core.strategies.merging import Merge
+from loadmanager.core.strategies.splitting.split_algorithm import TopicLoad
+from loadmanager.core.strategies.splitting.split_candidates import LookedAt
+from loadmanager.core.strategies.splitting.split_finder import Split, SplitCandidate, Splits
+
+A, B = broker("a"), broker("b")
+TOPICS = [TopicLoad(1), TopicLoad(2)]
+LOST = RuntimeError("no answer")
+BY_TOPICS = PlannerSettings(namespace_bundle_split_algorithm="topic_count_equally_divide")
+MERGES = PlannerSettings(auto_bundle_merge_enabled=True)
+
+
+def due(settings: PlannerSettings = MERGES, **changes: object) -> Due:
+    return replace(Due(settings, Controls(), 1, {A: None, B: None}, places_parts=True), **changes)  # type: ignore[arg-type]  # fields by name
+
+
+def candidate(number: int, *, topics: int = 2_000, is_owned: bool = True) -> SplitCandidate:
+    own = BundleRange(number << 24, (number + 1) << 24)
+    return SplitCandidate(f"t/ns/{own}", own, topics, 5, 1.0, 1.0, is_owned)
+
+
+def split_of(each: SplitCandidate) -> Split:
+    assert each.range is not None
+    return Split(each.name, (each.range.lower + 5,), SplitReason.TOPICS)
+
+
+def found(*candidates: SplitCandidate) -> Found:
+    return Found([LookedAt(A, candidates, 10), LookedAt(B, (), 7)])
+
+
+def decided(*candidates: SplitCandidate, refused: tuple[SplitCandidate, ...] = ()) -> Decided:
+    verdicts = [Verdict(each.name, SplitReason.TOPICS, acted=True, why={"topics": 3}) for each in candidates]
+    verdicts += [Verdict(each.name, SplitReason.NO_SPLIT_BOUNDARY, acted=False) for each in refused]
+    return Decided(Splits(tuple(split_of(each) for each in candidates), tuple(verdicts), {}))
+
+
+def reasons(told: list[Instruction]) -> list[Reason]:
+    """Of what is said, which has to come first; the rest is the one instruction after it."""
+    assert all(isinstance(each, Judge) for each in told[:-1]), told
+    return [each.verdict.verdict for each in told if isinstance(each, Judge)]
+
+
+def said(told: list[Instruction]) -> list[tuple[object, ...]]:
+    """Of what is said: about splits or merges, of what, why it is not done, and the figures."""
+    verdicts = [(each.asked, each.verdict) for each in told if isinstance(each, Judge)]
+    assert not [verdict for _, verdict in verdicts if verdict.acted]
+    return [(asked, verdict.subject, verdict.verdict, dict(verdict.why)) for asked, verdict in verdicts]
+
+
+def a_round(*events: Event, settings: PlannerSettings = MERGES, **changes: object) -> tuple[Rounds, list[Instruction]]:
+    """Rounds in which these events have come after it was due; what is to be done because of the last."""
+    rounds = Rounds()
+    told = rounds.step(due(settings, **changes))
+    for event in events:
+        told = rounds.step(event)
+    return rounds, told
+
+
+def asked_all(rounds: Rounds, told: list[Instruction]) -> list[Instruction]:
+    """Every owner names its topics; what is to be done then."""
+    waiting = list(told)
+    while waiting:
+        ask = waiting.pop(0)
+        if isinstance(ask, AskTopics):
+            told = rounds.step(TopicsNamed(ask.reshaping, TOPICS))
+            waiting += told
+    return told
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (
+            {"controls": Controls(frozen="maintenance")},
+            [("split", "cluster", SplitReason.RESHAPING_FROZEN, {"frozen": "maintenance"})],
+        ),
+        ({"revision": 0}, []),
+    ],
+)
+def test_nothing_is_looked_at_while_the_balancer_is_frozen_or_nothing_is_new(
+    changes: dict[str, object], why: list[tuple[object, ...]]
+) -> None:
+    rounds = Rounds()
+    told = rounds.step(due(**changes))  # type: ignore[arg-type]  # the settings are not among them
+    assert (said(told), told[-1]) == (why, RoundOver())
+    assert isinstance(rounds.step(due(revision=2))[-1], FindCandidates), "the next one is not kept from it"
+
+
+def test_the_extensible_rule_counts_rounds_in_which_nothing_is_new() -> None:
+    extensible = replace(MERGES, load_manager_class_name="ExtensibleLoadManagerImpl")
+    _, told = a_round(settings=extensible, revision=0)
+    assert isinstance(told[-1], FindCandidates)
+
+
+@pytest.mark.parametrize(
+    ("settings", "brokers", "reason", "figure"),
+    [
+        (
+            replace(MERGES, auto_bundle_split_enabled=False),
+            {A: None, B: None},
+            SplitReason.SPLITTING_DISABLED,
+            ("loadBalancerAutoBundleSplitEnabled", "False"),
+        ),
+        (MERGES, {A: None}, SplitReason.SPLIT_NEEDS_TWO_BROKERS, ("brokers", 1)),
+        (
+            replace(MERGES, namespace_bundle_split_algorithm="no_such_divide"),
+            {A: None, B: None},
+            SplitReason.SPLIT_FAILED,
+            ("error", "no_such_divide"),
+        ),
+    ],
+)
+def test_where_nothing_may_be_split_it_is_said_why_and_merges_are_looked_for(
+    settings: PlannerSettings, brokers: dict[object, None], reason: Reason, figure: tuple[str, object]
+) -> None:
+    _, told = a_round(settings=settings, brokers=brokers)
+    ((*what, why),) = said(told)
+    assert (what, type(told[-1])) == (["split", "cluster", reason], FindMerges)
+    assert isinstance(why, dict)
+    assert (list(why), str(figure[1]) in str(why[figure[0]])) == ([figure[0]], True)
+
+
+def test_a_broker_that_is_not_believed_is_said_and_left_out() -> None:
+    rounds, told = a_round(brokers={A: "it is old", B: None})
+    assert said(told) == [("split", A.broker, SplitReason.REPORT_NOT_BELIEVED, {"doubt": "it is old"})]
+    assert told[-1] == FindCandidates((B,), MERGES)
+    rounds.step(found())
+    (*_, look) = rounds.step(decided())
+    assert isinstance(look, FindMerges)
+    assert (look.brokers, look.controls) == ((B,), Controls())
+
+
+def test_only_owners_of_what_is_above_a_limit_are_asked_and_all_have_to_answer() -> None:
+    hot = [candidate(number) for number in range(12)]
+    calm, foreign = candidate(20, topics=5), candidate(21, is_owned=False)
+    rounds, told = a_round(found(*hot, calm, foreign))
+    asked = [each for each in told if isinstance(each, AskTopics)]
+    assert [str(each.reshaping.bundle) for each in asked] == [each.name for each in hot]
+    assert {each.owner for each in asked} == {A}
+    assert {each.reshaping.reason for each in asked} == {SplitReason.TOPICS}
+    assert [each.reshaping.before for each in asked] == [(each.range,) for each in hot]
+    assert rounds.step(Decided(Splits((), (), {}))) == [], "not before all have answered"
+    (decide,) = asked_all(rounds, told)
+    assert isinstance(decide, Decide)
+    assert decide.topics == {each.name: TOPICS for each in hot}
+    assert ([len(each.candidates) for each in decide.looked_at], decide.settings) == ([14, 0], MERGES)
+
+
+def test_what_an_operator_holds_is_said_and_not_asked_about() -> None:
+    held, other = candidate(1), candidate(2)
+    _, told = a_round(found(held, other), controls=Controls(pinned={held.name: BrokerId("b:1")}))
+    assert isinstance(told[0], Judge)
+    assert told[0].verdict.sentence() == "No split because an operator pinned it to b:1"
+    ((asked, subject, _, why),) = said(told)
+    assert (asked, subject) == ("split", held.name)
+    assert why == {**held.why(), "held": told[0].verdict.why["held"]}
+    assert [str(each.reshaping.bundle) for each in told if isinstance(each, AskTopics)] == [other.name]
+
+
+@pytest.mark.parametrize(("settings", "is_left_alone"), [(MERGES, False), (BY_TOPICS, True)])
+def test_an_owner_that_says_nothing_keeps_back_only_what_needs_topics(
+    settings: PlannerSettings, *, is_left_alone: bool
+) -> None:
+    rounds, (ask,) = a_round(found(candidate(1)), settings=settings)
+    assert isinstance(ask, AskTopics)
+    told = rounds.step(OwnerSilent(ask.reshaping, LOST))
+    decide = told[-1]
+    assert isinstance(decide, Decide)
+    silent = ("split", candidate(1).name, SplitReason.OWNER_SILENT, {**candidate(1).why(), "error": "no answer"})
+    assert said(told) == ([silent] if is_left_alone else [])
+    assert decide.topics == ({} if is_left_alone else {candidate(1).name: ()})
+    assert len(decide.looked_at[0].candidates) == len(decide.topics)
+    told = rounds.step(decided())
+    assert (SplitReason.NOTHING_TO_SPLIT in reasons(told)) is not is_left_alone, "something was looked at"
+
+
+def test_one_split_after_the_other_is_carried_out_and_then_merges_are_looked_for() -> None:
+    first, second, third = (candidate(number) for number in range(3))
+    rounds, told = a_round(found(first, second, third))
+    asked_all(rounds, told)
+    told = rounds.step(decided(first, second, refused=(third,)))
+    carry_out = told[-1]
+    assert said(told) == [("split", third.name, SplitReason.NO_SPLIT_BOUNDARY, {})]
+    assert isinstance(carry_out, CarryOut)
+    it = carry_out.reshaping
+    assert it.reason is SplitReason.TOPICS
+    assert (str(it.bundle), it.boundaries, it.parts, it.topics) == (first.name, (5,), Parts.PLACED, TOPICS)
+    told = rounds.step(Ended(it, LOST))
+    judge, carry_out = told
+    why = {"topics": 3, "boundaries": "0x00000005", "error": "no answer"}
+    assert said([judge]) == [("split", first.name, SplitReason.SPLIT_FAILED, why)]
+    assert isinstance(carry_out, CarryOut)
+    (look,) = rounds.step(Ended(carry_out.reshaping))
+    assert isinstance(look, FindMerges)
+
+
+def test_a_split_of_which_no_topics_were_asked_knows_of_none() -> None:
+    foreign = candidate(1, is_owned=False)
+    _, (carry_out,) = a_round(found(foreign), decided(foreign))
+    assert isinstance(carry_out, CarryOut)
+    assert carry_out.reshaping.topics == ()
+
+
+def test_parts_stay_unless_they_are_to_be_placed() -> None:
+    rounds, told = a_round(found(candidate(1)), places_parts=False)
+    asked_all(rounds, told)
+    (carry_out,) = rounds.step(decided(candidate(1)))
+    assert isinstance(carry_out, CarryOut)
+    assert carry_out.reshaping.parts is Parts.STAY
+
+
+def test_in_a_dry_run_it_is_said_what_would_be_done() -> None:
+    rounds, told = a_round(found(candidate(1), candidate(2)), controls=Controls(dry_run=True))
+    asked_all(rounds, told)
+    *refrains, look = rounds.step(decided(candidate(1), candidate(2)))
+    assert [type(each) for each in refrains] == [Refrain, Refrain]
+    assert isinstance(look, FindMerges)
+    *refrains, over = rounds.step(MergesFound([a_merge(1)], []))
+    assert ([type(each) for each in refrains], over) == ([Refrain], RoundOver())
+
+
+def a_merge(number: int) -> Merge:
+    lower, upper = candidate(number).name, candidate(number + 1).name
+    return Merge(lower, upper, Verdict(lower, MergeReason.COLD_NEIGHBOURS, acted=True, why={"with": upper}))
+
+
+def test_where_merges_are_off_it_is_said_and_the_round_is_over() -> None:
+    rounds, told = a_round(found(), decided(), settings=PlannerSettings())
+    assert said(told) == [
+        ("split", "cluster", SplitReason.NOTHING_TO_SPLIT, {"bundles": 17, "brokers": 2}),
+        ("merge", "cluster", MergeReason.MERGING_DISABLED, {"loadBalancerAutoBundleMergeEnabled": "False"}),
+    ]
+    assert told[-1] == RoundOver()
+    assert rounds.step(due(PlannerSettings())) == [RoundOver()], "nothing is new since"
+
+
+def test_merges_are_carried_out_one_after_the_other() -> None:
+    why = Verdict("t/other", MergeReason.NO_COLD_NEIGHBOURS, acted=False)
+    rounds, told = a_round(found(), decided(), MergesFound([a_merge(1), a_merge(5)], [why]))
+    assert said(told) == [("merge", "t/other", MergeReason.NO_COLD_NEIGHBOURS, {})]
+    for is_last in (False, True):
+        carry_out = told[-1]
+        assert isinstance(carry_out, CarryOut)
+        assert (carry_out.reshaping.is_split, carry_out.reshaping.reason) == (False, MergeReason.COLD_NEIGHBOURS)
+        told = rounds.step(Ended(carry_out.reshaping, LOST))
+        merge = a_merge(5 if is_last else 1)
+        assert said(told) == [("merge", merge.lower, MergeReason.MERGE_FAILED, {**merge.why.why, "error": "no answer"})]
+        assert (told[-1] == RoundOver()) is is_last
+
+
+def test_a_round_that_was_given_up_does_not_go_on_and_the_next_one_begins_anew() -> None:
+    rounds, (answered, silent, ask, *_) = a_round(
+        found(*(candidate(number) for number in range(12))), settings=BY_TOPICS
+    )
+    assert isinstance(answered, AskTopics)
+    assert isinstance(silent, AskTopics)
+    assert isinstance(ask, AskTopics)
+    assert rounds.step(TopicsNamed(answered.reshaping, TOPICS)) == []
+    assert reasons(rounds.step(OwnerSilent(silent.reshaping, LOST))) == [SplitReason.OWNER_SILENT]
+    rounds.forget()
+    assert rounds.step(TopicsNamed(ask.reshaping, TOPICS)) == []
+    assert isinstance(rounds.step(due())[-1], FindCandidates), "what was reported is still new"
+    (decide,) = rounds.step(found())
+    assert isinstance(decide, Decide)
+    assert decide.topics == {}
+    told = rounds.step(decided())
+    assert reasons(told) == [SplitReason.NOTHING_TO_SPLIT], "nor was any left alone"
+
+
+@given(st.data())
+def test_whatever_comes_of_it_each_split_is_carried_out_once_one_at_a_time_and_the_round_ends(
+    data: st.DataObject,
+) -> None:
+    """Owners that answer in any order or not, rules that choose any of the candidates, and splits that fail."""
+    rounds = Rounds()
+    hot = [candidate(number) for number in range(data.draw(st.integers(0, 20)))]
+    chosen = [each for each in hot if data.draw(st.booleans())]
+    to_do: list[Instruction] = rounds.step(due())
+    carried_out: list[str] = []
+    for _ in range(200):
+        instruction = to_do.pop(data.draw(st.integers(0, len(to_do) - 1)))
+        match instruction:
+            case FindCandidates():
+                to_do += rounds.step(found(*hot))
+            case AskTopics(asked):
+                silent = data.draw(st.booleans())
+                to_do += rounds.step(OwnerSilent(asked, LOST) if silent else TopicsNamed(asked, TOPICS))
+            case Decide():
+                assert set(instruction.topics) == {each.name for each in hot}, "silence is no reason not to cut"
+                to_do += rounds.step(decided(*chosen))
+            case CarryOut(it):
+                assert not [each for each in to_do if not isinstance(each, Judge)], "nothing else is under way"
+                carried_out.append(str(it.bundle))
+                to_do += rounds.step(Ended(it, data.draw(st.sampled_from([None, LOST]))))
+            case FindMerges():
+                to_do += rounds.step(MergesFound([a_merge(30)], []))
+        if isinstance(instruction, RoundOver):
+            break
+    assert carried_out == [*(each.name for each in chosen), a_merge(30).lower]
+    assert rounds.step(Ended(it)) == [], "nothing is waited for"

@@ -1,0 +1,284 @@
+"""Quotas that are remembered, and the rules of SimpleLoadManagerImpl beyond those that Pulsar's tests name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from support.builders import broker, bundle, owned, report, snapshot
+
+from loadmanager.core.constraints.filters import EXTENSIBLE, MODULAR, SIMPLE, rules_of
+from loadmanager.core.domain.ownership import Ownership
+from loadmanager.core.domain.reasons import SheddingReason
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.core.model.quotas import DEFAULT_QUOTA, Samples
+from loadmanager.core.model.snapshot import Snapshot
+from loadmanager.core.planning.planner import (
+    PlannerSettings,
+    choose_destination,
+    plan_assignments,
+    plan_shedding,
+)
+from loadmanager.core.planning.strategy_memory import as_json
+from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
+from loadmanager.core.strategies.placement.fill_up import FillUpReason
+from loadmanager.core.strategies.placement.placement_strategy import Projection
+from loadmanager.core.strategies.ranked_brokers import ranking_of
+
+SETTINGS = PlannerSettings(load_manager_class_name="SimpleLoadManagerImpl")
+MINUTE_MS = 60_000
+RNG = np.random.default_rng(0)
+
+
+def reported_at(minute: int, bundles: int = 1, rate: float = 100) -> Snapshot:
+    loads = {bundle(i): (rate, rate, 1e5, 1e5) for i in range(bundles)}
+    return snapshot({"b0": report(loads, last_update_ms=minute * MINUTE_MS)}, taken_at_s=60.0 * minute)
+
+
+def model_after(given: Snapshot, **model: object) -> dict[str, Any]:
+    return ranking_of(given, {"model": {"last_update_ms": 0, **model}}, SETTINGS).model.as_json()
+
+
+def test_a_fixed_quota_never_changes() -> None:
+    quota = [1.0, 2.0, 3.0, 4.0, 5.0]
+    model = model_after(reported_at(30, bundles=2), quotas={bundle(0): quota}, fixed=[bundle(0)])
+    assert model["quotas"][bundle(0)] == quota
+    assert model["quotas"][bundle(1)] != list(DEFAULT_QUOTA)
+    assert model["fixed"] == [bundle(0)]
+
+
+def test_bundles_that_start_from_a_fixed_default_are_fixed_and_it_stays_as_it_is() -> None:
+    default = [1.0, 2.0, 3.0, 4.0, 5.0]
+    model = model_after(reported_at(30, bundles=40), default=default, default_fixed=True)
+    assert model["quotas"][bundle(0)] == model["default"] == model["average"] == default
+    assert len(model["fixed"]) == 40
+
+
+def test_the_average_becomes_the_default_at_most_every_quarter_of_an_hour() -> None:
+    early = model_after(reported_at(14, bundles=40), stored_at_ms=0)
+    assert early["default"] == list(DEFAULT_QUOTA)
+    late = model_after(reported_at(15, bundles=40), stored_at_ms=0)
+    assert late["default"] == late["average"] != list(DEFAULT_QUOTA)
+    assert late["stored_at_ms"] == 15 * MINUTE_MS
+    same = model_after(reported_at(15), stored_at_ms=0)
+    assert (same["default"], same["stored_at_ms"]) == (list(DEFAULT_QUOTA), 15 * MINUTE_MS)
+
+
+def test_what_is_remembered_is_taken_in_once_per_report_and_is_a_json_value() -> None:
+    first = model_after(reported_at(1))
+    again = ranking_of(reported_at(1), {"model": json.loads(json.dumps(first))}, SETTINGS).model
+    assert again.as_json() == first
+    given = reported_at(1)
+    ranking = ranking_of(given, {"model": first}, SETTINGS)
+    assert ranking_of(given, {"model": ranking.model}, SETTINGS) is ranking
+
+
+def test_a_quota_is_kept_while_a_record_has_the_bundle_and_forgotten_after() -> None:
+    model = ClusterModel()
+    model.set_namespace("tenant/ns", [bundle(0)], [owned(broker("b0"))])
+    model.apply_report(broker("b0"), report())
+    quotas = {bundle(0): [1.0] * 5, bundle(7): [2.0] * 5}
+    assert model_after(model.snapshot(0.0, 0.0), quotas=quotas)["quotas"] == {bundle(0): [1.0] * 5}
+
+
+def test_without_any_broker_nothing_is_taken_in() -> None:
+    ranking = ranking_of(snapshot({}), {}, SETTINGS)
+    assert "last_update_ms" not in ranking.model.as_json()
+    assert len(ranking.capacity) == 0
+
+
+def test_in_the_running_model_the_short_term_average_stands_for_what_is_measured() -> None:
+    model = ClusterModel()
+    model.set_namespace("tenant/ns", [bundle(0)], [owned(broker("b0"))])
+    for rate in (100, 200):
+        model.apply_report(broker("b0"), report({bundle(0): (rate, 0, 0, 0)}, topics_per_bundle=3))
+    samples = Samples.of(model.snapshot(0.0, 0.0))
+    assert samples.load[0].tolist() == [150, 0, 0, 0]
+    assert samples.objects.tolist() == [3]
+
+
+def test_a_bundle_that_two_report_is_measured_where_it_is() -> None:
+    stale = report({bundle(0): (1, 0, 0, 0)}, last_update_ms=1)
+    fresh = report({bundle(0): (2, 0, 0, 0)}, last_update_ms=2)
+    assert Samples.of(snapshot({"a": fresh, "b": stale})).load[0, 0] == 2
+
+
+def test_a_capacity_of_nothing_over_nothing_is_none_and_of_anything_over_nothing_does_not_bind() -> None:
+    given = snapshot(
+        {
+            "b0": report(cpu=(0, 100), memory=(0, 800), bandwidth_in=(0, 10_000), bandwidth_out=(0, 10_000)),
+            "b1": report(),
+        }
+    )
+    ranking = ranking_of(given, {"model": {"last_update_ms": 0, "default": [0, 0, 0, 0, 80]}}, SETTINGS)
+    assert ranking.capacity.tolist() == [10, 0]
+
+
+def test_a_tally_counts_the_moves_before_it_was_asked_for_and_after() -> None:
+    given = reported_at(0, bundles=2)
+    projection = Projection(given)
+    projection.move("tenant/ns", None, None, 0)
+    added, removed = projection.tally("one", lambda row: np.array([10.0 if row is None else row]))
+    projection.move("tenant/ns", 1, 0, 0)
+    assert (added.tolist(), removed.tolist()) == ([[11]], [[1]])
+    assert projection.tally("one", lambda _: np.array([0.0]))[0] is added
+
+
+def test_a_bundle_does_not_count_as_load_of_the_broker_that_is_asked_to_own_it_again() -> None:
+    given = snapshot({"b0": report([bundle(0)], cpu=(0, 100))})
+    registration, verdict, _ = choose_destination(given, bundle(0), None, SETTINGS, {}, RNG)
+    assert (registration, verdict.verdict) == (broker("b0"), FillUpReason.IDLE_BROKER_OPENED)
+    assert (verdict.why["usage_percent"], verdict.why["msg_rate_per_s"]) == (0, 0)
+
+
+def test_what_reports_do_not_change_is_shared_by_later_memories() -> None:
+    """So that neither a burst of lookups nor a change of ownership costs anything by the number of bundles."""
+    first = ranking_of(reported_at(1), {}, SETTINGS).model
+    later = ranking_of(reported_at(1), {"model": first}, SETTINGS).model
+    assert later.quotas.quota is first.quotas.quota
+    assert later.carried is not None
+    assert first.carried is not None
+    assert later.carried.loaded is first.carried.loaded
+
+
+def test_a_broker_that_sheds_has_that_much_less_to_carry_for_the_next_bundle() -> None:
+    given = snapshot({"b0": report([bundle(0), bundle(1)], cpu=(0, 100)), "b1": report(cpu=(0, 100))})
+    ranking = ranking_of(given, {"model": {"last_update_ms": 0}}, SETTINGS)
+    projection = Projection(given)
+    added, removed = projection.tally("quota", ranking.quota_of)
+    projection.move("tenant/ns", 0, 0, 1)
+    loaded, on_its_way = ranking.loaded - removed, ranking.given + added
+    assert ranking.messages_per_s(loaded, on_its_way).tolist() == [160, 160]
+    assert (loaded[:, -1].tolist(), on_its_way[:, -1].tolist()) == ([1, 0], [0, 1])
+
+
+def test_a_broker_sheds_nothing_while_a_bundle_is_leaving_it() -> None:
+    model = ClusterModel()
+    model.set_namespace("tenant/ns", [bundle(0), bundle(1)], [owned(broker("b0")), owned(broker("b1"))])
+    model.apply_report(broker("b0"), report([bundle(0), bundle(1)], cpu=90))
+    model.apply_report(broker("b1"), report())
+    plan, _ = plan_shedding(model.snapshot(0.0, 0.0), SETTINGS, {}, RNG)
+    assert [each.verdict for each in plan.verdicts if each.subject == "b0:8080"] == [SheddingReason.AWAITING_REPORT]
+
+
+def test_the_even_distribution_of_a_namespace_is_on_whatever_its_setting() -> None:
+    given = snapshot({"b0": report([bundle(0)]), "b1": report([bundle(0, "tenant/other")], cpu=99)})
+    settings = PlannerSettings(load_manager_class_name="SimpleLoadManagerImpl", distribute_bundles_evenly_enabled=False)
+    plan, _ = plan_assignments(given, [bundle(1)], settings, {}, RNG)
+    assert [step.destination for step in plan.steps] == [broker("b1")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "placement", "rules"),
+    [
+        (SETTINGS, "leastLoadedServer", SIMPLE),
+        (PlannerSettings(), "weightedRandomSelection", SIMPLE),
+        (PlannerSettings(), "LeastLongTermMessageRate", MODULAR),
+        (PlannerSettings(shedding_strategy="TransferShedder"), "leastMsgPerSecond", EXTENSIBLE),
+        (
+            PlannerSettings(load_manager_class_name="SimpleLoadManagerImpl", shedding_strategy="TransferShedder"),
+            "leastMsgPerSecond",
+            SIMPLE,
+        ),
+    ],
+)
+def test_the_filters_are_those_of_the_load_manager(settings: PlannerSettings, placement: str, rules: object) -> None:
+    assert rules_of(settings, placement) is rules
+
+
+def a_model() -> ClusterModel:
+    """Three brokers, whose bundles' figures have no short binary form."""
+    model = ClusterModel()
+    owners = [broker(f"b{i % 3}") for i in range(30)]
+    model.set_namespace("tenant/ns", [bundle(i) for i in range(30)], [owned(owner) for owner in owners])
+    for each in range(3):
+        loads = {bundle(i): (i / 7 + 5, i / 3 + 5, 1e5, 2e5) for i in range(each, 30, 3)}
+        model.apply_report(broker(f"b{each}"), report(loads, cpu=(10, 800), last_update_ms=1))
+    return model
+
+
+def sums(given: Snapshot, state: Mapping[str, Any]) -> list[list[list[float]]]:
+    ranking = ranking_of(given, state, SETTINGS)
+    return [ranking.loaded.tolist(), ranking.given.tolist()]
+
+
+@pytest.mark.parametrize("change", ["moved", "left", "reported", "came", "went"])
+def test_what_is_added_up_for_what_changed_is_to_the_last_bit_what_all_of_it_comes_to(change: str) -> None:
+    model = a_model()
+    first = ranking_of(model.snapshot(0.0, 0.0), {"model": {"last_update_ms": 1}}, SETTINGS).model
+    owners = [broker(f"b{i % 3}") for i in range(30)]
+    names = [bundle(i) for i in range(30)]
+    if change == "moved":
+        owners[3:6] = owners[4:7]
+    elif change == "left":
+        model.remove_broker(broker("b1").broker)
+    elif change == "reported":
+        model.apply_report(broker("b2"), report({bundle(2): (9, 9, 9, 9)}, last_update_ms=1 + MINUTE_MS))
+    elif change == "came":
+        names, owners = [*names, bundle(30)], [*owners, broker("b0")]
+    else:
+        names, owners = names[:-1], owners[:-1]
+        model.apply_report(broker("b2"), report({bundle(i): (1, 1, 1, 1) for i in range(2, 29, 3)}, last_update_ms=1))
+    model.set_namespace("tenant/ns", names, [owned(owner) for owner in owners])
+    remembered = as_json({"one": {"model": first}})["one"]
+    assert sums(model.snapshot(0.0, 0.0), {"model": first}) == sums(model.snapshot(0.0, 0.0), remembered)
+    after = ranking_of(model.snapshot(0.0, 0.0), {"model": first}, SETTINGS).model
+    again = ranking_of(model.snapshot(0.0, 0.0), remembered, SETTINGS).model
+    assert after.as_json() == again.as_json()
+
+
+def test_a_bundle_without_a_quota_that_is_listed_as_fixed_keeps_the_default() -> None:
+    assert model_after(reported_at(30), fixed=[bundle(0)])["quotas"] == {bundle(0): list(DEFAULT_QUOTA)}
+
+
+def test_an_older_report_changes_no_quota_but_the_time_it_counts_from() -> None:
+    first = model_after(reported_at(30))
+    older = ranking_of(reported_at(20), {"model": first}, SETTINGS).model.as_json()
+    assert older == first | {"last_update_ms": 20 * MINUTE_MS}
+
+
+def test_a_bundle_that_nobody_reports_has_the_default_as_soon_as_that_changes() -> None:
+    model = ClusterModel()
+    model.set_namespace("tenant/ns", [bundle(i) for i in range(41)], [owned(broker("b0"))] * 40 + [Ownership()])
+    loads = {bundle(i): (1000.0, 1000.0, 1e5, 1e5) for i in range(40)}
+    model.apply_report(broker("b0"), report(loads, last_update_ms=15 * MINUTE_MS))
+    state = {"model": {"last_update_ms": 0, "stored_at_ms": 0}}
+    ranking = ranking_of(model.snapshot(0.0, 0.0), state, SETTINGS)
+    assert ranking.default.tolist() != list(DEFAULT_QUOTA)
+    assert ranking.quota_of(40).tolist() == ranking.quota_of(None).tolist()
+
+
+@pytest.mark.parametrize("strategy", ["leastLoadedServer", "leastMsgPerSecond", "weightedRandomSelection"])
+def test_candidates_in_any_order_are_looked_at_by_name_where_they_are_equal(strategy: str) -> None:
+    wide = (0, 1e9)
+    unit = report(cpu=(0, 400), memory=wide, bandwidth_in=wide, bandwidth_out=wide)
+    given = snapshot({f"b{i}": unit for i in range(3)})
+    place = PLACEMENT_STRATEGIES[strategy](SETTINGS).place
+    chosen = [
+        place(np.array(rows), None, given, Projection(given), {}, np.random.default_rng(3)).broker
+        for rows in ([0, 1, 2], [2, 1, 0])
+    ]
+    assert chosen[0] == chosen[1]
+
+
+def test_a_figure_that_is_no_number_hides_neither_an_overload_nor_the_top_bundle() -> None:
+    nan = float("nan")
+    loads = {bundle(0): (nan, 0.0, 0.0, 0.0), bundle(1): (900.0, 0.0, 0.0, 0.0)}
+    hot = report(loads, cpu=(90, 100), memory=(nan, 100), direct_memory=(nan, 100))
+    plan, _ = plan_shedding(snapshot({"b0": hot, "b1": report()}), SETTINGS, {}, RNG)
+    assert [step.bundle for step in plan.steps] == [bundle(1)]
+
+
+def test_a_chain_of_moves_comes_to_the_same_as_all_of_them_at_once() -> None:
+    model, rng = a_model(), np.random.default_rng(5)
+    chained: Mapping[str, Any] = {"model": {"last_update_ms": 1}}
+    start = as_json({"one": {"model": ranking_of(model.snapshot(0.0, 0.0), chained, SETTINGS).model}})["one"]
+    for _ in range(20):
+        owners = [broker(f"b{i}") for i in rng.integers(0, 3, 30).tolist()]
+        model.set_namespace("tenant/ns", [bundle(i) for i in range(30)], [owned(owner) for owner in owners])
+        given = model.snapshot(0.0, 0.0)
+        assert sums(given, chained) == sums(given, start)
+        chained = {"model": ranking_of(given, chained, SETTINGS).model}

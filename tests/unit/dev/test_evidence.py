@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from loadmanager.dev.demo.evidence import (
+    DemoJournal,
+    JournalTail,
+    read_journal,
+    read_journals,
+    write_ready_file,
+)
+
+
+def test_a_journal_keeps_what_an_earlier_process_wrote(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    for number in (1, 2):
+        with DemoJournal(path) as journal:
+            journal.append({"number": number})
+    assert read_journal(path) == [{"number": 1}, {"number": 2}]
+    assert read_journals([path, tmp_path / "missing.jsonl"]) == [{"number": 1}, {"number": 2}]
+
+
+def test_a_line_is_readable_as_soon_as_it_is_appended(tmp_path: Path) -> None:
+    with DemoJournal(tmp_path / "journal.jsonl") as journal:
+        journal.append({"number": 1})
+        assert read_journal(tmp_path / "journal.jsonl") == [{"number": 1}]
+
+
+def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_text('{"number":1}\n{"numb')
+    assert read_journal(path) == [{"number": 1}]
+
+
+def test_a_tail_reads_each_line_once_and_whole(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    tail = JournalTail(path)
+    assert tail.read_new() == []
+    path.write_text('{"number":1}\n{"num')
+    assert tail.read_new() == [{"number": 1}]
+    with path.open("a") as file:
+        file.write('ber":2}\n')
+    assert tail.read_new() == [{"number": 2}]
+    assert tail.read_new() == []
+
+
+def test_a_ready_file_replaces_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "ready"
+    write_ready_file(path, {"url": "one"})
+    write_ready_file(path, {"url": "two"})
+    assert json.loads(path.read_text()) == {"url": "two"}
+    assert [file.name for file in tmp_path.iterdir()] == ["ready"]

@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from support.waiting import eventually_sync, patience
+from support.zookeeper import is_alive
+
+from loadmanager.dev.embedded.processes import ServerProcesses
+from loadmanager.errors import EmbeddedServerError
+
+SLEEP = ["/bin/sleep", "600"]
+STUBBORN = ["/bin/sh", "-c", 'trap "" TERM; echo ready; while :; do sleep 0.05; done']
+A_PARENT = """
+import json, sys
+from pathlib import Path
+from loadmanager.dev.embedded.processes import ServerProcesses
+processes = ServerProcesses("loadmanager-test-")
+folder = processes.folder
+pid = processes.start("one", ["/bin/sleep", "600"], cwd=folder, log=folder / "log")
+print(json.dumps({"pid": pid, "guardian": processes.guardian_pid, "folder": str(folder)}), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def processes() -> Iterator[ServerProcesses]:
+    made = ServerProcesses("loadmanager-test-")
+    yield made
+    made.close()
+
+
+def folder_of(processes: ServerProcesses) -> Path:
+    assert processes.folder is not None
+    return processes.folder
+
+
+def start(processes: ServerProcesses, command: list[str], name: str = "one") -> int:
+    return processes.start(name, command, cwd=folder_of(processes), log=folder_of(processes) / "log")
+
+
+def test_what_servers_print_is_appended_to_their_log(processes: ServerProcesses) -> None:
+    for word in ("first", "second"):
+        start(processes, ["/bin/sh", "-c", f"echo {word}; echo {word} error >&2"])
+        eventually_sync(lambda: processes.find_exit_code("one") == 0)
+    log = folder_of(processes) / "log"
+    assert log.read_text().splitlines() == ["first", "first error", "second", "second error"]
+
+
+def test_a_server_that_ends_by_itself_leaves_no_zombie(processes: ServerProcesses) -> None:
+    pid = start(processes, ["/bin/true"])
+    eventually_sync(lambda: not psutil.pid_exists(pid))
+
+
+def test_the_exit_code_of_a_server_is_known_once_it_has_ended(processes: ServerProcesses) -> None:
+    start(processes, SLEEP, "sleeps")
+    start(processes, ["/bin/sh", "-c", "exit 3"], "fails")
+    eventually_sync(lambda: processes.find_exit_code("fails") == 3)
+    assert processes.find_exit_code("sleeps") is None
+
+
+def test_stop_ends_a_server_in_order(processes: ServerProcesses) -> None:
+    pid = start(processes, SLEEP)
+    assert processes.stop("one") == -signal.SIGTERM
+    assert not is_alive(pid)
+
+
+WATCHER = """
+import os, select, sys
+from pathlib import Path
+watched, ready, seen = int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
+death = os.pidfd_open(watched)
+ready.touch()
+select.select([death], [], [])
+seen.touch()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs a pidfd, to see a death at once")
+def test_what_is_killed_together_does_nothing_about_each_others_death(processes: ServerProcesses) -> None:
+    """As an agent would that sees its broker die, while what was lost is the machine of both."""
+    ready, seen = folder_of(processes) / "ready", folder_of(processes) / "seen"
+    watched = start(processes, SLEEP, "watched")
+    watcher = start(processes, [sys.executable, "-c", WATCHER, str(watched), str(ready), str(seen)], "watcher")
+    eventually_sync(ready.exists)
+    before_s = time.monotonic()
+    at_s = processes.kill("watcher", "watched")
+    assert before_s <= at_s <= time.monotonic()
+    assert not is_alive(watched)
+    assert not is_alive(watcher)
+    assert not seen.exists()
+
+
+def test_stop_wakes_a_paused_server_so_that_it_can_end_in_order(processes: ServerProcesses) -> None:
+    pid = start(processes, SLEEP)
+    processes.signal("one", signal.SIGSTOP)
+    eventually_sync(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    assert processes.stop("one") == -signal.SIGTERM
+
+
+def test_stop_kills_a_server_that_does_not_want_to_end(processes: ServerProcesses) -> None:
+    start(processes, STUBBORN)
+    eventually_sync(lambda: "ready" in (folder_of(processes) / "log").read_text())
+    assert processes.stop("one", grace_s=0.2) == -signal.SIGKILL
+
+
+def test_a_server_can_still_be_ended_by_sigterm_although_its_guardian_ignores_it(processes: ServerProcesses) -> None:
+    pid = start(processes, SLEEP)
+    os.kill(pid, signal.SIGTERM)
+    eventually_sync(lambda: processes.find_exit_code("one") == -signal.SIGTERM)
+
+
+def test_close_ends_everything_and_removes_the_temporary_folder(processes: ServerProcesses) -> None:
+    folder = folder_of(processes)
+    pids = [start(processes, SLEEP, "one"), start(processes, STUBBORN, "two")]
+    (folder / "deep" / "er").mkdir(parents=True)
+    processes.signal("one", signal.SIGSTOP)
+    processes.close()
+    processes.close()
+    assert not any(is_alive(pid) for pid in pids)
+    assert not is_alive(processes.guardian_pid)
+    assert not folder.exists()
+
+
+def test_a_command_that_does_not_exist_is_an_error_and_harms_nothing(processes: ServerProcesses) -> None:
+    with pytest.raises(EmbeddedServerError, match=r"cannot start the server: FileNotFoundError: .*/no/such/program"):
+        start(processes, ["/no/such/program"])
+    assert start(processes, SLEEP) > 0
+
+
+def test_nothing_can_be_asked_after_close(processes: ServerProcesses) -> None:
+    start(processes, SLEEP)
+    processes.close()
+    with pytest.raises(EmbeddedServerError, match="stopped for good"):
+        processes.find_exit_code("one")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_guardian_leaves_signals_to_its_parent(processes: ServerProcesses, number: signal.Signals) -> None:
+    pid = start(processes, SLEEP)
+    os.kill(processes.guardian_pid, number)
+    assert processes.find_exit_code("one") is None
+    assert is_alive(pid)
+
+
+def test_servers_are_out_of_reach_of_the_terminals_ctrl_c(processes: ServerProcesses) -> None:
+    pid = start(processes, SLEEP)
+    assert os.getsid(pid) == processes.guardian_pid != os.getsid(0)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells a child that its parent has died")
+def test_servers_die_with_a_guardian_that_was_killed(processes: ServerProcesses) -> None:
+    pid = start(processes, SLEEP)
+    folder = folder_of(processes)
+    os.kill(processes.guardian_pid, signal.SIGKILL)
+    eventually_sync(lambda: not is_alive(pid))
+    with pytest.raises(EmbeddedServerError, match="guardian of the embedded servers is gone"):
+        processes.find_exit_code("one")
+    (folder / "log").unlink()
+    folder.rmdir()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_servers_and_folder_go_with_a_parent_that_is_ended_by_a_signal(number: signal.Signals) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", A_PARENT],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as parent:
+        assert parent.stdout is not None
+        told = json.loads(parent.stdout.readline())
+        os.killpg(parent.pid, number)
+        parent.wait(patience())
+    eventually_sync(lambda: not is_alive(told["pid"]))
+    eventually_sync(lambda: not is_alive(told["guardian"]))
+    assert not Path(told["folder"]).exists()
+
+
+def test_servers_go_with_a_parent_that_ends_normally() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", A_PARENT], input=b"", capture_output=True, check=True, timeout=patience()
+    )
+    told = json.loads(done.stdout)
+    eventually_sync(lambda: not is_alive(told["guardian"]))
+    assert not is_alive(told["pid"])
+    assert not Path(told["folder"]).exists()
+
+
+def test_servers_go_with_their_parent_even_when_a_process_forked_from_it_lives_on() -> None:
+    forking = A_PARENT.replace("sys.stdin.read()", "import os, time\nif os.fork() == 0: time.sleep(600)")
+    forking = forking.replace("print(json", "import os\nprint(json").replace(
+        '"pid": pid', '"group": os.getpgrp(), "pid": pid'
+    )
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", forking], stdout=subprocess.PIPE, start_new_session=True
+    ) as parent:
+        assert parent.stdout is not None
+        told = json.loads(parent.stdout.readline())
+        try:
+            eventually_sync(lambda: not is_alive(told["pid"]))
+            eventually_sync(lambda: not Path(told["folder"]).exists())
+            assert parent.wait(patience()) == 0
+        finally:
+            os.killpg(told["group"], signal.SIGKILL)

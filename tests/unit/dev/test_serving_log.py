@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from loadmanager.dev.demo.serving_log import (
+    Overlap,
+    ServingInterval,
+    find_overlaps,
+    serving_intervals,
+    topics_without_owner,
+)
+
+T = "persistent://demo/orders/t"
+
+
+def opened(at_s: float, instance: str, topic: str = T) -> dict[str, Any]:
+    return {"event": "opened", "topic": topic, "instance": instance, "at_s": at_s}
+
+
+def closed(at_s: float, instance: str, topic: str = T) -> dict[str, Any]:
+    return {"event": "closed", "topic": topic, "instance": instance, "at_s": at_s}
+
+
+def test_intervals_come_from_openings_and_closings() -> None:
+    records = [
+        opened(1, "a"),
+        {"event": "unloaded", "bundle": "b", "topics": 1, "instance": "a", "at_s": 2},
+        closed(2, "a"),
+        opened(3, "b"),
+        closed(4, "b"),
+        opened(5, "a"),
+    ]
+    assert serving_intervals(records, {}) == [
+        ServingInterval(T, 1, 2, "a"),
+        ServingInterval(T, 3, 4, "b"),
+        ServingInterval(T, 5, math.inf, "a"),
+    ]
+
+
+def test_a_killed_process_served_until_it_was_killed() -> None:
+    assert serving_intervals([opened(1, "a")], {"a": 7.0}) == [ServingInterval(T, 1, 7.0, "a")]
+
+
+def test_a_topic_that_is_handed_over_in_order_has_no_overlap() -> None:
+    records = [opened(1, "a"), closed(2, "a"), opened(2, "b"), opened(9, "c")]
+    assert find_overlaps(serving_intervals(records, {"b": 8.5})) == []
+
+
+def test_two_owners_at_once_are_found() -> None:
+    records = [opened(1, "a"), opened(4, "b"), closed(6, "a"), closed(9, "b")]
+    assert find_overlaps(serving_intervals(records, {})) == [Overlap(T, "a", "b", 4, 2)]
+
+
+def test_an_owner_that_never_let_go_overlaps_all_that_come_after_it() -> None:
+    records = [opened(1, "a"), opened(2, "b"), closed(3, "b"), opened(4, "c"), closed(5, "c")]
+    assert find_overlaps(serving_intervals(records, {})) == [Overlap(T, "a", "b", 2, 1), Overlap(T, "a", "c", 4, 1)]
+
+
+def test_a_new_owner_before_the_old_ones_death_is_found() -> None:
+    records = [opened(1, "a"), opened(4, "b")]
+    assert find_overlaps(serving_intervals(records, {"a": 4.001}))[0].first == "a"
+    assert find_overlaps(serving_intervals(records, {"a": 4.0})) == []
+
+
+def test_the_same_topic_name_elsewhere_and_the_same_process_again_are_no_second_owner() -> None:
+    records = [opened(1, "a"), opened(1, "b", "persistent://demo/orders/u"), closed(5, "a"), opened(5, "a")]
+    assert find_overlaps(serving_intervals(records, {})) == []
+
+
+def an_account(owner: str | None, at_s: float = 10) -> dict[str, Any]:
+    return {"topic": T, "owner": owner, "at_s": at_s}
+
+
+def test_a_topic_has_an_owner_when_its_client_and_the_broker_say_so() -> None:
+    intervals = serving_intervals([opened(1, "a"), closed(20, "a")], {})
+    assert topics_without_owner([T], [an_account("a")], intervals) == []
+    assert topics_without_owner([T], [an_account(None)], intervals) == [T]
+    assert topics_without_owner([T], [an_account("b")], intervals) == [T]
+    assert topics_without_owner([T], [an_account("a", at_s=30)], intervals) == [T]
+    assert topics_without_owner([T], [], intervals) == [T]

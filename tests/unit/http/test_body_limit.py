@@ -1,0 +1,147 @@
+"""Whatever strangers send as bodies: few large ones are in memory at a time, and what cannot be wanted is not read."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+from support.agents import agent_settings, running_agent
+from support.delays import a_memory_cluster
+from support.fake_broker import FakeBroker
+from support.fake_node import FakeNode
+from support.nodes import Cluster, RunningNode
+from support.servers import LoopbackServer
+from support.tokens import CLOSED
+from support.waiting import eventually
+from yarl import URL
+
+from loadmanager.errors import BodyTooLargeError
+from loadmanager.net.body_limit import SMALL_BYTES, BodyRoom, _whole
+from loadmanager.store.memory_store import MemoryStore
+
+PLANS = "/loadbalance/v1/plans"
+LARGE = b"x" * (SMALL_BYTES + 1)
+
+
+class Reading(LoopbackServer):
+    """Reads bodies under the limits, and keeps each until it may go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = 0
+        self.may_go = asyncio.Event()
+        self.room = BodyRoom()
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.put("/", self.keep)]
+
+    async def keep(self, request: web.Request) -> web.Response:
+        async with self.room.read(request, 10 * SMALL_BYTES):
+            self.inside += 1
+            await self.may_go.wait()
+            self.inside -= 1
+        return web.Response()
+
+
+async def in_chunks(body: bytes) -> AsyncIterator[bytes]:
+    yield body
+
+
+async def test_eight_large_bodies_are_in_memory_at_a_time_and_small_ones_do_not_wait_for_them() -> None:
+    async with Reading() as server, aiohttp.ClientSession() as http:
+        large = [asyncio.create_task(http.put(server.url, data=LARGE)) for _ in range(6)]
+        large += [asyncio.create_task(http.put(server.url, data=in_chunks(LARGE))) for _ in range(6)]
+        await eventually(lambda: server.inside == 8)
+        small = [asyncio.create_task(http.put(server.url, data=b"x")) for _ in range(3)]
+        await eventually(lambda: server.inside == 11)
+        server.may_go.set()
+        assert {(await answer).status for answer in [*large, *small]} == {200}
+
+
+async def test_a_body_that_is_too_large_by_its_own_word_is_refused_before_it_comes() -> None:
+    request: Any = SimpleNamespace(headers={}, content_length=1_000, can_read_body=True)  # of which nothing can be read
+    with pytest.raises(BodyTooLargeError, match="larger than 999 bytes"):
+        async with BodyRoom().read(request, 999):
+            pass
+
+
+async def test_what_was_read_of_a_body_that_never_came_to_its_end_is_let_go_of_at_once() -> None:
+    class Ended:
+        async def read(self) -> bytes:
+            body = bytearray(LARGE)
+            await asyncio.sleep(0)
+            raise ConnectionResetError(len(body))
+
+    with pytest.raises(ConnectionResetError) as error:
+        await _whole(Ended())  # type: ignore[arg-type]  # all of a request that is asked for
+    *_, (frame, _) = traceback.walk_tb(error.tb)
+    assert frame.f_code.co_name == "read"
+    assert frame.f_locals == {}
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[RunningNode]:
+    async with Cluster() as cluster:
+        yield await cluster.start_leader()
+
+
+async def raw(node: RunningNode, request: bytes) -> bytes:
+    return await first_line(node.node.service_url, request)
+
+
+async def first_line(url: str, request: bytes) -> bytes:
+    """Of what is answered."""
+    reader, writer = await asyncio.open_connection(URL(url).host, URL(url).port)
+    try:
+        writer.write(request)
+        return await reader.readline()
+    finally:
+        writer.close()
+
+
+async def test_a_hundred_megabytes_are_refused_at_their_first_byte(node: RunningNode) -> None:
+    head = f"POST {PLANS} HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n"
+    assert b" 413 " in await raw(node, head.encode())
+
+
+async def test_an_agent_refuses_them_as_well() -> None:
+    store = MemoryStore(a_memory_cluster())
+    await store.start()
+    async with FakeBroker() as broker, FakeNode() as fake, running_agent(agent_settings(broker, fake), store) as agent:
+        head = "PUT /loadmanager/v1/namespaces/t/ns/bundles HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n"
+        assert b" 413 " in await first_line(agent.url, head.encode())
+    await store.close()
+
+
+async def test_json_as_deep_or_as_wide_as_it_may_be_is_400(node: RunningNode) -> None:
+    for body in (
+        b"[" * 500_000,
+        b'{"a":' * 200_000,
+        b"[" + b"1," * 500_000 + b"1]",
+        b'{"kind":' + b"9" * 10_000 + b"}",
+    ):
+        for method, path in (("POST", PLANS), ("PUT", "/loadbalance/v1/learned"), ("PUT", "/admin/v2/namespaces/t/n")):
+            reply = await node.ask(method, path, data=body)
+            assert reply.status == 400, (path, body[:10], reply)
+            assert len(reply.reason) < 1_000
+
+
+async def test_garbage_behind_a_request_spoils_nothing_but_its_connection(node: RunningNode) -> None:
+    asked = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+    for garbage in (b"\x00" * 100, b"GET\r\n\r\n" * 50, asked[:-2] + b"\xff: \xff\r\n\r\n", b"A" * 70_000):
+        line = await raw(node, asked + garbage)
+        assert b" 200 " in line or b" 400 " in line
+    assert (await node.get("/healthz")).status == 200
+
+
+async def test_who_is_not_known_has_no_body_read() -> None:
+    async with Cluster() as cluster:
+        node = await cluster.start_leader(**CLOSED)
+        head = f"PUT /loadbalance/v1/learned HTTP/1.1\r\nHost: x\r\nContent-Length: {len(LARGE)}\r\n\r\n"
+        assert b" 401 " in await raw(node, head.encode())

@@ -1,0 +1,190 @@
+"""Explanations over HTTP: what they contain, whom they are asked of, and what a bad question gets."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from support.nodes import Cluster, RunningNode
+from support.registrations import a_record, load_of, register
+from support.waiting import eventually
+
+from loadmanager.wire.explain_bodies import BrokerExplanation, BundleExplanation, WhyNotExplanation
+
+EXPLAIN = "/loadbalance/v1/explain"
+LOWEST, SECOND, THIRD, HIGHEST = (
+    f"t/ns/{each}"
+    for each in (
+        "0x00000000_0x40000000",
+        "0x40000000_0x80000000",
+        "0x80000000_0xc0000000",
+        "0xc0000000_0xffffffff",
+    )
+)
+
+
+@pytest.fixture
+async def node(cluster: Cluster) -> RunningNode:
+    """Broker b1 owns and reports all but the highest bundle of t/ns, which nobody owns; b2 and b3 have nothing."""
+    node = cluster.nodes[0]
+    first = await cluster.a_broker("b1:8080")
+    await cluster.a_namespace()
+    owned = {LOWEST: load_of(20.0), SECOND: load_of(20.0), THIRD: load_of(5.0)}
+    number = 0
+    while any(node.ownership(bundle).owner is None for bundle in owned):
+        if node.bundle_of(f"persistent://t/ns/x{number}") in owned:
+            await node.lookup(f"persistent://t/ns/x{number}")
+        number += 1
+    await cluster.a_broker("b2:8080")
+    await cluster.a_broker("b3:8080")
+    await first.report(a_record("b1:8080", owned, agent_url=first.url, cpu=80.0))
+    await eventually(lambda: node.node.intake.reports_applied == 4)
+    return node
+
+
+async def explained(node: RunningNode, path: str) -> Any:  # noqa: ANN401 - JSON
+    reply = await node.get(f"{EXPLAIN}/{path}")
+    assert reply.status == 200, reply
+    return reply.json()
+
+
+async def test_a_bundle_is_explained_with_its_inputs_and_their_ages(cluster: Cluster, node: RunningNode) -> None:
+    body = await explained(node, f"bundle/{LOWEST}")
+    BundleExplanation.model_validate(body)
+    assert body["inputs"]["epoch"] == 1
+    assert body["inputs"]["revision"] == node.node.view.model.revision
+    assert body["inputs"]["reportAgeS"] == body["inputs"]["sampleAgeS"] > 0
+    assert body["ownership"]["owner"] == "b1:8080"
+    assert body["ownership"]["incarnation"] == cluster.brokers["b1:8080"].registration.incarnation
+    assert 0 <= body["ownership"]["ageS"] < 60
+    assert (body["load"]["shortSamples"], body["load"]["longSamples"]) == (1, 1)
+    assert body["load"]["shortTerm"]["msgRateIn"] == 100.0
+    assert [decision["kind"] for decision in body["decisions"]] == ["assign"]
+
+
+async def test_a_bundle_that_a_round_would_move_says_where_to_and_who_comes_next(node: RunningNode) -> None:
+    body = await explained(node, f"bundle/{LOWEST}")
+    assert body["shedding"]["wouldMove"]
+    assert body["shedding"]["destination"] in ("b2:8080", "b3:8080")
+    assert body["shedding"]["brokerVerdicts"][0]["reason"] == "broker_above_average"
+    placement = body["placement"]
+    assert {placement["chosen"], placement["runnerUp"]["why"]["broker"]} == {"b2:8080", "b3:8080"}
+    assert placement["standings"][0]["brokerId"] == "b1:8080"
+    assert len(placement["standings"]) == 3
+
+
+async def test_a_pin_is_the_rule_that_keeps_a_bundle_and_says_how_to_change_it(node: RunningNode) -> None:
+    assert (await node.put(f"/loadbalance/v1/bundles/{LOWEST}/pin", json={"broker": "b1:8080"})).status == 204
+    shedding = (await explained(node, f"bundle/{LOWEST}"))["shedding"]
+    assert not shedding["wouldMove"]
+    assert shedding["staysByRule"]
+    assert shedding["stays"]["sentence"] == "No move because it is pinned to b1:8080"
+    assert shedding["stays"]["change"] == "take back its pin"
+
+
+async def test_a_bundle_without_an_owner_is_explained_too(node: RunningNode) -> None:
+    body = await explained(node, f"bundle/{HIGHEST}")
+    assert body["ownership"]["state"] == "Free"
+    assert body["ownership"]["ageS"] is None
+    assert body["inputs"]["reportAgeS"] is None
+    assert body["shedding"]["stays"]["reason"] == "no_owner"
+    assert body["placement"]["chosen"] in ("b2:8080", "b3:8080")
+    assert body["placement"]["dropped"] == {"busier_than_average": 1}
+
+
+async def test_a_broker_is_explained_with_its_thresholds_and_what_it_would_shed(node: RunningNode) -> None:
+    body = await explained(node, "broker/b1:8080")
+    BrokerExplanation.model_validate(body)
+    assert body["resources"]["cpu"] == 80.0
+    assert body["thresholds"]["loadBalancerBrokerThresholdShedderPercentage"] == 10
+    assert [move["bundle"] for move in body["wouldShed"]]
+    assert body["margin"] is None
+    assert "no assignment can be below" in body["certificate"]["sentence"]
+    assert (body["takesBundles"], body["isOverloaded"]) == (True, False)
+
+
+async def test_a_broker_that_sheds_nothing_says_from_when_it_would(node: RunningNode) -> None:
+    body = await explained(node, "broker/b2:8080")
+    assert body["wouldShed"] == []
+    assert body["margin"]["why"]["usage_points"] == pytest.approx(55.0, abs=0.01)
+    assert body["margin"]["sentence"] == "Would shed from 55 points more usage"
+
+
+async def test_an_excluded_broker_takes_no_bundles_and_says_why(node: RunningNode) -> None:
+    await node.put("/loadbalance/v1/brokers/b2:8080/exclusion")
+    body = await explained(node, "broker/b2:8080")
+    assert not body["takesBundles"]
+    assert body["obstacles"][0]["sentence"] == "Not on b2:8080 because an operator has excluded it"
+    why = await explained(node, f"why-not?bundle={LOWEST}&broker=b2:8080")
+    assert why["answer"]["change"] == "take back its exclusion"
+
+
+async def test_why_not_answers_in_one_sentence_with_both_brokers_side_by_side(node: RunningNode) -> None:
+    bodies = [await explained(node, f"why-not?bundle={LOWEST}&broker={broker}:8080") for broker in ("b2", "b3")]
+    for body in bodies:
+        WhyNotExplanation.model_validate(body)
+    assert {body["answer"]["reason"] for body in bodies} == {"would_be_chosen", "as_good_as_chosen"}
+    mine = await explained(node, f"why-not?bundle={LOWEST}&broker=b1:8080")
+    assert mine["answer"]["reason"] == "owns_it_already"
+
+
+async def test_explaining_changes_neither_what_is_remembered_nor_the_next_decision(node: RunningNode) -> None:
+    desk = node.node.desk
+    memory, chance = desk.memory, desk._rng.bit_generator.state
+    await asyncio.gather(
+        *(explained(node, path) for path in (f"bundle/{LOWEST}", "broker/b1:8080", f"bundle/{HIGHEST}") * 3)
+    )
+    assert desk.memory == memory
+    assert desk._rng.bit_generator.state == chance
+    expected = (await explained(node, f"bundle/{HIGHEST}"))["placement"]["chosen"]
+    number = 0
+    while node.bundle_of(f"persistent://t/ns/y{number}") != HIGHEST:
+        number += 1
+    assert (await node.lookup(f"persistent://t/ns/y{number}")).json()["brokerId"] == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("bundle/t/other/0x00000000_0x40000000", 404),
+        ("bundle/t/ns/0x00000000_0x20000000", 412),
+        ("bundle/t/ns/everything", 412),
+        ("broker/b9:8080", 404),
+        ("broker/nobody", 412),
+        ("why-not", 400),
+        (f"why-not?bundle={LOWEST}", 400),
+        ("why-not?broker=b1:8080", 400),
+        ("why-not?bundle=&broker=b1:8080", 400),
+        (f"why-not?bundle={LOWEST}&broker=b9:8080", 404),
+        ("why-not?bundle=t/other/0x00000000_0x40000000&broker=b1:8080", 404),
+        ("why-not?bundle=t/ns/0x00000000_0x20000000&broker=b1:8080", 412),
+        ("why-not?bundle=everything&broker=b1:8080", 412),
+    ],
+)
+async def test_a_question_about_what_is_not_there_is_an_error(node: RunningNode, path: str, status: int) -> None:
+    reply = await node.get(f"{EXPLAIN}/{path}")
+    assert reply.status == status
+    assert reply.reason
+
+
+async def test_a_broker_whose_record_cannot_be_read_is_503_and_no_destination(
+    cluster: Cluster, node: RunningNode
+) -> None:
+    await register(cluster.store, "b4:8080", b"{")
+    await eventually(lambda: "b4:8080" in node.node.view.registrations)
+    reply = await node.get(f"{EXPLAIN}/broker/b4:8080")
+    assert reply.status == 503
+    assert reply.reason == "the record of broker b4:8080 cannot be read"
+    answer = (await explained(node, f"why-not?bundle={LOWEST}&broker=b4:8080"))["answer"]
+    assert answer["reason"] == "not_registered"
+
+
+async def test_another_node_passes_the_question_on_to_the_leader() -> None:
+    async with Cluster() as cluster:
+        leader, standby = await cluster.start_nodes(2)
+        await cluster.a_broker("b1:8080")
+        await cluster.a_namespace()
+        assert leader.leads
+        for path in (f"bundle/{LOWEST}", "broker/b1:8080", f"why-not?bundle={LOWEST}&broker=b1:8080"):
+            assert (await explained(standby, path))["inputs"]["epoch"] == 1

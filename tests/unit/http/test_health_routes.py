@@ -1,0 +1,84 @@
+"""How brokers serve, and which are sick, over HTTP."""
+
+from __future__ import annotations
+
+from support.nodes import a_leader
+from support.registrations import a_record
+from support.waiting import eventually
+
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.wire.broker_data import HealthData
+
+HEALTH = "/loadbalance/v1/brokers/health"
+WELL, BAD = HealthData(latencyMs=10.0, errorShare=0.0), HealthData(latencyMs=2_500.0, errorShare=0.5)
+
+
+async def test_each_broker_says_how_it_serves_and_a_sick_one_is_given_nothing() -> None:
+    async with a_leader(loadBalancerSickBrokerMinutes=0) as (cluster, node):
+        for number in range(1, 5):
+            record = a_record(f"b{number}:8080")
+            if number > 1:
+                record["health"] = BAD if number == 2 else WELL
+            await cluster.a_broker(f"b{number}:8080", record)
+        await node.node.desk.shed()
+        answer = (await node.get(HEALTH)).json()
+        assert [(each["brokerId"], each["latencyMs"], each["queue"], each["isSick"]) for each in answer] == [
+            ("b1:8080", None, None, False),
+            ("b2:8080", 2_500.0, None, True),
+            ("b3:8080", 10.0, None, False),
+            ("b4:8080", 10.0, None, False),
+        ]
+        assert answer[0]["sentence"] is None
+        assert answer[1]["sentence"] == (
+            "Nothing is moved to it because it has been sick for 0 s: its latency came to 2500 ms, that of its peers to"
+            " 10 ms"
+        )
+        assert answer[1]["remedy"].startswith("mend or restart it")
+        assert "loadmanager_brokers_sick{" in (await node.get("/metrics")).body.decode()
+        bundles = await cluster.a_namespace()
+        for bundle in bundles:
+            owner, verdict = await node.node.desk.choose(bundle)
+            assert owner is not None
+            assert owner.broker != "b2:8080"
+            assert verdict.why["broker_sick"] == 1
+
+        await cluster.brokers["b2:8080"].report({**a_record("b2:8080"), "health": WELL})
+        await eventually(
+            lambda: node.node.view.brokers[BrokerId("b2:8080")].record.get("health") == WELL, what="it says so"
+        )
+        await node.node.desk.shed()
+        assert not any(each["isSick"] for each in (await node.get(HEALTH)).json())
+
+
+async def test_a_stuck_broker_is_given_nothing_and_its_bundles_are_said_to_be_unserved() -> None:
+    async with a_leader() as (cluster, node):
+        await cluster.a_broker("b1:8080")
+        (first, *others) = await cluster.a_namespace()
+        owner = await node.node.assigner.request(first)
+        assert owner.owner is not None
+        await cluster.a_broker("b2:8080")
+        why = "it was granted topics, and opens none"
+        await cluster.brokers["b1:8080"].report({**a_record("b1:8080"), "stuck": why})
+        await eventually(lambda: "stuck" in node.node.view.brokers[BrokerId("b1:8080")].record, what="it says so")
+        for bundle in others:
+            destination, verdict = await node.node.desk.choose(bundle)
+            assert destination is not None
+            assert (destination.broker, verdict.why["broker_stuck"]) == ("b2:8080", 1)
+        fleet = (await node.get("/loadbalance/v1/fleet")).json()
+        assert fleet["brokers"]["state"] == ["broker_stuck", "active"]
+        remedy = "restart b1:8080, or drain it: loadmanager admin brokers drain b1:8080"
+        assert fleet["unserved"] == [{"broker": "b1:8080", "bundles": 1, "why": why, "remedy": remedy}]
+        assert "loadmanager_bundles_unserved{" in (await node.get("/metrics")).body.decode()
+        health = (await node.get(HEALTH)).json()[0]
+        assert health["sentence"] == f"Nothing is moved to it because it serves nothing of what it owns: {why}"
+        assert health["remedy"].startswith("restart it")
+
+
+async def test_why_nothing_goes_to_it_is_in_the_decisions() -> None:
+    async with a_leader(loadBalancerSickBrokerMinutes=0) as (cluster, node):
+        for number, health in enumerate((BAD, WELL, WELL), 1):
+            await cluster.a_broker(f"b{number}:8080", {**a_record(f"b{number}:8080"), "health": health})
+        await node.node.shedding.cycle()
+        (said,) = (await node.get("/loadbalance/v1/decisions?subject=b1:8080")).json()["decisions"]
+        assert "Nothing is moved to it because it has been sick" in said["sentence"]
+        assert (said["reason"], said["acted"]) == ("broker_sick", False)

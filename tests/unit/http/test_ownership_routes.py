@@ -1,0 +1,95 @@
+"""Ownership without side effects: what agents grant by, at once or once it is as they wait for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.nodes import Cluster, RunningNode
+from support.waiting import eventually
+
+from loadmanager.errors import OutdatedViewError
+from loadmanager.http import ownership_routes
+from loadmanager.store.memory_store import MemoryStore
+from loadmanager.store.metadata_store import SessionState
+
+TOPIC = "persistent://t/ns/x"
+OWNERSHIP = "/loadbalance/v1/ownership/persistent/t/ns/x"
+
+
+async def test_the_ownership_of_a_free_bundle_is_told_and_stays_as_it_is(node: RunningNode) -> None:
+    reply = await node.get(OWNERSHIP)
+    assert reply.status == 200
+    assert reply.json() == {"bundle": node.bundle_of(TOPIC), "state": "Free", "version": 0, "epoch": 0}
+    assert node.node.assigner.assignments == 0
+
+
+async def test_the_ownership_of_an_owned_bundle_names_the_life_of_its_owner(
+    cluster: Cluster, node: RunningNode
+) -> None:
+    await node.lookup(TOPIC)
+    assert (await node.get(OWNERSHIP)).json() == {
+        "bundle": node.bundle_of(TOPIC),
+        "state": "Owned",
+        "owner": "b1:8080",
+        "incarnation": cluster.brokers["b1:8080"].registration.incarnation,
+        "version": 1,
+        "epoch": 1,
+    }
+
+
+@pytest.mark.parametrize(("path", "status"), [("persistent/t/other/x", 404), ("queue/t/ns/x", 412)])
+async def test_the_ownership_of_what_is_not_there_is_an_error(node: RunningNode, path: str, status: int) -> None:
+    reply = await node.get(f"/loadbalance/v1/ownership/{path}")
+    assert reply.status == status
+    assert reply.reason
+
+
+async def test_what_was_read_in_a_session_that_is_over_is_not_told(node: RunningNode) -> None:
+    """ZooKeeper may have been set back since, and give an incarnation out again that an old view names."""
+    refused: dict[SessionState, bool] = {}
+
+    def heard(state: SessionState) -> None:
+        try:
+            node.node.must_be_current()
+        except OutdatedViewError:
+            refused[state] = True
+
+    assert isinstance(node.store, MemoryStore)
+    node.store.on_session(heard)
+    node.store._cluster.expire(node.store)
+    await eventually(lambda: refused and node.node.view.is_fresh, what="all is read again in another session")
+    assert refused == {SessionState.LOST: True, SessionState.CONNECTED: True}
+    assert (await node.get(OWNERSHIP)).status == 200
+
+
+@pytest.mark.parametrize("waits", ["", "?owner=b2:8080&waitMs=1"])
+async def test_what_was_read_in_a_session_that_may_be_over_is_not_told(
+    node: RunningNode, waits: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryStore, "lease_valid_until_s", property(lambda _: 0.0))
+    reply = await node.get(OWNERSHIP + waits)
+    assert (reply.status, reply.reason) == (503, "the session with ZooKeeper may be over")
+
+
+async def test_an_answer_is_held_back_until_it_is_whom_the_caller_waits_for(
+    cluster: Cluster, node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership_routes, "LONGEST_WAIT_MS", 60_000)
+    await node.lookup(TOPIC)
+    await cluster.a_broker("b2:8080")
+    told = asyncio.create_task(node.get(f"{OWNERSHIP}?owner=b2:8080&waitMs=60000"))
+    others = asyncio.create_task(node.get(f"{OWNERSHIP}?owner=b1:8080&waitMs=60000"))
+    assert (await others).json()["version"] == 1
+    await node.put(f"/admin/v2/namespaces/{node.bundle_of(TOPIC)}/unload?destinationBroker=b2:8080")
+    answer = (await told).json()
+    assert (answer["state"], answer["owner"], answer["version"]) == ("Owned", "b2:8080", 3)
+
+
+async def test_who_waits_in_vain_is_told_how_it_is(node: RunningNode) -> None:
+    await node.lookup(TOPIC)
+    assert (await node.get(f"{OWNERSHIP}?owner=b2:8080&waitMs=1")).json()["owner"] == "b1:8080"
+    assert (await node.get(f"{OWNERSHIP}?owner=b2:8080")).json()["owner"] == "b1:8080"
+    assert (await node.get("/loadbalance/v1/ownership/persistent/t/other/x?owner=b2:8080&waitMs=1000")).status == 404
+    reply = await node.get(f"{OWNERSHIP}?owner=b2:8080&waitMs=1001")
+    assert (reply.status, reply.reason) == (400, "waitMs '1001': expected a number from 0 to 1000")

@@ -1,0 +1,351 @@
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from loadmanager.core.domain.names import HASH_SPACE_END, BrokerId
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.lab.simulate.calibration import Ways
+from loadmanager.lab.simulate.fleet_events import (
+    BrokerJoins,
+    BrokerRestarts,
+    BrokerStops,
+    LeaderElected,
+    NewNamespace,
+)
+from loadmanager.lab.simulate.initial_fleet import BrokerSpec
+from loadmanager.lab.simulate.recorded_world import (
+    HOLD_S,
+    BrokerRows,
+    BundleRows,
+    FleetChange,
+    Presence,
+    RecordedRange,
+    recorded_range,
+    recorded_world,
+)
+
+HALF = 0x80000000
+WHOLE, LOWER, UPPER = (0, HASH_SPACE_END), (0, HALF), (HALF, HASH_SPACE_END)
+HOUR_S = 3600.0
+LIMITS = (400.0, 4096.0, 1024.0, 1e6, 1e6)
+
+Bundle = tuple[str, tuple[int, int], float]
+"""Namespace, range, and messages/s that come in."""
+
+
+def recorded(*reports: tuple[float, str, Sequence[Bundle]], duration_s: float = HOUR_S) -> RecordedRange:
+    """Of reports in their order: when, by which broker, and its bundles."""
+    rows = [(number, *bundle) for number, (_, _, bundles) in enumerate(reports) for bundle in bundles]
+    load = np.zeros((len(rows), 4))
+    load[:, 0] = [rate for *_, rate in rows]
+    count = len(reports)
+    return recorded_range(
+        BrokerRows(
+            np.array([at_s for at_s, _, _ in reports], dtype=np.float64),
+            np.array([f"{broker}:8080" for _, broker, _ in reports], dtype=object),
+            np.tile(np.array(LIMITS), (count, 1)),
+            np.array(["1.0.0"] * count, dtype=object),
+            np.array([""] * count, dtype=object),
+        ),
+        BundleRows(
+            np.array([number for number, *_ in rows], dtype=np.int64),
+            np.array([f"tenant/{namespace}" for _, namespace, _, _ in rows], dtype=object),
+            np.array([lower for _, _, (lower, _), _ in rows], dtype=np.int64),
+            np.array([upper for _, _, (_, upper), _ in rows], dtype=np.int64),
+            load,
+            np.full(len(rows), 7, dtype=np.int64),
+            np.full(len(rows), 9, dtype=np.int64),
+        ),
+        duration_s,
+    )
+
+
+def rates(given: RecordedRange, t_s: float) -> list[float]:
+    """Messages/s that come in, by bundle of the world."""
+    found: list[float] = given.loads.load_at(t_s)[:, 0].tolist()
+    return found
+
+
+def test_loads_hold_until_they_are_reported_again() -> None:
+    given = recorded((5.0, "a", [("ns", WHOLE, 10.0)]), (100.0, "a", [("ns", WHOLE, 30.0)]))
+
+    assert [rates(given, t_s) for t_s in (0.0, 60.0, 99.9, 100.0, 3000.0)] == [[10.0], [10.0], [10.0], [30.0], [0.0]]
+
+
+def test_a_namespace_of_pulsars_first_form_is_split_and_balanced_as_any_other() -> None:
+    results = []
+    for name in ("c1/old", "old"):
+        of_a, of_b = [(name, LOWER, 200_000.0), (name, UPPER, 10.0)], [("other", WHOLE, 10.0)]
+        reports = [(at_s, *each) for at_s in np.arange(0.0, HOUR_S, 60.0) for each in (("a", of_a), ("b", of_b))]
+        results.append(recorded_world(recorded(*reports), PlannerSettings()).run(HOUR_S))
+
+    first, usual = results
+    assert len(first.splits) == len(usual.splits) > 0
+    assert first.series.worst_usage.tolist() == usual.series.worst_usage.tolist()
+
+
+def test_asked_again_for_an_earlier_time_it_says_the_same() -> None:
+    given = recorded((0.0, "a", [("ns", WHOLE, 10.0)]), (100.0, "a", [("ns", WHOLE, 30.0)]))
+
+    assert [rates(given, t_s) for t_s in (200.0, 0.0, 200.0)] == [[30.0], [10.0], [30.0]]
+    assert given.loads.topics_at(200.0).tolist() == [7]
+    assert given.loads.topics_at(200.0) is given.loads.topics_at(201.0)
+    assert given.loads.sessions_at(0.0).tolist() == [9]
+
+
+def test_a_bundle_that_moves_keeps_its_load_until_its_new_broker_reports_it() -> None:
+    given = recorded(
+        (0.0, "a", [("ns", LOWER, 10.0), ("ns", UPPER, 1.0)]),
+        (0.0, "b", []),
+        (60.0, "a", [("ns", UPPER, 2.0)]),
+        (300.0, "b", [("ns", LOWER, 12.0)]),
+    )
+
+    assert [rates(given, t_s) for t_s in (59.0, 60.0, 299.0, 300.0)] == [[10, 1], [10, 2], [10, 2], [12, 2]]
+
+
+def test_a_bundle_that_is_named_no_more_carries_nothing_from_then_on() -> None:
+    given = recorded(
+        (0.0, "a", [("ns", LOWER, 10.0), ("ns", UPPER, 1.0)]),
+        (60.0, "a", [("ns", UPPER, 2.0)]),
+        (120.0, "a", [("ns", UPPER, 2.0)]),
+        (60.0 + HOLD_S + 1, "a", [("ns", LOWER, 5.0), ("ns", UPPER, 2.0)]),
+    )
+
+    assert [rates(given, t_s) for t_s in (59.0, 60.0, 962.0)] == [[10, 1], [0, 2], [5, 2]]
+
+
+def test_what_the_parts_of_a_split_bundle_carry_is_added_up() -> None:
+    given = recorded(
+        (0.0, "a", [("ns", WHOLE, 10.0)]),
+        (60.0, "a", [("ns", LOWER, 4.0), ("ns", UPPER, 7.0)]),
+        (120.0, "a", [("ns", LOWER, 5.0), ("ns", UPPER, 7.0)]),
+    )
+
+    assert [spec.boundaries for spec in given.namespaces] == [(0, HASH_SPACE_END)]
+    assert [rates(given, t_s) for t_s in (0.0, 60.0, 120.0)] == [[10.0], [11.0], [12.0]]
+
+
+def test_what_a_merged_bundle_carries_is_spread_by_width() -> None:
+    given = recorded(
+        (0.0, "a", [("ns", LOWER, 4.0), ("ns", UPPER, 7.0)]),
+        (60.0, "a", [("ns", WHOLE, 20.0)]),
+    )
+
+    assert rates(given, 0.0) == [4.0, 7.0]
+    assert rates(given, 60.0) == pytest.approx([10.0, 10.0])
+
+
+def test_hashes_whose_bundles_never_carried_anything_are_bundles_without_load() -> None:
+    given = recorded((0.0, "a", [("ns", (0x20000000, HALF), 4.0)]))
+
+    assert given.namespaces[0].boundaries == (0, 0x20000000, HALF, HASH_SPACE_END)
+    assert given.namespaces[0].owners == (None, "a:8080", None)
+    assert rates(given, 0.0) == [0.0, 4.0, 0.0]
+
+
+def test_brokers_and_namespaces_come_and_go_when_they_did() -> None:
+    given = recorded(
+        (0.0, "a", [("old", WHOLE, 1.0)]),
+        (0.0, "gone", []),
+        *((60.0 * minute, "a", [("old", WHOLE, 1.0)]) for minute in range(1, 60)),
+        (1200.0, "new", [("young", WHOLE, 3.0)]),
+        (1260.0, "again", []),
+        (3590.0, "again", []),
+        (3599.0, "new", [("young", WHOLE, 3.0)]),
+    )
+
+    assert [spec.id for spec in given.brokers] == ["a:8080", "gone:8080"]
+    assert given.namespaces[0].owners == ("a:8080",)
+    joins = [(event.at_s, event.broker.id) for event in given.events if isinstance(event, BrokerJoins)]
+    assert joins == [(1200.0, "new:8080"), (1260.0, "again:8080")]
+    restarts = [event for event in given.events if isinstance(event, BrokerRestarts)]
+    assert BrokerRestarts(1260.0, BrokerId("again:8080"), 2330.0) in restarts
+    assert BrokerStops(0.0, BrokerId("gone:8080"), drain=False) in given.events
+    appearing = [event for event in given.events if isinstance(event, NewNamespace)]
+    assert [(event.at_s, event.namespace.name) for event in appearing] == [(1200.0, "tenant/young")]
+    assert rates(given, 1199.0) == [1.0, 0.0]
+    assert rates(given, 1200.0) == [1.0, 3.0]
+
+
+def test_what_is_first_reported_soon_was_there_from_the_beginning() -> None:
+    given = recorded((0.0, "a", []), (HOLD_S, "b", [("ns", WHOLE, 5.0)]))
+
+    assert {spec.id for spec in given.brokers} == {"a:8080", "b:8080"}
+    assert given.namespaces[0].owners == ("b:8080",)
+    assert rates(given, 0.0) == [5.0]
+
+
+def test_a_limit_that_is_not_known_is_that_of_any_broker() -> None:
+    given = recorded((0.0, "a", [("ns", WHOLE, 5.0)]))
+    limits = np.array([[400.0, 0.0, 1024.0, np.inf, -1.0]])
+    rows = BrokerRows(np.zeros(1), np.array(["a:8080"], object), limits, *[np.array([""], object)] * 2)
+    none = np.zeros(1, dtype=np.int64)
+    one = BundleRows(none, np.array(["tenant/ns"], object), none, none + HASH_SPACE_END, np.ones((1, 4)), none, none)
+
+    found = recorded_range(rows, one, HOUR_S).brokers[0].capacity
+
+    usual = BrokerSpec(BrokerId("a:8080")).capacity
+    assert found == (400.0, usual[1], 1024.0, usual[3], usual[4])
+    assert given.brokers[0].capacity == LIMITS
+
+
+def test_a_limit_that_the_first_report_does_not_have_yet_is_that_of_a_later_one() -> None:
+    limits = np.array([[0.0] * 5, [400.0, 0.0, 1024.0, 15e3, 15e3], [800.0, 0.0, 1024.0, 15e3, 15e3]])
+    rows = BrokerRows(np.arange(3.0), np.array(["a:8080"] * 3, object), limits, *[np.array([""] * 3, object)] * 2)
+    none = np.zeros(1, dtype=np.int64)
+    one = BundleRows(none, np.array(["tenant/ns"], object), none, none + HASH_SPACE_END, np.ones((1, 4)), none, none)
+
+    found = recorded_range(rows, one, HOUR_S).brokers[0].capacity
+
+    assert found == (400.0, BrokerSpec(BrokerId("a:8080")).capacity[1], 1024.0, 15e3, 15e3)
+
+
+def test_a_range_without_loaded_bundles_is_an_error() -> None:
+    with pytest.raises(ValueError, match="the range has no reports of loaded bundles"):
+        recorded((0.0, "a", []))
+
+
+def some_range() -> RecordedRange:
+    return recorded(
+        *(
+            (60.0 * minute, name, [(name, LOWER, rate), (name, UPPER, rate)])
+            for minute in range(60)
+            for name, rate in (("a", 9000.0), ("b", 10.0), ("c", 10.0))
+        )
+    )
+
+
+def test_a_range_that_was_sent_elsewhere_runs_to_the_same_bit() -> None:
+    given = some_range()
+    given.loads.load_at(1800.0)
+
+    digests = {
+        recorded_world(each, PlannerSettings(), seed=3).run(HOUR_S).digest()
+        for each in (given, given, pickle.loads(pickle.dumps(given)), some_range())
+    }
+
+    assert len(digests) == 1
+    assert recorded_world(given, PlannerSettings(), seed=4).run(HOUR_S).digest() not in digests
+
+
+def test_bundles_of_a_broker_that_is_not_there_are_placed_on_the_others() -> None:
+    change = FleetChange(removed=frozenset({BrokerId("a:8080")}))
+
+    result = recorded_world(some_range(), PlannerSettings(), change=change).run(HOUR_S)
+
+    assert set(result.series.brokers.tolist()) == {2}
+    assert result.placements == 2
+    assert result.series.unowned[-1] == 0
+
+
+def test_more_brokers_carry_part_of_the_load() -> None:
+    change = FleetChange(added=(BrokerSpec(BrokerId("d:8080"), LIMITS),))
+
+    result = recorded_world(some_range(), PlannerSettings(), change=change).run(HOUR_S)
+
+    assert set(result.series.brokers.tolist()) == {4}
+
+
+def test_a_slower_broker_is_used_more_and_a_doubled_namespace_carries_twice_as_much() -> None:
+    plain, slow, double = (
+        recorded_world(some_range(), PlannerSettings(), change=change).run(120.0).series
+        for change in (
+            FleetChange(),
+            FleetChange(speeds={BrokerId("a:8080"): 0.5}),
+            FleetChange(loads={"tenant/a": 2.0}),
+        )
+    )
+
+    assert slow.worst_usage[0] > 1.5 * plain.worst_usage[0]
+    assert slow.load.tolist() == plain.load.tolist()
+    assert double.worst_usage[0] > 1.5 * plain.worst_usage[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (FleetChange(removed=frozenset({BrokerId("d:8080")})), r"removed: the range has no 'd:8080'; did you mean"),
+        (FleetChange(speeds={BrokerId("d:8080"): 2.0}), r"speeds: the range has no 'd:8080'"),
+        (FleetChange(loads={"tenant/aa": 2.0}), r"loads: the range has no 'tenant/aa'; did you mean tenant/a\?"),
+        (FleetChange(removed=frozenset(map(BrokerId, ("a:8080", "b:8080", "c:8080")))), "no broker is left"),
+    ],
+)
+def test_a_change_of_what_is_not_there_is_refused(change: FleetChange, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        recorded_world(some_range(), PlannerSettings(), change=change)
+
+
+def test_brokers_come_and_go_when_it_is_known_that_they_did() -> None:
+    rows = recorded_rows((0.0, "a"), (5.0, "b"), (100.0, "a"), (110.0, "c"))
+    presence = [
+        Presence(4.0, "b:8080", is_there=True),
+        Presence(50.0, "a:8080", is_there=False),
+        Presence(90.0, "a:8080", is_there=True),
+        Presence(105.0, "c:8080", is_there=True),
+        Presence(120.0, "c:8080", is_there=False),
+        Presence(300.0, "d:8080", is_there=True),
+    ]
+    found = recorded_range(*rows, 200.0, presence)
+    assert [spec.id for spec in found.brokers] == ["a:8080"]
+    assert {(type(event), event.at_s) for event in found.events} == {
+        (BrokerJoins, 4.0),
+        (BrokerRestarts, 50.0),
+        (BrokerJoins, 105.0),
+        (BrokerStops, 120.0),
+    }
+
+
+def test_by_the_ways_of_a_fleet_a_load_was_there_before_it_was_reported() -> None:
+    rows = recorded_rows((0.0, "a"), (100.0, "a"))
+    ways = Ways(stats_interval_s=20.0, elections_s=(30.0,))
+    found = recorded_range(*rows, 200.0, ways=ways)
+    assert (found.ways, found.events) == (ways, (LeaderElected(30.0),))
+    assert [float(found.loads.load_at(t_s)[0, 0]) for t_s in (0.0, 86.9, 87.0, 100.0)] == [1, 1, 2, 2]
+
+
+def test_a_fleet_that_starts_carries_nothing_until_it_is_reported() -> None:
+    rows = recorded_rows((50.0, "a"), (100.0, "a"))
+    assert recorded_range(*rows, 200.0).loads.load_at(0.0)[0, 0] == 1
+    found = recorded_range(*rows, 200.0, starts_empty=True)
+    assert [float(found.loads.load_at(t_s)[0, 0]) for t_s in (0.0, 49.0, 50.0, 100.0)] == [0, 0, 1, 2]
+
+
+@pytest.mark.parametrize(("again_s", "seen"), [(12.0, [1, 1, 3]), (500.0, [1, 2, 2])])
+def test_the_first_figures_of_a_bundle_that_has_moved_are_of_a_part_of_an_interval(
+    again_s: float, seen: list[float]
+) -> None:
+    rows = recorded_rows((0.0, "a"), (10.0, "b"), (again_s, "b"))
+    found = recorded_range(*rows, 600.0, ways=Ways(stats_interval_s=1.0)).loads
+    assert [float(found.load_at(t_s)[0, 0]) for t_s in (5.0, 9.0, 12.0)] == seen
+
+
+def recorded_rows(*reports: tuple[float, str]) -> tuple[BrokerRows, BundleRows]:
+    """Reports in their order, when and by which broker; each is of one and the same bundle, with a message/s more than
+    the one before.
+    """
+    count = len(reports)
+    load = np.zeros((count, 4))
+    load[:, 0] = 1 + np.arange(count)
+    return (
+        BrokerRows(
+            np.array([at_s for at_s, _ in reports]),
+            np.array([f"{broker}:8080" for _, broker in reports], dtype=object),
+            np.tile(np.array(LIMITS), (count, 1)),
+            np.array(["1.0.0"] * count, dtype=object),
+            np.array([""] * count, dtype=object),
+        ),
+        BundleRows(
+            np.arange(count),
+            np.array(["tenant/ns"] * count, dtype=object),
+            np.zeros(count, dtype=np.int64),
+            np.full(count, HASH_SPACE_END),
+            load,
+            np.full(count, 7),
+            np.full(count, 9),
+        ),
+    )

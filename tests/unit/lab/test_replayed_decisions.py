@@ -1,0 +1,33 @@
+"""Decisions that are taken again with what they were taken with."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.builders import bundle, report, snapshot, throughput
+
+from loadmanager.core.domain.reasons import ChurnReason
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.lab.replay.replayed_decisions import RETAKE, Beginning, RetakenMemory
+
+SETTINGS = PlannerSettings(shedding_strategy="OverloadShedder")
+
+
+@pytest.mark.parametrize("kind", ["shed", "preview_shed"])
+@pytest.mark.parametrize(
+    ("detail", "refused"),
+    [({}, False), ({"underWay": 0.0}, False), ({"underWay": 1.0}, True)],
+    ids=["former", "0", "1"],
+)
+def test_a_round_is_taken_again_beside_the_moves_that_were_under_way(
+    kind: str,
+    detail: dict[str, float],
+    refused: bool,  # noqa: FBT001 - a case
+) -> None:
+    loads = {bundle(number): throughput(1) for number in range(9)}
+    given = snapshot({"a": report(loads, cpu=90), "b": report(cpu=10)})
+    memory = RetakenMemory({}, {}, {}, np.random.default_rng(1), np.random.default_rng(2))
+    retaken = RETAKE[kind](Beginning.of(given, memory), SETTINGS, memory, detail)
+    assert retaken is not None
+    assert (not retaken.steps) == refused
+    assert (ChurnReason.MOVED_ENOUGH_THIS_HOUR in [verdict.verdict for verdict in retaken.verdicts]) == refused

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from loadmanager.core.domain.names import BrokerId, InvalidNameError
+from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec, brokers_named, namespaces_dealt
+from loadmanager.lab.simulate.run_rules import WorldRules
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ({"shedding_interval_s": 0.0}, "shedding_interval_s: expected a number above 0, got 0.0"),
+        ({"unload_s": -1.0}, "unload_s: expected a number from 0 on, got -1.0"),
+        ({"session_timeout_s": float("nan")}, "session_timeout_s: expected a number above 0, got nan"),
+        ({"max_concurrent_unloads": 0}, "max_concurrent_unloads: expected a number above 0, got 0"),
+    ],
+)
+def test_rules_without_a_meaning_are_refused_by_name(rules: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        WorldRules(**rules)  # type: ignore[arg-type]  # the wrong values are the point
+
+
+def test_what_may_be_zero_may_be() -> None:
+    assert WorldRules(unload_s=0.0, lookup_s=0.0, grace_period_s=0.0, unload_split_bundles=False).unload_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"capacity": (1.0,) * 4}, "capacity of a:1: expected 5"),
+        ({"capacity": (1.0, 1.0, 0.0, 1.0, 1.0)}, "capacity of a:1: expected 5 numbers above 0"),
+        ({"speed": 0.0}, "speed of a:1"),
+    ],
+)
+def test_a_broker_without_capacity_or_speed_is_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        BrokerSpec(BrokerId("a:1"), **fields)  # type: ignore[arg-type]  # the wrong values are the point
+
+
+def test_names_are_those_of_a_real_fleet() -> None:
+    with pytest.raises(InvalidNameError, match="broker id"):
+        BrokerSpec(BrokerId("nowhere"))
+    with pytest.raises(InvalidNameError, match="namespace"):
+        NamespaceSpec.of("no-tenant", 4)
+    with pytest.raises(ValueError, match="owners of t/n: expected one for each of 4 bundles"):
+        NamespaceSpec.of("t/n", 4, [None])
+
+
+def test_bundles_are_dealt_in_turn_over_all_namespaces() -> None:
+    brokers = [spec.id for spec in brokers_named(4)]
+    owners = [owner for spec in namespaces_dealt(3, 6, brokers) for owner in spec.owners or ()]
+    assert owners == [brokers[number % 4] for number in range(18)]
+    assert namespaces_dealt(1, 2, [])[0].owners is None

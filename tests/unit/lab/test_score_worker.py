@@ -1,0 +1,73 @@
+"""How a recorded range went, and how it would have with some strategies, worked out by a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pytest
+from support.recorded import NOON_MS
+from support.recorded_fleet import MINUTE_MS, record_fleet
+
+from loadmanager.config import settings_of, values_as_text
+from loadmanager.lab.whatif.range_figures import Figures
+from loadmanager.lab.whatif.score_worker import Answer, Question, answer
+
+
+def a_question(folder: Path, *strategies: str, minutes: int = 30, memory_mib: int = 2048) -> Question:
+    record_fleet(folder, minutes)
+    settings = values_as_text(settings_of({}, "test"))
+    to_ms = NOON_MS + minutes * MINUTE_MS
+    return Question(str(folder), NOON_MS, to_ms, settings, strategies, 60.0, memory_mib * 2**20)
+
+
+def test_how_it_was_stands_beside_how_it_would_have_been(tmp_path: Path) -> None:
+    found = answer(a_question(tmp_path, "", "OverloadShedder", minutes=10))
+    assert (found.error, found.left_out, set(found.worlds)) == ("", {}, {"", "OverloadShedder"})
+    configured, overload = found.worlds[""], found.worlds["OverloadShedder"]
+    assert found.imbalance > 1.5
+    assert configured.moves > 0 == overload.moves
+    assert configured.moved_mib_per_s > 0
+    assert configured.imbalance < overload.imbalance == pytest.approx(found.imbalance, rel=0.05)
+
+
+def test_a_strategy_that_cannot_run_is_left_out_and_said(tmp_path: Path) -> None:
+    found = answer(a_question(tmp_path, "NoSuch", "OverloadShedder"))
+    assert set(found.worlds) == {"OverloadShedder"}
+    assert "'NoSuch'" in found.left_out["NoSuch"]
+
+
+def test_a_range_without_reports_has_no_score(tmp_path: Path) -> None:
+    question = replace(a_question(tmp_path, ""), from_ms=0, to_ms=MINUTE_MS)
+    assert answer(question).error == "no broker has reported in the range"
+
+
+def run(question: Question) -> tuple[Answer, int]:
+    """What the process answers, and at which priority it ran."""
+    script = "import os, sys, loadmanager.lab.whatif.score_worker as s; s.main(); print(os.nice(0), file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], input=orjson.dumps(question), capture_output=True, check=True, env=os.environ
+    )
+    return Answer.from_json(done.stdout), int(done.stderr.split()[-1])
+
+
+def test_the_process_answers_as_is_worked_out_here_at_the_lowest_priority(tmp_path: Path) -> None:
+    question = a_question(tmp_path, "")
+    assert run(question) == (answer(question), 19)
+
+
+def test_the_process_has_no_more_memory_than_it_is_given(tmp_path: Path) -> None:
+    found, _ = run(replace(a_question(tmp_path, ""), memory_bytes=2**20))
+    assert found.error
+    assert found.worlds == {}
+
+
+def test_an_answer_is_read_as_it_was_written() -> None:
+    given = Answer(1.5, {"": Figures(1.25, 0.5, 3.0, 2.5, 0.5, 0.25)}, {"x": "why"})
+    assert Answer.from_json(orjson.dumps(given)) == given
+    with pytest.raises(ValueError, match="invalid literal"):
+        Answer.from_json(b"no")

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from loadmanager.core.domain.names import HASH_SPACE_END, BundleRange
+from loadmanager.lab.simulate.workload import (
+    DAY_S,
+    BundleTopics,
+    Bursts,
+    Diurnal,
+    Drift,
+    FollowedSeries,
+    Noise,
+    Ramp,
+    ShapedWorkload,
+    heavy_tailed,
+    random_topics,
+    steady,
+    zipf,
+)
+
+_LOAD = (1.0, 2.0, 300.0, 400.0)
+
+
+def test_a_steady_workload_is_its_weights_times_the_load_at_any_time() -> None:
+    workload = steady([1.0, 2.0], _LOAD, topics=3, sessions=4)
+    assert workload.load_at(0.0).tolist() == [[1.0, 2.0, 300.0, 400.0], [2.0, 4.0, 600.0, 800.0]]
+    assert workload.load_at(1e6).tolist() == workload.load_at(0.0).tolist()
+    assert (workload.topics_at(0.0).tolist(), workload.sessions_at(0.0).tolist()) == ([3, 3], [4, 4])
+
+
+def test_shapes_multiply() -> None:
+    double, triple = (Ramp(2, np.array([row]), factor, 0.0, 0.0) for row, factor in ((0, 2.0), (1, 3.0)))
+    load = steady([1.0, 1.0], _LOAD, shapes=[double, triple, Diurnal(0.0)]).load_at(5.0)
+    assert load[:, 0].tolist() == [2.0, 3.0]
+
+
+def test_noise_has_its_spread_and_its_bounds_and_says_the_same_when_asked_again() -> None:
+    noise = Noise(50_000, 0.2, seed=3)
+    factors = noise.factors_at(120.0)
+    assert factors.mean() == pytest.approx(1.0, abs=0.01)
+    assert factors.std() == pytest.approx(0.2, abs=0.01)
+    assert 0.4 <= factors.min() <= factors.max() <= 1.6
+    assert factors.tolist() == noise.factors_at(179.9).tolist()
+    assert factors.tolist() != noise.factors_at(180.0).tolist()
+
+
+def test_noise_never_makes_a_load_negative() -> None:
+    assert Noise(10_000, 1.0, seed=1).factors_at(0.0).min() == 0.0
+
+
+def test_a_day_is_a_sine_and_phases_are_ahead_by_their_part_of_it() -> None:
+    phases = np.array([0.0, 0.25, 0.5])
+    shape = Diurnal(0.5, phases)
+    for hour in range(0, 48, 5):
+        expected = [1 + 0.5 * math.sin(2 * math.pi * (hour / 24 + phase)) for phase in phases]
+        assert np.asarray(shape.factors_at(hour * 3600.0)) == pytest.approx(expected, abs=0.001)
+    assert np.asarray(shape.factors_at(DAY_S)) == pytest.approx(np.asarray(shape.factors_at(0.0)))
+
+
+def test_a_ramp_rises_in_a_straight_line_and_stays() -> None:
+    ramp = Ramp(3, np.array([1]), 5.0, 100.0, 200.0)
+    assert [ramp.factors_at(t_s)[1] for t_s in (0.0, 100.0, 150.0, 200.0, 1e6)] == [1.0, 1.0, 3.0, 5.0, 5.0]
+    assert ramp.factors_at(300.0)[[0, 2]].tolist() == [1.0, 1.0]
+
+
+def test_drifting_loads_wander_between_their_bounds_in_straight_lines_each_its_own_way() -> None:
+    drift = Drift(10_000, 4.0, seed=3, period_s=100.0)
+    first, middle, second = (drift.factors_at(t_s) for t_s in (100.0, 150.0, 200.0))
+    assert 0.25 <= first.min() < 0.3
+    assert 3.7 < first.max() <= 4.0
+    assert np.median(first) == pytest.approx(1.0, abs=0.05)
+    assert middle == pytest.approx((first + second) / 2)
+    assert abs(float(np.corrcoef(first, second)[0, 1])) < 0.05
+    assert first.tolist() == drift.factors_at(100.0).tolist()
+
+
+def test_loads_that_may_not_wander_stay() -> None:
+    assert Drift(3, 1.0, seed=3, period_s=100.0).factors_at(150.0).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_group_bursts_together_once_in_its_time_at_moments_of_its_own() -> None:
+    bursts = Bursts(np.array([0, 0, 1]), 3.0, 60.0, 600.0, seed=3)
+    factors = np.array([bursts.factors_at(10.0 * step) for step in range(240)])
+    assert set(factors.ravel().tolist()) == {1.0, 3.0}
+    assert (factors[:, 0] == factors[:, 1]).all()
+    assert (factors[:, 0] != factors[:, 2]).any()
+    in_each_time = (factors.reshape(4, 60, 3) == 3.0).sum(axis=1)
+    assert (in_each_time == 6).all(), "60 s of every 600"
+    assert len({tuple(np.flatnonzero(of[:, 0] == 3.0)) for of in factors.reshape(4, 60, 3)}) > 1
+
+
+def test_bursts_that_last_until_the_next_are_always_on() -> None:
+    bursts = Bursts(np.array([0]), 2.0, 60.0, 60.0, seed=1)
+    assert [bursts.factors_at(t_s).tolist() for t_s in (0.0, 59.9, 60.0)] == [[2.0]] * 3
+
+
+def test_series_are_followed_from_a_place_of_their_own_between_samples_and_round_again() -> None:
+    series = FollowedSeries(
+        (np.array([0.0, 10.0, 20.0]), np.array([7.0])), 60.0, np.array([0, 0, 1]), np.array([0.0, 60.0, 9.0])
+    )
+    assert series.factors_at(0.0).tolist() == [0.0, 10.0, 7.0]
+    assert series.factors_at(30.0).tolist() == [5.0, 15.0, 7.0]
+    assert series.factors_at(150.0).tolist() == [10.0, 5.0, 7.0]
+    assert series.factors_at(180.0).tolist() == [0.0, 10.0, 7.0]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [([1.0, -2.0], "series 1: value 1 is -2.0"), ([float("nan")], "series 1: value 0 is nan"), ([], "it is empty")],
+)
+def test_a_series_with_gaps_or_negative_values_is_refused_by_the_first(values: list[float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FollowedSeries((np.ones(3), np.array(values)), 60.0, np.array([0]), np.array([0.0]))
+
+
+def test_heavy_tailed_weights_have_mean_1_and_a_few_have_much_of_the_whole() -> None:
+    weights = heavy_tailed(10_000, seed=4)
+    assert weights.mean() == pytest.approx(1.0)
+    assert np.sort(weights)[-1000:].sum() > 0.3 * weights.sum()
+    assert weights.max() / weights.min() <= 1000.0
+    assert weights.tolist() == heavy_tailed(10_000, seed=4).tolist()
+    assert weights.tolist() != heavy_tailed(10_000, seed=5).tolist()
+
+
+def test_by_zipf_the_second_has_half_of_the_first_and_who_is_first_is_drawn() -> None:
+    weights = zipf(100, seed=4)
+    ranked = np.sort(weights)[::-1]
+    assert weights.mean() == pytest.approx(1.0)
+    assert (ranked[0] / ranked[[1, 3, 99]]).tolist() == pytest.approx([2.0, 4.0, 100.0])
+    assert np.sort(zipf(100, seed=4, exponent=2.0))[-2:] @ [-4.0, 1.0] == pytest.approx(0.0)
+    assert weights.tolist() == zipf(100, seed=4).tolist()
+    assert len({int(np.argmax(zipf(100, seed, number=n))) for seed, n in ((4, 0), (4, 1), (5, 0))}) == 3
+
+
+@pytest.mark.parametrize("own", [BundleRange(0, 16), BundleRange(0xFFFFFFF0, HASH_SPACE_END)])
+def test_random_topics_lie_in_the_range_of_their_bundle(own: BundleRange) -> None:
+    topics = random_topics(own, 200, 1, 0)
+    assert all(topic in own for topic in topics.hashes.tolist())
+    assert topics.share.sum() == pytest.approx(1.0)
+    assert set(topics.hashes.tolist()) >= {own.lower, 15 if own.lower == 0 else HASH_SPACE_END}
+
+
+def test_one_topic_with_all_the_weight_is_hot() -> None:
+    topics = random_topics(BundleRange(0, 1000), 5, 1, 0, lambda number: float(number == 2))
+    assert topics.share.tolist() == [0.0, 0.0, 1.0, 0.0, 0.0]
+
+
+def test_known_topics_are_counted_instead_of_guessed() -> None:
+    contents = {1: random_topics(BundleRange(0, 1000), 5, 1, 0)}
+    workload = steady([1.0, 1.0], _LOAD, topics=10, contents=contents)
+    assert workload.topics_at(0.0).tolist() == [10, 5]
+    assert workload.find_topics(0) is None
+    assert workload.find_topics(1) is contents[1]
+
+
+@pytest.mark.parametrize(("hashes", "share"), [([2, 1], [0.5, 0.5]), ([1, 2], [1.5, -0.5]), ([1], [0.0]), ([], [])])
+def test_topics_out_of_order_or_without_a_share_are_refused(hashes: list[int], share: list[float]) -> None:
+    with pytest.raises(ValueError, match="topics: expected ascending"):
+        BundleTopics(np.array(hashes, dtype=np.int64), np.array(share))
+
+
+@pytest.mark.parametrize("wrong", [-1.0, float("inf"), float("nan")])
+def test_loads_that_are_none_are_refused(wrong: float) -> None:
+    with pytest.raises(ValueError, match="load: expected"):
+        ShapedWorkload(np.full((1, 4), wrong), np.ones(1, np.int64), np.ones(1, np.int64))

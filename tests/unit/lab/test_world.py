@@ -1,0 +1,824 @@
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from support.worlds import EAGER, MIB, QUIET, load_of, violations, world
+
+from loadmanager.core.domain.controls import Controls, DrainOrder
+from loadmanager.core.domain.names import BrokerId, BundleRange
+from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration
+from loadmanager.core.domain.plan import Plan, Unload
+from loadmanager.core.domain.policies import IsolationPolicy, Policies
+from loadmanager.core.domain.reasons import ChurnReason, OwnershipReason, PlacementReason, SplitReason
+from loadmanager.core.domain.settings import PlannerSettings, UnknownStrategyError
+from loadmanager.core.model.cluster_model import ClusterModel
+from loadmanager.core.model.extensible_load import ReportRules
+from loadmanager.core.model.load import BrokerReport, FloatArray
+from loadmanager.core.planning import churn, planner
+from loadmanager.core.planning.churn import Memory
+from loadmanager.core.planning.plan_effect import share_of
+from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdReason
+from loadmanager.lab.simulate.broker_cost import CostModel
+from loadmanager.lab.simulate.fleet_events import (
+    BadReports,
+    BrokerCrashes,
+    BrokerFallsSick,
+    BrokerJoins,
+    BrokerRestarts,
+    BrokerSlower,
+    BrokerStops,
+    Event,
+    Fault,
+    HotSpot,
+    LeaderElected,
+    NewNamespace,
+    OperatorControls,
+)
+from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec, brokers_named, namespaces_dealt
+from loadmanager.lab.simulate.run_rules import WorldRules
+from loadmanager.lab.simulate.seeds import Purpose, generator
+from loadmanager.lab.simulate.sim_bundles import _Order
+from loadmanager.lab.simulate.sim_result import Result
+from loadmanager.lab.simulate.workload import BundleTopics, Ramp, ShapedWorkload, random_topics, steady
+from loadmanager.lab.simulate.world import Progress, World
+from loadmanager.lab.simulate.world_state import START_S
+
+_WEIGHTS = (9.0, 1.0, 1.0, 8.0, 1.0, 1.0, 7.0, 1.0, 1.0, 6.0, 1.0, 1.0)
+"""Of three brokers the first has the heavy ones."""
+
+
+def _broker(number: int) -> BrokerId:
+    return brokers_named(number + 1)[number].id
+
+
+class _ByHand:
+    """What a leader of the world of `_WEIGHTS` sees and does, written down call by call."""
+
+    def __init__(self, settings: PlannerSettings, seed: int) -> None:
+        self.settings = settings
+        self.specs = brokers_named(3)
+        self.registrations = [Registration(spec.id, number + 1) for number, spec in enumerate(self.specs)]
+        (self.namespace,) = namespaces_dealt(1, len(_WEIGHTS), [spec.id for spec in self.specs])
+        self.names = self.namespace.bundle_names()
+        self.load = np.array(_WEIGHTS)[:, None] * np.array(load_of(20.0))
+        self.owner = [number % 3 for number in range(len(_WEIGHTS))]
+        self.model = ClusterModel(ReportRules.of(settings))
+        self.state: planner.State = {}
+        self.churn_state: churn.State = {}
+        self.rng = generator(seed, Purpose.PLANNER)
+
+    def write(self, changes: dict[int, Ownership] | None = None) -> None:
+        owned = [Ownership(OwnershipState.OWNED, self.registrations[owner], None, 1) for owner in self.owner]
+        entries = [(changes or {}).get(row, ownership) for row, ownership in enumerate(owned)]
+        self.model.set_namespace(self.namespace.name, self.names, entries)
+
+    def report(self, broker: int, at_s: float) -> None:
+        rows = [row for row, owner in enumerate(self.owner) if owner == broker]
+        load: FloatArray = self.load[rows]
+        total = load.sum(axis=0)
+        topics = np.full(len(rows), 10, dtype=np.int64)
+        usage = CostModel().usage(total[None, :], np.array([10.0 * len(rows)]), np.ones(1))[0]
+        given = BrokerReport(
+            usage=np.stack([usage, np.array(self.specs[broker].capacity)], axis=1),
+            load=total,
+            num_topics=10 * len(rows),
+            num_bundles=len(rows),
+            num_consumers=20 * len(rows),
+            num_producers=0,
+            bundle_names=tuple(self.names[row] for row in rows),
+            bundle_load=load,
+            bundle_topics=topics,
+            bundle_sessions=2 * topics,
+            bundle_cache_bytes=0 * topics,
+            last_update_ms=round((START_S + at_s) * 1000),
+            start_timestamp_ms=round(START_S * 1000),
+            version="1.0.0",
+            load_manager_class="",
+            persistent_enabled=True,
+            non_persistent_enabled=True,
+        )
+        self.model.apply_report(self.registrations[broker], given)
+
+    def shed(self, at_s: float) -> Plan:
+        self.snapshot = self.model.snapshot(START_S + at_s, 1800.0)
+        plan, self.state = planner.plan_shedding(self.snapshot, self.settings, self.state, self.rng)
+        limited, self.churn_state = churn.limit(plan, self.snapshot, self.settings, self.churn_state)
+        return limited
+
+    def release(self, steps: list[Unload]) -> None:
+        self.write(
+            {
+                self.names.index(step.bundle): Ownership(
+                    OwnershipState.RELEASING, step.source, step.destination, version=2
+                )
+                for step in steps
+            }
+        )
+
+    def complete(self, steps: list[Unload], at_s: float) -> None:
+        for step in steps:
+            assert step.destination is not None
+            self.owner[self.names.index(step.bundle)] = self.registrations.index(step.destination)
+        self.write()
+        for step in steps:
+            self.model.mark_unloaded(step.bundle, START_S + at_s, step.source.broker)
+            share = share_of(self.snapshot, step.bundle)
+            self.churn_state, _ = churn.noted(
+                self.churn_state,
+                step.bundle,
+                step.source,
+                step.destination,
+                share,
+                self.settings,
+                at_s=START_S + at_s,
+                is_own=True,
+            )
+
+
+def test_a_small_world_decides_what_the_same_calls_by_hand_decide() -> None:
+    settings = replace(EAGER, broker_threshold_shedder_percentage=3.0, history_resource_percentage=0.0)
+    made = world(
+        _WEIGHTS, mib_per_s=20.0, settings=settings, rules=WorldRules(reconnect_cpu_s=0, backlog_most_s=0), seed=5
+    )
+    result = made.run(300.0)
+    by_hand = _ByHand(settings, seed=5)
+    by_hand.write()
+    for number in range(3):
+        by_hand.report(number, 0.0)
+    expected: list[tuple[float, str, BrokerId, BrokerId]] = []
+    at_s, step_s = 90.0, 120.0
+    while at_s < 300.0:
+        steps = [step for step in by_hand.shed(at_s).steps if isinstance(step, Unload)]
+        by_hand.release(steps)
+        by_hand.complete(steps, at_s + 2.0)
+        expected += [(at_s + 2.0, s.bundle, s.source.broker, s.destination.broker) for s in steps if s.destination]
+        involved = [registration for s in steps for registration in (s.source, s.destination) if registration]
+        concerned = sorted({by_hand.registrations.index(registration) for registration in involved})
+        for number in concerned:
+            by_hand.report(number, step_s)
+        at_s, step_s = at_s + 60.0, step_s + 60.0
+    assert len(expected) >= 2
+    assert [(m.at_s, m.bundle, m.source, m.destination) for m in result.moves] == expected
+    assert made._leader.state == by_hand.state
+    assert Memory.of(made._leader.churn_state).moves == Memory.of(by_hand.churn_state).moves
+
+
+def test_rounds_come_an_interval_apart_however_long_moves_take_and_the_first_a_whole_one_after_the_election() -> None:
+    settings = replace(EAGER, broker_threshold_shedder_percentage=3.0, history_resource_percentage=0.0)
+    rules = WorldRules(unload_s=50.0, max_concurrent_unloads=1, max_concurrent_unloads_per_broker=1)
+    result = world(_WEIGHTS, mib_per_s=20.0, settings=settings, rules=rules).run(600.0, 10.0)
+    assert result.moves[0].at_s == 90.0 + 50.0
+    assert result.rounds == len(np.arange(90.0, 600.0 + 1, 60.0))
+    assert len(result.moves) >= 2
+
+
+def test_after_an_election_the_first_round_comes_a_whole_interval_later() -> None:
+    made = world(_WEIGHTS, settings=QUIET, events=[LeaderElected(200.0), LeaderElected(220.0)])
+    rounds: list[float] = []
+    decide = made._leader.shed
+
+    def shed() -> Plan:
+        rounds.append(made._scene.agenda.now_s)
+        return decide()
+
+    made._leader.shed = shed  # type: ignore[method-assign]
+    made.run(400.0, 10.0)
+    assert rounds == [90.0, 150.0, 280.0, 340.0, 400.0]
+
+
+def test_where_a_host_is_looked_at_by_itself_a_report_has_its_usage_of_before() -> None:
+    def used(*, lags: bool) -> list[float]:
+        rules = WorldRules(stats_interval_s=10.0, report_threshold_percent=0.1, host_usage_lags=lags)
+        made = world(_WEIGHTS, settings=QUIET, rules=rules, shapes=[_growing()])
+        seen: list[float] = []
+
+        def note(_: Progress) -> None:
+            seen.extend(report.usage[3, 0] for each, report in made._scene.reports.items() if each.broker == _broker(0))
+
+        made.run(100.0, 10.0, note)
+        return seen
+
+    now, before = used(lags=False), used(lags=True)
+    assert before[2:] == pytest.approx(now[1:-1])
+    assert len(set(now)) > 3
+
+
+def test_steps_that_wait_when_the_next_round_comes_are_called_off_and_decided_anew() -> None:
+    settings = replace(EAGER, broker_threshold_shedder_percentage=3.0, history_resource_percentage=0.0)
+    rules = WorldRules(unload_s=100.0, unload_deadline_s=200.0, max_concurrent_unloads=1)
+    made = world(_WEIGHTS, mib_per_s=20.0, settings=settings, rules=rules)
+    made.run(160.0, 10.0)
+    known = made._executor._driver._machine.known  # type: ignore[attr-defined]  # it is the machine of moves
+    assert len(known) == len({move.bundle for move in known}) >= 2
+    assert list(violations(made)) == []
+
+
+def test_what_clients_kept_while_nobody_served_a_bundle_they_send_afterwards() -> None:
+    rules = WorldRules(unload_s=20.0, stats_interval_s=10.0, backlog_most_s=15.0, catch_up_factor=2.5)
+    made = world(_WEIGHTS, mib_per_s=10.0, settings=QUIET, rules=rules, events=[_pinned_to_the_second()])
+    result = made.run(100.0, 1.0)
+    ((move,), series) = result.moves, result.series
+    bytes_per_s, gone, back = 2 * 9.0 * 10.0 * MIB, round(move.at_s) - 20, round(move.at_s)
+    assert series.unowned[gone + 1 : back].tolist() == [1] * 19
+    assert series.unowned_load[gone + 1 : back].tolist() == pytest.approx([bytes_per_s] * 19)
+    waiting = series.backlog / bytes_per_s
+    assert waiting[gone : back + 1].tolist() == pytest.approx([min(gap, 15) for gap in range(21)])
+    left = [max(15 - 1.5 * since, 0) for since in range(12)]
+    assert waiting[back : back + 12].tolist() == pytest.approx(left, abs=1e-6)
+    assert np.ptp(series.load) == 0
+
+
+@pytest.mark.parametrize(("mib_per_s", "share"), [(5.0, 1.0), (40.0, 0.0)])
+def test_what_clients_send_late_shows_in_reports_as_far_as_their_broker_has_room(
+    mib_per_s: float, share: float
+) -> None:
+    rules = WorldRules(unload_s=20.0, stats_interval_s=1.0, report_threshold_percent=0.1)
+    made = world(_WEIGHTS, mib_per_s=mib_per_s, settings=QUIET, rules=rules, events=[_pinned_to_the_second()])
+    seen: list[float] = []
+
+    def note(_: Progress) -> None:
+        seen.extend(report.load[2] / MIB for each, report in made._scene.reports.items() if each.broker == _broker(1))
+
+    made.run(100.0, 1.0, note)
+    usual = mib_per_s * sum(_WEIGHTS[1::3])
+    assert (min(seen), seen[-1]) == pytest.approx((usual, usual + 9 * mib_per_s))
+    assert max(seen) == pytest.approx(usual + 9 * mib_per_s * (1 + share), rel=0.01)
+
+
+def test_clients_that_connect_again_cost_their_broker_cpu_until_it_has_measured_once_more() -> None:
+    def used(reconnect_cpu_s: float) -> tuple[Result, FloatArray]:
+        rules = WorldRules(stats_interval_s=10.0, reconnect_cpu_s=reconnect_cpu_s, catch_up_factor=1.000001)
+        made = world(_WEIGHTS, mib_per_s=20.0, settings=QUIET, rules=rules, events=[_pinned_to_the_second()])
+        result = made.run(100.0, 1.0)
+        return result, result.series.worst_usage
+
+    (free, without), (dear, with_cost) = used(0.0), used(100.0)
+    (move,) = free.moves
+    assert free.reconnections == dear.reconnections == move.clients > 0
+    more = with_cost - without
+    shown = np.flatnonzero(more > 1e-9) - move.at_s
+    assert (shown.min(), shown.max()) == (0.0, 9.0)
+
+
+def _growing() -> Ramp:
+    return Ramp(len(_WEIGHTS), np.arange(len(_WEIGHTS)), 5.0, 0.0, 200.0)
+
+
+def _pinned_to_the_second() -> OperatorControls:
+    """At 40 s the heaviest bundle is to go to the second broker."""
+    name = namespaces_dealt(1, len(_WEIGHTS), [_broker(0)])[0].bundle_names()[0]
+    return OperatorControls(40.0, Controls(pinned={name: _broker(1)}))
+
+
+def test_what_nobody_serves_is_a_part_of_all_load_and_of_no_other_figure() -> None:
+    made = world(_WEIGHTS, mib_per_s=20.0, settings=QUIET, events=[BrokerCrashes(20.0, _broker(0))])
+    series = made.run(40.0, 1.0).series
+    at, served = 25, sum(_WEIGHTS[1::3]) + sum(_WEIGHTS[2::3])
+    assert series.unowned_load[at] == pytest.approx(series.load[at] - 2 * 20.0 * MIB * served)
+    assert series.imbalance[at] == pytest.approx(1.0)
+    capacity = BrokerSpec(_broker(0)).capacity
+    demand = CostModel().demand(np.array([load_of(20.0 * served)]), np.array([80]))[0]
+    assert series.level[at] == pytest.approx(max(demand / (2 * np.array(capacity))))
+
+
+def test_nothing_moves_in_a_balanced_world_and_nobody_is_without_service() -> None:
+    result = world([1.0] * 12).run(3600.0)
+    assert result.moves == ()
+    assert result.unowned_bundle_s == 0.0
+    assert result.series.imbalance == pytest.approx(np.ones(60))
+    assert (result.thrash, result.returns, result.clients_disturbed) == (0.0, 0, 0)
+
+
+def test_an_uneven_world_is_levelled_and_every_move_is_paid_for_with_a_pause() -> None:
+    result = world(_WEIGHTS, mib_per_s=20.0, settings=replace(EAGER, history_resource_percentage=0.0)).run(1800.0, 10.0)
+    assert result.moves
+    assert result.series.imbalance[-1] < result.series.imbalance[0]
+    assert result.unowned_bundle_s == pytest.approx(2.0 * len(result.moves))
+    assert result.clients_disturbed == 20 * len(result.moves)
+    assert result.series.moves.sum() == len(result.moves)
+    assert result.series.moved_load.sum() == pytest.approx(sum(move.load for move in result.moves))
+
+
+def test_bundles_without_an_owner_are_placed_as_one_batch_when_clients_come() -> None:
+    specs = brokers_named(3)
+    result = world([1.0] * 9, brokers=specs, namespaces=[NamespaceSpec.of("tenant/ns", 9)], settings=QUIET).run(
+        60.0, 10.0
+    )
+    assert result.placements == 9
+    assert result.unowned_bundle_s == pytest.approx(9 * 0.5)
+    assert result.series.unowned.tolist() == [9, 0, 0, 0, 0, 0]
+
+
+def test_bundles_of_a_crashed_broker_are_served_again_once_its_session_has_ended() -> None:
+    made = world([1.0] * 9, settings=QUIET, events=[BrokerCrashes(100.0, _broker(0))])
+    result = made.run(300.0, 10.0)
+    assert result.unowned_bundle_s == pytest.approx(3 * (10.0 + 0.5))
+    assert result.placements == 3
+    assert result.series.brokers.tolist() == [3] * 10 + [2] * 20
+    assert list(violations(made)) == []
+
+
+def test_bundles_of_a_broker_that_is_held_off_wait_for_it() -> None:
+    controls = Controls(held_off={_broker(0): 200.0})
+    events: list[Event] = [OperatorControls(50.0, controls), BrokerRestarts(100.0, _broker(0), 30.0)]
+    made = world([1.0] * 9, settings=QUIET, events=events)
+    result = made.run(400.0, 10.0)
+    assert result.unowned_bundle_s == pytest.approx(3 * 30.0)
+    assert made._scene.table.serving.tolist() == [0, 1, 2] * 3
+
+
+def test_bundles_of_a_broker_that_does_not_come_back_in_time_go_elsewhere() -> None:
+    controls = Controls(held_off={_broker(0): 150.0})
+    events: list[Event] = [OperatorControls(50.0, controls), BrokerStops(100.0, _broker(0), drain=False)]
+    result = world([1.0] * 9, settings=QUIET, events=events).run(400.0, 10.0)
+    assert result.unowned_bundle_s == pytest.approx(3 * (50.0 + 0.05 + 0.5))
+
+
+def test_a_broker_that_is_stopped_is_drained_first_and_then_gone() -> None:
+    made = world([1.0] * 12, events=[BrokerStops(100.0, _broker(1))])
+    result = made.run(300.0, 10.0)
+    assert [move.reason for move in result.moves] == [OwnershipReason.DRAIN] * 4
+    assert {move.source for move in result.moves} == {_broker(1)}
+    assert not any(move.is_own for move in result.moves)
+    assert result.unowned_bundle_s == pytest.approx(4 * 2.0)
+    assert result.series.brokers[-1] == 2
+    assert _broker(1) in made._scene.controls.draining, "until another process registers"
+    assert list(violations(made)) == []
+
+
+def test_a_drain_that_is_lifted_begins_no_further_move() -> None:
+    draining = Controls(draining={_broker(0): DrainOrder(10.0)})
+    events: list[Event] = [OperatorControls(10.0, draining), OperatorControls(11.0, Controls())]
+    result = world([1.0] * 90, settings=QUIET, events=events).run(100.0, 10.0)
+    assert len(result.moves) == WorldRules().max_concurrent_unloads_per_broker
+
+
+def test_a_broker_that_restarts_is_another_registration_and_known_by_its_first_report() -> None:
+    result = world([1.0] * 9, events=[BrokerRestarts(100.0, _broker(0), 20.0)]).run(300.0, 10.0)
+    assert [(found.at_s, found.broker, found.incarnation) for found in result.first_reports[3:]] == [
+        (120.5, _broker(0), 4)
+    ]
+
+
+def test_a_crashed_broker_that_is_back_before_its_session_ended_serves_what_it_is_given_anew() -> None:
+    events: list[Event] = [BrokerCrashes(100.0, _broker(0)), BrokerRestarts(102.0, _broker(0), 3.0)]
+    made = world([1.0] * 9, settings=QUIET, events=events)
+    result = made.run(300.0, 10.0)
+    assert list(violations(made)) == []
+    assert result.series.brokers[-1] == 3
+    assert result.unowned_bundle_s == pytest.approx(3 * (2.0 + 0.5))
+
+
+def test_an_unload_that_a_crashed_broker_does_not_answer_ends_with_its_session() -> None:
+    rules = WorldRules(first_round_s=30.0, unload_s=5.0, session_timeout_s=30.0)
+    settings = replace(EAGER, broker_threshold_shedder_percentage=3.0, history_resource_percentage=0.0)
+    made = world(_WEIGHTS, mib_per_s=20.0, settings=settings, rules=rules, events=[BrokerCrashes(32.0, _broker(0))])
+    result = made.run(120.0, 10.0)
+    assert result.moves[0].source == _broker(0)
+    assert 62.0 <= result.moves[0].at_s <= 64.0
+    assert list(violations(made)) == []
+
+
+def test_an_unload_is_given_up_when_its_broker_stays_registered_and_never_answers() -> None:
+    rules = WorldRules(first_round_s=30.0, unload_s=5.0, unload_deadline_s=20.0, session_timeout_s=300.0)
+    settings = replace(EAGER, broker_threshold_shedder_percentage=3.0, history_resource_percentage=0.0)
+    made = world(_WEIGHTS, mib_per_s=20.0, settings=settings, rules=rules, events=[BrokerCrashes(32.0, _broker(0))])
+    result = made.run(80.0, 10.0)
+    assert result.verdicts["shed", OwnershipReason.UNLOAD_FAILED, True] >= 1
+    assert list(violations(made)) == []
+
+
+def test_without_any_broker_nobody_is_served_and_placement_is_tried_again() -> None:
+    events: list[Event] = [
+        BrokerStops(50.0, _broker(0), drain=False),
+        BrokerJoins(100.0, BrokerSpec(BrokerId("new:8080"))),
+    ]
+    made, reasons = world([1.0] * 3, brokers=1, events=events), list[set[str]]()
+
+    def look(_: Progress) -> None:
+        reasons.append({each.reason for state in made._scene.table.states().values() for each in state.ownerships})
+
+    result = made.run(200.0, 10.0, look)
+    assert reasons[7] == {OwnershipReason.OWNER_GONE.value}, "nobody has got them, so they are free"
+    assert np.isnan(result.series.imbalance[5:10]).all()
+    assert result.verdicts["assign", PlacementReason.NO_BROKER_AVAILABLE, False] > 3
+    assert result.series.unowned[-1] == 0
+
+
+def test_a_slower_broker_uses_more_of_its_cpu_for_the_same_load() -> None:
+    usages: list[float] = []
+    made = world([1.0] * 9, mib_per_s=50.0, events=[BrokerSlower(100.0, _broker(0), 0.25)])
+    made.run(150.0, 10.0, lambda progress: usages.append(progress.worst_usage))
+    assert usages[-1] > 2 * usages[0]
+
+
+def test_a_sick_broker_serves_less_says_so_and_gets_well_at_its_time_or_by_a_restart() -> None:
+    loads: list[float] = []
+    events: list[Event] = [
+        BrokerFallsSick(100.0, _broker(0), until_s=300.0),
+        BrokerFallsSick(100.0, _broker(1)),
+        BrokerRestarts(600.0, _broker(1)),
+        BrokerFallsSick(610.0, _broker(1)),
+    ]
+    made = world([1.0] * 9, events=events)
+
+    def observe(_: Progress) -> None:
+        scene = made._scene
+        carried = scene.fleet.carried(scene.table, scene.loads, np.zeros(len(scene.fleet)))
+        loads.append(float(scene.fleet.served(carried, scene.agenda.now_s).load[0, 2]))
+
+    made.run(1200.0, 10.0, observe)
+    assert loads[12] == pytest.approx(0.1 * loads[0])
+    assert loads[40] == loads[0]
+    said = [made._scene.reports[registration].health for registration in made._scene.registrations.values()]
+    assert all(each is not None and (each.error_share, each.queue) == (0.0, 0.0) for each in said)
+
+
+def test_where_nobody_falls_sick_nobody_says_how_it_serves() -> None:
+    made = world([1.0] * 9)
+    made.run(120.0, 10.0)
+    assert {report.health for report in made._scene.reports.values()} == {None}
+
+
+def test_a_hot_spot_is_hot_for_its_time_and_leaves_no_trace() -> None:
+    bundle = NamespaceSpec.of("tenant/ns-0000", 9).bundle_names()[4]
+    result = world([1.0] * 9, events=[HotSpot(100.0, 200.0, (bundle,), 0.0)]).run(300.0, 10.0)
+    load = result.series.load
+    assert load[:10].tolist() == [load[0]] * 10
+    assert load[10:20] == pytest.approx(load[0] * 8 / 9)
+    assert load[20:].tolist() == [load[0]] * 10
+
+
+def test_a_namespace_that_is_created_later_takes_the_next_rows_of_the_workload() -> None:
+    events = [NewNamespace(100.0, NamespaceSpec.of("tenant/new", 2))]
+    namespaces = namespaces_dealt(1, 3, [_broker(0), _broker(1), _broker(2)])
+    made = world([1.0, 1.0, 1.0, 5.0, 7.0], namespaces=namespaces, events=events)
+    result = made.run(200.0, 10.0)
+    load = result.series.load / result.series.load[0] * 3
+    assert load[:10] == pytest.approx(3.0)
+    assert load[10:] == pytest.approx(15.0)
+    assert result.placements == 2
+    assert list(violations(made)) == []
+
+
+def test_a_world_may_begin_without_any_bundle() -> None:
+    events = [NewNamespace(100.0, NamespaceSpec.of("tenant/new", 2))]
+    made = world([5.0, 7.0], namespaces=[], events=events)
+    result = made.run(200.0, 10.0)
+    assert result.series.load[:10].tolist() == [0.0] * 10
+    assert (result.series.load[10:] > 0).all()
+    assert result.placements == 2
+
+
+def test_splits_cut_what_is_above_a_limit_and_nothing_is_lost_by_it() -> None:
+    settings = replace(
+        EAGER,
+        auto_bundle_split_enabled=True,
+        namespace_bundle_max_bandwidth_mbytes=50,
+        namespace_bundle_split_algorithm="flow_or_qps_equally_divide",
+    )
+    (namespace,) = namespaces_dealt(1, 3, [_broker(0), _broker(1), _broker(2)])
+    contents = {0: random_topics(namespace.ranges()[0], 40, 1, 0)}
+    workload = steady([1.0, 0.1, 0.1], load_of(60.0), contents=contents)
+    made = world([], namespaces=[namespace], workload=workload, settings=settings)
+    seen: list[str] = []
+    result = made.run(600.0, 10.0, lambda _: seen.extend(violations(made)))
+    assert not seen
+    assert [split.reason for split in result.splits] == [SplitReason.BANDWIDTH]
+    assert result.bundles == 3 + len(result.splits[0].boundaries)
+    assert result.series.load == pytest.approx(result.series.load[0])
+    assert result.series.lower_bound[-1] < result.series.lower_bound[0]
+    assert {move.reason for move in result.moves} <= {
+        SplitReason.SPLIT_PART_PLACED,
+        ThresholdReason.BROKER_ABOVE_AVERAGE,
+    }
+
+
+def test_a_bundle_whose_load_is_one_topic_is_not_split() -> None:
+    settings = replace(EAGER, auto_bundle_split_enabled=True, namespace_bundle_max_bandwidth_mbytes=50)
+    (namespace,) = namespaces_dealt(1, 3, [_broker(0), _broker(1), _broker(2)])
+    contents = {0: random_topics(namespace.ranges()[0], 10, 1, 0, lambda number: float(number == 3))}
+    workload = steady([1.0, 0.1, 0.1], load_of(60.0), contents=contents)
+    result = world([], namespaces=[namespace], workload=workload, settings=settings).run(600.0)
+    assert result.splits == ()
+    assert result.verdicts["split", SplitReason.ONE_HOT_TOPIC, False] > 0
+
+
+def test_an_algorithm_that_needs_topics_cuts_no_bundle_whose_topics_nobody_knows() -> None:
+    settings = replace(
+        EAGER,
+        auto_bundle_split_enabled=True,
+        namespace_bundle_max_bandwidth_mbytes=50,
+        namespace_bundle_split_algorithm="topic_count_equally_divide",
+    )
+    result = world([1.0, 0.1, 0.1], mib_per_s=60.0, settings=settings).run(300.0)
+    assert result.splits == ()
+    assert result.verdicts["split", SplitReason.OWNER_SILENT, False] > 0
+
+
+def test_the_extensible_rule_splits_after_so_many_rounds_in_succession() -> None:
+    settings = replace(
+        EAGER,
+        auto_bundle_split_enabled=True,
+        namespace_bundle_max_bandwidth_mbytes=50,
+        load_manager_class_name="ExtensibleLoadManagerImpl",
+        shedding_strategy="TransferShedder",
+        placement_strategy="LeastResourceUsageWithWeightExtensible",
+    )
+    brokers = [replace(spec, load_manager_class="ExtensibleLoadManagerImpl") for spec in brokers_named(3)]
+    result = world([1.0, 0.1, 0.1], mib_per_s=40.0, brokers=brokers, settings=settings).run(600.0)
+    assert [split.at_s for split in result.splits][:1] == [4 * 60.0]
+    assert result.verdicts["split", SplitReason.TOO_FEW_SPLIT_HITS, False] >= 3
+
+
+@pytest.mark.parametrize("control", ["frozen", "dry_run"])
+def test_nothing_moves_while_an_operator_holds_the_balancer(control: str) -> None:
+    controls = Controls(frozen="because") if control == "frozen" else Controls(dry_run=True)
+    settings = replace(
+        EAGER,
+        history_resource_percentage=0.0,
+        auto_bundle_split_enabled=True,
+        namespace_bundle_max_bandwidth_mbytes=100,
+    )
+    made = World(
+        brokers_named(3),
+        namespaces_dealt(1, 12, [_broker(0), _broker(1), _broker(2)]),
+        steady(_WEIGHTS, load_of(20.0)),
+        settings,
+        controls=controls,
+    )
+    result = made.run(600.0)
+    assert result.moves == ()
+    assert result.splits == ()
+
+
+def test_a_pinned_bundle_is_brought_home_and_stays() -> None:
+    bundle = NamespaceSpec.of("tenant/ns-0000", 9).bundle_names()[4]
+    made = world([1.0] * 9, events=[OperatorControls(100.0, Controls(pinned={bundle: _broker(2)}))])
+    result = made.run(300.0, 10.0)
+    assert [(move.bundle, move.destination, move.reason) for move in result.moves] == [
+        (bundle, _broker(2), PlacementReason.PINNED_TO_BROKER)
+    ]
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_a_fault_in_reports_ends_at_its_time(fault: Fault) -> None:
+    made = world([1.0] * 9, events=[BadReports(0.0, _broker(0), fault, until_s=100.0)])
+    made.run(1200.0)
+    last = made._scene.reports[made._scene.registrations[_broker(0)]]
+    rates = made._scene.loads.load[[0, 3, 6]].sum(axis=0)
+    assert last.load == pytest.approx(rates)
+    assert last.usage[:, 1] == pytest.approx(made._scene.fleet.capacity[0])
+
+
+def test_faults_show_in_reports_alone() -> None:
+    found = {}
+    for fault in (Fault.DECAYED, Fault.UNKNOWN_NIC, Fault.WRONG_CAPACITY, Fault.SUM_DIFFERS):
+        made = world([1.0] * 9, events=[BadReports(10.0, _broker(0), fault, factor=4.0)])
+        result = made.run(1200.0)
+        found[fault] = made._scene.reports[made._scene.registrations[_broker(0)]]
+        assert result.series.imbalance[1] == pytest.approx(1.0)
+    assert found[Fault.DECAYED].bundle_load.max() == pytest.approx(1e-20)
+    assert found[Fault.UNKNOWN_NIC].usage[3:, 1].tolist() == [0.0, 0.0]
+    assert found[Fault.WRONG_CAPACITY].usage[0, 1] == pytest.approx(3200.0)
+    assert found[Fault.SUM_DIFFERS].load == pytest.approx(4 * found[Fault.SUM_DIFFERS].bundle_load.sum(axis=0))
+
+
+def test_a_silent_broker_does_not_report_and_a_stale_one_repeats_itself() -> None:
+    ramp = Ramp(9, np.array([0, 3, 6]), 3.0, 100.0, 100.0)
+    reported = {}
+    for fault in (Fault.SILENT, Fault.STALE):
+        made = world([1.0] * 9, shapes=[ramp], events=[BadReports(10.0, _broker(0), fault)])
+        made.run(1200.0)
+        reported[fault] = made._scene.reports[made._scene.registrations[_broker(0)]]
+    assert reported[Fault.SILENT].last_update_ms == round(START_S * 1000)
+    assert reported[Fault.STALE].last_update_ms > round((START_S + 900) * 1000)
+    assert reported[Fault.STALE].load.tolist() == reported[Fault.SILENT].load.tolist()
+
+
+def test_reports_come_when_they_are_due_and_not_before() -> None:
+    quiet = world([1.0] * 9).run(3600.0)
+    ramped = world([1.0] * 9, shapes=[Ramp(9, np.arange(9), 2.0, 600.0, 600.0)]).run(3600.0)
+    assert int(quiet.series.reports.sum()) == 3 * (1 + 3)  # at first, and when the last one is more than 15 minutes old
+    assert int(ramped.series.reports[11:13].sum()) == 3
+
+
+def test_brokers_measure_at_moments_of_their_own_when_steps_are_short() -> None:
+    ramp = Ramp(30, np.arange(30), 2.0, 100.0, 100.0)
+    result = world([1.0] * 30, brokers=10, shapes=[ramp]).run(300.0, 5.0)
+    coming = np.flatnonzero(result.series.reports[20:]) + 20
+    assert len(coming) > 4
+    assert result.series.t_s[coming].max() <= 100.0 + 60.0 + 5.0 + 5.0 + 5.0
+
+
+def test_progress_is_told_at_each_step() -> None:
+    told: list[Progress] = []
+    world([1.0] * 6).run(300.0, 60.0, told.append)
+    assert [progress.t_s for progress in told] == [0.0, 60.0, 120.0, 180.0, 240.0]
+    assert {progress.duration_s for progress in told} == {300.0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (replace(EAGER, auto_bundle_merge_enabled=True), "loadBalancerAutoBundleMergeEnabled"),
+        (
+            replace(
+                EAGER, auto_bundle_split_enabled=True, namespace_bundle_split_algorithm="specified_positions_divide"
+            ),
+            "told where to cut",
+        ),
+    ],
+)
+def test_settings_that_would_mean_nothing_in_a_world_are_refused(settings: PlannerSettings, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        world([1.0] * 6, settings=settings)
+
+
+def test_an_unknown_strategy_is_refused_before_anything_is_run() -> None:
+    with pytest.raises(UnknownStrategyError, match="NoSuchShedder"):
+        world([1.0] * 6, settings=replace(EAGER, shedding_strategy="NoSuchShedder"))
+
+
+@pytest.mark.parametrize(
+    ("event", "message"),
+    [
+        (BrokerCrashes(1.0, BrokerId("nobody:8080")), "broker of BrokerCrashes: there is no nobody:8080"),
+        (BrokerJoins(1.0, BrokerSpec(BrokerId("broker-0000:8080"))), "broker broker-0000:8080: there are two"),
+        (HotSpot(1.0, 2.0, ("tenant/ns/none",), 2.0), "bundles of HotSpot: there is no tenant/ns/none"),
+        (NewNamespace(1.0, NamespaceSpec.of("tenant/ns-0000", 1)), "namespace tenant/ns-0000: there are two"),
+        (NewNamespace(1.0, NamespaceSpec.of("tenant/new", 1)), "loads for 6 bundles, and the namespaces have 7"),
+        (NewNamespace(1.0, NamespaceSpec.of("tenant/new", 1, [_broker(0)])), "created later"),
+        (BrokerCrashes(-1.0, _broker(0)), "at_s -1.0 of BrokerCrashes"),
+    ],
+)
+def test_events_that_cannot_happen_are_refused_by_name(event: Event, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        world([1.0] * 6, events=[event])
+
+
+def test_an_owner_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match="there is no broker nobody:8080 at the beginning"):
+        world([1.0], namespaces=[NamespaceSpec.of("tenant/ns", 1, [BrokerId("nobody:8080")])])
+
+
+@pytest.mark.parametrize(("duration_s", "step_s"), [(10.0, 0.0), (10.0, 60.0), (float("nan"), 60.0)])
+def test_a_run_without_a_step_is_refused(duration_s: float, step_s: float) -> None:
+    with pytest.raises(ValueError, match="step_s"):
+        world([1.0]).run(duration_s, step_s)
+
+
+def test_parts_of_a_split_bundle_without_known_topics_share_its_load_by_their_width() -> None:
+    settings = replace(EAGER, auto_bundle_split_enabled=True, namespace_bundle_max_bandwidth_mbytes=50)
+    made = world([1.0, 0.1, 0.1], mib_per_s=40.0, settings=settings, rules=WorldRules(unload_split_bundles=False))
+    result = made.run(100.0)
+    table, loads = made._scene.table, made._scene.loads
+    assert len(result.splits) == 1
+    first = table.row_of(result.splits[0].bundle)
+    assert first is None
+    assert loads.load[[0, 3], 2].tolist() == pytest.approx([20.0 * MIB, 20.0 * MIB], rel=1e-6)
+    assert loads.topics.tolist() == [5, 10, 10, 5]
+    assert loads.sessions.tolist() == [10, 20, 20, 10]
+    assert table.serving[[0, 3]].tolist() == [0, 0]
+
+
+def test_topics_of_a_part_are_those_with_their_hashes_in_it() -> None:
+    (namespace,) = namespaces_dealt(1, 2, [_broker(0), _broker(1)])
+    own: BundleRange = namespace.ranges()[0]
+    hashes = np.array([own.lower, own.lower + 5, own.upper - 1], dtype=np.int64)
+    contents = {0: BundleTopics(hashes, np.array([0.5, 0.2, 0.3]))}
+    workload: ShapedWorkload = steady([1.0, 1.0], load_of(10.0), contents=contents)
+    made = world([], namespaces=[namespace], workload=workload)
+    table, scene = made._scene.table, made._scene
+    rows = table.split(0, [own.lower + 5], scene.stamp("test"), scene.loads.load[0])
+    scene.split_up(rows)
+    topics = table.find_topics(rows[1], scene.loads.load[rows[1]])
+    assert topics is not None
+    assert [topic.hash for topic in topics] == hashes[1:].tolist()
+    assert sum(topic.throughput for topic in topics) == pytest.approx(10.0 * MIB)
+    assert scene.loads.topics[rows].tolist() == [1, 2]
+    kept, anew = table._current_order(), _Order.of(table._places, table.names)
+    assert all(np.array_equal(getattr(kept, each.name), getattr(anew, each.name)) for each in fields(_Order))
+    assert list(violations(made)) == []
+
+
+def _split_world(settings: PlannerSettings, **more: object) -> World:
+    return world([1.0, 0.1, 0.1], mib_per_s=60.0, settings=settings, **more)  # type: ignore[arg-type]  # passed on
+
+
+_SPLITTING = replace(EAGER, auto_bundle_split_enabled=True, namespace_bundle_max_bandwidth_mbytes=50)
+
+
+def test_splits_say_why_there_are_none() -> None:
+    pinned = _split_world(_SPLITTING)._scene.table.names[0]
+    held = [OperatorControls(10.0, Controls(frozen_bundles={pinned: "because"}))]
+    reasons = {
+        SplitReason.SPLITTING_DISABLED: _split_world(EAGER),
+        SplitReason.SPLIT_NEEDS_TWO_BROKERS: _split_world(_SPLITTING, brokers=1),
+        SplitReason.SHAPE_HELD: _split_world(_SPLITTING, events=held),
+        SplitReason.NOTHING_TO_SPLIT: world([0.1] * 3, settings=_SPLITTING),
+    }
+    for reason, made in reasons.items():
+        result = made.run(180.0)
+        assert result.verdicts["split", reason, False] > 0
+        assert result.splits == ()
+
+
+@pytest.mark.parametrize(
+    ("load_manager", "splits"),
+    [("", 0), ("SimpleLoadManagerImpl", 1), ("ExtensibleLoadManagerImpl", 1)],
+    ids=["modular", "simple", "extensible"],
+)
+def test_a_bundle_that_is_hot_for_minutes_is_split_by_a_rule_that_goes_by_latest_rates(
+    load_manager: str, splits: int
+) -> None:
+    """The modular rule goes by long-term averages: over hours the bundle carries little."""
+    settings = replace(_SPLITTING, load_manager_class_name=load_manager)
+    brokers = [replace(spec, load_manager_class=load_manager) for spec in brokers_named(3)]
+    (namespace,) = namespaces_dealt(1, 3, [spec.id for spec in brokers])
+    hot = f"{namespace.name}/{namespace.ranges()[0]}"
+    surge = HotSpot(4000.0, 4600.0, (hot,), 100.0)
+    made = world([0.1] * 3, mib_per_s=3.0, brokers=brokers, namespaces=[namespace], settings=settings, events=[surge])
+    assert [split.bundle for split in made.run(4600.0).splits[:1]] == [hot] * splits
+
+
+def test_parts_of_a_split_bundle_go_where_placement_would_put_them_or_stay() -> None:
+    result = world([1.0] * 3, mib_per_s=60.0, settings=_SPLITTING).run(600.0)
+    assert result.verdicts["split", SplitReason.SPLIT_PART_STAYS, False] > 0
+    result = _split_world(_SPLITTING).run(600.0, 10.0)
+    placed = [move for move in result.moves if move.reason is SplitReason.SPLIT_PART_PLACED]
+    assert placed
+
+
+def test_parts_of_a_split_bundle_stay_where_the_limits_on_churn_let_nothing_move() -> None:
+    result = _split_world(replace(_SPLITTING, max_load_moved_per_cycle_percentage=0)).run(600.0, 10.0)
+    assert result.splits
+    assert result.verdicts["split", ChurnReason.MOVED_ENOUGH_THIS_CYCLE, False] > 0
+    assert [move for move in result.moves if move.reason is SplitReason.SPLIT_PART_PLACED] == []
+
+
+def test_nothing_is_split_by_a_report_that_is_not_believed() -> None:
+    bad = [BadReports(0.0, _broker(number), Fault.SUM_DIFFERS) for number in range(3)]
+    result = _split_world(_SPLITTING, events=bad).run(180.0, 10.0)
+    assert result.verdicts["split", SplitReason.REPORT_NOT_BELIEVED, False] > 0
+    assert result.splits == ()
+
+
+def test_where_something_is_left_alone_it_is_not_said_that_nothing_is_above_a_limit() -> None:
+    held = [OperatorControls(10.0, Controls(frozen_bundles={_split_world(EAGER)._scene.table.names[0]: "because"}))]
+    result = _split_world(_SPLITTING, events=held).run(180.0)
+    assert result.verdicts["split", SplitReason.SHAPE_HELD, False] > 0
+    assert ("split", SplitReason.NOTHING_TO_SPLIT, False) not in result.verdicts
+
+
+def test_a_bundle_on_its_way_keeps_its_shape() -> None:
+    bundle = _split_world(_SPLITTING)._scene.table.names[0]
+    rules = WorldRules(unload_s=50.0)
+    pin = [OperatorControls(57.0, Controls(pinned={bundle: _broker(1)})), OperatorControls(59.0, Controls())]
+    made = _split_world(_SPLITTING, rules=rules, events=pin)
+    result = made.run(100.0, 5.0)
+    assert result.moves == ()
+    assert result.splits == ()
+    assert result.verdicts["split", SplitReason.SPLIT_FAILED, False] == 1
+
+
+def test_a_step_whose_bundle_has_been_split_meanwhile_is_not_carried_out() -> None:
+    rules = WorldRules(max_concurrent_unloads=1, unload_s=100.0)
+    names = _split_world(_SPLITTING)._scene.table.names
+    made = _split_world(
+        _SPLITTING, rules=rules, events=[OperatorControls(20.0, Controls(pinned={names[1]: _broker(0)}))]
+    )
+    result = made.run(300.0, 10.0)
+    assert list(violations(made)) == []
+    assert result.splits
+
+
+def test_a_run_goes_by_its_policies() -> None:
+    policies = Policies((IsolationPolicy("p", ("tenant/.*",), ("broker-0002",)),))
+    made = World(
+        brokers_named(3), [NamespaceSpec.of("tenant/ns", 6)], steady([1.0] * 6, load_of(1.0)), QUIET, policies=policies
+    )
+    made.run(60.0, 10.0)
+    assert made._scene.table.serving.tolist() == [2] * 6
+
+
+def test_a_namespace_may_be_placed_while_some_of_its_bundles_have_owners() -> None:
+    mixed = NamespaceSpec.of("tenant/ns", 4, [_broker(0), None, _broker(1), None])
+    made = world([1.0] * 4, namespaces=[mixed], settings=QUIET)
+    result = made.run(60.0, 10.0)
+    assert result.placements == 2
+    assert made._scene.table.serving[[0, 2]].tolist() == [0, 1]
+    assert list(violations(made)) == []
+
+
+@pytest.mark.parametrize("event", [BrokerStops(1.0, _broker(3)), BrokerSlower(1.0, _broker(3), 2.0)])
+def test_what_happens_to_a_broker_before_it_is_there_happens_to_nobody(event: Event) -> None:
+    more: list[Event] = [event, BadReports(1.0, _broker(3), Fault.SILENT), BrokerCrashes(1.0, _broker(3))]
+    joins = BrokerJoins(50.0, BrokerSpec(_broker(3)))
+    made = world([1.0] * 9, settings=QUIET, events=[*more, BrokerRestarts(2.0, _broker(3), 1.0), joins])
+    result = made.run(100.0, 10.0)
+    assert result.series.brokers[[0, -1]].tolist() == [3, 4]
+    assert made._scene.fleet.speed.tolist() == [1.0] * 4
+    assert made._scene.controls.draining == {}

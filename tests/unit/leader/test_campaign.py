@@ -1,0 +1,314 @@
+"""Elections among nodes in one process, and what spoils them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+
+import orjson
+import pytest
+import structlog
+from support.delays import a_memory_cluster
+from support.nodes import Cluster, Connect, RunningNode, a_leader, in_memory
+from support.registrations import a_record, read, register, write
+from support.waiting import eventually, patience
+
+from loadmanager.errors import StoreError, StoreUnavailableError
+from loadmanager.store import paths
+from loadmanager.store.memory_store import MemoryCluster, MemoryStore
+from loadmanager.store.metadata_store import Create, Delete, MetadataStore, Op, Put
+from loadmanager.wire.store_records import LeaderRecord
+
+
+async def test_of_several_nodes_one_leads_and_the_others_know_where() -> None:
+    async with Cluster() as cluster:
+        nodes = await cluster.start_nodes(3)
+        assert [node.leads for node in nodes] == [True, False, False]
+        await cluster.known_everywhere(lambda node: node.node.leader_url == nodes[0].node.service_url)
+        record = orjson.loads(await read(cluster.store, paths.LEADER))
+        leader = nodes[0].node
+        life = leader._life.name
+        assert record == {"brokerId": leader.node_id, "serviceUrl": leader.service_url, "epoch": 1, "life": life}
+
+
+async def test_every_node_registers_itself_and_is_gone_when_it_stops() -> None:
+    async with Cluster() as cluster:
+        first, second = await cluster.start_nodes(2)
+        await cluster.known_everywhere(lambda node: len(node.node.view.nodes) == 2)
+        await second.stop()
+        await eventually(lambda: list(first.node.view.nodes) == [first.node.node_id])
+
+
+async def test_a_leader_that_stops_hands_over_at_once() -> None:
+    async with Cluster() as cluster:
+        first, second = await cluster.start_nodes(2)
+        await first.stop()
+        await eventually(lambda: second.leads)
+        assert second.node.view.epoch == 2
+
+
+async def test_a_standby_takes_over_from_a_process_that_has_ended_before_its_session_does() -> None:
+    async with Cluster() as cluster:
+        first, second = await cluster.start_nodes(2)
+        await first.kill()
+        await eventually(lambda: second.leads)
+        assert first.store.session_id != 0
+        await eventually(lambda: first.node.election.term is None)
+        assert not first.leads
+
+
+async def test_a_leader_whose_lease_lapses_steps_down_by_itself() -> None:
+    memory = a_memory_cluster()
+    async with Cluster(_with_sessions_of(memory, 0.6)) as cluster:
+        leader = await cluster.start_leader()
+        assert isinstance(leader.store, MemoryStore)
+        memory.partition(leader.store)
+        await eventually(lambda: not leader.leads)
+        assert leader.node.election.term is None
+        memory.heal(leader.store)
+        await eventually(lambda: leader.leads)
+
+
+async def test_a_leader_lives_on_when_answers_are_left_out() -> None:
+    memory = a_memory_cluster()
+    async with Cluster(in_memory(memory)) as cluster:
+        leader = await cluster.start_leader()
+        await cluster.a_broker()
+        assert isinstance(leader.store, MemoryStore)
+        for number in range(20):
+            memory.leave_out_answer(leader.store)
+            reply = await leader.put(f"/admin/v2/namespaces/t/ns{number}", json={})
+            assert reply.status in {204, 409, 503, 504}, reply
+        await cluster.a_namespace("t/last")
+        assert leader.leads
+        assert not leader.node.failure.done()
+
+
+async def test_a_leader_whose_link_broke_leaves_the_first_turn_to_a_standby_with_a_sound_one() -> None:
+    memory = a_memory_cluster()
+    async with Cluster(_with_sessions_of(memory, 3.0)) as cluster:
+        first, second = await cluster.start_nodes(2)
+        await _lapse(memory, first)
+        assert first.store.session_id, "its session lives on, and with it its znode"
+        _heal(memory, first)
+        await eventually(lambda: second.leads)
+        assert (first.node.election.terms_won, second.node.election.terms_won) == (1, 1)
+
+
+async def test_a_leader_whose_link_broke_leads_again_when_no_standby_can() -> None:
+    memory = a_memory_cluster()
+    async with Cluster(_with_sessions_of(memory, 3.0)) as cluster:
+        first, second = await cluster.start_nodes(2)
+        assert isinstance(second.store, MemoryStore)
+        memory.partition(second.store, noticed=True)
+        await _lapse(memory, first)
+        _heal(memory, first)
+        await eventually(lambda: first.leads)
+        assert first.node.election.terms_won == 2
+
+
+async def test_a_leader_whose_link_broke_waits_for_nobody_when_it_is_alone() -> None:
+    memory = a_memory_cluster()
+    async with Cluster(_with_sessions_of(memory, 3.0)) as cluster:
+        (node,) = await cluster.start_nodes(1)
+        await _lapse(memory, node)
+        with structlog.testing.capture_logs() as logs:
+            _heal(memory, node)
+            await eventually(lambda: node.leads)
+        assert "leaves_the_first_turn_to_others" not in [entry["event"] for entry in logs]
+
+
+def _with_sessions_of(memory: MemoryCluster, session_timeout_s: float) -> Connect:
+    async def connect() -> MetadataStore:
+        store = MemoryStore(memory, session_timeout_s=session_timeout_s)
+        await store.start()
+        return store
+
+    return connect
+
+
+async def _lapse(memory: MemoryCluster, leader: RunningNode) -> None:
+    """Cut the leader off until it leads no more."""
+    assert isinstance(leader.store, MemoryStore)
+    memory.partition(leader.store, noticed=True)
+    await eventually(lambda: not leader.leads and leader.node.election.term is None)
+
+
+def _heal(memory: MemoryCluster, node: RunningNode) -> None:
+    assert isinstance(node.store, MemoryStore)
+    memory.heal(node.store)
+
+
+async def test_a_leader_that_lost_its_session_leads_again_in_its_next_one() -> None:
+    memory = a_memory_cluster()
+    async with Cluster(in_memory(memory)) as cluster:
+        leader = await cluster.start_leader()
+        assert isinstance(leader.store, MemoryStore)
+        memory.expire(leader.store)
+        await eventually(lambda: leader.leads and leader.node.election.terms_won == 2)
+        await eventually(lambda: list(leader.node.view.nodes) == [leader.node.node_id])
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"",
+        b"{garbage",
+        b"\xff",
+        b"[]",
+        b'{"brokerId":"x"}',
+        LeaderRecord(broker_id="x:1", service_url="http://x:99999999", epoch=99).to_json(),
+        LeaderRecord(broker_id="x:1", service_url="http://[", epoch=99).to_json(),
+        LeaderRecord(broker_id="x:1", service_url=f"http://{'x' * 300}:1", epoch=99).to_json(),
+        LeaderRecord(broker_id="x:1", service_url="", epoch=1).to_json(),
+    ],
+)
+async def test_garbage_written_over_the_leader_znode_costs_one_election_and_no_more(garbage: bytes) -> None:
+    async with Cluster() as cluster:
+        nodes = await cluster.start_nodes(2)
+        await write(cluster.store, paths.LEADER, garbage)
+        await cluster.known_everywhere(lambda node: node.node.view.epoch >= (1 if b'"epoch":1,' in garbage else 2))
+        await eventually(lambda: any(node.leads and node.node.view.faults == {} for node in nodes))
+        assert not any(node.node.failure.done() for node in nodes)
+
+
+async def test_a_leader_znode_that_somebody_planted_does_not_keep_the_nodes_from_electing() -> None:
+    async with Cluster() as cluster:
+        await cluster.store.ensure_path(paths.ROOT)
+        await cluster.store.commit([Create(paths.LEADER, b"me")])
+        leader = await cluster.start_leader()
+        assert leader.node.view.epoch == 1
+
+
+async def test_a_leader_znode_with_children_keeps_everybody_from_leading_and_is_named_until_it_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    campaigns = _campaigns(monkeypatch)
+    async with Cluster() as cluster:
+        await cluster.store.ensure_path(paths.ROOT)
+        planted: list[Op] = [Create(paths.LEADER, b"me"), Create(f"{paths.LEADER}/child", b"")]
+        await cluster.store.commit(planted)
+        with structlog.testing.capture_logs() as logs:
+            node = await cluster.start_node()
+            await eventually(lambda: campaigns)
+            await write(cluster.store, paths.namespace("t/ns"), b"[]")  # a reason to look again
+            await eventually(lambda: len(campaigns) > 1)
+            await eventually(node.node.election.why_nobody_leads, what="it is said why nobody leads")
+        (said,) = [entry for entry in logs if entry["event"] == "nobody_can_lead"]
+        reply = await node.get("/readyz")
+        assert reply.status == 503
+        assert reply.reason.startswith("nobody can lead: /loadbalance/leader is persistent and has children: delete it")
+        assert said["log_level"] == "error"
+        assert said["why"] in reply.reason
+        await cluster.store.commit([Delete(f"{paths.LEADER}/child"), Delete(paths.LEADER)])
+        await eventually(lambda: node.leads)
+        assert (await node.get("/readyz")).status == 200
+        with structlog.testing.capture_logs() as logs:
+            await cluster.store.commit([Delete(paths.LEADER), *planted])
+            await eventually(lambda: "nobody_can_lead" in [entry["event"] for entry in logs], what="it is said again")
+
+
+async def test_a_node_that_has_seen_nobody_lead_for_three_session_timeouts_is_not_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Cluster(_with_sessions_of(a_memory_cluster(), 0.5)) as cluster:
+        with monkeypatch.context() as refusing:
+            _campaigns(refusing, StoreUnavailableError("no campaign gets through"))
+            node = await cluster.start_node()
+
+            async def is_not_ready() -> bool:
+                return (await node.get("/readyz")).status == 503
+
+            await eventually(is_not_ready)
+            said = re.match("nobody has led for ([0-9]+) s", (await node.get("/readyz")).reason)
+            assert said is not None
+            assert int(said[1]) >= 2
+        await eventually(lambda: node.leads)
+        assert (await node.get("/readyz")).status == 200
+
+
+def _campaigns(monkeypatch: pytest.MonkeyPatch, refusal: StoreError | None = None) -> list[int]:
+    """The sessions that campaigned, one for each time; with `refusal` that is all that comes of it."""
+    campaigns: list[int] = []
+    commit = MemoryStore.commit
+
+    async def note(store: MemoryStore, ops: Sequence[Op], *, session_id: int | None = None) -> list[int]:
+        if ops[0].path == paths.EPOCH and isinstance(ops[0], Put):
+            campaigns.append(store.session_id)
+            if refusal is not None:
+                raise refusal
+        return await commit(store, ops, session_id=session_id)
+
+    monkeypatch.setattr(MemoryStore, "commit", note)
+    return campaigns
+
+
+async def test_a_leader_znode_that_somebody_deleted_is_written_again() -> None:
+    async with a_leader() as (cluster, leader):
+        await cluster.store.commit([Delete(paths.LEADER)])
+        await eventually(lambda: leader.node.election.terms_won == 2 and leader.leads)
+
+
+async def test_a_node_stops_at_once_in_the_middle_of_its_work() -> None:
+    """The end of the term may arrive together with a wake-up of what it has to end."""
+    for _ in range(10):
+        async with Cluster() as cluster:
+            leader = await cluster.start_leader()
+            await cluster.a_broker()
+            await cluster.a_namespace()
+            await leader.lookup("persistent://t/ns/x")
+            async with asyncio.timeout(patience()):
+                await leader.stop()
+
+
+async def test_a_deposed_leader_ends_its_term_although_the_cluster_changes_at_that_moment() -> None:
+    async with a_leader() as (_, leader):
+        for _ in range(10):
+            leader.node.reconciler.wake()
+            leader.node.election.deposed()
+            assert not leader.leads
+            await eventually(lambda: leader.leads, what="the next term")
+
+
+async def test_a_new_leader_knows_every_broker_that_registered_before_it_won_whatever_its_watches_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it would take a bundle of that broker for an orphan, and give it a second owner."""
+    async with Cluster() as cluster:
+        first, second = await cluster.start_nodes(2)
+        await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
+        assert isinstance(second.store, MemoryStore)
+        tell = second.store.changed
+
+        def late(changed: Sequence[str]) -> None:
+            tell([path for path in changed if not path.startswith(paths.BROKERS)])
+
+        monkeypatch.setattr(second.store, "changed", late)
+        registration = await register(cluster.store, "b1:8080", a_record())
+        await eventually(lambda: first.node.view.is_registered(registration))
+        assert (await first.lookup("persistent://t/ns/x")).status == 200
+        await first.stop()
+        await eventually(lambda: second.leads)
+        assert (await second.lookup("persistent://t/ns/x")).status == 200
+        kept = second.ownership(second.bundle_of("persistent://t/ns/x"))
+        assert (kept.owner, kept.version) == (registration, 1)
+
+
+async def test_a_standby_never_leads_on_a_view_that_is_not_fresh() -> None:
+    memory = a_memory_cluster()
+    async with Cluster(in_memory(memory)) as cluster:
+        first, second = await cluster.start_nodes(2)
+        assert isinstance(second.store, MemoryStore)
+        memory.partition(second.store, noticed=True)
+        await eventually(lambda: not second.node.view.is_fresh)
+        await first.stop()
+        await asyncio.sleep(0)
+        assert second.node.election.term is None
+        memory.heal(second.store)
+        await eventually(lambda: second.leads)
+        _assert_one_leader(cluster.nodes)
+
+
+def _assert_one_leader(nodes: list[RunningNode]) -> None:
+    assert sum(node.node.election.term is not None for node in nodes) == 1

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from support.builders import broker, owned, releasing, report
+from support.registrations import a_record
+
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.names import BrokerId, BundleName, NamespaceName, TopicName
+from loadmanager.core.domain.ownership import FREE, NamespaceState, Ownership
+from loadmanager.core.model.namespace_records import NamespaceRecords
+from loadmanager.errors import BrokerNotFoundError, BundleNotFoundError, InvalidRecordError, NamespaceNotFoundError
+from loadmanager.leader.mirror.cluster_mirror import ClusterView, NamespaceEntry, lookup_answer
+from loadmanager.leader.mirror.raw_reports import WrittenReports
+from loadmanager.store import paths
+
+B1 = broker("b1", 5)
+NAMESPACE = NamespaceName("t", "ns")
+TOPIC = TopicName.parse("persistent://t/ns/x")
+
+
+def a_view() -> ClusterView:
+    view = ClusterView()
+    state = NamespaceState.unowned(NAMESPACE, NamespaceBundles(equal_boundaries(2)))
+    view.put_namespace(NamespaceEntry(state, 0, czxid=1, digest=0))
+    view.put_broker(B1, 0, a_record("b1:8080"))
+    return view
+
+
+def test_the_owner_is_found_only_in_the_life_in_which_it_got_the_bundle() -> None:
+    view = a_view()
+    found = view.find_owner(owned(B1))
+    assert found is not None
+    assert found.registration == B1
+    assert view.find_owner(owned(broker("b1", 4))) is None
+    assert view.find_owner(owned(broker("b2", 5))) is None
+
+
+def test_a_bundle_that_is_free_or_on_its_way_has_no_owner_to_be_sent_to() -> None:
+    view = a_view()
+    assert view.find_owner(FREE) is None
+    assert view.find_owner(releasing(B1, B1)) is None
+
+
+def test_a_broker_that_left_owns_nothing() -> None:
+    view = a_view()
+    view.drop_broker(BrokerId("b1:8080"))
+    assert view.find_owner(owned(B1)) is None
+    assert not view.is_registered(B1)
+
+
+def test_of_a_record_that_is_cut_as_before_only_the_owners_that_changed_go_into_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    view = a_view()
+    written: list[set[str]] = []
+    write = NamespaceRecords.change_owners
+
+    def noted(records: NamespaceRecords, ownerships: Mapping[str, Ownership]) -> None:
+        written.append(set(ownerships))
+        write(records, ownerships)
+
+    monkeypatch.setattr(NamespaceRecords, "change_owners", noted)
+    former = view.get_namespace("t/ns").state
+    view.put_namespace(NamespaceEntry(former.with_ownerships({1: owned(B1)}), 1, czxid=1, digest=1))
+    assert written == [{"t/ns/0x80000000_0xffffffff"}]
+    assert view.model.bundles_of(B1) == ["t/ns/0x80000000_0xffffffff"]
+    other_cut = NamespaceState(NAMESPACE, NamespaceBundles(equal_boundaries(4)), (owned(B1),) * 4)
+    view.put_namespace(NamespaceEntry(other_cut, 2, czxid=1, digest=2))
+    assert len(written) == 1
+    assert view.model.count_bundles_of(B1) == 4
+
+
+async def test_a_broker_that_has_just_gone_has_written_nothing() -> None:
+    async def gone(_: str) -> None:
+        return None
+
+    with pytest.raises(BrokerNotFoundError, match="b1:8080' has just gone"):
+        await WrittenReports(gone, a_view()).read(B1.broker)
+
+
+def test_an_unknown_namespace_and_an_unknown_range_say_so() -> None:
+    view = a_view()
+    with pytest.raises(NamespaceNotFoundError, match="t/other"):
+        view.get_namespace("t/other")
+    with pytest.raises(BundleNotFoundError, match="0x00000000_0x40000000 is not a current bundle of namespace t/ns"):
+        view.bundle(BundleName.parse("t/ns/0x00000000_0x40000000"))
+
+
+def test_a_namespace_whose_only_record_is_unreadable_is_not_taken_for_missing() -> None:
+    view = ClusterView()
+    view.faults[paths.namespace("t/ns")] = "not UTF-8"
+    with pytest.raises(InvalidRecordError, match="t/ns cannot be read: not UTF-8"):
+        view.bundle_of_topic(TOPIC)
+
+
+def test_a_lookup_answer_has_the_addresses_of_the_listener_that_was_asked_for() -> None:
+    record = a_record("b1:8080")
+    plain = lookup_answer(BrokerId("b1:8080"), record)
+    internal = lookup_answer(BrokerId("b1:8080"), record, "internal")
+    assert plain is not None
+    assert internal is not None
+    assert plain.broker_url == plain.native_url == "pulsar://b1:6650"
+    assert internal.broker_url == internal.native_url == "pulsar://b1.internal:6650"
+    assert internal.http_url is None
+    assert lookup_answer(BrokerId("b1:8080"), record, "external") is None
+
+
+def test_commands_go_to_the_agent_and_without_one_to_nobody() -> None:
+    view = a_view()
+    assert view.brokers[BrokerId("b1:8080")].command_url is None
+    view.put_broker(B1, 1, a_record("b1:8080", agent_url="http://agent:9090"))
+    assert view.brokers[BrokerId("b1:8080")].command_url == "http://agent:9090"
+
+
+def test_what_is_committed_changes_the_model_as_reading_all_of_it_would() -> None:
+    view, entry = a_view(), a_view().namespaces["t/ns"]
+    view.put_namespace(entry)
+    for ownerships in ({0: owned(B1)}, {0: releasing(B1, B1), 1: owned(B1)}, {1: owned(broker("b2"))}, {}):
+        entry = view.namespaces["t/ns"]
+        view.commit_namespace(replace(entry, state=entry.state.with_ownerships(ownerships), version=entry.version + 1))
+        whole = a_view()
+        whole.model.set_namespace(
+            "t/ns", view.namespaces["t/ns"].state.bundle_names(), view.namespaces["t/ns"].state.ownerships
+        )
+        for of in (view, whole):
+            of.model.apply_report(B1, report())
+        seen, wanted = view.model.snapshot(0.0, 0.0).bundles, whole.model.snapshot(0.0, 0.0).bundles
+        assert seen.names == wanted.names
+        assert (seen.assigned == wanted.assigned).all()
+        assert (seen.free == wanted.free).all()
+        assert view.model.releasing() == whole.model.releasing()

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.builders import broker, bundle
+
+from loadmanager.core.domain.plan import Verdict
+from loadmanager.core.domain.reasons import OwnershipReason, PlacementReason, RailReason, SheddingReason
+from loadmanager.core.planning.plan_effect import MoveEffect
+from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason
+from loadmanager.leader.audit.decision_log import Journal
+
+
+def below(subject: str, usage: float = 10.0) -> Verdict:
+    return Verdict(subject, SheddingReason.BELOW_THRESHOLD, acted=False, why={"usage_percent": usage})
+
+
+@pytest.fixture
+def journal() -> Journal:
+    return Journal(10)
+
+
+def test_only_the_newest_decisions_are_kept_but_all_are_counted() -> None:
+    journal = Journal(3)
+    for number in range(10):
+        journal.moved("assign", bundle(number), OwnershipReason.LOOKUP, epoch=1, destination=broker("b1"))
+    assert [entry["subject"] for entry in journal.recent(100)] == [bundle(9), bundle(8), bundle(7)]
+    assert journal.counts["assign", "lookup", True] == 10
+
+
+def test_a_non_decision_that_repeats_itself_is_one_entry_with_its_latest_numbers(journal: Journal) -> None:
+    for usage in (10.0, 20.0, 30.0):
+        journal.judged("shed", below("b1:8080", usage), epoch=1)
+    (entry,) = journal.recent(100)
+    assert entry["times"] == 3
+    assert entry["why"] == {"usage_percent": 30.0}
+    assert journal.counts["shed", "below_threshold", False] == 3
+
+
+def test_what_stops_something_is_one_entry_of_what_it_stops(journal: Journal) -> None:
+    stops = [Verdict("cluster", RailReason.POLICIES_READ_ONLY, acted=False), below("cluster", 10.0)]
+    journal.stopped(bundle(1), stops, epoch=1)
+    journal.stopped(bundle(1), [stops[0], below("cluster", 20.0)], epoch=1)
+    (entry,) = journal.recent(10)
+    assert (entry["kind"], entry["subject"], entry["reason"]) == ("rail", bundle(1), "policies_read_only")
+    assert (entry["acted"], entry["times"], entry["why"]) == (False, 2, {"usage_percent": 20.0})
+    assert entry["sentence"] == ". ".join(stop.sentence() for stop in [stops[0], below("cluster", 20.0)])
+    assert journal.counts == {("rail", "policies_read_only", False): 2}
+
+
+def test_a_non_decision_of_a_later_epoch_is_an_entry_of_its_own(journal: Journal) -> None:
+    journal.judged("shed", below("b1:8080"), epoch=1)
+    journal.judged("shed", below("b1:8080"), epoch=2)
+    (entry,) = journal.recent(100)
+    assert (entry["epoch"], entry["times"]) == (2, 1)
+
+
+def test_non_decisions_are_bounded_too() -> None:
+    journal = Journal(2)
+    for number in range(5):
+        journal.judged("shed", below(f"b{number}:8080"), epoch=1)
+    assert {entry["subject"] for entry in journal.recent(100)} == {"b3:8080", "b4:8080"}
+
+
+def test_a_subject_is_found_as_a_bundle_as_a_source_and_as_a_destination(journal: Journal) -> None:
+    journal.moved("assign", bundle(1), OwnershipReason.LOOKUP, epoch=1, destination=broker("b1"))
+    journal.moved("unload", bundle(2), OwnershipReason.ADMIN_UNLOAD, epoch=1, source=broker("b1"))
+    journal.moved("unload", bundle(3), OwnershipReason.ADMIN_UNLOAD, epoch=1, source=broker("b2"))
+    assert {entry["subject"] for entry in journal.recent(100, "b1:8080")} == {bundle(1), bundle(2)}
+    assert [entry["subject"] for entry in journal.recent(100, bundle(3))] == [bundle(3)]
+    assert journal.recent(100, "b9:8080") == []
+
+
+def test_a_decision_comes_with_the_sentence_of_its_verdict(journal: Journal) -> None:
+    why = Verdict(bundle(1), PlacementReason.NO_BROKER_AVAILABLE, acted=False, why={"brokers": 0})
+    journal.judged("assign", why, epoch=1)
+    (entry,) = journal.recent(1)
+    assert entry["sentence"] == why.sentence()
+    assert "none of 0 registered brokers" in entry["sentence"]
+
+
+def test_what_a_dry_run_would_move_to_nobody_has_no_destination(journal: Journal) -> None:
+    reason = OverloadReason.BROKER_OVERLOADED
+    for destination in (None, broker("b2")):
+        journal.would_move(
+            "would_unload", bundle(1), reason, epoch=1, source=broker("b1"), destination=destination, because=[]
+        )
+    newest, oldest = journal.recent(10)
+    assert (oldest["source"], oldest["destination"]) == (broker("b1").broker, None)
+    assert newest["destination"] == broker("b2").broker
+
+
+def test_who_follows_is_told_what_came_later_and_a_move_once_more_when_it_is_measured(journal: Journal) -> None:
+    effect = MoveEffect(predicted=(2.0, 1.5), load=1e6)
+    journal.moved("unload", bundle(1), SheddingReason.BELOW_THRESHOLD, epoch=1, effect=effect)
+    journal.judged("shed", below("b1:8080"), epoch=1)
+    seen = journal.place
+    assert [entry["kind"] for _, entry in journal.later_than(0, 10)] == ["unload", "shed"]
+    assert [entry["kind"] for _, entry in journal.later_than(0, 1)] == ["shed"]
+    assert journal.later_than(seen, 10) == []
+
+    effect.measured, effect.measured_at_ms = (2.0, 1.6), 7
+    journal.measured(effect)
+    ((place, again),) = journal.later_than(seen, 10)
+    assert place == journal.place > seen
+    assert again["sequence"] == 1
+    assert again["effect"]["predicted"] == {"imbalanceBefore": 2.0, "imbalanceAfter": 1.5}
+    assert again["effect"]["measured"] == {"imbalanceBefore": 2.0, "imbalanceAfter": 1.6}
+    journal.measured(MoveEffect(predicted=(1.0, 1.0), load=0.0))
+    assert journal.later_than(place, 10) == []
+
+
+def test_entries_are_chosen_by_kind_and_by_when_they_were_said(journal: Journal) -> None:
+    for number in range(3):
+        journal.moved("assign", bundle(number), OwnershipReason.LOOKUP, epoch=1)
+    journal.judged("shed", below("b1:8080"), epoch=1)
+    journal.judged("shed", below("b1:8080"), epoch=1)
+    times = {"assign 0": 100, "assign 1": 200, "assign 2": 300}
+    for entry, at_ms in zip(journal._decisions, times.values(), strict=True):
+        entry.at_ms = entry.last_ms = at_ms
+    (repeated,) = journal._refrained.values()
+    repeated.at_ms, repeated.last_ms = 50, 250
+
+    def subjects(**wanted: Any) -> list[str]:  # noqa: ANN401 - whatever is wanted
+        return [entry["subject"] for entry in journal.recent(10, **wanted)]
+
+    assert subjects(kinds=["assign"]) == [bundle(2), bundle(1), bundle(0)]
+    assert subjects(kinds=["shed", "other"]) == ["b1:8080"]
+    assert subjects(since_ms=250) == [bundle(2), "b1:8080"]
+    assert subjects(until_ms=200) == ["b1:8080", bundle(0)]
+    assert subjects(since_ms=150, until_ms=300) == ["b1:8080", bundle(1)]

@@ -1,0 +1,141 @@
+"""What a leader says to those who watch it, and what they do when it is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from dataclasses import replace
+from unittest.mock import AsyncMock, Mock
+
+import pytest
+import structlog
+from support.delays import a_memory_cluster
+from support.nodes import Cluster, in_memory
+from support.servers import closed_port
+from support.waiting import eventually
+
+from loadmanager.core.protocol.failure_detector import Ask, Ended
+from loadmanager.errors import NotLeaderError, StoreUnavailableError
+from loadmanager.store import paths
+from loadmanager.store.metadata_store import Create, MetadataStore, Put, Znode
+from loadmanager.wire.http_bodies import NOT_LEADER_HEADER
+
+TERM = "/loadbalance/v1/term"
+LONG_MS = 3_600_000
+
+
+async def test_a_leader_says_its_epoch_and_whoever_does_not_lead_that_it_does_not() -> None:
+    async with Cluster() as cluster:
+        leader, standby = await cluster.start_nodes(2)
+        for query in ("", "?holdMs=1"):
+            reply = await leader.get(TERM + query)
+            assert (reply.status, reply.json()) == (200, {"epoch": 1})
+            reply = await standby.get(TERM + query)
+            assert (reply.status, reply.headers[NOT_LEADER_HEADER]) == (503, "true")
+        assert (await leader.get(TERM + "?holdMs=1001")).status == 400
+
+
+async def test_a_leader_that_was_replaced_unawares_learns_of_it_when_it_is_asked() -> None:
+    connect = in_memory(a_memory_cluster())
+    async with Cluster(connect) as cluster:
+        leader = await cluster.start_leader()
+        witness = await connect()
+        await witness.commit([Put(paths.EPOCH, b"another")])
+        with pytest.raises(NotLeaderError):
+            await leader.node.prove_term()
+        assert leader.node.election.term is None
+        await witness.close()
+
+
+async def test_a_leader_takes_a_doubt_away_and_goes_on() -> None:
+    connect = in_memory(a_memory_cluster())
+    async with Cluster(connect) as cluster:
+        leader = await cluster.start_leader()
+        witness = await connect()
+        for _ in range(3):
+            await witness.commit([Create(paths.DOUBT, b"", ephemeral=True)])
+            await eventually(lambda: _is_gone(witness))
+        assert (leader.leads, leader.node.view.epoch) == (True, 1)
+        await witness.close()
+
+
+async def test_a_leader_is_watched_on_while_it_is_to_be_replaced() -> None:
+    """It may be heard yet, or take the doubt away; then nobody else would tell the standby to go on."""
+    async with Cluster() as cluster:
+        first, second = await cluster.start_nodes(2)
+        leader = second.node.view.leader
+        assert leader is not None
+        second.node.election._silent_czxid = leader.czxid
+        assert second.node.election.find_other_leader() == leader
+        second.node.election._silent_czxid = None
+        assert first.node.election.find_other_leader() is None
+
+
+async def test_a_leader_whose_store_was_set_back_does_not_say_that_it_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Cluster() as cluster:
+        leader = await cluster.start_leader()
+
+        async def before_the_election() -> int:
+            return 0
+
+        monkeypatch.setattr(leader.node, "_ask_epoch", before_the_election)
+        assert (await leader.get(TERM)).status == 503
+
+
+async def test_an_error_that_nobody_waits_for_any_more_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    reports: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context["message"]))
+    async with Cluster() as cluster:
+        node = (await cluster.start_leader()).node
+        answer: asyncio.Future[Znode] = asyncio.get_running_loop().create_future()
+        monkeypatch.setattr(node.store, "get", lambda _: answer)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await node.prove_term()
+        answer.set_exception(StoreUnavailableError("no connection"))
+        await asyncio.sleep(0)
+        node._epoch_asked = None
+        gc.collect()
+        assert reports == []
+
+
+async def _is_gone(witness: MetadataStore) -> bool:
+    return await witness.get(paths.DOUBT) is None
+
+
+@pytest.mark.parametrize("silence_ms", [0, LONG_MS])
+async def test_the_end_of_a_process_on_this_machine_is_known_by_its_connection(silence_ms: int) -> None:
+    async with Cluster() as cluster:
+        first, second = await cluster.start_nodes(2, leader_silence_ms=silence_ms)
+        await eventually(lambda: len(first.connections) > 0)
+        await first.kill()
+        await eventually(lambda: second.leads)
+        assert second.node.vigil.found_silent == 0
+
+
+async def test_a_leader_that_refuses_connections_and_has_its_session_leads_on() -> None:
+    """As behind a firewall that rejects."""
+    async with Cluster() as cluster:
+        first, second = await cluster.start_nodes(2, leader_silence_ms=100)
+        await eventually(lambda: second.node.vigil.hears)
+        with structlog.testing.capture_logs() as said:
+            await first.vanish()
+            await eventually(lambda: "leader_has_zookeeper" in [entry["event"] for entry in said])
+        assert {entry["event"] for entry in said if entry["log_level"] != "debug"} == {"leader_has_zookeeper"}
+        assert (first.leads, first.node.view.epoch) == (True, 1)
+
+
+@pytest.mark.parametrize(("is_over", "refuses"), [(True, True), (True, False), (False, True)])
+async def test_a_process_has_ended_where_its_kernel_and_its_address_say_so(
+    monkeypatch: pytest.MonkeyPatch, *, is_over: bool, refuses: bool
+) -> None:
+    async with Cluster() as cluster:
+        _, second = await cluster.start_nodes(2)
+        leader, keeper = second.node.view.leader, second.node.vigil
+        await eventually(lambda: keeper.hears)
+        assert leader is not None
+        gone = replace(leader, service_url=f"http://127.0.0.1:{closed_port()}")
+        monkeypatch.setattr(keeper, "_life", Mock(is_over=Mock(return_value=is_over)))
+        monkeypatch.setattr("loadmanager.leader.election.leader_watch.is_refused", AsyncMock(return_value=refuses))
+        ended = await keeper._ask(Ask(gone, 0.0, 10.0)) == Ended(leader.czxid)
+        assert ended == (is_over and refuses)

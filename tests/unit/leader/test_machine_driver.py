@@ -1,0 +1,64 @@
+"""What drivers of machines share, with a machine that does as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Coroutine
+
+import pytest
+from support.waiting import eventually
+
+from loadmanager.core.protocol.signals import Signal
+from loadmanager.leader.election.machine_driver import Driver
+
+
+class Echo:
+    """Whatever it is told is to be done; then it is told what came of it."""
+
+    wake_s = None
+
+    def __init__(self) -> None:
+        self.told: list[str | Signal] = []
+
+    def step(self, event: str | Signal, now_s: float) -> list[str]:
+        del now_s
+        self.told.append(event)
+        return [event] if isinstance(event, str) and not event.startswith("done") else []
+
+
+async def test_what_comes_of_the_work_is_the_next_event() -> None:
+    echo = Echo()
+
+    def do(instruction: str) -> Coroutine[None, None, str] | None:
+        async def work() -> str:
+            return f"done: {instruction}"
+
+        return work() if instruction != "at once" else None
+
+    driver = Driver(echo, do)
+    term = asyncio.create_task(driver.run())
+    await eventually(lambda: echo.told == [Signal.TIME], what="it looks when the term begins")
+    driver.step("at once")
+    driver.step("later")
+    await eventually(lambda: "done: later" in echo.told)
+    assert [each for each in echo.told if isinstance(each, str)] == ["at once", "later", "done: later"]
+    term.cancel()
+    await asyncio.gather(term, return_exceptions=True)
+
+
+@pytest.mark.filterwarnings("error")
+async def test_work_that_the_end_of_the_term_keeps_from_beginning_leaves_nothing_behind() -> None:
+    echo = Echo()
+
+    async def never() -> str:
+        raise AssertionError("it began")
+
+    driver = Driver(echo, lambda _: never())
+    term = asyncio.create_task(driver.run())
+    await eventually(lambda: echo.told)
+    term.cancel()
+    driver.step("begin")
+    await asyncio.gather(term, return_exceptions=True)
+    gc.collect()
+    assert "begin" in echo.told

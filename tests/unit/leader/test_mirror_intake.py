@@ -1,0 +1,558 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import astuple, dataclass, field
+from typing import Any
+
+import orjson
+import pytest
+from support.delays import a_memory_cluster
+from support.registrations import a_record, load_of, register, write
+from support.waiting import eventually, patience
+
+from loadmanager.config import Settings
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.controls import Controls
+from loadmanager.core.domain.names import BrokerId, NamespaceName
+from loadmanager.core.domain.ownership import NamespaceState
+from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.load import BrokerReport
+from loadmanager.core.strategies.shedding.transfer_shedder import TransferReason, TransferShedder
+from loadmanager.leader.mirror.cluster_mirror import ClusterView, NamespaceEntry
+from loadmanager.leader.mirror.live_settings import LiveSettings
+from loadmanager.leader.mirror.mirror_intake import Intake
+from loadmanager.store import paths
+from loadmanager.store.memory_store import MemoryCluster, MemoryStore
+from loadmanager.store.metadata_store import Create, Delete, MetadataStore, Put, Znode
+from loadmanager.store.znode_codec import pack
+from loadmanager.util.clock import now_s
+from loadmanager.wire.broker_columns import report_of
+from loadmanager.wire.broker_data import encode_local_broker_data
+from loadmanager.wire.control_records import encode_controls
+from loadmanager.wire.store_records import encode_namespace
+
+B1 = BrokerId("b1:8080")
+BROKER = paths.broker("b1:8080")
+NAMESPACE = paths.namespace("t/ns")
+BUNDLE = "t/ns/0x00000000_0x80000000"
+
+
+@dataclass
+class Mirror:
+    """An intake at work, and another session that changes what it reads."""
+
+    cluster: MemoryCluster
+    own: MemoryStore
+    store: MetadataStore
+    view: ClusterView
+    intake: Intake
+    batches: list[None] = field(default_factory=list)
+    """One entry per batch that was applied."""
+
+    async def read(self) -> None:
+        """Return once everything written so far has been taken in."""
+        await self.own.sync()
+        await asyncio.sleep(0)  # the watches speak first
+        await self.intake.settled()
+
+    async def put(self, path: str, data: bytes) -> None:
+        await write(self.store, path, data)
+        await self.read()
+
+    @property
+    def faults(self) -> dict[str, str]:
+        return self.view.faults
+
+
+@pytest.fixture
+async def mirror(request: pytest.FixtureRequest) -> AsyncIterator[Mirror]:
+    cluster = getattr(request, "param", a_memory_cluster)()
+    own, other = MemoryStore(cluster), MemoryStore(cluster)
+    await own.start()
+    await other.start()
+    for path in paths.PERSISTENT_PARENTS:
+        await other.ensure_path(path)
+    view = ClusterView()
+    batches: list[None] = []
+    intake = Intake(own, view, LiveSettings(Settings()), lambda: batches.append(None))
+    task = asyncio.create_task(intake.run())
+    await intake.settled()
+    yield Mirror(cluster, own, other, view, intake, batches)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    await own.close()
+    await other.close()
+
+
+def namespace(bundles: int = 2) -> bytes:
+    return namespace_record("t/ns", bundles)
+
+
+def namespace_record(name: str, bundles: int) -> bytes:
+    return encode_namespace(
+        NamespaceState.unowned(NamespaceName.parse(name), NamespaceBundles(equal_boundaries(bundles)))
+    )
+
+
+def report(mib_per_s: float) -> bytes:
+    return encode_local_broker_data(a_record("b1:8080", {BUNDLE: load_of(mib_per_s)}))
+
+
+async def test_a_broker_comes_and_goes_with_its_znode(mirror: Mirror) -> None:
+    registration = await register(mirror.store, "b1:8080", a_record())
+    await mirror.read()
+    assert mirror.view.is_registered(registration)
+    assert mirror.view.brokers[B1].record.get("pulsarServiceUrl") == "pulsar://b1:6650"
+    await mirror.store.commit([Delete(BROKER)])
+    await mirror.read()
+    assert not mirror.view.is_registered(registration)
+    assert B1 not in mirror.view.brokers
+
+
+async def test_a_broker_under_the_simple_load_manager_is_taken_in_like_any_other(mirror: Mirror) -> None:
+    stats = {BUNDLE: {"topics": 3, "msgThroughputIn": 7.0}}
+    record = {
+        "underLoaded": False,
+        "pulsarServiceUrl": "pulsar://b1:6650",
+        "bundleStats": stats,
+        "msgThroughputIn": 1.0,
+    }
+    await mirror.put(BROKER, orjson.dumps(record))
+    brokers = mirror.view.model.snapshot(0.0, 0.0).brokers
+    assert (brokers.ids, brokers.topics.tolist(), brokers.load[0].tolist()) == ((B1,), [3], [0, 0, 7, 0])
+    assert mirror.view.brokers[B1].record["pulsarServiceUrl"] == "pulsar://b1:6650"
+
+
+def many_bundles(count: int, mib_per_s: float = 1.0) -> bytes:
+    return encode_local_broker_data(
+        a_record("b1:8080", {f"t/ns/0x{number:08x}_0xffffffff": load_of(mib_per_s) for number in range(count)})
+    )
+
+
+@dataclass
+class HeldBack:
+    """Stands in for `report_of`: says which thread decodes, and goes on when the test says so."""
+
+    may_go_on: threading.Event = field(default_factory=threading.Event)
+    threads: list[threading.Thread] = field(default_factory=list)
+
+    def __call__(self, *arguments: Any) -> BrokerReport:  # noqa: ANN401 - those of `report_of`
+        self.threads.append(threading.current_thread())
+        assert self.may_go_on.wait(patience()), "nobody else could do anything meanwhile"
+        return report_of(*arguments)
+
+
+@pytest.mark.parametrize("encode", [bytes, lambda data: gzip.compress(data[:-1] + b" " * 99 + data[-1:])])
+async def test_a_long_report_is_decoded_while_the_loop_goes_on_and_a_later_one_wins(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch, encode: Callable[[bytes], bytes]
+) -> None:
+    held = HeldBack()
+    monkeypatch.setattr("loadmanager.leader.mirror.broker_records.report_of", held)
+    count = 1_000 if encode is bytes else 1
+    await write(mirror.store, BROKER, encode(many_bundles(count)))
+    await eventually(lambda: held.threads)
+    assert held.threads != [threading.main_thread()]
+    await write(mirror.store, BROKER, report(7.0))
+    held.may_go_on.set()
+    await mirror.read()
+    bundles = mirror.view.model.snapshot(0.0, 0.0).bundles
+    assert mirror.view.brokers[B1].znode_version == 1
+    assert mirror.view.brokers[B1].record["msgThroughputIn"] == 7 * 2**20
+    assert BUNDLE in bundles.names
+    assert held.threads[1:] == [threading.main_thread()]
+
+
+async def test_a_long_report_that_was_taken_in_is_not_decoded_again(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = HeldBack()
+    held.may_go_on.set()
+    monkeypatch.setattr("loadmanager.leader.mirror.broker_records.report_of", held)
+    await mirror.put(BROKER, many_bundles(1_000))
+    mirror.intake.mark_dirty(BROKER)
+    await mirror.read()
+    assert len(held.threads) == mirror.intake.reports_applied == 1
+
+
+async def test_a_report_of_more_bundles_than_allowed_is_listed_and_its_broker_lives(mirror: Mirror) -> None:
+    await mirror.put(BROKER, report(7.0))
+    mirror.intake._live.apply({"maxBundlesPerLoadReport": "1500"})
+    await mirror.put(BROKER, many_bundles(1_500))
+    assert mirror.faults == {}
+    await mirror.put(BROKER, many_bundles(1_501))
+    assert mirror.faults == {BROKER: f"{BROKER}: more than 1500 bundles: see maxBundlesPerLoadReport"}
+    assert B1 in mirror.view.registrations
+    await mirror.put(BROKER, report(7.0))
+    assert mirror.faults == {}
+
+
+async def test_a_report_that_is_far_too_long_is_refused_unread(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadmanager.wire.load_report.find_load_report", None)
+    mirror.intake._live.apply({"maxBundlesPerLoadReport": "10"})
+    for data in (many_bundles(1_100), b'{"bundles": [%s""]}' % (b'"",' * 20_000)):
+        await mirror.put(BROKER, pack(data))
+        assert mirror.faults == {BROKER: f"{BROKER}: more than 10 bundles: see maxBundlesPerLoadReport"}
+        await mirror.store.commit([Delete(BROKER)])
+        await mirror.read()
+
+
+async def test_a_broker_that_registers_again_between_two_reads_is_another_life(mirror: Mirror) -> None:
+    first = await register(mirror.store, "b1:8080", a_record())
+    await mirror.read()
+    await mirror.store.commit([Delete(BROKER)])
+    second = await register(mirror.store, "b1:8080", a_record())
+    await mirror.read()
+    assert first != second
+    assert mirror.view.registrations[B1] == second
+
+
+async def test_each_written_report_is_one_sample_and_reading_it_again_is_none(mirror: Mirror) -> None:
+    await register(mirror.store, "b1:8080", report(1))
+    await mirror.read()
+    await mirror.put(BROKER, report(3))
+    for _ in range(3):
+        mirror.intake.mark_dirty(BROKER)
+        await mirror.read()
+    mirror.intake.mark_dirty(paths.ROOT)
+    await mirror.read()
+    assert mirror.intake.reports_applied == 2
+    averages = mirror.view.model.bundle_averages("t/ns")[BUNDLE]
+    assert averages.short_samples == 2
+    assert averages.short[2] == 2 * 1024 * 1024
+
+
+async def test_a_report_that_does_not_say_when_it_was_made_is_no_old_one(mirror: Mirror) -> None:
+    record = a_record("b1:8080", {BUNDLE: load_of(1)})
+    del record["lastUpdate"]
+    before_ms = time.time_ns() // 1_000_000
+    await register(mirror.store, "b1:8080", record)
+    await mirror.read()
+    snapshot = mirror.view.model.snapshot(time.time(), 0.0)
+    assert snapshot.brokers.last_update_ms[0] >= before_ms
+    settings = PlannerSettings(shedding_strategy="TransferShedder")
+    shed = TransferShedder.of(settings).find_bundles_for_unloading(snapshot, {})
+    assert TransferReason.OUT_DATED_DATA not in [verdict.verdict for verdict in shed.verdicts]
+
+
+@pytest.mark.parametrize("mirror", [lambda: MemoryCluster(now_s)], indirect=True, ids=["at once"])
+async def test_a_burst_of_changes_of_one_znode_costs_one_read(mirror: Mirror) -> None:
+    await register(mirror.store, "b1:8080", report(1))
+    await mirror.read()
+    before = len(mirror.batches)
+    for mib_per_s in range(20):
+        await write(mirror.store, BROKER, report(mib_per_s))
+    await mirror.read()
+    assert len(mirror.batches) == before + 1
+    assert mirror.intake.reports_applied == 2
+
+
+async def test_a_broker_that_gives_no_address_is_registered_but_gets_nothing(mirror: Mirror) -> None:
+    await register(mirror.store, "b1:8080", b"{}")
+    await mirror.read()
+    assert "b1:8080" in mirror.view.registrations
+    assert "b1:8080" not in mirror.view.brokers
+    assert "no address for clients" in mirror.view.faults[BROKER]
+
+
+async def test_only_what_may_leave_something_to_finish_is_counted_as_unsettled(mirror: Mirror) -> None:
+    await register(mirror.store, "b1:8080", report(1))
+    await mirror.read()
+    before = mirror.view.unsettled
+    await write(mirror.store, BROKER, report(2))
+    await mirror.read()
+    assert mirror.view.unsettled == before, "a load report leaves nothing to finish"
+    await mirror.store.commit([Delete(BROKER)])
+    await mirror.read()
+    assert mirror.view.unsettled == before + 1, "a broker that is gone leaves its bundles"
+
+
+async def test_a_broker_whose_report_turns_to_garbage_keeps_its_last_good_one_and_its_registration(
+    mirror: Mirror,
+) -> None:
+    registration = await register(mirror.store, "b1:8080", report(1))
+    await mirror.read()
+    await mirror.put(BROKER, b"{garbage")
+    assert mirror.view.is_registered(registration)
+    assert mirror.view.brokers[B1].record.get("pulsarServiceUrl") == "pulsar://b1:6650"
+    assert BROKER in mirror.faults[BROKER]
+    assert "Invalid JSON" in mirror.faults[BROKER]
+    await mirror.put(BROKER, report(2))
+    assert mirror.faults == {}
+
+
+async def test_a_report_that_is_not_to_be_believed_leaves_the_last_good_load_and_is_listed_until_a_better_one_comes(
+    mirror: Mirror,
+) -> None:
+    await register(mirror.store, "b1:8080", report(3))
+    await mirror.read()
+    doubtful = a_record("b1:8080", {BUNDLE: load_of(3)})
+    doubtful["msgThroughputIn"] *= 100_000
+    await write(mirror.store, BROKER, encode_local_broker_data(doubtful))
+    await mirror.read()
+    assert "the report is not to be believed: it carries" in mirror.view.faults[BROKER]
+    assert (mirror.intake.reports_applied, mirror.intake.records_rejected) == (1, 1)
+    assert mirror.view.model.snapshot(0.0, 0.0).brokers.load[0][2] == load_of(3)["msgThroughputIn"]
+    mirror.intake.mark_dirty(paths.ROOT)
+    await mirror.read()
+    assert BROKER in mirror.view.faults, "reading it again does not make it better"
+    await mirror.put(BROKER, report(4))
+    assert BROKER not in mirror.view.faults
+    assert mirror.intake.reports_applied == 2
+
+
+async def test_a_broker_that_registers_with_garbage_lives_but_is_offered_to_nobody(mirror: Mirror) -> None:
+    registration = await register(mirror.store, "b1:8080", b"\xff\xfe")
+    await mirror.read()
+    assert mirror.view.is_registered(registration)
+    assert B1 not in mirror.view.brokers
+    assert "not UTF-8" in mirror.faults[BROKER]
+
+
+async def test_a_namespace_record_that_turns_to_garbage_stays_as_it_was_and_is_marked(mirror: Mirror) -> None:
+    await mirror.put(NAMESPACE, namespace())
+    await mirror.put(NAMESPACE, b"[]")
+    entry = mirror.view.get_namespace("t/ns")
+    assert len(entry.state.bundles) == 2
+    assert entry.unreadable is not None
+    assert NAMESPACE in entry.unreadable
+    await mirror.put(NAMESPACE, namespace(4))
+    assert mirror.view.get_namespace("t/ns").unreadable is None
+    assert len(mirror.view.get_namespace("t/ns").state.bundles) == 4
+    assert mirror.faults == {}
+
+
+@pytest.mark.parametrize("path", [BROKER, NAMESPACE, paths.node("n1:8080"), paths.LEADER])
+async def test_a_fault_stays_listed_while_it_lasts_and_is_counted_once(mirror: Mirror, path: str) -> None:
+    await mirror.put(NAMESPACE, namespace())
+    await mirror.put(path, b"{garbage")
+    for dirty in (path, paths.ROOT, path):
+        mirror.intake.mark_dirty(dirty)
+        await mirror.read()
+        assert list(mirror.faults) == [path]
+    assert mirror.intake.records_rejected == 1
+
+
+@pytest.mark.parametrize("path", [BROKER, NAMESPACE, paths.node("n1:8080"), paths.LEADER])
+async def test_a_fault_goes_with_its_znode(mirror: Mirror, path: str) -> None:
+    await mirror.put(path, b"{garbage")
+    assert path in mirror.faults
+    await mirror.store.commit([Delete(path)])
+    await mirror.read()
+    assert mirror.faults == {}
+
+
+async def test_znodes_that_are_nobodys_records_are_left_alone(mirror: Mirror) -> None:
+    await mirror.put(f"{paths.ROOT}/something/else", b"\xff")
+    await mirror.put(f"{paths.ROOT}/namespaces/t/ns/below", b"\xff")
+    assert mirror.faults.keys() <= {NAMESPACE}
+    assert mirror.view.is_fresh
+
+
+@pytest.mark.parametrize("name", ["no-port", "b1:0", "b1:99999", "b1:http", ":8080"])
+async def test_a_broker_znode_whose_name_is_no_broker_id_is_a_listed_fault(mirror: Mirror, name: str) -> None:
+    await mirror.put(paths.broker(name), encode_local_broker_data(a_record()))
+    assert "expected 'host:port'" in mirror.faults[paths.broker(name)]
+    assert mirror.view.brokers == {}
+    assert mirror.view.registrations == {}
+
+
+async def test_after_a_reconnection_everything_is_read_again_and_what_is_gone_is_dropped(mirror: Mirror) -> None:
+    await register(mirror.store, "b1:8080", report(1))
+    await mirror.put(NAMESPACE, namespace())
+    await mirror.put(paths.node("n1:8080"), b'{"nodeId":"n1:8080","serviceUrl":"u","version":"1","startTimestamp":1}')
+    await mirror.put(paths.node("n2:8080"), b"{garbage")
+    mirror.cluster.partition(mirror.own, noticed=True)
+    await asyncio.sleep(0)
+    assert not mirror.view.is_fresh
+    gone = (BROKER, NAMESPACE, paths.node("n1:8080"), paths.node("n2:8080"))
+    await mirror.store.commit([Delete(path) for path in gone])
+    assert mirror.view.brokers
+    mirror.cluster.heal(mirror.own)
+    await eventually(lambda: mirror.view.is_fresh)
+    assert (mirror.view.brokers, mirror.view.registrations) == ({}, {})
+    assert (mirror.view.namespaces, mirror.view.nodes, mirror.faults) == ({}, {}, {})
+
+
+async def test_after_the_store_went_back_in_time_the_view_is_as_the_store_says(mirror: Mirror) -> None:
+    """Whatever has been seen of what never happened by now."""
+    controls = encode_controls(Controls(dry_run=True))
+    for path, data in ((NAMESPACE, namespace()), (paths.CONTROLS, controls), (BROKER, report(1))):
+        await mirror.put(path, data)
+    saved = mirror.cluster.save()
+    for bundles in (4, 8):
+        await mirror.put(NAMESPACE, namespace(bundles))
+    await mirror.put(paths.CONTROLS, encode_controls(Controls()))
+    await mirror.put(BROKER, encode_local_broker_data(a_record("b1:8080", agent_url="http://other:1")))
+    await mirror.put(paths.namespace("t/later"), namespace_record("t/later", 1))
+    await mirror.store.commit([Put(paths.EPOCH, b"n1"), Create(paths.LEADER, b"{}", ephemeral=True)])
+    await mirror.read()
+    assert (mirror.view.epoch, len(mirror.view.get_namespace("t/ns").state.bundles)) == (1, 8)
+    mirror.cluster.set_back(saved)
+    await mirror.read()
+    assert mirror.view.is_fresh
+    assert list(mirror.view.namespaces) == ["t/ns"]
+    assert len(mirror.view.get_namespace("t/ns").state.bundles) == 2
+    assert mirror.view.laid_down.controls.dry_run
+    assert mirror.view.brokers[B1].command_url is None
+    assert (mirror.view.epoch, mirror.view.leader) == (0, None)
+
+
+async def test_a_record_with_another_history_but_the_same_version_is_taken_in(mirror: Mirror) -> None:
+    """Before the store was set back the first write made 4 bundles of it, and afterwards 8."""
+    await mirror.put(NAMESPACE, namespace())
+    saved = mirror.cluster.save()
+    await mirror.put(NAMESPACE, namespace(4))
+    known = mirror.view.get_namespace("t/ns")
+    mirror.cluster.set_back(saved)
+    await write(mirror.store, NAMESPACE, namespace(8))
+    await mirror.read()
+    read = mirror.view.get_namespace("t/ns")
+    assert (read.version, read.czxid) == (known.version, known.czxid)
+    assert len(read.state.bundles) == 8
+
+
+async def test_an_answer_to_a_question_from_before_a_commit_does_not_take_the_commit_back(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await mirror.put(NAMESPACE, namespace())
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+    get_many = mirror.own.get_many
+
+    async def answer_late(wanted: Sequence[str]) -> list[Znode | None]:
+        znodes = await get_many(wanted)
+        asked.set()
+        await may_answer.wait()
+        return znodes
+
+    monkeypatch.setattr(mirror.own, "get_many", answer_late)
+    mirror.intake.mark_dirty(NAMESPACE)
+    await asked.wait()
+    (version,) = await mirror.own.commit([Put(NAMESPACE, namespace(4))])
+    known = mirror.view.get_namespace("t/ns")
+    state = NamespaceState.unowned(NamespaceName("t", "ns"), NamespaceBundles(equal_boundaries(4)))
+    mirror.view.commit_namespace(NamespaceEntry(state, version, known.czxid, hash(namespace(4))))
+    applied = len(mirror.batches)
+    may_answer.set()
+    while len(mirror.batches) == applied:  # noqa: ASYNC110 - to look before the next batch mends it
+        await asyncio.sleep(0)
+    assert len(mirror.view.get_namespace("t/ns").state.bundles) == 4
+
+
+async def test_what_a_node_has_committed_itself_is_nothing_new_to_it(mirror: Mirror) -> None:
+    await mirror.put(NAMESPACE, namespace())
+    (version,) = await mirror.own.commit([Put(NAMESPACE, namespace(4))])
+    known = mirror.view.get_namespace("t/ns")
+    state = NamespaceState.unowned(NamespaceName("t", "ns"), NamespaceBundles(equal_boundaries(4)))
+    mirror.view.commit_namespace(NamespaceEntry(state, version, known.czxid, hash(namespace(4))))
+    before = mirror.view.unsettled
+    await mirror.read()
+    assert mirror.view.unsettled == before
+    assert mirror.view.get_namespace("t/ns").state is state
+
+
+async def test_a_view_that_is_cut_off_without_notice_catches_up_once_reads_work_again(mirror: Mirror) -> None:
+    mirror.cluster.partition(mirror.own)
+    mirror.intake.mark_dirty(NAMESPACE)
+    await write(mirror.store, NAMESPACE, namespace())
+    mirror.cluster.heal(mirror.own)
+    await mirror.read()
+    assert "t/ns" in mirror.view.namespaces
+
+
+async def test_history_that_a_former_leader_wrote_seeds_the_bundles_and_garbage_in_it_is_listed(mirror: Mirror) -> None:
+    await mirror.put(NAMESPACE, namespace())
+    mean = '{"maxSamples":10,"numSamples":7,"msgThroughputIn":1,"msgThroughputOut":2,"msgRateIn":3,"msgRateOut":4}'
+    entry = f'{{"shortTermData":{mean},"longTermData":{mean},"topics":5}}'
+    await mirror.put(paths.bundle_data("t/ns"), f'{{"0x00000000_0x80000000":{entry},"0x0_0x1":{entry}}}'.encode())
+    await mirror.put(paths.bundle_data("t/other"), b'{"0x00000000_0x80000000":{"topics":1}}')
+    await mirror.intake.load_history()
+    averages = mirror.view.model.bundle_averages("t/ns")
+    assert list(averages) == [BUNDLE]
+    assert averages[BUNDLE].short.tolist() == [3.0, 4.0, 1.0, 2.0]
+    assert (averages[BUNDLE].long_samples, averages[BUNDLE].topics) == (7, 5)
+    assert "shortTermData: Field required" in mirror.faults[paths.bundle_data("t/other")]
+    assert mirror.intake.records_rejected == 1
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Held(Znode):
+    """A znode of which it can be told whether somebody still has it."""
+
+
+@dataclass
+class WatchedReads:
+    """Stands in for `get_many` of a store: remembers what was asked for, and for how long the answers were kept."""
+
+    store: MemoryStore
+    asked: list[list[str]] = field(default_factory=list)
+    answered: list[weakref.ref[Held]] = field(default_factory=list)
+    most_kept: int = 0
+    meanwhile: Callable[[], Awaitable[None]] | None = None
+    """What happens, once, when half of everything has been asked for."""
+
+    async def get_many(self, asked: Sequence[str]) -> list[Znode | None]:
+        self.asked.append(list(asked))
+        if len(self.asked) == BROKERS // 64 and self.meanwhile is not None:
+            await self.meanwhile()
+        found = [
+            None if znode is None else Held(*astuple(znode)) for znode in await MemoryStore.get_many(self.store, asked)
+        ]
+        self.answered += [weakref.ref(znode) for znode in found if znode is not None]
+        self.most_kept = max(self.most_kept, sum(ref() is not None for ref in self.answered))
+        return [*found]
+
+
+BROKERS = 160
+
+
+@pytest.fixture
+async def many(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> WatchedReads:
+    """So many brokers, whose reports are about to be read with everything else."""
+    data = encode_local_broker_data(a_record())
+    await mirror.store.commit([Create(paths.broker(f"b{number:03d}:8080"), data) for number in range(BROKERS)])
+    await mirror.read()
+    mirror.view.brokers.clear()
+    reads = WatchedReads(mirror.own)
+    monkeypatch.setattr(mirror.own, "get_many", reads.get_many)
+    mirror.intake.mark_dirty(paths.ROOT)
+    return reads
+
+
+async def test_everything_is_read_a_part_at_a_time_and_let_go_of_before_the_next(
+    mirror: Mirror, many: WatchedReads
+) -> None:
+    await mirror.read()
+    assert len(mirror.view.brokers) == BROKERS
+    assert max(map(len, many.asked)) <= 32
+    assert many.most_kept <= 2 * 32, "all that was read was in memory at once"
+
+
+async def test_who_leads_is_read_while_much_else_still_waits_for_it(mirror: Mirror, many: WatchedReads) -> None:
+    seen: list[int] = []
+    mirror.intake._on_change = lambda: seen.append(len(mirror.view.brokers) if mirror.view.leader else 0)
+
+    async def another_leads() -> None:
+        await mirror.store.commit([Create(paths.LEADER, b"{}", ephemeral=True)])
+
+    many.meanwhile = another_leads
+    await mirror.read()
+    assert 0 < seen[0] < BROKERS
+
+
+async def test_a_new_leader_reads_of_the_brokers_only_what_it_has_been_told_of(
+    mirror: Mirror, many: WatchedReads
+) -> None:
+    await mirror.read()
+    many.asked.clear()
+    late = await register(mirror.store, "late:8080", a_record("late:8080"))
+    await mirror.own.sync()
+    await mirror.intake.settle_registrations()
+    assert mirror.view.is_registered(late)
+    assert sum(map(len, many.asked)) < 32

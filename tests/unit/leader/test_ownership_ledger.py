@@ -1,0 +1,507 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from unittest.mock import AsyncMock
+
+import pytest
+from structlog.testing import capture_logs
+from support.delays import a_memory_cluster
+from support.nodes import Cluster, FakeAgent, RunningNode, in_memory
+from support.registrations import read, write
+from support.waiting import eventually
+
+from loadmanager.core.domain.bundles import BoundariesError, NamespaceBundles
+from loadmanager.core.domain.names import BundleName, BundleRange, NamespaceName
+from loadmanager.core.domain.ownership import (
+    IllegalTransitionError,
+    NamespaceState,
+    Ownership,
+    OwnershipState,
+    Registration,
+    Stamp,
+    assign,
+    release,
+)
+from loadmanager.core.protocol.bundle_writes import Transition
+from loadmanager.errors import (
+    BundleNotFoundError,
+    InvalidRecordError,
+    InvariantViolatedError,
+    NamespaceExistsError,
+    NotLeaderError,
+    OutcomeUnknownError,
+    StaleEpochError,
+    StoreUnavailableError,
+    TransactionFailedError,
+    ZnodeTooLargeError,
+)
+from loadmanager.leader.election import ownership_ledger
+from loadmanager.leader.election.ownership_ledger import Reshape
+from loadmanager.leader.mirror import mirror_intake
+from loadmanager.store import metadata_store, paths
+from loadmanager.store.memory_store import MemoryCluster, MemoryStore
+from loadmanager.store.metadata_store import Check, Op, Put
+from loadmanager.store.znode_codec import decode
+from loadmanager.wire.store_records import decode_namespace, encode_namespace
+
+NAMESPACE = paths.namespace("t/ns")
+
+
+class Written:
+    """Every transaction that the leader's store did."""
+
+    def __init__(self, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.transactions: list[list[Op]] = []
+        self.sessions: list[int | None] = []
+        commit = store.commit
+
+        async def note(ops: Sequence[Op], *, session_id: int | None = None) -> list[int]:
+            versions = await commit(ops, session_id=session_id)
+            self.transactions.append(list(ops))
+            self.sessions.append(session_id)
+            return versions
+
+        monkeypatch.setattr(store, "commit", note)
+
+
+@pytest.fixture
+async def memory() -> MemoryCluster:
+    return a_memory_cluster()
+
+
+@pytest.fixture
+async def cluster(memory: MemoryCluster) -> AsyncIterator[Cluster]:
+    async with Cluster(in_memory(memory)) as cluster:
+        await cluster.start_leader()
+        await cluster.a_broker()
+        yield cluster
+
+
+@pytest.fixture
+async def written(leader: RunningNode, monkeypatch: pytest.MonkeyPatch) -> Written:
+    return Written(in_memory_store(leader), monkeypatch)
+
+
+def in_memory_store(node: RunningNode) -> MemoryStore:
+    assert isinstance(node.store, MemoryStore)
+    return node.store
+
+
+def giving(owner: Registration) -> Transition:
+    def give(current: Ownership, stamp: Stamp) -> Ownership:
+        return assign(current, owner, stamp)
+
+    return give
+
+
+def releasing(current: Ownership, stamp: Stamp) -> Ownership:
+    return release(current, None, stamp)
+
+
+async def give(cluster: Cluster, bundle: str) -> Ownership:
+    """Assign a bundle to b1 through the ledger alone."""
+    name = BundleName.parse(bundle)
+    owner = cluster.brokers["b1:8080"].registration
+    return await cluster.nodes[0].node.ledger.apply(str(name.namespace), name.range, giving(owner), "test")
+
+
+async def stored(cluster: Cluster, namespace: str = "t/ns") -> NamespaceState:
+    path = paths.namespace(namespace)
+    return decode_namespace(NamespaceName.parse(namespace), decode(await read(cluster.store, path), path), path)
+
+
+async def test_transitions_that_arrive_together_share_a_transaction_that_checks_the_epoch_first(
+    cluster: Cluster, written: Written
+) -> None:
+    bundles = [*await cluster.a_namespace("t/ns", bundles={"numBundles": 64}), *await cluster.a_namespace("t/two")]
+    written.transactions.clear()
+    done = await asyncio.gather(*(give(cluster, bundle) for bundle in bundles))
+    assert len(written.transactions) == 1
+    check, *puts = written.transactions[0]
+    assert check == Check(paths.EPOCH, 1)
+    assert {op.path for op in puts} == {NAMESPACE, paths.namespace("t/two")}
+    assert all((entry.state, entry.version, entry.epoch) == (OwnershipState.OWNED, 1, 1) for entry in done)
+    assert (await stored(cluster)).ownerships == tuple(done[:64])
+
+
+async def test_all_is_written_in_the_session_of_the_term_and_in_no_other(
+    cluster: Cluster, leader: RunningNode, written: Written
+) -> None:
+    (bundle, *_) = await cluster.a_namespace()
+    await give(cluster, bundle)
+    of_the_term = zip(written.transactions, written.sessions, strict=True)
+    sessions = [session for ops, session in of_the_term if ops[0] == Check(paths.EPOCH, 1)]
+    assert sessions == [leader.store.session_id] * 2, "the namespace, and who got the bundle"
+
+
+async def test_after_pending_changes_were_given_up_others_are_written(cluster: Cluster, leader: RunningNode) -> None:
+    (bundle, *_) = await cluster.a_namespace()
+    leader.node.ledger.fail_pending(StaleEpochError("the term is over"))
+    assert (await give(cluster, bundle)).state is OwnershipState.OWNED
+
+
+async def test_a_change_that_nobody_waits_for_any_more_keeps_no_other_from_being_made(cluster: Cluster) -> None:
+    given_up, *others = [asyncio.ensure_future(give(cluster, each)) for each in await cluster.a_namespace()]
+    await asyncio.sleep(0)
+    given_up.cancel()
+    assert {each.state for each in await asyncio.gather(*others)} == {OwnershipState.OWNED}
+    free, *_ = (await stored(cluster)).ownerships
+    assert free.state is OwnershipState.FREE
+
+
+async def test_two_transitions_of_one_bundle_follow_each_other(cluster: Cluster, leader: RunningNode) -> None:
+    (bundle, *_) = await cluster.a_namespace()
+    name = BundleName.parse(bundle)
+    first, second = await asyncio.gather(
+        give(cluster, bundle), leader.node.ledger.apply("t/ns", name.range, releasing, "test")
+    )
+    assert (first.state, first.version) == (OwnershipState.OWNED, 1)
+    assert (second.state, second.version) == (OwnershipState.RELEASING, 2)
+
+
+async def test_a_transition_that_no_longer_applies_fails_alone(cluster: Cluster) -> None:
+    first, second, *_ = await cluster.a_namespace()
+    outcomes = await asyncio.gather(
+        give(cluster, first), give(cluster, first), give(cluster, second), return_exceptions=True
+    )
+    assert isinstance(outcomes[1], IllegalTransitionError)
+    assert [entry.version for entry in outcomes if isinstance(entry, Ownership)] == [1, 1]
+
+
+async def test_of_many_transitions_in_one_go_those_that_apply_are_made_and_the_others_say_why_not(
+    cluster: Cluster, leader: RunningNode, written: Written
+) -> None:
+    first, second, *_ = [BundleName.parse(bundle).range for bundle in await cluster.a_namespace()]
+    odd, owner = BundleRange(1, 2), cluster.brokers["b1:8080"].registration
+    written.transactions.clear()
+    done = await leader.node.ledger.apply_all(
+        "t/ns", {first: giving(owner), second: releasing, odd: giving(owner)}, "test"
+    )
+    assert done[first] == (await stored(cluster)).ownerships[0]
+    assert isinstance(done[second], IllegalTransitionError)
+    assert isinstance(done[odd], BundleNotFoundError)
+    assert (len(written.transactions), leader.node.ledger.transitions_committed) == (1, 1)
+    with pytest.raises(IllegalTransitionError):
+        await leader.node.ledger.apply_all("t/ns", {first: giving(owner), second: releasing}, "test")
+    assert len(written.transactions) == 1
+
+
+async def test_a_range_that_is_no_bundle_and_a_namespace_that_is_not_there_are_refused(
+    cluster: Cluster, leader: RunningNode
+) -> None:
+    await cluster.a_namespace()
+    odd = BundleRange(0, 5)
+    with pytest.raises(BundleNotFoundError, match="0x00000000_0x00000005"):
+        await leader.node.ledger.apply("t/ns", odd, releasing, "test")
+    with pytest.raises(InvalidRecordError, match="t/gone is gone"):
+        await leader.node.ledger.apply("t/gone", odd, releasing, "test")
+
+
+async def test_nothing_is_decided_on_a_record_that_cannot_be_read(cluster: Cluster, leader: RunningNode) -> None:
+    (bundle, *_) = await cluster.a_namespace()
+    await write(cluster.store, NAMESPACE, b"{garbage")
+    await eventually(lambda: leader.node.view.faults)
+    with pytest.raises(InvalidRecordError, match="Invalid JSON"):
+        await give(cluster, bundle)
+    assert await read(cluster.store, NAMESPACE) == b"{garbage"
+
+
+async def test_a_write_after_another_leader_took_over_has_no_effect_and_ends_the_term(
+    cluster: Cluster, leader: RunningNode
+) -> None:
+    (bundle, *_) = await cluster.a_namespace()
+    before, term = await read(cluster.store, NAMESPACE), leader.node.election.get_term()
+    await cluster.store.commit([Put(paths.EPOCH, b"another")])
+    with pytest.raises(StaleEpochError, match="another leader"):
+        await give(cluster, bundle)
+    assert await read(cluster.store, NAMESPACE) == before
+    assert leader.node.ledger.writes_fenced == 1
+    assert leader.node.election.term != term, "it may have won another one by now"
+
+
+async def test_a_namespace_is_not_created_by_a_deposed_leader(cluster: Cluster, leader: RunningNode) -> None:
+    bundles = NamespaceBundles((0, 0xFFFFFFFF))
+    leader.node.election._resigned = True  # elected anew it might create it in its own right
+    await cluster.store.commit([Put(paths.EPOCH, b"another")])
+    with pytest.raises((StaleEpochError, NotLeaderError)):  # whether or not it knows by then
+        await leader.node.ledger.create_namespace(NamespaceState.unowned(NamespaceName("t", "ns"), bundles))
+    assert await cluster.store.get(NAMESPACE) is None
+
+
+async def test_a_node_that_does_not_lead_writes_nothing(cluster: Cluster) -> None:
+    (bundle, *_) = await cluster.a_namespace()
+    standby = await cluster.start_node()
+    with pytest.raises(NotLeaderError):
+        await standby.node.ledger.apply("t/ns", BundleName.parse(bundle).range, releasing, "test")
+
+
+async def test_a_record_that_changed_underneath_is_read_again_and_the_transition_made_on_what_is_true(
+    cluster: Cluster,
+) -> None:
+    first, second, *_ = await cluster.a_namespace()
+    await give(cluster, first)
+    state = await stored(cluster)
+    by_hand = state.with_ownerships({0: assign(Ownership(version=6), cluster.brokers["b1:8080"].registration, STAMP)})
+    await cluster.store.commit([Put(NAMESPACE, encode_namespace(by_hand))])
+    done = await give(cluster, second)
+    assert done.version == 1
+    assert [entry.version for entry in (await stored(cluster)).ownerships] == [7, 1, 0, 0]
+
+
+STAMP = Stamp(epoch=1, now_ms=0, reason="by hand")
+
+
+async def test_a_write_whose_answer_is_lost_fails_as_unknown_and_is_seen_once_the_store_answers_again(
+    cluster: Cluster, leader: RunningNode, memory: MemoryCluster
+) -> None:
+    (bundle, *_) = await cluster.a_namespace()
+    memory.lose_answer(in_memory_store(leader))
+    with pytest.raises(OutcomeUnknownError):
+        await give(cluster, bundle)
+    assert leader.ownership(bundle).version == 0
+    memory.heal(in_memory_store(leader))
+    await eventually(lambda: leader.ownership(bundle).version == 1)
+    with pytest.raises(IllegalTransitionError):
+        await give(cluster, bundle)
+
+
+@pytest.fixture
+def stuck(leader: RunningNode, monkeypatch: pytest.MonkeyPatch) -> RunningNode:
+    """A leader that reads nothing again from now on, whatever it is told of."""
+
+    async def read_nothing(_: set[str]) -> None:
+        raise StoreUnavailableError("not now")
+
+    monkeypatch.setattr(mirror_intake, "_SETTLES_WITHIN_S", 0.05)
+    monkeypatch.setattr(leader.node.intake._rereading, "_read_and_apply", read_nothing)
+    return leader
+
+
+async def test_a_write_without_an_answer_holds_up_no_other_when_nothing_is_read_again(
+    cluster: Cluster, leader: RunningNode, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, *_ = await cluster.a_namespace()
+    request.getfixturevalue("stuck")
+    with monkeypatch.context() as lost:
+        lost.setattr(leader.store, "commit", AsyncMock(side_effect=OutcomeUnknownError("the answer was lost")))
+        with pytest.raises(OutcomeUnknownError):
+            await give(cluster, first)
+    assert (await give(cluster, second)).state is OwnershipState.OWNED
+    await cluster.store.commit([Put(NAMESPACE, encode_namespace(await stored(cluster)))])
+    with pytest.raises(TransactionFailedError, match="bad_version"):
+        await give(cluster, first)
+
+
+@pytest.mark.usefixtures("stuck")
+async def test_who_has_written_is_told_that_it_is_not_read_again_yet(leader: RunningNode) -> None:
+    bundles = NamespaceBundles((0, 0xFFFFFFFF))
+    with pytest.raises(OutcomeUnknownError, match=r"not been read again within 0\.05 s"):
+        await leader.node.ledger.create_namespace(NamespaceState.unowned(NamespaceName("t", "ns"), bundles))
+    with pytest.raises(OutcomeUnknownError, match=r"not been read again within 0\.05 s"):
+        await leader.node.operators.update_configuration(lambda _: {"maxConcurrentUnloads": "3"})
+
+
+async def test_who_wants_an_owner_once_the_term_is_over_is_told_so_at_once(
+    cluster: Cluster, leader: RunningNode
+) -> None:
+    bundle, *_ = await cluster.a_namespace()
+    await leader.node.election.resign()
+    with pytest.raises(NotLeaderError):
+        leader.node.assigner.request(bundle)
+
+
+async def test_a_bundle_whose_new_owner_goes_just_before_the_write_does_not_wait_for_the_next_sweep(
+    memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever looks after the bundles of dead brokers has looked by then, and found the former owner."""
+    async with Cluster(in_memory(memory)) as cluster:
+        leader = await cluster.start_leader(reassign_bundles_of_dead_brokers_at_once=True)
+        owner, other = await cluster.a_broker("b1:8080"), await cluster.a_broker("b2:8080")
+        (bundle, *_) = await cluster.a_namespace()
+        await _give_to_one_who_goes(cluster, leader, bundle, owner, monkeypatch)
+        await eventually(lambda: leader.ownership(bundle).owner == other.registration)
+
+
+async def _give_to_one_who_goes(
+    cluster: Cluster, leader: RunningNode, bundle: str, owner: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, reconciler = in_memory_store(leader).commit, leader.node.reconciler
+
+    async def once_the_owner_is_gone(ops: Sequence[Op], *, session_id: int | None = None) -> list[int]:
+        await owner.leave()
+        await eventually(lambda: not leader.node.view.is_registered(owner.registration))
+        await eventually(
+            lambda: (reconciler._machine.wake_s or 0.0) > time.monotonic(), what="it has looked, and rests"
+        )
+        return await commit(ops, session_id=session_id)
+
+    monkeypatch.setattr(in_memory_store(leader), "commit", once_the_owner_is_gone)
+    assert (await give(cluster, bundle)).owner == owner.registration
+    monkeypatch.undo()
+
+
+async def test_a_namespace_is_created_once(cluster: Cluster, leader: RunningNode) -> None:
+    await cluster.a_namespace()
+    bundles = NamespaceBundles((0, 0xFFFFFFFF))
+    with pytest.raises(NamespaceExistsError, match="t/ns exists already"):
+        await leader.node.ledger.create_namespace(NamespaceState.unowned(NamespaceName("t", "ns"), bundles))
+
+
+async def test_records_that_would_not_fit_together_are_not_sent_together(
+    cluster: Cluster, written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundles = [(await cluster.a_namespace(f"t/ns{number}"))[0] for number in range(3)]
+    written.transactions.clear()
+    monkeypatch.setattr(ownership_ledger, "MAX_TRANSACTION_BYTES", 500)
+    await asyncio.gather(*(give(cluster, bundle) for bundle in bundles))
+    assert [len(ops) for ops in written.transactions] == [2, 2, 2]
+
+
+async def test_a_record_that_has_outgrown_a_znode_fails_alone(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = await cluster.a_namespace("t/large", bundles={"numBundles": 64})
+    (small, *_) = await cluster.a_namespace("t/small")
+    monkeypatch.setattr(metadata_store, "MAX_ZNODE_BYTES", 1_000)
+    monkeypatch.setattr(ownership_ledger, "MAX_TRANSACTION_BYTES", 500)
+    for bundles in ([small, large[0]], [large[1], small]):
+        outcomes = await asyncio.gather(*(give(cluster, bundle) for bundle in bundles), return_exceptions=True)
+        failed = [type(outcome) for outcome in outcomes if isinstance(outcome, Exception)]
+        assert ZnodeTooLargeError in failed
+    assert (await stored(cluster, "t/small")).ownerships[0].version == 1
+
+
+def halving(bundle: str) -> Reshape:
+    """Cut a bundle in the middle."""
+    own = BundleName.parse(bundle).range
+
+    def cut(state: NamespaceState, stamp: Stamp) -> NamespaceState:
+        index = state.bundles.find_index(own)
+        if index is None:
+            raise BundleNotFoundError(f"{own} is no more")
+        return state.split(index, [(own.lower + own.upper) // 2], stamp)
+
+    return cut
+
+
+async def test_a_split_shares_a_transaction_with_transitions_before_and_after_it(
+    cluster: Cluster, leader: RunningNode, written: Written
+) -> None:
+    first, second, *_ = await cluster.a_namespace()
+    written.transactions.clear()
+    outcomes = await asyncio.gather(
+        give(cluster, first),
+        leader.node.ledger.reshape("t/ns", halving(first), "test"),
+        give(cluster, second),
+        give(cluster, first),
+        give(cluster, "t/ns/0x00000000_0x20000000"),
+        return_exceptions=True,
+    )
+    assert len(written.transactions) == 1
+    assert isinstance(outcomes[3], BundleNotFoundError)
+    assert isinstance(outcomes[4], IllegalTransitionError)
+    state = await stored(cluster)
+    assert state.bundle_names()[:2] == ["t/ns/0x00000000_0x20000000", "t/ns/0x20000000_0x40000000"]
+    assert [entry.version for entry in state.ownerships] == [2, 2, 1, 0, 0]
+    assert {entry.reason for entry in state.ownerships[:2]} == {"test"}
+    reshaped = outcomes[1]
+    assert isinstance(reshaped, NamespaceState)
+    assert reshaped.ownerships[:2] == state.ownerships[:2]
+
+
+async def test_of_two_splits_of_one_bundle_the_second_fails_alone(cluster: Cluster, leader: RunningNode) -> None:
+    (first, *_) = await cluster.a_namespace()
+    outcomes = await asyncio.gather(
+        *(leader.node.ledger.reshape("t/ns", halving(first), "test") for _ in range(2)), return_exceptions=True
+    )
+    assert [isinstance(outcome, NamespaceState) for outcome in outcomes] == [True, False]
+    assert isinstance(outcomes[1], BundleNotFoundError)
+    assert len((await stored(cluster)).bundles) == 5
+
+
+async def test_a_split_that_cannot_be_made_changes_nothing(cluster: Cluster, leader: RunningNode) -> None:
+    await cluster.a_namespace()
+    before = await read(cluster.store, NAMESPACE)
+    with pytest.raises(BoundariesError, match="0x00000000 does not ascend"):
+        await leader.node.ledger.reshape("t/ns", lambda state, stamp: state.split(0, [0], stamp), "test")
+    assert await read(cluster.store, NAMESPACE) == before
+
+
+async def test_a_split_by_a_deposed_leader_has_no_effect(cluster: Cluster, leader: RunningNode) -> None:
+    (first, *_) = await cluster.a_namespace()
+    before = await read(cluster.store, NAMESPACE)
+    await cluster.store.commit([Put(paths.EPOCH, b"another")])
+    with pytest.raises(StaleEpochError):
+        await leader.node.ledger.reshape("t/ns", halving(first), "test")
+    assert await read(cluster.store, NAMESPACE) == before
+
+
+async def test_a_split_on_a_record_that_changed_underneath_is_made_on_what_is_true(
+    cluster: Cluster, leader: RunningNode
+) -> None:
+    (first, *_) = await cluster.a_namespace()
+    state = await stored(cluster)
+    by_hand = state.with_ownerships({0: assign(Ownership(version=6), cluster.brokers["b1:8080"].registration, STAMP)})
+    await cluster.store.commit([Put(NAMESPACE, encode_namespace(by_hand))])
+    await leader.node.ledger.reshape("t/ns", halving(first), "test")
+    assert [entry.version for entry in (await stored(cluster)).ownerships] == [8, 8, 0, 0, 0]
+
+
+async def test_what_must_never_be_is_not_written_and_ends_the_term(cluster: Cluster, leader: RunningNode) -> None:
+    (bundle,) = await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
+    name, owner = BundleName.parse(bundle), cluster.brokers["b1:8080"].registration
+    other = (await cluster.a_broker("b2:8080")).registration
+    owned = await leader.node.ledger.apply("t/ns", name.range, lambda now, stamp: assign(now, owner, stamp), "a test")
+    before = await read(cluster.store, NAMESPACE)
+
+    def take(current: Ownership, stamp: Stamp) -> Ownership:
+        return assign(Ownership(version=current.version), other, stamp)
+
+    with capture_logs() as logs, pytest.raises(InvariantViolatedError, match=r"taken from b1:8080 .* was not asked"):
+        await leader.node.ledger.apply("t/ns", name.range, take, "a test")
+    assert await read(cluster.store, NAMESPACE) == before
+    (event,) = [entry for entry in logs if entry["event"] == "invariant_violated"]
+    assert event["story"] == [f"{name.range}: {Ownership()} -> {owned} (a test)"]
+    assert "stepped_down" in [entry["event"] for entry in logs]
+    assert leader.node.ledger.invariants_violated == 1
+    await eventually(lambda: leader.leads and leader.node.election.terms_won == 2)
+    assert leader.ownership(bundle) == owned
+
+
+async def test_nothing_that_was_to_be_written_with_it_is(cluster: Cluster, leader: RunningNode) -> None:
+    (bundle,) = await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
+    (beside,) = await cluster.a_namespace("t/beside", bundles={"numBundles": 1})
+    owner = cluster.brokers["b1:8080"].registration
+
+    def fall(current: Ownership, stamp: Stamp) -> Ownership:
+        return Ownership(version=current.version - 1, epoch=stamp.epoch)
+
+    def give(current: Ownership, stamp: Stamp) -> Ownership:
+        return assign(current, owner, stamp)
+
+    apply = leader.node.ledger.apply
+    outcomes = await asyncio.gather(
+        apply("t/beside", BundleName.parse(beside).range, give, "a test"),
+        apply("t/ns", BundleName.parse(bundle).range, fall, "a test"),
+        return_exceptions=True,
+    )
+    assert [type(outcome) for outcome in outcomes] == [StaleEpochError, InvariantViolatedError]
+    assert leader.ownership(beside).state is OwnershipState.FREE
+
+
+async def test_bundles_of_another_shape_at_lower_versions_are_not_written(
+    cluster: Cluster, leader: RunningNode
+) -> None:
+    (bundle,) = await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
+    owner = cluster.brokers["b1:8080"].registration
+    name = BundleName.parse(bundle)
+    await leader.node.ledger.apply("t/ns", name.range, lambda now, stamp: assign(now, owner, stamp), "a test")
+
+    def forget(state: NamespaceState, _: Stamp) -> NamespaceState:
+        return NamespaceState.unowned(state.name, NamespaceBundles(state.bundles.boundaries))
+
+    with pytest.raises(InvariantViolatedError, match="version 0 follows version 1"):
+        await leader.node.ledger.reshape("t/ns", forget, "a test")
+    await eventually(lambda: leader.leads and leader.node.election.terms_won == 2)

@@ -1,0 +1,463 @@
+"""Assignments at lookup, and rounds of shedding."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from support.nodes import Cluster, a_leader, topics_by_bundle
+from support.registrations import a_record, load_of
+from support.waiting import eventually
+
+from loadmanager.core.domain.names import BrokerId, TopicName
+from loadmanager.core.domain.ownership import OwnershipState
+from loadmanager.core.domain.plan import Plan, Unload, Verdict
+from loadmanager.core.domain.reasons import ChurnReason, RailReason, SheddingReason
+from loadmanager.errors import NamespaceNotFoundError, NoBrokerAvailableError, NotLeaderError
+from loadmanager.leader.execution import executor
+from loadmanager.leader.loops.shedding_loop import SheddingLoop
+from loadmanager.leader.node import Node
+from loadmanager.store import paths
+from loadmanager.store.metadata_store import Delete, Put
+
+TOPIC = TopicName.parse("persistent://t/ns/x")
+
+
+def version_of(node: Node, topic: TopicName) -> int:
+    """The version of the ownership of a topic's bundle, as the node knows it."""
+    entry, index = node.view.bundle_of_topic(topic)
+    return entry.state.ownerships[index].version
+
+
+async def test_a_hundred_lookups_of_one_bundle_share_one_assignment() -> None:
+    async with a_leader() as (cluster, leader):
+        await cluster.a_broker("b1:8080")
+        await cluster.a_broker("b2:8080")
+        await cluster.a_namespace()
+        answers = await asyncio.gather(*(leader.node.lookups.lookup(TOPIC) for _ in range(100)))
+        assert len({answer.registration for answer in answers}) == 1
+        assert version_of(leader.node, TOPIC) == 1
+        assert leader.node.assigner.assignments == 1
+
+
+async def test_a_burst_of_lookups_over_many_bundles_is_spread_over_the_brokers() -> None:
+    async with a_leader() as (cluster, leader):
+        for number in range(4):
+            await cluster.a_broker(f"b{number}:8080")
+        await cluster.a_namespace("t/ns", bundles={"numBundles": 64})
+        topics = topics_by_bundle(leader, "t/ns", 64)
+        answers = await asyncio.gather(
+            *(leader.node.lookups.lookup(TopicName.parse(topic)) for topic in topics.values())
+        )
+        owners = Counter(answer.registration.broker for answer in answers)
+        assert sorted(owners.values()) == [16, 16, 16, 16]
+
+
+async def test_bundles_looked_up_one_after_the_other_are_spread_as_well() -> None:
+    async with a_leader() as (cluster, leader):
+        for number in range(4):
+            await cluster.a_broker(f"b{number}:8080")
+        await cluster.a_namespace("t/ns", bundles={"numBundles": 16})
+        owners: Counter[str] = Counter()
+        for topic in topics_by_bundle(leader, "t/ns", 16).values():
+            owners[(await leader.node.lookups.lookup(TopicName.parse(topic))).registration.broker] += 1
+        assert sorted(owners.values()) == [4, 4, 4, 4]
+
+
+async def test_a_lookup_without_brokers_fails_with_the_reason_and_is_journalled() -> None:
+    async with a_leader() as (cluster, leader):
+        (bundle, *_) = await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
+        with pytest.raises(NoBrokerAvailableError, match="none of 0 registered brokers"):
+            await leader.node.lookups.lookup(TOPIC)
+        (entry,) = leader.node.journal.recent(10)
+        assert (entry["subject"], entry["reason"], entry["acted"]) == (bundle, "no_broker_available", False)
+
+
+async def test_a_request_for_a_bundle_of_a_namespace_that_is_gone_fails_and_nothing_else() -> None:
+    async with a_leader() as (cluster, leader):
+        bundle = "t/gone/0x00000000_0xffffffff"
+        with pytest.raises(NamespaceNotFoundError):
+            await leader.node.assigner.request(bundle)
+        await cluster.a_broker()
+        await cluster.a_namespace()
+        assert (await leader.node.lookups.lookup(TOPIC)).registration.broker in cluster.brokers
+
+
+async def test_a_decision_that_fails_is_told_to_those_who_wait_and_the_next_one_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with a_leader() as (cluster, leader):
+        await cluster.a_broker()
+        await cluster.a_namespace()
+        with monkeypatch.context() as broken:
+            broken.setattr(leader.node.desk, "place", _fails)
+            with pytest.raises(NoBrokerAvailableError, match="the decision failed: no idea"):
+                await leader.node.lookups.lookup(TOPIC)
+        assert (await leader.node.lookups.lookup(TOPIC)).registration.broker in cluster.brokers
+
+
+async def _fails(*_: object) -> None:
+    raise ValueError("no idea")
+
+
+async def test_a_bundle_whose_broker_left_goes_to_another_at_its_next_lookup() -> None:
+    async with a_leader() as (cluster, leader):
+        first = await cluster.a_broker("b1:8080")
+        await cluster.a_namespace()
+        assert (await leader.node.lookups.lookup(TOPIC)).registration.broker in cluster.brokers
+        await first.leave()
+        await eventually(lambda: "b1:8080" not in leader.node.view.brokers)
+        await cluster.a_broker("b2:8080")
+        found = await leader.node.lookups.lookup(TOPIC)
+        assert found.registration.broker == "b2:8080"
+        assert version_of(leader.node, TOPIC) > 1
+
+
+async def test_those_who_wait_hear_of_the_end_of_the_term() -> None:
+    async with a_leader() as (cluster, leader):
+        await cluster.a_namespace()
+        waiting = leader.node.assigner.request("t/ns/0x00000000_0x40000000")
+        await cluster.store.commit([Put(paths.EPOCH, b"another"), Delete(paths.LEADER)])
+        leader.node.election.deposed()
+        with pytest.raises((NotLeaderError, NoBrokerAvailableError)):
+            await waiting
+        await eventually(lambda: leader.node.election.terms_won == 2)
+
+
+async def test_bundles_that_nobody_asks_for_are_placed_in_batches_and_lookups_go_first() -> None:
+    async with a_leader() as (cluster, leader):
+        await cluster.a_broker()
+        names = await cluster.a_namespace("t/ns", bundles={"numBundles": 2_500})
+        batches: list[list[str]] = []
+        place = leader.node.desk.place
+
+        async def noted(bundles: list[str], non_persistent: Collection[str] = ()) -> Plan:
+            batches.append(bundles)
+            return await place(bundles, non_persistent)
+
+        leader.node.desk.place = noted  # type: ignore[method-assign]  # the same, noted
+        leader.node.assigner.place_soon(names[:-1])
+        asked = [names[2_000], names[-1]]
+        await asyncio.gather(*(leader.node.assigner.request(bundle) for bundle in asked))
+        assert [len(batches), batches[0][:2], len(batches[0])] == [1, asked, 1_000]
+        await eventually(lambda: leader.node.assigner.assignments == len(names))
+        assert [len(batch) for batch in batches] == [1_000, 1_000, 500]
+        assert Counter(name for batch in batches for name in batch) == Counter(names)
+
+
+async def test_a_bundle_that_is_asked_for_by_topics_of_both_kinds_goes_to_a_broker_that_serves_both() -> None:
+    async with a_leader() as (cluster, leader):
+        await cluster.a_broker("b1:8080", {**a_record("b1:8080"), "nonPersistentTopicsEnabled": False})
+        await cluster.a_broker("b2:8080", a_record("b2:8080", cpu=90.0))
+        for bundle in await cluster.a_namespace("t/ns", bundles={"numBundles": 4}):
+            of_both = [leader.node.assigner.request(bundle, non_persistent=each) for each in (False, True)]
+            for ownership in await asyncio.gather(*of_both):
+                assert ownership.owner == cluster.brokers["b2:8080"].registration
+
+
+async def _hot_and_cold(cluster: Cluster) -> list[str]:
+    """b1 owns two bundles and is hot, b2 has nothing to do; the bundles of b1."""
+    hot = await cluster.a_broker("b1:8080")
+    bundles = await cluster.a_namespace("t/ns", bundles={"numBundles": 2})
+    leader = cluster.nodes[0]
+    for topic in topics_by_bundle(leader, "t/ns", 2).values():
+        await leader.node.lookups.lookup(TopicName.parse(topic))
+    await cluster.a_broker("b2:8080", a_record("b2:8080", cpu=5.0))
+    stats = {bundle: load_of(100.0) for bundle in bundles}
+    await hot.report(a_record("b1:8080", stats, agent_url=hot.url, cpu=95.0))
+    await eventually(lambda: len(leader.node.view.model.bundle_averages("t/ns")) == 2)
+    return bundles
+
+
+async def test_a_round_of_shedding_moves_a_bundle_from_the_hot_broker_to_the_cold_one() -> None:
+    async with a_leader() as (cluster, leader):
+        bundles = await _hot_and_cold(cluster)
+        plan = await leader.node.shedding.cycle()
+        assert len(plan.steps) == 1
+        owners = {leader.ownership(bundle).owner for bundle in bundles}
+        assert owners == {cluster.brokers["b1:8080"].registration, cluster.brokers["b2:8080"].registration}
+        assert len(cluster.brokers["b1:8080"].unloads) == 1
+        assert leader.node.shedding.brokers_shed == 1
+        kinds = [entry["kind"] for entry in leader.node.journal.recent(3)]
+        assert set(kinds) >= {"unload", "unloaded"}
+
+
+async def test_a_move_is_explained_by_why_the_bundle_left_and_why_it_went_where_it_did() -> None:
+    async with a_leader(loadBalancerBundleUnloadMinThroughputThreshold=0) as (cluster, leader):
+        await _hot_and_cold(cluster)
+        await leader.node.shedding.cycle()
+        moves = [entry for entry in leader.node.journal.recent(100) if entry["kind"] == "unload"]
+        assert moves
+        for move in moves:
+            assert move["reason"] == "broker_above_average"
+            assert "is not below average" in move["sentence"]
+            assert "has the least long-term message rate" in move["sentence"]
+            assert {"usage_percent", "average_percent", "msg_rate_per_s"} <= move["why"].keys()
+
+
+async def test_a_bundle_that_moved_a_moment_ago_is_not_moved_again() -> None:
+    async with a_leader() as (cluster, leader):
+        bundles = await _hot_and_cold(cluster)
+        await leader.node.shedding.cycle()
+        (moved,) = (b for b in bundles if leader.ownership(b).version > 1)
+        cold, hot = cluster.brokers["b1:8080"], cluster.brokers["b2:8080"]
+        applied = leader.node.intake.reports_applied
+        (stayed,) = set(bundles) - {moved}
+        await cold.report(a_record("b1:8080", {stayed: load_of(1.0)}, agent_url=cold.url, cpu=1.0))
+        await hot.report(a_record("b2:8080", {moved: load_of(100.0)}, agent_url=hot.url, cpu=99.0))
+        await eventually(lambda: leader.node.intake.reports_applied == applied + 2)
+        plan = await leader.node.shedding.cycle()
+        assert plan.steps == ()
+
+
+async def test_the_grace_period_ends_by_the_clock_although_nothing_in_the_cluster_changes() -> None:
+    async with a_leader(load_balancer_shedding_grace_period_minutes=0.001) as (cluster, leader):
+        (bundle, *_) = await cluster.a_namespace()
+        leader.node.view.model.mark_unloaded(bundle, 0.0)
+        await leader.node.desk.shed()
+        assert leader.node.view.model.recently_unloaded() == {}
+
+
+async def test_what_strategies_remember_cannot_stop_shedding_for_good() -> None:
+    async with a_leader(load_balancer_shedding_interval_minutes=0.001) as (cluster, leader):
+        await _hot_and_cold(cluster)
+        shedding = leader.node.shedding
+
+        def has_failed() -> bool:
+            if not shedding.cycles_failed:  # a round that is under way would write over it
+                leader.node.desk.state = {"ThresholdShedder": "nonsense"}
+            return shedding.cycles_failed > 0
+
+        await eventually(has_failed)
+        cycles, failed = shedding.cycles, shedding.cycles_failed
+        await eventually(lambda: shedding.cycles > cycles)
+        assert shedding.cycles_failed == failed
+
+
+OVERLOAD = {"load_balancer_load_shedding_strategy": "OverloadShedder", "unload_attempt_timeout_ms": 600_000}
+
+
+async def _two_full_and_one_empty(cluster: Cluster) -> dict[str, list[str]]:
+    """b1 and b2 own four bundles each, b3 none, and only b1 is hot; the bundles by their broker."""
+    node = cluster.nodes[0].node
+    owned = {}
+    for broker_id in ("b1:8080", "b2:8080"):
+        await cluster.a_broker(broker_id)
+        owned[broker_id] = await cluster.a_namespace(f"t/{broker_id[:2]}", bundles={"numBundles": 4})
+        await _exclude(node, cluster.brokers.keys() - {broker_id})
+        await asyncio.gather(*map(node.assigner.request, owned[broker_id]))
+    await _exclude(node, ())
+    await cluster.a_broker("b3:8080", a_record("b3:8080", cpu=5.0))
+    await _report(cluster, owned, hot={"b1:8080"})
+    return owned
+
+
+async def _exclude(node: Node, brokers: Collection[str]) -> None:
+    excluded = frozenset(map(BrokerId, brokers))
+    await node.operators.update_controls(lambda now: replace(now, excluded=excluded))
+
+
+async def _report(cluster: Cluster, owned: Mapping[str, Collection[str]], hot: Collection[str]) -> None:
+    """Have brokers report what they own, and that they are hot, and wait until the leader knows."""
+    intake = cluster.nodes[0].node.intake
+    applied = intake.reports_applied
+    for broker_id, bundles in owned.items():
+        agent, stats = cluster.brokers[broker_id], {bundle: load_of(10.0) for bundle in bundles}
+        await agent.report(a_record(broker_id, stats, agent_url=agent.url, cpu=95.0 if broker_id in hot else 50.0))
+    await eventually(lambda: intake.reports_applied >= applied + len(owned))
+
+
+async def test_a_broker_that_hangs_keeps_no_other_from_being_relieved() -> None:
+    rounds = {"load_balancer_shedding_interval_minutes": 0.002, "namespace_bundle_unloading_timeout_ms": 600_000}
+    async with a_leader(**OVERLOAD, **rounds) as (cluster, leader):
+        owned = await _two_full_and_one_empty(cluster)
+        hangs, other = cluster.brokers["b1:8080"], cluster.brokers["b2:8080"]
+        hangs.may_answer.clear()
+        await eventually(lambda: hangs.unloads)
+        await _report(cluster, owned, hot=owned.keys())
+        await eventually(lambda: other.unloads, what="b2 is relieved while b1 hangs")
+        cycles, asked = leader.node.shedding.cycles, len(hangs.unloads)
+        await eventually(lambda: leader.node.shedding.cycles > cycles + 3)
+        assert len(hangs.unloads) == asked, "what is on its way from b1 is as good as gone, until b1 reports"
+        hangs.may_answer.set()
+
+
+@pytest.mark.parametrize("look_ahead", [1, 256])
+async def test_what_waits_for_its_turn_is_called_off_by_the_next_round_and_what_has_begun_is_seen_through(
+    monkeypatch: pytest.MonkeyPatch, look_ahead: int
+) -> None:
+    monkeypatch.setattr(executor, "_LOOK_AHEAD", look_ahead)
+    limits = {"load_balancer_broker_overloaded_threshold_percentage": 60, "max_concurrent_unloads_per_broker": 1}
+    async with a_leader(**OVERLOAD, **limits) as (cluster, leader):
+        await _two_full_and_one_empty(cluster)
+        hangs, shedding, churn = cluster.brokers["b1:8080"], leader.node.shedding, leader.node.desk.churn
+        hangs.may_answer.clear()
+        first = await shedding.begin_cycle()
+        await eventually(lambda: hangs.unloads)
+        assert len(first.steps) > 1
+        assert churn.share_under_way > 0
+        second = await shedding.begin_cycle()
+        assert second.steps == (), "b1 has not reported since, and nobody else is hot"
+        hangs.may_answer.set()
+        await eventually(lambda: not shedding._moving)
+        assert len(hangs.unloads) == 1
+        stayed = [step for step in first.steps if leader.ownership(step.bundle).owner == hangs.registration]
+        assert len(stayed) == len(first.steps) - 1
+        assert churn.share_under_way == 0
+
+
+async def test_what_is_under_way_counts_for_what_may_be_moved_within_the_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_leader(**OVERLOAD, load_balancer_max_load_moved_per_hour_percentage=20) as (cluster, leader):
+        owned = await _two_full_and_one_empty(cluster)
+        desk, hangs = leader.node.desk, cluster.brokers["b1:8080"]
+        recorded: list[float] = []
+        monkeypatch.setattr(desk.recorder, "decided", lambda *_, **detail: recorded.append(detail["underWay"]))
+        hangs.may_answer.clear()
+        assert len((await leader.node.shedding.begin_cycle()).steps) == 1
+        await eventually(lambda: hangs.unloads)
+        await _report(cluster, owned, hot=owned.keys())
+        preview, _ = await desk.preview_shed()
+        for plan in (preview, await leader.node.shedding.begin_cycle()):
+            assert plan.steps == ()
+            assert ChurnReason.MOVED_ENOUGH_THIS_HOUR in [verdict.verdict for verdict in plan.verdicts]
+        assert recorded == [0, pytest.approx(1 / 8), pytest.approx(1 / 8)]
+        hangs.may_answer.set()
+
+
+async def test_what_a_round_was_refused_is_told_as_a_limit_until_it_ends_by_the_leader_alone() -> None:
+    async with a_leader(**OVERLOAD, load_balancer_max_load_moved_per_hour_percentage=20) as (cluster, leader):
+        owned = await _two_full_and_one_empty(cluster)
+        assert (await leader.get("/readyz")).json()["limits"] == []
+        assert (await leader.node.shedding.cycle()).steps
+        await _report(cluster, owned, hot=owned.keys())
+        before_ms = time.time() * 1000
+        await leader.node.shedding.cycle()
+        (limit,) = (await leader.get("/readyz")).json()["limits"]
+        assert limit["key"] == "loadBalancerMaxLoadMovedPerHourPercentage"
+        assert before_ms < limit["until"] <= time.time() * 1000 + 3_600_000
+        assert (await leader.get("/loadbalance/v1/fleet")).json()["balancing"]["limits"] == [limit]
+        assert (await (await cluster.start_node()).get("/readyz")).json()["limits"] == []
+
+
+async def test_a_dry_run_decides_and_explains_and_moves_nothing() -> None:
+    async with a_leader() as (cluster, leader):
+        await _hot_and_cold(cluster)
+        await leader.node.operators.update_controls(lambda controls: replace(controls, dry_run=True))
+        plan = await leader.node.shedding.cycle()
+        (step,) = plan.steps
+        (entry,) = [each for each in leader.node.journal.recent(100) if each["kind"] == "would_unload"]
+        assert (entry["subject"], entry["acted"]) == (step.bundle, False)
+        assert (entry["source"], entry["destination"]) == ("b1:8080", "b2:8080")
+        assert entry["sentence"].startswith("Shed 1 of 2 bundles because usage 95 %")
+        assert leader.ownership(step.bundle).state is OwnershipState.OWNED
+        assert cluster.brokers["b1:8080"].unloads == []
+        assert leader.node.shedding.brokers_shed == 0
+        await leader.node.operators.update_controls(lambda controls: replace(controls, dry_run=False))
+        await leader.node.shedding.cycle()
+        assert leader.ownership(step.bundle).owner == cluster.brokers["b2:8080"].registration
+
+
+class Stopping:
+    """Rails that say what a test tells them to."""
+
+    def __init__(self) -> None:
+        self.rounds: list[Verdict] = []
+        self.steps: dict[str, list[Verdict]] = {}
+
+    def begin_round(self) -> Sequence[Verdict]:
+        return self.rounds
+
+    def stops_of_steps(self, steps: Sequence[Unload]) -> Sequence[Sequence[Verdict]]:
+        return [[*self.rounds, *self.steps.get(step.bundle, [])] for step in steps]
+
+
+async def test_what_rails_stop_is_decided_and_shown_with_what_stops_it() -> None:
+    async with a_leader() as (cluster, leader):
+        await _hot_and_cold(cluster)
+        rails, node = Stopping(), leader.node
+        shedding = SheddingLoop(node.desk, node.executor, node.election, node.journal, node.view, node.live, rails)
+
+        def shown() -> list[str]:
+            return [each["sentence"] for each in node.journal.recent(100) if each["kind"] == "would_unload"]
+
+        rails.rounds = [
+            Verdict("cluster", RailReason.POLICIES_READ_ONLY, acted=False),
+            Verdict("cluster", RailReason.MODE_IS_SHADOW, acted=False),
+        ]
+        (step,) = (await shedding.cycle()).steps
+        assert shown()[0].startswith("No move because Pulsar's policies are read-only: ")
+        assert " because usage 95 %" in shown()[0]
+        assert "shadow" not in shown()[0], "the first is enough"
+        (said,) = [each for each in node.journal.recent(100) if each["kind"] == "rail"]
+        assert (said["subject"], said["reason"]) == ("cluster", "policies_read_only")
+        assert "mode is shadow" in said["sentence"], "all of them"
+
+        rails.rounds = []
+        rails.steps = {step.bundle: [Verdict(step.bundle, RailReason.ROUND_IS_FULL, acted=False)]}
+        await shedding.cycle()
+        assert [each.split(" because")[0] for each in shown()] == ["Round is full. Shed 1 of 2 bundles", "No move"]
+        assert (node.executor.unloads_completed, shedding.brokers_shed) == (0, 0)
+        assert cluster.brokers["b1:8080"].unloads == []
+
+        rails.steps = {"t/ns/another": rails.steps[step.bundle]}
+        await shedding.cycle()
+        assert leader.ownership(step.bundle).owner == cluster.brokers["b2:8080"].registration
+        assert len(shown()) == 2
+
+
+async def test_whoever_listens_is_told_each_plan_before_anything_of_it_is_done() -> None:
+    async with a_leader() as (cluster, leader):
+        await _hot_and_cold(cluster)
+        told: list[tuple[Plan, int]] = []
+        node, owner = leader.node, cluster.brokers["b1:8080"]
+        shedding = SheddingLoop(
+            node.desk,
+            node.executor,
+            node.election,
+            node.journal,
+            node.view,
+            node.live,
+            on_plan=lambda plan: told.append((plan, len(owner.unloads))),
+        )
+        plan = await shedding.cycle()
+        assert told == [(plan, 0)]
+        assert len(owner.unloads) == len(plan.steps) == 1
+
+
+async def test_shedding_that_is_switched_off_says_so_and_moves_nothing() -> None:
+    async with a_leader(load_balancer_shedding_enabled=False) as (cluster, leader):
+        await _hot_and_cold(cluster)
+        plan = await leader.node.shedding.cycle()
+        assert plan.steps == ()
+        assert [verdict.verdict for verdict in plan.verdicts] == [SheddingReason.SHEDDING_DISABLED]
+
+
+async def test_a_broker_whose_report_is_unreadable_keeps_its_bundles() -> None:
+    async with a_leader() as (cluster, leader):
+        broker = await cluster.a_broker("b1:8080")
+        await cluster.a_namespace()
+        await leader.node.lookups.lookup(TOPIC)
+        await broker.report(b"{garbage")
+        await cluster.a_broker("b2:8080")
+        await eventually(lambda: leader.node.view.faults)
+        assert (await leader.node.lookups.lookup(TOPIC)).registration == broker.registration
+
+
+async def test_bundles_owned_by_a_registered_broker_without_a_readable_record_are_given_to_nobody_else() -> None:
+    async with Cluster() as cluster:
+        node = await cluster.start_leader()
+        broker = await cluster.a_broker("b1:8080")
+        await cluster.a_namespace()
+        await node.node.lookups.lookup(TOPIC)
+        await broker.report(b"{garbage")
+        await node.stop()
+        cluster.nodes.clear()
+        second = await cluster.start_leader()
+        await cluster.a_broker("b2:8080")
+        with pytest.raises(NoBrokerAvailableError, match="cannot be read"):
+            await second.node.lookups.lookup(TOPIC)
+        assert second.ownership(second.bundle_of(str(TOPIC))).state is OwnershipState.OWNED

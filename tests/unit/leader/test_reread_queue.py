@@ -1,0 +1,107 @@
+"""Paths that are marked, and when they are read again; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from support.virtual_loop import VirtualLoop
+
+from loadmanager.errors import StoreUnavailableError
+from loadmanager.leader.mirror.reread_queue import Rereading
+
+
+@dataclass
+class Reader:
+    """What is read, and when, in seconds from the beginning; the first `refused` batches are not answered."""
+
+    refused: int = 0
+    read: list[tuple[float, set[str]]] = field(default_factory=list)
+    began_s: float = 0.0
+
+    async def __call__(self, batch: set[str]) -> None:
+        if self.refused:
+            self.refused -= 1
+            raise StoreUnavailableError("no answer")
+        self.read.append((round(asyncio.get_running_loop().time() - self.began_s, 3), batch))
+
+
+def follow(reader: Reader, scenario: Callable[[Rereading], Awaitable[None]], apart_s: float = 0.0) -> None:
+    """Have the scenario mark paths, which `reader` reads."""
+
+    async def work() -> None:
+        reader.began_s = asyncio.get_running_loop().time()
+        rereading = Rereading(reader, apart_s)
+        task = asyncio.create_task(rereading.run())
+        await scenario(rereading)
+        task.cancel()
+        await asyncio.wait({task})
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(work())
+
+
+async def mark_each_tenth_of_a_second(rereading: Rereading) -> None:
+    for number in range(10):
+        rereading.mark(f"/{number}")
+        await asyncio.sleep(0.1)
+
+
+def test_what_is_marked_is_read_at_once_and_all_that_is_marked_together() -> None:
+    async def scenario(rereading: Rereading) -> None:
+        for path in ("/a", "/b", "/a"):
+            rereading.mark(path)
+        await rereading.settled()
+        assert not rereading.is_marked("/a")
+
+    reader = Reader()
+    follow(reader, scenario)
+    assert reader.read == [(0.002, {"/a", "/b"})]
+    reader = Reader()
+    follow(reader, mark_each_tenth_of_a_second)
+    assert [at_s for at_s, _ in reader.read] == [round(number / 10 + 0.002, 3) for number in range(10)]
+
+
+def test_batches_are_apart_if_they_are_to_be() -> None:
+    reader = Reader()
+    follow(reader, mark_each_tenth_of_a_second, apart_s=0.25)
+    assert [batch for _, batch in reader.read] == [{"/0"}, {"/1", "/2"}, {"/3", "/4", "/5"}, {"/6", "/7"}]
+    assert all(0.25 <= after_s - before_s < 0.26 for (before_s, _), (after_s, _) in pairwise(reader.read))
+
+
+def test_whoever_waits_is_not_kept_waiting() -> None:
+    async def scenario(rereading: Rereading) -> None:
+        for path in ("/a", "/b", "/c"):
+            rereading.mark(path)
+            await rereading.settled()
+
+    reader = Reader()
+    follow(reader, scenario, apart_s=100.0)
+    assert reader.read == [(0.002, {"/a"}), (0.004, {"/b"}), (0.006, {"/c"})]
+
+
+def test_a_batch_that_is_not_answered_is_read_with_what_is_marked_by_then() -> None:
+    async def scenario(rereading: Rereading) -> None:
+        rereading.mark("/a")
+        await asyncio.sleep(0.1)
+        rereading.mark("/b")
+        await rereading.settled()
+
+    reader = Reader(refused=1)
+    follow(reader, scenario)
+    assert reader.read == [(0.204, {"/a", "/b"})]
+
+
+def test_nothing_is_settled_before_anything_was_read() -> None:
+    async def scenario(rereading: Rereading) -> None:
+        waiting = asyncio.create_task(rereading.settled())
+        await asyncio.sleep(10.0)
+        assert not waiting.done()
+        rereading.mark("/")
+        await waiting
+
+    reader = Reader()
+    follow(reader, scenario)
+    assert reader.read == [(10.002, {"/"})]

@@ -1,0 +1,69 @@
+"""Secrets of the configuration are in force, and shown nowhere."""
+
+from __future__ import annotations
+
+import pytest
+from support.nodes import a_leader, settings
+from support.tokens import CLOSED, SECRET, bearer, token_of
+
+from loadmanager.config import (
+    AgentSettings,
+    Settings,
+    load_settings,
+    render_fields,
+    values_as_text,
+    with_overrides,
+)
+from loadmanager.config.overrides import settings_recorded
+from loadmanager.errors import ConfigurationError
+from loadmanager.lab.decide.cluster_dump import configuration_of
+from loadmanager.net.auth.gate import Gate
+from loadmanager.net.auth.outgoing_token import TokenAlone, own_token
+
+TEXT = str(CLOSED["token_secret_key"].get_secret_value())
+TOKEN = token_of("node")
+
+
+def test_an_override_of_another_key_leaves_secrets_as_they_are() -> None:
+    closed = with_overrides(settings(**CLOSED), {"loadBalancerSheddingGracePeriodMinutes": "7"}, "test")
+    own = own_token(closed)
+    assert own is not None
+    assert own.read() == TOKEN
+    assert not Gate(closed).is_open
+
+
+def test_settings_that_are_shown_recorded_or_dumped_hide_them() -> None:
+    closed = settings(**CLOSED)
+    texts = values_as_text(closed)
+    assert texts["tokenSecretKey"] == texts["brokerClientAuthenticationParameters"] == "***"
+    assert values_as_text(settings())["tokenSecretKey"] == ""
+    assert settings_recorded(texts).authentication_enabled, "a history can be read"
+    shown = (repr(closed), str(texts), render_fields(closed, Settings.model_fields), str(configuration_of(closed)))
+    for text in shown:
+        assert TEXT not in text
+        assert SECRET.decode() not in text
+        assert TOKEN not in text
+    assert "tokenSecretKey" not in configuration_of(closed)
+
+
+async def test_a_node_that_is_asked_for_its_settings_hides_them() -> None:
+    async with a_leader(**CLOSED) as (_, node):
+        reply = await node.get("/admin/v2/brokers/configuration/runtime", headers=bearer(token_of("root")))
+        assert reply.json()["tokenSecretKey"] == "***"
+        assert TOKEN.encode() not in reply.body
+
+
+def test_a_mistake_in_one_is_said_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOADMANAGER_TOKENSECRETKEY", TEXT)
+    with pytest.raises(ConfigurationError) as error:
+        load_settings(AgentSettings, None, {"brokerClientAuthenticationParameters": ["planted"], "bindAddress": 7})
+    assert "brokerClientAuthenticationParameters: " in str(error.value)
+    assert "planted" not in str(error.value)
+    assert TEXT not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "two words", "t\u00f6ken", "line\nbreak"])
+def test_what_is_no_token_is_refused_without_being_said(text: str) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        TokenAlone(text, "--token")
+    assert str(error.value) == "--token: expected a token, which is one word, and nothing else"

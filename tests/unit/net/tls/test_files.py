@@ -1,0 +1,178 @@
+"""Files of TLS: what cannot be used is refused by key and file; later the last good ones stay in use."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+from support.certificates import Authority, Signed
+
+from loadmanager.config import AgentSettings, load_settings
+from loadmanager.errors import ConfigurationError
+from loadmanager.net.tls_contexts import (
+    RenewedTls,
+    ServerTls,
+    TlsFiles,
+    TlsKeys,
+    TlsMetrics,
+    TlsOptions,
+    TlsServerOptions,
+    client_tls_of,
+)
+
+REQUIRED = {"brokerId": "b:1", "brokerUrl": "http://b:1", "loadManagerUrls": ["https://lm:1"]}
+
+
+@pytest.fixture
+def own(authority: Authority) -> Signed:
+    return authority.sign("own")
+
+
+@pytest.fixture
+def permissive_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Python that leaves the minimum version to OpenSSL, as Debian's own does."""
+    default = ssl.create_default_context
+
+    def permissive(purpose: ssl.Purpose, *, cafile: Path | None) -> ssl.SSLContext:
+        context = default(purpose, cafile=cafile)
+        context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", permissive)
+
+
+def server(own: Signed) -> TlsServerOptions:
+    return TlsServerOptions(certificate=own.certificate, key=own.key)
+
+
+def test_what_cannot_be_used_is_named_by_key_and_file(authority: Authority, own: Signed, tmp_path: Path) -> None:
+    missing, other, rubbish = tmp_path / "none", authority.sign("other"), tmp_path / "rubbish"
+    rubbish.write_text("no PEM")
+    pair = "tlsCertificateFilePath {}, tlsKeyFilePath {}: "
+    cases: list[tuple[TlsFiles, str]] = [
+        (TlsServerOptions(missing, own.key), pair.format(missing, own.key) + "No such file"),
+        (TlsServerOptions(own.certificate, missing), pair.format(own.certificate, missing) + "No such file"),
+        (TlsServerOptions(own.certificate, other.key), pair.format(own.certificate, other.key) + ".*MISMATCH"),
+        (TlsServerOptions(rubbish, own.key), pair.format(rubbish, own.key) + ".*expected a certificate and its key"),
+        (TlsServerOptions(own.certificate, own.key, trust_certs=rubbish), f"tlsTrustCertsFilePath {rubbish}: "),
+        (TlsServerOptions(own.certificate, own.key, ciphers=("NOPE",)), "tlsCiphers NOPE: expected names of OpenSSL's"),
+        (TlsOptions(certificate=missing, keys=TlsKeys(certificate="--certificate", key="--key")), "--certificate "),
+    ]
+    for options, said in cases:
+        with pytest.raises(ConfigurationError, match=said):
+            RenewedTls(options)
+
+
+def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(own: Signed) -> None:
+    key = serialization.load_pem_private_key(own.key.read_bytes(), None)
+    form, secret = serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret")
+    own.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, secret))
+    with pytest.raises(ConfigurationError, match="without a password"):
+        RenewedTls(server(own))
+
+
+@pytest.mark.parametrize("days", [(-3.0, -1.0), (1.0, 3.0)])
+def test_a_certificate_that_nobody_would_take_now_is_refused(authority: Authority, days: tuple[float, float]) -> None:
+    ended = authority.sign("ended", days=days)
+    with pytest.raises(
+        ConfigurationError, match=r"tlsCertificateFilePath .*ended.pem: holds from .* to .* UTC: expected"
+    ):
+        RenewedTls(server(ended))
+
+
+@pytest.mark.usefixtures("permissive_python")
+@pytest.mark.parametrize(
+    ("protocols", "least", "most"),
+    [
+        ((), "TLSv1_2", "MAXIMUM_SUPPORTED"),
+        (("TLSv1.2",), "TLSv1_2", "TLSv1_2"),
+        (("TLSv1.3", "TLSv1.2"), "TLSv1_2", "TLSv1_3"),
+    ],
+)
+def test_a_server_speaks_the_configured_versions_of_tls(
+    own: Signed, protocols: tuple[str, ...], least: str, most: str
+) -> None:
+    context = TlsServerOptions(own.certificate, own.key, protocols=protocols).context()
+    assert (context.minimum_version.name, context.maximum_version.name) == (least, most)
+
+
+@pytest.mark.usefixtures("permissive_python")
+def test_a_client_speaks_at_least_tls_1_2() -> None:
+    assert TlsOptions().context().minimum_version is ssl.TLSVersion.TLSv1_2
+
+
+def test_bad_new_files_leave_the_last_good_ones_in_use_with_an_alarm_until_they_are_mended(
+    authority: Authority, own: Signed
+) -> None:
+    tls = ServerTls(server(own))
+    registry = CollectorRegistry()
+    registry.register(TlsMetrics(None, tls, {"cluster": "c"}))
+
+    def metric(name: str) -> float | None:
+        return registry.get_sample_value(f"loadmanager_tls_{name}", {"cluster": "c", "side": "server"})
+
+    first, ends = tls.context(), metric("certificate_expires_seconds")
+    assert (tls.context(), metric("files_unusable")) == (first, 0.0)
+    for spoil in (
+        lambda: own.key.write_bytes(authority.sign("other").key.read_bytes()),
+        lambda: authority.sign("ended", days=(-3, -1)).put_in_place_of(own),
+        own.certificate.unlink,
+    ):
+        spoil()
+        with capture_logs() as logs:
+            assert tls.context() is tls.context() is first
+        assert [(each["event"], each["log_level"]) for each in logs] == [("tls_files_unusable", "error")]
+        assert str(own.certificate) in tls.fault
+        assert (metric("files_unusable"), metric("certificate_expires_seconds")) == (1.0, ends)
+    authority.sign("renewed", days=(-1, 9)).put_in_place_of(own)
+    with capture_logs() as logs:
+        assert tls.context() is not first
+    assert [each["event"] for each in logs] == ["tls_files_renewed"]
+    assert (tls.fault, metric("files_unusable")) == ("", 0.0)
+    assert (metric("certificate_expires_seconds") or 0) > (ends or 0)
+
+
+def test_files_that_could_not_be_used_are_tried_again_though_they_have_not_changed(
+    own: Signed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls = ServerTls(server(own))
+    first = tls.context()
+    monkeypatch.setattr("loadmanager.net.tls_contexts._stamp", lambda _: "as ever")
+    own.key.rename(own.key.with_name("away"))
+    with capture_logs() as logs:
+        assert tls.context() is first
+        monkeypatch.setattr("loadmanager.net.tls_contexts._TRY_AGAIN_S", 0.0)
+        tls._try_again_at_s = 0.0
+        assert tls.context() is tls.context() is first
+        assert "No such file" in tls.fault
+        own.key.with_name("away").rename(own.key)
+        assert tls.context() is not first
+    assert [each["event"] for each in logs] == ["tls_files_unusable", "tls_files_renewed"], (
+        "the same fault is said once"
+    )
+    assert tls.fault == ""
+
+
+def test_what_is_shown_to_peers_is_as_configured_and_nothing_where_nothing_is(authority: Authority) -> None:
+    assert client_tls_of(load_settings(AgentSettings, None, REQUIRED)) is None
+    given = {**REQUIRED, "brokerClientTrustCertsFilePath": str(authority.certificate)}
+    tls = client_tls_of(load_settings(AgentSettings, None, given))
+    assert tls is not None
+    assert [each["subject"] for each in tls.context().get_ca_certs()]
+    assert tls.context().check_hostname
+    open_to = client_tls_of(load_settings(AgentSettings, None, {**REQUIRED, "tlsHostnameVerificationEnabled": False}))
+    assert open_to is not None
+    assert not open_to.context().check_hostname
+    with pytest.raises(ConfigurationError, match="brokerClientTrustCertsFilePath /nowhere: No such file"):
+        client_tls_of(load_settings(AgentSettings, None, {**REQUIRED, "brokerClientTrustCertsFilePath": "/nowhere"}))
+
+
+def test_a_certificate_that_openssl_alone_understands_is_refused_and_no_error(own: Signed) -> None:
+    trusted = own.certificate.read_text().replace("CERTIFICATE-----", "TRUSTED CERTIFICATE-----")
+    own.certificate.write_text(trusted)
+    with pytest.raises(ConfigurationError, match=f"tlsCertificateFilePath {own.certificate}"):
+        RenewedTls(server(own))

@@ -1,0 +1,163 @@
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadmanager.config import BesideSettings, load_settings
+from loadmanager.errors import ConfigurationError
+from loadmanager.lab.decide.broker_settings import BrokerSettings
+from loadmanager.pulsar.planning_settings import PulsarSettings
+
+ADDRESSES = {"pulsarMetadataStoreUrl": "zk:pulsar:2181", "adminUrls": ["http://broker:8080"]}
+
+
+def settings(values: Mapping[str, Any] | None = None) -> BesideSettings:
+    return load_settings(BesideSettings, None, {**ADDRESSES, **(values or {})})
+
+
+def told(**texts: str) -> BrokerSettings:
+    return BrokerSettings("http://broker:8080", "rp", texts)
+
+
+def test_two_addresses_are_all_that_has_to_be_said() -> None:
+    assert (settings().mode, settings().take_over, settings().bind_address) == ("shadow", False, "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"mode": "act"}, "stateStoreUrl: is required to act"),
+        ({"takeOver": True}, "takeOver: only with mode: act"),
+        ({"stateStoreUrl": "zk:pulsar:2181/"}, "stateStoreUrl: is the Pulsar's own"),
+        ({"adminUrls": ["broker:8080"]}, "adminUrls"),
+        ({"adminUrls": []}, "adminUrls"),
+        ({"excludedNamespaces": ["lm/(a"]}, "excludedNamespaces.0: not a regular expression"),
+        ({"strategies": ["NoSuchShedder"]}, "strategies.0: unknown strategy; known are"),
+        ({"movesAtOnce": 0}, "movesAtOnce"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_its_key(values: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match="settings") as refused:
+        settings(values)
+    assert complaint in str(refused.value)
+
+
+def test_a_state_store_may_be_a_chroot_beside_the_pulsar() -> None:
+    assert settings({"mode": "act", "stateStoreUrl": "zk:pulsar:2181/loadmanager"}).mode == "act"
+
+
+def test_plans_go_by_the_brokers_settings_but_for_how_bundles_are_moved(tmp_path: Path) -> None:
+    ours = settings({"folder": str(tmp_path), "movesAtOnce": 3, "moveTimeoutMs": 7_000})
+    live = PulsarSettings(
+        told(
+            loadBalancerBrokerThresholdShedderPercentage="25",
+            loadBalancerSheddingEnabled="false",
+            loadBalancerEnabled="false",
+            loadBalancerAutoBundleSplitEnabled="true",
+            namespaceBundleUnloadingTimeoutMs="60000",
+        ),
+        ours,
+    )
+    now = live.current
+    assert now.load_balancer_broker_threshold_shedder_percentage == 25
+    assert (now.load_balancer_enabled, now.load_balancer_shedding_enabled) == (True, True)
+    assert (now.load_balancer_auto_bundle_split_enabled, now.load_balancer_auto_bundle_merge_enabled) == (False, False)
+    assert (now.max_concurrent_unloads, now.namespace_bundle_unloading_timeout_ms) == (3, 7_000)
+    assert (now.cluster_name, now.history_url) == ("rp", str(tmp_path / "history"))
+
+
+def test_overrides_win_over_the_brokers_settings_whenever_these_change() -> None:
+    live = PulsarSettings(told(), settings({"overrides": {"loadBalancerBrokerThresholdShedderPercentage": "5"}}))
+    changed = {"loadBalancerBrokerThresholdShedderPercentage": "50", "loadBalancerSheddingGracePeriodMinutes": "7"}
+    assert live.apply(changed) == []
+    assert live.current.load_balancer_broker_threshold_shedder_percentage == 5
+    assert live.current.load_balancer_shedding_grace_period_minutes == 7
+
+
+def test_namespaces_that_are_left_out_are_excluded_beside_those_that_pulsar_excludes() -> None:
+    live = PulsarSettings(told(loadBalancerSheddingExcludedNamespaces="t/told"), settings())
+    excluded: list[set[str]] = []
+
+    def note() -> None:
+        excluded.append({*live.current.load_balancer_shedding_excluded_namespaces})
+
+    live.leave_out(frozenset({"lm/a", "lm/b"}))
+    note()
+    assert live.apply({"loadBalancerSheddingExcludedNamespaces": "t/dynamic,t/more"}) == []
+    note()
+    live.leave_out(frozenset({"lm/a"}))
+    note()
+    live.leave_out(frozenset())
+    note()
+    assert excluded == [
+        {"t/told", "lm/a", "lm/b"},
+        {"t/dynamic", "t/more", "lm/a", "lm/b"},
+        {"t/dynamic", "t/more", "lm/a"},
+        {"t/dynamic", "t/more"},
+    ]
+    assert live.theirs.load_balancer_shedding_excluded_namespaces == {"t/dynamic", "t/more"}
+
+
+@pytest.mark.parametrize("splits", [False, True])
+def test_whether_bundles_are_split_is_said_by_one_key_and_none_are_merged(*, splits: bool) -> None:
+    others = {
+        "loadBalancerAutoBundleSplitEnabled": str(not splits).lower(),
+        "loadBalancerAutoBundleMergeEnabled": "true",
+    }
+    live = PulsarSettings(told(**others), settings({"splitsEnabled": splits, "overrides": others}))
+    assert live.apply(others) == []
+    assert live.current.load_balancer_auto_bundle_split_enabled is splits
+    assert not live.current.load_balancer_auto_bundle_merge_enabled
+
+
+def test_what_pulsars_operators_switch_off_is_planned_for_all_the_same() -> None:
+    live = PulsarSettings(told(), settings())
+    assert live.apply({"loadBalancerSheddingEnabled": "false", "brokerDeleteInactiveTopicsEnabled": "false"}) == []
+    assert live.current.load_balancer_shedding_enabled
+
+
+def test_settings_of_brokers_that_cannot_be_used_are_left_out_and_said() -> None:
+    live = PulsarSettings(told(loadBalancerBrokerThresholdShedderPercentage="a lot"), settings())
+    assert live.current.load_balancer_broker_threshold_shedder_percentage == 10
+    assert "loadBalancerBrokerThresholdShedderPercentage" in live.faults[0]
+
+
+@pytest.mark.parametrize("overrides", [{"noSuchKey": "1"}, {"loadBalancerBrokerThresholdShedderPercentage": "x"}])
+def test_overrides_that_cannot_be_used_are_refused(overrides: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match="overrides"):
+        PulsarSettings(told(), settings({"overrides": overrides}))
+
+
+def test_what_pulsars_own_leader_goes_by_is_known_beside_what_plans_go_by(tmp_path: Path) -> None:
+    ours = settings({"folder": str(tmp_path), "overrides": {"loadBalancerBrokerThresholdShedderPercentage": "5"}})
+    live = PulsarSettings(
+        told(loadBalancerBrokerThresholdShedderPercentage="25", loadBalancerSheddingEnabled="false"), ours
+    )
+    theirs = live.theirs
+    assert (theirs.load_balancer_broker_threshold_shedder_percentage, theirs.load_balancer_shedding_enabled) == (
+        25,
+        False,
+    )
+    live.apply({"loadBalancerSheddingEnabled": "true", "loadBalancerSheddingIntervalMinutes": "3", "else": "1"})
+    assert (live.theirs.load_balancer_shedding_enabled, live.theirs.load_balancer_shedding_interval_minutes) == (
+        True,
+        3,
+    )
+    assert live.theirs.load_balancer_broker_threshold_shedder_percentage == 25
+    assert live.current.load_balancer_broker_threshold_shedder_percentage == 5
+    live.apply({})
+    assert live.theirs == theirs
+
+
+def test_what_pulsars_leader_may_not_go_by_is_said(tmp_path: Path) -> None:
+    live = PulsarSettings(told(), settings({"folder": str(tmp_path)}))
+    assert live.doubt == ""
+    live.apply({"loadBalancerLoadSheddingStrategy": "org.apache.pulsar.x.UniformLoadShedder"})
+    assert live.doubt == (
+        "Pulsar's own rounds may be others than they are worked out to be: loadBalancerLoadSheddingStrategy was set by"
+        " dynamic configuration, which a broker goes by from its next start on."
+    )
+    unknown = PulsarSettings(told(loadBalancerLoadPlacementStrategy="org.us.Own"), settings({"folder": str(tmp_path)}))
+    assert "loadBalancerLoadPlacementStrategy" in unknown.doubt
+    assert "org.us.Own" in unknown.doubt

@@ -1,0 +1,109 @@
+"""When brokers are asked again by which settings they go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.lab.decide.broker_settings import BrokerSettings
+from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.pulsar.broker_settings_poll import AskedBrokers
+from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
+from loadmanager.pulsar.take_over import SHEDS
+from loadmanager.wire.broker_data import LocalBrokerData
+
+BROKER = BrokerId("b1:8080")
+LONG_S = 3_600.0
+
+
+@dataclass
+class Tells:
+    """One broker, which is as late with what changes as it likes."""
+
+    sheds: str = "false"
+    asked: int = 0
+    error: Exception | None = None
+
+    def address_in(self, record: LocalBrokerData) -> str:
+        del record
+        return f"http://{BROKER}"
+
+    async def settings(self, url: str) -> BrokerSettings:
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        return BrokerSettings(url, "c1", {SHEDS: self.sheds})
+
+
+@dataclass
+class Clock:
+    now_s: float = 1_000.0
+    tells: Tells = field(default_factory=Tells)
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    async def pass_s(self, brokers: AskedBrokers, seconds: float) -> None:
+        self.now_s += seconds
+        await brokers.ask()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("loadmanager.pulsar.broker_settings_poll.time", clock)
+    return clock
+
+
+@pytest.fixture
+def brokers(clock: Clock) -> AskedBrokers:
+    view = SimpleNamespace(
+        registrations={BROKER: Registration(BROKER, 1)}, brokers={BROKER: SimpleNamespace(record=None)}
+    )
+    return AskedBrokers(clock.tells, cast("ClusterView", view))
+
+
+@pytest.mark.parametrize("switch", ["true", "false"])
+async def test_a_broker_that_has_not_heard_yet_of_a_change_is_asked_again(
+    clock: Clock, brokers: AskedBrokers, switch: str
+) -> None:
+    clock.tells.sheds = "false" if switch == "true" else "true"
+    await clock.pass_s(brokers, 0)
+    await clock.pass_s(brokers, LONG_S)
+    brokers.changed({SHEDS: switch})
+    await clock.pass_s(brokers, 0)  # quicker than the broker, which reads it a moment later
+    clock.tells.sheds = switch
+    await clock.pass_s(brokers, 10)
+    assert brokers.shedding() == ([BROKER] if switch == "true" else [])
+
+
+async def test_one_that_has_had_time_to_hear_is_left_in_peace(clock: Clock, brokers: AskedBrokers) -> None:
+    brokers.changed({SHEDS: "false"})
+    for _ in range(12):
+        await clock.pass_s(brokers, 10)
+    asked = clock.tells.asked
+    for _ in range(12):
+        await clock.pass_s(brokers, 10)
+    assert clock.tells.asked == asked
+    await clock.pass_s(brokers, LONG_S)
+    assert clock.tells.asked == asked + 1
+
+
+async def test_a_broker_that_refuses_to_tell_again_is_unknown_and_one_that_is_silent_goes_by_what_it_said(
+    clock: Clock, brokers: AskedBrokers
+) -> None:
+    await clock.pass_s(brokers, 0.0)
+    clock.tells.error = PulsarUnreachableError("no answer", was_not_heard=False)
+    await clock.pass_s(brokers, LONG_S)
+    assert (brokers.unknown(), list(brokers.faults)) == ([], [BROKER])
+    clock.tells.error = PulsarRefusedError("its token has ended", 401)
+    await clock.pass_s(brokers, LONG_S)
+    assert brokers.unknown() == [BROKER]
+    clock.tells.error = None
+    await clock.pass_s(brokers, LONG_S)
+    assert (brokers.unknown(), brokers.faults) == ([], {})

@@ -1,0 +1,89 @@
+"""A process beside a Pulsar goes on with the history that another one has left in its folder, or puts it aside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.beside import beside_pulsar
+from support.nodes import in_memory
+
+from loadmanager.errors import HistoryError
+from loadmanager.history.gaps import last_epoch
+from loadmanager.history.reader import History
+from loadmanager.pulsar.previous_runs import memory_after, put_history_of_another_store_aside
+from loadmanager.store import paths
+from loadmanager.store.memory_store import MemoryStore
+from loadmanager.store.metadata_store import Put
+
+SHADOW = {"mode": "shadow", "state_store_url": ""}
+
+
+def record(folder: Path, epoch: int) -> None:
+    """A history in which something of this epoch is recorded."""
+    hour = folder / "history" / "events" / "date=2026-01-01" / "hour=00"
+    hour.mkdir(parents=True)
+    (hour / f"{epoch:010}-{0:012}-{1:012}-n.parquet").write_bytes(b"")
+
+
+def names(folder: Path) -> list[str]:
+    return [each.name for each in folder.iterdir()]
+
+
+async def a_store(epoch: int) -> MemoryStore:
+    """One in which so many terms have begun."""
+    store = await in_memory()()
+    assert isinstance(store, MemoryStore)
+    await store.ensure_path(paths.EPOCH)
+    for version in range(epoch):
+        await store.commit([Put(paths.EPOCH, b"", version)])
+    return store
+
+
+async def test_each_process_records_after_the_one_before(tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    async with beside_pulsar(tmp_path) as beside:
+        for epoch in (1, 2, 3):
+            store = MemoryStore(memory_after(folder))
+            await store.start()
+
+            async def connect(store: MemoryStore = store) -> MemoryStore:
+                return store
+
+            beside.connect = connect
+            node = await beside.leader(**SHADOW, folder=folder)
+            assert node.view.epoch == epoch
+            await node.intake.seeded.wait()
+            await node.stop()
+            assert last_epoch(History(str(folder / "history"))) == epoch
+
+
+@pytest.mark.parametrize("epoch", [7, 8])
+async def test_a_history_of_this_store_goes_on(tmp_path: Path, epoch: int) -> None:
+    record(tmp_path, 7)
+    await put_history_of_another_store_aside(tmp_path, await a_store(epoch))
+    assert names(tmp_path) == ["history"]
+
+
+@pytest.mark.parametrize("epoch", [0, 6])
+async def test_a_history_of_another_store_is_put_aside(tmp_path: Path, epoch: int) -> None:
+    record(tmp_path, 7)
+    await put_history_of_another_store_aside(tmp_path, await a_store(epoch))
+    (aside,) = names(tmp_path)
+    assert aside.startswith("history-until-")
+    assert last_epoch(History(str(tmp_path / aside))) == 7
+
+
+async def test_nothing_is_put_aside_where_nothing_is(tmp_path: Path) -> None:
+    await put_history_of_another_store_aside(tmp_path, await in_memory()())
+    assert names(tmp_path) == []
+
+
+async def test_it_says_what_it_cannot_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    record(tmp_path, 7)
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(HistoryError, match="cannot be put aside: Read-only file system"):
+        await put_history_of_another_store_aside(tmp_path, await a_store(1))

@@ -1,0 +1,141 @@
+"""What a Pulsar is asked, as it stands in the requests, and what is made of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from support.fake_pulsar import IMPL, FakePulsar
+from support.waiting import patience
+
+from loadmanager.core.domain.names import BundleName
+from loadmanager.pulsar.pulsar_admin import PulsarAdmin
+from loadmanager.pulsar.refusals import PulsarRefusedError
+from loadmanager.wire.broker_data import LocalBrokerData
+
+BUNDLE = BundleName.parse("lm/bench/0x40000000_0x80000000")
+
+
+@pytest.fixture
+async def admin(pulsar: FakePulsar) -> AsyncIterator[PulsarAdmin]:
+    async with PulsarAdmin(pulsar.urls[:1], timeout_s=patience()) as admin:
+        admin.trust(pulsar.urls)
+        yield admin
+
+
+def asked(pulsar: FakePulsar) -> list[str]:
+    return [f"{each.method} {each.path}" for each in pulsar.asked]
+
+
+async def test_a_move_is_an_unload_with_a_destination_and_one_lookup(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
+    _, owner, to = pulsar.brokers
+    await owner.acquire(str(BUNDLE))
+    await admin.unload(BUNDLE, to.broker_id)
+    await admin.look_up(BUNDLE)
+    assert await pulsar.owner(str(BUNDLE)) == to.broker_id
+
+
+async def test_a_lookup_of_a_bundle_that_somebody_owns_moves_nothing(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
+    await pulsar.brokers[2].acquire(str(BUNDLE))
+    await admin.look_up(BUNDLE)
+    assert await pulsar.owner(str(BUNDLE)) == pulsar.brokers[2].broker_id
+    assert len(pulsar.asked) == 1
+
+
+async def test_where_topics_are_not_made_by_themselves_a_bundle_is_placed_all_the_same(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
+    pulsar.auto_topic_creation = False
+    await admin.look_up(BUNDLE)
+    assert await pulsar.owner(str(BUNDLE)) is not None
+    assert [each.path.split("/")[4] for each in pulsar.asked[:2]] == ["persistent", "non-persistent"]
+
+
+async def test_a_lookup_of_what_is_not_there_or_that_finds_no_broker_is_refused(
+    pulsar: FakePulsar, admin: PulsarAdmin
+) -> None:
+    with pytest.raises(PulsarRefusedError, match="404 'Namespace not found'"):
+        await admin.look_up(BundleName.parse("lm/none/0x00000000_0xffffffff"))
+    pulsar.lands[str(BUNDLE)] = None
+    with pytest.raises(PulsarRefusedError, match=r"answered 503: Pulsar cannot do it now") as refused:
+        await admin.look_up(BUNDLE)
+    assert refused.value.status == 503
+
+
+async def test_a_split_says_how(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
+    await pulsar.brokers[1].acquire(str(BUNDLE))
+    await admin.split(BUNDLE, algorithm="specified_positions_divide", positions=[0x50000000], unload=False)
+    assert asked(pulsar)[0].endswith("/split?unload=false&splitAlgorithmName=specified_positions_divide")
+    assert (await pulsar.bundles("lm/bench")).boundaries[1:4] == (0x40000000, 0x50000000, 0x80000000)
+    await admin.split(BundleName.parse("lm/bench/0x40000000_0x50000000"), unload=True)
+    assert (await pulsar.bundles("lm/bench")).boundaries[1:4] == (0x40000000, 0x48000000, 0x50000000)
+
+
+async def test_dynamic_configuration_is_set_shown_and_taken_away(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
+    key, value = "loadBalancerSheddingExcludedNamespaces", "lm/a b,lm/%/?"
+    await admin.set_dynamic(key, value)
+    assert await admin.dynamic() == await pulsar.dynamic() == {key: value}
+    await admin.delete_dynamic(key)
+    assert await admin.dynamic() == {}
+    with pytest.raises(PulsarRefusedError, match=r"412 .*non-dynamic.*none that can be changed"):
+        await admin.set_dynamic("loadBalancerEnabled", "false")
+
+
+async def test_each_broker_says_what_it_goes_by(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
+    pulsar.brokers[1].settings["loadBalancerSheddingEnabled"] = "false"
+    told = [await admin.settings(url) for url in pulsar.urls]
+    assert [each.texts["loadBalancerSheddingEnabled"] for each in told] == ["true", "false", "true"]
+    assert (told[0].cluster, told[0].metadata_store) == ("rp", "zk:127.0.0.1:2181")
+    assert told[0].texts["loadManagerClassName"] == f"{IMPL}.ModularLoadManagerImpl"
+
+
+async def test_a_broker_of_an_older_configuration_names_its_servers(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
+    pulsar.brokers[0].settings |= {"metadataStoreUrl": "", "zookeeperServers": "a:2181,b:2181/p"}
+    assert (await admin.settings(pulsar.urls[0])).metadata_store == "zk:a:2181,b:2181/p"
+    pulsar.brokers[0].settings |= {"metadataStoreUrl": "", "zookeeperServers": ""}
+    assert (await admin.settings(pulsar.urls[0])).metadata_store == ""
+
+
+@pytest.mark.parametrize("url", ["", "nonsense", "http://b1:8080/path"])
+async def test_a_broker_that_gives_no_address_is_refused_as_one(admin: PulsarAdmin, url: str) -> None:
+    with pytest.raises(PulsarRefusedError, match=f"^the web service of a broker '{url}': expected") as refused:
+        await admin.settings(url)
+    assert refused.value.status == 0
+
+
+@pytest.mark.parametrize(
+    ("configured", "record", "address"),
+    [
+        ("http://a:1", {"webServiceUrl": "http://b:1", "webServiceUrlTls": "https://b:2"}, "http://b:1"),
+        ("http://a:1", {"webServiceUrlTls": "https://b:2"}, "https://b:2"),
+        ("https://a:1", {"webServiceUrl": "http://b:1", "webServiceUrlTls": "https://b:2"}, "https://b:2"),
+        ("https://a:1", {"webServiceUrl": "http://b:1"}, "http://b:1"),
+        ("https://a:1", {}, ""),
+    ],
+)
+async def test_brokers_are_asked_as_the_configured_ones_are(
+    configured: str, record: LocalBrokerData, address: str
+) -> None:
+    async with PulsarAdmin([configured]) as admin:
+        assert admin.address_in(record) == address
+
+
+async def test_who_is_there_and_who_leads(pulsar: FakePulsar, admin: PulsarAdmin) -> None:
+    assert await admin.version() == "4.0.1"
+    assert await admin.brokers() == [each.broker_id for each in pulsar.brokers]
+    assert await admin.leader() == pulsar.brokers[0].broker_id
+    pulsar.elects = False
+    await pulsar.kill(pulsar.brokers[0])
+    async with PulsarAdmin(pulsar.urls, timeout_s=patience()) as other:
+        assert await other.leader() is None
+        pulsar.faults.refuse("leaderBroker", 500)
+        with pytest.raises(PulsarRefusedError, match="answered 500"):
+            await other.leader()
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"{}", b"[1]", b'{"a": 1}'])
+async def test_what_answers_and_is_no_pulsar_is_refused(pulsar: FakePulsar, admin: PulsarAdmin, body: bytes) -> None:
+    pulsar.faults.answer("/brokers", 200, body, times=3)
+    for answer in (admin.brokers(), admin.settings(pulsar.urls[0]), admin.leader()):
+        with pytest.raises(PulsarRefusedError, match=r"answered 200.*: no answer of a Pulsar: give the web service"):
+            await answer

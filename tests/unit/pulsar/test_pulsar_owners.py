@@ -1,0 +1,391 @@
+"""How Pulsar is asked for one move, by who owns the bundle; and what is written down of it meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+import pytest
+from support.delays import a_memory_cluster
+
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.names import BrokerId, BundleName, NamespaceName
+from loadmanager.core.domain.ownership import (
+    IllegalTransitionError,
+    NamespaceState,
+    Ownership,
+    OwnershipState,
+    Registration,
+    abandon,
+    complete,
+    release,
+)
+from loadmanager.core.protocol.leadership import Term
+from loadmanager.core.protocol.move_machine import StaleStepError
+from loadmanager.core.protocol.pulsar_moves import Acts, MoveUnderWay
+from loadmanager.errors import (
+    InvalidRecordError,
+    NamespaceNotFoundError,
+    NotLeaderError,
+    OutcomeUnknownError,
+    StaleEpochError,
+    StoreUnavailableError,
+)
+from loadmanager.leader.audit.decision_log import Journal
+from loadmanager.leader.execution.owner_calls import Refusal
+from loadmanager.leader.mirror.cluster_mirror import ClusterView, NamespaceEntry
+from loadmanager.pulsar.fenced_znode import FencedRecord
+from loadmanager.pulsar.following_ledger import FollowingLedger
+from loadmanager.pulsar.move_verification import Owned
+from loadmanager.pulsar.pending_moves import ActsMemory
+from loadmanager.pulsar.pulsar_owners import PulsarOwners
+from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
+from loadmanager.store import paths
+from loadmanager.store.memory_store import MemoryStore
+from loadmanager.store.metadata_store import Put
+from loadmanager.wire.pulsar_move_records import decode_acts
+
+A, B, C = (Registration(BrokerId(f"{letter}:8080"), number) for number, letter in enumerate("abc", 1))
+NAME = BundleName.parse("t/ns/0x00000000_0xffffffff")
+RELEASED = Ownership(OwnershipState.RELEASING, A, B, 2, epoch=1, since_ms=1_000, reason="admin_unload")
+
+Seen = Registration | Exception | None
+
+
+@dataclass
+class Scripted:
+    """A Pulsar that is seen as a test says, one after the other and the last for ever; calls are answered so too."""
+
+    seen: list[Seen]
+    answers: list[Exception | None] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+    is_leading: bool = True
+    on_call: Callable[[], None] = lambda: None
+    is_deposed: bool = False
+
+    @property
+    def owners(self) -> Mapping[str, Registration | None]:
+        return {str(NAME): C}
+
+    async def owner_now(self, _bundle: BundleName) -> Registration | None:
+        seen = self.seen.pop(0) if len(self.seen) > 1 else self.seen[0]
+        if isinstance(seen, Exception):
+            raise seen
+        return seen
+
+    async def unload(self, _bundle: BundleName, destination: BrokerId | None) -> None:
+        self._call(f"unload to {destination}")
+
+    async def look_up(self, _bundle: BundleName) -> None:
+        self._call("look up")
+
+    def _call(self, what: str) -> None:
+        assert self.is_leading, "the term is looked at right before"
+        self.asked.append(what)
+        self.on_call()
+        answer = self.answers.pop(0) if self.answers else None
+        if answer is not None:
+            raise answer
+
+    def get_term(self) -> Term:
+        if not self.is_leading:
+            raise NotLeaderError("this node does not lead")
+        return Term(1, 0)
+
+    def deposed(self) -> None:
+        self.is_deposed = True
+
+
+def owners(pulsar: Scripted) -> PulsarOwners:
+    return PulsarOwners(pulsar, pulsar, pulsar)
+
+
+GONE = PulsarUnreachableError("no answer", was_not_heard=True)
+BUSY = PulsarRefusedError("busy", 503)
+WRONG = PulsarRefusedError("wrong", 412)
+
+
+@pytest.mark.parametrize(
+    ("seen", "asked", "answers", "refusal"),
+    [
+        ([A, B], ["unload to b:8080"], [], None),
+        ([A, None, B], ["unload to b:8080", "look up"], [], None),
+        ([A, A, None, None, B], ["unload to b:8080", "look up"], [], None),
+        ([None, None, B], ["unload to b:8080", "look up"], [], None),
+        ([B], [], [], None),
+        ([C], [], [], Refusal("it went to c:8080", is_final=True)),
+        ([A, C], ["unload to b:8080"], [], Refusal("it went to c:8080", is_final=True)),
+        ([A, None, C], ["unload to b:8080", "look up"], [], Refusal("it went to c:8080", is_final=True)),
+        ([A, None, None, None, B], ["unload to b:8080", "look up", "look up"], [None, BUSY], None),
+        ([A, None, None, None, B], ["unload to b:8080", "look up", "look up"], [None, GONE], None),
+        ([A, None], ["unload to b:8080", "look up"], [None, WRONG], Refusal("wrong", is_final=True)),
+        ([A], ["unload to b:8080"], [WRONG], Refusal("wrong", is_final=True)),
+        ([A], ["unload to b:8080"], [BUSY], Refusal("busy")),
+        ([A], ["unload to b:8080"], [PulsarRefusedError("too many", 429)], Refusal("too many")),
+        ([A], ["unload to b:8080"], [PulsarRefusedError("a fault", 500)], Refusal("a fault")),
+        ([A], ["unload to b:8080"], [PulsarRefusedError("odd", 499)], Refusal("odd", is_final=True)),
+        ([A], ["unload to b:8080"], [GONE], Refusal("no answer")),
+        ([StoreUnavailableError("away")], [], [], Refusal("away")),
+        ([InvalidRecordError("no JSON")], [], [], Refusal("no JSON")),
+    ],
+)
+async def test_what_is_asked_goes_by_who_owns_the_bundle(
+    monkeypatch: pytest.MonkeyPatch,
+    seen: list[Seen],
+    asked: list[str],
+    answers: list[Exception | None],
+    refusal: Refusal | None,
+) -> None:
+    monkeypatch.setattr("loadmanager.pulsar.pulsar_owners._LOOK_AGAIN_S", 0.0)
+    pulsar = Scripted(seen, answers)
+    assert await owners(pulsar).ask(NAME, RELEASED, 60.0) == refusal
+    assert pulsar.asked == asked
+
+
+async def test_one_without_a_destination_has_arrived_once_it_is_let_go() -> None:
+    pulsar = Scripted([A])
+    assert await owners(pulsar).ask(NAME, replace(RELEASED, destination=None), 60.0) is None
+    assert pulsar.asked == ["unload to None"]
+
+
+async def test_one_that_never_arrives_is_given_up_with_its_time() -> None:
+    pulsar = Scripted([A])
+    assert await owners(pulsar).ask(NAME, RELEASED, 0.0) == Refusal("after 0.0 s c:8080 has it", is_final=True)
+
+
+@pytest.mark.parametrize("owner", [A, None])
+async def test_nobody_is_asked_once_the_term_is_over(owner: Registration | None) -> None:
+    pulsar = Scripted([owner], is_leading=False)
+    with pytest.raises(NotLeaderError):
+        await owners(pulsar).ask(NAME, RELEASED, 60.0)
+    assert pulsar.asked == []
+
+
+async def test_a_process_that_is_paused_after_its_unload_looks_nothing_up() -> None:
+    pulsar = Scripted([A, None])
+    pulsar.on_call = lambda: setattr(pulsar, "is_leading", False)
+    with pytest.raises(NotLeaderError):
+        await owners(pulsar).ask(NAME, RELEASED, 60.0)
+    assert pulsar.asked == ["unload to b:8080"]
+
+
+# Who owns it in the end
+
+
+@pytest.mark.parametrize(
+    ("seen", "asked", "answers", "owner"),
+    [
+        ([B], [], [], B),
+        ([None, B], ["look up"], [], B),
+        ([None, None, B], ["look up", "look up"], [BUSY, None], B),
+        ([None], ["look up"] * 3, [BUSY, GONE, WRONG], None),
+        ([StoreUnavailableError("away"), B], [], [], B),
+        ([InvalidRecordError("no JSON")], [], [], C),
+    ],
+)
+async def test_the_end_of_a_move_is_what_is_true(
+    monkeypatch: pytest.MonkeyPatch,
+    seen: list[Seen],
+    asked: list[str],
+    answers: list[Exception | None],
+    owner: Registration | None,
+) -> None:
+    monkeypatch.setattr("loadmanager.pulsar.move_verification._AGAIN_S", 0.0)
+    pulsar = Scripted(seen, answers)
+    assert await Owned(pulsar, pulsar, pulsar).find(NAME) == owner
+    assert pulsar.asked == asked
+
+
+async def test_the_end_of_a_move_is_not_waited_for_longer_than_the_term_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadmanager.pulsar.move_verification._AGAIN_S", 0.0)
+    pulsar = Scripted([StoreUnavailableError("away")])
+    finding = asyncio.create_task(Owned(pulsar, pulsar, pulsar).find(NAME))
+    await asyncio.sleep(0)
+    pulsar.is_leading = False
+    with pytest.raises(NotLeaderError):
+        await finding
+
+
+# What is written down
+
+
+@dataclass
+class Written:
+    """A store with an epoch of 1, what is remembered, and a view with one bundle that A owns."""
+
+    store: MemoryStore
+    pulsar: Scripted
+    memory: ActsMemory
+    view: ClusterView
+    ledger: FollowingLedger
+    refuse: Callable[[str, Ownership], None] | None = None
+
+    @classmethod
+    async def begin(cls, *seen: Seen) -> Written:
+        store = MemoryStore(a_memory_cluster())
+        await store.start()
+        await store.ensure_path(paths.EPOCH)
+        await store.commit([Put(paths.EPOCH, b"")])
+        pulsar = Scripted(list(seen) or [B])
+        pulsar.get_term = lambda: Term(1, store.session_id)  # type: ignore[method-assign]
+        memory = ActsMemory(FencedRecord(store, pulsar, paths.BESIDE_MOVES), 3)
+        await memory.take_over()
+        view = ClusterView()
+        cut = NamespaceBundles(equal_boundaries(1), HashFunction.CRC32)
+        owned = Ownership(OwnershipState.OWNED, A, version=1)
+        state = NamespaceState(NamespaceName.parse("t/ns"), cut, (owned,))
+        view.put_namespace(NamespaceEntry(state, version=0, czxid=0, digest=0))
+        found = Owned(pulsar, pulsar, pulsar)
+        ledger = FollowingLedger(view, pulsar, found, pulsar, lambda *_: None, memory, Journal(10))
+        return cls(store, pulsar, memory, view, ledger)
+
+    async def apply(self, transition: object, reason: str = "drain") -> Ownership:
+        return await self.ledger.apply("t/ns", NAME.range, transition, reason)  # type: ignore[arg-type]
+
+    async def release(self) -> Ownership:
+        return await self.apply(lambda current, stamp: release(current, B, stamp))
+
+    async def on_paper(self) -> Acts:
+        znode = await self.store.get(paths.BESIDE_MOVES)
+        return Acts() if znode is None else decode_acts(znode.data, znode.path)
+
+
+async def test_a_release_is_written_down_before_the_view_says_so_and_its_end_after() -> None:
+    written = await Written.begin()
+    released = await written.release()
+    assert written.view.get_ownership(NAME) == released
+    move = (await written.on_paper()).under_way[str(NAME)]
+    assert (move.source, move.destination, move.is_own) == (A.broker, B.broker, False)
+    done = await written.apply(complete)
+    assert (done.state, done.owner, done.version) == (OwnershipState.OWNED, B, 3)
+    assert written.view.get_ownership(NAME) == done
+    assert (await written.on_paper()).under_way == {}
+
+
+@pytest.mark.parametrize("end", [complete, abandon])
+async def test_whatever_was_to_be_written_the_view_says_what_is_true(end: object) -> None:
+    written = await Written.begin(C)
+    await written.release()
+    done = await written.apply(end)
+    assert (done.state, done.owner, done.destination) == (OwnershipState.OWNED, C, None)
+    assert (await written.on_paper()).failures == 1
+
+
+@pytest.mark.parametrize(("reason", "failures"), [("unload_cancelled", 0), ("unload_failed", 1)])
+async def test_what_an_operator_has_cancelled_has_not_failed(reason: str, failures: int) -> None:
+    written = await Written.begin(A)
+    await written.release()
+    await written.apply(abandon, reason)
+    assert (await written.on_paper()).failures == failures
+
+
+async def test_a_bundle_that_has_moved_while_it_was_written_down_is_not_released() -> None:
+    written = await Written.begin()
+    entry = written.view.get_namespace("t/ns")
+    moved = replace(entry.state.ownerships[0], owner=C, version=2)
+    releasing = asyncio.create_task(written.release())
+    await asyncio.sleep(0)
+    written.view.put_namespace(replace(entry, state=entry.state.with_ownerships({0: moved})))
+    with pytest.raises(StaleStepError, match="c:8080"):
+        await releasing
+    assert written.view.get_ownership(NAME) == moved
+    assert (await written.on_paper()).under_way == written.memory.acts.under_way == {}
+
+
+async def test_two_moves_of_one_bundle_do_not_begin_together() -> None:
+    written = await Written.begin()
+    first = asyncio.create_task(written.release())
+    await asyncio.sleep(0)
+    with pytest.raises(IllegalTransitionError, match="about to begin already"):
+        await written.release()
+    assert (await first).state is OwnershipState.RELEASING
+    assert (await written.on_paper()).under_way.keys() == {str(NAME)}
+
+
+async def test_a_bundle_that_is_no_more_is_forgotten_and_nobody_has_failed() -> None:
+    written = await Written.begin()
+    await written.release()
+    written.view.drop_namespace("t/ns")
+    with pytest.raises(NamespaceNotFoundError):
+        await written.apply(complete)
+    assert (await written.on_paper()).under_way == {}
+    assert written.memory.acts.failures == 0
+
+
+async def test_at_the_end_of_a_term_the_view_says_what_is_known_and_the_paper_what_is_open() -> None:
+    written = await Written.begin()
+    await written.release()
+    written.ledger.put_down()
+    seen = written.view.get_ownership(NAME)
+    assert (seen.state, seen.owner, seen.version) == (OwnershipState.OWNED, C, 3)
+    assert (await written.on_paper()).under_way.keys() == {str(NAME)}
+    written.ledger.put_down()
+    assert written.view.get_ownership(NAME) == seen, "once"
+
+
+async def test_who_was_deposed_writes_nothing_and_begins_nothing() -> None:
+    written = await Written.begin()
+    await written.store.commit([Put(paths.EPOCH, b"another")])
+    with pytest.raises(StaleEpochError):
+        await written.release()
+    assert written.pulsar.is_deposed
+    assert written.view.get_ownership(NAME).state is OwnershipState.OWNED
+    assert written.memory.acts.under_way == {}
+    assert await written.store.get(paths.BESIDE_MOVES) is None
+
+
+async def test_a_move_of_which_nobody_knows_whether_it_was_written_down_does_not_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("loadmanager.pulsar.pending_moves._AGAIN_S", 0.0)
+    written = await Written.begin()
+    commit, lost = written.store.commit, [OutcomeUnknownError("no answer"), StoreUnavailableError("away")]
+
+    async def losing(*args: object, **options: object) -> list[int]:
+        versions = await commit(*args, **options)  # type: ignore[arg-type]
+        if lost:
+            raise lost.pop(0)
+        return versions
+
+    monkeypatch.setattr(written.store, "commit", losing)
+    with pytest.raises(OutcomeUnknownError):
+        await written.release()
+    assert lost == []
+    assert (await written.on_paper()).under_way == written.memory.acts.under_way == {}
+    assert written.view.get_ownership(NAME).state is OwnershipState.OWNED
+
+
+async def test_changes_that_come_together_are_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = await Written.begin()
+    commit, writes = written.store.commit, []
+
+    async def counting(*args: object, **options: object) -> list[int]:
+        writes.append(args)
+        return await commit(*args, **options)  # type: ignore[arg-type]
+
+    await written.store.ensure_path(paths.BESIDE)
+    monkeypatch.setattr(written.store, "commit", counting)
+    move = MoveUnderWay(A.broker, B.broker, time.time(), is_own=True)
+    bundles = [f"t/ns/0x{number}0000000_0x{number}fffffff" for number in range(8)]
+    await asyncio.gather(*(written.memory.begin(bundle, move) for bundle in bundles))
+    assert (await written.on_paper()).under_way.keys() == set(bundles)
+    assert len(writes) == 2, "the first, and one for all that came while it was under way"
+
+
+async def test_going_on_that_could_not_be_written_does_not_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = await Written.begin()
+    written.memory.acts = Acts(failures=3)
+
+    async def away(*_: object, **__: object) -> list[int]:
+        raise StoreUnavailableError("away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(written.store, "commit", away)
+        with pytest.raises(StoreUnavailableError):
+            await written.memory.go_on()
+    assert written.memory.acts.failures == 3
+    await written.memory.go_on()
+    assert (await written.on_paper()).failures == written.memory.acts.failures == 0

@@ -1,0 +1,173 @@
+"""The HTTP interface of a process beside a Pulsar: what is its own, what it shares with a node, and what it has not."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from support.beside import NAMESPACE, Beside
+from support.waiting import eventually
+
+from loadmanager.core.domain.names import BundleName
+from loadmanager.core.domain.ownership import Registration
+from loadmanager.core.domain.reasons import OwnershipReason
+from loadmanager.errors import UnloadFailedError
+from loadmanager.http.openapi import PATH
+from loadmanager.pulsar.pulsar_service import BesideNode
+
+BUNDLE = f"{NAMESPACE}/0x00000000_0x40000000"
+SHADOW = {"mode": "shadow", "state_store_url": ""}
+STATUS = "/loadbalance/v1/beside"
+
+
+def last_broker(beside: Beside, node: BesideNode) -> Registration:
+    """One that owns nothing."""
+    return node.view.registrations[beside.pulsar.brokers[-1].broker_id]
+
+
+async def fail_to_move(beside: Beside, node: BesideNode, times: int) -> None:
+    """Have so many moves refused by Pulsar."""
+    beside.pulsar.faults.refuse("/unload", 412, times=times)
+    for _ in range(times):
+        with pytest.raises(UnloadFailedError):
+            await node.executor.unload(
+                BundleName.parse(BUNDLE), last_broker(beside, node), OwnershipReason.ADMIN_UNLOAD
+            )
+
+
+async def test_the_status_says_what_keeps_it_from_acting(beside: Beside) -> None:
+    node = await beside.leader(**SHADOW)
+    status = (await beside.ask(node, "GET", STATUS)).json()
+    (obstacle,) = status.pop("obstacles")
+    assert obstacle.startswith("No move because mode is shadow: ")
+    assert obstacle.endswith("; to change it: set mode to act, with a stateStoreUrl")
+    assert status.pop("oldestReportS") >= 0
+    assert status == {
+        "mode": "shadow",
+        "cluster": beside.pulsar.cluster,
+        "leading": True,
+        "acting": False,
+        "stopped": False,
+        "failures": 0,
+        "brokers": 3,
+        "bundles": 4,
+        "pulsarsLeader": beside.pulsar.brokers[0].broker_id,
+        "pulsarSheds": False,
+        "faults": {},
+    }
+
+
+async def test_nothing_keeps_it_from_acting(beside: Beside) -> None:
+    node = await beside.leader()
+    status = (await beside.ask(node, "GET", STATUS)).json()
+    assert (status["mode"], status["acting"], status["obstacles"]) == ("act", True, [])
+
+
+async def test_it_acts_again_once_an_operator_says_go_on(beside: Beside) -> None:
+    node = await beside.leader()
+    await fail_to_move(beside, node, times=3)
+    status = (await beside.ask(node, "GET", STATUS)).json()
+    assert (status["acting"], status["stopped"], status["failures"]) == (False, True, 3)
+    (obstacle,) = status["obstacles"]
+    assert obstacle.startswith("No move because the last 3 moves failed (failuresUntilStop 3); to change it: ")
+    assert (await beside.ask(node, "POST", f"{STATUS}/go-on")).status == 204
+    status = (await beside.ask(node, "GET", STATUS)).json()
+    assert (status["acting"], status["stopped"], status["failures"]) == (True, False, 0)
+    assert (await beside.acts()).failures == 0
+
+
+async def test_a_process_that_does_not_lead_asks_the_one_that_does(beside: Beside) -> None:
+    leader = await beside.leader()
+    follower = await beside.start()
+    await eventually(lambda: follower.leader_url == leader.service_url)
+    await fail_to_move(beside, leader, times=3)
+    status = (await beside.ask(follower, "GET", STATUS)).json()
+    assert (status["leading"], status["failures"], follower.is_leading) == (True, 3, False)
+    assert (await beside.ask(follower, "POST", f"{STATUS}/go-on")).status == 204
+    assert leader.hands.memory.acts.failures == 0
+
+
+async def test_in_shadow_no_drain_begins(beside: Beside) -> None:
+    node = await beside.leader(**SHADOW)
+    broker = beside.pulsar.brokers[0].broker_id
+    reply = await beside.ask(node, "PUT", f"/loadbalance/v1/brokers/{broker}/drain")
+    assert reply.status == 409
+    assert reply.reason.startswith(f"{broker} cannot be drained: mode is shadow")
+    controls = (await beside.ask(node, "GET", "/loadbalance/v1/controls")).json()
+    assert controls["draining"] == {}
+
+
+async def test_in_shadow_a_plan_is_computed_and_not_executed(beside: Beside) -> None:
+    node = await beside.leader(**SHADOW)
+    body = {"kind": "drain", "broker": beside.pulsar.brokers[0].broker_id}
+    plan = (await beside.ask(node, "POST", "/loadbalance/v1/plans", json=body)).json()
+    assert len(plan["steps"]) == 4
+    reply = await beside.ask(node, "POST", f"/loadbalance/v1/plans/{plan['hash']}/execute")
+    assert reply.status == 409
+    assert reply.reason.startswith(f"plan {plan['hash']} cannot be executed: mode is shadow")
+    assert len(await beside.pulsar.brokers[0].owned()) == 4
+
+
+async def test_a_plan_is_executed_as_it_was_shown(beside: Beside) -> None:
+    node = await beside.leader()
+    to = beside.pulsar.brokers[-1].broker_id
+    body = {"kind": "moves", "moves": [{"bundle": BUNDLE, "destination": to}]}
+    plan = (await beside.ask(node, "POST", "/loadbalance/v1/plans", json=body)).json()
+    reply = await beside.ask(node, "POST", f"/loadbalance/v1/plans/{plan['hash']}/execute")
+    assert reply.status == 200, reply
+    assert await beside.pulsar.owner(BUNDLE) == to
+
+
+async def test_a_drain_empties_a_broker(beside: Beside) -> None:
+    node = await beside.leader()
+    broker = beside.pulsar.brokers[0]
+    path = f"/loadbalance/v1/brokers/{broker.broker_id}/drain"
+    assert (await beside.ask(node, "PUT", path)).status == 202
+
+    async def is_empty() -> bool:
+        state: str = (await beside.ask(node, "GET", path)).json()["state"]
+        return state == "done"
+
+    await eventually(is_empty)
+    assert await broker.owned() == []
+    assert (await beside.ask(node, "DELETE", path)).status == 204
+
+
+async def test_what_an_operator_lays_down_holds_at_once(beside: Beside) -> None:
+    node = await beside.leader()
+    broker = beside.pulsar.brokers[-1].broker_id
+    reply = await beside.ask(node, "PUT", f"/loadbalance/v1/bundles/{BUNDLE}/pin", json={"broker": broker})
+    assert reply.status == 204, reply
+    assert (await beside.ask(node, "GET", "/loadbalance/v1/controls")).json()["pinned"] == {BUNDLE: broker}
+    assert node.view.laid_down.controls.pinned == {BUNDLE: broker}
+
+
+PULSARS = [
+    ("PUT", "/admin/v2/namespaces/t/ns", 404),
+    ("GET", "/lookup/v2/topic/persistent/t/ns/x", 404),
+    ("POST", "/admin/v2/brokers/configuration/loadBalancerSheddingEnabled/false", 404),
+    ("PUT", "/loadbalance/v1/brokers/b1:8080/hold-off", 404),
+    ("POST", "/admin/v2/brokers", 405),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "status"), PULSARS)
+async def test_what_is_pulsars_own_is_asked_of_its_brokers(beside: Beside, method: str, path: str, status: int) -> None:
+    node = await beside.start(**SHADOW)
+    reply = await beside.ask(node, method, path)
+    assert reply.status == status
+    assert "this is a process beside a Pulsar" in reply.reason
+    assert "ask them, as pulsar-admin does" in reply.reason
+
+
+async def test_the_document_lists_exactly_the_routes(beside: Beside) -> None:
+    node = await beside.start(**SHADOW)
+    content = (await beside.ask(node, "GET", PATH)).json()
+    documented = {(method.upper(), path) for path, methods in content["paths"].items() for method in methods}
+    routes = {
+        (route.method, re.sub(r"\{(\w+)(?=[:}])[^/]*\}", r"{\1}", route.resource.canonical.rstrip("/") or "/"))
+        for route in beside.apps[0].router.routes()
+        if route.resource is not None and route.method not in ("*", "HEAD")
+    }
+    assert documented == routes
+    assert {("GET", STATUS), ("POST", f"{STATUS}/go-on"), ("GET", f"{STATUS}/scores/table")} <= documented

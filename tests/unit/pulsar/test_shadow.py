@@ -1,0 +1,151 @@
+"""A process that only looks: what it tells of a fake Pulsar's own moves, from its znodes to the diary."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from support.beside import NAMESPACE, Beside, beside_pulsar, knows_owners
+from support.waiting import eventually
+
+from loadmanager.config import values_as_text
+from loadmanager.core.domain.names import BundleName
+from loadmanager.core.domain.reasons import OwnershipReason
+from loadmanager.lab.whatif.score_worker import Question, answer
+from loadmanager.pulsar.pulsar_service import BesideNode
+
+BUNDLE, OTHER = (f"{NAMESPACE}/{each}" for each in ("0x00000000_0x40000000", "0x40000000_0x80000000"))
+
+
+@pytest.fixture
+async def beside(tmp_path: Path) -> AsyncIterator[Beside]:
+    async with beside_pulsar(tmp_path) as beside:
+        for number, bundle in enumerate((BUNDLE, OTHER), 1):
+            beside.pulsar.load(bundle, rate=1_000.0 * number)
+        await beside.pulsar.report()
+        yield beside
+
+
+async def looking(beside: Beside, mode: str = "shadow") -> BesideNode:
+    """One that has judged its first round."""
+    node = await beside.leader(mode=mode)
+    await eventually(lambda: "loadmanager_beside_max_over_mean" in gauges(node))
+    return node
+
+
+def gauges(node: BesideNode) -> dict[str, float]:
+    return {name: value for name, _, _, value in node.judge.gauges()}
+
+
+async def told(beside: Beside, node: BesideNode, reason: str, moves: int = 1) -> str:
+    """What there is in the diary after the next round, once so many moves were seen to their ends and have settled."""
+
+    def seen() -> float:
+        judged = sum(count for _, _, labels, count in node.judge.counters() if labels["reason"] == reason)
+        return gauges(node)["loadmanager_beside_unjudged_moves"] + judged
+
+    await eventually(lambda: knows_owners(beside, node), what="every owner is seen as it is in Pulsar's store")
+    await eventually(lambda: seen() == moves)
+    node.judge.tick(time.time_ns() // 1_000_000 + 60_000)
+    await node.shedding.begin_cycle()
+    await eventually(lambda: any(record["reason"] == reason for record in node.diary.records(100)))
+    return node.diary.text(100)
+
+
+async def test_a_move_of_pulsars_is_told(beside: Beside) -> None:
+    node = await looking(beside)
+    first, _, third = beside.pulsar.brokers
+    await beside.pulsar.move(BUNDLE, third.broker_id)
+    text = await told(beside, node, "moved_unselected")
+    assert f"{BUNDLE}: It was moved from {first.broker_id} to {third.broker_id}, " in text
+    assert (node.settings.folder / "diary.txt").read_text() == text
+    assert await beside.pulsar.owner(BUNDLE) == third.broker_id
+
+
+async def test_what_a_broker_had_that_left_is_none(beside: Beside) -> None:
+    node = await looking(beside)
+    await beside.pulsar.kill(beside.pulsar.brokers[0])
+    text = await told(beside, node, "owner_left", moves=4)
+    assert "moved" not in text
+    assert {record["reason"] for record in node.diary.records(100)} == {"owner_left"}
+
+
+async def test_a_move_of_ours_is_ours(beside: Beside) -> None:
+    node = await looking(beside, "act")
+    to = node.view.registrations[beside.pulsar.brokers[1].broker_id]
+    await node.executor.unload(BundleName.parse(OTHER), to, OwnershipReason.ADMIN_UNLOAD)
+    await told(beside, node, "moved_by_us")
+    (record,) = node.diary.records(100)
+    assert (record["subject"], record["why"]["destination"]) == (OTHER, to.broker)
+    assert record["bytesPerS"] > 0
+
+
+async def test_what_is_counted_is_shown_to_prometheus(beside: Beside) -> None:
+    node = await looking(beside)
+    scrape = node.scrape()
+    assert {name for name, *_ in scrape.gauges} >= {
+        "loadmanager_beside_stalled",
+        "loadmanager_beside_wanted_moves",
+        "loadmanager_beside_max_over_mean",
+    }
+
+
+async def test_a_first_round_that_fails_is_no_end(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("no such column")
+
+    monkeypatch.setattr("loadmanager.core.planning.shedding_round.propose", fail)
+    node = await beside.leader(mode="shadow")
+    await eventually(lambda: node.shedding.cycles_failed)
+    monkeypatch.undo()
+    await node.shedding.begin_cycle()
+    assert node.shedding.cycles == 1
+    assert node.is_leading
+    assert not node.failure.done()
+
+    assert {name for name, *_ in node.scrape().gauges} >= gauges(node).keys()
+
+
+async def test_what_it_recorded_can_be_scored(beside: Beside) -> None:
+    begin_ms = time.time_ns() // 1_000_000
+    node = await looking(beside)
+    for broker, cpu in zip(beside.pulsar.brokers, (90.0, 10.0, 10.0), strict=True):
+        broker.cpu = cpu
+    applied = node.intake.reports_applied
+    await beside.pulsar.report()
+    await eventually(lambda: node.intake.reports_applied == applied + 3)
+    settings = node.live.current
+    await node.stop()
+    end_ms = max(begin_ms + 5_000, time.time_ns() // 1_000_000)
+    found = answer(
+        Question(settings.history_url, begin_ms, end_ms, values_as_text(settings), ["ThresholdShedder"], 1.0, 0)
+    )
+    assert (found.error, found.left_out, set(found.worlds)) == ("", {}, {"ThresholdShedder"})
+    assert found.imbalance == pytest.approx(3.0)
+
+
+async def test_what_is_not_known_of_a_broker_does_not_hide_why_it_sheds_nothing(beside: Beside) -> None:
+    node = await looking(beside)
+    calm = beside.pulsar.brokers[2].broker_id
+    entry = next(each for each in node.journal.recent(100, calm) if each["kind"] == "shed")
+    assert entry["reason"] == "below_threshold"
+    assert "is below average" in entry["sentence"]
+    assert entry["sentence"].endswith("counts for nothing: they have to be declared")
+
+
+async def test_reports_have_no_broker_asked_again_that_has_refused(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadmanager.pulsar.broker_settings_poll._AGAIN_S", 100_000.0)
+    node = await looking(beside)
+    beside.pulsar.faults.refuse("/configuration/runtime", 500, times=1_000)
+    await beside.pulsar.set_dynamic({"loadBalancerSheddingGracePeriodMinutes": "7"})
+    await eventually(lambda: len(node.brokers.faults) == len(beside.pulsar.brokers))
+    asked = len(beside.pulsar.asked)
+    for _ in range(3):
+        applied = node.intake.reports_applied
+        await beside.pulsar.report()
+        await eventually(lambda applied=applied: node.intake.reports_applied >= applied + 3)  # type: ignore[misc]
+    assert len(beside.pulsar.asked) == asked

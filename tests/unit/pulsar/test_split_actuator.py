@@ -1,0 +1,268 @@
+"""Bundles of a Pulsar are split by our rules, at Pulsar's hands, and nothing is split that a rail stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.beside import NAMESPACE, NEVER, Beside, beside_pulsar
+from support.fake_pulsar_rest import Asked
+from support.waiting import eventually
+
+from loadmanager.core.domain.names import BundleName
+from loadmanager.core.domain.ownership import IllegalTransitionError
+from loadmanager.core.domain.plan import Unload, Verdict
+from loadmanager.core.domain.reasons import OwnershipReason, RailReason, SplitReason
+from loadmanager.core.protocol.reshape_machine import Reshaping
+from loadmanager.core.strategies.splitting.split_finder import Split
+from loadmanager.errors import NotLeaderError
+from loadmanager.pulsar.pulsar_service import BesideNode
+
+LOWER, UPPER = f"{NAMESPACE}/0x00000000_0x80000000", f"{NAMESPACE}/0x80000000_0xffffffff"
+LIMIT = {**NEVER, "loadBalancerNamespaceBundleMaxTopics": "10"}
+
+
+@pytest.fixture
+async def beside(tmp_path: Path) -> AsyncIterator[Beside]:
+    """Two bundles, of which the lower one has more topics than the limit of `LIMIT`."""
+    async with beside_pulsar(tmp_path, bundles=2) as beside:
+        beside.pulsar.load(LOWER, 100.0, topics=50)
+        beside.pulsar.load(UPPER, 100.0, topics=5)
+        await beside.pulsar.report()
+        yield beside
+
+
+async def leader(beside: Beside, overrides: dict[str, str] = LIMIT, **changes: Any) -> BesideNode:  # noqa: ANN401 - whatever a setting may be
+    for broker in beside.pulsar.brokers:
+        broker.settings |= {key: text for key, text in overrides.items() if key.startswith("supported")}
+    node = await beside.leader(splits_enabled=True, overrides=overrides, **changes)
+    await node.intake.seeded.wait()
+    return node
+
+
+def asked_to_split(beside: Beside) -> list[Asked]:
+    return [asked for asked in beside.pulsar.asked if asked.method == "PUT"]
+
+
+def said(node: BesideNode, kind: str) -> list[dict[str, Any]]:
+    return [each for each in node.journal.recent(50) if each["kind"] == kind]
+
+
+async def cut(beside: Beside) -> list[int]:
+    return list((await beside.pulsar.bundles(NAMESPACE)).boundaries)
+
+
+async def test_a_bundle_above_a_limit_is_cut_in_halves_where_its_brokers_take_positions(beside: Beside) -> None:
+    node = await leader(beside)
+    await node.hands.reshaping.round()
+    assert await cut(beside) == [0, 0x40000000, 0x80000000, 0xFFFFFFFF]
+    assert {asked.path for asked in asked_to_split(beside)} == {
+        f"/admin/v2/namespaces/{LOWER}/split?unload=true&splitAlgorithmName=specified_positions_divide"
+    }
+    (entry,) = said(node, "split")
+    assert (entry["subject"], entry["reason"], entry["acted"]) == (LOWER, "topics", True)
+    assert entry["source"] == entry["destination"] == beside.pulsar.brokers[0].broker_id
+    assert (entry["why"]["boundaries"], entry["why"]["parts"]) == ("0x40000000", 2)
+    splits = node.scrape().splits
+    assert (splits["Success", "Topics"], splits["Failure", "Unknown"]) == (1, 0)
+    counters = {name: value for name, _, _, value in node.scrape().counters}
+    assert (counters["pulsar_lb_bundles_split"], counters["loadmanager_reshaping_rounds"]) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize("unload", [False, True])
+async def test_what_becomes_of_the_parts_is_for_pulsar_as_it_is_configured(beside: Beside, *, unload: bool) -> None:
+    node = await leader(beside, {**LIMIT, "loadBalancerAutoUnloadSplitBundlesEnabled": str(unload).lower()})
+    await node.hands.reshaping.round()
+    owner = None if unload else beside.pulsar.brokers[0].broker_id
+    parts = [f"{NAMESPACE}/0x00000000_0x40000000", f"{NAMESPACE}/0x40000000_0x80000000"]
+    assert [await beside.pulsar.owner(part) for part in parts] == [owner, owner]
+
+
+async def test_brokers_that_take_no_positions_cut_by_their_own_algorithm(beside: Beside) -> None:
+    overrides = {**LIMIT, "supportedNamespaceBundleSplitAlgorithms": "range_equally_divide"}
+    node = await leader(beside, overrides)
+    await node.hands.reshaping.round()
+    assert {asked.path for asked in asked_to_split(beside)} == {f"/admin/v2/namespaces/{LOWER}/split?unload=true"}
+    assert await cut(beside) == [0, 0x40000000, 0x80000000, 0xFFFFFFFF]
+    assert [entry["subject"] for entry in said(node, "split") if entry["acted"]] == [LOWER]
+
+
+async def test_where_pulsar_cuts_elsewhere_it_is_said_where(beside: Beside) -> None:
+    overrides = {**LIMIT, "supportedNamespaceBundleSplitAlgorithms": "range_equally_divide"}
+    node = await leader(beside, overrides)
+    beside.pulsar.faults.answer("/split", 204, b"")
+    splitting = asyncio.create_task(node.hands.reshaping.round())
+    await eventually(lambda: asked_to_split(beside))
+    await beside.pulsar.cut(NAMESPACE, [0, 0x10000000, 0x20000000, 0x80000000, 0xFFFFFFFF])
+    await splitting
+    (entry,) = [each for each in said(node, "split") if each["acted"]]
+    assert (entry["why"]["boundaries"], entry["why"]["parts"]) == ("0x10000000, 0x20000000", 3)
+
+
+async def test_without_the_key_nothing_is_split(beside: Beside) -> None:
+    node = await beside.leader(overrides=LIMIT)
+    await node.hands.reshaping.round()
+    assert asked_to_split(beside) == []
+    assert [entry["reason"] for entry in said(node, "split")] == ["splitting_disabled"]
+
+
+async def test_in_shadow_it_is_said_what_would_have_been_split_and_what_stops_it(beside: Beside) -> None:
+    node = await leader(beside, mode="shadow")
+    await beside.pulsar.set_dynamic({})
+    await eventually(lambda: len(node.brokers.splitting()) == 3)
+    await node.hands.reshaping.round()
+    assert asked_to_split(beside) == []
+    (entry,) = said(node, "would_split")
+    assert (entry["subject"], entry["reason"], entry["acted"]) == (LOWER, "topics", False)
+    assert "50 topics" in entry["sentence"]
+    assert "mode is shadow" in entry["sentence"]
+    assert "Pulsar's own splits are on at 3 of 3 brokers" in entry["sentence"]
+    assert (await beside.acts()).failures == 0
+
+
+async def test_a_dry_run_and_a_freeze_hold_for_splits(beside: Beside) -> None:
+    node = await leader(beside)
+    await node.operators.update_controls(lambda controls: replace(controls, dry_run=True))
+    await eventually(lambda: node.view.laid_down.controls.dry_run)
+    await node.hands.reshaping.round()
+    assert len(said(node, "would_split")) == 1
+    await node.operators.update_controls(lambda controls: replace(controls, frozen="maintenance"))
+    await eventually(lambda: node.view.laid_down.controls.frozen)
+    await beside.pulsar.report()
+    await node.hands.reshaping.round()
+    assert asked_to_split(beside) == []
+
+
+@pytest.mark.parametrize("algorithm", ["topic_count_equally_divide", "flow_or_qps_equally_divide"])
+async def test_an_algorithm_that_needs_topics_splits_nothing_and_says_which_would(
+    beside: Beside, algorithm: str
+) -> None:
+    supported = {"supportedNamespaceBundleSplitAlgorithms": f"range_equally_divide,{algorithm}"}
+    node = await leader(beside, {**LIMIT, **supported, "defaultNamespaceBundleSplitAlgorithm": algorithm})
+    await node.hands.reshaping.round()
+    assert asked_to_split(beside) == []
+    (entry,) = [each for each in said(node, "split") if each["subject"] == LOWER]
+    assert entry["reason"] == "owner_silent"
+    assert "have bundles split by range_equally_divide" in entry["sentence"]
+
+
+async def test_an_answer_that_is_lost_leaves_it_to_be_seen_whether_it_is_split(beside: Beside) -> None:
+    node = await leader(beside, move_timeout_ms=5_000)
+    beside.pulsar.faults.answer("/split", 503, b"")
+    splitting = asyncio.create_task(node.hands.reshaping.round())
+    await eventually(lambda: asked_to_split(beside))
+    await beside.pulsar.cut(NAMESPACE, [0, 0x40000000, 0x80000000, 0xFFFFFFFF])
+    await splitting
+    assert [entry["acted"] for entry in said(node, "split")][-1]
+    assert node.hands.reshaper.splits_failed == 0
+
+
+def wait_for_a_second_only(node: BesideNode, patch: pytest.MonkeyPatch) -> None:
+    """Until a split is seen, which is not made this time."""
+    reshaper = node.hands.reshaper
+    settings = SimpleNamespace(namespace_bundle_unloading_timeout_ms=1_000)
+    patch.setattr(reshaper, "_live", SimpleNamespace(current=settings, planner=reshaper._live.planner))
+
+
+async def test_splits_that_fail_in_succession_stop_all_acting_until_an_operator_says_go_on(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = await leader(beside)
+    beside.pulsar.faults.refuse("/split", 412, "no such bundle")
+    beside.pulsar.faults.answer("/split", 204, b"")
+    beside.pulsar.faults.answer("/split", 500, b"")
+    for failures, sentence in [
+        (1, "answered 412"),
+        (2, "after 1.0 s it is still one bundle"),
+        (3, "answered 500"),
+    ]:
+        await beside.pulsar.report()
+        await node.intake.settled()
+        with monkeypatch.context() as patch:
+            if "still one bundle" in sentence:
+                wait_for_a_second_only(node, patch)
+            await node.hands.reshaping.round()
+        assert (await beside.acts()).failures == failures
+        (entry,) = [each for each in said(node, "split") if each["subject"] == LOWER]
+        assert (entry["reason"], entry["acted"]) == ("split_failed", False)
+        assert sentence in entry["sentence"]
+    assert node.scrape().splits["Failure", "Unknown"] == 3
+    assert node.status().stopped
+    asked = len(asked_to_split(beside))
+    await beside.pulsar.report()
+    await node.intake.settled()
+    await node.hands.reshaping.round()
+    assert len(asked_to_split(beside)) == asked
+    assert "the last 3 moves failed" in said(node, "would_split")[0]["sentence"]
+    await node.go_on()
+    await beside.pulsar.report()
+    await node.intake.settled()
+    await node.hands.reshaping.round()
+    assert (await beside.acts()).failures == 0
+    assert await cut(beside) == [0, 0x40000000, 0x80000000, 0xFFFFFFFF]
+
+
+async def test_a_split_that_is_made_forgets_failures_before_it(beside: Beside) -> None:
+    node = await leader(beside)
+    await node.hands.memory.not_split()
+    await node.hands.reshaping.round()
+    assert (await beside.acts()).failures == 0
+
+
+async def test_the_owner_of_a_bundle_that_was_split_is_moved_nothing_before_it_has_reported(beside: Beside) -> None:
+    node = await leader(beside)
+    owner = beside.pulsar.brokers[0].broker_id
+    step = Unload(UPPER, node.view.registrations[owner], None, OwnershipReason.ADMIN_UNLOAD)
+    node.hands.rails.begin_round()
+    assert node.hands.rails.stops_of_steps([step])[0] == []
+    await node.hands.reshaping.round()
+    node.hands.rails.begin_round()
+    assert [stop.verdict for stop in node.hands.rails.stops_of_steps([step])[0]] == [RailReason.REPORT_BEFORE_MOVE]
+    await beside.pulsar.report()
+    await eventually(lambda: not node.hands.rails.stops_of_steps([step])[0])
+
+
+def a_split(bundle: str, boundary: int) -> Reshaping:
+    name = BundleName.parse(bundle)
+    split = Reshaping(name, SplitReason.TOPICS, (name.range,))
+    split.cut(Split(bundle, (boundary,), SplitReason.TOPICS), Verdict(bundle, SplitReason.TOPICS, acted=True, why={}))
+    return split
+
+
+async def test_nothing_is_asked_for_a_bundle_that_is_none_or_is_on_its_way(beside: Beside) -> None:
+    node = await leader(beside)
+    with pytest.raises(IllegalTransitionError, match="not a current bundle"):
+        await node.hands.reshaper.carry_out(a_split(f"{NAMESPACE}/0x00000000_0x40000000", 0x20000000))
+    beside.pulsar.faults.hold("/unload")
+    destination = node.view.registrations[beside.pulsar.brokers[1].broker_id]
+    moving = asyncio.create_task(
+        node.executor.unload(BundleName.parse(UPPER), destination, OwnershipReason.ADMIN_UNLOAD)
+    )
+    await eventually(lambda: any("/unload" in asked.path for asked in beside.pulsar.asked))
+    with pytest.raises(IllegalTransitionError, match="cannot split bundle"):
+        await node.hands.reshaper.carry_out(a_split(UPPER, 0xC0000000))
+    assert not any("/split" in asked.path for asked in beside.pulsar.asked)
+    assert (await beside.acts()).failures == 0
+    moving.cancel()
+
+
+async def test_a_namespace_that_is_left_out_keeps_its_bundles(beside: Beside) -> None:
+    node = await leader(beside, excluded_namespaces=("lm/.*",))
+    await node.hands.reshaping.round()
+    assert asked_to_split(beside) == []
+    (entry,) = said(node, "would_split")
+    assert f"{NAMESPACE} is left out by lm/.*" in entry["sentence"]
+
+
+async def test_who_leads_no_more_asks_for_nothing(beside: Beside) -> None:
+    node = await leader(beside)
+    await node.election.resign()
+    with pytest.raises(NotLeaderError):
+        await node.hands.reshaper.carry_out(a_split(LOWER, 0x40000000))
+    assert asked_to_split(beside) == []
+    assert node.hands.memory.acts.failures == 0

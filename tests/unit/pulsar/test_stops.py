@@ -1,0 +1,154 @@
+"""What is not as it has to be at a Pulsar, and stops whoever acts beside it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+from support.beside import (
+    BUNDLE,
+    Beside,
+    asked,
+    change_load_manager,
+    counts,
+    delete_leader,
+    is_settled,
+    load,
+    move,
+    reasons,
+)
+from support.fake_pulsar import FakePulsar
+from support.waiting import eventually
+
+from loadmanager.core.domain.reasons import RailReason
+from loadmanager.pulsar.guardrail_facts import RailError
+from loadmanager.pulsar.pulsar_service import BesideNode
+from loadmanager.store.metadata_store import Delete
+
+
+async def sheds(pulsar: FakePulsar) -> None:
+    pulsar.brokers[1].settings["loadBalancerSheddingEnabled"] = "true"
+    await pulsar.set_dynamic({"loadBalancerAutoBundleSplitEnabled": "false"})
+
+
+async def splits(pulsar: FakePulsar) -> None:
+    pulsar.brokers[1].settings["loadBalancerSheddingEnabled"] = "false"
+    await pulsar.set_dynamic({"loadBalancerSheddingEnabled": "false", "loadBalancerAutoBundleSplitEnabled": "true"})
+
+
+async def an_unregistered_leader(pulsar: FakePulsar) -> None:
+    pulsar.elects = False
+    await pulsar.brokers[0].store.commit([Delete(pulsar.brokers[0].path)])
+
+
+Breaks = Callable[[FakePulsar], Awaitable[None]]
+
+
+@pytest.mark.parametrize(
+    ("breaks", "reason"),
+    [
+        (sheds, RailReason.PULSAR_SHEDS),
+        (splits, RailReason.PULSAR_SPLITS),
+        (change_load_manager, RailReason.LOAD_MANAGER_NOT_MODULAR),
+        (delete_leader, RailReason.PULSAR_HAS_NO_LEADER),
+        (an_unregistered_leader, RailReason.PULSAR_HAS_NO_LEADER),
+        (FakePulsar.make_policies_readonly, RailReason.POLICIES_READ_ONLY),
+    ],
+    ids=lambda each: getattr(each, "__name__", ""),
+)
+async def test_what_is_not_as_it_has_to_be_stops_rounds_and_moves(
+    beside: Beside, breaks: Breaks, reason: RailReason
+) -> None:
+    node = await beside.leader()
+    await load(beside, node)
+    await breaks(beside.pulsar)
+    await eventually(lambda: reason in reasons(node))
+    await stops(beside, node, reason)
+
+
+async def stops(beside: Beside, node: BesideNode, reason: RailReason) -> None:
+    """A round is planned and shown, a move at an operator's word refused, and nobody asked to let go."""
+    before = await counts(beside)
+    plan = await node.shedding.cycle()
+    for step in plan.steps:
+        (entry, *_) = node.journal.recent(1, step.bundle)
+        assert (entry["kind"], entry["acted"]) == ("would_unload", False)
+        assert entry["sentence"].startswith("No move because ")
+    said = [each["sentence"] for each in node.journal.recent(100) if each["kind"] == "rail"]
+    beginnings = [sentence.split("{")[0] for sentence in reason.sentences]
+    assert [each for each in said if any(beginning in each for beginning in beginnings)]
+    with pytest.raises(RailError) as refused:
+        await move(node, beside.pulsar.brokers[1], next(iter(await beside.pulsar.brokers[0].owned())))
+    assert reason in [stop.verdict for stop in refused.value.stops]
+    assert (await counts(beside), asked(beside.pulsar, "/unload")) == (before, [])
+    assert (await beside.acts()).under_way == {}
+
+
+async def test_while_brokers_join_and_leave_nothing_is_moved(beside: Beside) -> None:
+    node = await beside.leader(settling_seconds=3_600.0)
+    assert reasons(node) == [], "they were there when it began to look"
+    await load(beside, node)
+    await beside.pulsar.join()
+    await eventually(lambda: len(node.view.registrations) == 4 and not node.brokers.unknown())
+    assert reasons(node) == [RailReason.BROKERS_SETTLING]
+    (limit,) = node.hands.rails.limits()
+    assert (limit.key, limit.until_s is None) == ("settlingSeconds", False)
+    await stops(beside, node, RailReason.BROKERS_SETTLING)
+
+
+async def test_a_broker_that_does_not_say_what_it_goes_by_stops_everything(beside: Beside) -> None:
+    node = await beside.leader()
+    await load(beside, node)
+    beside.pulsar.faults.refuse("/configuration/runtime", 500, times=1_000, at=beside.pulsar.brokers[2].broker_id)
+    await beside.pulsar.set_dynamic({**await beside.pulsar.dynamic(), "loadBalancerNamespaceBundleMaxTopics": "2000"})
+    await eventually(lambda: reasons(node) == [RailReason.SETTINGS_UNKNOWN])
+    await stops(beside, node, RailReason.SETTINGS_UNKNOWN)
+
+
+async def test_of_namespaces_that_are_left_out_nothing_moves_and_others_are_chosen(beside: Beside) -> None:
+    others = await beside.pulsar.add_namespace("lm/other", 4, [beside.pulsar.brokers[0].broker_id])
+    node = await beside.leader(excluded_namespaces=("lm/b.*",))
+    await load(beside, node)
+    plan = await node.shedding.cycle()
+    assert {step.bundle for step in plan.steps} <= {*others}
+    assert await beside.pulsar.brokers[1].owned() + await beside.pulsar.brokers[2].owned() != []
+    with pytest.raises(RailError, match=f"{BUNDLE}: No move because lm/bench is left out by lm/b"):
+        await move(node, beside.pulsar.brokers[1])
+    await is_settled(beside, node)
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"), [("moves_per_round", "round_is_full"), ("moves_per_hour", "hour_is_full")]
+)
+async def test_so_many_moves_are_made_and_no_more(beside: Beside, limit: str, reason: str) -> None:
+    node, began_s = await beside.leader(**{limit: 1}), time.time()
+    await load(beside, node)
+    assert len((await node.shedding.cycle()).steps) == 2
+    assert sorted(await counts(beside)) == [0, 1, 3]
+    assert [each["reason"] for each in node.journal.recent(100) if each["kind"] == "rail"] == [reason]
+    limits = {each.key: each.until_s for each in node.standstill.limits}
+    assert set(limits) & {"movesPerHour", "movesPerRound"} == ({"movesPerHour"} if limit == "moves_per_hour" else set())
+    assert all(end is not None and end > began_s for key, end in limits.items() if key == "movesPerHour")
+    await is_settled(beside, node)
+
+
+async def test_what_waits_for_an_operator_is_told_as_a_limit_without_an_end(beside: Beside) -> None:
+    node = await beside.leader()
+    node.hands.memory.acts = replace(node.hands.memory.acts, failures=99)
+    (failing,) = node.hands.rails.limits()
+    assert (failing.key, failing.until_s) == ("failuresUntilStop", None)
+
+
+async def test_an_overdue_report_of_a_destination_stops_what_goes_there(beside: Beside) -> None:
+    node = await beside.leader()
+    await load(beside, node)
+    third = beside.pulsar.brokers[2].broker_id
+    node.view.brokers[third].record["lastUpdate"] -= 31 * 60 * 1000
+    plan = await node.shedding.cycle()
+    there = [step.bundle for step in plan.steps if step.destination is not None and step.destination.broker == third]
+    (entry, *_) = node.journal.recent(1, there[0])
+    assert entry["kind"] == "would_unload"
+    assert f"the last report of {third} is 18" in entry["sentence"]
+    assert await counts(beside) == [3, 1, 0]

@@ -1,0 +1,321 @@
+"""Pulsar's own balancing is switched off while we act, and given back, whoever is killed in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import orjson
+import pytest
+from support.fake_pulsar import FakePulsar
+from support.registrations import write
+from support.stores import MemoryWorld
+from support.waiting import eventually, patience
+
+from loadmanager.config import BesideSettings
+from loadmanager.core.protocol.leadership import Term
+from loadmanager.errors import InvalidRecordError, NotLeaderError, StaleEpochError, TransactionFailedError
+from loadmanager.pulsar.fenced_znode import FencedRecord
+from loadmanager.pulsar.pulsar_admin import PulsarAdmin
+from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
+from loadmanager.pulsar.take_over import SWITCHES, TakeOver
+from loadmanager.store import paths
+from loadmanager.store.metadata_store import Delete, MetadataStore, Put
+
+SHEDS, SPLITS = SWITCHES
+
+
+@dataclass
+class Leads:
+    """Who has been elected once."""
+
+    term: Term | None
+
+    def get_term(self) -> Term:
+        if self.term is None:
+            raise NotLeaderError("this node does not lead")
+        return self.term
+
+    def deposed(self) -> None:
+        self.term = None
+
+
+class Ours:
+    """Our own store, apart from Pulsar's, and the processes that are elected in it one after the other."""
+
+    def __init__(self, pulsar: FakePulsar, store: MetadataStore, admin: PulsarAdmin) -> None:
+        self.pulsar = pulsar
+        self.store = store
+        self.admin = admin
+        self.leads = Leads(None)
+
+    async def elect(self, *, mode: str = "act", take_over: bool = True) -> TakeOver:
+        """Another process, which leads now."""
+        await self.store.commit([Put(paths.EPOCH, b"")])
+        epoch = await self.store.get(paths.EPOCH)
+        assert epoch is not None
+        self.leads = Leads(Term(epoch.version, self.store.session_id))
+        settings = BesideSettings.model_validate(
+            {
+                "pulsarMetadataStoreUrl": "zk:127.0.0.1:2181",
+                "adminUrls": self.pulsar.urls,
+                "stateStoreUrl": "zk:127.0.0.1:2181/ours",
+                "mode": mode,
+                "takeOver": take_over,
+            }
+        )
+        return TakeOver(self.admin, FencedRecord(self.store, self.leads, paths.TAKEN_OVER), settings)
+
+    async def remembered(self) -> dict[str, str | None]:
+        znode = await self.store.get(paths.TAKEN_OVER)
+        return {} if znode is None else orjson.loads(znode.data)["before"]
+
+
+@pytest.fixture
+async def ours(pulsar: FakePulsar) -> AsyncIterator[Ours]:
+    world = MemoryWorld()
+    store = await world.connect()
+    await write(store, paths.EPOCH, b"")
+    async with PulsarAdmin(pulsar.urls[:1], timeout_s=patience()) as admin:
+        admin.trust(pulsar.urls)
+        yield Ours(pulsar, store, admin)
+    await world.close()
+
+
+async def test_only_what_is_on_is_switched_off_and_all_is_as_it_was_in_the_end(pulsar: FakePulsar, ours: Ours) -> None:
+    before = {"loadManagerClassName": "x", SPLITS: "true"}
+    await pulsar.set_dynamic(before)
+    one = await ours.elect()
+    await one.begin()
+    await one.take([SPLITS])
+    assert await pulsar.dynamic() == {**before, SPLITS: "false"}
+    await one.take(SWITCHES)
+    assert await pulsar.dynamic() == {**before, SPLITS: "false", SHEDS: "false"}
+    assert await ours.remembered() == {SPLITS: "true", SHEDS: None}
+    assert sorted(one.way_back()) == [
+        f"pulsar-admin brokers delete-dynamic-config --config {SHEDS}",
+        f"pulsar-admin brokers update-dynamic-config --config {SPLITS} --value true",
+    ]
+    await one.give_back()
+    assert await pulsar.dynamic() == before
+    assert (await ours.remembered(), one.way_back()) == ({}, [])
+
+
+async def test_nothing_is_asked_of_pulsar_while_all_is_off(pulsar: FakePulsar, ours: Ours) -> None:
+    one = await ours.elect()
+    await one.begin()
+    await one.take([])
+    await one.give_back()
+    assert pulsar.asked == []
+    assert await ours.store.get(paths.TAKEN_OVER) is None
+
+
+async def test_what_was_before_is_written_down_before_pulsar_is_told(pulsar: FakePulsar, ours: Ours) -> None:
+    seen: list[dict[str, str | None]] = []
+    one = await ours.elect()
+    await one.begin()
+    pulsar.faults.hold(f"/{SHEDS}/")
+    taking = asyncio.ensure_future(one.take([SHEDS]))
+    await eventually(lambda: any(each.method == "POST" for each in pulsar.asked))
+    seen.append(await ours.remembered())
+    taking.cancel()  # as if by kill -9
+    assert seen == [{SHEDS: None}]
+    assert await pulsar.dynamic() == {}
+
+
+async def test_the_next_process_goes_on_and_gives_back_what_was_before_the_first(
+    pulsar: FakePulsar, ours: Ours
+) -> None:
+    await pulsar.set_dynamic({SHEDS: "true"})
+    killed = await ours.elect()
+    await killed.begin()
+    await killed.take(SWITCHES)
+    successor = await ours.elect()
+    await successor.begin()
+    await successor.take(SWITCHES)
+    await successor.give_back()
+    assert await pulsar.dynamic() == {SHEDS: "true"}
+
+
+async def test_the_next_process_gives_back_at_once_if_it_does_not_take_over(pulsar: FakePulsar, ours: Ours) -> None:
+    killed = await ours.elect()
+    await killed.begin()
+    await killed.take(SWITCHES)
+    await (await ours.elect(take_over=False)).begin()
+    assert (await pulsar.dynamic(), await ours.remembered()) == ({}, {})
+
+
+async def test_a_process_in_mode_shadow_only_says_how_to_get_back(pulsar: FakePulsar, ours: Ours) -> None:
+    killed = await ours.elect()
+    await killed.begin()
+    await killed.take([SHEDS])
+    shadow = await ours.elect(mode="shadow", take_over=False)
+    await shadow.begin()
+    assert shadow.way_back() == [f"pulsar-admin brokers delete-dynamic-config --config {SHEDS}"]
+    assert await pulsar.dynamic() == {SHEDS: "false"}
+
+
+async def test_an_operator_of_pulsars_has_the_last_word_until_another_term_begins(
+    pulsar: FakePulsar, ours: Ours
+) -> None:
+    one = await ours.elect()
+    await one.begin()
+    await one.take(SWITCHES)
+    await pulsar.set_dynamic({SHEDS: "true"})
+    await one.take(SWITCHES)
+    assert await pulsar.dynamic() == {SHEDS: "true"}
+    await one.give_back()
+    assert await pulsar.dynamic() == {SHEDS: "true"}
+    await one.begin()
+    await one.take([SHEDS])
+    assert await pulsar.dynamic() == {SHEDS: "false"}
+    assert await ours.remembered() == {SHEDS: "true"}
+
+
+async def test_what_was_written_down_and_never_done_is_forgotten_by_the_next_one(
+    pulsar: FakePulsar, ours: Ours
+) -> None:
+    one = await ours.elect()
+    await one.begin()
+    pulsar.faults.refuse(f"/{SHEDS}/", 500)
+    with pytest.raises(PulsarRefusedError, match="answered 500"):
+        await one.take([SHEDS])
+    assert await ours.remembered() == {SHEDS: None}
+    await pulsar.set_dynamic({SHEDS: "true"})
+    await (await ours.elect()).begin()
+    assert await ours.remembered() == {}
+    assert await pulsar.dynamic() == {SHEDS: "true"}
+
+
+async def test_what_failed_is_tried_again_and_keeps_what_was_before_the_first_time(
+    pulsar: FakePulsar, ours: Ours
+) -> None:
+    one = await ours.elect()
+    await one.begin()
+    pulsar.faults.refuse(f"/{SHEDS}/", 503)
+    with pytest.raises(PulsarRefusedError):
+        await one.take([SHEDS])
+    await one.take([SHEDS])
+    assert await pulsar.dynamic() == {SHEDS: "false"}
+    assert await ours.remembered() == {SHEDS: None}
+
+
+async def test_what_brokers_are_about_to_hear_of_is_left_alone(pulsar: FakePulsar, ours: Ours) -> None:
+    await pulsar.set_dynamic({SHEDS: "false"})
+    one = await ours.elect()
+    await one.begin()
+    await one.take([SHEDS])
+    await one.give_back()
+    assert await pulsar.dynamic() == {SHEDS: "false"}
+
+
+async def test_nothing_is_taken_any_more_once_it_was_given_back(pulsar: FakePulsar, ours: Ours) -> None:
+    one = await ours.elect()
+    await one.begin()
+    await one.give_back()
+    await one.take(SWITCHES)
+    assert await pulsar.dynamic() == {}
+
+
+async def test_who_was_deposed_takes_nothing(pulsar: FakePulsar, ours: Ours) -> None:
+    deposed = await ours.elect()
+    await deposed.begin()
+    its_election = ours.leads
+    await ours.elect()
+    with pytest.raises(StaleEpochError):
+        await deposed.take([SHEDS])
+    assert its_election.term is None
+    with pytest.raises(NotLeaderError):
+        await deposed.take([SHEDS])
+    assert not [each for each in pulsar.asked if each.method != "GET"]
+
+
+async def test_who_was_deposed_gives_nothing_back_while_another_acts(pulsar: FakePulsar, ours: Ours) -> None:
+    deposed = await ours.elect()
+    await deposed.begin()
+    await deposed.take([SHEDS])
+    ours.leads.deposed()
+    with pytest.raises(NotLeaderError):
+        await deposed.give_back()
+    assert await pulsar.dynamic() == {SHEDS: "false"}
+
+
+async def test_who_was_never_elected_takes_nothing(pulsar: FakePulsar, ours: Ours) -> None:
+    one = await ours.elect()
+    ours.leads.deposed()
+    with pytest.raises(NotLeaderError):
+        await one.take([SHEDS])
+    assert (await pulsar.dynamic(), await ours.remembered()) == ({}, {})
+
+
+async def test_a_record_that_is_in_the_way_or_gone_is_written_at_the_next_attempt(ours: Ours) -> None:
+    one = await ours.elect()
+    await one.begin()
+    await write(ours.store, paths.TAKEN_OVER, b"{}")
+    with pytest.raises(TransactionFailedError):
+        await one.take([SHEDS])
+    await one.take([SHEDS])
+    await ours.store.commit([Delete(paths.TAKEN_OVER)])
+    with pytest.raises(TransactionFailedError):
+        await one.take(SWITCHES)
+    await one.take(SWITCHES)
+    assert await ours.remembered() == {SHEDS: None, SPLITS: None}
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"before":1}', b'{"before":{"a":1}}'])
+async def test_a_record_that_is_none_is_named_and_nothing_is_done(pulsar: FakePulsar, ours: Ours, data: bytes) -> None:
+    await write(ours.store, paths.TAKEN_OVER, data)
+    with pytest.raises(InvalidRecordError, match=f"^{paths.TAKEN_OVER}: not what a process beside a Pulsar writes"):
+        await (await ours.elect()).begin()
+    assert pulsar.asked == []
+
+
+async def test_it_goes_on_by_itself_until_pulsar_and_the_store_do_what_they_are_asked(
+    pulsar: FakePulsar, ours: Ours, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadmanager.pulsar.take_over._AGAIN_S", 0.0)
+    killed = await ours.elect()
+    await killed.begin()
+    await killed.take([SHEDS])
+    one = await ours.elect()
+    pulsar.faults.refuse("/values", 503, times=2)
+    on: set[str] = set()
+    running = asyncio.ensure_future(one.run(lambda: on))
+    await eventually(lambda: len(one.way_back()) == 1)
+    pulsar.faults.refuse("/", 503, times=3)
+    on.update(SWITCHES)
+    await eventually(lambda: len(one.way_back()) == 2)
+    await one.give_back()
+    assert await pulsar.dynamic() == {}
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+async def test_without_being_told_to_nothing_is_taken_over(
+    pulsar: FakePulsar, ours: Ours, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadmanager.pulsar.take_over._AGAIN_S", 0.0)
+    asked: list[None] = []
+    one = await ours.elect(take_over=False)
+
+    def find_on() -> tuple[str, ...]:
+        asked.append(None)
+        return SWITCHES
+
+    running = asyncio.ensure_future(one.run(find_on))
+    for _ in range(200):
+        await asyncio.sleep(0)
+    running.cancel()
+    assert (asked, pulsar.asked) == ([], [])
+
+
+async def test_a_pulsar_that_is_away_at_the_end_is_given_back_by_the_next_one(pulsar: FakePulsar, ours: Ours) -> None:
+    one = await ours.elect()
+    await one.begin()
+    await one.take([SHEDS])
+    pulsar.faults.kill("/values")
+    with pytest.raises(PulsarUnreachableError):
+        await one.give_back()
+    assert await ours.remembered() == {SHEDS: None}

@@ -1,0 +1,83 @@
+"""How records become bytes and back."""
+
+from __future__ import annotations
+
+import gzip
+import random
+import zlib
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadmanager.core.domain.amounts import ALL_DIGITS, rounded
+from loadmanager.errors import InvalidRecordError
+from loadmanager.store.metadata_store import MAX_ZNODE_BYTES
+from loadmanager.store.znode_codec import COMPRESS_ABOVE_BYTES, MAX_DECODED_BYTES, decode, pack, pack_rounded
+
+
+def test_a_large_record_is_compressed_and_always_to_the_same_bytes() -> None:
+    small = b"x" * COMPRESS_ABOVE_BYTES
+    assert pack(small) == small
+    large = small + b"x"
+    assert pack(large).startswith(b"\x1f\x8b")
+    assert pack(large) == pack(large)
+    assert decode(pack(large), "/r") == large
+
+
+@given(st.dictionaries(st.text(), st.integers(-(2**53), 2**53) | st.text() | st.none()))
+def test_what_was_encoded_is_decoded(record: dict[str, object]) -> None:
+    data = orjson.dumps(record)
+    assert orjson.loads(decode(pack(data), "/r")) == record
+    assert orjson.loads(decode(gzip.compress(data), "/r")) == record
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [
+        (b"", "empty"),
+        (gzip.compress(b"", mtime=0), "empty"),
+        (b"\xff\xfe{}", "not UTF-8"),
+        (gzip.compress(b"\xff", mtime=0), "not UTF-8"),
+        (gzip.compress(b'{"a":1}', mtime=0)[:-1], "cut off"),
+        (gzip.compress(b"{}", mtime=0) + b"{}", "followed by"),
+        (b"\x1f\x8b", "cut off"),
+        (b"\x1f\x8b rubbish", "damaged"),
+        (gzip.compress(b"{}", mtime=0)[:-8] + bytes(8), "damaged"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_the_place_it_was_found(data: bytes, what: str) -> None:
+    with pytest.raises(InvalidRecordError, match=f"/brokers/b: .*{what}"):
+        decode(data, "/brokers/b")
+
+
+def test_a_small_record_that_decompresses_to_gigabytes_is_refused_without_doing_so() -> None:
+    compressor = zlib.compressobj(9, zlib.DEFLATED, 31)
+    chunk = bytes(1024 * 1024)
+    bomb = b"".join(compressor.compress(chunk) for _ in range(MAX_DECODED_BYTES // len(chunk) + 1)) + compressor.flush()
+    assert len(bomb) < 100_000
+    with pytest.raises(InvalidRecordError, match=r"/r: decompresses to more than"):
+        decode(bomb, "/r")
+
+
+@given(st.binary())
+def test_anything_is_either_decoded_or_refused(data: bytes) -> None:
+    try:
+        decode(data, "/r").decode("utf-8")
+    except InvalidRecordError as error:
+        assert str(error).startswith("/r: ")  # noqa: PT017 - either outcome is right
+
+
+def test_figures_lose_digits_only_where_a_record_would_not_fit() -> None:
+    rng = random.Random(1)
+    few, many = ([rng.random() for _ in range(count)] for count in (100, 200_000))
+
+    def encode(figures: list[float], digits: int) -> bytes:
+        return orjson.dumps([rounded(figure, digits) for figure in figures])
+
+    assert orjson.loads(decode(pack_rounded(lambda digits: encode(few, digits)), "/r")) == few
+    data = pack_rounded(lambda digits: encode(many, digits))
+    assert len(data) <= MAX_ZNODE_BYTES < len(pack(encode(many, ALL_DIGITS)))
+    assert orjson.loads(decode(data, "/r")) == pytest.approx(many, rel=0.005)
+    assert len(pack_rounded(lambda digits: random.Random(digits).randbytes(2 * MAX_ZNODE_BYTES))) > MAX_ZNODE_BYTES

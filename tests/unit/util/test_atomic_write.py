@@ -1,0 +1,34 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loadmanager.util.atomic_write import whole
+
+
+def test_a_file_is_replaced_when_all_of_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("before")
+    with whole(path) as partial:
+        partial.write_text("after")
+        assert path.read_text() == "before"
+    assert path.read_text() == "after"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_of_a_file_that_could_not_be_written_nothing_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("before")
+
+    def write_half() -> None:
+        with whole(path) as partial:
+            partial.write_text("half")
+            raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="disk"):
+        write_half()
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,145 @@
+"""The document of what operators have laid down."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.controls import Controls, DrainOrder
+from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.errors import InvalidRecordError
+from loadmanager.wire.operator_config import LaidDown, decode_laid_down, document_of, find_changes, standing
+
+BUNDLE = "t/ns/0x00000000_0x40000000"
+EVERYTHING = LaidDown(
+    {
+        "t/ns": NamespaceBundles(equal_boundaries(4)),
+        "t/cut": NamespaceBundles((0, 0x1000, 0xFFFFFFFF), HashFunction.CRC32),
+    },
+    {"docs": {"namespaces": ["docs/.*"], "primary": ["b1"]}},
+    {"east": {"brokers": ["b1:8080"]}},
+    {"t/ns": "rack"},
+    Controls(
+        excluded=frozenset({BrokerId("b2:8080")}),
+        pinned={BUNDLE: BrokerId("b1:8080")},
+        frozen_bundles={BUNDLE: "load test"},
+        frozen="incident",
+        dry_run=True,
+    ),
+    {"loadBalancerSheddingIntervalMinutes": "5"},
+    {
+        "run": "r",
+        "publishedAt": 1,
+        "history": "/h",
+        "rangeFrom": 0,
+        "rangeTo": 1,
+        "namespaces": {
+            "t/ns": {
+                "msgRateIn": 1.5,
+                "msgRateOut": 1.0,
+                "msgThroughputIn": 1.0,
+                "msgThroughputOut": 1.0,
+                "bundles": 4,
+            }
+        },
+    },
+)
+
+
+def written(laid_down: LaidDown, **changed: object) -> bytes:
+    content = document_of(laid_down, "2026-11-22T19:00:00+00:00", "zk:a:2181").model_dump(
+        mode="json", by_alias=True, exclude_none=True
+    )
+    return json.dumps(content | changed).encode()
+
+
+@pytest.mark.parametrize("laid_down", [EVERYTHING, LaidDown(), LaidDown({}, {}, {}, {}, Controls(), {})])
+def test_what_is_written_is_read_back(laid_down: LaidDown) -> None:
+    assert decode_laid_down(written(laid_down), "file") == laid_down
+
+
+def test_equal_bundles_are_a_number_for_people() -> None:
+    content = json.loads(written(EVERYTHING))
+    assert content["namespaces"] == {
+        "t/cut": {"boundaries": ["0x00000000", "0x00001000", "0xffffffff"], "hashFunction": "crc32"},
+        "t/ns": {"bundles": 4, "hashFunction": "murmur3_32"},
+    }
+
+
+def test_what_ends_by_itself_is_no_part_of_it() -> None:
+    moment = Controls(draining={BrokerId("b:1"): DrainOrder(1.0)}, held_off={BrokerId("b:2"): 2.0}, frozen="incident")
+    assert standing(moment) == Controls(frozen="incident")
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"format": "something else"}, "format 'something else': expected 'loadmanager export'"),
+        ({"version": 2}, "version 2: this loadmanager reads version 1"),
+        ({"version": None}, "version: Input should be"),
+        ({"pinned": {}}, "pinned: Extra inputs are not permitted"),
+        ({"controls": {"draining": {"b:1": 1}}}, "controls.draining: Extra inputs"),
+        ({"namespaces": {"no-tenant": {"bundles": 4}}}, "namespaces.no-tenant"),
+        ({"namespaces": {"t/ns": {"bundles": 0}}}, "namespaces.t/ns.bundles"),
+        ({"namespaces": {"t/ns": {}}}, "namespaces.t/ns: expected either bundles or boundaries"),
+        ({"namespaces": {"t/ns": {"bundles": 1, "boundaries": ["0x0", "0xffffffff"]}}}, "expected either"),
+        ({"namespaces": {"t/ns": {"boundaries": ["0x0", "0x1"]}}}, "namespaces.t/ns: "),
+        ({"isolationPolicies": {"p": {"primary": ["("]}}}, "isolation policy 'p': primary"),
+        ({"failureDomains": {"d": {"brokers": ["no port"]}}}, "failureDomains.d.brokers.0"),
+        ({"antiAffinityGroups": {"t/ns": ""}}, "antiAffinityGroups.t/ns"),
+        ({"controls": {"pinned": {BUNDLE: "no port"}}}, "controls.pinned"),
+        ({"configuration": {"key": 5}}, "configuration.key"),
+        ({"learned": {"run": "r"}}, "learned"),
+    ],
+)
+def test_what_cannot_be_used_is_named(changed: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidRecordError) as refused:
+        decode_laid_down(written(EVERYTHING, **changed), "backup.yaml")
+    assert str(refused.value).startswith("backup.yaml: ")
+    assert says in str(refused.value)
+
+
+def changes(current: LaidDown, wanted: LaidDown) -> list[str]:
+    return [f"{each.change} {each.kind} {each.name}" for each in find_changes(current, wanted)]
+
+
+def test_nothing_changes_where_everything_is_as_it_is_wanted() -> None:
+    assert find_changes(EVERYTHING, EVERYTHING) == []
+    assert find_changes(EVERYTHING, LaidDown()) == [], "what it does not speak of stays"
+
+
+def test_into_nothing_everything_is_created() -> None:
+    assert changes(LaidDown(), EVERYTHING) == [
+        "create namespace t/cut",
+        "create namespace t/ns",
+        "create isolation policy docs",
+        "create failure domain east",
+        "create anti-affinity group t/ns",
+        "create control dryRun",
+        "create control excluded b2:8080",
+        "create control frozen",
+        f"create control frozen {BUNDLE}",
+        f"create control pinned {BUNDLE}",
+        "create setting loadBalancerSheddingIntervalMinutes",
+        "create learned all",
+    ]
+
+
+def test_what_is_not_wanted_goes_but_for_namespaces() -> None:
+    wanted = LaidDown({"t/ns": NamespaceBundles(equal_boundaries(8))}, {}, {}, {"t/ns": "other"}, Controls(), {})
+    assert changes(EVERYTHING, wanted) == [
+        "differs namespace t/ns",
+        "remove isolation policy docs",
+        "remove failure domain east",
+        "change anti-affinity group t/ns",
+        "remove control dryRun",
+        "remove control excluded b2:8080",
+        "remove control frozen",
+        f"remove control frozen {BUNDLE}",
+        f"remove control pinned {BUNDLE}",
+        "remove setting loadBalancerSheddingIntervalMinutes",
+    ]

@@ -1,0 +1,51 @@
+"""The record of moves that are made beside a Pulsar."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadmanager.core.domain.names import BrokerId
+from loadmanager.core.protocol.pulsar_moves import Acts, MoveUnderWay
+from loadmanager.errors import InvalidRecordError
+from loadmanager.wire.pulsar_move_records import decode_acts, encode_acts
+
+A, B = BrokerId("a:8080"), BrokerId("b:8080")
+LOWER, UPPER = "t/ns/0x00000000_0x80000000", "t/ns/0x80000000_0xffffffff"
+ACTS = Acts(
+    {UPPER: MoveUnderWay(A, None, 12.5, is_own=False), LOWER: MoveUnderWay(A, B, 13.0, is_own=True)},
+    (12.0, 13.0),
+    {B: 11.25, A: 10.0},
+    2,
+)
+
+
+def test_a_record_says_what_is_remembered() -> None:
+    assert encode_acts(ACTS).decode() == (
+        '{"underWay":{"t/ns/0x00000000_0x80000000":'
+        '{"source":"a:8080","beganAt":13000,"own":true,"destination":"b:8080"},'
+        '"t/ns/0x80000000_0xffffffff":{"source":"a:8080","beganAt":12500,"own":false}},'
+        '"began":[12000,13000],"touched":{"a:8080":10000,"b:8080":11250},"failures":2}'
+    )
+    assert decode_acts(encode_acts(ACTS), "/x") == ACTS
+
+
+def test_a_record_without_anything_is_one_of_nothing() -> None:
+    assert decode_acts(b"{}", "/x") == decode_acts(encode_acts(Acts()), "/x") == Acts()
+
+
+@pytest.mark.parametrize(
+    ("data", "fault"),
+    [
+        (b"", "EOF"),
+        (b"[]", "object"),
+        (b'{"more":1}', "more: "),
+        (b'{"failures":-1}', "failures: "),
+        (b'{"began":["now"]}', r"began\.0: "),
+        (b'{"touched":{"a":1}}', r"touched.*: expected 'host:port'"),
+        (b'{"underWay":{"t/ns":{"source":"a:8080","beganAt":1,"own":true}}}', r"underWay\.t/ns.*: expected"),
+        (b'{"underWay":{"t/ns/0x00000000_0x80000000":{"source":"a:8080","own":true}}}', "beganAt: Field required"),
+    ],
+)
+def test_a_record_that_is_none_is_refused_by_its_path_and_field(data: bytes, fault: str) -> None:
+    with pytest.raises(InvalidRecordError, match=f"^/x: .*{fault}"):
+        decode_acts(data, "/x")

@@ -1,0 +1,235 @@
+"""The records the load manager keeps, there and back, and what becomes of damaged ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.builders import averages, broker, bundle, owned, releasing
+
+from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.hashing import HashFunction
+from loadmanager.core.domain.names import NamespaceName
+from loadmanager.core.domain.ownership import FREE, NamespaceState, Ownership, OwnershipState, Registration
+from loadmanager.core.model.load import TimeMean
+from loadmanager.errors import InvalidRecordError
+from loadmanager.wire.average_records import TimeAverageBrokerData, decode_bundle_data, encode_bundle_data
+from loadmanager.wire.http_bodies import LookupData, OwnershipAnswer
+from loadmanager.wire.store_records import LeaderRecord, decode_namespace, encode_namespace
+from loadmanager.wire.strategy_state import StrategyStateRecord
+from loadmanager.wire.validation import parse_model
+
+NAME = NamespaceName("t", "ns")
+REGISTRATIONS = st.builds(
+    Registration, st.sampled_from([broker("b1").broker, broker("b2").broker]), st.integers(0, 2**63)
+)
+NUMBERS = st.integers(0, 2**53)
+
+
+@st.composite
+def ownerships(draw: st.DrawFn) -> Ownership:
+    state = draw(st.sampled_from(OwnershipState))
+    owner = None if state is OwnershipState.FREE else draw(REGISTRATIONS)
+    destination = draw(st.none() | REGISTRATIONS) if state is OwnershipState.RELEASING else None
+    version, epoch, since_ms = draw(st.integers(1, 2**53)), draw(NUMBERS), draw(NUMBERS)
+    return Ownership(state, owner, destination, version, epoch, since_ms, draw(st.text(max_size=20)))
+
+
+@given(
+    st.lists(st.just(FREE) | ownerships(), min_size=1, max_size=8),
+    st.sampled_from(HashFunction),
+)
+def test_a_namespace_comes_back_as_it_was(entries: list[Ownership], function: HashFunction) -> None:
+    bundles = NamespaceBundles(equal_boundaries(len(entries)), function)
+    state = NamespaceState(NAME, bundles, tuple(entries))
+    assert decode_namespace(NAME, encode_namespace(state), "w") == state
+
+
+def test_what_is_equal_in_a_record_is_one_object_and_an_owner_that_is_known_is_that_one() -> None:
+    bundles = NamespaceBundles(equal_boundaries(4))
+    first, second = broker("b1", 7), broker("b2", 8)
+    entries = (owned(first, 3), owned(first, 3), owned(first, 4), owned(second, 3))
+    data = encode_namespace(NamespaceState(NAME, bundles, entries))
+    state = decode_namespace(NAME, data, "w", {first.broker: first, second.broker: broker("b2", 9)})
+    assert state.ownerships == entries
+    assert state.ownerships[0] is state.ownerships[1]
+    assert [each.owner is first for each in state.ownerships] == [True, True, True, False]
+    assert decode_namespace(NAME, data, "w").bundles is state.bundles
+
+
+def test_a_namespace_is_written_so_that_an_operator_can_read_it() -> None:
+    bundles = NamespaceBundles(equal_boundaries(2), HashFunction.CRC32)
+    state = NamespaceState(NAME, bundles, (owned(broker("b1", 7), 3), FREE))
+    assert orjson.loads(encode_namespace(state)) == {
+        "bundles": {"boundaries": ["0x00000000", "0x80000000", "0xffffffff"], "numBundles": 2},
+        "hashFunction": "crc32",
+        "ownership": {
+            "0x00000000_0x80000000": {
+                "state": "Owned",
+                "owner": "b1:8080",
+                "incarnation": 7,
+                "version": 3,
+                "epoch": 0,
+                "since": 0,
+                "reason": "",
+            }
+        },
+    }
+
+
+def a_namespace(**changes: object) -> bytes:
+    entry = {"state": "Owned", "owner": "b1:8080", "incarnation": 7, "version": 1, "epoch": 1, "since": 1, **changes}
+    bundles = {"boundaries": ["0x00000000", "0xffffffff"], "numBundles": 1}
+    return orjson.dumps({"bundles": bundles, "ownership": {"0x00000000_0xffffffff": entry}})
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b"", "Invalid JSON"),
+        (b"{}", "bundles: Field required"),
+        (b'{"bundles":{"boundaries":[],"numBundles":0}}', "expected at least 2"),
+        (b'{"bundles":{"boundaries":["0x0","0x80000000"],"numBundles":1}}', "expected them to span"),
+        (b'{"bundles":{"boundaries":["0x0","0x9","0x5","0xffffffff"],"numBundles":3}}', "does not ascend"),
+        (b'{"bundles":{"boundaries":["0x0","x","0xffffffff"],"numBundles":2}}', "'x': expected 0x"),
+        (b'{"bundles":{"boundaries":["0x0","0xffffffff"],"numBundles":1},"hashFunction":"md5"}', "hashFunction"),
+        (a_namespace(state="Lost"), "ownership.0x00000000_0xffffffff.state: Input should be 'Free'"),
+        (a_namespace(state="Free"), "only a free bundle has no owner"),
+        (a_namespace(owner=None), "only a free bundle has no owner"),
+        (a_namespace(owner="b1"), "broker id 'b1': expected 'host:port'"),
+        (a_namespace(version=-1), "version: Input should be greater than or equal to 0"),
+        (a_namespace(version="1e400"), "version"),
+        (a_namespace(epoch=2**60), "epoch: Input should be less than or equal to"),
+        (a_namespace().replace(b"0x00000000_0xffffffff", b"0x00000000_0x80000000"), "no such bundle among"),
+        (a_namespace().replace(b"0x00000000_0xffffffff", b"everything"), "bundle range 'everything'"),
+    ],
+)
+def test_a_damaged_namespace_record_is_refused_with_the_place_and_the_field(data: bytes, complaint: str) -> None:
+    with pytest.raises(InvalidRecordError) as refusal:
+        decode_namespace(NAME, data, "/the/znode")
+    assert str(refusal.value).startswith("/the/znode: ")
+    assert complaint in str(refusal.value)
+
+
+def test_averages_of_bundles_come_back_as_they_were() -> None:
+    history = {bundle(n): averages((1.5 * n, 2.0, 3.0, 4.0), (5.0, 6.0, 7.0, 8.0), 7, 9) for n in range(3)}
+    found = decode_bundle_data("tenant/ns", encode_bundle_data(history), "w")
+    assert list(found) == list(history)
+    for name, value in history.items():
+        assert found[name].short.tolist() == value.short.tolist()
+        assert found[name].long.tolist() == value.long.tolist()
+        assert (found[name].short_samples, found[name].long_samples, found[name].topics) == (7, 7, 9)
+
+
+def test_means_over_time_come_back_and_older_records_have_none() -> None:
+    history, name = averages((1.0, 2.0, 3.0, 4.0)), bundle(0)
+    with_mean = replace(history, time_mean=TimeMean(np.array((5.0, 6.0, 7.5, 8.0)), 0.25))
+    found = decode_bundle_data("tenant/ns", encode_bundle_data({name: with_mean}), "w")[name].time_mean
+    assert found is not None
+    assert (found.load.tolist(), found.sigma) == ([5.0, 6.0, 7.5, 8.0], 0.25)
+    older = encode_bundle_data({name: history})
+    assert b"timeMean" not in older
+    assert decode_bundle_data("tenant/ns", older, "w")[name].time_mean is None
+
+
+def test_averages_are_written_with_pulsars_keys() -> None:
+    data = orjson.loads(encode_bundle_data({bundle(0): averages((1.0, 2.0, 3.0, 4.0), samples=1, topics=5)}))
+    assert data["0x00000000_0x00000001"]["shortTermData"] == {
+        "maxSamples": 10,
+        "numSamples": 1,
+        "msgThroughputIn": 3.0,
+        "msgThroughputOut": 4.0,
+        "msgRateIn": 1.0,
+        "msgRateOut": 2.0,
+    }
+    assert data["0x00000000_0x00000001"]["longTermData"]["maxSamples"] == 1000
+    assert data["0x00000000_0x00000001"]["topics"] == 5
+
+
+MEAN: dict[str, object] = {
+    "maxSamples": 10,
+    "numSamples": 1,
+    "msgThroughputIn": 1,
+    "msgThroughputOut": 1,
+    "msgRateIn": 1,
+    "msgRateOut": 1,
+}
+
+
+@pytest.mark.parametrize("field", ["numSamples", "msgRateIn"])
+@pytest.mark.parametrize("value", [b"-1", b"1e300", b'"x"', b"NaN"])
+def test_averages_that_are_no_numbers_to_reckon_with_are_refused(field: str, value: bytes) -> None:
+    mean = {**MEAN, field: "HERE"}
+    data = orjson.dumps({"0x00000000_0xffffffff": {"shortTermData": mean, "longTermData": mean}})
+    with pytest.raises(InvalidRecordError, match=f"/the/znode: .*{field}"):
+        decode_bundle_data("t/ns", data.replace(b'"HERE"', value), "/the/znode")
+
+
+def test_a_topic_count_beyond_all_reason_is_refused() -> None:
+    data = orjson.dumps({"0x00000000_0xffffffff": {"shortTermData": MEAN, "longTermData": MEAN, "topics": "HERE"}})
+    with pytest.raises(InvalidRecordError, match="topics: Input should be less than or equal to"):
+        decode_bundle_data("t/ns", data.replace(b'"HERE"', str(10**30).encode()), "/the/znode")
+
+
+def test_more_topics_than_a_history_has_room_for_are_as_many_as_it_has() -> None:
+    data = orjson.dumps({"0x00000000_0xffffffff": {"shortTermData": MEAN, "longTermData": MEAN, "topics": 2**40}})
+    (history,) = decode_bundle_data("t/ns", data, "/the/znode").values()
+    assert history.topics == 2**31 - 1
+
+
+def test_the_averages_of_a_broker_have_pulsars_keys() -> None:
+    sums = np.array([[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]])
+    assert orjson.loads(TimeAverageBrokerData.of(sums).to_json()) == {
+        "shortTermMsgThroughputIn": 3.0,
+        "shortTermMsgThroughputOut": 4.0,
+        "shortTermMsgRateIn": 1.0,
+        "shortTermMsgRateOut": 2.0,
+        "longTermMsgThroughputIn": 7.0,
+        "longTermMsgThroughputOut": 8.0,
+        "longTermMsgRateIn": 5.0,
+        "longTermMsgRateOut": 6.0,
+    }
+
+
+def test_lookup_data_leaves_out_what_is_not_there_but_for_what_old_clients_need() -> None:
+    data = LookupData(broker_id="b1:8080", broker_url="pulsar://b1:6650", native_url="pulsar://b1:6650")
+    assert orjson.loads(data.to_json()) == {
+        "brokerId": "b1:8080",
+        "brokerUrl": "pulsar://b1:6650",
+        "nativeUrl": "pulsar://b1:6650",
+        "brokerUrlSsl": "",
+    }
+
+
+def test_the_ownership_of_a_free_bundle_comes_back_as_it_was() -> None:
+    answer = OwnershipAnswer(bundle=bundle(0), state="Free", version=0, epoch=0)
+    assert parse_model(OwnershipAnswer, answer.to_json(), "w") == answer
+
+
+def test_a_leader_record_is_read_with_fields_it_does_not_know() -> None:
+    record = parse_model(LeaderRecord, b'{"brokerId":"b","serviceUrl":"u","epoch":3,"more":1}', "w")
+    assert record == LeaderRecord(broker_id="b", service_url="u", epoch=3)
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b'{"states":{"ThresholdShedder":5}}', "states.ThresholdShedder"),
+        (b'{"recentlyUnloaded":{"t/ns/x":"NaN"}}', "recentlyUnloaded.t/ns/x: Input should be a finite number"),
+        (b'{"recentlyUnloaded":{"t/ns/x":-5}}', "recentlyUnloaded.t/ns/x: Input should be greater than"),
+    ],
+)
+def test_what_strategies_remember_has_to_be_usable(data: bytes, complaint: str) -> None:
+    with pytest.raises(InvalidRecordError, match=complaint):
+        parse_model(StrategyStateRecord, data, "/the/znode")
+
+
+def test_a_release_keeps_its_destination() -> None:
+    bundles = NamespaceBundles(equal_boundaries(1))
+    state = NamespaceState(NAME, bundles, (releasing(broker("b1", 3), broker("b2", 4)),))
+    data = orjson.loads(encode_namespace(state))["ownership"]["0x00000000_0xffffffff"]
+    assert (data["destination"], data["destinationIncarnation"]) == ("b2:8080", 4)
