@@ -29,7 +29,7 @@ from loadmanager.config import BesideSettings
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.lab.decide.broker_settings import BrokerSettings
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.pulsar.planning_settings import PulsarSettings
 from loadmanager.pulsar.pulsar_intake import PulsarIntake
 from loadmanager.pulsar.read_only_store import ReadOnlyStore
@@ -139,7 +139,7 @@ async def watch(store: ReadOnlyStore) -> None:
     """Keep the picture, and say how it stands for each line of input."""
     ours = BesideSettings(pulsar_metadata_store_url="zk:unused:1", admin_urls=("http://unused:1",))
     live = PulsarSettings(BrokerSettings("http://unused:1", "standalone", {}), ours)
-    view, loop = ClusterView(), asyncio.get_running_loop()
+    view, loop = ClusterMirror(), asyncio.get_running_loop()
     intake = PulsarIntake(store, view, live, None, lambda: None, lambda _: None)
     running = loop.create_task(intake.run())
     await intake.settled()

@@ -38,7 +38,7 @@ from loadmanager.core.model.load import (
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import PlannerSettings, plan_shedding
 from loadmanager.core.strategies.level.move_search import find_moves
-from loadmanager.core.strategies.level.search_task import Found, Task
+from loadmanager.core.strategies.level.search_task import SearchResult, Task
 
 BROKERS = 1_000
 BUNDLES, MANY_BUNDLES = 100_000, 1_000_000
@@ -76,7 +76,7 @@ def an_instance(bundles: int, rng: np.random.Generator) -> Task:
     return a_task(need, 1 / having, rng.integers(0, BROKERS, bundles).astype(np.int32), TARGET)
 
 
-def moved_by_least(task: Task, found: Found) -> float:
+def moved_by_least(task: Task, found: SearchResult) -> float:
     """What was moved, divided by what part of some resource had to leave brokers that are now below the highest."""
     loads, rows = task.loads, [move.bundle for move in found.moves]
     having = np.divide(1.0, loads.per_need)
@@ -105,7 +105,7 @@ def yardstick(task: Task) -> None:
     np.lexsort((task.share, task.assigned))
 
 
-def searched(title: str, task: Task, target_s: float, repeats: int = REPEATS) -> Found:
+def searched(title: str, task: Task, target_s: float, repeats: int = REPEATS) -> SearchResult:
     search_s = processor_s(partial(find_moves, task), repeats)
     found = find_moves(task)
     rows = [

@@ -27,15 +27,15 @@ from loadmanager.core.protocol.move_machine import (
     Ended,
     Event,
     Move,
-    Moves,
+    MoveMachine,
     OwnerAnswered,
     Want,
 )
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import BUNDLE_REPORTS, EVENTS
-from loadmanager.leader.audit.history_recorder import Recorder
+from loadmanager.leader.audit.history_recorder import HistoryRecorder
 from loadmanager.leader.audit.recorded_model import RecordedModel
-from loadmanager.leader.audit.step_recorder import Answers, RecordedMachine
+from loadmanager.leader.audit.step_recorder import RecordedAnswers, RecordedMachine
 from loadmanager.leader.node import Node
 from loadmanager.store import paths
 from loadmanager.store.memory_store import MemoryCluster, MemoryStore
@@ -94,10 +94,10 @@ class Leader:
         return time.perf_counter() - started_s
 
 
-def moves_us(recorder: Recorder) -> float:
+def moves_us(recorder: HistoryRecorder) -> float:
     """Microseconds of a move's steps, from the moment it is wanted to its end."""
-    answers = Answers(recorder)
-    machine = Moves(
+    answers = RecordedAnswers(recorder)
+    machine = MoveMachine(
         answers.noting("limits", lambda: (MOVES, MOVES)),
         answers.noting("deadline_s", lambda: 60.0),
         answers.noting("is_registered", lambda each: each is not None),

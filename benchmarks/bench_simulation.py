@@ -16,7 +16,7 @@ from measure import Measured, show
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.lab.simulate.initial_fleet import brokers_named, namespaces_dealt
 from loadmanager.lab.simulate.run_rules import WorldRules
-from loadmanager.lab.simulate.workload import Diurnal, Noise, Shape, heavy_tailed, steady
+from loadmanager.lab.simulate.workload import Diurnal, LoadShape, Noise, heavy_tailed, steady
 from loadmanager.lab.simulate.world import Progress, World
 
 BUNDLES_PER_NAMESPACE = 100
@@ -52,7 +52,7 @@ def a_world(size: Size) -> World:
         size.bundles // BUNDLES_PER_NAMESPACE, BUNDLES_PER_NAMESPACE, [spec.id for spec in brokers]
     )
     phases = np.arange(size.bundles) % 24 / 24 * 0.5
-    shapes: list[Shape] = [Noise(size.bundles, 0.2, SEED), Diurnal(0.4, phases)]
+    shapes: list[LoadShape] = [Noise(size.bundles, 0.2, SEED), Diurnal(0.4, phases)]
     workload = steady(heavy_tailed(size.bundles, SEED), LOAD, shapes=shapes)
     rules = WorldRules(report_max_interval_s=STEP_S / 2) if size.all_report else WorldRules()
     return World(brokers, namespaces, workload, PlannerSettings(), rules=rules, seed=SEED)

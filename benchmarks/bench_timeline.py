@@ -21,8 +21,8 @@ from loadmanager.core.diagnosis.timeline.heat_map import (
 )
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.http.fleet_feed import Frames
-from loadmanager.leader.fleet_status import Showing
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.fleet_status import FleetStatus
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 
 STREAMS = 100
@@ -34,8 +34,10 @@ COLUMNS, ROWS = 240, 200
 def looks(model: ClusterModel) -> list[Measured]:
     """Each look: the picture and its bytes, and what each stream finds of it."""
     settings = Settings()
-    node = SimpleNamespace(node_id="node:8080", view=ClusterView(model), live=LiveSettings(settings), settings=settings)
-    showing, frames = Showing(cast("Any", node)), Frames()
+    node = SimpleNamespace(
+        node_id="node:8080", view=ClusterMirror(model), live=LiveSettings(settings), settings=settings
+    )
+    showing, frames = FleetStatus(cast("Any", node)), Frames()
     cells = orjson.dumps(np.zeros((BROKERS, 10)).tolist())
 
     def look() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from loadmanager.core.model.load import METRICS, FloatArray, RowArray
-from loadmanager.core.strategies.level.level_load import Loads, level_of
-from loadmanager.core.strategies.level.search_task import Found, Task
+from loadmanager.core.strategies.level.level_load import LevelLoads, level_of
+from loadmanager.core.strategies.level.search_task import SearchResult, Task
 
 
 def a_task(need: FloatArray, per_need: FloatArray, owner: RowArray, target: float) -> Task:
@@ -14,7 +14,7 @@ def a_task(need: FloatArray, per_need: FloatArray, owner: RowArray, target: floa
     bundles, brokers = len(need), len(per_need)
     used = np.stack([np.bincount(owner, each, brokers) for each in need.T], axis=1)
     level = level_of(used.sum(axis=0), per_need, 0.02)
-    loads = Loads(tuple(range(METRICS)), np.eye(METRICS), need, per_need, used * per_need, level, 0.02)
+    loads = LevelLoads(tuple(range(METRICS)), np.eye(METRICS), need, per_need, used * per_need, level, 0.02)
     share = need.sum(axis=1) / need.sum()
     everybody = np.ones(brokers, dtype=bool)
     return Task(
@@ -39,7 +39,7 @@ def a_task(need: FloatArray, per_need: FloatArray, owner: RowArray, target: floa
     )
 
 
-def after(task: Task, found: Found) -> RowArray:
+def after(task: Task, found: SearchResult) -> RowArray:
     """Who owns the bundles (N,) then."""
     owner = task.assigned.copy()
     owner[[move.bundle for move in found.moves]] = [move.destination for move in found.moves]

@@ -20,11 +20,11 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from prometheus_client import CollectorRegistry
 
-from loadmanager.agent.grants import Refusal
+from loadmanager.agent.grants import UnloadRefusal
 from loadmanager.agent.node_queries import bundles_of
 from loadmanager.agent.open_topics import OpenTopics
 from loadmanager.agent.ownership_query import NotRegisteredError
-from loadmanager.agent.warm_up import LONGEST_WAIT_S, Coming
+from loadmanager.agent.warm_up import LONGEST_WAIT_S, WarmUp
 from loadmanager.core.domain.hashing import HashFunction
 from loadmanager.core.domain.names import (
     BrokerId,
@@ -44,9 +44,9 @@ from loadmanager.errors import (
     StoreError,
     UnauthenticatedError,
 )
-from loadmanager.net.auth.gate import Gate
-from loadmanager.net.auth.roles import Role
-from loadmanager.net.body_limit import BodyRoom
+from loadmanager.net.auth.gate import AuthGate
+from loadmanager.net.auth.roles import AccessRole
+from loadmanager.net.body_limit import BodyLimit
 from loadmanager.net.http_client import PeerUnavailableError
 from loadmanager.net.http_server import with_trailing_slashes
 from loadmanager.net.request_ids import name_answer, noted
@@ -72,19 +72,20 @@ _MOST_BODY_BYTES = 256 * 1024
 
 _NATURAL = re.compile(r"[0-9]{1,18}")
 _STATUS_OF_REFUSAL = {
-    Refusal.NOT_REGISTERED: HTTPStatus.SERVICE_UNAVAILABLE,
-    Refusal.OTHER_BROKER: HTTPStatus.PRECONDITION_FAILED,
-    Refusal.STALE_EPOCH: HTTPStatus.PRECONDITION_FAILED,
-    Refusal.UNKNOWN_EPOCH: HTTPStatus.PRECONDITION_FAILED,
-    Refusal.STALE_VERSION: HTTPStatus.PRECONDITION_FAILED,
+    UnloadRefusal.NOT_REGISTERED: HTTPStatus.SERVICE_UNAVAILABLE,
+    UnloadRefusal.OTHER_BROKER: HTTPStatus.PRECONDITION_FAILED,
+    UnloadRefusal.STALE_EPOCH: HTTPStatus.PRECONDITION_FAILED,
+    UnloadRefusal.UNKNOWN_EPOCH: HTTPStatus.PRECONDITION_FAILED,
+    UnloadRefusal.STALE_VERSION: HTTPStatus.PRECONDITION_FAILED,
 }
 _REASON_OF_REFUSAL = {
-    Refusal.NOT_REGISTERED: "the broker is not registered",
-    Refusal.OTHER_BROKER: f"{OWNER_HEADER}, {INCARNATION_HEADER}: this agent stands beside another broker, or another"
+    UnloadRefusal.NOT_REGISTERED: "the broker is not registered",
+    UnloadRefusal.OTHER_BROKER: f"{OWNER_HEADER}, {INCARNATION_HEADER}: this agent stands beside another broker, or"
+    " another"
     " life of it: is the agent's URL (agentUrl) right?",
-    Refusal.STALE_EPOCH: f"{EPOCH_HEADER}: a higher epoch was seen: this leader has been replaced",
-    Refusal.UNKNOWN_EPOCH: f"{EPOCH_HEADER}: nobody was elected with so high an epoch",
-    Refusal.STALE_VERSION: f"{BUNDLE_VERSION_HEADER}: the bundle was granted at a higher version since",
+    UnloadRefusal.STALE_EPOCH: f"{EPOCH_HEADER}: a higher epoch was seen: this leader has been replaced",
+    UnloadRefusal.UNKNOWN_EPOCH: f"{EPOCH_HEADER}: nobody was elected with so high an epoch",
+    UnloadRefusal.STALE_VERSION: f"{BUNDLE_VERSION_HEADER}: the bundle was granted at a higher version since",
 }
 
 
@@ -95,14 +96,14 @@ class AgentRoute:
     method: str
     path: str
     handler: Handler
-    role: Role
+    role: AccessRole
 
-    def definition(self, gate: Gate, tracing: Tracing) -> web.RouteDef:
+    def definition(self, gate: AuthGate, tracing: Tracing) -> web.RouteDef:
         """The route, behind the gate but for the broker's own, who is known by where it asks from. Traced is what the
         leader asks.
         """
-        handler = self.handler if self.role is Role.LOOKUP else gate.permitting(self.role, self.handler)
-        if self.role is Role.PEER:
+        handler = self.handler if self.role is AccessRole.LOOKUP else gate.permitting(self.role, self.handler)
+        if self.role is AccessRole.PEER:
             handler = tracing.serving(self.path, handler)
         if self.method == "GET":
             return web.get(self.path, handler)
@@ -117,14 +118,14 @@ class AgentServer:
         broker_id: BrokerId,
         *,
         grant_lease: Callable[[BaseTransport | None], Awaitable[LeaseAnswer | None]],
-        coming: Coming,
+        coming: WarmUp,
         unload: Callable[
-            [BundleName, Registration, int, int, HashFunction | None, BrokerId | None], Awaitable[Refusal | None]
+            [BundleName, Registration, int, int, HashFunction | None, BrokerId | None], Awaitable[UnloadRefusal | None]
         ],
         topics: OpenTopics,
         health: Callable[[], Mapping[str, object]],
         registry: CollectorRegistry,
-        gate: Gate,
+        gate: AuthGate,
         tracing: Tracing = OFF,
     ) -> None:
         self._broker_id = broker_id
@@ -136,7 +137,7 @@ class AgentServer:
         self._registry = registry
         self._gate = gate
         self._tracing = tracing
-        self._room = BodyRoom()
+        self._room = BodyLimit()
         gate.show_in(registry, {"broker": broker_id})
 
     def app(self) -> web.Application:
@@ -163,18 +164,18 @@ class AgentServer:
         bundles = "/loadmanager/v1/namespaces/{tenant}/{namespace}/bundles"
         unload = "/admin/v2/namespaces/{tenant}/{namespace}/{range}/unload"
         return [
-            AgentRoute("GET", "/loadmanager/v1/topics", self._get_topics, Role.PEER),
-            AgentRoute("PUT", bundles, self._put_bundles, Role.PEER),
-            AgentRoute("POST", "/loadmanager/v1/prepare", self._prepare, Role.PEER),
-            AgentRoute("PUT", unload, self._put_unload, Role.PEER),
-            AgentRoute("GET", "/healthz", self._healthz, Role.ANYONE),
-            AgentRoute("GET", "/metrics", self._metrics, Role.READ),
+            AgentRoute("GET", "/loadmanager/v1/topics", self._get_topics, AccessRole.PEER),
+            AgentRoute("PUT", bundles, self._put_bundles, AccessRole.PEER),
+            AgentRoute("POST", "/loadmanager/v1/prepare", self._prepare, AccessRole.PEER),
+            AgentRoute("PUT", unload, self._put_unload, AccessRole.PEER),
+            AgentRoute("GET", "/healthz", self._healthz, AccessRole.ANYONE),
+            AgentRoute("GET", "/metrics", self._metrics, AccessRole.READ),
         ]
 
     def broker_routes(self) -> list[AgentRoute]:
         return [
-            AgentRoute("GET", "/loadmanager/v1/lease", self._lease, Role.LOOKUP),
-            AgentRoute("GET", "/loadmanager/v1/owner", self._owner, Role.LOOKUP),
+            AgentRoute("GET", "/loadmanager/v1/lease", self._lease, AccessRole.LOOKUP),
+            AgentRoute("GET", "/loadmanager/v1/owner", self._owner, AccessRole.LOOKUP),
         ]
 
     async def _lease(self, request: web.Request) -> web.Response:
@@ -201,7 +202,7 @@ class AgentServer:
             return _problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(error))
         bundle = BundleName.parse(wanted.bundle)
         done = await self._coming.prepare(destination, wanted)
-        if isinstance(done, Refusal):
+        if isinstance(done, UnloadRefusal):
             return _problem(_STATUS_OF_REFUSAL[done], f"{bundle}: {_REASON_OF_REFUSAL[done]}")
         if not done:
             return _problem(HTTPStatus.NOT_IMPLEMENTED, f"{bundle}: the broker does not know how to prepare")

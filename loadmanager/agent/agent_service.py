@@ -9,7 +9,7 @@ import structlog
 
 from loadmanager.agent.agent_metrics import AgentMetrics
 from loadmanager.agent.agent_server import AgentServer
-from loadmanager.agent.broker_exit import Deaths
+from loadmanager.agent.broker_exit import BrokerExit
 from loadmanager.agent.broker_watch import BrokerWatch
 from loadmanager.agent.grants import Grants
 from loadmanager.agent.host_readings import Roots
@@ -21,14 +21,14 @@ from loadmanager.agent.ownership_query import OwnershipQuestions
 from loadmanager.agent.presence import BrokerProcess, PresencePhase
 from loadmanager.agent.registration import Registrar
 from loadmanager.agent.reporter import Identity, Reporter
-from loadmanager.agent.store_rollback import SetBack
+from loadmanager.agent.store_rollback import StoreRollback
 from loadmanager.agent.stuck_detector import StuckDetector
-from loadmanager.agent.unload_handler import Unloads
+from loadmanager.agent.unload_handler import UnloadHandler
 from loadmanager.agent.usage_sampler import UsageSampler
-from loadmanager.agent.warm_up import Coming
+from loadmanager.agent.warm_up import WarmUp
 from loadmanager.config import AgentSettings
 from loadmanager.core.domain.names import BrokerId, BundleName, broker_host
-from loadmanager.net.auth.gate import Gate
+from loadmanager.net.auth.gate import AuthGate
 from loadmanager.net.broker_client import BrokerClient, UnloadRefusedError
 from loadmanager.net.http_client import Caller, HttpClient
 from loadmanager.net.liveness import Life
@@ -80,7 +80,7 @@ class Agent:
         self.caller = Caller.of(settings, tracing_of(settings, SERVICE, settings.broker_id))
         self._http = HttpClient(caller=Caller(tls=self.caller.tls))
         self._http_of_nodes = HttpClient(caller=self.caller)
-        self._gate = Gate(settings, address=settings.bind_address)
+        self._gate = AuthGate(settings, address=settings.bind_address)
         broker_id = BrokerId(settings.broker_id)
         self.metrics = AgentMetrics(broker_id)
         self.grants = Grants(broker_id)
@@ -91,7 +91,7 @@ class Agent:
         self.namespaces = NamespaceCache(nodes, self.grants, clock)
         self._stuck = StuckDetector(settings.broker_lease_ms / 1000)
         self.watch = self._make_watch()
-        self._deaths = Deaths(self._broker_died)
+        self._deaths = BrokerExit(self._broker_died)
         self.sampler = UsageSampler(
             settings, self.watch, self.metrics, clock, roots or Roots(), self._life.count_agents_here
         )
@@ -108,8 +108,8 @@ class Agent:
             self._close_topics,
         )
         self._closing: set[asyncio.Task[bool]] = set()
-        set_back = SetBack(store, self.grants, self._withdraw)
-        self.unloads = Unloads(
+        set_back = StoreRollback(store, self.grants, self._withdraw)
+        self.unloads = UnloadHandler(
             self.grants,
             self._broker,
             self.namespaces,
@@ -123,7 +123,7 @@ class Agent:
         questions = OwnershipQuestions(
             self.grants, nodes, self.namespaces, self.metrics, lambda: self.registration.is_certain, set_back.look
         )
-        self._coming = Coming(self.grants, self._broker, questions.ask, clock)
+        self._coming = WarmUp(self.grants, self._broker, questions.ask, clock)
         self._topics = OpenTopics(
             self.namespaces, self.unloads.topics_of, lambda: self.watch.loads, self.reporter.bundles_changed
         )

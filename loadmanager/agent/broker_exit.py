@@ -29,7 +29,7 @@ _MOST_CONNECTIONS = 64
 """So many connections of the process are remembered as its own."""
 
 
-class Deaths:
+class BrokerExit:
     """Follows one process at a time to its end; `on_death()` is told of it in the event loop."""
 
     def __init__(self, on_death: Callable[[BrokerProcess], None]) -> None:

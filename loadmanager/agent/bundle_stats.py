@@ -10,13 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from loadmanager.agent.host_usage import Traffic
-from loadmanager.core.domain.names import InvalidNameError, TopicName
-from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.broker_data import NamespaceBundleStats
 from loadmanager.wire.http_bodies import BrokerStats, TopicStats
 
-_HIGHEST_COUNT = 2**62
-"""Counters above this are garbage: at 100 Gbit/s, 2^62 bytes are twelve years of one topic."""
 _SHORTEST_INTERVAL_S = 0.01
 
 
@@ -38,23 +34,6 @@ class BundleLoads:
 
     bundles: Mapping[str, NamespaceBundleStats]
     unmapped: tuple[str, ...]
-
-
-def check_stats(stats: BrokerStats, where: str) -> None:
-    """Raise `InvalidRecordError`, naming the topic and the field, for statistics that cannot be true."""
-    seen: set[str] = set()
-    for position, entry in enumerate(stats.topics):
-        place = f"{where}: topics.{position}"
-        try:
-            TopicName.parse(entry.topic)
-        except InvalidNameError as error:
-            raise InvalidRecordError(f"{place}: {error}") from None
-        if entry.topic in seen:
-            raise InvalidRecordError(f"{place}: topic {entry.topic[:80]!r} is listed twice")
-        seen.add(entry.topic)
-        for name, value in entry:
-            if isinstance(value, int) and value > _HIGHEST_COUNT:
-                raise InvalidRecordError(f"{place}: {name} of {entry.topic[:80]!r}: expected at most 2^62")
 
 
 def topic_loads(previous: BrokerStats | None, current: BrokerStats) -> dict[str, OpenTopicLoad] | None:

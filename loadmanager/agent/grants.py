@@ -59,7 +59,7 @@ class GrantVerdict(enum.StrEnum):
     STALE = "stale"
 
 
-class Refusal(enum.StrEnum):
+class UnloadRefusal(enum.StrEnum):
     """Why an unload was not accepted."""
 
     NOT_REGISTERED = "not_registered"
@@ -206,23 +206,23 @@ class Grants:
         epoch: int,
         version: int,
         hash_function: HashFunction | None = None,
-    ) -> Revocation | Refusal:
+    ) -> Revocation | UnloadRefusal:
         """Take the bundle away from `owner`: from here on nothing in it is granted at `version` or below.
 
         A call that is meant for another broker, or for another life of this one, has been misled: to confirm it would
         give the bundle a second owner.
         """
         if self._registration is None:
-            return Refusal.NOT_REGISTERED
+            return UnloadRefusal.NOT_REGISTERED
         if owner != self._registration:
-            return Refusal.OTHER_BROKER
+            return UnloadRefusal.OTHER_BROKER
         if epoch < self._highest_epoch:
-            return Refusal.STALE_EPOCH
+            return UnloadRefusal.STALE_EPOCH
         self._highest_epoch = epoch
         namespace = self._namespaces.setdefault(bundle.namespace, _Namespace())
         overlapping = list(namespace.grants_over(bundle.range))
         if any(grant.version > version for _, grants in overlapping for grant in grants.values()):
-            return Refusal.STALE_VERSION
+            return UnloadRefusal.STALE_VERSION
         self._unloads += 1
         self._raise_fence(namespace, bundle.range, version)
         topics = frozenset(

@@ -36,7 +36,7 @@ class Roots:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ProcessLimits:
     """Cores and memory that a process may use; 0: unknown."""
 
     cores: float
@@ -89,7 +89,7 @@ def read_process(
     )
 
 
-def find_limits(pid: int, roots: Roots) -> Limits:
+def find_limits(pid: int, roots: Roots) -> ProcessLimits:
     """The tightest limits of a process: control groups, cpuset (part of the affinity) and affinity.
 
     `OSError` where there is no such process. Unknown where its control groups cannot be seen from here.
@@ -98,7 +98,7 @@ def find_limits(pid: int, roots: Roots) -> Limits:
     mount = roots.proc / str(pid) / "root" / roots.cgroup.relative_to(roots.cgroup.anchor)
     if not os.access(mount, os.R_OK | os.X_OK):
         if _membership(roots, pid, "").startswith(_OUTSIDE) or _membership(roots, pid, "cpu").startswith(_OUTSIDE):
-            return Limits(0.0, 0)
+            return ProcessLimits(0.0, 0)
         mount = roots.cgroup
     quotas = (
         *(_quota_v2(folder) for folder in _groups(roots, pid, "", mount)),
@@ -111,7 +111,7 @@ def find_limits(pid: int, roots: Roots) -> Limits:
             for folder in _groups(roots, pid, "memory", mount / "memory")
         ),
     )
-    return Limits(
+    return ProcessLimits(
         cores=min([affinity, *(quota for quota in quotas if quota)]),
         memory_bytes=min([psutil.virtual_memory().total, *(limit for limit in memory if limit)]),
     )

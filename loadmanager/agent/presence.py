@@ -1,37 +1,37 @@
 """Whether the broker's znode is to be there, so that it never says more than is true.
 
 A passive machine: `step(event, now_s)` takes what has happened and gives what is to be done, at most one piece of work
-at a time, whose outcome is the next event; `wake_s` is when it wants to `Look` again at the latest.
+at a time, whose outcome is the next event; `wake_s` is when it wants to `CheckRegistration` again at the latest.
 
     phase         event                      if                                     then
     -----         -----                      --                                     ----
-    ABSENT        Look                       a broker serves, the store answers     Read
-    REGISTERED    Look                       the session is another                 CloseTopics,      ─▶ ABSENT
+    ABSENT        CheckRegistration          a broker serves, the store answers     Read
+    REGISTERED    CheckRegistration          the session is another                 CloseTopics,      ─▶ ABSENT
                                                                                     Forget
                                              the broker is gone, or another         Forget, Read      ─▶ WITHDRAWING
                                              else                                   Read
-    WITHDRAWING   Look                       the session is another                 CloseTopics,      ─▶ ABSENT
+    WITHDRAWING   CheckRegistration          the session is another                 CloseTopics,      ─▶ ABSENT
                                                                                     Forget
                                              else                                   Read
-    ABSENT        Found nothing                                                     Create
+    ABSENT        ZnodeRead nothing                                                 CreateRegistration
                   Created                                                           Read
-                  Found, of this session                                            Register          ─▶ REGISTERED
-                  Found, of another          it is not known as left over           Identify
-                  Made by a former life      a lease of that may be valid           (until it has lapsed)
-                                             else                                   Delete
-                  Made by another                                                   (said once)
-    REGISTERED    Found as it was made       at a later version than we wrote       (it is overwritten)
-                  Found nothing, or another                                         CloseTopics,      ─▶ ABSENT
+                  ZnodeRead, of this session                                        Register          ─▶ REGISTERED
+                  ZnodeRead, of another      it is not known as left over           Identify
+                  MakerRead by a former life  a lease of that may be valid          (until it has lapsed)
+                                             else                                   DeleteRegistration
+                  MakerRead by another                                              (said once)
+    REGISTERED    ZnodeRead as it was made   at a later version than we wrote       (it is overwritten)
+                  ZnodeRead nothing, or another                                     CloseTopics,      ─▶ ABSENT
                                                                                     Forget
                   Withdraw                                                          Forget            ─▶ WITHDRAWING
-    WITHDRAWING   Found as it was made       a lease may be valid, and the broker   (until it has lapsed)
+    WITHDRAWING   ZnodeRead as it was made   a lease may be valid, and the broker   (until it has lapsed)
                                              has not closed everything
-                                             else                                   Delete
-                  Found nothing, or another                                         (it is gone)      ─▶ ABSENT
+                                             else                                   DeleteRegistration
+                  ZnodeRead nothing, or another                                     (it is gone)      ─▶ ABSENT
                   Deleted                                                           (it is gone)      ─▶ ABSENT
     any           Died                       (its leases are over) it was           Forget            ─▶ WITHDRAWING
                                              registered
-                  Failed                                                            (again soon)
+                  WorkFailed                                                        (again soon)
 
 A registration that has ended by itself frees its bundles: the broker closes all topics (CloseTopics), although its
 lease may be valid by its own clock. That matters after a pause that its clock has not counted.
@@ -74,7 +74,7 @@ class PresencePhase(enum.StrEnum):
 
 
 @dataclass(slots=True)
-class Held:
+class HeldRegistration:
     """The znode of one registration, and for which broker process and in which session it was created."""
 
     process: BrokerProcess
@@ -85,7 +85,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Maker:
+class RegistrationMaker:
     """What a znode says of the agent that made it; `is_over`: that life of an agent has ended for certain."""
 
     life: str
@@ -98,7 +98,7 @@ class Maker:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CheckRegistration:
     """See what there is to do for the broker process there is, in the session there is (0: none)."""
 
     process: BrokerProcess | None
@@ -107,7 +107,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ZnodeRead:
     """The znode as it was read, in this session."""
 
     znode: Znode | None
@@ -115,15 +115,15 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class MakerRead:
     """Who made the znode; None: it cannot be read."""
 
     znode: Znode
-    by: Maker | None
+    by: RegistrationMaker | None
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class WorkFailed:
     """The work was not done, or nobody knows."""
 
     error: Exception
@@ -164,7 +164,7 @@ class PresenceSignal(enum.Enum):
     """Nothing is left to do but to take the registration back."""
 
 
-Event = Look | Found | Made | Failed | Wrote | Withdraw | Died | PresenceSignal
+Event = CheckRegistration | ZnodeRead | MakerRead | WorkFailed | Wrote | Withdraw | Died | PresenceSignal
 
 # Instructions
 
@@ -201,21 +201,21 @@ class Identify:
 
 
 @dataclass(frozen=True, slots=True)
-class Create:
+class CreateRegistration:
     """Make the znode, in this session and no other."""
 
     session_id: int
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class DeleteRegistration:
     """Delete the znode if it is at this version, in this session and no other; come back with DELETED if it is gone."""
 
     version: int
     session_id: int
 
 
-Work = Read | Identify | Create | Delete
+Work = Read | Identify | CreateRegistration | DeleteRegistration
 """One at a time; it may come back with Failed instead."""
 
 Instruction = Work | Register | CloseTopics | Forget | Say
@@ -230,7 +230,7 @@ class Presence:
     is_overwritten: bool = False
     """Whether another has written our record, so that it has to be written again."""
     wake_s: float = -math.inf
-    _held: Held | None = None
+    _held: HeldRegistration | None = None
     _wanted: BrokerProcess | None = None
     _session_id: int = 0
     _leftover: int | None = None
@@ -248,7 +248,7 @@ class Presence:
         return PresencePhase.WITHDRAWING if self._held.is_withdrawn else PresencePhase.REGISTERED
 
     @property
-    def registered(self) -> Held | None:
+    def registered(self) -> HeldRegistration | None:
         """What is registered, and not being withdrawn."""
         return self._held if self.phase is PresencePhase.REGISTERED else None
 
@@ -275,13 +275,13 @@ class Presence:
     def step(self, event: Event, now_s: float) -> list[Instruction]:
         """What there is to do now that this has happened."""
         match event:
-            case Look():
+            case CheckRegistration():
                 self._look(event, now_s)
-            case Found(znode, session_id):
+            case ZnodeRead(znode, session_id):
                 self._found(znode, session_id, now_s)
-            case Made(znode, maker):
+            case MakerRead(znode, maker):
                 self._made(znode, maker, now_s)
-            case Failed(error):
+            case WorkFailed(error):
                 self._failed(error, now_s)
             case Wrote(incarnation, version):
                 self._wrote(incarnation, version)
@@ -308,7 +308,7 @@ class Presence:
             case _:
                 self._may_go_s = max(now_s, self.leases.lapsed_at_s) + _LAST_WORDS_S
 
-    def _look(self, look: Look, now_s: float) -> None:
+    def _look(self, look: CheckRegistration, now_s: float) -> None:
         self._wanted, self._session_id = look.process, look.session_id
         held = self._held
         if held is not None and held.session_id != look.session_id:
@@ -335,7 +335,7 @@ class Presence:
             self._lose(held, "znode_vanished")
             self._found_while_absent(znode, now_s)
 
-    def _found_as_made(self, held: Held, znode: Znode, now_s: float) -> None:
+    def _found_as_made(self, held: HeldRegistration, znode: Znode, now_s: float) -> None:
         if znode.version > held.version:
             self._say("record_written_by_another", version=znode.version)
             self.is_overwritten = True
@@ -349,7 +349,7 @@ class Presence:
         if self._wanted is None:
             self._wait(now_s + _LOOK_AGAIN_S)
         elif znode is None:
-            self._to_do.append(Create(self._session_id))
+            self._to_do.append(CreateRegistration(self._session_id))
         elif znode.ephemeral_owner == self._session_id:
             self._register(self._wanted, znode, now_s)
         elif znode.czxid == self._leftover:
@@ -358,13 +358,13 @@ class Presence:
             self._to_do.append(Identify(znode))
 
     def _register(self, process: BrokerProcess, znode: Znode, now_s: float) -> None:
-        self._held = Held(process, self._session_id, znode.czxid, znode.version)
+        self._held = HeldRegistration(process, self._session_id, znode.czxid, znode.version)
         self._leftover = None
         self._say("registered", is_warning=False, incarnation=znode.czxid, pid=process[0])
         self._to_do.append(Register(znode.czxid))
         self._wait(now_s + _LOOK_AGAIN_S)
 
-    def _made(self, znode: Znode, maker: Maker | None, now_s: float) -> None:
+    def _made(self, znode: Znode, maker: RegistrationMaker | None, now_s: float) -> None:
         if maker is not None and self._is_former_life(maker) and maker.longest_lease_ms is not None:
             lease_ms = maker.longest_lease_ms
             self._say("leftover_znode", is_warning=False, incarnation=znode.czxid, longest_lease_ms=lease_ms)
@@ -377,7 +377,7 @@ class Presence:
             self._say("broker_id_in_use", agent_url=maker.url, life=maker.life, incarnation=znode.czxid)
         self._wait(now_s + _RETRY_S)
 
-    def _is_former_life(self, maker: Maker) -> bool:
+    def _is_former_life(self, maker: RegistrationMaker) -> bool:
         """Of this agent; in a session that was given up, this very one."""
         return maker.is_over or maker.life == self.life
 
@@ -385,7 +385,7 @@ class Presence:
         if self.leases.lapsed_at_s > now_s and not self._has_nothing_open:
             self._wait(self.leases.lapsed_at_s)
         else:
-            self._to_do.append(Delete(znode.version, self._session_id))
+            self._to_do.append(DeleteRegistration(znode.version, self._session_id))
 
     def _failed(self, error: Exception, now_s: float) -> None:
         was_delayed = self._is_delayed
@@ -410,7 +410,7 @@ class Presence:
         if self._held is not None and self._held.process == process:
             self._withdraw("broker_died")
 
-    def _lose(self, held: Held, reason: str) -> None:
+    def _lose(self, held: HeldRegistration, reason: str) -> None:
         """The registration has ended without our doing."""
         self._say("registration_lost", reason=reason, incarnation=held.incarnation)
         self._held = None

@@ -16,27 +16,27 @@ from loadmanager.agent.grants import Grants
 from loadmanager.agent.lease import Leases
 from loadmanager.agent.presence import (
     BrokerProcess,
+    CheckRegistration,
     CloseTopics,
-    Create,
-    Delete,
+    CreateRegistration,
+    DeleteRegistration,
     Died,
     Event,
-    Failed,
     Forget,
-    Found,
     Identify,
     Instruction,
-    Look,
-    Made,
-    Maker,
+    MakerRead,
     Presence,
     PresencePhase,
     PresenceSignal,
     Read,
     Register,
+    RegistrationMaker,
     Withdraw,
     Work,
+    WorkFailed,
     Wrote,
+    ZnodeRead,
 )
 from loadmanager.core.domain.log_message import Say
 from loadmanager.core.protocol.state_machine import do_all
@@ -155,7 +155,7 @@ class Registrar:
     async def step(self, wanted: BrokerProcess | None) -> float:
         """Do what there is to do now; the seconds after which to look again at the latest."""
         is_connected = self._store.state is SessionState.CONNECTED
-        work = self._tell(Look(wanted, self._store.session_id, is_connected))
+        work = self._tell(CheckRegistration(wanted, self._store.session_id, is_connected))
         while work is not None:
             work = self._tell(await self._outcome_of(work))
         return max(0.0, self._presence.wake_s - self._clock())
@@ -201,27 +201,31 @@ class Registrar:
         try:
             return await self._do(work)
         except TransactionFailedError as error:
-            return PresenceSignal.DELETED if isinstance(work, Delete) and error.cause == "no_node" else Failed(error)
+            return (
+                PresenceSignal.DELETED
+                if isinstance(work, DeleteRegistration) and error.cause == "no_node"
+                else WorkFailed(error)
+            )
         except StoreError as error:
-            return Failed(error)
+            return WorkFailed(error)
 
     async def _do(self, work: Work) -> Event:
         match work:
             case Read():
                 znode = await self._store.get(self._path)
-                return Found(znode, self._store.session_id)
+                return ZnodeRead(znode, self._store.session_id)
             case Identify(znode):
-                return Made(znode, self._maker_of(znode))
-            case Create(session_id):
+                return MakerRead(znode, self._maker_of(znode))
+            case CreateRegistration(session_id):
                 await self._store.ensure_path(paths.BROKERS)  # a store that was wiped has lost it
                 create = metadata_store.Create(self._path, await self._first_record(), ephemeral=True)
                 await self._store.commit([create], session_id=session_id)
                 return PresenceSignal.CREATED
-            case Delete(version, session_id):
+            case DeleteRegistration(version, session_id):
                 await self._store.commit([metadata_store.Delete(self._path, version)], session_id=session_id)
                 return PresenceSignal.DELETED
 
-    def _maker_of(self, znode: Znode) -> Maker | None:
+    def _maker_of(self, znode: Znode) -> RegistrationMaker | None:
         try:
             record = decode_local_broker_data(znode_codec.decode(znode.data, self._path), self._path)
         except InvalidRecordError as error:
@@ -230,4 +234,4 @@ class Registrar:
             return None
         life = record.get("agentLife", "")
         url = (record.get("protocols") or {}).get(AGENT_PROTOCOL)
-        return Maker(life, self._life.is_over(life), record.get("brokerLeaseMs"), url)
+        return RegistrationMaker(life, self._life.is_over(life), record.get("brokerLeaseMs"), url)

@@ -33,7 +33,7 @@ from loadmanager.wire.store_records import decode_namespace
 log = structlog.get_logger(__name__)
 
 
-class SetBack:
+class StoreRollback:
     """Looks when something contradicts what an unload told; `withdraw` takes the registration back."""
 
     def __init__(self, store: MetadataStore, grants: Grants, withdraw: Callable[[str], object]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 import structlog
 
 from loadmanager.agent.agent_metrics import AgentMetrics
-from loadmanager.agent.grants import Grants, Refusal, Revocation
+from loadmanager.agent.grants import Grants, Revocation, UnloadRefusal
 from loadmanager.agent.namespace_cache import NamespaceCache
 from loadmanager.core.domain.hashing import HashFunction, topic_hash
 from loadmanager.core.domain.names import BrokerId, BundleName, NamespaceName, TopicName
@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 _UNLOADS_AT_A_TIME = 8
 
 
-class Unloads:
+class UnloadHandler:
     """`read_epoch()` asks the metadata store for the current epoch, `open_topics()` are the topics in the broker's last
     statistics, and `on_unloaded()` is called after each unload; `answered()` with the broker's refusal,
     or None when it has closed the bundle; `contradicted()` when the epoch of one is too old.
@@ -58,7 +58,7 @@ class Unloads:
         version: int,
         hash_function: HashFunction | None = None,
         destination: BrokerId | None = None,
-    ) -> Refusal | None:
+    ) -> UnloadRefusal | None:
         """None once the broker has closed the bundle's topics; it is told who is to have them next, if somebody is.
 
         `PeerUnavailableError` when it does not say so, `StoreError` when it cannot be known whether the epoch exists.
@@ -66,13 +66,13 @@ class Unloads:
         Repeating it is harmless. From the first word of it on, nothing in the bundle is granted any more. Without the
         namespace's `hash_function` everything is closed that was granted in a bundle which overlaps with this one.
         """
-        revocation: Revocation | Refusal = Refusal.UNKNOWN_EPOCH
+        revocation: Revocation | UnloadRefusal = UnloadRefusal.UNKNOWN_EPOCH
         if await self._was_elected(epoch):
             revocation = self._grants.revoke(bundle, owner, epoch, version, hash_function)
-        if isinstance(revocation, Refusal):
+        if isinstance(revocation, UnloadRefusal):
             self._metrics.unloads.labels(revocation).inc()
             log.warning("unload_refused", bundle=str(bundle), epoch=epoch, version=version, reason=revocation)
-            if revocation is Refusal.STALE_EPOCH:
+            if revocation is UnloadRefusal.STALE_EPOCH:
                 await self._contradicted(bundle)
             return revocation
         try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from loadmanager.agent.grants import Grants, Refusal
+from loadmanager.agent.grants import Grants, UnloadRefusal
 from loadmanager.core.domain.names import BundleName, TopicName
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.net.broker_client import BrokerClient
@@ -46,7 +46,7 @@ class _Expected:
     until_s: float
 
 
-class Coming:
+class WarmUp:
     """What the leader has said will come. `ask` is how the broker's questions are answered, and how long a "no" may
     take.
     """
@@ -65,14 +65,14 @@ class Coming:
         self._expected: dict[str, _Expected] = {}
         self._looks: dict[str, asyncio.Event] = {}
 
-    async def prepare(self, destination: Registration, wanted: TopicsOfBundle) -> Refusal | bool:
+    async def prepare(self, destination: Registration, wanted: TopicsOfBundle) -> UnloadRefusal | bool:
         """Whether the broker has prepared; False when it does not know how. `PeerUnavailableError` when it says
         neither. The call is for this destination.
         """
         if self._grants.registration is None:
-            return Refusal.NOT_REGISTERED
+            return UnloadRefusal.NOT_REGISTERED
         if self._grants.registration != destination:
-            return Refusal.OTHER_BROKER
+            return UnloadRefusal.OTHER_BROKER
         self._expect(wanted.bundle, destination.incarnation)
         is_prepared = await self._broker.prepare(wanted)
         log.info("prepared", bundle=wanted.bundle, topics=len(wanted.topics), by_broker=is_prepared)

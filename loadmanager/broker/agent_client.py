@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from loadmanager.broker.bounded_bodies import read
-from loadmanager.broker.contract import Answered, Leased
+from loadmanager.broker.contract import Leased, OwnershipAnswered
 
 _OWNER_TIMEOUT_S = 5.0
 _MOST_BYTES = 64 * 1024
@@ -54,7 +54,7 @@ class AgentClient:
             raise NoAnswerError(f"{where}: validForMs: {valid_for_ms}: expected 0 to {_MOST_MS}")
         return Leased(_whole(body, "incarnation", where), valid_for_ms / 1000)
 
-    async def owner(self, topic: str, wait_ms: int = 0) -> Answered:
+    async def owner(self, topic: str, wait_ms: int = 0) -> OwnershipAnswered:
         """Whether this broker owns the topic; a "no" may take `wait_ms`. `NoAnswerError` when nobody knows."""
         query = {"topic": topic, **({"waitMs": str(wait_ms)} if wait_ms else {})}
         where, body = await self._get("/loadmanager/v1/owner", query, _OWNER_TIMEOUT_S + wait_ms / 1000)
@@ -62,7 +62,7 @@ class AgentClient:
         if not isinstance(is_owned, bool):
             raise NoAnswerError(f"{where}: owned: expected true or false")
         incarnation = _whole(body, "incarnation", where)
-        return Answered(topic, is_owned, incarnation, owner if isinstance(owner, str) else None)
+        return OwnershipAnswered(topic, is_owned, incarnation, owner if isinstance(owner, str) else None)
 
     async def _get(self, path: str, query: dict[str, str], timeout_s: float) -> tuple[str, dict[str, Any]]:
         """Where was asked, and the object that a 200 holds."""

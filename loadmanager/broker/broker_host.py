@@ -21,14 +21,13 @@ from aiohttp import web
 
 from loadmanager.broker.agent_client import AgentClient, NoAnswerError
 from loadmanager.broker.contract import (
-    Answered,
-    Ask,
     AskLease,
+    AskOwnership,
     Close,
-    Closed,
     CloseReason,
     Confirm,
     Contract,
+    ContractSignal,
     Deny,
     Event,
     Instruction,
@@ -38,13 +37,14 @@ from loadmanager.broker.contract import (
     NotOpened,
     Open,
     Opened,
+    OwnershipAnswered,
+    OwnershipUnanswered,
     Refusal,
     Refuse,
     Serve,
-    Signal,
-    Unanswered,
-    Unload,
-    Want,
+    TopicClosed,
+    TopicWanted,
+    UnloadWanted,
 )
 from loadmanager.broker.endpoints import Endpoints, Named, NotDoneError
 from loadmanager.broker.topic import Closing, Health, RefusedError, Topic
@@ -189,13 +189,13 @@ class Hosting:
             self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_SHUTDOWN_S)
             await self._runner.setup()
             await web.TCPSite(self._runner, self._host, self._port).start()
-        self._step(Signal.TIME)
+        self._step(ContractSignal.TIME)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._step(Signal.END)
+        self._step(ContractSignal.END)
         for name in list(self._waiting):
             self._fail(name, RefusedError(name, Refusal.ENDING))
         try:
@@ -251,7 +251,7 @@ class Hosting:
             waiting = self._waiting.get(name)
             if waiting is None:
                 waiting = self._waiting[name] = asyncio.get_running_loop().create_future()
-            self._step(Want(name))
+            self._step(TopicWanted(name))
             await asyncio.shield(waiting)
         # Between the opening and this line it may have been closed again.
         topic = self.serving(name)
@@ -287,7 +287,7 @@ class Hosting:
         self._last_unload += 1
         number = self._last_unload
         done = self._unloads[number] = asyncio.get_running_loop().create_future()
-        self._step(Unload(number, named.bundle, named.topics, named.destination))
+        self._step(UnloadWanted(number, named.bundle, named.topics, named.destination))
         why = await done
         if why is not None:
             raise NotDoneError(why)
@@ -332,7 +332,7 @@ class Hosting:
         match instruction:
             case AskLease(timeout_s):
                 self._spawn(self._ask_lease(timeout_s))
-            case Ask(topic):
+            case AskOwnership(topic):
                 self._spawn(self._ask_owner(topic))
             case Open():
                 self._open_topic(instruction)
@@ -355,7 +355,7 @@ class Hosting:
             answer.set_result(why_not)
 
     async def _ask_lease(self, timeout_s: float) -> None:
-        event: Leased | Signal = Signal.UNLEASED
+        event: Leased | ContractSignal = ContractSignal.UNLEASED
         try:
             event = await self._agent.lease(timeout_s)
             self._note_trouble(None)
@@ -374,12 +374,12 @@ class Hosting:
         self._trouble = trouble
 
     async def _ask_owner(self, topic: str) -> None:
-        event: Answered | Unanswered = Unanswered(topic)
+        event: OwnershipAnswered | OwnershipUnanswered = OwnershipUnanswered(topic)
         wait_ms = _WAIT_MS if self._prepared.get(topic, -math.inf) > self._clock() else 0
         try:
             event = await self._agent.owner(topic, wait_ms)
         except NoAnswerError as error:
-            event = Unanswered(topic, str(error))
+            event = OwnershipUnanswered(topic, str(error))
         finally:
             self._step(event)
 
@@ -456,7 +456,7 @@ class Hosting:
             self._begun.discard(name)  # it has returned: done, even if it was given up at that very moment
         if self._is_current(name):
             self._forget(name)
-            self._step(Closed(name))
+            self._step(TopicClosed(name))
 
     def _is_current(self, name: str) -> bool:
         """Whether what is running has not been given up for something else."""
@@ -492,7 +492,7 @@ class Hosting:
 
     def _wake(self) -> None:
         self._timer, self._timer_s = None, math.inf
-        self._step(Signal.TIME)
+        self._step(ContractSignal.TIME)
 
 
 class Opening:

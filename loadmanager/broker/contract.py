@@ -14,26 +14,26 @@ Passive: `step(event, now_s)` returns the actions for one event, `wake_s` is whe
 
     topic       event                   condition                      actions                           next
     -----       -----                   ---------                      -------                           ----
-    unknown     Want                    the lease is valid             Ask                               ─▶ ASKED
-    ASKED       Answered                the lease is not valid         Refuse                            ─▶ unknown
-                                        void                           Ask; the fifth time Refuse        ─▶ unknown
+    unknown     TopicWanted             the lease is valid             AskOwnership                      ─▶ ASKED
+    ASKED       OwnershipAnswered       the lease is not valid         Refuse                            ─▶ unknown
+                                        void                           AskOwnership; the fifth time Refuse  ─▶ unknown
                                         owned, in this incarnation     Open                              ─▶ OPENING
                                         else                           Refuse                            ─▶ unknown
-                Unload                                                 (what is asked is void)
+                UnloadWanted                                           (what is asked is void)
     OPENING     Opened                                                 Serve                             ─▶ OPEN
                 NotOpened                                                                                ─▶ unknown
-                Unload, Leave, END                                     Refuse, Close                     ─▶ CLOSING
-    OPEN        Want                                                   Serve
-                Unload, Leave, END                                     Close                             ─▶ CLOSING
-    CLOSING     Want                                                   Refuse
-                Closed                                                 Confirm unloads that are done     ─▶ unknown
+                UnloadWanted, Leave, END                               Refuse, Close                     ─▶ CLOSING
+    OPEN        TopicWanted                                            Serve
+                UnloadWanted, Leave, END                               Close                             ─▶ CLOSING
+    CLOSING     TopicWanted                                            Refuse
+                TopicClosed                                            Confirm unloads that are done     ─▶ unknown
                 NotClosed                                              Deny its unloads                  ─▶ STUCK
                 the lease lapses        it is not LAPSED yet           Close once more, LAPSED
-    STUCK       Unload, or a second has passed                         Close                             ─▶ CLOSING
+    STUCK       UnloadWanted, or a second has passed                   Close                             ─▶ CLOSING
 
-Order within one step: the rows of `Closed`, `NotClosed` and `NotOpened` come first, and the lapse of the lease after
-them. With every other event the lapse comes first. A broker that was stopped may notice both at once; what is closed
-already must not be closed again.
+Order within one step: the rows of `TopicClosed`, `NotClosed` and `NotOpened` come first, and the lapse of the lease
+after them. With every other event the lapse comes first. A broker that was stopped may notice both at once; what is
+closed already must not be closed again.
 
 OPENING: the broker loads the topic. CLOSING: the broker puts it away. Neither is served.
 """
@@ -58,7 +58,7 @@ _LONGEST_TIMEOUT_S = 2.0
 _TRY_TO_CLOSE_AGAIN_S = 1.0
 
 
-class Phase(enum.Enum):
+class TopicPhase(enum.Enum):
     OPENING = enum.auto()
     OPEN = enum.auto()
     CLOSING = enum.auto()
@@ -100,14 +100,14 @@ class Leased:
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class TopicWanted:
     """Somebody wants to use the topic here."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class OwnershipAnswered:
     """The answer to the ownership question that was asked last of this topic; `owner` may be known if it is another."""
 
     topic: str
@@ -117,7 +117,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Unanswered:
+class OwnershipUnanswered:
     """There will be none."""
 
     topic: str
@@ -139,7 +139,7 @@ class NotOpened:
 
 
 @dataclass(frozen=True, slots=True)
-class Unload:
+class UnloadWanted:
     """The agent wants these topics of a bundle closed, which goes to the broker `destination` next, where that is
     known. By `number` it is confirmed, or denied.
     """
@@ -158,7 +158,7 @@ class Leave:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class TopicClosed:
     """Nothing of the topic is held any more."""
 
     topic: str
@@ -172,7 +172,7 @@ class NotClosed:
     why: str
 
 
-class Signal(enum.Enum):
+class ContractSignal(enum.Enum):
     """Events that say nothing but that they happened."""
 
     TIME = enum.auto()
@@ -182,7 +182,19 @@ class Signal(enum.Enum):
     """The broker is about to end."""
 
 
-Event = Leased | Want | Answered | Unanswered | Opened | NotOpened | Unload | Leave | Closed | NotClosed | Signal
+Event = (
+    Leased
+    | TopicWanted
+    | OwnershipAnswered
+    | OwnershipUnanswered
+    | Opened
+    | NotOpened
+    | UnloadWanted
+    | Leave
+    | TopicClosed
+    | NotClosed
+    | ContractSignal
+)
 
 # Instructions
 
@@ -195,7 +207,7 @@ class AskLease:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AskOwnership:
     """Ask the agent whether this broker owns the topic, and come back with Answered or Unanswered."""
 
     topic: str
@@ -236,7 +248,7 @@ class Close:
 
     topic: str
     reason: CloseReason
-    unload: Unload | None = None
+    unload: UnloadWanted | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +266,7 @@ class Deny:
     why: str
 
 
-Instruction = AskLease | Ask | Open | Serve | Refuse | Close | Confirm | Deny
+Instruction = AskLease | AskOwnership | Open | Serve | Refuse | Close | Confirm | Deny
 
 
 @dataclass(slots=True)
@@ -269,9 +281,9 @@ class _Question:
 class _Held:
     """A topic of which something may be held."""
 
-    phase: Phase = Phase.OPENING
+    phase: TopicPhase = TopicPhase.OPENING
     reason: CloseReason | None = None
-    unload: Unload | None = None
+    unload: UnloadWanted | None = None
 
 
 @dataclass(slots=True)
@@ -308,9 +320,9 @@ class Contract:
     def serves(self, topic: str, now_s: float) -> bool:
         """Whether the topic may be served at this very moment."""
         held = self._held.get(topic)
-        return held is not None and held.phase is Phase.OPEN and self.has_lease(now_s)
+        return held is not None and held.phase is TopicPhase.OPEN and self.has_lease(now_s)
 
-    def phase(self, topic: str) -> Phase | None:
+    def phase(self, topic: str) -> TopicPhase | None:
         held = self._held.get(topic)
         return None if held is None else held.phase
 
@@ -333,7 +345,7 @@ class Contract:
 
     def step(self, event: Event, now_s: float) -> list[Instruction]:
         """Return what there is to do now that this has happened; see the module for the order of its parts."""
-        if isinstance(event, (Closed, NotClosed, NotOpened)):
+        if isinstance(event, (TopicClosed, NotClosed, NotOpened)):
             self._ended(event, now_s)
             self._close_without_lease(now_s)
         else:
@@ -342,9 +354,11 @@ class Contract:
         to_do, self._to_do = self._to_do, []
         return to_do
 
-    def _ended(self, event: Closed | NotClosed | NotOpened, now_s: float) -> None:
+    def _ended(self, event: TopicClosed | NotClosed | NotOpened, now_s: float) -> None:
         held = self._held.get(event.topic)
-        if held is None or held.phase is not (Phase.OPENING if isinstance(event, NotOpened) else Phase.CLOSING):
+        if held is None or held.phase is not (
+            TopicPhase.OPENING if isinstance(event, NotOpened) else TopicPhase.CLOSING
+        ):
             return
         if isinstance(event, NotClosed):
             self._not_closed(event, held, now_s)
@@ -353,15 +367,15 @@ class Contract:
 
     def _happened(self, event: Event, now_s: float) -> None:
         match event:
-            case Signal():
+            case ContractSignal():
                 self._signalled(event, now_s)
             case Leased(incarnation, valid_for_s):
                 self._leased(incarnation, valid_for_s, now_s)
-            case Unload():
+            case UnloadWanted():
                 self._unload(event)
-            case Want(topic):
+            case TopicWanted(topic):
                 self._want(topic, now_s)
-            case Answered() | Unanswered():
+            case OwnershipAnswered() | OwnershipUnanswered():
                 self._answered(event, now_s)
             case Opened(topic):
                 self._opened(topic)
@@ -370,11 +384,11 @@ class Contract:
 
     # The lease
 
-    def _signalled(self, signal: Signal, now_s: float) -> None:
+    def _signalled(self, signal: ContractSignal, now_s: float) -> None:
         match signal:
-            case Signal.TIME:
+            case ContractSignal.TIME:
                 self._pass_time(now_s)
-            case Signal.UNLEASED:
+            case ContractSignal.UNLEASED:
                 self._ask_again(_ASK_AGAIN_S, now_s)
             case _:
                 self._is_ending = True
@@ -433,29 +447,29 @@ class Contract:
         held = self._held.get(topic)
         if self._is_ending:
             self._to_do.append(Refuse(topic, Refusal.ENDING))
-        elif held is not None and held.phase in (Phase.CLOSING, Phase.STUCK):
+        elif held is not None and held.phase in (TopicPhase.CLOSING, TopicPhase.STUCK):
             self._to_do.append(Refuse(topic, Refusal.CLOSING))
         elif not self.has_lease(now_s):
             self._to_do.append(Refuse(topic, Refusal.NO_LEASE))
-        elif held is not None and held.phase is Phase.OPEN:
+        elif held is not None and held.phase is TopicPhase.OPEN:
             self._to_do.append(Serve(topic))
         elif held is None and topic not in self._questions:
             self._questions[topic] = _Question()
-            self._to_do.append(Ask(topic))
+            self._to_do.append(AskOwnership(topic))
 
-    def _answered(self, event: Answered | Unanswered, now_s: float) -> None:
+    def _answered(self, event: OwnershipAnswered | OwnershipUnanswered, now_s: float) -> None:
         topic = event.topic
         question = self._questions.pop(topic, None)
         if question is None:
             return
-        refused = Refuse(topic, Refusal.NO_ANSWER, why=event.why if isinstance(event, Unanswered) else "")
+        refused = Refuse(topic, Refusal.NO_ANSWER, why=event.why if isinstance(event, OwnershipUnanswered) else "")
         if not self.has_lease(now_s) or self._is_ending:
             refused = Refuse(topic, Refusal.ENDING if self._is_ending else Refusal.NO_LEASE)
         elif question.is_void and question.tries < TRIES_TO_ASK:
             self._questions[topic] = _Question(tries=question.tries + 1)
-            self._to_do.append(Ask(topic))
+            self._to_do.append(AskOwnership(topic))
             return
-        elif isinstance(event, Answered) and not question.is_void:
+        elif isinstance(event, OwnershipAnswered) and not question.is_void:
             if event.is_owned and event.incarnation == self.incarnation:
                 self._held[topic] = _Held()
                 self._to_do.append(Open(topic, event.incarnation))
@@ -465,8 +479,8 @@ class Contract:
 
     def _opened(self, topic: str) -> None:
         held = self._held.get(topic)
-        if held is not None and held.phase is Phase.OPENING:
-            held.phase = Phase.OPEN
+        if held is not None and held.phase is TopicPhase.OPENING:
+            held.phase = TopicPhase.OPEN
             self.opened += 1
             self._to_do.append(Serve(topic))
 
@@ -475,7 +489,7 @@ class Contract:
             if topic in self._questions:
                 self._questions[topic].is_void = True
 
-    def _unload(self, unload: Unload) -> None:
+    def _unload(self, unload: UnloadWanted) -> None:
         self._make_void(unload.topics)
         waiting = {topic for topic in unload.topics if topic in self._held}
         if not waiting:
@@ -487,12 +501,12 @@ class Contract:
             if held is not None:
                 self._begin_to_close(topic, held, CloseReason.UNLOADED, unload)
 
-    def _begin_to_close(self, topic: str, held: _Held, reason: CloseReason, unload: Unload | None = None) -> None:
+    def _begin_to_close(self, topic: str, held: _Held, reason: CloseReason, unload: UnloadWanted | None = None) -> None:
         """What is being closed is closed again only if it is stuck, or if the lease has ended under it."""
-        is_closing = held.phase is Phase.CLOSING
+        is_closing = held.phase is TopicPhase.CLOSING
         if is_closing and (reason is not CloseReason.LAPSED or held.reason is CloseReason.LAPSED):
             return
-        if held.phase is Phase.OPENING:
+        if held.phase is TopicPhase.OPENING:
             self._to_do.append(Refuse(topic, Refusal.CLOSING))
         if held.reason is not CloseReason.LAPSED:
             held.reason, held.unload = reason, unload
@@ -500,12 +514,12 @@ class Contract:
 
     def _close(self, topic: str, held: _Held) -> None:
         assert held.reason is not None, "a closing has a reason"
-        held.phase = Phase.CLOSING
+        held.phase = TopicPhase.CLOSING
         self._stuck.pop(topic, None)
         self._to_do.append(Close(topic, held.reason, held.unload))
 
     def _not_closed(self, event: NotClosed, held: _Held, now_s: float) -> None:
-        held.phase = Phase.STUCK
+        held.phase = TopicPhase.STUCK
         self._stuck[event.topic] = now_s + _TRY_TO_CLOSE_AGAIN_S
         for number in [number for number, waiting in self._unloads.items() if event.topic in waiting]:
             del self._unloads[number]

@@ -11,13 +11,13 @@ import typer
 
 from loadmanager.agent.agent_service import Agent, url_of
 from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
-from loadmanager.cli.listeners import Doors, listen, listen_at, tls_of
+from loadmanager.cli.listeners import Listeners, listen, listen_at, tls_of
 from loadmanager.cli.service_runner import ANSWER_S, GRACE_S, open_store, ready, start_up
 from loadmanager.config import AgentSettings
 from loadmanager.errors import StoreError
 from loadmanager.net.http_server import ServerLimits, listen_on, serve_within
 from loadmanager.net.tls_contexts import TlsMetrics
-from loadmanager.store.acl_update import Process
+from loadmanager.store.acl_update import AclProcess
 
 _LOOPBACK = "127.0.0.1"
 _OF_THIS_HOST = {"0.0.0.0": _LOOPBACK, "::": "::1"}  # noqa: S104 - what listens everywhere listens there
@@ -39,12 +39,12 @@ def agent(
 async def _run(settings: AgentSettings, ready_file: Path | None) -> None:
     # The ports first: while they are ours, no former life of this agent can be handing out leases behind them.
     tls = tls_of(settings, settings.agent_port_tls)
-    doors = Doors(settings, settings.bind_address, "agent_port", "agent_port_tls", tls)
+    doors = Listeners(settings, settings.bind_address, "agent_port", "agent_port_tls", tls)
     of_broker = _listen_for_broker(settings)
     url = url_of(settings, doors.first.scheme, doors.first.port)
     local_url = local_url_of(of_broker or doors.plain.listener)
     store = await open_store(
-        settings.key("metadata_store_url"), settings.metadata_store_url, settings, doors, Process.AGENT
+        settings.key("metadata_store_url"), settings.metadata_store_url, settings, doors, AclProcess.AGENT
     )
     beside = Agent(settings, store, url)
     beside.metrics.registry.register(TlsMetrics(beside.caller.tls, tls))

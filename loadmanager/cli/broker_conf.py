@@ -20,7 +20,7 @@ from loadmanager.config.settings_base import is_secret
 from loadmanager.core.domain.settings import AS_PULSAR
 from loadmanager.errors import ConfigurationError
 from loadmanager.lab.decide.decision_settings import LEGACY_WEIGHTS
-from loadmanager.net.auth.gate import Gate
+from loadmanager.net.auth.gate import AuthGate
 
 _OTHER_STORE = re.compile(r"(?!zk:)[a-z][a-z0-9+-]*:(?!\d)")
 
@@ -217,7 +217,7 @@ def _why_refused(settings: Settings, entries: Mapping[str, ConfEntry]) -> str:
     try:
         whole = with_overrides(settings, by_hand, "settings")
         store_of(whole.metadata_store_url, whole)
-        Gate(whole)
+        AuthGate(whole)
     except ConfigurationError as error:
         return "" if os.strerror(errno.ENOENT) in str(error) else str(error)
     return ""

@@ -18,13 +18,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from loadmanager.broker.conformance.broker_under_test import Broker
-from loadmanager.broker.conformance.event_log import Diary
+from loadmanager.broker.conformance.broker_under_test import BrokerUnderTest
+from loadmanager.broker.conformance.event_log import EventLog
 from loadmanager.broker.conformance.probes import Probe, probe_of
 from loadmanager.broker.conformance.process_under_test import LocalProcess, find_process, process_of, started
 from loadmanager.broker.conformance.rule_runner import check
-from loadmanager.broker.conformance.rule_stage import Pace, Stage
-from loadmanager.broker.conformance.rule_verdicts import Finding, Need, Rule, Verdict
+from loadmanager.broker.conformance.rule_stage import RulePace, RuleStage
+from loadmanager.broker.conformance.rule_verdicts import Finding, Rule, RuleRequirement, RuleVerdict
 from loadmanager.broker.conformance.rules import RULES
 from loadmanager.broker.conformance.scripted_agent import PlayedAgent, port_taken
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
@@ -138,7 +138,7 @@ async def _check(wishes: _Wishes, rules: Sequence[Rule]) -> list[Finding]:
 
 
 @asynccontextmanager
-async def _staged(wishes: _Wishes) -> AsyncIterator[Stage]:
+async def _staged(wishes: _Wishes) -> AsyncIterator[RuleStage]:
     """The broker answers, and nobody at the port of its agent does, yet."""
     async with AsyncExitStack() as stack:
         try:
@@ -150,13 +150,13 @@ async def _staged(wishes: _Wishes) -> AsyncIterator[Stage]:
             running = stack.enter_context(started(_words(wishes.start.replace(_AGENT, f"http://127.0.0.1:{port}"))))
         http = await stack.enter_async_context(HttpClient())
         pid = await _first_answer(wishes, BrokerClient(http, wishes.url), running.poll if running else lambda: None)
-        diary, pace = Diary(), Pace(wishes.lease_ms)
+        diary, pace = EventLog(), RulePace(wishes.lease_ms)
         process = process_of(wishes.pid) if wishes.pid else find_process(pid, wishes.url)
         if process is None and running is not None:
             process = LocalProcess(psutil.Process(running.pid))
-        stage = Stage(
+        stage = RuleStage(
             PlayedAgent(diary),
-            Broker(wishes.url, http, diary, pace.patience_s),
+            BrokerUnderTest(wishes.url, http, diary, pace.patience_s),
             diary,
             pace,
             listen,
@@ -204,12 +204,12 @@ async def _first_answer(wishes: _Wishes, client: BrokerClient, exit_status: Call
         await asyncio.sleep(_LOOK_AGAIN_S)
 
 
-def _lacking(wishes: _Wishes, stage: Stage) -> dict[Need, str]:
+def _lacking(wishes: _Wishes, stage: RuleStage) -> dict[RuleRequirement, str]:
     there = {
-        Need.PROBE: stage.probe is not None,
-        Need.PROCESS: stage.process is not None,
-        Need.START: wishes.start is not None,
-        Need.HANG: stage.hang is not None,
+        RuleRequirement.PROBE: stage.probe is not None,
+        RuleRequirement.PROCESS: stage.process is not None,
+        RuleRequirement.START: wishes.start is not None,
+        RuleRequirement.HANG: stage.hang is not None,
     }
     return {need: need.value for need, is_there in there.items() if not is_there}
 
@@ -224,9 +224,9 @@ def _tell(finding: Finding) -> None:
 
 def _exit_status(findings: Sequence[Finding]) -> int:
     verdicts = {each.verdict for each in findings}
-    if Verdict.BROKEN in verdicts:
+    if RuleVerdict.BROKEN in verdicts:
         return EXIT_FAILURE
-    return EXIT_NOT_ALL_TESTED if verdicts & {Verdict.NOT_TESTED, Verdict.NOT_JUDGED} else 0
+    return EXIT_NOT_ALL_TESTED if verdicts & {RuleVerdict.NOT_TESTED, RuleVerdict.NOT_JUDGED} else 0
 
 
 def _as_record(url: str, findings: Sequence[Finding]) -> Mapping[str, object]:
@@ -250,21 +250,21 @@ def _as_record(url: str, findings: Sequence[Finding]) -> Mapping[str, object]:
 def _show(findings: Sequence[Finding]) -> None:
     parts: list[Table | Text | str] = []
     for each in findings:
-        if each.verdict is Verdict.BROKEN:
+        if each.verdict is RuleVerdict.BROKEN:
             parts.append(Text(f"\n{each.rule.name}: {each.rule.text}"))
             parts += [Text(f"  {event}") for event in each.events]
     table = Table("Rule", "Verdict", "Why", box=None, pad_edge=False)
     for each in findings:
         table.add_row(Text(each.rule.name), Text(each.verdict.value, style=_STYLES[each.verdict]), Text(each.why))
     counted = Counter(each.verdict for each in findings)
-    counts = ", ".join(f"{counted[verdict]} {verdict}" for verdict in Verdict if counted[verdict])
+    counts = ", ".join(f"{counted[verdict]} {verdict}" for verdict in RuleVerdict if counted[verdict])
     write_lines(rendered(*parts, "", table, "", Text(counts)))
 
 
 _STYLES = {
-    Verdict.KEPT: "green",
-    Verdict.BROKEN: "bold red",
-    Verdict.NOT_TESTED: "yellow",
-    Verdict.NOT_JUDGED: "yellow",
-    Verdict.DOES_NOT_APPLY: "dim",
+    RuleVerdict.KEPT: "green",
+    RuleVerdict.BROKEN: "bold red",
+    RuleVerdict.NOT_TESTED: "yellow",
+    RuleVerdict.NOT_JUDGED: "yellow",
+    RuleVerdict.DOES_NOT_APPLY: "dim",
 }

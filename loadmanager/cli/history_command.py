@@ -34,7 +34,7 @@ from loadmanager.errors import (
     LoadManagerError,
     StoreError,
 )
-from loadmanager.history.entry_rows import Event
+from loadmanager.history.entry_rows import HistoryEvent
 from loadmanager.history.files import Directory
 from loadmanager.history.gaps import find_gaps
 from loadmanager.history.load_export import FORMATS, counted, json_line, text_lines, write_parquet, write_text
@@ -236,7 +236,7 @@ async def _sample(
         collected = await collect_pulsar(store, taken_at_ms, cluster)
         # In a thread: that of a large Pulsar takes longer than its session lasts unless the loop renews it.
         content = await asyncio.to_thread(lambda: encode(collected.finish()))
-        importer.add(taken_at_ms, Event(_CHECKPOINT, "pulsar", content))
+        importer.add(taken_at_ms, HistoryEvent(_CHECKPOINT, "pulsar", content))
         started_s, looks, known, said = time.monotonic(), 0, dict[str, Any](), set[str]()
         while True:
             await _look(store, importer, known, said)

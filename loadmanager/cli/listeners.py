@@ -56,7 +56,7 @@ def _is_left_over(path: Path) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class ListenerSpec:
     """A port that listens, plain or by TLS."""
 
     listener: socket.socket
@@ -72,7 +72,7 @@ class Door:
         return port
 
 
-class Doors:
+class Listeners:
     """The ports of a process on one address, by the fields of its settings; others are told to come to the `first`.
 
     The process ends, naming the key, when one cannot be had.
@@ -82,18 +82,18 @@ class Doors:
         sides: list[tuple[str, ServerTls | None]] = [(plain, None), (by_tls, tls)]
         if settings.broker_client_tls_enabled:
             sides.reverse()
-        self.doors: list[Door] = []
+        self.doors: list[ListenerSpec] = []
         for name, side in sides:
             port = getattr(settings, name)
             if port is not None:
-                self.doors.append(Door(listen(settings.key(name), address, port), side))
+                self.doors.append(ListenerSpec(listen(settings.key(name), address, port), side))
 
     @property
-    def first(self) -> Door:
+    def first(self) -> ListenerSpec:
         return self.doors[0]
 
     @property
-    def plain(self) -> Door:
+    def plain(self) -> ListenerSpec:
         """`StopIteration` where there is none."""
         return next(each for each in self.doors if each.tls is None)
 

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from loadmanager.cli.broker_monitor.broker_readings import Readings, Update
+from loadmanager.cli.broker_monitor.broker_readings import BrokerReadings, Update
 from loadmanager.cli.broker_monitor.live_tables import render_live
 from loadmanager.cli.broker_monitor.plain_tables import render_broker, render_cluster, render_json
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
@@ -55,7 +55,7 @@ async def _monitor(settings: Settings, brokers: list[str], interval_s: float, *,
     store = store_of(settings.metadata_store_url, settings, create_chroot=False)
     await store.start()
     try:
-        readings = Readings(store, brokers)
+        readings = BrokerReadings(store, brokers)
         if once:
             _print(await readings.read(), as_json=as_json, complete=True)
         elif as_json or not sys.stdout.isatty():
@@ -66,7 +66,7 @@ async def _monitor(settings: Settings, brokers: list[str], interval_s: float, *,
         await store.close()
 
 
-async def _stream(readings: Readings, interval_s: float, *, as_json: bool) -> None:
+async def _stream(readings: BrokerReadings, interval_s: float, *, as_json: bool) -> None:
     """Print what changed whenever it does, and everything at the start and at every interval."""
     complete_at_s = time.monotonic()
     async for update in readings.updates(interval_s):
@@ -76,7 +76,7 @@ async def _stream(readings: Readings, interval_s: float, *, as_json: bool) -> No
         _print(update, as_json=as_json, complete=complete)
 
 
-async def _draw(readings: Readings, interval_s: float) -> None:
+async def _draw(readings: BrokerReadings, interval_s: float) -> None:
     with Live(console=Console(), screen=True, auto_refresh=False) as live:
         async for update in readings.updates(interval_s):
             live.update(render_live(update, datetime.now(UTC).astimezone()), refresh=True)

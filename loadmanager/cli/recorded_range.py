@@ -11,7 +11,7 @@ from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.errors import HistoryError
 from loadmanager.history.reader import History, OnFault
 from loadmanager.history.table_schemas import DECISIONS, EVENTS, MOVES, OPERATIONS, STRATEGY_STATES
-from loadmanager.lab.replay.replayer import Item, Reported, Row
+from loadmanager.lab.replay.replayer import Item, ReplayedReport, Row
 
 _CLOCK_SLACK_MS = 3_600_000
 """A clock that was set back may have put rows this much before those that they follow."""
@@ -69,7 +69,7 @@ def _rows(history: History, table: str, from_ms: int, to_ms: int | None, on_faul
 
 def _reports(history: History, from_ms: int, to_ms: int | None, on_fault: OnFault | None) -> Iterator[Item]:
     for each in history.reports(from_ms, to_ms, on_fault):
-        yield Reported(each.at_ms, each.epoch, each.sequence, each.registration, each.report)
+        yield ReplayedReport(each.at_ms, each.epoch, each.sequence, each.registration, each.report)
 
 
 def _place(item: Item) -> tuple[int, int]:

@@ -29,7 +29,7 @@ from loadmanager.history.files import Directory
 from loadmanager.history.gaps import find_end, last_epoch
 from loadmanager.history.reader import History
 from loadmanager.lab.replay.record_comparison import Difference
-from loadmanager.lab.replay.replayer import Item, Outcome, Replay
+from loadmanager.lab.replay.replayer import Item, Replay, ReplayOutcome
 from loadmanager.util.logging import configure_logging
 
 
@@ -83,7 +83,7 @@ def replay(
         raise SystemExit(EXIT_FAILURE)
 
 
-def _verify(history: History, start: Start, to_ms: int | None) -> Outcome:
+def _verify(history: History, start: Start, to_ms: int | None) -> ReplayOutcome:
     faults: list[str] = []
 
     def left_out(error: HistoryFileError) -> None:
@@ -124,7 +124,7 @@ def _named(error: HistoryFileError) -> None:
     print(f"left out: {error}", file=sys.stderr)
 
 
-def _told(outcome: Outcome, start: Start) -> list[str]:
+def _told(outcome: ReplayOutcome, start: Start) -> list[str]:
     """What came of it, in sentences."""
     lines = [f"from the checkpoint of {show_moment(start.at_ms)} (epoch {start.epoch}, sequence {start.sequence})"]
     lines += [f"note: {note}" for note in outcome.notes]
@@ -152,7 +152,7 @@ def _cut(value: object) -> str:
     return text if len(text) <= 200 else f"{text[:200]}..."  # noqa: PLR2004 - a line or two
 
 
-def _record(outcome: Outcome) -> dict[str, Any]:
+def _record(outcome: ReplayOutcome) -> dict[str, Any]:
     return {
         "equal": outcome.is_equal,
         "compared": dict(outcome.compared),

@@ -13,7 +13,7 @@ import structlog
 import typer
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
-from loadmanager.cli.listeners import Doors, tls_of
+from loadmanager.cli.listeners import Listeners, tls_of
 from loadmanager.cli.service_runner import (
     ANSWER_S,
     GRACE_S,
@@ -55,7 +55,7 @@ def serve(
 async def _serve(settings: Settings, ready_file: Path | None) -> None:
     map_large_blocks()
     tls = tls_of(settings, settings.web_service_port_tls)
-    doors = Doors(settings, settings.bind_address, "web_service_port", "web_service_port_tls", tls)
+    doors = Listeners(settings, settings.bind_address, "web_service_port", "web_service_port_tls", tls)
     host, port = settings.advertised_address or socket.getfqdn(), doors.first.port
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     url = f"{doors.first.scheme}://{address}"

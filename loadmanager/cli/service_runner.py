@@ -19,9 +19,9 @@ from loadmanager.cli.zookeeper_access import access_of
 from loadmanager.config import AuditSettings, AuthSettings, SessionSettings, load_settings, zookeeper_parts
 from loadmanager.errors import ConfigurationError, LoadManagerError, StoreError, StoreUnavailableError
 from loadmanager.leader.audit.audit_file import require_writable
-from loadmanager.net.auth.gate import Gate, is_open_to_anyone
+from loadmanager.net.auth.gate import AuthGate, is_open_to_anyone
 from loadmanager.net.http_client import Caller
-from loadmanager.store.acl_update import Process, refuse_strangers
+from loadmanager.store.acl_update import AclProcess, refuse_strangers
 from loadmanager.store.pulsar_detection import refuse_pulsar
 from loadmanager.store.zookeeper_acl import Access
 from loadmanager.store.zookeeper_store import ZooKeeperStore
@@ -58,7 +58,7 @@ def given_settings(texts: Iterable[str]) -> dict[str, str]:
     return found
 
 
-class Closed(Protocol):
+class Closable(Protocol):
     """What can be given back."""
 
     def close(self) -> None: ...
@@ -70,7 +70,7 @@ def start_up(model: type[S], config: Path | None, overrides: Mapping[str, Any] |
     try:
         settings = load_settings(model, config, overrides)
         if isinstance(settings, AuthSettings):
-            Gate(settings)  # refuses keys that cannot be used, before anything else is begun
+            AuthGate(settings)  # refuses keys that cannot be used, before anything else is begun
             Caller.of(settings)  # and so does this a token
     except ConfigurationError as error:
         fail(str(error), EXIT_CONFIGURATION)
@@ -116,7 +116,7 @@ def store_of(
 
 
 async def open_store(
-    key: str, url: str, settings: SessionSettings, listener: Closed, process: Process = Process.NODE
+    key: str, url: str, settings: SessionSettings, listener: Closable, process: AclProcess = AclProcess.NODE
 ) -> ZooKeeperStore:
     """A session with a ZooKeeper of ours; without one the process gives the port back and ends, naming the `key`."""
     try:

@@ -23,7 +23,7 @@ from loadmanager.cli.scenario_files import load_scenario, packaged_scenarios, re
 from loadmanager.cli.service_runner import given_settings
 from loadmanager.cli.text.line_plot import plot
 from loadmanager.cli.text.output import rendered, write_lines
-from loadmanager.core.planning.certificate.plan_certificate import Figures, sums_of
+from loadmanager.core.planning.certificate.plan_certificate import CertificateFigures, sums_of
 from loadmanager.errors import LoadManagerError
 from loadmanager.lab.simulate import world
 from loadmanager.lab.simulate.scenario import Scenario
@@ -224,7 +224,7 @@ def _checks(runs: Sequence[Run]) -> Table:
     return table
 
 
-def _certified(rounds: Sequence[Figures]) -> str:
+def _certified(rounds: Sequence[CertificateFigures]) -> str:
     """Over all rounds that moved something."""
     sums = sums_of(rounds)
     moved, least = 100 * sums["loadMoved"], 100 * sums["leastLoad"]

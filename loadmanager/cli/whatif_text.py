@@ -18,7 +18,7 @@ from loadmanager.history.table_schemas import BROKER_REPORTS, EVENTS
 from loadmanager.lab.simulate.recorded_world import RecordedRange
 from loadmanager.lab.simulate.world import Progress
 from loadmanager.lab.whatif.range_figures import (
-    Figures,
+    RangeFigures,
     happened_in,
     loads_moved,
     moves_done,
@@ -38,11 +38,11 @@ class Compared:
     to_ms: int
     step_s: float
     change: str
-    happened: Figures
-    as_recorded: Figures
-    changed: Figures
+    happened: RangeFigures
+    as_recorded: RangeFigures
+    changed: RangeFigures
 
-    def figures(self) -> tuple[Figures, Figures, Figures]:
+    def figures(self) -> tuple[RangeFigures, RangeFigures, RangeFigures]:
         return self.happened, self.as_recorded, self.changed
 
 
@@ -102,9 +102,9 @@ def _settings_at(history: History, start: Start, on_fault: OnFault | None) -> Se
 
 def _happened(
     history: History, stretch: Stretch, settings: Settings, step_s: float, on_fault: OnFault | None
-) -> Figures:
+) -> RangeFigures:
     found = happened_in(history, stretch, settings, step_s, on_fault)
     done = moves_done(history, stretch, on_fault)
     worst = found.worst_usage[~np.isnan(found.worst_usage)]
     loads = (each / _MIB for each in loads_moved(done))
-    return Figures(found.mean_imbalance, float(worst.max(initial=0.0)), float(len(done)), *loads)
+    return RangeFigures(found.mean_imbalance, float(worst.max(initial=0.0)), float(len(done)), *loads)

@@ -13,7 +13,7 @@ from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.service_runner import store_of
 from loadmanager.config import Settings, load_settings
 from loadmanager.errors import ConfigurationError, StoreError
-from loadmanager.store.acl_update import Outcome, secure, why_locked_out
+from loadmanager.store.acl_update import AclOutcome, secure, why_locked_out
 from loadmanager.store.pulsar_detection import refuse_pulsar
 from loadmanager.store.zookeeper_acl import Acls
 from loadmanager.store.zookeeper_store import ZooKeeperStore
@@ -48,7 +48,7 @@ def secure_znodes(
     _show(outcome, do=yes)
 
 
-async def _secure(settings: Settings, *, is_open: bool, do: bool) -> Outcome:
+async def _secure(settings: Settings, *, is_open: bool, do: bool) -> AclOutcome:
     store = store_of(settings.metadata_store_url, settings, create_chroot=False)
     await store.start()
     try:
@@ -92,7 +92,7 @@ def _progress(seen: int) -> None:
         print(f"\r{seen} znodes", end="", file=sys.stderr, flush=True)
 
 
-def _show(outcome: Outcome, *, do: bool) -> None:
+def _show(outcome: AclOutcome, *, do: bool) -> None:
     if sys.stderr.isatty():
         print(file=sys.stderr)
     print(f"{outcome.right} znodes are as they should be")

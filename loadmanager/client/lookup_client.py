@@ -15,7 +15,7 @@ from loadmanager.client.namespace_watch import Watches
 from loadmanager.client.node_client import Nodes, checked_urls
 from loadmanager.client.owner import Owner
 from loadmanager.client.owner_map import KEPT_S, TOPICS_KEPT, OwnerMap
-from loadmanager.client.owner_queries import Questions
+from loadmanager.client.owner_queries import OwnerQueries
 from loadmanager.core.domain.names import NamespaceName
 from loadmanager.net.auth.outgoing_token import token_of
 
@@ -51,7 +51,7 @@ class LookupClient:
         self._ssl_context = ssl_context
         self._chance = chance or random.Random()  # noqa: S311 - only jitter
         self._owners = OwnerMap(listener, topics_kept=topics_kept, kept_s=kept_s)
-        self._questions: Questions | None = None
+        self._questions: OwnerQueries | None = None
         self._ending = contextlib.AsyncExitStack()
         self.resolve = self._owners.resolve
         """`resolve(topic)`: the owner from memory, None for what has to be looked up; from any thread. Raises
@@ -76,7 +76,7 @@ class LookupClient:
             )
             watches = Watches(self._owners, nodes, self._chance)
             ending.push_async_callback(watches.close)
-            questions = Questions(self._owners, nodes, watches, self._chance)
+            questions = OwnerQueries(self._owners, nodes, watches, self._chance)
             ending.push_async_callback(questions.close)
             tending = asyncio.create_task(self._tend(), name="lookup client")
             ending.callback(tending.cancel)

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 Value = TypeVar("Value")
 
 
-class Kept(Generic[Value]):
+class LruCache(Generic[Value]):
     """The values that were put or found last: at least half of `most`, and never more than `most`.
 
     Whoever reads `recent` directly, in whatever thread, has the fast way, and comes here with what is not in it.

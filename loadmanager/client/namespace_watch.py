@@ -36,7 +36,7 @@ _LASTED_S = 10.0
 """A stream that lasted so long was none of a node that fails again and again."""
 
 
-class Watch:
+class NamespaceWatch:
     """One stream. `on_news` is called after each change of the map, and when there is trouble."""
 
     def __init__(self, owners: OwnerMap, nodes: Nodes, on_news: Callable[[], None], chance: random.Random) -> None:
@@ -162,8 +162,8 @@ class Watches:
         self._owners = owners
         self._nodes = nodes
         self._chance = chance
-        self._all: list[Watch] = []
-        self._of: dict[str, Watch] = {}
+        self._all: list[NamespaceWatch] = []
+        self._of: dict[str, NamespaceWatch] = {}
 
     def has(self, namespace: str) -> bool:
         return namespace in self._of
@@ -173,7 +173,7 @@ class Watches:
             return
         watch = next((each for each in self._all if each.has_room_for(namespace)), None)
         if watch is None:
-            watch = Watch(self._owners, self._nodes, self._tell, self._chance)
+            watch = NamespaceWatch(self._owners, self._nodes, self._tell, self._chance)
             self._all.append(watch)
         self._of[namespace] = watch
         watch.follow(namespace)

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from loadmanager.client.bundle_places import Place, PushedBundles
-from loadmanager.client.lru_cache import Kept
+from loadmanager.client.lru_cache import LruCache
 from loadmanager.client.owner import Owner
 from loadmanager.client.push_events import News, Pushed, StreamEvent, parse_change, parse_gone, parse_snapshot
 from loadmanager.core.domain.names import DOMAINS, InvalidNameError, TopicName, check_local_name
@@ -65,7 +65,7 @@ class OwnerMap:
         self._namespaces: dict[str, _Namespace] = {}
         self._shown: dict[str, PushedBundles] = {}
         """By how the names of topics begin: `persistent://tenant/namespace`."""
-        self._topics: Kept[Place] = Kept(topics_kept)
+        self._topics: LruCache[Place] = LruCache(topics_kept)
 
     def resolve(self, topic: str) -> Owner | None:
         """Who owns the topic, as far as is known; None: ask a node. `InvalidNameError` for what is no topic's name."""

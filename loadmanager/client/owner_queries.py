@@ -40,7 +40,7 @@ class _Question:
         return topic == self.topic or isinstance(self.key, Place)
 
 
-class Questions:
+class OwnerQueries:
     """Those that are open; `close` ends them."""
 
     def __init__(self, owners: OwnerMap, nodes: Nodes, watches: Watches, chance: random.Random) -> None:

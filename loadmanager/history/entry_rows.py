@@ -125,7 +125,7 @@ class MoveRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class HistoryEvent:
     """Anything else that happened: `kind` says what, `subject` to whom or what."""
 
     kind: str
@@ -180,7 +180,7 @@ class OperationRow:
         return _BYTES_PER_ENTRY
 
 
-Entry = Report | Decision | MoveRow | Event | StrategyState | OperationRow
+Entry = Report | Decision | MoveRow | HistoryEvent | StrategyState | OperationRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +352,7 @@ _TABLES_OF: dict[type, tuple[str, ...]] = {
     Report: (BUNDLE_REPORTS, BROKER_REPORTS),
     Decision: (DECISIONS,),
     MoveRow: (MOVES,),
-    Event: (EVENTS,),
+    HistoryEvent: (EVENTS,),
     StrategyState: (STRATEGY_STATES,),
     OperationRow: (OPERATIONS,),
 }

@@ -18,7 +18,7 @@ from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.model.recordable import recordable
 from loadmanager.errors import HistoryError, HistoryFileError, InvalidRecordError
-from loadmanager.history.entry_rows import Entry, Event, Placed, Report
+from loadmanager.history.entry_rows import Entry, HistoryEvent, Placed, Report
 from loadmanager.history.files import Directory
 from loadmanager.history.gaps import IMPORTED, TERM_BEGAN, TERM_ENDED
 from loadmanager.history.reader import History
@@ -53,7 +53,7 @@ class Importer:
         self._sequence = _next_sequence(History(directory))
         self._entries: list[Placed] = []
         self._waiting = self._reports = self._rows = self._files = 0
-        self.add(at_ms, Event(TERM_BEGAN, str(IMPORTED), {"node": _NODE, "source": source}))
+        self.add(at_ms, HistoryEvent(TERM_BEGAN, str(IMPORTED), {"node": _NODE, "source": source}))
 
     @property
     def imported(self) -> Imported:
@@ -81,7 +81,7 @@ class Importer:
             raise HistoryError(f"{self._directory}: cannot be written: {error}") from None
 
     def finish(self, at_ms: int) -> None:
-        self.add(at_ms, Event(TERM_ENDED, str(IMPORTED)))
+        self.add(at_ms, HistoryEvent(TERM_ENDED, str(IMPORTED)))
         self.flush()
 
 

@@ -19,7 +19,7 @@ import structlog
 
 from loadmanager.errors import HistoryError
 from loadmanager.history.compaction import Compacted, Compaction
-from loadmanager.history.entry_rows import Entry, Event, Placed
+from loadmanager.history.entry_rows import Entry, HistoryEvent, Placed
 from loadmanager.history.files import Directory
 from loadmanager.history.gaps import GAP, TERM_BEGAN, TERM_ENDED, End, find_end, missing_before
 from loadmanager.history.reader import History
@@ -85,9 +85,9 @@ class _Lost:
     rows: int
     why: str
 
-    def event(self) -> Event:
+    def event(self) -> HistoryEvent:
         body = {"from_ms": self.from_ms, "to_ms": self.to_ms, "rows": self.rows, "why": self.why}
-        return Event(GAP, "", body | {"first_sequence": self.first, "last_sequence": self.last})
+        return HistoryEvent(GAP, "", body | {"first_sequence": self.first, "last_sequence": self.last})
 
 
 @dataclass(slots=True)
@@ -159,7 +159,7 @@ class HistoryWriter:
         self.end_term(at_ms)
         self._epoch, self._sequence = epoch, 0
         with self._condition:
-            self._append(at_ms, Event(TERM_BEGAN, str(epoch)))
+            self._append(at_ms, HistoryEvent(TERM_BEGAN, str(epoch)))
 
     def end_term(self, at_ms: int) -> None:
         """Nothing is recorded any more until the next term begins."""
@@ -167,7 +167,7 @@ class HistoryWriter:
             return
         with self._condition:
             self._mark_gap(at_ms)
-            self._append(at_ms, Event(TERM_ENDED, str(self._epoch)))
+            self._append(at_ms, HistoryEvent(TERM_ENDED, str(self._epoch)))
             self._queue.flush = True
             self._condition.notify_all()
         self._epoch = None
@@ -324,7 +324,7 @@ class HistoryWriter:
     def _introduced(self, entries: list[Placed]) -> list[Placed]:
         """The entries; the first of a term says how the history ended before it, and what may be missing."""
         began = entries[0]
-        if began.sequence or not isinstance(began.entry, Event):
+        if began.sequence or not isinstance(began.entry, HistoryEvent):
             return entries
         end = self._find_end(began)
         body = {

@@ -14,8 +14,8 @@ from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import JSON, Operation, Parameter
 from loadmanager.http.policy_routes import check_cluster
 from loadmanager.http.responses import json_response, problem
-from loadmanager.leader.node_port import LaidDownPort, PicturePort
-from loadmanager.net.auth.roles import Role
+from loadmanager.leader.node_port import MirrorPort, OperatorConfigPort
+from loadmanager.net.auth.roles import AccessRole
 
 _GROUP = "/admin/v2/namespaces/{tenant}/{namespace}/antiAffinity"
 _MEMBERS = "/admin/v2/namespaces/{cluster}/antiAffinity/{group}"
@@ -25,7 +25,7 @@ _MOST_CHARACTERS = 200
 class AntiAffinityHandlers:
     """Any node tells what is laid down; the leader changes it."""
 
-    def __init__(self, cluster: str, view: PicturePort, operators: LaidDownPort, forwarder: Forwarder) -> None:
+    def __init__(self, cluster: str, view: MirrorPort, operators: OperatorConfigPort, forwarder: Forwarder) -> None:
         self._cluster = cluster
         self._view = view
         self._operators = operators
@@ -40,7 +40,7 @@ class AntiAffinityHandlers:
                 "the namespaces of an anti-affinity group",
                 self.members,
                 (tenant,),
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=list[str],
                 statuses=(200, 400, 404),
             ),
@@ -49,7 +49,7 @@ class AntiAffinityHandlers:
                 _GROUP,
                 "the namespace's anti-affinity group, as bare text although it is typed as JSON; 204 when it has none",
                 self.get_group,
-                role=Role.READ,
+                role=AccessRole.READ,
                 statuses=(200, 204, 404, 412),
                 media_type=JSON,
             ),
@@ -58,7 +58,7 @@ class AntiAffinityHandlers:
                 _GROUP,
                 "set the namespace's anti-affinity group: the body is its name as bare text, without quotes",
                 self.set_group,
-                role=Role.ADMIN,
+                role=AccessRole.ADMIN,
                 body_model=str,
                 body_media_type="text/plain",
                 statuses=(204, 404, 409, 412),
@@ -68,7 +68,7 @@ class AntiAffinityHandlers:
                 _GROUP,
                 "take the namespace out of its anti-affinity group",
                 self.delete_group,
-                role=Role.ADMIN,
+                role=AccessRole.ADMIN,
                 statuses=(204, 404, 409, 412),
             ),
         ]

@@ -22,7 +22,7 @@ from loadmanager.http.explain_routes import ExplainHandlers
 from loadmanager.http.fast_lookup import QuickLookups
 from loadmanager.http.fleet_routes import LiveHandlers
 from loadmanager.http.health_routes import HealthHandlers
-from loadmanager.http.import_routes import LaidDownHandlers
+from loadmanager.http.import_routes import ImportHandlers
 from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.learned_routes import LearnedHandlers
 from loadmanager.http.lineage_routes import LifeHandlers
@@ -41,8 +41,8 @@ from loadmanager.http.term_routes import TermHandlers
 from loadmanager.http.timeline_routes import TimelineHandlers
 from loadmanager.http.watch_routes import WatchHandlers
 from loadmanager.leader.node_port import BalancingPort, LeadershipPort, NodePort
-from loadmanager.net.auth.gate import Gate
-from loadmanager.net.body_limit import BodyRoom
+from loadmanager.net.auth.gate import AuthGate
+from loadmanager.net.body_limit import BodyLimit
 from loadmanager.net.http_client import Caller, HttpClient
 from loadmanager.net.http_server import QUICK, Quick, with_trailing_slashes
 from loadmanager.net.request_ids import name_answer
@@ -77,7 +77,7 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
         *ControlHandlers(node, node.view, node.operators, forwarder).operations(),
         *DrainingHandlers(node.view, node.drains, node.bundles, node.desk.churn, forwarder).operations(),
         *LearnedHandlers(node.view, node.operators, forwarder).operations(),
-        *LaidDownHandlers(node.view, node.live, node.bundles, node.operators, forwarder).operations(),
+        *ImportHandlers(node.view, node.live, node.bundles, node.operators, forwarder).operations(),
         *PlanHandlers(node.plans, forwarder).operations(),
         *BrokerHandlers(node, node.view, node.desk).operations(),
         *BrokerStatsHandlers(node.reports, node.desk).operations(),
@@ -132,9 +132,9 @@ def make_beside_app(node: BesidePort) -> web.Application:
     return _application(node, operations, http, gate, (live,), _ASK_PULSAR)
 
 
-def _gate(settings: Settings | BesideSettings, registry: CollectorRegistry, cluster: str) -> Gate:
+def _gate(settings: Settings | BesideSettings, registry: CollectorRegistry, cluster: str) -> AuthGate:
     """Raises `ConfigurationError` for keys that cannot be used."""
-    gate = Gate(settings, address=settings.bind_address)
+    gate = AuthGate(settings, address=settings.bind_address)
     gate.show_in(registry, {"cluster": cluster})
     return gate
 
@@ -149,7 +149,7 @@ def _application(
     node: BalancingPort,
     operations: list[Operation],
     http: HttpClient,
-    gate: Gate,
+    gate: AuthGate,
     streaming: Sequence[LiveHandlers | WatchHandlers],
     elsewhere: str = "",
 ) -> web.Application:
@@ -158,7 +158,7 @@ def _application(
     """
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     described = [*operations, *OpenApiHandlers(operations).operations()]
-    room, tracing = BodyRoom(), node.caller.tracing
+    room, tracing = BodyLimit(), node.caller.tracing
     routes = [operation.route(gate, node.audit, room, tracing) for operation in described]
     app.add_routes(with_trailing_slashes(routes))
     app.on_response_prepare.append(name_answer)

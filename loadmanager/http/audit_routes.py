@@ -11,7 +11,7 @@ from loadmanager.http.openapi import Operation, Parameter
 from loadmanager.http.request_bodies import number_of, time_of
 from loadmanager.http.responses import json_bytes
 from loadmanager.leader.node_port import AuditPort, LeadershipPort
-from loadmanager.net.auth.roles import Role
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.wire.audit_entry import AuditAnswer
 
 _LIMIT = 100
@@ -42,7 +42,7 @@ class AuditHandlers:
                     Parameter("until", "before this time, in ms since 1970; none: up to now", time_ms),
                     Parameter("limit", "how many at most", most),
                 ),
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=AuditAnswer,
                 statuses=(200, 400),
             )

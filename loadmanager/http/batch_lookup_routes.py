@@ -19,7 +19,7 @@ from loadmanager.http.openapi import Operation
 from loadmanager.http.request_bodies import body_of
 from loadmanager.http.responses import json_bytes, problem_of
 from loadmanager.leader.node_port import BrokerPort, LookupPort
-from loadmanager.net.auth.roles import Role
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.wire.http_bodies import LookupsAnswer, WantedLookups
 
 _TOPICS_KEPT = 16_384
@@ -44,7 +44,7 @@ class ManyLookupHandlers:
                 "where the owners of many topics listen, in their order; each is answered as it would be alone",
                 self.lookups,
                 (LISTENER,),
-                role=Role.LOOKUP,
+                role=AccessRole.LOOKUP,
                 body_model=WantedLookups,
                 response_model=LookupsAnswer,
                 is_question=True,

@@ -13,8 +13,8 @@ from loadmanager.core.domain.ownership import OwnershipState, Registration
 from loadmanager.core.domain.policies import IsolationPolicy, Policies
 from loadmanager.http.openapi import TEXT, Operation, Parameter
 from loadmanager.http.responses import json_bytes, json_response, problem
-from loadmanager.leader.node_port import DeskPort, HealthPort, PicturePort
-from loadmanager.net.auth.roles import Role
+from loadmanager.leader.node_port import HealthPort, MirrorPort, PlannerPort
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.wire.http_bodies import BrokerAssignment, BrokerInfo, NamespaceOwnershipStatus
 
 _BROKERS = "/admin/v2/brokers"
@@ -25,7 +25,7 @@ _CLUSTER = "{cluster:(?!(?:health|ready|version|configuration|internal-configura
 class BrokerHandlers:
     """Read-only; any node answers from memory. A cluster's name is not looked at: a node knows one cluster."""
 
-    def __init__(self, node: HealthPort, view: PicturePort, desk: DeskPort) -> None:
+    def __init__(self, node: HealthPort, view: MirrorPort, desk: PlannerPort) -> None:
         self._node = node
         self._view = view
         self._desk = desk
@@ -33,14 +33,19 @@ class BrokerHandlers:
     def operations(self) -> list[Operation]:
         return [
             Operation(
-                "GET", _BROKERS, "the registered brokers", self.list_brokers, role=Role.READ, response_model=list[str]
+                "GET",
+                _BROKERS,
+                "the registered brokers",
+                self.list_brokers,
+                role=AccessRole.READ,
+                response_model=list[str],
             ),
             Operation(
                 "GET",
                 f"{_BROKERS}/leaderBroker",
                 "the node of this service that leads",
                 self.leader,
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=BrokerInfo,
                 statuses=(200, 404),
             ),
@@ -50,7 +55,7 @@ class BrokerHandlers:
                 "ok when this node can be relied on, or the given broker is registered",
                 self.health,
                 (Parameter("brokerId", "ask about this broker instead of about this node"),),
-                role=Role.READ,
+                role=AccessRole.READ,
                 statuses=(200, 404),
                 media_type=TEXT,
             ),
@@ -59,18 +64,23 @@ class BrokerHandlers:
                 f"{_BROKERS}/ready",
                 "ok when this node can be relied on",
                 self.health,
-                role=Role.ANYONE,
+                role=AccessRole.ANYONE,
                 media_type=TEXT,
             ),
             Operation(
-                "GET", f"{_BROKERS}/version", "the version of this node", self.version, role=Role.READ, media_type=TEXT
+                "GET",
+                f"{_BROKERS}/version",
+                "the version of this node",
+                self.version,
+                role=AccessRole.READ,
+                media_type=TEXT,
             ),
             Operation(
                 "GET",
                 f"{_BROKERS}/{_CLUSTER}",
                 "the registered brokers",
                 self.list_brokers,
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=list[str],
             ),
             Operation(
@@ -78,7 +88,7 @@ class BrokerHandlers:
                 f"{_BROKERS}/{{cluster}}/{{broker}}/ownedNamespaces",
                 "the bundles that a broker owns",
                 self.owned,
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=dict[str, NamespaceOwnershipStatus],
                 statuses=(200, 404),
             ),
@@ -117,7 +127,7 @@ class BrokerHandlers:
         return json_response(await asyncio.to_thread(_owned_by, registration, self._view, policies))
 
 
-def _owned_by(registration: Registration, view: PicturePort, policies: Policies) -> dict[str, dict[str, object]]:
+def _owned_by(registration: Registration, view: MirrorPort, policies: Policies) -> dict[str, dict[str, object]]:
     """The status of each bundle of a broker, in Pulsar's JSON, whose names are not in camel case."""
     owned = {}
     for entry, index, ownership in view.ownerships():

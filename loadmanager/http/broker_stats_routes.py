@@ -12,8 +12,8 @@ from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.errors import BadRequestError
 from loadmanager.http.openapi import Operation, Parameter
 from loadmanager.http.responses import json_bytes, json_response, problem
-from loadmanager.leader.node_port import DeskPort, ReportPort
-from loadmanager.net.auth.roles import Role
+from loadmanager.leader.node_port import PlannerPort, ReportPort
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.wire.broker_data import LocalBrokerData, encode_local_broker_data
 from loadmanager.wire.http_bodies import MetricsAnswer
 
@@ -30,7 +30,7 @@ _USAGE = (
 class BrokerStatsHandlers:
     """Read-only, and any node answers."""
 
-    def __init__(self, reports: ReportPort, desk: DeskPort) -> None:
+    def __init__(self, reports: ReportPort, desk: PlannerPort) -> None:
         self._reports = reports
         self._desk = desk
 
@@ -42,7 +42,7 @@ class BrokerStatsHandlers:
                 "what a broker has last reported",
                 self.load_report,
                 (Parameter("brokerId", "the broker", required=True),),
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=LocalBrokerData,
                 statuses=(200, 400, 404),
             ),
@@ -51,7 +51,7 @@ class BrokerStatsHandlers:
                 f"{_STATS}/metrics",
                 "the usage of each broker in per cent, as Pulsar's brokers show it of themselves",
                 self.metrics,
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=list[MetricsAnswer],
             ),
             Operation(
@@ -59,7 +59,7 @@ class BrokerStatsHandlers:
                 f"{_STATS}/broker-resource-availability/{{tenant}}/{{namespace}}",
                 "always 409, as from every load manager of Pulsar's but its oldest",
                 self.availability,
-                role=Role.READ,
+                role=AccessRole.READ,
                 statuses=(409,),
             ),
         ]

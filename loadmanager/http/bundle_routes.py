@@ -18,7 +18,7 @@ from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
 from loadmanager.http.request_bodies import body_of, truth_of
 from loadmanager.http.responses import json_bytes, problem
 from loadmanager.leader.node_port import BundlePort, SettingsPort
-from loadmanager.net.auth.roles import Role
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.wire.bundle_bodies import (
     HOT,
     LARGEST,
@@ -53,7 +53,7 @@ class BundleHandlers:
                     Parameter("splitAlgorithmName", "where to cut; none: the configured default"),
                     Parameter("unload", "release the parts, so that each is placed anew", BOOLEAN),
                 ),
-                role=Role.OPERATE,
+                role=AccessRole.OPERATE,
                 body_model=SplitPositions,
                 body_required=False,
                 statuses=(204, 404, 409, 412),
@@ -64,7 +64,7 @@ class BundleHandlers:
                 "the hashes of a bundle's topics, as far as its owner has them open",
                 self.topic_hash_positions,
                 (Parameter("topics", "only these; repeatable; a name without its partition stands for all of them"),),
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=TopicHashPositions,
                 statuses=(200, 404, 412),
             ),
@@ -73,7 +73,7 @@ class BundleHandlers:
                 "/loadbalance/v1/bundles/{tenant}/{namespace}/{range}/merge",
                 "make one bundle of this one and a neighbour of the same owner",
                 self.merge,
-                role=Role.OPERATE,
+                role=AccessRole.OPERATE,
                 body_model=MergeRequest,
                 response_model=MergedBundle,
                 body_required=False,

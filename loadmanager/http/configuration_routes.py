@@ -12,8 +12,8 @@ from loadmanager.http.audit_middleware import noting
 from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import Operation
 from loadmanager.http.responses import json_response
-from loadmanager.leader.node_port import LaidDownPort, SettingsPort
-from loadmanager.net.auth.roles import Role
+from loadmanager.leader.node_port import OperatorConfigPort, SettingsPort
+from loadmanager.net.auth.roles import AccessRole
 
 _CONFIGURATION = "/admin/v2/brokers/configuration"
 
@@ -21,7 +21,7 @@ _CONFIGURATION = "/admin/v2/brokers/configuration"
 class ConfigurationHandlers:
     """Any node tells its settings; the leader changes those of all nodes."""
 
-    def __init__(self, live: SettingsPort, operators: LaidDownPort, forwarder: Forwarder) -> None:
+    def __init__(self, live: SettingsPort, operators: OperatorConfigPort, forwarder: Forwarder) -> None:
         self._live = live
         self._operators = operators
         self._forwarder = forwarder
@@ -31,14 +31,19 @@ class ConfigurationHandlers:
         texts = dict[str, str]
         return [
             Operation(
-                "GET", _CONFIGURATION, "the dynamic keys", self.list_keys, role=Role.READ, response_model=list[str]
+                "GET",
+                _CONFIGURATION,
+                "the dynamic keys",
+                self.list_keys,
+                role=AccessRole.READ,
+                response_model=list[str],
             ),
             Operation(
                 "GET",
                 f"{_CONFIGURATION}/values",
                 "what overrides nodes' own settings",
                 self.values,
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=texts,
             ),
             Operation(
@@ -46,7 +51,7 @@ class ConfigurationHandlers:
                 f"{_CONFIGURATION}/runtime",
                 "all settings of this node as they are now",
                 self.runtime,
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=texts,
             ),
         ]
@@ -59,7 +64,7 @@ class ConfigurationHandlers:
                 f"{_CONFIGURATION}/{{key}}/{{value:.*}}",
                 "override a setting of all nodes; 412 for a key that is not dynamic",
                 self.set_value,
-                role=Role.ADMIN,
+                role=AccessRole.ADMIN,
                 statuses=(200, 400, 409, 412),
             ),
             Operation(
@@ -67,7 +72,7 @@ class ConfigurationHandlers:
                 f"{_CONFIGURATION}/{{key}}",
                 "let each node go by its own setting again",
                 self.delete_value,
-                role=Role.ADMIN,
+                role=AccessRole.ADMIN,
                 statuses=(200, 409, 412),
             ),
         ]

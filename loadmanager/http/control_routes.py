@@ -17,8 +17,8 @@ from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import Operation
 from loadmanager.http.request_bodies import body_of
 from loadmanager.http.responses import json_response
-from loadmanager.leader.node_port import LaidDownPort, LeadershipPort, PicturePort
-from loadmanager.net.auth.roles import Role
+from loadmanager.leader.node_port import LeadershipPort, MirrorPort, OperatorConfigPort
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.wire.control_records import ControlsData, HoldOff, Pin, Reasoned, data_of
 
 _OURS = "/loadbalance/v1"
@@ -34,7 +34,7 @@ class ControlHandlers:
     """Any node tells the controls; the leader changes them. Taking back what is not in force is no error."""
 
     def __init__(
-        self, leadership: LeadershipPort, view: PicturePort, operators: LaidDownPort, forwarder: Forwarder
+        self, leadership: LeadershipPort, view: MirrorPort, operators: OperatorConfigPort, forwarder: Forwarder
     ) -> None:
         self._leadership = leadership
         self._view = view
@@ -52,7 +52,7 @@ class ControlHandlers:
                 f"{_BROKER}/hold-off",
                 "let the broker's bundles wait for it while it restarts",
                 self.hold_off,
-                role=Role.OPERATE,
+                role=AccessRole.OPERATE,
                 body_model=HoldOff,
                 statuses=(204, 404, 409),
             ),
@@ -61,7 +61,7 @@ class ControlHandlers:
                 f"{_BROKER}/hold-off",
                 "let its bundles wait no longer",
                 self.let_go,
-                role=Role.OPERATE,
+                role=AccessRole.OPERATE,
                 statuses=(204, 409),
             ),
         ]
@@ -75,7 +75,7 @@ class ControlHandlers:
                 f"{_OURS}/controls",
                 "all that is in force",
                 self.get_controls,
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=ControlsData,
             ),
             Operation(
@@ -83,7 +83,7 @@ class ControlHandlers:
                 f"{_BROKER}/exclusion",
                 "give the broker no new bundles",
                 self.exclude,
-                role=Role.OPERATE,
+                role=AccessRole.OPERATE,
                 statuses=of_broker,
             ),
             Operation(
@@ -91,7 +91,7 @@ class ControlHandlers:
                 f"{_BROKER}/exclusion",
                 "give it bundles again",
                 self.include,
-                role=Role.OPERATE,
+                role=AccessRole.OPERATE,
                 statuses=done,
             ),
             Operation(
@@ -99,7 +99,7 @@ class ControlHandlers:
                 f"{_BUNDLE}/pin",
                 "say on which broker the bundle belongs",
                 self.pin,
-                role=Role.OPERATE,
+                role=AccessRole.OPERATE,
                 body_model=Pin,
                 statuses=of_bundle,
             ),
@@ -108,7 +108,7 @@ class ControlHandlers:
                 f"{_BUNDLE}/pin",
                 "let it belong anywhere",
                 self.unpin,
-                role=Role.OPERATE,
+                role=AccessRole.OPERATE,
                 statuses=(204, 409, 412),
             ),
             Operation(
@@ -116,7 +116,7 @@ class ControlHandlers:
                 f"{_BUNDLE}/freeze",
                 "let nothing move the bundle by itself",
                 self.freeze_bundle,
-                role=Role.OPERATE,
+                role=AccessRole.OPERATE,
                 body_model=Reasoned,
                 statuses=of_bundle,
             ),
@@ -125,7 +125,7 @@ class ControlHandlers:
                 f"{_BUNDLE}/freeze",
                 "let it move again",
                 self.thaw_bundle,
-                role=Role.OPERATE,
+                role=AccessRole.OPERATE,
                 statuses=(204, 409, 412),
             ),
             Operation(
@@ -133,19 +133,24 @@ class ControlHandlers:
                 f"{_OURS}/freeze",
                 "let nothing be shed, split or merged by itself",
                 self.freeze,
-                role=Role.OPERATE,
+                role=AccessRole.OPERATE,
                 body_model=Reasoned,
                 statuses=done,
             ),
             Operation(
-                "DELETE", f"{_OURS}/freeze", "let the balancer work again", self.thaw, role=Role.OPERATE, statuses=done
+                "DELETE",
+                f"{_OURS}/freeze",
+                "let the balancer work again",
+                self.thaw,
+                role=AccessRole.OPERATE,
+                statuses=done,
             ),
             Operation(
                 "PUT",
                 f"{_OURS}/dry-run",
                 "let shedding decide and move nothing",
                 self.dry_run,
-                role=Role.OPERATE,
+                role=AccessRole.OPERATE,
                 statuses=done,
             ),
             Operation(
@@ -153,7 +158,7 @@ class ControlHandlers:
                 f"{_OURS}/dry-run",
                 "let shedding move bundles again",
                 self.wet_run,
-                role=Role.OPERATE,
+                role=AccessRole.OPERATE,
                 statuses=done,
             ),
         ]

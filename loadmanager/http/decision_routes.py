@@ -8,8 +8,8 @@ from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import TIME, Operation, Parameter
 from loadmanager.http.request_bodies import number_of, time_of
 from loadmanager.http.responses import json_response
-from loadmanager.leader.node_port import DecisionPort, DeskPort, LeadershipPort, PicturePort
-from loadmanager.net.auth.roles import Role
+from loadmanager.leader.node_port import DecisionPort, LeadershipPort, MirrorPort, PlannerPort
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.wire.http_bodies import ClusterAnswer, DecisionsAnswer
 from loadmanager.wire.plan_bodies import BalanceAnswer
 
@@ -23,8 +23,8 @@ class LoadBalanceHandlers:
     def __init__(
         self,
         leadership: LeadershipPort,
-        view: PicturePort,
-        desk: DeskPort,
+        view: MirrorPort,
+        desk: PlannerPort,
         decisions: DecisionPort,
         decisions_kept: int,
         forwarder: Forwarder,
@@ -51,7 +51,7 @@ class LoadBalanceHandlers:
                     Parameter("since", "only what was said at that time or later, ms since 1970", TIME),
                     Parameter("until", "only what was said before that time, ms since 1970", TIME),
                 ),
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=DecisionsAnswer,
                 statuses=(200, 400),
             ),
@@ -60,7 +60,7 @@ class LoadBalanceHandlers:
                 "/loadbalance/v1/balance",
                 "how even the load lies beside what no assignment can beat, and whether a loss could be borne",
                 self.balance,
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=BalanceAnswer,
             ),
             Operation(
@@ -68,7 +68,7 @@ class LoadBalanceHandlers:
                 "/loadbalance/v1/cluster",
                 "who leads, and each broker's usage, load and number of bundles",
                 self.cluster,
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=ClusterAnswer,
             ),
         ]

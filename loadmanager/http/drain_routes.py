@@ -11,8 +11,8 @@ from loadmanager.http.audit_middleware import note_change
 from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import Operation, Parameter
 from loadmanager.http.responses import json_response
-from loadmanager.leader.node_port import BreakerPort, DrainPort, PicturePort, UnloadPort
-from loadmanager.net.auth.roles import Role
+from loadmanager.leader.node_port import BreakerPort, DrainPort, MirrorPort, UnloadPort
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.wire.plan_bodies import ChurnAnswer, DrainProgress, FrozenBundle
 
 _DRAIN = "/loadbalance/v1/brokers/{broker}/drain"
@@ -23,7 +23,7 @@ _BREAKER = f"{_CHURN}/breaker"
 
 class DrainingHandlers:
     def __init__(
-        self, view: PicturePort, drains: DrainPort, unloads: UnloadPort, breaker: BreakerPort, forwarder: Forwarder
+        self, view: MirrorPort, drains: DrainPort, unloads: UnloadPort, breaker: BreakerPort, forwarder: Forwarder
     ) -> None:
         self._view = view
         self._drains = drains
@@ -39,7 +39,7 @@ class DrainingHandlers:
                 _DRAIN,
                 "give away all that the broker owns, and give it nothing, until this is lifted or it is gone",
                 self.drain,
-                role=Role.OPERATE,
+                role=AccessRole.OPERATE,
                 response_model=DrainProgress,
                 statuses=(202, 404, 409),
             ),
@@ -48,17 +48,19 @@ class DrainingHandlers:
                 _DRAIN,
                 "how far the drain is",
                 self.progress,
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=DrainProgress,
                 statuses=(200, 404),
             ),
-            Operation("DELETE", _DRAIN, "drain the broker no more", self.stop, role=Role.OPERATE, statuses=(204, 409)),
+            Operation(
+                "DELETE", _DRAIN, "drain the broker no more", self.stop, role=AccessRole.OPERATE, statuses=(204, 409)
+            ),
             Operation(
                 "DELETE",
                 _UNLOAD,
                 "cancel an unload under way: the owner keeps the bundle; 409 when there is none, or it is too late",
                 self.cancel_unload,
-                role=Role.OPERATE,
+                role=AccessRole.OPERATE,
                 statuses=(204, 404, 409, 412),
             ),
             Operation(
@@ -66,7 +68,7 @@ class DrainingHandlers:
                 _CHURN,
                 "what shedding has moved and returned of late, and what the breaker has stopped",
                 self.churn,
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=ChurnAnswer,
             ),
             Operation(
@@ -75,7 +77,7 @@ class DrainingHandlers:
                 "let shedding go on that the breaker has stopped",
                 self.lift,
                 (bundle,),
-                role=Role.OPERATE,
+                role=AccessRole.OPERATE,
                 statuses=(204, 412),
             ),
         ]

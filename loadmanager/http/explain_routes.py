@@ -12,7 +12,7 @@ from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import Operation, Parameter
 from loadmanager.http.responses import json_response
 from loadmanager.leader.node_port import ExplainPort
-from loadmanager.net.auth.roles import Role
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.wire.explain_bodies import BrokerExplanation, BundleExplanation, WhyNotExplanation
 from loadmanager.wire.validation import WireModel
 
@@ -35,7 +35,7 @@ class ExplainHandlers:
                 f"{_EXPLAIN}/bundle/{{tenant}}/{{namespace}}/{{range}}",
                 "where the bundle is, whether it would be shed now, and where placement would put it",
                 self.bundle,
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=BundleExplanation,
                 statuses=(200, 404, 412),
             ),
@@ -44,7 +44,7 @@ class ExplainHandlers:
                 f"{_EXPLAIN}/broker/{{broker}}",
                 "whether a round of shedding would take something from the broker now, and whether it is given bundles",
                 self.broker,
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=BrokerExplanation,
                 statuses=(200, 404, 412),
             ),
@@ -54,7 +54,7 @@ class ExplainHandlers:
                 "why the bundle is not on that broker",
                 self.why_not,
                 (bundle, broker),
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=WhyNotExplanation,
                 statuses=(200, 400, 404, 412),
             ),

@@ -27,8 +27,8 @@ from aiohttp.http import SERVER_SOFTWARE
 from loadmanager.core.domain.names import InvalidNameError, TopicName
 from loadmanager.http.metrics_text import LookupMetrics
 from loadmanager.leader.node_port import LookupPort
-from loadmanager.net.auth.gate import Gate
-from loadmanager.net.auth.roles import Role
+from loadmanager.net.auth.gate import AuthGate
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.net.request_ids import REQUEST_ID_HEADER, new_id
 
 _TOPICS_KEPT = 16_384
@@ -49,7 +49,7 @@ _LINE = re.compile(
 class QuickLookups:
     """Called with what a connection has received while no request of it was under way."""
 
-    def __init__(self, lookups: LookupPort, metrics: LookupMetrics, gate: Gate) -> None:
+    def __init__(self, lookups: LookupPort, metrics: LookupMetrics, gate: AuthGate) -> None:
         self._lookups = lookups
         self._metrics = metrics
         self._gate = gate
@@ -63,7 +63,7 @@ class QuickLookups:
         topic, authorization = _topic_of(line), _authorization_of(head)
         if topic is None or authorization is None or not version:
             return None
-        if not (self._gate.is_open or self._gate.knows(authorization, Role.LOOKUP)):
+        if not (self._gate.is_open or self._gate.knows(authorization, AccessRole.LOOKUP)):
             return None
         try:
             owner = self._lookups.find_owner(topic)

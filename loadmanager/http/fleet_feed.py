@@ -30,7 +30,7 @@ _UNHEARD_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StreamPosition:
     """How far a stream has come: the picture that it sent last, and the event."""
 
     picture: int = 0
@@ -38,7 +38,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class FeedEvent:
     """A `decision`, or an `operation`, and how far whoever has been told of it has come."""
 
     kind: Literal["decision", "operation"]
@@ -59,7 +59,7 @@ class Event:
 @dataclass(frozen=True, slots=True)
 class _Kept:
     number: int
-    event: Event
+    event: FeedEvent
     frame: bytes
 
 
@@ -69,16 +69,16 @@ class Frames:
 
     kept: int = _EVENTS_KEPT
     _events: deque[_Kept] = field(default_factory=deque)
-    _newest: Place = Place()
+    _newest: StreamPosition = StreamPosition()
     _body: bytes = b""
     _picture: bytes = b""
 
     @property
-    def newest(self) -> Place:
+    def newest(self) -> StreamPosition:
         return self._newest
 
     @property
-    def beginning(self) -> Place:
+    def beginning(self) -> StreamPosition:
         """Of a stream to which nothing was sent yet: it gets the picture, and of events what happens from now on."""
         return replace(self._newest, picture=0)
 
@@ -92,13 +92,13 @@ class Frames:
             self._body, self._picture = body, frame_of("fleet", b'{"at":%d,%b' % (at_ms, body[1:]))
             self._newest = replace(self._newest, picture=self._newest.picture + 1)
 
-    def put(self, event: Event) -> None:
+    def put(self, event: FeedEvent) -> None:
         self._newest = replace(self._newest, event=self._newest.event + 1)
         self._events.append(_Kept(self._newest.event, event, event.frame))
         if len(self._events) > self.kept:
             self._events.popleft()
 
-    def after(self, place: Place, seen: Mark | None = None) -> tuple[bytes, Place]:
+    def after(self, place: StreamPosition, seen: Mark | None = None) -> tuple[bytes, StreamPosition]:
         """All that is new since then, but for events up to `seen`, and how far that is."""
         if place == self._newest:
             return b"", place
@@ -206,11 +206,11 @@ class Feed:
         self.changed = asyncio.Event()
 
 
-def _events_of(briefing: Briefing) -> Iterator[Event]:
+def _events_of(briefing: Briefing) -> Iterator[FeedEvent]:
     for said in briefing.decisions:
-        yield Event("decision", orjson.dumps(said.decision), _mark_of(said.mark))
+        yield FeedEvent("decision", orjson.dumps(said.decision), _mark_of(said.mark))
     for done in briefing.operations:
-        yield Event("operation", orjson.dumps(done.operation.model_dump(by_alias=True)), _mark_of(done.mark))
+        yield FeedEvent("operation", orjson.dumps(done.operation.model_dump(by_alias=True)), _mark_of(done.mark))
 
 
 def _mark_of(text: str) -> Mark:

@@ -16,10 +16,10 @@ from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import EVENTS, Operation, Parameter
 from loadmanager.http.responses import json_response, problem
 from loadmanager.http.server_sent_events import NOTHING_NEW, event_stream
-from loadmanager.leader.node_port import SettingsPort, ShowingPort
-from loadmanager.net.auth.gate import Gate
-from loadmanager.net.auth.roles import Role
-from loadmanager.wire.fleet_bodies import Briefing, Fleet, Mark
+from loadmanager.leader.node_port import FleetStatusPort, SettingsPort
+from loadmanager.net.auth.gate import AuthGate
+from loadmanager.net.auth.roles import AccessRole
+from loadmanager.wire.fleet_bodies import Briefing, FleetBody, Mark
 
 _BRIEFING = "/loadbalance/v1/briefing"
 _LAST_SEEN = "Last-Event-ID"
@@ -37,7 +37,7 @@ class LiveHandlers:
     for all streams together.
     """
 
-    def __init__(self, showing: ShowingPort, live: SettingsPort, forwarder: Forwarder, gate: Gate) -> None:
+    def __init__(self, showing: FleetStatusPort, live: SettingsPort, forwarder: Forwarder, gate: AuthGate) -> None:
         self._showing = showing
         self._live = live
         self._forwarder = forwarder
@@ -52,15 +52,15 @@ class LiveHandlers:
                 "/loadbalance/v1/fleet",
                 "the cluster as it is shown: brokers with their usage, what moves, what keeps the balancer from moving",
                 self.fleet,
-                role=Role.READ,
-                response_model=Fleet,
+                role=AccessRole.READ,
+                response_model=FleetBody,
             ),
             Operation(
                 "GET",
                 "/loadbalance/v1/live",
                 "the same as a stream: fleet when it has changed, each decision, each operation, from Last-Event-ID on",
                 self.stream,
-                role=Role.READ,
+                role=AccessRole.READ,
                 media_type=EVENTS,
             ),
             Operation(
@@ -69,7 +69,7 @@ class LiveHandlers:
                 "what only the leader knows of that, for the other nodes",
                 self.briefing,
                 (after,),
-                role=Role.PEER,
+                role=AccessRole.PEER,
                 response_model=Briefing,
                 statuses=(200, 400),
             ),
@@ -120,7 +120,9 @@ class LiveHandlers:
         if seen is not None:
             missed, seen = await feed.events_after(seen)
             await _write(response, missed)
-        while not feed.is_closed and request.transport is not None and self._gate.still_permits(request, Role.READ):
+        while (
+            not feed.is_closed and request.transport is not None and self._gate.still_permits(request, AccessRole.READ)
+        ):
             changed = feed.changed
             frames, place = feed.frames.after(place, seen)
             if not frames and time.monotonic() - sent_s > _IDLE_S:

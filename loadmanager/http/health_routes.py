@@ -8,15 +8,15 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import Operation
 from loadmanager.http.responses import json_response
-from loadmanager.leader.node_port import DeskPort, PicturePort
-from loadmanager.net.auth.roles import Role
+from loadmanager.leader.node_port import MirrorPort, PlannerPort
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.wire.http_bodies import BrokerHealth
 
 
 class HealthHandlers:
     """Answered by the leader, which alone looks who is sick, once a round."""
 
-    def __init__(self, view: PicturePort, desk: DeskPort, forwarder: Forwarder) -> None:
+    def __init__(self, view: MirrorPort, desk: PlannerPort, forwarder: Forwarder) -> None:
         self._view = view
         self._desk = desk
         self._forwarder = forwarder
@@ -28,7 +28,7 @@ class HealthHandlers:
                 "/loadbalance/v1/brokers/health",
                 "how each broker serves, by what it says, and whether it is sick, so that nothing is moved to it",
                 self.brokers,
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=list[BrokerHealth],
             )
         ]

@@ -18,12 +18,12 @@ from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
 from loadmanager.http.request_bodies import truth_of
 from loadmanager.http.responses import json_bytes
-from loadmanager.leader.node_port import BundlePort, LaidDownPort, PicturePort, SettingsPort
-from loadmanager.net.auth.roles import Role
+from loadmanager.leader.node_port import BundlePort, MirrorPort, OperatorConfigPort, SettingsPort
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.wire.operator_config import (
     Changes,
-    LaidDown,
-    LaidDownDocument,
+    OperatorConfigDocument,
+    StoredOperatorConfig,
     decode_laid_down,
     find_changes,
     standing,
@@ -34,15 +34,15 @@ _PATIENCE_S = 300.0
 """A restore of some ten thousand namespaces takes minutes."""
 
 
-class LaidDownHandlers:
+class ImportHandlers:
     """Done by the leader. Everything is checked before anything is changed; what is right already is not written."""
 
     def __init__(
         self,
-        view: PicturePort,
+        view: MirrorPort,
         live: SettingsPort,
         bundles: BundlePort,
-        operators: LaidDownPort,
+        operators: OperatorConfigPort,
         forwarder: Forwarder,
     ) -> None:
         self._view = view
@@ -59,8 +59,8 @@ class LaidDownHandlers:
                 "have namespaces, policies, controls and settings as an export says; what it does not speak of stays",
                 self.put_laid_down,
                 (Parameter("dryRun", "only say what would change", BOOLEAN),),
-                role=Role.ADMIN,
-                body_model=LaidDownDocument,
+                role=AccessRole.ADMIN,
+                body_model=OperatorConfigDocument,
                 response_model=Changes,
                 statuses=(200, 409, 412, 413),
             )
@@ -86,9 +86,9 @@ class LaidDownHandlers:
 
         return await self._forwarder.once_it_leads(request, act, _PATIENCE_S)
 
-    def _current(self) -> LaidDown:
+    def _current(self) -> StoredOperatorConfig:
         laid_down = self._view.laid_down
-        return LaidDown(
+        return StoredOperatorConfig(
             {name: record.state.bundles for name, record in self._view.namespaces.items()},
             laid_down.isolation,
             laid_down.failure_domains,
@@ -107,7 +107,7 @@ class LaidDownHandlers:
         with contextlib.suppress(NamespaceExistsError):
             await self._bundles.create_namespace(NamespaceName.parse(name), bundles)
 
-    async def _lay_down(self, wanted: LaidDown) -> None:
+    async def _lay_down(self, wanted: StoredOperatorConfig) -> None:
         isolation, domains, groups = wanted.isolation, wanted.failure_domains, wanted.anti_affinity
         controls, configuration = wanted.controls, wanted.configuration
         if isolation is not None:

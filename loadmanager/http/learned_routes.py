@@ -11,8 +11,8 @@ from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import Operation
 from loadmanager.http.request_bodies import value_of
 from loadmanager.http.responses import MAX_BODY_BYTES, json_bytes
-from loadmanager.leader.node_port import LaidDownPort, PicturePort
-from loadmanager.net.auth.roles import Role
+from loadmanager.leader.node_port import MirrorPort, OperatorConfigPort
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.wire.learned_records import LEARNED_DATA, LearnedData, encode_learned
 
 _LEARNED = "/loadbalance/v1/learned"
@@ -21,7 +21,7 @@ _LEARNED = "/loadbalance/v1/learned"
 class LearnedHandlers:
     """Any node tells what is published; the leader takes it, and lets go of it."""
 
-    def __init__(self, view: PicturePort, operators: LaidDownPort, forwarder: Forwarder) -> None:
+    def __init__(self, view: MirrorPort, operators: OperatorConfigPort, forwarder: Forwarder) -> None:
         self._view = view
         self._operators = operators
         self._forwarder = forwarder
@@ -34,14 +34,14 @@ class LearnedHandlers:
                 _LEARNED,
                 "what was learned from a history, and by which run; an empty object when nothing was published",
                 self.get_learned,
-                role=Role.READ,
+                role=AccessRole.READ,
             ),
             Operation(
                 "PUT",
                 _LEARNED,
                 "take bundles without any history to carry what was learned of their namespace",
                 self.put_learned,
-                role=Role.OPERATE,
+                role=AccessRole.OPERATE,
                 body_model=LearnedData,
                 most_body_bytes=MAX_BODY_BYTES,
                 statuses=done,
@@ -51,7 +51,7 @@ class LearnedHandlers:
                 _LEARNED,
                 "take them to carry the default again",
                 self.forget_learned,
-                role=Role.OPERATE,
+                role=AccessRole.OPERATE,
                 statuses=done,
             ),
         ]

@@ -18,8 +18,8 @@ from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import TIME, Operation, Parameter
 from loadmanager.http.request_bodies import number_of, time_of
 from loadmanager.http.responses import json_response
-from loadmanager.leader.node_port import LeadershipPort, LifePort, PicturePort
-from loadmanager.net.auth.roles import Role
+from loadmanager.leader.node_port import LeadershipPort, LifePort, MirrorPort
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.wire.lineage_bodies import BundleLife, put_together
 
 _LIFE = "/loadbalance/v1/history/bundle/{tenant}/{namespace}/{range}"
@@ -30,7 +30,7 @@ _READING_TIMEOUT_S = 30.0
 
 
 class LifeHandlers:
-    def __init__(self, leadership: LeadershipPort, view: PicturePort, lives: LifePort, forwarder: Forwarder) -> None:
+    def __init__(self, leadership: LeadershipPort, view: MirrorPort, lives: LifePort, forwarder: Forwarder) -> None:
         self._leadership = leadership
         self._view = view
         self._lives = lives
@@ -51,7 +51,7 @@ class LifeHandlers:
                 " oldest first",
                 self.bundle,
                 parameters,
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=BundleLife,
                 statuses=(200, 400, 404, 412),
             ),
@@ -61,7 +61,7 @@ class LifeHandlers:
                 "what the history of this node has of that, for the other nodes",
                 self.bundle_here,
                 parameters,
-                role=Role.PEER,
+                role=AccessRole.PEER,
                 response_model=BundleLife,
                 statuses=(200, 400, 404, 412),
             ),

@@ -14,8 +14,8 @@ from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.metrics_text import LookupMetrics
 from loadmanager.http.openapi import JSON, Operation, Parameter
 from loadmanager.http.responses import json_bytes, problem, problem_of
-from loadmanager.leader.node_port import BrokerPort, LookupPort, PicturePort
-from loadmanager.net.auth.roles import Role
+from loadmanager.leader.node_port import BrokerPort, LookupPort, MirrorPort
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.wire.http_bodies import LISTENER_HEADER, LookupData, PartitionedTopicMetadata
 
 _TOPIC = "{domain}/{tenant}/{namespace}/{topic}"
@@ -57,7 +57,7 @@ LISTENER = Parameter("listenerName", f"which advertised listener; the header {LI
 class LookupHandlers:
     """Pulsar's lookup paths."""
 
-    def __init__(self, lookups: LookupPort, view: PicturePort, forwarder: Forwarder, metrics: LookupMetrics) -> None:
+    def __init__(self, lookups: LookupPort, view: MirrorPort, forwarder: Forwarder, metrics: LookupMetrics) -> None:
         self._lookups = lookups
         self._view = view
         self._forwarder = forwarder
@@ -71,7 +71,7 @@ class LookupHandlers:
                 "where the owner of the topic listens; it is chosen now if there is none",
                 self.lookup,
                 (LISTENER,),
-                role=Role.LOOKUP,
+                role=AccessRole.LOOKUP,
                 response_model=LookupData,
                 statuses=(200, 404, 412, 500),
                 guards_itself=True,
@@ -81,7 +81,7 @@ class LookupHandlers:
                 f"/lookup/v2/topic/{_TOPIC}/bundle",
                 "the range of the topic's bundle, as bare text although it is typed as JSON",
                 self.bundle,
-                role=Role.LOOKUP,
+                role=AccessRole.LOOKUP,
                 statuses=(200, 404, 412),
                 media_type=JSON,
             ),
@@ -90,7 +90,7 @@ class LookupHandlers:
                 f"/admin/v2/{_TOPIC}/partitions",
                 "how the topic is partitioned: it is not",
                 self.partitions,
-                role=Role.LOOKUP,
+                role=AccessRole.LOOKUP,
                 response_model=PartitionedTopicMetadata,
                 statuses=(200, 404, 412),
             ),

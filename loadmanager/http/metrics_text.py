@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from loadmanager.core.planning.certificate.round_certificates import DecidedRound
-from loadmanager.leader.node_port import Scrape
+from loadmanager.leader.node_port import MetricSamples
 
 _USAGE = (
     "pulsar_lb_cpu_usage",
@@ -90,7 +90,7 @@ class WatchMetrics(Collector):
 class NodeCollector(Collector):
     """Renders one scrape."""
 
-    def __init__(self, scrape: Scrape, cluster: str) -> None:
+    def __init__(self, scrape: MetricSamples, cluster: str) -> None:
         self._scrape = scrape
         self._cluster = cluster
 
@@ -198,7 +198,9 @@ class NodeCollector(Collector):
             yield family
 
 
-def render(scrape: Scrape, cluster: str, lookups: CollectorRegistry, encode: Callable[[Collector], bytes]) -> bytes:
+def render(
+    scrape: MetricSamples, cluster: str, lookups: CollectorRegistry, encode: Callable[[Collector], bytes]
+) -> bytes:
     """Return the text of a scrape. It is slow with many brokers, so call it in a thread."""
     registry = CollectorRegistry()
     registry.register(lookups)

@@ -18,8 +18,8 @@ from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
 from loadmanager.http.policy_routes import refuse_to_strand
 from loadmanager.http.request_bodies import truth_of
 from loadmanager.http.responses import json_response, problem
-from loadmanager.leader.node_port import BundlePort, DeletionPort, LeadershipPort, PicturePort, SettingsPort
-from loadmanager.net.auth.roles import Role
+from loadmanager.leader.node_port import BundlePort, DeletionPort, LeadershipPort, MirrorPort, SettingsPort
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.wire.http_bodies import NamespacePolicies
 from loadmanager.wire.store_records import BundlesData, parse_boundaries
 from loadmanager.wire.validation import describe
@@ -36,7 +36,7 @@ class AdminHandlers:
         leadership: LeadershipPort,
         bundles: BundlePort,
         deletion: DeletionPort,
-        view: PicturePort,
+        view: MirrorPort,
         live: SettingsPort,
         forwarder: Forwarder,
     ) -> None:
@@ -60,7 +60,7 @@ class AdminHandlers:
                 "/admin/v2/tenants",
                 "the tenants that have namespaces",
                 self.list_tenants,
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=list[str],
             ),
             Operation(
@@ -69,7 +69,7 @@ class AdminHandlers:
                 "delete a namespace and all that is kept of it; 409 while topics are open, unless that is forced",
                 self.delete_namespace,
                 (force,),
-                role=Role.ADMIN,
+                role=AccessRole.ADMIN,
                 statuses=unloaded,
             ),
             Operation(
@@ -77,7 +77,7 @@ class AdminHandlers:
                 tenant,
                 "the namespaces of a tenant",
                 self.list_namespaces,
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=list[str],
             ),
             Operation(
@@ -85,7 +85,7 @@ class AdminHandlers:
                 _NAMESPACE,
                 "create a namespace; of Pulsar's policies only what concerns bundles is used",
                 self.create_namespace,
-                role=Role.ADMIN,
+                role=AccessRole.ADMIN,
                 body_model=NamespacePolicies,
                 body_required=False,
                 statuses=(204, 409, 412),
@@ -95,7 +95,7 @@ class AdminHandlers:
                 _NAMESPACE,
                 "the namespace's policies",
                 self.get_policies,
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=NamespacePolicies,
                 statuses=found,
             ),
@@ -104,7 +104,7 @@ class AdminHandlers:
                 f"{_NAMESPACE}/bundles",
                 "the boundaries of its bundles",
                 self.get_bundles,
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=BundlesData,
                 statuses=found,
             ),
@@ -114,7 +114,7 @@ class AdminHandlers:
                 "release every bundle; 504 when an owner did not do so in time",
                 self.unload_namespace,
                 (strand,),
-                role=Role.OPERATE,
+                role=AccessRole.OPERATE,
                 statuses=unloaded,
             ),
             Operation(
@@ -123,7 +123,7 @@ class AdminHandlers:
                 "release a bundle, or hand it to a broker; 504 when the owner did not do so in time and keeps it",
                 self.unload_bundle,
                 (destination, strand),
-                role=Role.OPERATE,
+                role=AccessRole.OPERATE,
                 statuses=unloaded,
             ),
         ]

@@ -25,9 +25,9 @@ from loadmanager.http.cross_origin import refuse_foreign_page
 from loadmanager.http.leader_proxy import IS_QUESTION
 from loadmanager.http.responses import guarded, json_bytes
 from loadmanager.leader.node_port import AuditPort
-from loadmanager.net.auth.gate import Gate
-from loadmanager.net.auth.roles import Role
-from loadmanager.net.body_limit import SMALL_BYTES, BodyRoom
+from loadmanager.net.auth.gate import AuthGate
+from loadmanager.net.auth.roles import AccessRole
+from loadmanager.net.body_limit import SMALL_BYTES, BodyLimit
 from loadmanager.net.tracing import OFF, Tracing
 from loadmanager.wire.http_bodies import Problem
 
@@ -100,7 +100,7 @@ class Operation:
     path: str
     summary: str
     handler: Handler
-    role: Role = field(kw_only=True)
+    role: AccessRole = field(kw_only=True)
     parameters: tuple[Parameter, ...] = ()
     body_model: Any = None
     response_model: Any = None
@@ -124,17 +124,17 @@ class Operation:
     @property
     def all_statuses(self) -> set[int]:
         of_change = {HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE}
-        of_role = set() if self.role is Role.ANYONE else {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
+        of_role = set() if self.role is AccessRole.ANYONE else {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
         of_request = set() if self.method == "GET" else of_change
         return {*self.statuses, *of_request, *of_role, HTTPStatus.SERVICE_UNAVAILABLE}
 
-    def route(self, gate: Gate, audit: AuditPort, room: BodyRoom, tracing: Tracing = OFF) -> web.RouteDef:
+    def route(self, gate: AuthGate, audit: AuditPort, room: BodyLimit, tracing: Tracing = OFF) -> web.RouteDef:
         """The route, behind the gate; what changes something leaves an entry in the `audit`, also if it is refused.
 
         It is traced, unless anyone may ask it all the time, or it is a stream.
         """
         path = self.key[0]
-        traced = tracing if self.role is not Role.ANYONE and self.media_type != EVENTS else OFF
+        traced = tracing if self.role is not AccessRole.ANYONE and self.media_type != EVENTS else OFF
         if self.method == "GET":
             handler = gate.permitting(self.role, self.handler)
             handler = handler if self.guards_itself and gate.is_open else guarded(handler)
@@ -144,7 +144,7 @@ class Operation:
             handler = audited(f"{self.method} {path}", handler, audit)
         return web.route(self.method, self.path, traced.serving(path, handler))
 
-    async def _change(self, room: BodyRoom, request: web.Request) -> web.StreamResponse:
+    async def _change(self, room: BodyLimit, request: web.Request) -> web.StreamResponse:
         refuse_foreign_page(request)
         known = [parameter.name for parameter in self.parameters]
         for name in request.query:
@@ -165,7 +165,7 @@ class OpenApiHandlers:
 
     def operations(self) -> list[Operation]:
         summary = "this document"
-        return [Operation("GET", PATH, summary, self.openapi, role=Role.READ, response_model=dict[str, Any])]
+        return [Operation("GET", PATH, summary, self.openapi, role=AccessRole.READ, response_model=dict[str, Any])]
 
     async def openapi(self, request: web.Request) -> web.Response:
         del request
@@ -200,7 +200,7 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
 def _described(operation: Operation, schemas: Mapping[tuple[Any, Any], _JsonSchema]) -> _JsonSchema:
     """The operation object of the document."""
     described: _JsonSchema = {"summary": operation.summary, "x-role": operation.role.value}
-    described["security"] = [] if operation.role is Role.ANYONE else [{"token": [operation.role.value]}]
+    described["security"] = [] if operation.role is AccessRole.ANYONE else [{"token": [operation.role.value]}]
     parameters = [_path_parameter(name) for name in operation.path_variables]
     parameters += [
         {

@@ -13,8 +13,8 @@ from loadmanager.http.lookup_routes import topic_of
 from loadmanager.http.openapi import Operation, Parameter
 from loadmanager.http.request_bodies import number_of
 from loadmanager.http.responses import json_bytes
-from loadmanager.leader.node_port import LeadershipPort, PicturePort
-from loadmanager.net.auth.roles import Role
+from loadmanager.leader.node_port import LeadershipPort, MirrorPort
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.wire.http_bodies import OwnershipAnswer
 
 LONGEST_WAIT_MS = 1_000
@@ -23,7 +23,7 @@ LONGEST_WAIT_MS = 1_000
 class OwnershipHandlers:
     """One operation, by what this node knows itself. Agents grant by it."""
 
-    def __init__(self, leadership: LeadershipPort, view: PicturePort) -> None:
+    def __init__(self, leadership: LeadershipPort, view: MirrorPort) -> None:
         self._leadership = leadership
         self._view = view
         self._changes: dict[str, asyncio.Event] = {}
@@ -41,7 +41,7 @@ class OwnershipHandlers:
                     Parameter("owner", "the broker that is about to get it, for whom `waitMs` waits"),
                     Parameter("waitMs", "how long any other answer is held back at most", wait),
                 ),
-                role=Role.LOOKUP,
+                role=AccessRole.LOOKUP,
                 response_model=OwnershipAnswer,
                 statuses=(200, 400, 404, 412, 503),
             )

@@ -19,7 +19,7 @@ from aiohttp import ETag, web
 
 from loadmanager.errors import NotFoundError
 from loadmanager.http.openapi import Operation
-from loadmanager.net.auth.roles import Role
+from loadmanager.net.auth.roles import AccessRole
 
 _INDEX = "index.html"
 _HTML = "text/html"
@@ -79,13 +79,15 @@ class PageHandlers:
 
     def operations(self) -> list[Operation]:
         return [
-            Operation("GET", "/", "the page", self.index, role=Role.ANYONE, media_type=_HTML, statuses=(200, 304)),
+            Operation(
+                "GET", "/", "the page", self.index, role=AccessRole.ANYONE, media_type=_HTML, statuses=(200, 304)
+            ),
             Operation(
                 "GET",
                 "/page/{file:.+}",
                 "a file of the page",
                 self.file,
-                role=Role.ANYONE,
+                role=AccessRole.ANYONE,
                 media_type=_ANY,
                 statuses=(200, 304, 404),
             ),

@@ -13,7 +13,7 @@ from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
 from loadmanager.http.request_bodies import body_of, truth_of
 from loadmanager.http.responses import MAX_BODY_BYTES, json_response
 from loadmanager.leader.node_port import PlanPort
-from loadmanager.net.auth.roles import Role
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.wire.plan_bodies import ExecutionAnswer, PlanAnswer, PlanRequest, PlansAnswer
 
 _PLANS = "/loadbalance/v1/plans"
@@ -35,7 +35,7 @@ class PlanHandlers:
                 _PLANS,
                 "compute a plan with its predicted effect and keep it by its hash; nothing is carried out",
                 self.compute,
-                role=Role.OPERATE,
+                role=AccessRole.OPERATE,
                 body_model=PlanRequest,
                 most_body_bytes=MAX_BODY_BYTES,
                 response_model=PlanAnswer,
@@ -46,7 +46,7 @@ class PlanHandlers:
                 _PLANS,
                 "the plans that the leader keeps, the newest first",
                 self.all,
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=PlansAnswer,
             ),
             Operation(
@@ -54,7 +54,7 @@ class PlanHandlers:
                 f"{_PLANS}/{{hash}}",
                 "a plan that the leader keeps",
                 self.get,
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=PlanAnswer,
                 statuses=(200, 404),
             ),
@@ -63,7 +63,7 @@ class PlanHandlers:
                 f"{_PLANS}/{{hash}}/file",
                 "a plan that the leader keeps, as a file that can be checked without it",
                 self.file,
-                role=Role.READ,
+                role=AccessRole.READ,
                 media_type=_FILE,
                 statuses=(200, 404),
             ),
@@ -74,7 +74,7 @@ class PlanHandlers:
                 " frozen",
                 self.execute,
                 (Parameter("evenIfFrozen", "carry it out although the balancer is frozen", BOOLEAN),),
-                role=Role.OPERATE,
+                role=AccessRole.OPERATE,
                 response_model=ExecutionAnswer,
                 statuses=(200, 404, 409),
             ),

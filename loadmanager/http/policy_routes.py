@@ -28,8 +28,8 @@ from loadmanager.http.leader_proxy import Forwarder, unloading_timeout_s
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
 from loadmanager.http.request_bodies import truth_of, value_of
 from loadmanager.http.responses import json_response
-from loadmanager.leader.node_port import BundlePort, LaidDownPort, PicturePort, SettingsPort
-from loadmanager.net.auth.roles import Role
+from loadmanager.leader.node_port import BundlePort, MirrorPort, OperatorConfigPort, SettingsPort
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.wire.policy_records import (
     FAILURE_DOMAIN,
     ISOLATION_DATA,
@@ -62,7 +62,7 @@ def check_cluster(own: str, request: web.Request) -> None:
 
 
 def refuse_to_strand(
-    view: PicturePort,
+    view: MirrorPort,
     unplaceable: Iterable[Unplaceable],
     namespaces: Collection[str],
     force: bool,  # noqa: FBT001 - as asked
@@ -112,8 +112,8 @@ class PolicyHandlers:
     def __init__(
         self,
         cluster: str,
-        view: PicturePort,
-        operators: LaidDownPort,
+        view: MirrorPort,
+        operators: OperatorConfigPort,
         bundles: BundlePort,
         live: SettingsPort,
         forwarder: Forwarder,
@@ -142,7 +142,7 @@ class PolicyHandlers:
                 Parameter("failureDomain", "this failure domain"),
                 Parameter("setting", f"this setting: {' or '.join(_NAMESPACE_KEYS)}"),
             ),
-            role=Role.READ,
+            role=AccessRole.READ,
             response_model=list[ShownMatch],
             statuses=(200, 400, 404),
         )
@@ -158,7 +158,7 @@ class PolicyHandlers:
                 _POLICIES,
                 "all isolation policies",
                 self._list(kind),
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=policies,
                 statuses=found,
             ),
@@ -167,7 +167,7 @@ class PolicyHandlers:
                 f"{_POLICIES}/brokers",
                 "the registered brokers, and the policy that names each",
                 self.list_brokers,
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=brokers,
                 statuses=found,
             ),
@@ -176,7 +176,7 @@ class PolicyHandlers:
                 f"{_POLICIES}/brokers/{{broker}}",
                 "the policy that names a registered broker",
                 self.get_broker,
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=BrokerUnderPolicy,
                 statuses=found,
             ),
@@ -185,7 +185,7 @@ class PolicyHandlers:
                 policy,
                 "an isolation policy",
                 self._get(kind),
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=IsolationData,
                 statuses=found,
             ),
@@ -195,7 +195,7 @@ class PolicyHandlers:
                 set_policy,
                 self.set_policy,
                 (Parameter("force", "unload also bundles that no broker may own then", BOOLEAN),),
-                role=Role.ADMIN,
+                role=AccessRole.ADMIN,
                 body_model=IsolationData,
                 statuses=(204, 404, 409, 504),
             ),
@@ -204,7 +204,7 @@ class PolicyHandlers:
                 policy,
                 "remove an isolation policy",
                 self._delete(kind),
-                role=Role.ADMIN,
+                role=AccessRole.ADMIN,
                 statuses=(204, 404, 409),
             ),
         ]
@@ -219,7 +219,7 @@ class PolicyHandlers:
                 _DOMAINS,
                 "all failure domains",
                 self._list(kind),
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=domains,
                 statuses=found,
             ),
@@ -228,14 +228,22 @@ class PolicyHandlers:
                 domain,
                 "a failure domain",
                 self._get(kind),
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=FailureDomain,
                 statuses=found,
             ),
             Operation(
-                "POST", domain, set_domain, self.set_domain, role=Role.ADMIN, body_model=FailureDomain, statuses=done
+                "POST",
+                domain,
+                set_domain,
+                self.set_domain,
+                role=AccessRole.ADMIN,
+                body_model=FailureDomain,
+                statuses=done,
             ),
-            Operation("DELETE", domain, "remove a failure domain", self._delete(kind), role=Role.ADMIN, statuses=done),
+            Operation(
+                "DELETE", domain, "remove a failure domain", self._delete(kind), role=AccessRole.ADMIN, statuses=done
+            ),
         ]
 
     def _list(self, kind: _Kind[_Data]) -> Handler:

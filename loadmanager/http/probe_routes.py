@@ -11,18 +11,18 @@ from prometheus_client import CollectorRegistry
 from loadmanager.http.metrics_text import render
 from loadmanager.http.openapi import TEXT, Operation
 from loadmanager.http.responses import json_bytes, problem
-from loadmanager.leader.node_port import HealthPort, PicturePort
-from loadmanager.net.auth.gate import Gate
-from loadmanager.net.auth.roles import Role
+from loadmanager.leader.node_port import HealthPort, MirrorPort
+from loadmanager.net.auth.gate import AuthGate
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.util.process_metrics import choose_format
-from loadmanager.wire.http_bodies import CannotMove, Health, Readiness, ShownLimit, UnplaceableNamespaces
+from loadmanager.wire.http_bodies import CannotMove, HealthBody, Readiness, ShownLimit, UnplaceableNamespaces
 
 
 class OpsHandlers:
     """`/healthz`, `/readyz`, `/status.html`, `/metrics`."""
 
     def __init__(
-        self, node: HealthPort, view: PicturePort, cluster: str, lookups: CollectorRegistry, gate: Gate
+        self, node: HealthPort, view: MirrorPort, cluster: str, lookups: CollectorRegistry, gate: AuthGate
     ) -> None:
         self._node = node
         self._view = view
@@ -37,8 +37,8 @@ class OpsHandlers:
                 "/healthz",
                 "200 while the process does its work",
                 self.healthz,
-                role=Role.ANYONE,
-                response_model=Health,
+                role=AccessRole.ANYONE,
+                response_model=HealthBody,
                 statuses=(200, 500),
             ),
             Operation(
@@ -46,7 +46,7 @@ class OpsHandlers:
                 "/readyz",
                 "200 when the view of the cluster is current",
                 self.readyz,
-                role=Role.ANYONE,
+                role=AccessRole.ANYONE,
                 response_model=Readiness,
             ),
             Operation(
@@ -54,10 +54,10 @@ class OpsHandlers:
                 "/status.html",
                 "OK when the view of the cluster is current, as text: Pulsar's check for load balancers",
                 self.status_page,
-                role=Role.ANYONE,
+                role=AccessRole.ANYONE,
                 media_type=TEXT,
             ),
-            Operation("GET", "/metrics", "Prometheus metrics", self.metrics, role=Role.READ, media_type=TEXT),
+            Operation("GET", "/metrics", "Prometheus metrics", self.metrics, role=AccessRole.READ, media_type=TEXT),
         ]
 
     async def healthz(self, request: web.Request) -> web.Response:
@@ -65,7 +65,7 @@ class OpsHandlers:
         del request
         if self._node.failure.done():
             return problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"a task ended: {self._node.failure.exception()}")
-        return json_bytes(Health(node_id=self._node.node_id, leading=self._node.is_leading).to_json())
+        return json_bytes(HealthBody(node_id=self._node.node_id, leading=self._node.is_leading).to_json())
 
     async def readyz(self, request: web.Request) -> web.Response:
         """200 when the view of the cluster is current, so that answers can be relied on; else 503 saying why."""

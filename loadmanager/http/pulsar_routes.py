@@ -12,7 +12,7 @@ from loadmanager.http.leader_proxy import Forwarder
 from loadmanager.http.openapi import TEXT, Operation, Parameter
 from loadmanager.http.request_bodies import number_of
 from loadmanager.http.responses import json_response
-from loadmanager.net.auth.roles import Role
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.pulsar.pulsar_port import BesidePort
 from loadmanager.wire.pulsar_bodies import BesideStatus
 
@@ -38,7 +38,7 @@ class BesideHandlers:
                 _BESIDE,
                 "how this process stands, and why it acts or does not",
                 self.status,
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=BesideStatus,
             ),
             Operation(
@@ -47,7 +47,7 @@ class BesideHandlers:
                 "what Pulsar did and what would have been done here, for people",
                 self.diary,
                 (Parameter("rounds", "how many rounds at most", most),),
-                role=Role.READ,
+                role=AccessRole.READ,
                 statuses=(200, 400),
                 media_type=TEXT,
             ),
@@ -57,7 +57,7 @@ class BesideHandlers:
                 "the same, newest first",
                 self.entries,
                 (Parameter("limit", "how many at most", most),),
-                role=Role.READ,
+                role=AccessRole.READ,
                 statuses=(200, 400),
                 response_model=list[dict[str, Any]],
             ),
@@ -66,18 +66,23 @@ class BesideHandlers:
                 _SCORES,
                 "Pulsar's balance and what it would have been, by hours and days",
                 self.scores,
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=list[dict[str, Any]],
             ),
             Operation(
-                "GET", f"{_SCORES}/table", "the newest of them, for people", self.table, role=Role.READ, media_type=TEXT
+                "GET",
+                f"{_SCORES}/table",
+                "the newest of them, for people",
+                self.table,
+                role=AccessRole.READ,
+                media_type=TEXT,
             ),
             Operation(
                 "POST",
                 f"{_BESIDE}/go-on",
                 "act again after moves that failed",
                 self.go_on,
-                role=Role.OPERATE,
+                role=AccessRole.OPERATE,
                 statuses=(204, 409),
             ),
         ]

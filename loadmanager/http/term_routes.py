@@ -10,7 +10,7 @@ from loadmanager.http.openapi import Operation, Parameter
 from loadmanager.http.request_bodies import number_of
 from loadmanager.http.responses import json_bytes
 from loadmanager.leader.node_port import LeadershipPort
-from loadmanager.net.auth.roles import Role
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.wire.http_bodies import LONGEST_HOLD_MS, TermAnswer
 
 
@@ -29,7 +29,7 @@ class TermHandlers:
                 "the epoch of this node's term, once the store has said that it is still the last one",
                 self.term,
                 (Parameter("holdMs", "answer so much later, or as soon as who leads changes", hold),),
-                role=Role.ANYONE,
+                role=AccessRole.ANYONE,
                 response_model=TermAnswer,
                 statuses=(200, 400, 503),
             )

@@ -11,8 +11,8 @@ from loadmanager.errors import BadRequestError
 from loadmanager.http.openapi import TIME, Operation, Parameter
 from loadmanager.http.request_bodies import number_of, time_of
 from loadmanager.http.responses import json_response
-from loadmanager.leader.node_port import ChroniclePort, Window
-from loadmanager.net.auth.roles import Role
+from loadmanager.leader.node_port import TimelinePort, Window
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.wire.timeline_bodies import Timeline
 
 _MOST = 2_000
@@ -21,7 +21,7 @@ _OF = {"type": "string", "enum": ["brokers", "bundles"], "default": "brokers"}
 
 
 class TimelineHandlers:
-    def __init__(self, chronicle: ChroniclePort) -> None:
+    def __init__(self, chronicle: TimelinePort) -> None:
         self._chronicle = chronicle
 
     def operations(self) -> list[Operation]:
@@ -43,7 +43,7 @@ class TimelineHandlers:
                     Parameter("columns", "how many at most", {**number, "default": _COLUMNS}),
                     Parameter("rows", "how many at most; neighbours by name share one", {**number, "default": _ROWS}),
                 ),
-                role=Role.READ,
+                role=AccessRole.READ,
                 response_model=Timeline,
                 statuses=(200, 400),
             )

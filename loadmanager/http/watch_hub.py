@@ -26,7 +26,7 @@ from loadmanager.errors import LoadManagerError
 from loadmanager.http.metrics_text import WatchMetrics
 from loadmanager.http.server_sent_events import NOTHING_NEW
 from loadmanager.http.watch_sheet import Sheet, chunk_of
-from loadmanager.leader.node_port import PicturePort
+from loadmanager.leader.node_port import MirrorPort
 
 log = structlog.get_logger(__name__)
 
@@ -161,7 +161,7 @@ class Watcher:
 class Hub:
     """All watchers of a node. It hears of changes from the `view`; `permits` says who may go on reading."""
 
-    def __init__(self, view: PicturePort, permits: Callable[[web.Request], bool], metrics: WatchMetrics) -> None:
+    def __init__(self, view: MirrorPort, permits: Callable[[web.Request], bool], metrics: WatchMetrics) -> None:
         self.watchers: dict[Watcher, None] = {}
         self.metrics = metrics
         self.is_closed = False

@@ -15,9 +15,9 @@ from loadmanager.http.openapi import EVENTS, Operation, Parameter
 from loadmanager.http.responses import problem
 from loadmanager.http.server_sent_events import event_stream, frame_of
 from loadmanager.http.watch_hub import HEARTBEAT_S, Hub, Watcher
-from loadmanager.leader.node_port import PicturePort, SettingsPort
-from loadmanager.net.auth.gate import Gate
-from loadmanager.net.auth.roles import Role
+from loadmanager.leader.node_port import MirrorPort, SettingsPort
+from loadmanager.net.auth.gate import AuthGate
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.net.http_server import connections_allowed
 
 PROTOCOL = "1"
@@ -34,11 +34,13 @@ _NAMES = {**_TEXTS, "minItems": 1, "maxItems": _MOST_NAMESPACES}
 class WatchHandlers:
     """Every node answers by what it knows itself."""
 
-    def __init__(self, node_id: str, view: PicturePort, live: SettingsPort, gate: Gate, metrics: WatchMetrics) -> None:
+    def __init__(
+        self, node_id: str, view: MirrorPort, live: SettingsPort, gate: AuthGate, metrics: WatchMetrics
+    ) -> None:
         self._node_id = node_id
         self._view = view
         self._live = live
-        self._hub = Hub(view, lambda request: gate.still_permits(request, Role.LOOKUP), metrics)
+        self._hub = Hub(view, lambda request: gate.still_permits(request, AccessRole.LOOKUP), metrics)
 
     def operations(self) -> list[Operation]:
         return [
@@ -52,7 +54,7 @@ class WatchHandlers:
                     Parameter("from", "the id of the last event about a namespace; again for each more", _TEXTS),
                     Parameter("protocol", f"what the client understands: {PROTOCOL}, also if it does not say"),
                 ),
-                role=Role.LOOKUP,
+                role=AccessRole.LOOKUP,
                 media_type=EVENTS,
                 statuses=(200, 400, 412, 505),
             )

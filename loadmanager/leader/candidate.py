@@ -20,8 +20,8 @@ from loadmanager.errors import (
     StoreUnavailableError,
 )
 from loadmanager.leader.election.campaign import Election
-from loadmanager.leader.election.leader_watch import VigilKeeper
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.election.leader_watch import LeaderWatch
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.node_registration import NodeRegistrar
 from loadmanager.net.http_client import Caller
 from loadmanager.net.liveness import Life
@@ -45,7 +45,7 @@ class Candidate(ABC):
     def __init__(
         self,
         store: MetadataStore,
-        view: ClusterView,
+        view: ClusterMirror,
         node_id: str,
         service_url: str,
         patience_s: float,
@@ -58,7 +58,7 @@ class Candidate(ABC):
         self._life = life or Life(kind="node")
         record = LeaderRecord(broker_id=node_id, service_url=service_url, epoch=0, life=self._life.name)
         self.election = Election(store, view, record, self._on_elected, self._on_deposed)
-        self.vigil = VigilKeeper(store, view, self.election, caller, patience_s, self._life)
+        self.vigil = LeaderWatch(store, view, self.election, caller, patience_s, self._life)
         self.leading = asyncio.Event()
         self.leader_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the leader changes, or this node begins to lead; then there is another one for the next time."""

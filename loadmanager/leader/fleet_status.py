@@ -13,19 +13,19 @@ import structlog
 from loadmanager.config import BesideSettings, Settings
 from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.names import BrokerId
-from loadmanager.core.model.cluster_summary import Glance
+from loadmanager.core.model.cluster_summary import ClusterSummary
 from loadmanager.core.model.load import RESOURCES, Float32Array, FloatArray, weighted_max_usage
 from loadmanager.core.planning.certificate.round_certificates import DecidedRound
 from loadmanager.core.protocol.leadership import Term
 from loadmanager.errors import TooManyPreviewsError
 from loadmanager.leader.audit.audit_log import AuditTrail
-from loadmanager.leader.audit.decision_log import Journal
-from loadmanager.leader.loops.drain_loop import Drainer
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.audit.decision_log import DecisionLog
+from loadmanager.leader.loops.drain_loop import DrainLoop
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.mirror.unserved_bundles import stuck_brokers, unserved_bundles
-from loadmanager.leader.planning.planner_service import Desk
-from loadmanager.leader.planning.stuck_monitor import StandstillWatch
+from loadmanager.leader.planning.planner_service import PlannerService
+from loadmanager.leader.planning.stuck_monitor import StuckMonitor
 from loadmanager.net.auth.gate import is_open_to_anyone
 from loadmanager.wire.fleet_bodies import Briefing, BrokerState, Mark, MarkedDecision, MarkedOperation
 from loadmanager.wire.http_bodies import ShownLimit, UnplaceableNamespaces
@@ -40,16 +40,16 @@ _MOST = 500
 _RESOURCES = ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut")
 
 
-class Shown(Protocol):
+class FleetSources(Protocol):
     """The parts that are shown of whatever plans and moves bundles."""
 
     node_id: str
-    view: ClusterView
-    desk: Desk
-    drains: Drainer
-    journal: Journal
+    view: ClusterMirror
+    desk: PlannerService
+    drains: DrainLoop
+    journal: DecisionLog
     audit: AuditTrail
-    standstill: StandstillWatch
+    standstill: StuckMonitor
 
     @property
     def settings(self) -> Settings | BesideSettings: ...
@@ -60,10 +60,10 @@ class Shown(Protocol):
     def must_lead(self) -> None: ...
 
 
-class Showing:
+class FleetStatus:
     """To HTTP it is a `port.ShowingPort`. A node that `only_shows` moves nothing by itself, whatever operators say."""
 
-    def __init__(self, node: Shown, *, only_shows: bool = False) -> None:
+    def __init__(self, node: FleetSources, *, only_shows: bool = False) -> None:
         self._node = node
         self._only_shows = only_shows
         self._bounded: DecidedRound | None = None
@@ -147,7 +147,7 @@ class Showing:
         ]
 
     def _columns(
-        self, glance: Glance, highest: list[float], controls: Controls, briefing: Briefing | None
+        self, glance: ClusterSummary, highest: list[float], controls: Controls, briefing: Briefing | None
     ) -> dict[str, list[Any]]:
         usage, rates = _shown(glance.usage_percent).T.tolist(), _shown(glance.load)
         states = _States(controls, briefing, stuck_brokers(self._node.view))

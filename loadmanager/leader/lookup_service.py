@@ -21,9 +21,9 @@ from loadmanager.errors import (
     NotLeaderError,
     UnloadFailedError,
 )
-from loadmanager.leader.execution.assignment_driver import Assigner
+from loadmanager.leader.execution.assignment_driver import AssignmentDriver
 from loadmanager.leader.execution.executor import Executor
-from loadmanager.leader.mirror.cluster_mirror import BrokerEntry, ClusterView
+from loadmanager.leader.mirror.cluster_mirror import BrokerEntry, ClusterMirror
 
 _LOOK_AGAIN_S = 0.01
 
@@ -32,7 +32,12 @@ class OwnerLookups:
     """`leads` says whether this node leads, and has read all that its predecessors wrote."""
 
     def __init__(
-        self, view: ClusterView, assigner: Assigner, executor: Executor, leads: Callable[[], bool], patience_s: float
+        self,
+        view: ClusterMirror,
+        assigner: AssignmentDriver,
+        executor: Executor,
+        leads: Callable[[], bool],
+        patience_s: float,
     ) -> None:
         self._view = view
         self._assigner = assigner

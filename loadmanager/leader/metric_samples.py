@@ -12,24 +12,24 @@ from typing import Protocol
 
 from loadmanager.core.domain.reasons import MergeReason, Reason, SplitReason
 from loadmanager.core.strategies.splitting import PULSAR_REASONS
-from loadmanager.leader.audit.decision_log import Journal
-from loadmanager.leader.audit.history_recorder import Recorder
+from loadmanager.leader.audit.decision_log import DecisionLog
+from loadmanager.leader.audit.history_recorder import HistoryRecorder
 from loadmanager.leader.election.campaign import Election
-from loadmanager.leader.election.leader_watch import VigilKeeper
-from loadmanager.leader.election.ownership_ledger import Ledger
-from loadmanager.leader.execution.assignment_driver import Assigner
+from loadmanager.leader.election.leader_watch import LeaderWatch
+from loadmanager.leader.election.ownership_ledger import OwnershipLedger
+from loadmanager.leader.execution.assignment_driver import AssignmentDriver
 from loadmanager.leader.execution.executor import Executor
-from loadmanager.leader.execution.reshape_driver import Reshaper
-from loadmanager.leader.loops.drain_loop import Drainer
-from loadmanager.leader.loops.plan_driver import PlanKeeper
-from loadmanager.leader.loops.reshape_loop import ReshapingLoop
+from loadmanager.leader.execution.reshape_driver import ReshapeDriver
+from loadmanager.leader.loops.drain_loop import DrainLoop
+from loadmanager.leader.loops.plan_driver import PlanDriver
+from loadmanager.leader.loops.reshape_loop import ReshapeLoop
 from loadmanager.leader.loops.shedding_loop import SheddingLoop
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.unserved_bundles import unserved_bundles
-from loadmanager.leader.node_port import Sample, Scrape
+from loadmanager.leader.node_port import MetricSamples, Sample
 from loadmanager.leader.persistence import Persistence
-from loadmanager.leader.planning.planner_service import Desk
-from loadmanager.leader.planning.stuck_monitor import StandstillWatch
+from loadmanager.leader.planning.planner_service import PlannerService
+from loadmanager.leader.planning.stuck_monitor import StuckMonitor
 from loadmanager.store.metadata_store import MetadataStore
 from loadmanager.util import clock
 
@@ -49,18 +49,18 @@ class TakesIn(Protocol):
 class Counting(Protocol):
     """The parts that count of whatever plans and moves bundles."""
 
-    desk: Desk
-    drains: Drainer
+    desk: PlannerService
+    drains: DrainLoop
     election: Election
     executor: Executor
-    journal: Journal
+    journal: DecisionLog
     persistence: Persistence
-    plans: PlanKeeper
-    recorder: Recorder
+    plans: PlanDriver
+    recorder: HistoryRecorder
     shedding: SheddingLoop
-    standstill: StandstillWatch
+    standstill: StuckMonitor
     store: MetadataStore
-    view: ClusterView
+    view: ClusterMirror
 
     @property
     def is_leading(self) -> bool: ...
@@ -78,23 +78,23 @@ class CountingSplits(Protocol):
 class CountingOwners(Counting, Protocol):
     """The parts that count of a node, which says besides who owns what, and how bundles are cut."""
 
-    assigner: Assigner
-    ledger: Ledger
-    reshaper: Reshaper
-    reshaping: ReshapingLoop
-    vigil: VigilKeeper
+    assigner: AssignmentDriver
+    ledger: OwnershipLedger
+    reshaper: ReshapeDriver
+    reshaping: ReshapeLoop
+    vigil: LeaderWatch
 
 
-def scrape_of(node: CountingOwners) -> Scrape:
+def scrape_of(node: CountingOwners) -> MetricSamples:
     """What the node counts at this moment; called on the event loop."""
     merges = {reason.value: node.reshaper.merges[reason] for reason in _MERGE_REASONS}
     scrape = scrape_of_moves(node, _owner_counters(node), _owner_gauges(node))
     return replace(scrape, splits=splits_of(node.reshaper), merges=merges)
 
 
-def scrape_of_moves(node: Counting, counters: Iterable[Sample] = (), gauges: Iterable[Sample] = ()) -> Scrape:
+def scrape_of_moves(node: Counting, counters: Iterable[Sample] = (), gauges: Iterable[Sample] = ()) -> MetricSamples:
     """What whatever moves bundles counts at this moment, and these besides; called on the event loop."""
-    return Scrape(
+    return MetricSamples(
         node.desk.snapshot(),
         _as_floats(_counters(node), _churn_counters(node), _recording_counters(node), counters),
         _as_floats(_gauges(node), _churn_gauges(node), _recording_gauges(node), gauges),
@@ -107,7 +107,7 @@ def scrape_of_moves(node: Counting, counters: Iterable[Sample] = (), gauges: Ite
     )
 
 
-def split_counters(reshaper: CountingSplits, reshaping: ReshapingLoop) -> list[Sample]:
+def split_counters(reshaper: CountingSplits, reshaping: ReshapeLoop) -> list[Sample]:
     """What rounds of splits and merges have come to."""
     split, none = {"metric": "bundlesSplit"}, dict[str, str]()
     done = reshaper.splits.total() - reshaper.splits[SplitReason.ADMIN_SPLIT]

@@ -5,8 +5,8 @@
 
 So nobody serves anything of it when its record goes, and nobody may later: each former owner has been told, at a
 version that it does not forget, that the bundle was taken away. A namespace of that name that is created anew begins
-at the highest version of all namespaces that were ever deleted (`Ledger`), so that what is given to a former owner then
-is newer than what it was told.
+at the highest version of all namespaces that were ever deleted (`OwnershipLedger`), so that what is given to a former
+owner then is newer than what it was told.
 
 Without force it is refused while a topic is open. One that is opened between the question and the unload is closed.
 """
@@ -20,9 +20,9 @@ import structlog
 from loadmanager.core.domain.names import BundleName, NamespaceName
 from loadmanager.core.domain.ownership import IllegalTransitionError, OwnershipState
 from loadmanager.errors import ConcurrentModificationError, ConflictError, TransactionFailedError
-from loadmanager.leader.election.config_writer import Operators
-from loadmanager.leader.election.ownership_ledger import Ledger
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.election.config_writer import ConfigWriter
+from loadmanager.leader.election.ownership_ledger import OwnershipLedger
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.operator_commands import BundleCommands
 from loadmanager.leader.persistence import Persistence
 
@@ -35,9 +35,9 @@ _AGAIN_S = 0.1
 class NamespaceDeletion:
     def __init__(
         self,
-        view: ClusterView,
-        ledger: Ledger,
-        operators: Operators,
+        view: ClusterMirror,
+        ledger: OwnershipLedger,
+        operators: ConfigWriter,
         bundles: BundleCommands,
         persistence: Persistence,
     ) -> None:

@@ -11,39 +11,39 @@ from loadmanager.config.node_settings import AUTO_HISTORY
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.protocol.leadership import Term
 from loadmanager.leader.audit.audit_log import AuditTrail
-from loadmanager.leader.audit.decision_log import Journal
-from loadmanager.leader.audit.lineage_reader import Lives
+from loadmanager.leader.audit.decision_log import DecisionLog
+from loadmanager.leader.audit.lineage_reader import LineageReader
 from loadmanager.leader.audit.recording_setup import open_view
 from loadmanager.leader.candidate import Candidate
-from loadmanager.leader.election.config_writer import Operators
-from loadmanager.leader.election.ownership_ledger import Ledger
-from loadmanager.leader.execution.agent_calls import Agents
-from loadmanager.leader.execution.assignment_driver import Assigner
+from loadmanager.leader.election.config_writer import ConfigWriter
+from loadmanager.leader.election.ownership_ledger import OwnershipLedger
+from loadmanager.leader.execution.agent_calls import AgentCalls
+from loadmanager.leader.execution.assignment_driver import AssignmentDriver
 from loadmanager.leader.execution.executor import Executor, ExecutorSettings
 from loadmanager.leader.execution.owner_calls import AgentOwners
-from loadmanager.leader.execution.reconciler_driver import Reconciler
-from loadmanager.leader.execution.reshape_driver import Reshaper
+from loadmanager.leader.execution.reconciler_driver import ReconcilerDriver
+from loadmanager.leader.execution.reshape_driver import ReshapeDriver
 from loadmanager.leader.execution.warm_up_calls import Destinations
-from loadmanager.leader.fleet_status import Showing
+from loadmanager.leader.fleet_status import FleetStatus
 from loadmanager.leader.lookup_service import OwnerLookups
-from loadmanager.leader.loops.drain_loop import Drainer
-from loadmanager.leader.loops.plan_driver import PlanKeeper
-from loadmanager.leader.loops.reshape_loop import ReshapingLoop
+from loadmanager.leader.loops.drain_loop import DrainLoop
+from loadmanager.leader.loops.plan_driver import PlanDriver
+from loadmanager.leader.loops.reshape_loop import ReshapeLoop
 from loadmanager.leader.loops.shedding_loop import SheddingLoop
 from loadmanager.leader.metric_samples import scrape_of
 from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.mirror.mirror_intake import Intake
-from loadmanager.leader.mirror.raw_reports import WrittenReports
+from loadmanager.leader.mirror.mirror_intake import MirrorIntake
+from loadmanager.leader.mirror.raw_reports import RawReports
 from loadmanager.leader.namespace_deletion import NamespaceDeletion
-from loadmanager.leader.node_port import Scrape
+from loadmanager.leader.node_port import MetricSamples
 from loadmanager.leader.operator_commands import BundleCommands
 from loadmanager.leader.persistence import Persistence
-from loadmanager.leader.planning.explanation_service import Explainer
-from loadmanager.leader.planning.planner_pool import Planning
-from loadmanager.leader.planning.planner_service import Desk
-from loadmanager.leader.planning.stuck_monitor import StandstillWatch
-from loadmanager.leader.planning.term_history import Terms
-from loadmanager.leader.timeline_memory import Chronicle
+from loadmanager.leader.planning.explanation_service import ExplanationService
+from loadmanager.leader.planning.planner_pool import PlannerPool
+from loadmanager.leader.planning.planner_service import PlannerService
+from loadmanager.leader.planning.stuck_monitor import StuckMonitor
+from loadmanager.leader.planning.term_history import TermHistory
+from loadmanager.leader.timeline_memory import TimelineMemory
 from loadmanager.net.http_client import Caller
 from loadmanager.net.liveness import Life
 from loadmanager.net.tracing import tracing_of
@@ -78,30 +78,32 @@ class Node(Candidate):
         self.view, self.recorder, self.moves = open_view(self.live, node_id)
         silence_s = settings.leader_silence_ms / 1000
         super().__init__(store, self.view, node_id, service_url, silence_s, self.caller, life)
-        self.journal = Journal(settings.decisions_kept)
+        self.journal = DecisionLog(settings.decisions_kept)
         self.audit = AuditTrail(node_id, settings, self.recorder, settings.history_url)
-        self.lives = Lives(settings.history_url, self.recorder)
+        self.lives = LineageReader(settings.history_url, self.recorder)
         self.moves.on_measured = self.journal.measured
-        self.intake = Intake(store, self.view, self.live, self._on_change)
-        self.reports = WrittenReports(store.get, self.view)
-        self.ledger = Ledger(store, self.view, self.intake, self.election)
-        self.operators = Operators(store, self.intake, self.election)
-        planning = Planning(lambda: self.live.current.planning_process_bundles)
-        self.desk = Desk(self.view, self.live, self.journal, seed, self.recorder, self.moves, planning)
-        self.terms = Terms(node_id, self.view, self.desk, self.moves, self.live)
-        self.explainer = Explainer(self.view, self.desk, self.journal)
-        self.standstill = StandstillWatch(self.desk, self.live)
-        self.agents = Agents(self.view, self.caller)
+        self.intake = MirrorIntake(store, self.view, self.live, self._on_change)
+        self.reports = RawReports(store.get, self.view)
+        self.ledger = OwnershipLedger(store, self.view, self.intake, self.election)
+        self.operators = ConfigWriter(store, self.intake, self.election)
+        planning = PlannerPool(lambda: self.live.current.planning_process_bundles)
+        self.desk = PlannerService(self.view, self.live, self.journal, seed, self.recorder, self.moves, planning)
+        self.terms = TermHistory(node_id, self.view, self.desk, self.moves, self.live)
+        self.explainer = ExplanationService(self.view, self.desk, self.journal)
+        self.standstill = StuckMonitor(self.desk, self.live)
+        self.agents = AgentCalls(self.view, self.caller)
         self.executor = self._make_executor()
-        self.assigner = Assigner(self.desk, self.view, self.ledger, self.journal, self.caller.tracing)
+        self.assigner = AssignmentDriver(self.desk, self.view, self.ledger, self.journal, self.caller.tracing)
         self.shedding = SheddingLoop(
             self.desk, self.executor, self.election, self.journal, self.view, self.live, tracing=self.caller.tracing
         )
-        self.reconciler = Reconciler(self.view, self.ledger, self.executor, self.assigner, self.journal, self.live)
-        self.drains = Drainer(self.view, self.desk, self.executor, self.operators, self.journal, self.live)
-        self.plans = PlanKeeper(self.view, self.desk, self.executor, self.live)
-        self.showing = Showing(self)
-        self.chronicle = Chronicle(self.view, self.live, lambda: self.leader_changed)
+        self.reconciler = ReconcilerDriver(
+            self.view, self.ledger, self.executor, self.assigner, self.journal, self.live
+        )
+        self.drains = DrainLoop(self.view, self.desk, self.executor, self.operators, self.journal, self.live)
+        self.plans = PlanDriver(self.view, self.desk, self.executor, self.live)
+        self.showing = FleetStatus(self)
+        self.chronicle = TimelineMemory(self.view, self.live, lambda: self.leader_changed)
         self.persistence = Persistence(store, self.view, self.election, self.desk, self.intake.reject, self.live)
         self.reshaper = self._make_reshaper()
         self.bundles = BundleCommands(
@@ -122,7 +124,7 @@ class Node(Candidate):
             lambda: self.is_leading and self.election.term is not None,
             settings.lookup_timeout_ms / 1000,
         )
-        self.reshaping = ReshapingLoop(self.view, self.desk, self.reshaper, self.election, self.journal, self.live)
+        self.reshaping = ReshapeLoop(self.view, self.desk, self.reshaper, self.election, self.journal, self.live)
         self._swept = 0
 
     def _make_executor(self) -> Executor:
@@ -140,8 +142,8 @@ class Node(Candidate):
             Destinations(self.agents),
         )
 
-    def _make_reshaper(self) -> Reshaper:
-        return Reshaper(
+    def _make_reshaper(self) -> ReshapeDriver:
+        return ReshapeDriver(
             self.view,
             self.desk,
             self.ledger,
@@ -185,7 +187,7 @@ class Node(Candidate):
         if owner is not None and not self.view.is_registered(owner):
             self.reconciler.wake()  # it may have gone at that moment: its bundles were sought by their former names
 
-    def scrape(self) -> Scrape:
+    def scrape(self) -> MetricSamples:
         """What this node counts at this moment; called on the event loop."""
         return scrape_of(self)
 

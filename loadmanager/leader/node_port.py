@@ -7,16 +7,16 @@
 | `LookupPort` | which broker owns a topic | `lookups.OwnerLookups` |
 | `BundlePort`, `UnloadPort` | an operator's word on namespaces and bundles | `commands.BundleCommands` |
 | `DeletionPort` | that a namespace shall be no more | `deleting.NamespaceDeletion` |
-| `PicturePort` | the cluster as this node knows it, to be read | `picture.view.ClusterView` |
+| `MirrorPort` | the cluster as this node knows it, to be read | `picture.view.ClusterView` |
 | `SettingsPort` | the settings as they are now | `picture.live_settings.LiveSettings` |
-| `LaidDownPort` | policies, controls, overrides of settings: to be changed | `term.operators.Operators` |
-| `DeskPort`, `BreakerPort` | the snapshot that decisions go by; what the limits on churn have stopped | `deciding` |
+| `OperatorConfigPort` | policies, controls, overrides of settings: to be changed | `term.operators.Operators` |
+| `PlannerPort`, `BreakerPort` | the snapshot that decisions go by; what the limits on churn have stopped | `deciding` |
 | `DecisionPort`, `ExplainPort` | what was decided, and why | `recording.journal`, `deciding.explaining` |
 | `AuditPort` | who changed what | `recording.audit` |
 | `LifePort` | what became of a bundle, by the history | `recording.lives` |
 | `DrainPort`, `PlanPort` | brokers that are drained, plans that are executed | `balancing` |
-| `ShowingPort` | the cluster as it is shown, again and again | `showing` |
-| `ChroniclePort` | the last hours, as a heat map shows them | `chronicle` |
+| `FleetStatusPort` | the cluster as it is shown, again and again | `showing` |
+| `TimelinePort` | the last hours, as a heat map shows them | `chronicle` |
 
 Nothing here is a part of the leader: only the forms of what it hands out, so that a part can change behind its port.
 """
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from loadmanager.config import Settings
-from loadmanager.core.diagnosis.stuck_diagnosis import Standstill
+from loadmanager.core.diagnosis.stuck_diagnosis import StuckDiagnosis
 from loadmanager.core.domain.bundles import NamespaceBundles
 from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.names import BrokerId, BundleName, BundleRange, NamespaceName, TopicName
@@ -56,7 +56,7 @@ Sample = tuple[str, str, dict[str, str], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Scrape:
+class MetricSamples:
     """What a node counts, copied on the event loop so that another thread can render it.
 
     `decisions` by kind, reason and whether something was done; `splits` by result and reason; `drains`: the bundles
@@ -117,9 +117,9 @@ class LeadershipPort(Protocol):
         """Raise `OutdatedViewError` where the session that the node's view was read in may be over."""
 
 
-class StandstillPort(Protocol):
+class StuckPort(Protocol):
     @property
-    def found(self) -> Sequence[Standstill]:
+    def found(self) -> Sequence[StuckDiagnosis]:
         """Why nothing can be moved, as the leader saw it last; nothing on a node that does not lead."""
 
     @property
@@ -135,7 +135,7 @@ class HealthPort(Protocol):
     @property
     def failure(self) -> asyncio.Future[None]: ...
     @property
-    def standstill(self) -> StandstillPort: ...
+    def standstill(self) -> StuckPort: ...
     @property
     def is_leading(self) -> bool: ...
 
@@ -146,7 +146,7 @@ class HealthPort(Protocol):
     def why_not_ready(self) -> str | None:
         """Why this node's answers cannot be relied on at the moment; None when they can."""
 
-    def scrape(self) -> Scrape:
+    def scrape(self) -> MetricSamples:
         """What the node counts at this moment; called on the event loop."""
 
 
@@ -242,7 +242,7 @@ class NodePlacePort(Protocol):
     def service_url(self) -> str: ...
 
 
-class PicturePort(Protocol):
+class MirrorPort(Protocol):
     """What each part means, and what is raised for what is not there, is said in `picture.view.ClusterView`."""
 
     @property
@@ -288,7 +288,7 @@ class SettingsPort(Protocol):
         """The settings under these overrides; raises as `settings_under` does."""
 
 
-class LaidDownPort(Protocol):
+class OperatorConfigPort(Protocol):
     """Each stores what `change` makes of what is stored; what they raise is said in `term.operators.Operators`."""
 
     async def update_controls(self, change: Callable[[Controls], Controls]) -> Controls: ...
@@ -314,7 +314,7 @@ class BreakerPort(Protocol):
         """Set the breaker back, of one bundle or of everything."""
 
 
-class DeskPort(Protocol):
+class PlannerPort(Protocol):
     @property
     def churn(self) -> BreakerPort: ...
 
@@ -373,7 +373,7 @@ class PlanPort(Protocol):
     async def execute(self, plan_hash: str, *, even_if_frozen: bool) -> ExecutionAnswer: ...
 
 
-class ShowingPort(Protocol):
+class FleetStatusPort(Protocol):
     def fleet(self, briefing: Briefing | None) -> dict[str, Any]:
         """A `wire.fleet_bodies.Fleet` of this moment, but for `at`, as this node sees it, with what the leader said."""
 
@@ -391,7 +391,7 @@ class Window:
     rows: int
 
 
-class ChroniclePort(Protocol):
+class TimelinePort(Protocol):
     """`span_ms` is how far back the node remembers."""
 
     @property
@@ -405,13 +405,13 @@ class BalancingPort(LeadershipPort, HealthPort, Protocol):
     """Whatever plans, as the one who puts an application together sees it."""
 
     @property
-    def view(self) -> PicturePort: ...
+    def view(self) -> MirrorPort: ...
     @property
     def live(self) -> SettingsPort: ...
     @property
-    def operators(self) -> LaidDownPort: ...
+    def operators(self) -> OperatorConfigPort: ...
     @property
-    def desk(self) -> DeskPort: ...
+    def desk(self) -> PlannerPort: ...
     @property
     def journal(self) -> DecisionPort: ...
     @property
@@ -423,9 +423,9 @@ class BalancingPort(LeadershipPort, HealthPort, Protocol):
     @property
     def reports(self) -> ReportPort: ...
     @property
-    def showing(self) -> ShowingPort: ...
+    def showing(self) -> FleetStatusPort: ...
     @property
-    def chronicle(self) -> ChroniclePort: ...
+    def chronicle(self) -> TimelinePort: ...
 
 
 class NodePort(BalancingPort, Protocol):

@@ -18,12 +18,12 @@ from loadmanager.core.domain.ownership import (
 from loadmanager.core.domain.reasons import MergeReason, OwnershipReason, Reason
 from loadmanager.core.protocol.leadership import Term
 from loadmanager.errors import ConflictError
-from loadmanager.leader.election.ownership_ledger import Ledger
-from loadmanager.leader.execution.agent_calls import Agents
-from loadmanager.leader.execution.assignment_driver import Assigner
+from loadmanager.leader.election.ownership_ledger import OwnershipLedger
+from loadmanager.leader.execution.agent_calls import AgentCalls
+from loadmanager.leader.execution.assignment_driver import AssignmentDriver
 from loadmanager.leader.execution.executor import Executor
-from loadmanager.leader.execution.reshape_driver import Reshaper
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.execution.reshape_driver import ReshapeDriver
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.wire.http_bodies import OpenTopic
 
 log = structlog.get_logger(__name__)
@@ -36,12 +36,12 @@ class BundleCommands:
 
     def __init__(
         self,
-        view: ClusterView,
-        ledger: Ledger,
+        view: ClusterMirror,
+        ledger: OwnershipLedger,
         executor: Executor,
-        assigner: Assigner,
-        reshaper: Reshaper,
-        agents: Agents,
+        assigner: AssignmentDriver,
+        reshaper: ReshapeDriver,
+        agents: AgentCalls,
         must_lead: Callable[[], None],
         get_term: Callable[[], Term],
     ) -> None:
@@ -55,7 +55,9 @@ class BundleCommands:
         self._get_term = get_term
 
     async def create_namespace(self, name: NamespaceName, bundles: NamespaceBundles) -> None:
-        """Create a namespace with these bundles, none of them owned. Raises as `Ledger.create_namespace` does."""
+        """Create a namespace with these bundles, none of them owned. Raises as `OwnershipLedger.create_namespace`
+        does.
+        """
         self.must_lead()
         await self._ledger.create_namespace(NamespaceState.unowned(name, bundles))
         log.info("namespace_created", namespace=str(name), bundles=len(bundles))
@@ -107,20 +109,22 @@ class BundleCommands:
         await self._executor.cancel(name)
 
     def find(self, namespace: NamespaceName, which: str) -> BundleName | None:
-        """As `Reshaper.find_bundle`; only the leader knows the bundles for certain, others raise `NotLeaderError`."""
+        """As `ReshapeDriver.find_bundle`; only the leader knows the bundles for certain, others raise
+        `NotLeaderError`.
+        """
         self._get_term()
         return self._reshaper.find_bundle(namespace, which)
 
     async def get_topics(self, name: BundleName) -> list[OpenTopic] | None:
-        """The topics of a bundle that its owner may have open; None when nobody owns it. Raises as `Agents`."""
+        """The topics of a bundle that its owner may have open; None when nobody owns it. Raises as `AgentCalls`."""
         owner = self._view.find_owner(self._view.get_ownership(name))
         return None if owner is None else await self._agents.get_topics(owner.registration, name)
 
     async def split(
         self, name: BundleName, *, algorithm: str, positions: Sequence[int], unload: bool
     ) -> list[BundleName]:
-        """Split a bundle at an operator's word; raises as `Reshaper.split`, and `ConflictError` if the parts were to be
-        unloaded and no broker could own them then.
+        """Split a bundle at an operator's word; raises as `ReshapeDriver.split`, and `ConflictError` if the parts were
+        to be unloaded and no broker could own them then.
         """
         self.must_lead()
         stranded = [each for each in self._view.unplaceable() if str(name.namespace) in each.namespaces]
@@ -129,6 +133,6 @@ class BundleCommands:
         return await self._reshaper.split(name, algorithm=algorithm, positions=positions, unload=unload)
 
     async def merge(self, name: BundleName, with_: BundleRange | None) -> BundleName:
-        """Merge two neighbours at an operator's word; raises as `Reshaper.merge`."""
+        """Merge two neighbours at an operator's word; raises as `ReshapeDriver.merge`."""
         self.must_lead()
         return await self._reshaper.merge(name, with_, MergeReason.ADMIN_MERGE)

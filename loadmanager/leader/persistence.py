@@ -26,9 +26,9 @@ from loadmanager.errors import (
 )
 from loadmanager.leader.election.campaign import Election
 from loadmanager.leader.election.ownership_ledger import MAX_TRANSACTION_BYTES, MAX_TRANSACTION_RECORDS
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.planning.planner_service import MINUTE_S, Desk
+from loadmanager.leader.planning.planner_service import MINUTE_S, PlannerService
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import MAX_ZNODE_BYTES, Check, Create, Delete, MetadataStore, Op, Put
 from loadmanager.store.znode_codec import decode, pack, pack_rounded
@@ -47,9 +47,9 @@ class Persistence:
     def __init__(
         self,
         store: MetadataStore,
-        view: ClusterView,
+        view: ClusterMirror,
         election: Election,
-        desk: Desk,
+        desk: PlannerService,
         reject: Callable[[str, Exception], None],
         live: LiveSettings,
     ) -> None:

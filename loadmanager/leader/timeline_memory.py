@@ -23,7 +23,7 @@ from loadmanager.core.diagnosis.timeline.heat_map import (
 from loadmanager.core.diagnosis.timeline.timeline_events import Moments
 from loadmanager.core.model.load import weighted_max_usage
 from loadmanager.history.timeline_recall import Recalling
-from loadmanager.leader.mirror.cluster_mirror import ClusterView, NamespaceEntry
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEntry
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.node_port import Window
 from loadmanager.leader.planning.thread_pool import Previews, Worker
@@ -38,14 +38,14 @@ _SHOWN = 2_000
 """Of these at most so many are told, the newest."""
 
 
-class Chronicle:
+class TimelineMemory:
     """`run` looks for as long as the node lives. To HTTP it is a `port.ChroniclePort`.
 
     Figures are put down and drawn in a thread of their own, one after the other, so that nothing else waits for it.
     """
 
     def __init__(
-        self, view: ClusterView, live: LiveSettings, leader_changed: Callable[[], asyncio.Future[None]]
+        self, view: ClusterMirror, live: LiveSettings, leader_changed: Callable[[], asyncio.Future[None]]
     ) -> None:
         self._view = view
         self._live = live

@@ -21,7 +21,7 @@ _LARGE_AT_A_TIME = 8
 _SHOWN_CHARACTERS = 40
 
 
-class BodyRoom:
+class BodyLimit:
     """Room for the large bodies of one server."""
 
     def __init__(self) -> None:

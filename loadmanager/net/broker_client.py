@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from loadmanager.agent.bundle_stats import check_stats
+from loadmanager.core.domain.names import InvalidNameError, TopicName
+from loadmanager.errors import InvalidRecordError
 from loadmanager.net.http_client import HttpAnswer, HttpClient, PeerUnavailableError
 from loadmanager.net.liveness import is_refused
 from loadmanager.wire.http_bodies import UNKNOWN, BrokerStats, TopicsOfBundle, UnloadRequest
@@ -72,3 +73,24 @@ class BrokerClient:
     async def is_gone(self) -> bool:
         """Whether the broker's process has ended: its port refuses connections."""
         return await is_refused(self._url)
+
+
+_HIGHEST_COUNT = 2**62
+"""Counters above this are garbage: at 100 Gbit/s, 2^62 bytes are twelve years of one topic."""
+
+
+def check_stats(stats: BrokerStats, where: str) -> None:
+    """Raise `InvalidRecordError`, naming the topic and the field, for statistics that cannot be true."""
+    seen: set[str] = set()
+    for position, entry in enumerate(stats.topics):
+        place = f"{where}: topics.{position}"
+        try:
+            TopicName.parse(entry.topic)
+        except InvalidNameError as error:
+            raise InvalidRecordError(f"{place}: {error}") from None
+        if entry.topic in seen:
+            raise InvalidRecordError(f"{place}: topic {entry.topic[:80]!r} is listed twice")
+        seen.add(entry.topic)
+        for name, value in entry:
+            if isinstance(value, int) and value > _HIGHEST_COUNT:
+                raise InvalidRecordError(f"{place}: {name} of {entry.topic[:80]!r}: expected at most 2^62")

@@ -21,7 +21,7 @@ class Connection(Protocol):
         """Close it at once, without another word."""
 
 
-class Connections:
+class ConnectionLimit:
     """Those that are open, the one that has been silent for longest first."""
 
     def __init__(self, most: int) -> None:

@@ -20,10 +20,10 @@ import structlog
 from aiohttp import StreamReader, web
 
 from loadmanager.config import HttpSettings
-from loadmanager.net.connection_limit import Connections
+from loadmanager.net.connection_limit import ConnectionLimit
 from loadmanager.net.request_ids import REQUEST_ID_HEADER, id_of
 from loadmanager.net.tls_contexts import ServerTls
-from loadmanager.net.tls_listener import Handshake, TlsEntrance
+from loadmanager.net.tls_listener import Handshake, TlsListener
 
 log = structlog.get_logger(__name__)
 
@@ -114,7 +114,7 @@ class _Site(web.SockSite):
     def __init__(self, runner: web.AppRunner, listener: socket.socket, tls: ServerTls | None) -> None:
         super().__init__(runner, listener, backlog=BACKLOG)
         self._tls = tls
-        self._entrance: TlsEntrance | None = None
+        self._entrance: TlsListener | None = None
 
     async def start(self) -> None:
         server, listener = self._runner.server, self._sock
@@ -161,13 +161,13 @@ class _Server(web.Server):
         super().__init__(server.request_handler, request_factory=server.request_factory, **options)
         self._limits = limits
         self._quick = quick
-        self._open = Connections(limits.connections)
+        self._open = ConnectionLimit(limits.connections)
 
     def __call__(self, handshake: Handshake | None = None) -> _LimitedConnection:
         return _LimitedConnection(self, self._open, self._limits, self._quick, self._loop, self._kwargs, handshake)
 
-    def entrance(self, listener: socket.socket, tls: ServerTls) -> TlsEntrance:
-        return TlsEntrance(listener, tls, self._open, self, self._limits.head_s)
+    def entrance(self, listener: socket.socket, tls: ServerTls) -> TlsListener:
+        return TlsListener(listener, tls, self._open, self, self._limits.head_s)
 
 
 class _LimitedConnection(web.RequestHandler):
@@ -176,7 +176,7 @@ class _LimitedConnection(web.RequestHandler):
     def __init__(
         self,
         server: web.Server,
-        connections: Connections,
+        connections: ConnectionLimit,
         limits: ServerLimits,
         quick: Quick | None,
         loop: asyncio.AbstractEventLoop,

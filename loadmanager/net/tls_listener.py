@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from loadmanager.net.connection_limit import Connections
+from loadmanager.net.connection_limit import ConnectionLimit
 from loadmanager.net.tls_contexts import ServerTls
 
 log = structlog.get_logger(__name__)
@@ -59,14 +59,14 @@ class Handshake:
             self._socket.close()
 
 
-class TlsEntrance:
+class TlsListener:
     """Accepts on `listener` until it is closed. `serve` makes what goes on with a connection after its handshake."""
 
     def __init__(
         self,
         listener: socket.socket,
         tls: ServerTls,
-        connections: Connections,
+        connections: ConnectionLimit,
         serve: Callable[[Handshake], asyncio.Protocol],
         handshake_s: float,
     ) -> None:

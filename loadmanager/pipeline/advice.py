@@ -28,7 +28,7 @@ from loadmanager.core.domain.names import (
 )
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Figure, Verdict
-from loadmanager.core.domain.reasons import DoubtReason, Reason, SplitReason
+from loadmanager.core.domain.reasons import Reason, SplitReason, ValidationReason
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.settings import KEYS, PlannerSettings
 from loadmanager.core.model.load import RATED
@@ -354,6 +354,6 @@ def advise_on_limits_of_brokers(limits: Mapping[str, Sequence[float]], weights: 
     for broker, own in limits.items():
         unknown = ", ".join(RATED[resource] for resource in rated if own[resource] <= 0)
         if unknown:
-            verdict = Verdict(broker, DoubtReason.LIMIT_UNKNOWN, acted=False, why={"unknown": unknown})
+            verdict = Verdict(broker, ValidationReason.LIMIT_UNKNOWN, acted=False, why={"unknown": unknown})
             found.append(Advice(UNKNOWN_LIMITS, broker, verdict.sentence(), verdict.why))
     return found

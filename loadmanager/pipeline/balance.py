@@ -15,7 +15,7 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.resources import HOT
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD, Memory, noted
+from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD, MoveMemory, noted
 from loadmanager.core.planning.plan_effect import UNEVEN
 from loadmanager.core.planning.repeated_moves import is_again, is_back
 from loadmanager.history.table_schemas import MOVES, ORDER
@@ -249,7 +249,7 @@ def _counted(moves: pd.DataFrame, settings: PlannerSettings) -> dict[str, Any]:
         state, _ = noted(
             state, move.bundle, source, destination, move.share, settings, at_s=move.at_s, is_own=move.is_own
         )
-        last = Memory.of(state).moves[-1]
+        last = MoveMemory.of(state).moves[-1]
         again += last.share if last.is_own and is_again(last) else 0.0
         if is_back(last):
             returns += 1

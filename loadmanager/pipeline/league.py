@@ -28,7 +28,7 @@ import pandas as pd
 from scipy import stats
 
 from loadmanager.config import Settings, render_fields, settings_of
-from loadmanager.core.domain.significance import FEWEST_PAIRS, MeanDifference, Shown
+from loadmanager.core.domain.significance import FEWEST_PAIRS, MeanDifference, Significance
 from loadmanager.core.model.load import FloatArray
 from loadmanager.history.files import DAY_MS
 from loadmanager.pipeline.datasets import schema_of
@@ -117,7 +117,7 @@ def paired_differences(outcomes: pd.DataFrame) -> pd.DataFrame:
         pairs = {metric: _by(over, rows, metric) for metric in METRICS}
         for metric, (one, other) in itertools.product(METRICS, itertools.combinations(names, 2)):
             each = interval((pairs[metric][one] - pairs[metric][other]).dropna().to_numpy())
-            shown = each.shows(MARGINS.get(metric, 0.0)) if over == "day" else Shown.NOTHING
+            shown = each.shows(MARGINS.get(metric, 0.0)) if over == "day" else Significance.NOTHING
             found.append(
                 (fleet, metric, one, other, each.mean, each.low, each.high, each.pairs, f"{over}s", str(shown))
             )
@@ -237,7 +237,7 @@ def _choose(days: _Days) -> _Choice:
         kept = [name for name in left if name == best or _is_equal(behind[name], MARGINS[metric])]
         for name in left:
             if name not in kept:
-                is_worse = behind[name].shows(MARGINS[metric]) is Shown.WORSE
+                is_worse = behind[name].shows(MARGINS[metric]) is Significance.WORSE
                 is_shown = is_shown and is_worse
                 how = "is worse than" if is_worse else "is not shown equal to"
                 said.append(f"{name} {how} {best} in {metric}: {_text(behind[name])}.")
@@ -250,7 +250,7 @@ def _choose(days: _Days) -> _Choice:
 
 def _is_equal(behind: MeanDifference, margin: float) -> bool:
     """Compare by the mean where too few days show anything, as in walk-forward validation."""
-    return behind.mean <= margin if behind.pairs < FEWEST_PAIRS else behind.shows(margin) is Shown.EQUAL
+    return behind.mean <= margin if behind.pairs < FEWEST_PAIRS else behind.shows(margin) is Significance.EQUAL
 
 
 class _Forward(NamedTuple):

@@ -18,7 +18,7 @@ import pandas as pd
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from loadmanager.core.domain.significance import Shown
+from loadmanager.core.domain.significance import Significance
 from loadmanager.core.model.learned_loads import PROFILE_HOURS
 from loadmanager.errors import PipelineError
 from loadmanager.history.files import HOUR_MS
@@ -84,7 +84,7 @@ def proved_namespaces(backtest: DataFrame) -> DataFrame:
     """Return the `key` of namespaces whose seasonal model is used and shown better for bytes/s in and out."""
     bytes_per_s = f.col("metric").isin(*METRICS[2:])
     rows = backtest.where((f.col("kind") == "namespace") & (f.col("horizon_h") == _HORIZON_H) & bytes_per_s)
-    proved = f.col("used") & (f.col("shown") == str(Shown.BETTER))
+    proved = f.col("used") & (f.col("shown") == str(Significance.BETTER))
     return rows.where(proved).groupBy("key").count().where(f.col("count") == len(METRICS[2:])).select("key")
 
 

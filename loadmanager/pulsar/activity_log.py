@@ -24,9 +24,9 @@ from typing import Any
 import orjson
 import structlog
 
-from loadmanager.core.diagnosis.pulsar_comparison import Entry
-from loadmanager.core.diagnosis.pulsar_tally import Level
-from loadmanager.core.domain.reasons import JudgingReason
+from loadmanager.core.diagnosis.pulsar_comparison import ComparisonEntry
+from loadmanager.core.diagnosis.pulsar_tally import UsageLevel
+from loadmanager.core.domain.reasons import ComparisonReason
 from loadmanager.pulsar.round_summary import as_record, count, is_worth_a_paragraph, tell, tell_level
 
 log = structlog.get_logger(__name__)
@@ -77,7 +77,7 @@ class BoundedFile:
         return self._path.with_name(f"{self._path.name}.{number}")
 
 
-class Diary:
+class ActivityLog:
     """Times are shown in `zone`, None for the one of this machine. Without a `folder` it is kept in memory only."""
 
     def __init__(self, folder: Path | None, *, kept: int = KEPT, zone: tzinfo | None = None) -> None:
@@ -88,11 +88,11 @@ class Diary:
         self.zone = zone
         self.show: Callable[[str], object] = _to_nobody
         """Is given each paragraph as it is written."""
-        self._counted: Counter[JudgingReason] = Counter()
+        self._counted: Counter[ComparisonReason] = Counter()
         self._quiet_since_ms: int | None = None
         self._rounds = 0
 
-    def round(self, at_ms: int, entries: Sequence[Entry], level: Level | None, standing: int) -> None:
+    def round(self, at_ms: int, entries: Sequence[ComparisonEntry], level: UsageLevel | None, standing: int) -> None:
         """What was said since the last round, how level the brokers are, and how many moves of ours Pulsar leaves
         undone at the moment.
         """
@@ -135,13 +135,13 @@ class Diary:
         """So many entries as JSON objects, the newest first."""
         return list(self._records)[::-1][:limit]
 
-    def _keep(self, entries: Sequence[Entry]) -> None:
+    def _keep(self, entries: Sequence[ComparisonEntry]) -> None:
         records = [as_record(entry) for entry in entries]
         self._records.extend(records)
         if records and self._records_file is not None:
             self._records_file.append("".join(f"{orjson.dumps(record).decode()}\n" for record in records))
 
-    def _nothing_happened(self, quiet_ms: int, level: Level | None, standing: int) -> str:
+    def _nothing_happened(self, quiet_ms: int, level: UsageLevel | None, standing: int) -> str:
         counted = list(count(self._counted))
         parts = [
             f"Nothing to tell for {round(quiet_ms / 60_000)} min and {self._rounds} rounds. {tell_level(level)}",

@@ -6,34 +6,34 @@ from collections.abc import Callable
 
 from loadmanager.config import BesideSettings
 from loadmanager.core.domain.plan import Plan
-from loadmanager.leader.audit.decision_log import Journal
+from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.election.campaign import Election
-from loadmanager.leader.election.config_writer import Operators
+from loadmanager.leader.election.config_writer import ConfigWriter
 from loadmanager.leader.execution.executor import Executor, ExecutorSettings
-from loadmanager.leader.loops.drain_loop import Drainer
-from loadmanager.leader.loops.plan_driver import PlanKeeper
-from loadmanager.leader.loops.reshape_loop import ReshapingLoop
+from loadmanager.leader.loops.drain_loop import DrainLoop
+from loadmanager.leader.loops.plan_driver import PlanDriver
+from loadmanager.leader.loops.reshape_loop import ReshapeLoop
 from loadmanager.leader.loops.shedding_loop import SheddingLoop
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.planning.planner_service import Desk
+from loadmanager.leader.planning.planner_service import PlannerService
 from loadmanager.net.tracing import Tracing
 from loadmanager.pulsar.broker_settings_poll import AskedBrokers
 from loadmanager.pulsar.fenced_znode import FencedRecord
 from loadmanager.pulsar.following_ledger import FollowingLedger
-from loadmanager.pulsar.guardrail_facts import Rails
-from loadmanager.pulsar.move_verification import Owned
+from loadmanager.pulsar.guardrail_facts import GuardrailFacts
+from loadmanager.pulsar.move_verification import PulsarOwnership
 from loadmanager.pulsar.pending_moves import ActsMemory
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_intake import PulsarIntake
 from loadmanager.pulsar.pulsar_owners import PulsarOwners
-from loadmanager.pulsar.recovery import Healer
+from loadmanager.pulsar.recovery import Recovery
 from loadmanager.pulsar.split_actuator import PulsarReshaper
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import MetadataStore
 
 
-class Hands:
+class Actuator:
     """Those of one process. A term begins with `take_over`, then `healer` is run beside all else; it ends with
     `put_down`.
     """
@@ -42,22 +42,22 @@ class Hands:
         self,
         settings: BesideSettings,
         live: LiveSettings,
-        view: ClusterView,
+        view: ClusterMirror,
         picture: PulsarIntake,
         admin: PulsarAdmin,
         brokers: AskedBrokers,
         store: MetadataStore,
         election: Election,
-        desk: Desk,
-        operators: Operators,
-        journal: Journal,
+        desk: PlannerService,
+        operators: ConfigWriter,
+        journal: DecisionLog,
         on_plan: Callable[[Plan], None],
         tracing: Tracing,
     ) -> None:
         self.memory = ActsMemory(FencedRecord(store, election, paths.BESIDE_MOVES), settings.failures_until_stop)
-        self.rails = Rails(settings, view, picture, brokers, self.memory)
-        owned = Owned(picture, admin, election)
-        self.healer = Healer(self.memory, owned, journal)
+        self.rails = GuardrailFacts(settings, view, picture, brokers, self.memory)
+        owned = PulsarOwnership(picture, admin, election)
+        self.healer = Recovery(self.memory, owned, journal)
         self._ledger = FollowingLedger(view, picture, owned, election, self.rails.check, self.memory, journal)
         self.executor = Executor(
             view,
@@ -71,9 +71,9 @@ class Hands:
         )
         self.shedding = SheddingLoop(desk, self.executor, election, journal, view, live, self.rails, on_plan, tracing)
         self.reshaper = PulsarReshaper(view, admin, election, self.rails, self.memory, journal, live)
-        self.reshaping = ReshapingLoop(view, desk, self.reshaper, election, journal, live)
-        self.drains = Drainer(view, desk, self.executor, operators, journal, live)
-        self.plans = PlanKeeper(view, desk, self.executor, live)
+        self.reshaping = ReshapeLoop(view, desk, self.reshaper, election, journal, live)
+        self.drains = DrainLoop(view, desk, self.executor, operators, journal, live)
+        self.plans = PlanDriver(view, desk, self.executor, live)
 
     async def take_over(self) -> None:
         """Read what the last term left."""

@@ -18,7 +18,7 @@ import structlog
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.lab.decide.broker_settings import BrokerSettings
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.planning.planner_service import MINUTE_S
 from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.pulsar.take_over import SHEDS, SPLITS, SWITCHES
@@ -43,7 +43,7 @@ class Tells(Protocol):
 class AskedBrokers:
     """`faults` says of brokers why they did not answer, as long as they have not."""
 
-    def __init__(self, admin: Tells, view: ClusterView) -> None:
+    def __init__(self, admin: Tells, view: ClusterMirror) -> None:
         self._admin = admin
         self._view = view
         self._told: dict[Registration, tuple[float, BrokerSettings]] = {}

@@ -22,20 +22,28 @@ import numpy as np
 import structlog
 
 from loadmanager.config import Settings
-from loadmanager.core.diagnosis.pulsar_comparison import Entry, Judging, Left, Rounds, Seen, Sighted, Time
+from loadmanager.core.diagnosis.pulsar_comparison import (
+    ComparedRounds,
+    ComparisonEntry,
+    Left,
+    PulsarComparison,
+    SeenBundle,
+    Sighted,
+    Time,
+)
 from loadmanager.core.diagnosis.pulsar_round import plan_as_pulsar
-from loadmanager.core.diagnosis.pulsar_tally import Level, level_of
+from loadmanager.core.diagnosis.pulsar_tally import UsageLevel, level_of
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
-from loadmanager.core.domain.reasons import JudgingReason
+from loadmanager.core.domain.reasons import ComparisonReason
 from loadmanager.core.domain.settings import UnknownStrategyError
 from loadmanager.core.model.load import THROUGHPUT_IN, THROUGHPUT_OUT
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import State
 from loadmanager.leader.node_port import Sample
-from loadmanager.pulsar.activity_log import Diary
-from loadmanager.pulsar.scores import HOUR, Score, Scores, line_of, table_of
-from loadmanager.pulsar.verdict import Standing, Where, first_verdict
+from loadmanager.pulsar.activity_log import ActivityLog
+from loadmanager.pulsar.scores import HOUR, RangeScore, Scores, line_of, table_of
+from loadmanager.pulsar.verdict import VerdictFacts, Where, first_verdict
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +66,7 @@ class SettingsOfBoth:
     doubt: Callable[[], str] = str
 
 
-class Judge:
+class ComparisonDriver:
     """`run` does the work; the other methods only say what happened, on the event loop, and return at once.
 
     `is_there` says whether a bundle is one at this moment.
@@ -67,7 +75,7 @@ class Judge:
     def __init__(
         self,
         settings: SettingsOfBoth,
-        diary: Diary,
+        diary: ActivityLog,
         scores: Scores,
         where: Where,
         seed: int,
@@ -82,17 +90,17 @@ class Judge:
         self._is_acting = is_acting
         self._rng = np.random.default_rng(seed)
         self._is_there = is_there
-        self._judging = Judging(is_there)
+        self._judging = PulsarComparison(is_there)
         self._state: State = {}
         self._rounds: asyncio.Queue[tuple[Plan, Snapshot]] = asyncio.Queue()
         self._snapshot: Snapshot | None = None
-        self._level: Level | None = None
-        self._unwritten: list[Entry] = []
+        self._level: UsageLevel | None = None
+        self._unwritten: list[ComparisonEntry] = []
         self._written_ms = 0
         self._began_ms: int | None = None
         self._is_verdict_given = False
         self._doubt = ""
-        self._counts: Counter[JudgingReason] = Counter()
+        self._counts: Counter[ComparisonReason] = Counter()
 
     def planned(self, plan: Plan, snapshot: Snapshot) -> None:
         """A round of ours, and what it was planned on."""
@@ -102,7 +110,7 @@ class Judge:
         """An owner changed."""
         known = None if self._snapshot is None else self._snapshot.bundles
         is_new = known is not None and known.find_row(sighted.bundle) is None
-        self._said(self._judging.step(Seen(sighted, self._load_of(sighted.bundle), is_new)))
+        self._said(self._judging.step(SeenBundle(sighted, self._load_of(sighted.bundle), is_new)))
 
     def left(self, owner: Registration, at_ms: int) -> None:
         """A registration of a broker has ended."""
@@ -110,7 +118,7 @@ class Judge:
 
     def rest(self) -> None:
         """No rounds are planned here any more: there is nothing to compare with until they are again."""
-        self._judging, self._state, self._snapshot = Judging(self._is_there), {}, None
+        self._judging, self._state, self._snapshot = PulsarComparison(self._is_there), {}, None
         while not self._rounds.empty():
             self._rounds.get_nowait()
 
@@ -143,7 +151,7 @@ class Judge:
         self._level = level_of(snapshot, ours.planner_settings().resource_weights)
         loads = {name: self._load_of(name) for name in steps}
         interval_ms = round(theirs.load_balancer_shedding_interval_minutes * _MS_PER_MINUTE)
-        self._said(judging.step(Rounds(at_ms, plan, pulsars, loads, interval_ms)))
+        self._said(judging.step(ComparedRounds(at_ms, plan, pulsars, loads, interval_ms)))
         self._began_ms = at_ms if self._began_ms is None else self._began_ms
         doubt, self._doubt = self._doubt, self._settings.doubt()
         if self._doubt not in ("", doubt):
@@ -213,7 +221,7 @@ class Judge:
                 plan_as_pulsar, snapshot, theirs.planner_settings(), self._state, self._rng, wanted
             )
         except UnknownStrategyError as error:
-            why = Verdict("cluster", JudgingReason.STRATEGY_UNKNOWN, acted=False, why={"error": str(error)})
+            why = Verdict("cluster", ComparisonReason.STRATEGY_UNKNOWN, acted=False, why={"error": str(error)})
             return Plan(snapshot.revision, snapshot.taken_at_s, (), (why,)), self._state
 
     def _load_of(self, bundle: str) -> float:
@@ -224,10 +232,10 @@ class Judge:
         short = self._snapshot.bundles.short
         return float(short[row, THROUGHPUT_IN] + short[row, THROUGHPUT_OUT])
 
-    def _said(self, entries: list[Entry]) -> None:
+    def _said(self, entries: list[ComparisonEntry]) -> None:
         """Where we act, Pulsar's shedding is off: that it does not move what we want is nothing to tell."""
         if self._is_acting:
-            entries = [entry for entry in entries if entry.reason is not JudgingReason.WE_ALONE_SHEDDING_OFF]
+            entries = [entry for entry in entries if entry.reason is not ComparisonReason.WE_ALONE_SHEDDING_OFF]
         self._unwritten += entries
         self._counts.update(entry.reason for entry in entries)
 
@@ -237,7 +245,7 @@ class Judge:
             return
         self._is_verdict_given = True
         measured = self._scores.so_far(now_ms)
-        standing = Standing(rounds, self._level, measured, self._judging.stalled, self._is_acting)
+        standing = VerdictFacts(rounds, self._level, measured, self._judging.stalled, self._is_acting)
         self._diary.note(now_ms, *first_verdict(standing, self._where))
 
 
@@ -245,10 +253,10 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def tell_score(diary: Diary) -> Callable[[Score], None]:
+def tell_score(diary: ActivityLog) -> Callable[[RangeScore], None]:
     """Has each score told in the diary when it is known: of an hour in a line, of a day in a table."""
 
-    def tell(score: Score) -> None:
+    def tell(score: RangeScore) -> None:
         text = line_of(score, diary.zone) if score.period == HOUR else table_of(score, diary.zone)
         diary.remark(_now_ms(), *text.splitlines())
 

@@ -10,7 +10,7 @@ from loadmanager.store import paths
 from loadmanager.store.metadata_store import Check, Create, MetadataStore, Op, Put
 
 
-class Leads(Protocol):
+class ElectionPort(Protocol):
     """What is asked of an `Election`."""
 
     def get_term(self) -> Term: ...
@@ -20,7 +20,7 @@ class Leads(Protocol):
 class FencedRecord:
     """The znode at `path`; made by the first write."""
 
-    def __init__(self, store: MetadataStore, election: Leads, path: str) -> None:
+    def __init__(self, store: MetadataStore, election: ElectionPort, path: str) -> None:
         self.path = path
         self._store = store
         self._election = election

@@ -29,11 +29,11 @@ from loadmanager.core.protocol.bundle_writes import Transition
 from loadmanager.core.protocol.move_machine import StaleStepError
 from loadmanager.core.protocol.pulsar_moves import MoveUnderWay
 from loadmanager.errors import BundleNotFoundError, InvalidRecordError, NamespaceNotFoundError
-from loadmanager.leader.audit.decision_log import Journal
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
-from loadmanager.pulsar.fenced_znode import Leads
+from loadmanager.leader.audit.decision_log import DecisionLog
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
+from loadmanager.pulsar.fenced_znode import ElectionPort
 from loadmanager.pulsar.guardrail_facts import RailError, is_own
-from loadmanager.pulsar.move_verification import Owned, SeesOwners
+from loadmanager.pulsar.move_verification import PulsarOwnership, SeesOwners
 from loadmanager.pulsar.pending_moves import ActsMemory
 
 
@@ -42,13 +42,13 @@ class FollowingLedger:
 
     def __init__(
         self,
-        view: ClusterView,
+        view: ClusterMirror,
         picture: SeesOwners,
-        owned: Owned,
-        election: Leads,
+        owned: PulsarOwnership,
+        election: ElectionPort,
         check: Callable[[str, Ownership], None],
         memory: ActsMemory,
-        journal: Journal,
+        journal: DecisionLog,
     ) -> None:
         self._view = view
         self._picture = picture

@@ -11,14 +11,14 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Ownership, Registration
 from loadmanager.core.domain.plan import Unload, Verdict
 from loadmanager.core.domain.policies import Patterns
-from loadmanager.core.domain.reasons import RailReason, Reason
+from loadmanager.core.domain.reasons import GuardrailReason, Reason
 from loadmanager.core.planning.blocking_limits import BlockingLimit
 from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD
 from loadmanager.core.protocol.guardrails import (
     BrokerFacts,
     Facts,
-    Limits,
-    Namespaces,
+    GuardrailLimits,
+    NamespaceSelection,
     WantedMove,
     stops_of_move,
     stops_of_moves,
@@ -26,14 +26,14 @@ from loadmanager.core.protocol.guardrails import (
     stops_of_split,
 )
 from loadmanager.errors import ConflictError
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.pulsar.pending_moves import ActsMemory
 
 _HOUR_S = 3600.0
 _SETTINGS: Mapping[Reason, str] = {
-    RailReason.HOUR_IS_FULL: "moves_per_hour",
-    RailReason.BROKERS_SETTLING: "settling_seconds",
-    RailReason.MOVES_KEEP_FAILING: "failures_until_stop",
+    GuardrailReason.HOUR_IS_FULL: "moves_per_hour",
+    GuardrailReason.BROKERS_SETTLING: "settling_seconds",
+    GuardrailReason.MOVES_KEEP_FAILING: "failures_until_stop",
 }
 
 
@@ -80,13 +80,13 @@ class TellsSettings(Protocol):
     def splitting(self) -> Collection[BrokerId]: ...
 
 
-class Rails:
+class GuardrailFacts:
     """What stops rounds and moves now."""
 
     def __init__(
         self,
         settings: BesideSettings,
-        view: ClusterView,
+        view: ClusterMirror,
         picture: SeesBrokers,
         told: TellsSettings,
         memory: ActsMemory,
@@ -96,7 +96,9 @@ class Rails:
         self._picture = picture
         self._told = told
         self._memory = memory
-        self._namespaces = Namespaces(Patterns(settings.included_namespaces), Patterns(settings.excluded_namespaces))
+        self._namespaces = NamespaceSelection(
+            Patterns(settings.included_namespaces), Patterns(settings.excluded_namespaces)
+        )
         self._left_out: dict[str, bool] = {}
         self._round_began_s = 0.0
         self._touched_s: Mapping[BrokerId, float] = {}
@@ -130,9 +132,9 @@ class Rails:
         ]
 
     def _ends_s(self, stop: Verdict, facts: Facts) -> float | None:
-        if stop.verdict is RailReason.BROKERS_SETTLING:
+        if stop.verdict is GuardrailReason.BROKERS_SETTLING:
             return facts.now_s + self._settings.settling_seconds - facts.quiet_for_s
-        if stop.verdict is RailReason.HOUR_IS_FULL:
+        if stop.verdict is GuardrailReason.HOUR_IS_FULL:
             return self._memory.acts.at(facts.now_s).began_s[-self._settings.moves_per_hour] + _HOUR_S
         return None
 
@@ -184,9 +186,9 @@ class Rails:
             for broker in self._view.registrations
         }
 
-    def _limits(self) -> Limits:
+    def _limits(self) -> GuardrailLimits:
         settings = self._settings
-        return Limits(
+        return GuardrailLimits(
             failures_until_stop=settings.failures_until_stop,
             settling_s=settings.settling_seconds,
             report_interval_s=self._told.report_interval_s,

@@ -11,7 +11,7 @@ import structlog
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.errors import InvalidRecordError, StoreError
-from loadmanager.pulsar.fenced_znode import Leads
+from loadmanager.pulsar.fenced_znode import ElectionPort
 from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
 
 log = structlog.get_logger(__name__)
@@ -41,10 +41,10 @@ class MovesBundles(Protocol):
         """Have Pulsar place a bundle if nobody owns it."""
 
 
-class Owned:
+class PulsarOwnership:
     """Who owns bundles of Pulsar's, in the end."""
 
-    def __init__(self, picture: SeesOwners, admin: MovesBundles, election: Leads) -> None:
+    def __init__(self, picture: SeesOwners, admin: MovesBundles, election: ElectionPort) -> None:
         self._picture = picture
         self._admin = admin
         self._election = election

@@ -53,7 +53,7 @@ class ShadowPlans:
         raise ConflictError(f"plan {plan_hash} cannot be executed: {_SHADOW}")
 
 
-class Unloads:
+class UnloadCanceller:
     """Unloads under way, for whoever wants one cancelled."""
 
     def __init__(self, executor: Executor, must_lead: Callable[[], None]) -> None:

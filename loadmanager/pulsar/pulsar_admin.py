@@ -30,7 +30,7 @@ from loadmanager.net.auth.outgoing_token import TokenFile
 from loadmanager.net.http_client import HttpAnswer
 from loadmanager.net.tls_contexts import TlsOptions
 from loadmanager.pulsar.refusals import PulsarRefusedError, no_pulsar
-from loadmanager.pulsar.rest_call import PulsarCalls, Request
+from loadmanager.pulsar.rest_call import PulsarCalls, RestRequest
 from loadmanager.pulsar.topic_probe import topic_in
 from loadmanager.wire.broker_data import LocalBrokerData
 
@@ -77,19 +77,19 @@ class PulsarAdmin:
 
     async def settings(self, url: str) -> BrokerSettings:
         """What the broker at `url` goes by, its dynamic configuration included."""
-        answer = await self._calls.ask_at(_web(url), Request("GET", RUNTIME_CONFIGURATION))
+        answer = await self._calls.ask_at(_web(url), RestRequest("GET", RUNTIME_CONFIGURATION))
         told = settings_in(answer.body, url)
         if told is None:
             raise no_pulsar(answer)
         return told
 
     async def version(self) -> str:
-        answer = await self._calls.ask(Request("GET", f"{_BROKERS}/version"))
+        answer = await self._calls.ask(RestRequest("GET", f"{_BROKERS}/version"))
         return answer.body[:100].decode("utf-8", errors="replace").strip().strip('"')
 
     async def brokers(self, url: str | None = None) -> list[BrokerId]:
         """Who is registered, in the eyes of the broker that answers, or of the one at `url`; sorted."""
-        request = Request("GET", _BROKERS)
+        request = RestRequest("GET", _BROKERS)
         answer = await (self._calls.ask_at(_web(url), request) if url else self._calls.ask(request))
         found = _content(answer)
         if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
@@ -99,7 +99,7 @@ class PulsarAdmin:
     async def leader(self) -> BrokerId | None:
         """Pulsar's leader, None without one."""
         try:
-            answer = await self._calls.ask(Request("GET", f"{_BROKERS}/leaderBroker"))
+            answer = await self._calls.ask(RestRequest("GET", f"{_BROKERS}/leaderBroker"))
         except PulsarRefusedError as error:
             if error.status == _NOT_FOUND:
                 return None
@@ -112,7 +112,7 @@ class PulsarAdmin:
 
     async def dynamic(self) -> dict[str, str]:
         """What dynamic configuration overrides, by key."""
-        return _texts(await self._calls.ask(Request("GET", f"{_CONFIGURATION}/values")))
+        return _texts(await self._calls.ask(RestRequest("GET", f"{_CONFIGURATION}/values")))
 
     # What is done
 
@@ -160,11 +160,11 @@ class PulsarAdmin:
 
     async def set_dynamic(self, key: str, value: str) -> None:
         """Change a key on all brokers; 412 for one that takes a restart. What is no value of it has no effect."""
-        await self._calls.ask(Request("POST", f"{_CONFIGURATION}/{_quoted(key)}/{_quoted(value)}"))
+        await self._calls.ask(RestRequest("POST", f"{_CONFIGURATION}/{_quoted(key)}/{_quoted(value)}"))
 
     async def delete_dynamic(self, key: str) -> None:
         """Have all brokers go back to what their own files say."""
-        await self._calls.ask(Request("DELETE", f"{_CONFIGURATION}/{_quoted(key)}"))
+        await self._calls.ask(RestRequest("DELETE", f"{_CONFIGURATION}/{_quoted(key)}"))
 
 
 def _web(url: str) -> URL:
@@ -175,14 +175,14 @@ def _web(url: str) -> URL:
         raise PulsarRefusedError(str(error), 0) from None
 
 
-def _put(bundle: BundleName, verb: str, query: dict[str, str], body: bytes = b"") -> Request:
+def _put(bundle: BundleName, verb: str, query: dict[str, str], body: bytes = b"") -> RestRequest:
     """`:` is percent-encoded too, as Pulsar's own clients send it and its redirects keep it."""
     path = f"{_ADMIN}/namespaces/{bundle.namespace}/{bundle.range}/{verb}"
-    return Request("PUT", f"{path}?{urlencode(query)}" if query else path, body)
+    return RestRequest("PUT", f"{path}?{urlencode(query)}" if query else path, body)
 
 
-def _lookup(bundle: BundleName, domain: str) -> Request:
-    return Request("GET", f"/lookup/v2/topic/{domain}/{bundle.namespace}/{topic_in(bundle, domain)}")
+def _lookup(bundle: BundleName, domain: str) -> RestRequest:
+    return RestRequest("GET", f"/lookup/v2/topic/{domain}/{bundle.namespace}/{topic_in(bundle, domain)}")
 
 
 def _quoted(text: str) -> str:

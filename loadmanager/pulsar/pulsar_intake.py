@@ -29,10 +29,10 @@ from loadmanager.core.domain.parts import in_parts
 from loadmanager.core.model.extensible_load import ReportRules
 from loadmanager.errors import InvalidRecordError
 from loadmanager.leader.mirror.broker_records import BrokerRecords
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.mirror.reread_queue import Rereading
-from loadmanager.leader.mirror.znode_faults import Faults
+from loadmanager.leader.mirror.reread_queue import RereadQueue
+from loadmanager.leader.mirror.znode_faults import ZnodeFaults
 from loadmanager.pulsar.initial_averages import Seeding
 from loadmanager.pulsar.pulsar_namespaces import PulsarNamespaces
 from loadmanager.pulsar.pulsar_policies import ClusterPolicies
@@ -63,7 +63,7 @@ _Apply = Callable[[str, Znode | None], None]
 
 
 class PulsarIntake:
-    """Keeps a `ClusterView` equal to a Pulsar's metadata. `on_change` is called after each applied batch.
+    """Keeps a `ClusterMirror` equal to a Pulsar's metadata. `on_change` is called after each applied batch.
 
     The policies are those of `cluster`, or of the only one there is.
     """
@@ -71,7 +71,7 @@ class PulsarIntake:
     def __init__(
         self,
         store: ReadOnlyStore,
-        view: ClusterView,
+        view: ClusterMirror,
         live: LiveSettings,
         cluster: str | None,
         on_change: Callable[[], None],
@@ -81,8 +81,8 @@ class PulsarIntake:
         self._view = view
         self._live = live
         self._on_change = on_change
-        self._rereading = Rereading(self._read_and_apply, _APART_S)
-        self._faults = Faults(view.faults)
+        self._rereading = RereadQueue(self._read_and_apply, _APART_S)
+        self._faults = ZnodeFaults(view.faults)
         self._brokers = BrokerRecords(view, live, BundleName.parse_any, _find_fault)
         self._namespaces = PulsarNamespaces(view, on_moved)
         self._trees = Trees(store, self._known)

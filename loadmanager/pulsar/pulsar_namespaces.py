@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from loadmanager.core.diagnosis.pulsar_comparison import NO_LIFE, Sighted
 from loadmanager.core.domain.names import BrokerId, NamespaceName
 from loadmanager.core.domain.ownership import NamespaceState, Ownership, OwnershipState, Registration
-from loadmanager.leader.mirror.cluster_mirror import ClusterView, NamespaceEntry
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEntry
 from loadmanager.pulsar.pulsar_znodes import WHOLE, Cut
 from loadmanager.store.metadata_store import Znode
 
@@ -33,7 +33,7 @@ from loadmanager.store.metadata_store import Znode
 class PulsarNamespaces:
     """What was read is put here; `put_together` has the view follow. `owners` are those of all bundles in the view."""
 
-    def __init__(self, view: ClusterView, on_moved: Callable[[Sighted], None]) -> None:
+    def __init__(self, view: ClusterMirror, on_moved: Callable[[Sighted], None]) -> None:
         self._view = view
         self._on_moved = on_moved
         self._cuts: dict[str, tuple[Cut, Znode]] = {}

@@ -27,8 +27,8 @@ import structlog
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.core.domain.ownership import Ownership, Registration
 from loadmanager.errors import InvalidRecordError, StoreError
-from loadmanager.leader.execution.owner_calls import Refusal
-from loadmanager.pulsar.fenced_znode import Leads
+from loadmanager.leader.execution.owner_calls import OwnerRefusal
+from loadmanager.pulsar.fenced_znode import ElectionPort
 from loadmanager.pulsar.move_verification import MovesBundles, SeesOwners
 from loadmanager.pulsar.refusals import FAULTS_OF_ITS_OWN, PulsarRefusedError, PulsarUnreachableError
 
@@ -42,7 +42,7 @@ _TOO_MUCH_TO_DO = 429
 class PulsarOwners:
     """The brokers of a Pulsar, asked through its REST. `picture` and `admin` are closed by who made them."""
 
-    def __init__(self, picture: SeesOwners, admin: MovesBundles, election: Leads) -> None:
+    def __init__(self, picture: SeesOwners, admin: MovesBundles, election: ElectionPort) -> None:
         self._picture = picture
         self._admin = admin
         self._election = election
@@ -51,7 +51,7 @@ class PulsarOwners:
 
     async def close(self) -> None: ...
 
-    async def ask(self, name: BundleName, released: Ownership, patience_s: float) -> Refusal | None:
+    async def ask(self, name: BundleName, released: Ownership, patience_s: float) -> OwnerRefusal | None:
         """Move the bundle within this time; see the top."""
         source, destination = _broker(released.owner), _broker(released.destination)
         try:
@@ -59,13 +59,15 @@ class PulsarOwners:
                 return await self._move(name, source, destination)
         except TimeoutError:
             owner = _broker(self._picture.owners.get(str(name)))
-            return Refusal(f"after {patience_s:.1f} s {owner or 'nobody'} has it", is_final=True)
+            return OwnerRefusal(f"after {patience_s:.1f} s {owner or 'nobody'} has it", is_final=True)
         except PulsarRefusedError as error:
-            return Refusal(str(error), is_final=not _may_pass(error))
+            return OwnerRefusal(str(error), is_final=not _may_pass(error))
         except (PulsarUnreachableError, StoreError, InvalidRecordError) as error:
-            return Refusal(str(error))
+            return OwnerRefusal(str(error))
 
-    async def _move(self, name: BundleName, source: BrokerId | None, destination: BrokerId | None) -> Refusal | None:
+    async def _move(
+        self, name: BundleName, source: BrokerId | None, destination: BrokerId | None
+    ) -> OwnerRefusal | None:
         if _broker(await self._picture.owner_now(name)) in (source, None):
             self._election.get_term()
             await self._admin.unload(name, destination)
@@ -77,7 +79,7 @@ class PulsarOwners:
                 await self._look_up(name)
                 owner = _broker(await self._picture.owner_now(name))
             if owner not in (source, None):
-                return None if owner == destination else Refusal(f"it went to {owner}", is_final=True)
+                return None if owner == destination else OwnerRefusal(f"it went to {owner}", is_final=True)
             await asyncio.sleep(_LOOK_AGAIN_S)
 
     async def _look_up(self, name: BundleName) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from loadmanager.errors import InvalidRecordError
 from loadmanager.lab.decide.pulsar_dump import clusters_in
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
-from loadmanager.leader.mirror.znode_faults import Faults
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
+from loadmanager.leader.mirror.znode_faults import ZnodeFaults
 from loadmanager.pulsar.pulsar_znodes import decode_domain, decode_isolation
 from loadmanager.pulsar.read_only_store import ReadOnlyStore
 from loadmanager.store.metadata_store import Znode
@@ -22,7 +22,7 @@ from loadmanager.wire.policy_records import FailureDomain, policies_of
 class ClusterPolicies:
     """Those of `cluster`, or of the only one there is."""
 
-    def __init__(self, store: ReadOnlyStore, view: ClusterView, faults: Faults, cluster: str | None) -> None:
+    def __init__(self, store: ReadOnlyStore, view: ClusterMirror, faults: ZnodeFaults, cluster: str | None) -> None:
         self._store = store
         self._view = view
         self._faults = faults

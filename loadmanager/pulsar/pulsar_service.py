@@ -19,33 +19,33 @@ from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.protocol.leadership import Term
 from loadmanager.errors import LoadManagerError
 from loadmanager.leader.audit.audit_log import AuditTrail
-from loadmanager.leader.audit.decision_log import Journal
-from loadmanager.leader.audit.lineage_reader import Lives
+from loadmanager.leader.audit.decision_log import DecisionLog
+from loadmanager.leader.audit.lineage_reader import LineageReader
 from loadmanager.leader.audit.recording_setup import open_view
 from loadmanager.leader.candidate import Candidate
-from loadmanager.leader.election.config_writer import Operators
-from loadmanager.leader.fleet_status import Showing
+from loadmanager.leader.election.config_writer import ConfigWriter
+from loadmanager.leader.fleet_status import FleetStatus
 from loadmanager.leader.metric_samples import scrape_of_moves, split_counters, splits_of
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.mirror.mirror_intake import Intake
-from loadmanager.leader.mirror.raw_reports import WrittenReports
-from loadmanager.leader.node_port import DrainPort, PlanPort, Scrape
+from loadmanager.leader.mirror.mirror_intake import MirrorIntake
+from loadmanager.leader.mirror.raw_reports import RawReports
+from loadmanager.leader.node_port import DrainPort, MetricSamples, PlanPort
 from loadmanager.leader.persistence import Persistence
-from loadmanager.leader.planning.explanation_service import Explainer
-from loadmanager.leader.planning.planner_service import Desk
-from loadmanager.leader.planning.stuck_monitor import StandstillWatch
-from loadmanager.leader.planning.term_history import Terms
-from loadmanager.leader.timeline_memory import Chronicle
+from loadmanager.leader.planning.explanation_service import ExplanationService
+from loadmanager.leader.planning.planner_service import PlannerService
+from loadmanager.leader.planning.stuck_monitor import StuckMonitor
+from loadmanager.leader.planning.term_history import TermHistory
+from loadmanager.leader.timeline_memory import TimelineMemory
 from loadmanager.net.http_client import Caller
 from loadmanager.net.tracing import tracing_of
 from loadmanager.pulsar import score_process
-from loadmanager.pulsar.activity_log import BoundedFile, Diary
-from loadmanager.pulsar.actuator import Hands
+from loadmanager.pulsar.activity_log import ActivityLog, BoundedFile
+from loadmanager.pulsar.actuator import Actuator
 from loadmanager.pulsar.broker_settings_poll import AskedBrokers
-from loadmanager.pulsar.comparison_driver import Judge, SettingsOfBoth, tell_score
+from loadmanager.pulsar.comparison_driver import ComparisonDriver, SettingsOfBoth, tell_score
 from loadmanager.pulsar.fenced_znode import FencedRecord
-from loadmanager.pulsar.permitted_orders import ShadowDrains, ShadowPlans, Unloads
+from loadmanager.pulsar.permitted_orders import ShadowDrains, ShadowPlans, UnloadCanceller
 from loadmanager.pulsar.planning_settings import PulsarSettings
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
 from loadmanager.pulsar.pulsar_intake import PulsarIntake
@@ -84,26 +84,26 @@ class BesideNode(Candidate):
         self.live = live
         self.view, self.recorder, self.moves = open_view(live, node_id)
         self.audit = AuditTrail(node_id, settings, self.recorder, live.base.history_url)
-        self.lives = Lives(live.base.history_url, self.recorder)
-        self._told = ClusterView()
+        self.lives = LineageReader(live.base.history_url, self.recorder)
+        self._told = ClusterMirror()
         silence_s = live.current.leader_silence_ms / 1000
         super().__init__(store, self._told, node_id, service_url, silence_s, self.caller)
         self._pulsar = pulsar
         self._admin = admin
-        self.journal = Journal(live.current.decisions_kept)
+        self.journal = DecisionLog(live.current.decisions_kept)
         self.moves.on_measured = self.journal.measured
-        self._told_intake = Intake(store, self._told, LiveSettings(settings_of({}, "")), self._on_told)
+        self._told_intake = MirrorIntake(store, self._told, LiveSettings(settings_of({}, "")), self._on_told)
         self.intake = PulsarIntake(pulsar, self.view, live, live.current.cluster_name, self._on_seen, self._on_moved)
-        self.reports = WrittenReports(pulsar.get, self.view)
+        self.reports = RawReports(pulsar.get, self.view)
         self.brokers = AskedBrokers(admin, self.view)
-        self.operators = Operators(store, self._told_intake, self.election)
-        self.desk = Desk(self.view, live, self.journal, seed, self.recorder, self.moves)
-        self.terms = Terms(node_id, self.view, self.desk, self.moves, live)
-        self.explainer = Explainer(self.view, self.desk, self.journal)
-        self.diary = Diary(settings.folder)
+        self.operators = ConfigWriter(store, self._told_intake, self.election)
+        self.desk = PlannerService(self.view, live, self.journal, seed, self.recorder, self.moves)
+        self.terms = TermHistory(node_id, self.view, self.desk, self.moves, live)
+        self.explainer = ExplanationService(self.view, self.desk, self.journal)
+        self.diary = ActivityLog(settings.folder)
         self.scores = self._make_scores()
         self.judge = self._make_judge(seed)
-        self.hands = Hands(
+        self.hands = Actuator(
             settings,
             live,
             self.view,
@@ -118,16 +118,16 @@ class BesideNode(Candidate):
             lambda plan: self.judge.planned(plan, self.desk.snapshot()),
             self.caller.tracing,
         )
-        self.standstill = StandstillWatch(self.desk, live, self.hands.rails.limits)
+        self.standstill = StuckMonitor(self.desk, live, self.hands.rails.limits)
         self.executor, self.shedding = self.hands.executor, self.hands.shedding
         self.drains, self.plans = self.hands.drains, self.hands.plans
         is_shadow = settings.mode == "shadow"
         self.drains_to_order: DrainPort = ShadowDrains(self.drains) if is_shadow else self.drains
         self.plans_to_order: PlanPort = ShadowPlans(self.plans) if is_shadow else self.plans
-        self.unloads = Unloads(self.executor, self.must_lead)
+        self.unloads = UnloadCanceller(self.executor, self.must_lead)
         self.take_over = TakeOver(admin, FencedRecord(store, self.election, paths.TAKEN_OVER), settings)
-        self.showing = Showing(self, only_shows=is_shadow)
-        self.chronicle = Chronicle(self.view, self.live, lambda: self.leader_changed)
+        self.showing = FleetStatus(self, only_shows=is_shadow)
+        self.chronicle = TimelineMemory(self.view, self.live, lambda: self.leader_changed)
         self.persistence = Persistence(store, self.view, self.election, self.desk, self._told_intake.reject, live)
         self._swept = 0
         self._registered: frozenset[Registration] = frozenset()
@@ -138,10 +138,10 @@ class BesideNode(Candidate):
         told = tell_score(self.diary)
         return Scores(lambda: self.live.current, self.settings.strategies, score_process.ask, told, file)
 
-    def _make_judge(self, seed: int) -> Judge:
+    def _make_judge(self, seed: int) -> ComparisonDriver:
         live, where = self.live, Where(self.settings.folder, self.service_url)
         both = SettingsOfBoth(lambda: live.theirs, lambda: live.current, lambda: live.doubt)
-        return Judge(
+        return ComparisonDriver(
             both,
             self.diary,
             self.scores,
@@ -213,7 +213,7 @@ class BesideNode(Candidate):
         """Act again after moves that failed in succession; `NotLeaderError` or a `StoreError`."""
         await self.hands.memory.go_on()
 
-    def scrape(self) -> Scrape:
+    def scrape(self) -> MetricSamples:
         """What this process counts at this moment; called on the event loop."""
         reshaper, reshaping = self.hands.reshaper, self.hands.reshaping
         counters = [*self.judge.counters(), *split_counters(reshaper, reshaping)]
@@ -319,7 +319,7 @@ def _with_remedy(stop: Verdict) -> str:
     return f"{stop.sentence()}; to change it: {stop.remedy()}"
 
 
-def _web_services(view: ClusterView) -> list[str]:
+def _web_services(view: ClusterMirror) -> list[str]:
     """Where the registered brokers answer."""
     records = (entry.record for entry in view.brokers.values())
     return [url for record in records for url in (record.get("webServiceUrl"), record.get("webServiceUrlTls")) if url]

@@ -17,19 +17,19 @@ import structlog
 from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Figure, Verdict
-from loadmanager.core.domain.reasons import RailReason
+from loadmanager.core.domain.reasons import GuardrailReason
 from loadmanager.core.protocol.pulsar_moves import MoveUnderWay
-from loadmanager.leader.audit.decision_log import Journal
-from loadmanager.pulsar.move_verification import Owned
+from loadmanager.leader.audit.decision_log import DecisionLog
+from loadmanager.pulsar.move_verification import PulsarOwnership
 from loadmanager.pulsar.pending_moves import ActsMemory
 
 log = structlog.get_logger(__name__)
 
 
-class Healer:
+class Recovery:
     """`run` ends once nothing of an earlier term is open; `healed` counts the moves that it has seen through."""
 
-    def __init__(self, memory: ActsMemory, owned: Owned, journal: Journal) -> None:
+    def __init__(self, memory: ActsMemory, owned: PulsarOwnership, journal: DecisionLog) -> None:
         self._memory = memory
         self._owned = owned
         self._journal = journal
@@ -52,5 +52,5 @@ class Healer:
             why["destination"] = move.destination
         if owner is not None:
             why["owner"] = owner.broker
-        self._journal.judged("heal", Verdict(bundle, RailReason.MOVE_CUT_SHORT, acted=True, why=why), epoch=epoch)
+        self._journal.judged("heal", Verdict(bundle, GuardrailReason.MOVE_CUT_SHORT, acted=True, why=why), epoch=epoch)
         log.info("move_seen_through", bundle=bundle, **why)

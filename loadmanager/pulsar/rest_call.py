@@ -42,7 +42,7 @@ _JSON = {"Accept": "application/json", "Content-Type": "application/json"}
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RestRequest:
     """`path` with its query, both percent-encoded."""
 
     method: str
@@ -82,7 +82,7 @@ class PulsarCalls:
         """Follow redirects to the web services of the brokers that are registered now too; what is no URL is none."""
         self._registered = frozenset(address for url in urls if (address := _find_address(url)) is not None)
 
-    async def ask(self, request: Request, timeout_s: float | None = None) -> HttpAnswer:
+    async def ask(self, request: RestRequest, timeout_s: float | None = None) -> HttpAnswer:
         """The answer of the first configured address that is there; whoever was not is asked last from then on."""
         for admin in tuple(self._admins):
             try:
@@ -94,7 +94,7 @@ class PulsarCalls:
                     break
         raise unreached
 
-    async def ask_at(self, web: URL, request: Request, timeout_s: float | None = None) -> HttpAnswer:
+    async def ask_at(self, web: URL, request: RestRequest, timeout_s: float | None = None) -> HttpAnswer:
         """The answer of 2xx that comes of asking at `web`; see the table."""
         if self.is_encrypted and web.scheme == "http":
             raise PulsarRefusedError(f"{web}: is not asked, as adminUrls are https and this is not", 0)
@@ -137,7 +137,7 @@ class PulsarCalls:
             f"the token in {self._token.path} is none of this Pulsar's, or has ended: put a valid one into the file",
         )
 
-    async def _follow(self, asked: URL, request: Request, token: str | None, timeout_s: float) -> HttpAnswer:
+    async def _follow(self, asked: URL, request: RestRequest, token: str | None, timeout_s: float) -> HttpAnswer:
         for _ in range(_MOST_HOPS + 1):
             answer = await self._once(asked, request, token, timeout_s)
             if answer.status != _TEMPORARY_REDIRECT:
@@ -160,7 +160,7 @@ class PulsarCalls:
             )
         return target
 
-    async def _once(self, asked: URL, request: Request, token: str | None, timeout_s: float) -> HttpAnswer:
+    async def _once(self, asked: URL, request: RestRequest, token: str | None, timeout_s: float) -> HttpAnswer:
         headers = {**_JSON, "Authorization": f"Bearer {token}"} if token and self._may_have_token(asked) else _JSON
         try:
             return await self._http.call(

@@ -16,30 +16,30 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from loadmanager.core.diagnosis.pulsar_comparison import PULSARS_MOVES, STALLS, WE_ALONE, Entry
-from loadmanager.core.diagnosis.pulsar_tally import Level
+from loadmanager.core.diagnosis.pulsar_comparison import PULSARS_MOVES, STALLS, WE_ALONE, ComparisonEntry
+from loadmanager.core.diagnosis.pulsar_tally import UsageLevel
 from loadmanager.core.domain.plan import Figure, Verdict
-from loadmanager.core.domain.reasons import JudgingReason
+from loadmanager.core.domain.reasons import ComparisonReason
 
 SHOWN = 5
 _MIB = 1024 * 1024
-_FIRST = (*STALLS, JudgingReason.STALL_OVER)
-_COUNTED: Mapping[JudgingReason, str] = {
-    JudgingReason.FIRST_OWNER: "given an owner as somebody asked for them",
-    JudgingReason.OWNER_LEFT: "without their owner, which left",
-    JudgingReason.PULSAR_SPLIT: "split, or made by a split",
-    JudgingReason.NO_LONGER_WANTED: "to be moved by us no more",
-    JudgingReason.MOVED_BY_US: "moved by us",
+_FIRST = (*STALLS, ComparisonReason.STALL_OVER)
+_COUNTED: Mapping[ComparisonReason, str] = {
+    ComparisonReason.FIRST_OWNER: "given an owner as somebody asked for them",
+    ComparisonReason.OWNER_LEFT: "without their owner, which left",
+    ComparisonReason.PULSAR_SPLIT: "split, or made by a split",
+    ComparisonReason.NO_LONGER_WANTED: "to be moved by us no more",
+    ComparisonReason.MOVED_BY_US: "moved by us",
 }
 _TOLD = frozenset((*_FIRST, *PULSARS_MOVES, *WE_ALONE))
 
 
-def is_worth_a_paragraph(entries: Iterable[Entry]) -> bool:
+def is_worth_a_paragraph(entries: Iterable[ComparisonEntry]) -> bool:
     """Whether something was said besides what happens all day."""
     return any(entry.reason in _TOLD for entry in entries)
 
 
-def tell(entries: Sequence[Entry]) -> list[str]:
+def tell(entries: Sequence[ComparisonEntry]) -> list[str]:
     """A line for each thing that is told, without the time."""
     said: set[str] = set()
     lines = [_told(entry, said) for entry in entries if entry.reason in _FIRST]
@@ -53,14 +53,14 @@ def tell(entries: Sequence[Entry]) -> list[str]:
     return [*lines, *([f"Other bundles: {', '.join(counted)}."] if counted else [])]
 
 
-def count(counts: Mapping[JudgingReason, int]) -> Iterator[str]:
+def count(counts: Mapping[ComparisonReason, int]) -> Iterator[str]:
     """Of what is only counted, a part of a sentence each."""
     for reason, text in _COUNTED.items():
         if counts.get(reason):
             yield f"{counts[reason]} {text}"
 
 
-def tell_level(level: Level | None) -> str:
+def tell_level(level: UsageLevel | None) -> str:
     """How level the brokers are, a sentence."""
     if level is None:
         return "No broker has reported."
@@ -70,7 +70,7 @@ def tell_level(level: Level | None) -> str:
     )
 
 
-def as_record(entry: Entry) -> dict[str, Any]:
+def as_record(entry: ComparisonEntry) -> dict[str, Any]:
     """The entry as a JSON object; figures are whole, sentences for people."""
     return {
         "at": entry.at_ms,
@@ -101,7 +101,7 @@ def people(figure: float) -> str:
     return f"{figure:.1f}".removesuffix(".0")
 
 
-def _told(entry: Entry, said: set[str]) -> str:
+def _told(entry: ComparisonEntry, said: set[str]) -> str:
     """The entry, then what explains it and what would help, unless that was `said` before."""
     own = _rounded(entry.verdict)
     parts = [f"{own.subject}: {own.sentence()}." if own.subject != "pulsar" else f"{own.sentence()}."]

@@ -13,7 +13,7 @@ import sys
 import orjson
 
 from loadmanager.errors import LoadManagerError
-from loadmanager.lab.whatif.score_worker import Answer, Question
+from loadmanager.lab.whatif.score_worker import ScoreAnswer, ScoreQuestion
 
 LONGEST_S = 600.0
 MOST_MEMORY_BYTES = 4 * 1024**3
@@ -25,7 +25,7 @@ class ScoringError(LoadManagerError):
     """No score could be worked out; the message says why."""
 
 
-async def ask(question: Question, longest_s: float = LONGEST_S, command: tuple[str, ...] = ()) -> Answer:
+async def ask(question: ScoreQuestion, longest_s: float = LONGEST_S, command: tuple[str, ...] = ()) -> ScoreAnswer:
     """Have it worked out. Raises `ScoringError`."""
     try:
         process = await asyncio.create_subprocess_exec(
@@ -50,7 +50,7 @@ async def ask(question: Question, longest_s: float = LONGEST_S, command: tuple[s
         said = errors.decode(errors="replace").strip()[-_SAID:]
         raise ScoringError(f"the process that was to work it out ended with {process.returncode}: {said}")
     try:
-        found = Answer.from_json(output)
+        found = ScoreAnswer.from_json(output)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise ScoringError(f"the process that was to work it out answered {output[:_SAID]!r}") from None
     if found.error:

@@ -24,11 +24,11 @@ from rich.console import Console
 from rich.table import Table
 
 from loadmanager.config import Settings, values_as_text
-from loadmanager.core.diagnosis.pulsar_comparison import Entry
-from loadmanager.core.diagnosis.pulsar_tally import Level, Measured, Tally
+from loadmanager.core.diagnosis.pulsar_comparison import ComparisonEntry
+from loadmanager.core.diagnosis.pulsar_tally import Measured, Tally, UsageLevel
 from loadmanager.core.domain.settings import short_class_name
-from loadmanager.lab.whatif.range_figures import Figures
-from loadmanager.lab.whatif.score_worker import Answer, Question
+from loadmanager.lab.whatif.range_figures import RangeFigures
+from loadmanager.lab.whatif.score_worker import ScoreAnswer, ScoreQuestion
 from loadmanager.leader.node_port import Sample
 from loadmanager.pulsar.activity_log import HOUR_MS, BoundedFile
 from loadmanager.pulsar.round_summary import people
@@ -55,7 +55,7 @@ _MEANING = (
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class RangeScore:
     """Of an hour or a day. `imbalance` is as it was, by the model, and `worlds` as it would have been, by strategy, the
     configured one first; `note` says why there is no model, `left_out` why there is none of a strategy.
     """
@@ -63,7 +63,7 @@ class Score:
     period: str
     measured: Measured
     imbalance: float | None = None
-    worlds: Mapping[str, Figures] = field(default_factory=dict)
+    worlds: Mapping[str, RangeFigures] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
 
@@ -83,7 +83,7 @@ class Score:
         }
 
 
-Ask = Callable[[Question], Awaitable[Answer]]
+Ask = Callable[[ScoreQuestion], Awaitable[ScoreAnswer]]
 
 
 class Scores:
@@ -97,7 +97,7 @@ class Scores:
         settings: Callable[[], Settings],
         strategies: Sequence[str],
         ask: Ask,
-        on_score: Callable[[Score], None],
+        on_score: Callable[[RangeScore], None],
         file: BoundedFile | None = None,
         zone: tzinfo | None = None,
     ) -> None:
@@ -109,13 +109,13 @@ class Scores:
         self._zone = zone
         self._hour: Tally | None = None
         self._day: Tally | None = None
-        self._hours: list[Score] = []
+        self._hours: list[RangeScore] = []
         self._over: asyncio.Queue[tuple[str, Measured]] = asyncio.Queue()
-        self._scores: deque[Score] = deque(maxlen=_KEPT)
+        self._scores: deque[RangeScore] = deque(maxlen=_KEPT)
 
     # What is measured
 
-    def see(self, at_ms: int, level: Level | None, entries: Iterable[Entry]) -> None:
+    def see(self, at_ms: int, level: UsageLevel | None, entries: Iterable[ComparisonEntry]) -> None:
         """How level the brokers are from now on, and what was said."""
         hour, day = self._tallies(at_ms)
         for tally in (hour, day):
@@ -159,14 +159,14 @@ class Scores:
                 self._hours = []
             self._keep(score)
 
-    async def _score_hour(self, measured: Measured) -> Score:
-        score = Score(HOUR, measured)
+    async def _score_hour(self, measured: Measured) -> RangeScore:
+        score = RangeScore(HOUR, measured)
         if measured.to_ms - measured.from_ms < _FEWEST_STEPS * _STEP_S * 1000:
             return replace(score, note=f"the model needs {_FEWEST_STEPS} steps of {_STEP_S:.0f} s")
         settings = self._settings()
         configured = short_class_name(settings.load_balancer_load_shedding_strategy)
         others = [name for name in dict.fromkeys(map(short_class_name, self._strategies)) if name != configured]
-        question = Question(
+        question = ScoreQuestion(
             url=settings.history_url,
             from_ms=measured.from_ms,
             to_ms=measured.to_ms,
@@ -181,7 +181,7 @@ class Scores:
             return replace(score, note=str(error))
         return replace(score, imbalance=answer.imbalance, worlds=answer.worlds, left_out=answer.left_out)
 
-    def _keep(self, score: Score) -> None:
+    def _keep(self, score: RangeScore) -> None:
         self._scores.append(score)
         if self._file is not None:
             self._file.append(f"{orjson.dumps(score.to_json()).decode()}\n")
@@ -251,7 +251,7 @@ class Scores:
         ]
 
 
-def line_of(score: Score, zone: tzinfo | None = None) -> str:
+def line_of(score: RangeScore, zone: tzinfo | None = None) -> str:
     """The score in one sentence."""
     measured = score.measured
     parts = [f"the busiest broker had {measured.max_over_mean:.2f} times the mean"]
@@ -264,7 +264,7 @@ def line_of(score: Score, zone: tzinfo | None = None) -> str:
     return f"{_head(score, zone)}: {'; '.join(parts)}."
 
 
-def table_of(score: Score, zone: tzinfo | None = None) -> str:
+def table_of(score: RangeScore, zone: tzinfo | None = None) -> str:
     """The score for a terminal, strategies side by side with what happened."""
     measured = score.measured
     table = Table(box=None, pad_edge=False)
@@ -299,13 +299,13 @@ def table_of(score: Score, zone: tzinfo | None = None) -> str:
     return "\n".join([_head(score, zone), *rows, *_remarks(score)])
 
 
-def _head(score: Score, zone: tzinfo | None) -> str:
+def _head(score: RangeScore, zone: tzinfo | None) -> str:
     times = (score.measured.from_ms, score.measured.to_ms)
     begin, end = (datetime.fromtimestamp(at_ms / 1000, zone).astimezone(zone) for at_ms in times)
     return f"Score of the {score.period} from {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}"
 
 
-def _remarks(score: Score) -> list[str]:
+def _remarks(score: RangeScore) -> list[str]:
     measured = score.measured
     alone = f"{measured.alone} that we wanted were not made, {people(measured.alone_load / _MIB)} MiB/s"
     found = [f"We wanted {measured.agreed} of Pulsar's {measured.moves} moves, too; {alone}."]
@@ -317,19 +317,19 @@ def _remarks(score: Score) -> list[str]:
     return [*found, *([f"There is no model: {score.note}."] if score.note else [])]
 
 
-def _score_of_day(measured: Measured, hours: Sequence[Score]) -> Score:
+def _score_of_day(measured: Measured, hours: Sequence[RangeScore]) -> RangeScore:
     """By those hours that have a model; a strategy counts that has been in all of them."""
     modelled = [hour for hour in hours if hour.imbalance is not None]
     if not modelled:
-        return Score(DAY, measured, note="none of its hours has one")
+        return RangeScore(DAY, measured, note="none of its hours has one")
     weights = [hour.measured.to_ms - hour.measured.from_ms for hour in modelled]
     names = [name for name in modelled[0].worlds if all(name in hour.worlds for hour in modelled)]
     worlds = {name: _added_up([hour.worlds[name] for hour in modelled], weights) for name in names}
-    return Score(DAY, measured, _mean([hour.imbalance or 1.0 for hour in modelled], weights), worlds)
+    return RangeScore(DAY, measured, _mean([hour.imbalance or 1.0 for hour in modelled], weights), worlds)
 
 
-def _added_up(figures: Sequence[Figures], weights: Sequence[float]) -> Figures:
-    return Figures(
+def _added_up(figures: Sequence[RangeFigures], weights: Sequence[float]) -> RangeFigures:
+    return RangeFigures(
         _mean([each.imbalance for each in figures], weights),
         max(each.worst_usage for each in figures),
         sum(each.moves for each in figures),

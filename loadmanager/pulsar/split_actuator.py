@@ -40,11 +40,11 @@ from loadmanager.core.protocol.reshape_machine import BundleGoneError, OwnerSile
 from loadmanager.core.strategies.splitting import SPECIFIED_POSITIONS
 from loadmanager.core.strategies.splitting.split_finder import Split
 from loadmanager.errors import LoadManagerError, NotLeaderError, OwnerSilentError
-from loadmanager.leader.audit.decision_log import Journal
+from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.election.campaign import Election
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.pulsar.guardrail_facts import Rails
+from loadmanager.pulsar.guardrail_facts import GuardrailFacts
 from loadmanager.pulsar.pending_moves import ActsMemory
 from loadmanager.pulsar.refusals import FAULTS_OF_ITS_OWN, PulsarRefusedError, PulsarUnreachableError
 
@@ -81,12 +81,12 @@ class PulsarReshaper:
 
     def __init__(
         self,
-        view: ClusterView,
+        view: ClusterMirror,
         admin: SplitsBundles,
         election: Election,
-        rails: Rails,
+        rails: GuardrailFacts,
         memory: ActsMemory,
-        journal: Journal,
+        journal: DecisionLog,
         live: LiveSettings,
     ) -> None:
         self._view = view

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadmanager.core.diagnosis.pulsar_comparison import Entry, Rounds
-from loadmanager.core.diagnosis.pulsar_tally import Level, Measured
+from loadmanager.core.diagnosis.pulsar_comparison import ComparedRounds, ComparisonEntry
+from loadmanager.core.diagnosis.pulsar_tally import Measured, UsageLevel
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
 from loadmanager.pulsar.round_summary import as_record, people, tell_level
 
@@ -28,17 +28,17 @@ class Where:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Standing:
+class VerdictFacts:
     """What is known when the verdict is given."""
 
-    rounds: Rounds
-    level: Level | None
+    rounds: ComparedRounds
+    level: UsageLevel | None
     measured: Measured
-    stalled: Entry | None
+    stalled: ComparisonEntry | None
     is_acting: bool
 
 
-def first_verdict(standing: Standing, where: Where) -> list[str]:
+def first_verdict(standing: VerdictFacts, where: Where) -> list[str]:
     """A sentence or more on each question."""
     steps = [step for step in standing.rounds.ours.steps if isinstance(step, Unload)]
     level = standing.level
@@ -55,13 +55,13 @@ def _minutes(measured: Measured) -> int:
     return max(1, round((measured.to_ms - measured.from_ms) / 60_000))
 
 
-def _remark(level: Level | None) -> str:
+def _remark(level: UsageLevel | None) -> str:
     if level is None:
         return "Nothing can be said until brokers report."
     return "That is level." if level.max_over_mean <= LEVEL_ENOUGH else "That is not level."
 
 
-def _pulsar(standing: Standing) -> list[str]:
+def _pulsar(standing: VerdictFacts) -> list[str]:
     """What Pulsar does about it."""
     measured, pulsars = standing.measured, standing.rounds.pulsars
     if standing.stalled is not None:
@@ -79,7 +79,7 @@ def _pulsar(standing: Standing) -> list[str]:
     return ["Pulsar moves nothing: its strategy selects no bundle, as we work it out."]
 
 
-def _ours(standing: Standing, steps: Sequence[Unload]) -> list[str]:
+def _ours(standing: VerdictFacts, steps: Sequence[Unload]) -> list[str]:
     """What we would do about it, and why."""
     if not steps:
         return [f"We would move nothing either. {_why_nothing(standing)}".rstrip()]
@@ -93,7 +93,7 @@ def _ours(standing: Standing, steps: Sequence[Unload]) -> list[str]:
     return [*lines, *([f"  ... and {len(steps) - _SHOWN} more"] if len(steps) > _SHOWN else [])]
 
 
-def _why_nothing(standing: Standing) -> str:
+def _why_nothing(standing: VerdictFacts) -> str:
     """What our round says of the busiest broker, or of all."""
     said = {verdict.subject: verdict for verdict in standing.rounds.ours.verdicts}
     busiest = "" if standing.level is None else standing.level.busiest
@@ -101,7 +101,7 @@ def _why_nothing(standing: Standing) -> str:
     return "" if verdict is None else f"Of {verdict.subject}: {verdict.sentence()}."
 
 
-def _next(standing: Standing, steps: Sequence[Unload], where: Where) -> list[str]:
+def _next(standing: VerdictFacts, steps: Sequence[Unload], where: Where) -> list[str]:
     """Commands, each after what it is for."""
     found = [f"read on: tail -f {where.folder}/diary.txt"]
     if steps:

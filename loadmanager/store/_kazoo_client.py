@@ -32,8 +32,8 @@ from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import ForceRetryError, KazooRetry
 
 from loadmanager.store import store_session
-from loadmanager.store._kazoo_requests import Request, auth
-from loadmanager.store._kazoo_sockets import RefusedError, Sockets, say
+from loadmanager.store._kazoo_requests import KazooRequest, auth
+from loadmanager.store._kazoo_sockets import ServerRefusedError, Sockets, say
 from loadmanager.store.store_probe import session_works
 from loadmanager.store.zookeeper_acl import ANYBODY, Access, Credentials
 
@@ -82,7 +82,7 @@ class PromptClient(KazooClient):
         self._listener = listener
         self.add_listener(self._report)
 
-    def submit(self, request: Request[T], reply: PendingReply, session_id: int) -> bool:
+    def submit(self, request: KazooRequest[T], reply: PendingReply, session_id: int) -> bool:
         """Hand the request to the connection thread; False if it cannot be sent now, on that very session.
 
         The state is looked at and the request queued under the lock that guards changes of state, which empty the
@@ -176,13 +176,13 @@ class _Connection(ConnectionHandler):
         try:
             timeouts = self._begin_session(host, hostip, port, address)
             self._say_who_we_are(timeouts[1])
-        except (AuthFailedError, SASLException, RefusedError) as error:
+        except (AuthFailedError, SASLException, ServerRefusedError) as error:
             if isinstance(error, AuthFailedError) and isinstance(error.__cause__, ConnectionDropped):
                 # During SASL. A server that refuses us says so.
                 self._listener.on_session(store_session.HungUp(address))
                 raise ConnectionDropped(str(error)) from error
-            why = str(error) if isinstance(error, RefusedError) else f"it does not take {self._access.who}"
-            self._listener.on_session(store_session.Refused(address, why))
+            why = str(error) if isinstance(error, ServerRefusedError) else f"it does not take {self._access.who}"
+            self._listener.on_session(store_session.ConnectionRefused(address, why))
             raise ConnectionDropped(why) from error
         self._listener.on_session(store_session.Connected(self.client.granted_session_id, *self.granted))
         return timeouts
@@ -217,7 +217,7 @@ class _Connection(ConnectionHandler):
             answer = super()._invoke(min(timeout, self._patience_s), request, xid)
         except ConnectionDropped as error:
             if isinstance(error.__context__, ssl.SSLError):
-                raise RefusedError(say(error.__context__)) from error
+                raise ServerRefusedError(say(error.__context__)) from error
             raise _HungUpError(str(error)) from error
         if isinstance(answer, tuple) and isinstance(answer[0], Connect):
             self.granted = (answer[0].time_out / 1000.0, asked_at_s)

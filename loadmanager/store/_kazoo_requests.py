@@ -2,8 +2,8 @@
 
 kazoo has neither multi-read (many znodes in one request) nor add-watch (persistent recursive watches), both of
 ZooKeeper 3.6, nor who-am-I (3.7), and would write credentials into its log. The others are here as well because of
-where kazoo serialises: in its connection thread, which ends, and the session with it, when that raises. A `Request` is
-serialised by the caller that makes it.
+where kazoo serialises: in its connection thread, which ends, and the session with it, when that raises. A
+`KazooRequest` is serialised by the caller that makes it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _MORE, _LAST = 0, 1
 _END_OF_MULTI = multiheader_struct.pack(_ERROR, _LAST, _ERROR)
 
 
-class Request(Generic[T]):
+class KazooRequest(Generic[T]):
     """A request ready to be sent, in the shape in which kazoo's connection takes it; `T` is what the answer means."""
 
     __slots__ = ("_parse", "_payload", "type")
@@ -70,32 +70,32 @@ class Request(Generic[T]):
         return self._parse(buffer, offset)
 
 
-def get_data(full_path: str, path: str) -> Request[Znode]:
+def get_data(full_path: str, path: str) -> KazooRequest[Znode]:
     """Read the znode at `full_path`; `path` is its name inside the chroot, under which it is returned."""
-    return Request(
+    return KazooRequest(
         _GET_DATA, write_string(full_path) + _NO_WATCH, lambda buffer, offset: _read_znode(path, buffer, offset)[0]
     )
 
 
-def get_children(full_path: str) -> Request[list[str]]:
-    return Request(_GET_CHILDREN, write_string(full_path) + _NO_WATCH, lambda *at: _read_strings(*at)[0])
+def get_children(full_path: str) -> KazooRequest[list[str]]:
+    return KazooRequest(_GET_CHILDREN, write_string(full_path) + _NO_WATCH, lambda *at: _read_strings(*at)[0])
 
 
-def sync(full_path: str) -> Request[None]:
-    return Request(SYNC, write_string(full_path), _ignore)
+def sync(full_path: str) -> KazooRequest[None]:
+    return KazooRequest(SYNC, write_string(full_path), _ignore)
 
 
-def add_watch(full_path: str) -> Request[None]:
+def add_watch(full_path: str) -> KazooRequest[None]:
     """Watch `full_path` and all below it until the connection ends."""
-    return Request(_ADD_WATCH, write_string(full_path) + int_struct.pack(_PERSISTENT_RECURSIVE), _ignore)
+    return KazooRequest(_ADD_WATCH, write_string(full_path) + int_struct.pack(_PERSISTENT_RECURSIVE), _ignore)
 
 
-def multi_read(full_paths: Sequence[str], paths: Sequence[str]) -> Request[list[Znode | None]]:
+def multi_read(full_paths: Sequence[str], paths: Sequence[str]) -> KazooRequest[list[Znode | None]]:
     """Read many znodes at one moment; None for those that do not exist."""
     return _multi_read(_GET_DATA, full_paths, paths, [partial(_read_znode, path) for path in paths])
 
 
-def multi_children(full_paths: Sequence[str], paths: Sequence[str]) -> Request[list[list[str] | None]]:
+def multi_children(full_paths: Sequence[str], paths: Sequence[str]) -> KazooRequest[list[list[str] | None]]:
     """The names of the children of many znodes at one moment; None for those that do not exist."""
     return _multi_read(_GET_CHILDREN, full_paths, paths, [_read_strings] * len(full_paths))
 
@@ -105,7 +105,7 @@ def _multi_read(
     full_paths: Sequence[str],
     paths: Sequence[str],
     readers: Sequence[Callable[[bytes, int], tuple[T, int]]],
-) -> Request[list[T | None]]:
+) -> KazooRequest[list[T | None]]:
     """Each reader is given the answer's bytes and where its part begins, and says where that ends. The error that the
     answer raises names the path.
     """
@@ -128,36 +128,36 @@ def _multi_read(
                 found.append(each)
         return found
 
-    return Request(_MULTI_READ, payload + _END_OF_MULTI, parse)
+    return KazooRequest(_MULTI_READ, payload + _END_OF_MULTI, parse)
 
 
 def multi(
     ops: Sequence[Op], full_path: Callable[[str], str], acl_of: Callable[[str], list[ACL]]
-) -> Request[list[tuple[int, int]]]:
+) -> KazooRequest[list[tuple[int, int]]]:
     """All operations or none; per operation its error code (0 if none) and the version a `Put` resulted in. `acl_of`
     says of each full path what is created with.
     """
     payload = b"".join(_serialize_op(op, full_path(op.path), acl_of) for op in ops)
-    return Request(_MULTI, payload + _END_OF_MULTI, _read_outcomes)
+    return KazooRequest(_MULTI, payload + _END_OF_MULTI, _read_outcomes)
 
 
-def get_acl(full_path: str) -> Request[list[ACL]]:
-    return Request(_GET_ACL, write_string(full_path), lambda *at: _read_acl(*at)[0])
+def get_acl(full_path: str) -> KazooRequest[list[ACL]]:
+    return KazooRequest(_GET_ACL, write_string(full_path), lambda *at: _read_acl(*at)[0])
 
 
-def set_acl(full_path: str, acl: Sequence[ACL]) -> Request[None]:
+def set_acl(full_path: str, acl: Sequence[ACL]) -> KazooRequest[None]:
     """Whatever it was before."""
-    return Request(_SET_ACL, write_string(full_path) + _serialize_acl(acl) + int_struct.pack(ANY_VERSION), _ignore)
+    return KazooRequest(_SET_ACL, write_string(full_path) + _serialize_acl(acl) + int_struct.pack(ANY_VERSION), _ignore)
 
 
-def who_am_i() -> Request[list[Id]]:
+def who_am_i() -> KazooRequest[list[Id]]:
     """As whom the servers know this session; of a digest the user alone."""
-    return Request(_WHO_AM_I, b"", lambda buffer, offset: _read_vector(buffer, offset, _read_id)[0])
+    return KazooRequest(_WHO_AM_I, b"", lambda buffer, offset: _read_vector(buffer, offset, _read_id)[0])
 
 
-def auth(scheme: str, credential: str) -> Request[None]:
+def auth(scheme: str, credential: str) -> KazooRequest[None]:
     """Say who we are; nothing that is logged of a request shows what it carries."""
-    return Request(_AUTH, int_struct.pack(0) + write_string(scheme) + write_string(credential), _ignore)
+    return KazooRequest(_AUTH, int_struct.pack(0) + write_string(scheme) + write_string(credential), _ignore)
 
 
 def first_failure(codes: Sequence[int]) -> int | None:

@@ -18,7 +18,7 @@ TlsContext = Callable[[], ssl.SSLContext]
 """Makes the context of one connection."""
 
 
-class RefusedError(ConnectionDropped):
+class ServerRefusedError(ConnectionDropped):
     """We do not let each other in, the server and we; the message says why."""
 
 
@@ -42,9 +42,9 @@ class Sockets(SequentialThreadingHandler):
         try:
             return self._tls().wrap_socket(connection, server_hostname=self._named or str(kwargs["hostname"]))
         except ssl.SSLError as error:
-            raise RefusedError(say(error)) from error
+            raise ServerRefusedError(say(error)) from error
         except ConnectionResetError as error:
-            raise RefusedError("TLS: it hangs up; perhaps it speaks none at this port") from error
+            raise ServerRefusedError("TLS: it hangs up; perhaps it speaks none at this port") from error
 
     def select(
         self, readable: Sequence[object], writable: Sequence[object], failed: Sequence[object], timeout: float | None

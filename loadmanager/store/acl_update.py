@@ -26,14 +26,14 @@ log = structlog.get_logger(__name__)
 _AT_A_TIME = 500
 
 
-class Process(enum.Enum):
+class AclProcess(enum.Enum):
     """What a process needs of the znodes."""
 
     NODE = enum.auto()
     AGENT = enum.auto()
 
 
-async def refuse_strangers(store: ZooKeeperStore, process: Process) -> None:
+async def refuse_strangers(store: ZooKeeperStore, process: AclProcess) -> None:
     """Raise `ConfigurationError` if what is there belongs to others than the configuration says, and warn when it is
     open.
     """
@@ -46,12 +46,12 @@ async def refuse_strangers(store: ZooKeeperStore, process: Process) -> None:
             log.warning("zookeeper_is_open", path=paths.ROOT, remedy="run `loadmanager zookeeper secure`")
         return
     who = await store.who_am_i()
-    if process is Process.NODE and not grants_all(acl, who):
+    if process is AclProcess.NODE and not grants_all(acl, who):
         raise ConfigurationError(
             f"{paths.ROOT} belongs to others ({render(acl)}), and a node has to write there; we are {store.access.who}:"
             " see metadataStoreCredentials"
         )
-    if process is Process.AGENT and not grants_all(acl, acls.nodes):
+    if process is AclProcess.AGENT and not grants_all(acl, acls.nodes):
         raise ConfigurationError(
             f"{paths.ROOT} belongs to others ({render(acl)}) than metadataStoreNodeIds says: nodes could not read what"
             " is registered here"
@@ -59,7 +59,7 @@ async def refuse_strangers(store: ZooKeeperStore, process: Process) -> None:
 
 
 @dataclass(slots=True)
-class Outcome:
+class AclOutcome:
     """Of how many znodes it is right, changed (or would be, in a dry run), and why of which it could not be."""
 
     right: int = 0
@@ -68,9 +68,9 @@ class Outcome:
     failed: dict[str, str] = field(default_factory=dict)
 
 
-async def secure(store: ZooKeeperStore, acls: Acls, *, do: bool, progress: Callable[[int], None]) -> Outcome:
+async def secure(store: ZooKeeperStore, acls: Acls, *, do: bool, progress: Callable[[int], None]) -> AclOutcome:
     """Give each znode of ours the list that it should have, folders before what is in them; without `do` only look."""
-    outcome = Outcome()
+    outcome = AclOutcome()
     seen = 0
     async for batch in _walk(store, outcome):
         await asyncio.gather(*(_secure_one(store, path, acls.of(path), outcome, do=do) for path in batch))
@@ -79,7 +79,7 @@ async def secure(store: ZooKeeperStore, acls: Acls, *, do: bool, progress: Calla
     return outcome
 
 
-async def _walk(store: ZooKeeperStore, outcome: Outcome) -> AsyncIterator[list[str]]:
+async def _walk(store: ZooKeeperStore, outcome: AclOutcome) -> AsyncIterator[list[str]]:
     """All paths of ours, some at a time, folders before what is in them. Without a chroot the root is not ours."""
     level = ["/"] if store.has_chroot else [paths.ROOT]
     while level:
@@ -92,7 +92,7 @@ async def _walk(store: ZooKeeperStore, outcome: Outcome) -> AsyncIterator[list[s
         level = below
 
 
-async def _children(store: ZooKeeperStore, path: str, outcome: Outcome) -> list[str]:
+async def _children(store: ZooKeeperStore, path: str, outcome: AclOutcome) -> list[str]:
     try:
         names = await store.children(path)
     except AccessDeniedError as error:
@@ -101,7 +101,7 @@ async def _children(store: ZooKeeperStore, path: str, outcome: Outcome) -> list[
     return [f"{path.removesuffix('/')}/{name}" for name in names]
 
 
-async def _secure_one(store: ZooKeeperStore, path: str, wanted: list[ACL], outcome: Outcome, *, do: bool) -> None:
+async def _secure_one(store: ZooKeeperStore, path: str, wanted: list[ACL], outcome: AclOutcome, *, do: bool) -> None:
     try:
         acl = await store.get_acl(path)
         if acl is None:

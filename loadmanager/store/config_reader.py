@@ -15,7 +15,7 @@ from loadmanager.store.metadata_store import MetadataStore
 from loadmanager.store.znode_codec import decode
 from loadmanager.wire.control_records import decode_controls
 from loadmanager.wire.learned_records import decode_learned
-from loadmanager.wire.operator_config import LaidDown, standing
+from loadmanager.wire.operator_config import StoredOperatorConfig, standing
 from loadmanager.wire.policy_records import decode_domains, decode_groups, decode_isolation
 from loadmanager.wire.store_records import decode_configuration, decode_namespace
 
@@ -23,16 +23,16 @@ _Value = TypeVar("_Value")
 
 
 @dataclass(slots=True)
-class LaidDownReader:
+class ConfigReader:
     """`faults` are records that cannot be read, a sentence each: what they would have said is missing."""
 
     store: MetadataStore
     faults: list[str] = field(default_factory=list)
 
-    async def read(self) -> LaidDown:
+    async def read(self) -> StoredOperatorConfig:
         """Not one moment's picture; raises `StoreError`."""
         controls = await self._one(paths.CONTROLS, decode_controls)
-        return LaidDown(
+        return StoredOperatorConfig(
             await self._namespaces(),
             await self._one(paths.ISOLATION, decode_isolation),
             await self._one(paths.FAILURE_DOMAINS, decode_domains),

@@ -46,12 +46,12 @@ from loadmanager.store.metadata_store import (
 )
 from loadmanager.store.store_session import (
     Announce,
-    Answered,
     Arm,
     Connected,
     Event,
     GivenUp,
     OfSession,
+    RequestAnswered,
     Session,
     SessionSignal,
 )
@@ -425,7 +425,7 @@ class MemoryStore(OfSession):
     def _beat(self) -> None:
         """Each moment is one at which a heartbeat was sent and answered, as long as the cluster hears it."""
         if self.is_heard:
-            self._step(Answered(self.session_id, self._cluster.clock()))
+            self._step(RequestAnswered(self.session_id, self._cluster.clock()))
 
 
 class _Line:

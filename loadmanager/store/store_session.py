@@ -10,11 +10,11 @@ to be stepped by itself, with `TIME`. Every store has one, whatever carries its 
                                                 session_connected, Announce CONNECTED, Arm          ─▶ CONNECTED
     SUSPENDED,    Connected, same session       as from SEEKING
     CONNECTED     Connected, another one        EXPIRED, then as from SEEKING
-    CONNECTED     Answered                      (the lease counts from when that was sent)
+    CONNECTED     RequestAnswered               (the lease counts from when that was sent)
                   TIME, a heartbeat is due      Heartbeat
                   TIME, the lease has lapsed    Say session_lease_lapsed, Announce SUSPENDED, Drop  ─▶ SUSPENDED
                   DISCONNECTED                  Announce SUSPENDED                                  ─▶ SUSPENDED
-    SEEKING,      HungUp, Refused               (that is the obstacle) Say zookeeper_hangs_up or
+    SEEKING,      HungUp, ConnectionRefused     (that is the obstacle) Say zookeeper_hangs_up or
     SUSPENDED                                   zookeeper_refuses, the first time since it was connected
     SUSPENDED     HungUp, certainly over        GiveUp, too
     SUSPENDED,    GivenUp                       (counted) Say session_given_up, then EXPIRED
@@ -88,7 +88,7 @@ class Connected:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class RequestAnswered:
     """The ensemble's leader has answered a request of this session."""
 
     session_id: int
@@ -96,7 +96,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Unanswered:
+class RequestUnanswered:
     """A request was not sent, or no answer will come."""
 
     session_id: int
@@ -111,7 +111,7 @@ class HungUp:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class ConnectionRefused:
     """The server at `address` and we do not let each other in: credentials, or certificates."""
 
     address: str
@@ -137,7 +137,7 @@ class SessionSignal(enum.Enum):
     CLOSE = enum.auto()
 
 
-Event = Connected | Answered | Unanswered | HungUp | Refused | GivenUp | SessionSignal
+Event = Connected | RequestAnswered | RequestUnanswered | HungUp | ConnectionRefused | GivenUp | SessionSignal
 
 # Instructions
 
@@ -250,11 +250,11 @@ class Session:
         match event:
             case Connected():
                 self._connected(event, now_s)
-            case Answered() | Unanswered():
+            case RequestAnswered() | RequestUnanswered():
                 self._answered(event, now_s)
             case HungUp(address):
                 self._hung_up(address, now_s)
-            case Refused(address, why):
+            case ConnectionRefused(address, why):
                 self._meet("zookeeper_refuses", address, f"refuses: {why}")
             case GivenUp(address):
                 self._give_up(address)
@@ -279,10 +279,10 @@ class Session:
         self._to_do.append(Arm())
         self._rest(now_s)
 
-    def _answered(self, event: Answered | Unanswered, now_s: float) -> None:
+    def _answered(self, event: RequestAnswered | RequestUnanswered, now_s: float) -> None:
         if self.phase is not SessionPhase.CONNECTED or event.session_id != self.session_id:
             return
-        if isinstance(event, Answered):
+        if isinstance(event, RequestAnswered):
             self._trust(event.sent_at_s)
         if self._sent_at_s is not None and event.sent_at_s >= self._sent_at_s:
             self._rest(now_s)

@@ -46,7 +46,7 @@ from loadmanager.errors import (
 )
 from loadmanager.store import _kazoo_requests as requests
 from loadmanager.store._kazoo_client import PromptClient
-from loadmanager.store._kazoo_requests import Request
+from loadmanager.store._kazoo_requests import KazooRequest
 from loadmanager.store._subscriptions import Subscriptions
 from loadmanager.store.metadata_store import (
     Check,
@@ -61,7 +61,6 @@ from loadmanager.store.metadata_store import (
 )
 from loadmanager.store.store_session import (
     Announce,
-    Answered,
     Arm,
     Drop,
     Event,
@@ -69,9 +68,10 @@ from loadmanager.store.store_session import (
     Heartbeat,
     Instruction,
     OfSession,
+    RequestAnswered,
+    RequestUnanswered,
     Session,
     SessionSignal,
-    Unanswered,
 )
 from loadmanager.store.zookeeper_acl import ANYBODY, Access
 from loadmanager.util.clock import now_s
@@ -305,9 +305,9 @@ class ZooKeeperStore(OfSession):
             await self._submit(requests.sync(self._full("/")))
         except (StoreUnavailableError, _UnansweredError, ZookeeperError) as error:
             log.debug("heartbeat_failed", error=repr(error))
-            self._step(Unanswered(beat.session_id, beat.sent_at_s))
+            self._step(RequestUnanswered(beat.session_id, beat.sent_at_s))
         else:
-            self._step(Answered(beat.session_id, beat.sent_at_s))
+            self._step(RequestAnswered(beat.session_id, beat.sent_at_s))
 
     def _changed(self, full_paths: Sequence[str]) -> None:
         if self._client is not None:
@@ -387,7 +387,7 @@ class ZooKeeperStore(OfSession):
 
     async def _read_many(
         self,
-        request_of: Callable[[Sequence[str], Sequence[str]], Request[list[T | None]]],
+        request_of: Callable[[Sequence[str], Sequence[str]], KazooRequest[list[T | None]]],
         paths: Sequence[str],
         size_of: Callable[[T], int],
     ) -> list[T | None]:
@@ -405,7 +405,7 @@ class ZooKeeperStore(OfSession):
             size = max(1, min(size * _READ_GROWTH, _MAX_READ_ZNODES, _READ_REPLY_BYTES // mean_bytes))
         return found
 
-    async def _read(self, request: Request[T], path: str) -> T:
+    async def _read(self, request: KazooRequest[T], path: str) -> T:
         """The answer; `NoNodeError` when the one znode asked for does not exist."""
         try:
             answer = await self._exchange(request)
@@ -482,7 +482,7 @@ class ZooKeeperStore(OfSession):
             return False
         return True
 
-    async def _exchange(self, request: Request[T], session_id: int | None = None) -> T:
+    async def _exchange(self, request: KazooRequest[T], session_id: int | None = None) -> T:
         """Send a request and wait for its answer, for at most a session timeout.
 
         Raises `StoreUnavailableError` when it was not sent, `_UnansweredError` when it was, and what the server says.
@@ -498,7 +498,7 @@ class ZooKeeperStore(OfSession):
                 raise _UnansweredError(f"none within {self.session_timeout_s:g} s") from error
             raise StoreUnavailableError("too many requests wait for answers; this one was not sent") from error
 
-    def _submit(self, request: Request[T], session_id: int | None = None) -> asyncio.Future[T]:
+    def _submit(self, request: KazooRequest[T], session_id: int | None = None) -> asyncio.Future[T]:
         """Hand a request to kazoo's thread, meant for the session this loop knows of; nothing else gets there."""
         why_not = self._session.why_not(self._clock(), session_id)
         if self._client is None or why_not is not None:

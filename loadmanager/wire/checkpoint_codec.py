@@ -18,7 +18,7 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import FREE, Ownership, OwnershipState, Registration
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.resources import HealthFigures
-from loadmanager.core.model.checkpoint import BrokerImage, ClusterImage
+from loadmanager.core.model.checkpoint import BrokerCheckpoint, ModelCheckpoint
 from loadmanager.core.model.extensible_load import LoadAverage
 from loadmanager.core.model.load import METRICS, BrokerReport
 from loadmanager.core.model.report_validation import NO_DOUBTS, Doubts
@@ -68,7 +68,7 @@ class Later:
         return self.work_out()
 
 
-def head_of(image: ClusterImage) -> dict[str, Any]:
+def head_of(image: ModelCheckpoint) -> dict[str, Any]:
     """What is there once. To it belong the parts, as many as `parts` says when whoever writes has counted them."""
     return {
         "revision": image.revision,
@@ -80,7 +80,7 @@ def head_of(image: ClusterImage) -> dict[str, Any]:
     }
 
 
-def parts_of(image: ClusterImage, records: Mapping[str, Record]) -> Iterator[tuple[str, Later]]:
+def parts_of(image: ModelCheckpoint, records: Mapping[str, Record]) -> Iterator[tuple[str, Later]]:
     """The parts in their order: what each holds, and its content."""
     for first in range(0, len(image.names), _BUNDLES_PER_PART):
         yield BUNDLES, Later(lambda own=slice(first, first + _BUNDLES_PER_PART): _bundles(image, own))  # type: ignore[misc]
@@ -91,10 +91,10 @@ def parts_of(image: ClusterImage, records: Mapping[str, Record]) -> Iterator[tup
         yield NAMESPACES, Later(lambda own=own: {name: record_as_json(record) for name, record in own.items()})  # type: ignore[misc]
 
 
-def image_of(head: Mapping[str, Any], parts: Iterable[tuple[str, Any]]) -> tuple[ClusterImage, dict[str, Record]]:
+def image_of(head: Mapping[str, Any], parts: Iterable[tuple[str, Any]]) -> tuple[ModelCheckpoint, dict[str, Record]]:
     """What `head_of` and `parts_of` were made of."""
     bundles: dict[str, list[Any]] = {name: [] for name in ("names", *_COLUMNS, *_TIME_MEANS)}
-    brokers: list[BrokerImage] = []
+    brokers: list[BrokerCheckpoint] = []
     records: dict[str, Record] = {}
     for kind, content in parts:
         if kind == BUNDLES:
@@ -111,7 +111,7 @@ def image_of(head: Mapping[str, Any], parts: Iterable[tuple[str, Any]]) -> tuple
         for name, values in bundles.items()
     }
     means = TimeMeans(**{name: columns.pop(name) for name in _TIME_MEANS})
-    image = ClusterImage(
+    image = ModelCheckpoint(
         revision=head["revision"],
         names=names,
         registrations=tuple(Registration(BrokerId(broker), life) for broker, life in head["registrations"]),
@@ -214,13 +214,13 @@ def report_of(content: Mapping[str, Any]) -> BrokerReport:
     return BrokerReport(**values)
 
 
-def _bundles(image: ClusterImage, own: slice) -> dict[str, Any]:
+def _bundles(image: ModelCheckpoint, own: slice) -> dict[str, Any]:
     columns = [(image, _COLUMNS), (image.time_means, _TIME_MEANS)]
     said = {name: getattr(holder, name)[own].tolist() for holder, names in columns for name in names}
     return {"names": image.names[own], **said}
 
 
-def _broker(broker: BrokerImage) -> dict[str, Any]:
+def _broker(broker: BrokerCheckpoint) -> dict[str, Any]:
     average = broker.average
     top, throughput = broker.find_busiest()
     return {
@@ -235,11 +235,11 @@ def _broker(broker: BrokerImage) -> dict[str, Any]:
     }
 
 
-def _broker_of(content: Mapping[str, Any]) -> BrokerImage:
+def _broker_of(content: Mapping[str, Any]) -> BrokerCheckpoint:
     broker, life = content["registration"]
     unknown = content["unknown"]
     top, throughput = np.array(content["top"], dtype=np.int32), np.array(content["topThroughput"], dtype=np.float64)
-    return BrokerImage(
+    return BrokerCheckpoint(
         registration=Registration(BrokerId(broker), life),
         report=report_of(content["report"]),
         bundles=np.array(content["bundles"], dtype=np.int32),

@@ -205,7 +205,7 @@ class TopBundle(TypedDict):
 
 
 @with_config(_STRICT)
-class Owned(TypedDict):
+class OwnedBundle(TypedDict):
     """Who has a bundle, as a node of ours keeps it: what a report alone does not say."""
 
     state: Annotated[str, Field(pattern="^(Free|Owned|Releasing)$")]
@@ -221,7 +221,7 @@ class Namespace(TypedDict, total=False):
     numBundles: Count
     hashFunction: HashFunctionName
     antiAffinityGroup: str
-    ownership: dict[Name, Owned]
+    ownership: dict[Name, OwnedBundle]
 
 
 @with_config(_STRICT)

@@ -127,7 +127,7 @@ class BundleExplanation(WireModel):
     decisions: list[DecisionEntry]
 
 
-class ResourceUsage(WireModel):
+class UsagePercentages(WireModel):
     """Usage in per cent of CPU, heap memory, direct memory, bandwidth in and out."""
 
     cpu: float
@@ -137,7 +137,7 @@ class ResourceUsage(WireModel):
     bandwidth_out: float
 
 
-class PlannedMove(WireModel):
+class RoundMove(WireModel):
     """A bundle that a round now would move, and where to."""
 
     bundle: str
@@ -153,12 +153,12 @@ class BrokerExplanation(WireModel):
     broker_id: str
     inputs: ExplainInputs
     usage_percent: float
-    resources: ResourceUsage
+    resources: UsagePercentages
     standing: BrokerStanding
     is_settled: bool
     shedding_strategy: str
     thresholds: dict[str, Any]
-    would_shed: list[PlannedMove]
+    would_shed: list[RoundMove]
     verdicts: list[Explanation]
     certificate: Explanation
     margin: Explanation | None = None

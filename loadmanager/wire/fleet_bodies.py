@@ -111,7 +111,7 @@ class Unserved(WireModel):
     remedy: str
 
 
-class Fleet(WireModel):
+class FleetBody(WireModel):
     """The cluster as it is shown. `is_whole` is whether the leader could be asked for what only it knows: drains, the
     breaker, who is sick or doubted, and the `lower_bound`, the least `highest` that any assignment would have left
     when the last round was decided; that is null until a round has been, and so is `mean` without any broker. At

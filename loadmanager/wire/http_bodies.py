@@ -144,7 +144,7 @@ class MetricsAnswer(WireModel):
     dimensions: dict[str, str]
 
 
-class Health(WireModel):
+class HealthBody(WireModel):
     """`GET /healthz`."""
 
     node_id: str

@@ -38,7 +38,7 @@ def _namespace(text: str) -> str:
 Namespace = Annotated[str, AfterValidator(_namespace)]
 
 
-class Shape(WireModel, extra="forbid"):
+class NamespaceShape(WireModel, extra="forbid"):
     """How a namespace is cut: into so many equal `bundles`, or at these `boundaries`."""
 
     bundles: Annotated[int, Field(ge=1, le=MAX_BUNDLES)] | None = None
@@ -46,7 +46,7 @@ class Shape(WireModel, extra="forbid"):
     hash_function: HashFunction = HashFunction.MURMUR3_32
 
     @classmethod
-    def of(cls, cut: NamespaceBundles) -> Shape:
+    def of(cls, cut: NamespaceBundles) -> NamespaceShape:
         if cut.boundaries == equal_boundaries(len(cut)):
             return cls(bundles=len(cut), hash_function=cut.hash_function)
         return cls(boundaries=[f"0x{each:08x}" for each in cut.boundaries], hash_function=cut.hash_function)
@@ -70,14 +70,14 @@ class StandingControls(TypedDict, total=False):
     dryRun: bool
 
 
-class LaidDownDocument(WireModel, extra="forbid"):
+class OperatorConfigDocument(WireModel, extra="forbid"):
     """The document; times as text, for people."""
 
     format: Literal["loadmanager export"] = "loadmanager export"
     version: Literal[1] = 1
     exported_at: str = ""
     exported_from: str = ""
-    namespaces: dict[Namespace, Shape] | None = None
+    namespaces: dict[Namespace, NamespaceShape] | None = None
     isolation_policies: dict[Name, IsolationData] | None = None
     failure_domains: dict[Name, FailureDomain] | None = None
     anti_affinity_groups: dict[Namespace, Name] | None = None
@@ -92,7 +92,7 @@ class _Versioned(WireModel):
 
 
 @dataclass(frozen=True, slots=True)
-class LaidDown:
+class StoredOperatorConfig:
     """What operators have laid down; None for a kind that nothing is said about. Of the controls only what stands."""
 
     namespaces: Mapping[str, NamespaceBundles] | None = None
@@ -123,12 +123,12 @@ def standing(controls: Controls) -> Controls:
     return replace(controls, draining={}, held_off={})
 
 
-def document_of(laid_down: LaidDown, exported_at: str, exported_from: str) -> LaidDownDocument:
+def document_of(laid_down: StoredOperatorConfig, exported_at: str, exported_from: str) -> OperatorConfigDocument:
     shapes = laid_down.namespaces
-    return LaidDownDocument(
+    return OperatorConfigDocument(
         exported_at=exported_at,
         exported_from=exported_from,
-        namespaces=None if shapes is None else {name: Shape.of(cut) for name, cut in sorted(shapes.items())},
+        namespaces=None if shapes is None else {name: NamespaceShape.of(cut) for name, cut in sorted(shapes.items())},
         isolation_policies=_sorted(laid_down.isolation),
         failure_domains=_sorted(laid_down.failure_domains),
         anti_affinity_groups=_sorted(laid_down.anti_affinity),
@@ -138,7 +138,7 @@ def document_of(laid_down: LaidDown, exported_at: str, exported_from: str) -> La
     )
 
 
-def decode_laid_down(data: bytes, where: str) -> LaidDown:
+def decode_laid_down(data: bytes, where: str) -> StoredOperatorConfig:
     """What a document says, all of it checked; `InvalidRecordError` names `where`, the field and what is wrong."""
     about = parse_model(_Versioned, data, where)
     if about.format != FORMAT:
@@ -152,7 +152,7 @@ def decode_laid_down(data: bytes, where: str) -> LaidDown:
         policies_of(isolation or {}, domains or {}, {})
     except InvalidPolicyError as error:
         raise InvalidRecordError(f"{where}: {error}") from None
-    return LaidDown(
+    return StoredOperatorConfig(
         namespaces,
         isolation,
         domains,
@@ -163,7 +163,7 @@ def decode_laid_down(data: bytes, where: str) -> LaidDown:
     )
 
 
-def find_changes(current: LaidDown, wanted: LaidDown) -> list[Change]:
+def find_changes(current: StoredOperatorConfig, wanted: StoredOperatorConfig) -> list[Change]:
     """What has to change for the `current` to be as `wanted`, kind by kind; nothing where it is."""
     return [
         *_find_new_namespaces(current.namespaces or {}, wanted.namespaces or {}),
@@ -212,7 +212,7 @@ def _named(controls: Controls | None) -> dict[str, object]:
     }
 
 
-def _cuts(shapes: Mapping[str, Shape], where: str) -> Iterator[tuple[str, NamespaceBundles]]:
+def _cuts(shapes: Mapping[str, NamespaceShape], where: str) -> Iterator[tuple[str, NamespaceBundles]]:
     for name, shape in shapes.items():
         try:
             yield name, shape.value()
@@ -246,4 +246,4 @@ def _sorted(values: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if values is None else dict(sorted(values.items()))
 
 
-_DOCUMENT = TypeAdapter(LaidDownDocument)
+_DOCUMENT = TypeAdapter(OperatorConfigDocument)

@@ -7,11 +7,11 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from loadmanager.core.domain.plan import Verdict
-from loadmanager.core.planning.certificate.certificate_text import Summary
+from loadmanager.core.planning.certificate.certificate_text import CertificateSummary
 from loadmanager.core.planning.certificate.round_certificates import DecidedRound
 from loadmanager.core.planning.headroom import Loss
 from loadmanager.core.planning.plan_effect import Effect
-from loadmanager.core.protocol.plan_machine import KeptPlan, Step
+from loadmanager.core.protocol.plan_machine import KeptPlan, TrackedStep
 from loadmanager.wire.control_records import Broker, Bundle
 from loadmanager.wire.validation import WireModel
 
@@ -65,7 +65,7 @@ class PlanStep(WireModel):
     clients: int | None = None
 
     @classmethod
-    def of(cls, step: Step, effect: Effect | None = None) -> PlanStep:
+    def of(cls, step: TrackedStep, effect: Effect | None = None) -> PlanStep:
         load, clients = (None, None) if effect is None else effect.by_bundle.get(step.bundle, (None, None))
         return cls(
             bundle=step.bundle,
@@ -159,7 +159,7 @@ class PlanCertificate(WireModel):
     sentence: str
 
     @classmethod
-    def of(cls, certificate: Summary) -> PlanCertificate:
+    def of(cls, certificate: CertificateSummary) -> PlanCertificate:
         figures = certificate.figures
         return cls(
             level=figures.level,

@@ -14,11 +14,11 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from loadmanager.core.planning.certificate.balancing_problem import Instance
+from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem
 from loadmanager.core.planning.certificate.bounds import Bound, Heaviest, Pigeonhole, Prices, Volume
 from loadmanager.core.planning.certificate.certificate_text import BOUND_NAMES, binding_of
 from loadmanager.core.planning.certificate.minimum_moves import Relief
-from loadmanager.core.planning.certificate.plan_certificate import Certified, Figures, Proof
+from loadmanager.core.planning.certificate.plan_certificate import CertificateFigures, Certified, Proof
 from loadmanager.core.planning.certificate.plan_verification import Claims, PlannedStep, owners_after
 from loadmanager.core.protocol.plan_machine import KeptPlan
 from loadmanager.errors import InvalidRecordError
@@ -98,12 +98,12 @@ class _Head(_Part):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Packed:
+class PackedCertificate:
     """A certificate as it is kept until somebody asks for the file: its columns are those of the file, which take less
     than half of what they were worked out in. `bundles` are the snapshot's own names.
     """
 
-    figures: Figures
+    figures: CertificateFigures
     proof: Proof
     bound_by: str
     brokers: Sequence[str]
@@ -112,7 +112,7 @@ class Packed:
     columns: _Columns
 
     @classmethod
-    def of(cls, certified: Certified) -> Packed:
+    def of(cls, certified: Certified) -> PackedCertificate:
         return cls(
             certified.figures,
             certified.proof,
@@ -124,7 +124,7 @@ class Packed:
         )
 
 
-def encode(plan: KeptPlan, packed: Packed) -> bytes:
+def encode(plan: KeptPlan, packed: PackedCertificate) -> bytes:
     """The file of a plan that has this certificate."""
     head = _head_of(plan, packed).model_dump_json(by_alias=True).encode()
     texts = {"plan": head, "bundles": "\n".join(packed.bundles).encode()}
@@ -134,7 +134,7 @@ def encode(plan: KeptPlan, packed: Packed) -> bytes:
     return written.getvalue()
 
 
-def _head_of(plan: KeptPlan, packed: Packed) -> _Head:
+def _head_of(plan: KeptPlan, packed: PackedCertificate) -> _Head:
     figures, proof = packed.figures, packed.proof
     return _Head(
         format="loadmanager plan",
@@ -203,7 +203,7 @@ def decode(data: bytes) -> tuple[Certified, Claims]:
     sigma = _amounts(columns, "sigma", "f4", (len(bundles),))
     steps = [PlannedStep(each.bundle, each.version, each.source, each.destination) for each in head.steps]
     proof = _proof(columns, head.proof, instance)
-    figures = Figures(**head.figures.model_dump())
+    figures = CertificateFigures(**head.figures.model_dump())
     _unique("brokers", head.brokers)
     _unique("bundles", bundles)
     known = set(bundles)
@@ -265,11 +265,11 @@ def _unique(name: str, names: Sequence[str]) -> None:
         raise InvalidRecordError(f"{name}: a name is there twice: {_RESAVE}")
 
 
-def _instance(columns: _Columns, bundles: int, brokers: int, resources: int) -> Instance:
+def _instance(columns: _Columns, bundles: int, brokers: int, resources: int) -> BalancingProblem:
     may_own = _column(columns, "mayOwn", "?", (-1, brokers))
     if not may_own.any(axis=1).all():
         raise InvalidRecordError(f"mayOwn: it has a class that no broker may own: {_RESAVE}")
-    return Instance(
+    return BalancingProblem(
         _amounts(columns, "need", "f4", (bundles, resources)),
         _amounts(columns, "perNeed", "f4", (brokers, resources)),
         _rows(columns, "owner", "i4", bundles, -1, brokers),
@@ -279,20 +279,20 @@ def _instance(columns: _Columns, bundles: int, brokers: int, resources: int) -> 
     )
 
 
-def _proof(columns: _Columns, written: _Proof, instance: Instance) -> Proof:
+def _proof(columns: _Columns, written: _Proof, instance: BalancingProblem) -> Proof:
     bounds = (_bound(columns, each, f"proof.bounds[{k}]", instance) for k, each in enumerate(written.bounds))
     peaks = (written.budget_peak, written.load_peak, written.moves_peak)
     reliefs = (_relief(columns, name, peak, instance) for name, peak in zip(_RELIEFS, peaks, strict=True))
     return Proof(tuple(bounds), *reliefs)
 
 
-def _relief(columns: _Columns, name: str, peak: float, instance: Instance) -> Relief:
+def _relief(columns: _Columns, name: str, peak: float, instance: BalancingProblem) -> Relief:
     brokers, resources = instance.per_need.shape
     resource = _rows(columns, f"{name}Resource", "i1", brokers, 0, resources)
     return Relief(peak, resource, _amounts(columns, f"{name}Price", "f8", (brokers,)))
 
 
-def _bound(columns: _Columns, written: _Bound, where: str, instance: Instance) -> Bound:
+def _bound(columns: _Columns, written: _Bound, where: str, instance: BalancingProblem) -> Bound:
     brokers, resources = instance.per_need.shape
     ends = {"resource": resources, "bundle": max(len(instance.need), 1), "brokers": brokers}
     for name, end in ends.items():

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from loadmanager.core.domain.bundles import TopicLoad
 from loadmanager.core.domain.names import BrokerId, BundleRange
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.strategies.merging import MergeCandidate
-from loadmanager.core.strategies.splitting.split_algorithm import TopicLoad
 from loadmanager.core.strategies.splitting.split_finder import SplitCandidate
 from loadmanager.core.strategies.splitting.split_round import SplitQuestion
 

@@ -16,12 +16,12 @@ from loadmanager.core.constraints.filters import (
     keep_fewest_of_namespace,
     keep_serving_domain,
 )
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.ownership import FREE
 from loadmanager.core.domain.policies import IsolationPolicy, Policies
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import PlannerSettings, plan_assignments
-from loadmanager.core.strategies.placement.placement_strategy import Projection
 
 both_load_managers = pytest.mark.parametrize("rules", [MODULAR, EXTENSIBLE])
 

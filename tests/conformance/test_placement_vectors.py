@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.builders import averages, broker, bundle, owned, report, snapshot
 
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.reasons import PlacementReason
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.model.cluster_model import ClusterModel
@@ -18,12 +19,7 @@ from loadmanager.core.strategies.placement.least_resource_usage import LeastReso
 from loadmanager.core.strategies.placement.least_resource_usage_extensible import (
     LeastResourceUsageWithWeightExtensible,
 )
-from loadmanager.core.strategies.placement.placement_strategy import (
-    Placement,
-    PlacementStrategy,
-    Projection,
-    State,
-)
+from loadmanager.core.strategies.placement.placement_strategy import Placement, PlacementStrategy, State
 from loadmanager.core.strategies.placement.round_robin import RoundRobinBrokerSelector
 
 

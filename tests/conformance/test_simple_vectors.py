@@ -12,6 +12,7 @@ import pytest
 from support.builders import Load, broker, bundle, report, snapshot
 from support.dumps import MIB, answers, settings
 
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.plan import Assign, Plan, Verdict
 from loadmanager.core.domain.policies import IsolationPolicy, Policies
 from loadmanager.core.domain.reasons import Reason, SheddingReason
@@ -21,7 +22,6 @@ from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import PlannerSettings, plan_assignments, plan_shedding
 from loadmanager.core.strategies.placement import placement_strategy
 from loadmanager.core.strategies.placement.fill_up import FillUpReason
-from loadmanager.core.strategies.placement.placement_strategy import Projection
 from loadmanager.core.strategies.placement.weighted_random_selection import weights_of
 from loadmanager.core.strategies.ranked_brokers import Ranking, ranking_of
 from loadmanager.core.strategies.shedding import shedding_strategy

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from loadmanager.cli.admin_command import admin
 from loadmanager.config import BesideSettings, load_settings
-from loadmanager.core.domain.reasons import RailReason
+from loadmanager.core.domain.reasons import GuardrailReason
 from loadmanager.pulsar.pulsar_service import BesideNode
 
 TOP = Path(__file__).parents[2]
@@ -80,7 +80,7 @@ def test_every_configuration_is_one_that_is_taken(text: str) -> None:
 
 
 def test_every_rail_is_in_it() -> None:
-    missing = [reason.value for reason in RailReason if f"`{reason.value}`" not in TEXT]
+    missing = [reason.value for reason in GuardrailReason if f"`{reason.value}`" not in TEXT]
     assert missing == []
 
 

@@ -16,7 +16,7 @@ from typing import IO
 import pytest
 from support.waiting import eventually_sync
 
-from loadmanager.agent.host_readings import Limits, Roots, find_limits, read_process
+from loadmanager.agent.host_readings import ProcessLimits, Roots, find_limits, read_process
 from loadmanager.agent.host_usage import HostReading, usage_between
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -105,7 +105,7 @@ def test_quota_and_memory_limit_of_the_brokers_group_are_found_from_outside_and_
         set_quota(group, is_v2=is_v2, cores=0.5, memory_bytes=256 * MIB)
         broker = start(0)
         group.add(broker.pid)
-        assert find_limits(broker.pid, Roots()) == Limits(0.5, 256 * MIB)
+        assert find_limits(broker.pid, Roots()) == ProcessLimits(0.5, 256 * MIB)
         assert find_limits(os.getpid(), Roots()).cores != 0.5, "the agent is outside"
         inside = subprocess.run(
             [sys.executable, "-c", PRINT_LIMITS, str(broker.pid), *map(str, set(group.folders.values()))],

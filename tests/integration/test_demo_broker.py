@@ -12,7 +12,7 @@ from support.demo import BrokerProcess, FakeAgent, HandDrivenClient, a_broker, a
 from support.processes import ended
 from support.waiting import eventually
 
-from loadmanager.dev.demo.data_protocol import CloseReason, Kind
+from loadmanager.dev.demo.data_protocol import ChannelCloseReason, Kind
 from loadmanager.util.clock import now_s
 
 TOPIC = "persistent://demo/orders/topic-000"
@@ -67,7 +67,7 @@ async def test_an_owned_topic_is_served_and_counted(broker: BrokerProcess, clien
 
 async def test_a_topic_the_broker_does_not_own_is_refused(broker: BrokerProcess, client: HandDrivenClient) -> None:
     refused = await client.open(Kind.SUBSCRIBE, SUBSCRIBER, "persistent://demo/orders/another")
-    assert (refused.kind, refused.text) == (Kind.REFUSED, CloseReason.NOT_OWNER)
+    assert (refused.kind, refused.text) == (Kind.REFUSED, ChannelCloseReason.NOT_OWNER)
     assert broker.serving_log("opened") == []
 
 
@@ -80,7 +80,7 @@ async def test_an_ownership_of_another_incarnation_is_refused(agent: FakeAgent, 
     await eventually(lambda: agent.answers_held == 1)
     agent.incarnation = 8
     closed = await client.receive(Kind.CLOSED)
-    assert closed.text == CloseReason.LEASE_LAPSED
+    assert closed.text == ChannelCloseReason.LEASE_LAPSED
     agent.owned.clear()
     agent.hold_answers.set()
     assert (await client.receive(Kind.OPENED, Kind.REFUSED)).kind is Kind.REFUSED
@@ -102,7 +102,7 @@ async def test_serving_stops_when_the_agent_gives_no_lease_any_more(
 ) -> None:
     await attach(client)
     agent.valid_for_ms = None
-    assert (await client.receive(Kind.CLOSED)).text == CloseReason.LEASE_LAPSED
+    assert (await client.receive(Kind.CLOSED)).text == ChannelCloseReason.LEASE_LAPSED
     assert await broker.stats() == {}
 
 
@@ -117,7 +117,7 @@ async def test_serving_stops_when_the_lease_lapses_and_the_agent_is_silent(tmp_p
             another.write_text('{"url": "http://127.0.0.1:1"}')
             another.replace(tmp_path / "broker-agent-file.json")  # a broker never reads half a file
             before_s = now_s()
-            assert (await client.receive(Kind.CLOSED)).text == CloseReason.LEASE_LAPSED
+            assert (await client.receive(Kind.CLOSED)).text == ChannelCloseReason.LEASE_LAPSED
             (closed,) = broker.serving_log("closed")
             assert closed["at_s"] <= before_s + 1.5
             assert (await client.open(Kind.SUBSCRIBE, 3, TOPIC)).kind is Kind.REFUSED
@@ -134,9 +134,9 @@ async def test_an_unload_delivers_what_was_accepted_then_closes_the_topic(
     for messages in client.others:
         client.send(Kind.RECEIVED, SUBSCRIBER, messages.first, messages.messages)
     assert await unload == 204
-    assert (await client.receive(Kind.CLOSED)).text == CloseReason.UNLOADED
+    assert (await client.receive(Kind.CLOSED)).text == ChannelCloseReason.UNLOADED
     (closed,) = broker.serving_log("closed")
-    assert closed["reason"] == CloseReason.UNLOADED
+    assert closed["reason"] == ChannelCloseReason.UNLOADED
     assert broker.serving_log("dropped") == []
     assert await broker.stats() == {}
 
@@ -191,7 +191,7 @@ async def test_a_broker_that_was_stopped_past_its_lease_serves_nothing_when_it_w
     client.others.clear()
     broker.process.send_signal(signal.SIGCONT)
     answer = await client.receive(Kind.CLOSED)
-    assert answer.text == CloseReason.LEASE_LAPSED
+    assert answer.text == ChannelCloseReason.LEASE_LAPSED
     assert [frame.kind for frame in client.others if frame.first == 1] == []
     (closed,) = broker.serving_log("closed")
     assert closed["at_s"] <= stopped_at_s + 3
@@ -210,7 +210,7 @@ async def test_an_answer_to_a_lease_question_asked_before_the_stop_is_worth_noth
     broker.process.send_signal(signal.SIGSTOP)
     await asyncio.sleep(1.5)
     broker.process.send_signal(signal.SIGCONT)
-    assert (await client.receive(Kind.CLOSED)).text == CloseReason.LEASE_LAPSED
+    assert (await client.receive(Kind.CLOSED)).text == ChannelCloseReason.LEASE_LAPSED
     agent.valid_for_ms = 3_000
     leases = agent.leases
     await eventually(lambda: agent.leases > leases + 2)
@@ -220,7 +220,7 @@ async def test_an_answer_to_a_lease_question_asked_before_the_stop_is_worth_noth
 async def test_sigterm_delivers_and_closes_everything(broker: BrokerProcess, client: HandDrivenClient) -> None:
     await attach(client)
     broker.process.terminate()
-    assert (await client.receive(Kind.CLOSED)).text == CloseReason.SHUTDOWN
+    assert (await client.receive(Kind.CLOSED)).text == ChannelCloseReason.SHUTDOWN
     assert (await ended(broker.process))[0] == 0
     assert len(broker.serving_log("closed")) == 1
 

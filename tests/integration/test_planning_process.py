@@ -32,7 +32,7 @@ from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES
 from loadmanager.history.reader import History
 from loadmanager.lab.replay.replayer import replay
-from loadmanager.leader.planning.planner_pool import Planning, PlanningProcess
+from loadmanager.leader.planning.planner_pool import PlannerPool, PlannerProcess
 from loadmanager.leader.planning.worker_protocol import LostError
 
 SETTINGS = PlannerSettings(
@@ -55,8 +55,8 @@ POLICIES = Policies(
 
 
 @pytest.fixture(scope="module")
-def process() -> Iterator[PlanningProcess]:
-    started = PlanningProcess()
+def process() -> Iterator[PlannerProcess]:
+    started = PlannerProcess()
     yield started
     started.close()
 
@@ -108,7 +108,7 @@ def here(
 
 
 @pytest.mark.parametrize("strategy", SHEDDING_STRATEGIES)
-def test_a_round_is_the_same_to_the_last_bit(process: PlanningProcess, strategy: str) -> None:
+def test_a_round_is_the_same_to_the_last_bit(process: PlannerProcess, strategy: str) -> None:
     """Several rounds, each with what the one before remembers; the process goes on from cluster to cluster."""
     moves, asked = 0, list[int]()
     for seed in range(CLUSTERS):
@@ -130,7 +130,7 @@ def test_a_round_is_the_same_to_the_last_bit(process: PlanningProcess, strategy:
     assert bool(asked) == (strategy == "TransferShedder"), "what few strategies go by is not sent unasked"
 
 
-def test_what_was_remembered_and_stays_is_the_very_value(process: PlanningProcess) -> None:
+def test_what_was_remembered_and_stays_is_the_very_value(process: PlannerProcess) -> None:
     """What two decisions remember beside each other is put together by it (see
     `core.planning.strategy_memory.merged`).
     """
@@ -143,7 +143,7 @@ def test_what_was_remembered_and_stays_is_the_very_value(process: PlanningProces
     assert any(part is held for remembered in proposal.state.values() for part in remembered.values())
 
 
-def test_an_error_is_the_same_and_the_process_goes_on(process: PlanningProcess) -> None:
+def test_an_error_is_the_same_and_the_process_goes_on(process: PlannerProcess) -> None:
     snapshot, rng = a_snapshot(1), np.random.default_rng(1)
     nonsense: State = {"ThresholdShedder": "nonsense"}
     with pytest.raises(AttributeError) as raised:
@@ -160,13 +160,13 @@ def test_an_error_is_the_same_and_the_process_goes_on(process: PlanningProcess) 
 async def test_a_round_that_was_lost_with_its_process_is_made_again() -> None:
     snapshot = a_snapshot(1)
     of_here, _ = here(snapshot, SETTINGS, {}, 1)
-    started: list[PlanningProcess] = []
+    started: list[PlannerProcess] = []
 
-    def start() -> PlanningProcess:
-        started.append(PlanningProcess())
+    def start() -> PlannerProcess:
+        started.append(PlannerProcess())
         return started[-1]
 
-    planning, rng = Planning(lambda: 1, start), np.random.default_rng(1)
+    planning, rng = PlannerPool(lambda: 1, start), np.random.default_rng(1)
     untouched = deepcopy(rng)
     assert said(await planning.propose(snapshot, SETTINGS, {}, rng)) == said(of_here)
     started[0].kill()
@@ -180,14 +180,14 @@ async def test_a_round_that_was_lost_with_its_process_is_made_again() -> None:
 @pytest.mark.parametrize("command", [("/nowhere/python",), (sys.executable, "-c", "")])
 async def test_where_no_process_can_be_had_a_thread_plans(command: tuple[str, ...]) -> None:
     snapshot, rng = a_snapshot(1), np.random.default_rng(1)
-    planning = Planning(lambda: 1, lambda: PlanningProcess(command))
+    planning = PlannerPool(lambda: 1, lambda: PlannerProcess(command))
     assert said(await planning.propose(snapshot, SETTINGS, {}, rng)) == said(here(snapshot, SETTINGS, {}, 1)[0])
 
 
 async def test_what_cannot_be_handed_over_is_planned_in_a_thread() -> None:
     """Whatever it is: a leader that could not shed would be worse than one that answers slowly."""
     snapshot, rng = a_snapshot(1), np.random.default_rng(1)
-    planning, state = Planning(lambda: 1), {"Another": {"of its own": lambda: 0}}
+    planning, state = PlannerPool(lambda: 1), {"Another": {"of its own": lambda: 0}}
     proposal = await planning.propose(snapshot, SETTINGS, state, rng)
     assert proposal.plan.steps == here(snapshot, SETTINGS, {}, 1)[0].plan.steps
     assert proposal.state["Another"] == state["Another"]
@@ -195,28 +195,28 @@ async def test_what_cannot_be_handed_over_is_planned_in_a_thread() -> None:
 
 
 async def test_for_few_bundles_there_is_no_process() -> None:
-    def start() -> PlanningProcess:
+    def start() -> PlannerProcess:
         raise AssertionError("it is not worth it")
 
     snapshot, rng = a_snapshot(1), np.random.default_rng(1)
     for least in (0, len(snapshot.bundles) + 1):
-        await Planning(lambda least=least: least, start).propose(snapshot, SETTINGS, {}, rng)  # type: ignore[misc]
+        await PlannerPool(lambda least=least: least, start).propose(snapshot, SETTINGS, {}, rng)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("is_asked", [True, False])
 async def test_a_round_that_is_waited_for_ends_with_the_term(is_asked: bool) -> None:  # noqa: FBT001 - a parameter
     """As when the process thinks for long; also of a process that was just being started."""
     started, goes_on = asyncio.Event(), threading.Event()
-    loop, processes = asyncio.get_running_loop(), list[PlanningProcess]()
+    loop, processes = asyncio.get_running_loop(), list[PlannerProcess]()
 
-    def start() -> PlanningProcess:
-        processes.append(PlanningProcess((sys.executable, "-c", "import time; time.sleep(600)")))
+    def start() -> PlannerProcess:
+        processes.append(PlannerProcess((sys.executable, "-c", "import time; time.sleep(600)")))
         loop.call_soon_threadsafe(started.set)
         if not is_asked:
             goes_on.wait()
         return processes[0]
 
-    planning = Planning(lambda: 1, start)
+    planning = PlannerPool(lambda: 1, start)
     proposed = asyncio.create_task(planning.propose(a_snapshot(1), SETTINGS, {}, np.random.default_rng(1)))
     await started.wait()
     ended = asyncio.create_task(planning.end_term())

@@ -19,7 +19,7 @@ from loadmanager.cli import main
 from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.protocol import move_machine
-from loadmanager.history.entry_rows import Event, Report, StrategyState
+from loadmanager.history.entry_rows import HistoryEvent, Report, StrategyState
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import DECISIONS, EVENTS
@@ -98,10 +98,10 @@ def test_what_a_killed_leader_wrote_in_part_is_missing_and_no_difference(
     writer = HistoryWriter(directory, "node", NEVER)
     writer.start()
     writer.begin_term(1, NOON_MS)
-    writer.put(NOON_MS, Event("checkpoint", "", {"parts": 1}))
+    writer.put(NOON_MS, HistoryEvent("checkpoint", "", {"parts": 1}))
     assert writer.flush(patience())
     for second in range(1, 4):
-        writer.put(NOON_MS + second * 1000, Event("redistributed", "", {}))
+        writer.put(NOON_MS + second * 1000, HistoryEvent("redistributed", "", {}))
         writer.put(NOON_MS + second * 1000, StrategyState("ThresholdShedder", {}))
     disk.left = 1
     writer.flush(0)
@@ -132,7 +132,7 @@ def an_hour(folder: Path) -> Path:
     writer.start()
     writer.begin_term(1, 0)
     settings = {"loadBalancerSheddingIntervalMinutes": "1", "loadBalancerSheddingGracePeriodMinutes": "1"}
-    writer.put(0, Event("checkpoint", "", {"settings": settings}))
+    writer.put(0, HistoryEvent("checkpoint", "", {"settings": settings}))
     bundles = [f"t/ns/0x{at:08x}_0x{at + 0x10000000 - (at == 0xF0000000):08x}" for at in range(0, 2**32, 2**28)]
     load = dict.fromkeys(bundles, (1000.0, 1000.0, 20000000.0, 20000000.0))
     for minute in range(60):

@@ -26,7 +26,7 @@ from loadmanager.errors import (
     TransactionFailedError,
 )
 from loadmanager.store import paths
-from loadmanager.store.acl_update import Process, refuse_strangers, secure, why_locked_out
+from loadmanager.store.acl_update import AclProcess, refuse_strangers, secure, why_locked_out
 from loadmanager.store.metadata_store import Check, Create, Delete, Put
 from loadmanager.store.zookeeper_acl import ANYBODY, Access, Acls, Credentials
 from loadmanager.store.zookeeper_store import ZooKeeperStore
@@ -277,18 +277,18 @@ async def test_a_process_that_is_taken_for_somebody_else_is_refused_at_its_start
     assert own is not None
     alone = Access(own, acls=Acls((own.identity,)))
     async with connect(node) as of_node, connect(agent) as of_agent:
-        await refuse_strangers(of_node, Process.NODE)
+        await refuse_strangers(of_node, AclProcess.NODE)
         await of_node.ensure_path(paths.ROOT)
-        await refuse_strangers(of_node, Process.NODE)
-        await refuse_strangers(of_agent, Process.AGENT)
+        await refuse_strangers(of_node, AclProcess.NODE)
+        await refuse_strangers(of_agent, AclProcess.AGENT)
         with pytest.raises(ConfigurationError, match="a node has to write there; we are digest:agent"):
-            await refuse_strangers(of_agent, Process.NODE)
+            await refuse_strangers(of_agent, AclProcess.NODE)
         async with connect(alone) as mistaken:
             with pytest.raises(ConfigurationError, match=r"digest:node:cdrwa.*than metadataStoreNodeIds says"):
-                await refuse_strangers(mistaken, Process.AGENT)
+                await refuse_strangers(mistaken, AclProcess.AGENT)
         await secure(of_node, Acls(), do=True, progress=lambda _: None)
         with capture_logs() as logs:
-            await refuse_strangers(of_node, Process.NODE)
+            await refuse_strangers(of_node, AclProcess.NODE)
         assert logs[0]["event"] == "zookeeper_is_open"
 
 

@@ -23,7 +23,7 @@ from loadmanager.config import Settings, load_settings
 from loadmanager.dev.embedded.embedded_zookeeper import EmbeddedZooKeeper
 from loadmanager.errors import StoreError
 from loadmanager.store import paths
-from loadmanager.store.acl_update import Process, refuse_strangers
+from loadmanager.store.acl_update import AclProcess, refuse_strangers
 from loadmanager.store.metadata_store import MetadataStore, Put
 
 pytestmark = pytest.mark.zookeeper
@@ -49,7 +49,7 @@ class Configured:
             "metadataStoreAgentIds": [AGENT_ID],
         }
 
-    def connect(self, process: Process, keys: Mapping[str, object]) -> Connect:
+    def connect(self, process: AclProcess, keys: Mapping[str, object]) -> Connect:
         self.file.write_text(yaml.safe_dump({"metadataStoreUrl": self._url, **keys}))
         settings = load_settings(Settings, self.file)
 
@@ -98,7 +98,7 @@ async def test_step_by_step(
 ) -> None:
     monkeypatch.setattr(zookeeper_secure, "configure_logging", lambda **_: None)
     configured = Configured(tmp_path, f"zk:{zookeeper.connect_string}{chroot}")
-    async with Cluster(configured.connect(Process.NODE, {})) as cluster:
+    async with Cluster(configured.connect(AclProcess.NODE, {})) as cluster:
         await cluster.start_nodes(2)
         before = await cluster.a_broker("before:8080")
         await cluster.a_namespace("t/ns")
@@ -107,7 +107,7 @@ async def test_step_by_step(
 
         own_alone = {key: value for key, value in configured.keys_of("agent").items() if not key.endswith("NodeIds")}
         for keys in (own_alone, {"metadataStoreCredentials": own_alone["metadataStoreCredentials"]}):
-            configured.connect(Process.AGENT, keys)
+            configured.connect(AclProcess.AGENT, keys)
             for options in ([], ["--yes"]):
                 refused = await configured.secure(*options)
                 assert (refused.exit_code, "metadataStoreNodeIds  " in refused.stdout) == (2, False)
@@ -115,7 +115,7 @@ async def test_step_by_step(
 
         of_node = configured.keys_of("lm")
         for acl in ("open", "secure"):
-            cluster.connect = configured.connect(Process.NODE, {**of_node, "metadataStoreAcl": acl})
+            cluster.connect = configured.connect(AclProcess.NODE, {**of_node, "metadataStoreAcl": acl})
             for node in list(cluster.nodes):
                 await restart(cluster, node)
                 await cluster.a_namespace(f"t/{acl}-{node.node.node_id.rpartition(':')[2]}")
@@ -133,7 +133,7 @@ async def test_step_by_step(
         assert before.store is not None
         with pytest.raises(StoreError):
             await before.store.commit([Put(paths.broker("before:8080"), b"{}")])
-        cluster.connect = configured.connect(Process.AGENT, configured.keys_of("agent"))
+        cluster.connect = configured.connect(AclProcess.AGENT, configured.keys_of("agent"))
         await cluster.a_namespace("t/after")
         await an_agent_lives_and_leaves(cluster)
         assert (await cluster.nodes[0].lookup(TOPIC)).status == 200
@@ -141,7 +141,7 @@ async def test_step_by_step(
 
         as_agent = await configured.secure("--yes")
         assert (as_agent.exit_code, "would lock us out" in as_agent.stderr) == (2, True)
-        configured.connect(Process.NODE, of_node)
+        configured.connect(AclProcess.NODE, of_node)
         assert (await configured.secure("--open", "--yes")).exit_code == 0
         with a_session(f"{zookeeper.connect_string}{chroot}") as anybody:
             assert anybody.get_acls(paths.EPOCH)[0] == OPEN_ACL_UNSAFE

@@ -30,7 +30,7 @@ from loadmanager.errors import (
 )
 from loadmanager.store import _kazoo_requests as requests
 from loadmanager.store._kazoo_client import PromptClient
-from loadmanager.store._kazoo_requests import Request
+from loadmanager.store._kazoo_requests import KazooRequest
 from loadmanager.store.metadata_store import Check, Create, Op, Put, SessionState
 from loadmanager.store.zookeeper_store import ZooKeeperStore, _UnansweredError
 
@@ -421,7 +421,7 @@ def _count_requests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sent: list[int] = []
     submit = PromptClient.submit
 
-    def counting(client: PromptClient, request: Request[object], reply: object, session_id: int) -> bool:
+    def counting(client: PromptClient, request: KazooRequest[object], reply: object, session_id: int) -> bool:
         sent.append(request.type)
         return submit(client, request, reply, session_id)  # type: ignore[arg-type]  # a reply as it was given
 
@@ -532,24 +532,24 @@ async def test_close_ends_at_once_with_a_connection_and_soon_without_one(
     await eventually(lambda: threading.active_count() == threads)
 
 
-class Unsendable(Request[None]):
+class Unsendable(KazooRequest[None]):
     def serialize(self) -> bytes:
         raise RuntimeError("cannot be serialised")
 
 
-def unsendable(_: ZooKeeperStore) -> Request[None]:
+def unsendable(_: ZooKeeperStore) -> KazooRequest[None]:
     return Unsendable(9, b"", lambda *_: None)
 
 
-def an_exists_answered_with_an_unknown_code(store: ZooKeeperStore) -> Request[None]:
+def an_exists_answered_with_an_unknown_code(store: ZooKeeperStore) -> KazooRequest[None]:
     answer_with(store, err=-999)
-    return Request(3, write_string("/") + b"\0", lambda *_: None)
+    return KazooRequest(3, write_string("/") + b"\0", lambda *_: None)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("make", [unsendable, an_exists_answered_with_an_unknown_code])
 async def test_an_error_that_kazoo_does_not_foresee_costs_the_connection_and_not_the_store(
-    zookeeper: EmbeddedZooKeeper, chroot: str, make: Callable[[ZooKeeperStore], Request[None]]
+    zookeeper: EmbeddedZooKeeper, chroot: str, make: Callable[[ZooKeeperStore], KazooRequest[None]]
 ) -> None:
     async with a_store(zookeeper.connect_string, chroot) as store:
         session_id = store.session_id
@@ -566,7 +566,7 @@ async def test_an_answer_that_cannot_be_read_is_none(zookeeper: EmbeddedZooKeepe
     async with a_store(zookeeper.connect_string, chroot) as store:
         for error in (ValueError("garbage"), struct.error("too short")):
             with pytest.raises(_UnansweredError, match=str(error)):
-                await store._exchange(Request(requests.SYNC, write_string(chroot), Mock(side_effect=error)))
+                await store._exchange(KazooRequest(requests.SYNC, write_string(chroot), Mock(side_effect=error)))
 
 
 @pytest.mark.deep

@@ -17,7 +17,7 @@ from support.window_frames import frame_of as window_rows
 from loadmanager.core.domain.resources import HOT as OVERLOADED
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.planning import churn
-from loadmanager.history.entry_rows import Event, MoveRow
+from loadmanager.history.entry_rows import HistoryEvent, MoveRow
 from loadmanager.history.table_schemas import MOVES
 from loadmanager.pipeline.balance import (
     flapping,
@@ -48,7 +48,7 @@ UNEVEN: list[Timed] = [
 CRASHED: list[Timed] = [
     (0, reported("a", {bundle(1): mib(3)})),
     (0, reported("b", {bundle(2): mib(3)})),
-    (MINUTE_MS, Event("broker_gone", "a:8080")),
+    (MINUTE_MS, HistoryEvent("broker_gone", "a:8080")),
     (MINUTE_MS, reported("b", {bundle(1): mib(3), bundle(2): mib(3)})),
 ]
 """From one minute on the other one carries everything; the range ends a minute later."""
@@ -86,7 +86,7 @@ def some_moves(start_ms: int) -> list[Timed]:
         (320_000, later("measured", 2, 0, imbalance_before=2.1, imbalance_after=1.7)),
     ]
     entries += [(11 * MINUTE_MS + at, entry) for at, (_, entry) in enumerate(UNEVEN[3:])]
-    return [*entries, (10**6, Event("nothing"))]
+    return [*entries, (10**6, HistoryEvent("nothing"))]
 
 
 UNEVEN_DAY, IDLE_DAY, CRASHED_DAY, HOT_DAY, SKEWED_DAY, INCONSISTENT_DAY, MOVES_DAY = range(7)
@@ -238,7 +238,7 @@ def test_returns_and_thrash_are_those_that_the_leader_counts(spark: SparkSession
             state, _ = churn.noted(
                 state, bundle(number), broker(source), destination, share, settings, at_s=at_s, is_own=is_own
             )
-        memory = churn.Memory.of(state)
+        memory = churn.MoveMemory.of(state)
         row = found[bundle(number)]
         assert row["thrash"] == memory.thrash(own[-1][0], settings)
         assert (row["moves"], row["own_moves"]) == (len(own), sum(step[-1] for step in own))

@@ -25,7 +25,7 @@ from support.frames import (
 from support.ingested import ingested, rows_in
 
 from loadmanager.errors import PipelineError
-from loadmanager.history.entry_rows import Event
+from loadmanager.history.entry_rows import HistoryEvent
 from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS
 from loadmanager.pipeline.cleaning import rejected_rows, usable, with_duplicates, with_reason
 from loadmanager.pipeline.schemas import frame_of, raw
@@ -180,7 +180,7 @@ def test_only_rows_of_the_range_count(spark: SparkSession, folder: Path, tmp_pat
 def test_events_are_kept_that_end_reports_or_say_who_is_there(
     spark: SparkSession, folder: Path, tmp_path: Path
 ) -> None:
-    happened = [Event("broker_gone", "a:1"), Event("checkpoint", "", {}), Event("term_began")]
+    happened = [HistoryEvent("broker_gone", "a:1"), HistoryEvent("checkpoint", "", {}), HistoryEvent("term_began")]
     history_of(folder, [(MINUTE_MS * at, each) for at, each in enumerate(happened)], first=100)
     tables = ingested(spark, str(folder), tmp_path / "out")
     assert [row["kind"] for row in rows_in(tables, "fleet_events")] == ["broker_gone", "term_began"]

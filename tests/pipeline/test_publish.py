@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
 
-from loadmanager.core.domain.significance import Shown
+from loadmanager.core.domain.significance import Significance
 from loadmanager.errors import PipelineError
 from loadmanager.history.files import HOUR_MS
 from loadmanager.pipeline.datasets import schema_of
@@ -113,7 +113,13 @@ def test_a_profile_has_proved_itself_where_the_back_test_shows_it_better_a_day_a
     spark: SparkSession,
 ) -> None:
     def judged(
-        key: str, metric: str, horizon: int, *, used: bool, kind: str = "namespace", shown: Shown = Shown.BETTER
+        key: str,
+        metric: str,
+        horizon: int,
+        *,
+        used: bool,
+        kind: str = "namespace",
+        shown: Significance = Significance.BETTER,
     ) -> tuple[Any, ...]:
         scores = (1.0, 1.0, "last_window", 2.0, 2.0, 0.8, 0.8)
         return (kind, key, metric, horizon, "seasonal", 9, *scores, str(shown), used, "because")
@@ -122,7 +128,7 @@ def test_a_profile_has_proved_itself_where_the_back_test_shows_it_better_a_day_a
     rows += [judged("t/one", metric, 24, used=metric == "msg_throughput_in") for metric in METRICS]
     rows += [judged("t/hour", metric, 1, used=True) for metric in METRICS]
     rows += [judged("t/bundle", metric, 24, used=True, kind="bundle") for metric in METRICS]
-    rows += [judged("t/chance", metric, 24, used=True, shown=Shown.NOTHING) for metric in METRICS]
+    rows += [judged("t/chance", metric, 24, used=True, shown=Significance.NOTHING) for metric in METRICS]
     backtest = spark.createDataFrame(rows, schema_of("backtest"))
     assert [row.key for row in proved_namespaces(backtest).collect()] == ["t/ns"]
 

@@ -16,7 +16,7 @@ from support.recorded_fleet import MINUTE_MS, record_fleet
 from support.waiting import patience
 
 from loadmanager.errors import HistoryFileError
-from loadmanager.history.entry_rows import Event
+from loadmanager.history.entry_rows import HistoryEvent
 from loadmanager.history.files import HOUR_MS, Directory, HistoryFile
 from loadmanager.history.reader import History, OnFault
 from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
@@ -50,7 +50,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> History:
             "rows": 3,
             "why": "a full queue",
         }
-        writer.put(NOON_MS + 2 * HOUR_MS, Event("gap", "", gap))
+        writer.put(NOON_MS + 2 * HOUR_MS, HistoryEvent("gap", "", gap))
         writer.end_term(NOON_MS + 2 * HOUR_MS)
         assert writer.flush(patience())
     return history

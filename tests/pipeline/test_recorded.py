@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from support.frames import DAY_MS, HOUR_MS, START_MS, files_of, history_of
 
 from loadmanager.errors import HistoryFileError
-from loadmanager.history.entry_rows import Event
+from loadmanager.history.entry_rows import HistoryEvent
 from loadmanager.history.table_schemas import EVENTS
 from loadmanager.pipeline.reading import HistoryTables
 from loadmanager.pipeline.recorded import newest_recorded
@@ -18,17 +18,17 @@ from loadmanager.pipeline.recorded import newest_recorded
 KEY = "loadBalancerBrokerOverloadedThresholdPercentage"
 
 
-def configuration(percentage: int) -> Event:
-    return Event("configuration", body=json.dumps({KEY: str(percentage)}))
+def configuration(percentage: int) -> HistoryEvent:
+    return HistoryEvent("configuration", body=json.dumps({KEY: str(percentage)}))
 
 
-def checkpoint(percentage: int, domain: str = "") -> Event:
+def checkpoint(percentage: int, domain: str = "") -> HistoryEvent:
     policies = {"failureDomains": {domain: {"brokers": ["a:8080"]}}} if domain else {}
-    return Event("checkpoint", body=json.dumps({"settings": {KEY: str(percentage)}, "policies": policies}))
+    return HistoryEvent("checkpoint", body=json.dumps({"settings": {KEY: str(percentage)}, "policies": policies}))
 
 
-def policies(domain: str) -> Event:
-    return Event("policies", body=json.dumps({"failureDomains": {domain: {"brokers": ["b:8080"]}}}))
+def policies(domain: str) -> HistoryEvent:
+    return HistoryEvent("policies", body=json.dumps({"failureDomains": {domain: {"brokers": ["b:8080"]}}}))
 
 
 def test_what_came_last_holds_whatever_the_order_of_times_and_hours(spark: SparkSession, tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_a_checkpoint_of_days_ago_is_found_and_what_is_older_is_not_read(spark: 
     history_of(tmp_path, [(0, configuration(50))])
     history_of(tmp_path, [(10 * DAY_MS, checkpoint(60))], first=1)
     for hour in range(1, 40):
-        history_of(tmp_path, [(10 * DAY_MS + hour * HOUR_MS, Event("broker_gone", "a"))], first=1 + hour)
+        history_of(tmp_path, [(10 * DAY_MS + hour * HOUR_MS, HistoryEvent("broker_gone", "a"))], first=1 + hour)
     assert newest_recorded(HistoryTables(spark, str(tmp_path))).overloaded == 0.6
 
 

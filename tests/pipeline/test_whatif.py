@@ -26,7 +26,7 @@ from support.waiting import patience
 
 from loadmanager.config import Settings
 from loadmanager.errors import ConfigurationError, LoadManagerError, PipelineError, ScenarioError
-from loadmanager.history.entry_rows import Event
+from loadmanager.history.entry_rows import HistoryEvent
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
 from loadmanager.lab.simulate.broker_cost import CostModel
@@ -274,8 +274,8 @@ def test_a_gap_that_the_leader_marked_is_left_out_with_its_reason(tmp_path: Path
     later_ms = NOON_MS + 60 * MINUTE_MS
     with a_writer(directory) as writer:
         writer.begin_term(2, later_ms)
-        writer.put(later_ms, Event("gap", "", {"from_ms": NOON_MS + 20 * MINUTE_MS, "to_ms": NOON_MS + 40 * MINUTE_MS,
-                                               "rows": 3, "why": "the queue was full"}))  # fmt: skip
+        span = {"from_ms": NOON_MS + 20 * MINUTE_MS, "to_ms": NOON_MS + 40 * MINUTE_MS}
+        writer.put(later_ms, HistoryEvent("gap", "", {**span, "rows": 3, "why": "the queue was full"}))
         writer.end_term(later_ms)
         assert writer.flush(patience())
 

@@ -11,10 +11,10 @@ from support.random_clusters import Build, SomeCluster, clusters
 
 from loadmanager.core.domain.plan import Plan, Unload
 from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.carried_load import share_of
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import churn, planner
-from loadmanager.core.planning.churn import Memory, State
-from loadmanager.core.planning.plan_effect import share_of
+from loadmanager.core.planning.churn import MoveMemory, State
 from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason
 
 CLOSE = 1e-8
@@ -60,7 +60,7 @@ def test_no_limit_is_ever_exceeded(case: Case, cycle: float, hour: float, cool_d
         return_cool_down_minutes=cool_down,
     )
     plan, state = churn.limit(case.plan, case.snapshot, settings, case.state)
-    memory = Memory.of(case.state)
+    memory = MoveMemory.of(case.state)
     moved = sum(share_of(case.snapshot, step.bundle) for step in plan.steps)
     loaded = [step for step in plan.steps if share_of(case.snapshot, step.bundle) > 0]
     assert moved <= cycle / 100 + CLOSE or (cycle > 0 and len(loaded) == 1)
@@ -74,7 +74,7 @@ def test_no_limit_is_ever_exceeded(case: Case, cycle: float, hour: float, cool_d
     assert not (plan.steps and memory.stopped_until_s > 0.0)
     refused = {verdict.subject for verdict in plan.verdicts}
     assert {step.bundle for step in case.plan.steps} == {step.bundle for step in plan.steps} | refused
-    assert Memory.of(state).thrash(0.0, settings) == memory.thrash(0.0, settings)
+    assert MoveMemory.of(state).thrash(0.0, settings) == memory.thrash(0.0, settings)
 
 
 @given(cases(with_past=False))

@@ -13,6 +13,7 @@ from support.random_clusters import Build, SomeCluster, clusters
 
 from loadmanager.core.constraints.filters import PlacementQuestion, allowed_brokers, rules_of
 from loadmanager.core.constraints.obstacles import find_obstacles
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.diagnosis.explanation import Situation, explain_broker, explain_bundle, why_not
 from loadmanager.core.domain.controls import Controls, DrainOrder
 from loadmanager.core.domain.reasons import ExplanationReason, PlacementReason, SheddingReason
@@ -21,7 +22,6 @@ from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import choose_destination, plan_assignments
 from loadmanager.core.planning.strategy_memory import as_json
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES, placement_strategy
-from loadmanager.core.strategies.placement.placement_strategy import Projection
 from loadmanager.core.strategies.shedding import SHEDDING_STRATEGIES
 from loadmanager.core.strategies.shedding.shedding_strategy import eligible, find_hold
 

@@ -17,7 +17,7 @@ from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.resources import HealthFigures
 from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.model.recordable import recordable
-from loadmanager.history.entry_rows import Entry, Event, Report
+from loadmanager.history.entry_rows import Entry, HistoryEvent, Report
 from loadmanager.history.files import Directory
 from loadmanager.history.gaps import GAP, TERM_BEGAN, TERM_ENDED, find_gaps
 from loadmanager.history.reader import History
@@ -107,7 +107,7 @@ def test_every_row_is_either_read_back_or_counted_in_a_gap(steps: list[str], que
             for step in steps:
                 if step == "put":
                     put += 1
-                    writer.put(NOON_MS + put, Event(f"event {put}"))
+                    writer.put(NOON_MS + put, HistoryEvent(f"event {put}"))
                 elif step == "flush":
                     assert writer.flush(patience())
                 else:
@@ -136,7 +136,7 @@ def test_a_crash_at_any_file_leaves_whole_files_and_a_gap_unless_the_term_was_en
         writer.begin_term(1, NOON_MS)
         written = writer.flush(0.05)
         for number, events in enumerate(batches):
-            entries: list[Entry] = [Event("x") for _ in range(events)]
+            entries: list[Entry] = [HistoryEvent("x") for _ in range(events)]
             for entry in entries:
                 writer.put(NOON_MS + number, entry)
             written = written and writer.flush(patience() if files > len(batches) + 1 else 0.05)

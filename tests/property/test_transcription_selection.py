@@ -28,6 +28,7 @@ from loadmanager.core.constraints.filters import (
     find_anti_affinity_refusal,
     preferred_brokers,
 )
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.policies import IsolationPolicy, Policies
 from loadmanager.core.domain.resources import ResourceWeights
@@ -35,7 +36,7 @@ from loadmanager.core.model.load import BoolArray
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import PlannerSettings
 from loadmanager.core.strategies.placement.least_resource_usage import LeastResourceUsageWithWeight
-from loadmanager.core.strategies.placement.placement_strategy import Projection, State
+from loadmanager.core.strategies.placement.placement_strategy import State
 from loadmanager.core.strategies.placement.round_robin import RoundRobinBrokerSelector
 
 NAMESPACES = ("a/x", "a/y", "b/x", "pulsar/system")

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from support.builders import bundle, report, snapshot
 from support.transcription_simple import DEFAULT, Quota, Unit, fill_up
 
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import PlannerSettings
 from loadmanager.core.strategies.placement import placement_strategy
-from loadmanager.core.strategies.placement.placement_strategy import Projection
 from loadmanager.core.strategies.placement.weighted_random_selection import weights_of
 from loadmanager.core.strategies.ranked_brokers import ranking_of
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from support import transcription_splitting as literal
 from support.transcription_splitting import MAX_UINT, MIB, Bundle, Extensible, Rule, Topic
 
+from loadmanager.core.domain.bundles import TopicLoad
 from loadmanager.core.domain.names import BundleRange
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.strategies.splitting import SPLIT_ALGORITHMS
-from loadmanager.core.strategies.splitting.split_algorithm import TopicLoad
 from loadmanager.core.strategies.splitting.split_finder import (
     Divide,
     Split,

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from support.random_clusters import Build, SomeCluster, clusters
 from support.transcription import Threshold, brokers_of, least_long_term_message_rate, overload
 
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.strategies.placement.least_long_term_message_rate import LeastLongTermMessageRate
-from loadmanager.core.strategies.placement.placement_strategy import Projection
 from loadmanager.core.strategies.shedding.overload_shedder import OverloadShedder
 from loadmanager.core.strategies.shedding.shedding_strategy import Shed, State
 from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdShedder

@@ -28,10 +28,10 @@ from loadmanager.lab.simulate.fleet_events import (
     BrokerSlower,
     BrokerStops,
     Event,
-    Fault,
     HotSpot,
     NewNamespace,
     OperatorControls,
+    ReportFault,
 )
 from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec, brokers_named, namespaces_dealt
 from loadmanager.lab.simulate.run_rules import WorldRules
@@ -61,7 +61,7 @@ _EVENTS = st.one_of(
         st.sampled_from([0.0, 8.0]),
     ),
     st.builds(BrokerFallsSick, _AT, _BROKER, st.sampled_from([600.0, math.inf])),
-    st.builds(BadReports, _AT, _BROKER, st.sampled_from(Fault), st.just(600.0)),
+    st.builds(BadReports, _AT, _BROKER, st.sampled_from(ReportFault), st.just(600.0)),
     st.builds(
         lambda at_s, broker, bundle: OperatorControls(
             at_s,
@@ -147,7 +147,7 @@ def one_run() -> Result:
         BrokerRestarts(500.0, _BROKERS[1], 40.0),
         BrokerStops(700.0, _BROKERS[3]),
         HotSpot(250.0, 700.0, (_BUNDLES[3], _BUNDLES[9]), 6.0),
-        BadReports(100.0, _BROKERS[0], Fault.DECAYED, 400.0),
+        BadReports(100.0, _BROKERS[0], ReportFault.DECAYED, 400.0),
     ]
     return _run(7, events, "ThresholdShedder", with_topics=True, check=False)
 

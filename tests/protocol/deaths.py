@@ -55,7 +55,7 @@ class Kernels:
 
 
 class VirtualDeaths:
-    """`Deaths` of an agent, which is the party that makes it."""
+    """`BrokerExit` of an agent, which is the party that makes it."""
 
     def __init__(self, kernels: Kernels, on_death: Callable[[BrokerProcess], None]) -> None:
         self._kernels = kernels

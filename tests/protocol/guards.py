@@ -24,8 +24,8 @@ from loadmanager.core.domain.ownership import Registration as Life
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.election import ownership_ledger
 from loadmanager.leader.execution.owner_calls import AgentOwners
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
-from loadmanager.leader.mirror.mirror_intake import Intake
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
+from loadmanager.leader.mirror.mirror_intake import MirrorIntake
 from loadmanager.leader.operator_commands import BundleCommands
 from loadmanager.store import paths, store_session
 from loadmanager.store.metadata_store import Check, Op
@@ -66,10 +66,10 @@ def _no_void_at_broker() -> contextlib.AbstractContextManager[object]:
 
 
 def _no_incarnation() -> contextlib.AbstractContextManager[object]:
-    def is_registered(view: ClusterView, life: Life | None) -> bool:
+    def is_registered(view: ClusterMirror, life: Life | None) -> bool:
         return life is not None and life.broker in view.registrations
 
-    return patch.object(ClusterView, "is_registered", is_registered)
+    return patch.object(ClusterMirror, "is_registered", is_registered)
 
 
 def _no_answer_awaited() -> contextlib.AbstractContextManager[object]:
@@ -80,13 +80,16 @@ def _no_answer_awaited() -> contextlib.AbstractContextManager[object]:
 
 @contextlib.contextmanager
 def _no_second_reading() -> Iterator[None]:
-    notified = Intake._notified
+    notified = MirrorIntake._notified
 
-    def only_changes(intake: Intake, path: str) -> None:
+    def only_changes(intake: MirrorIntake, path: str) -> None:
         if path != paths.ROOT or not intake._is_watching:
             notified(intake, path)
 
-    with patch.object(Intake, "_session_changed", lambda *_: None), patch.object(Intake, "_notified", only_changes):
+    with (
+        patch.object(MirrorIntake, "_session_changed", lambda *_: None),
+        patch.object(MirrorIntake, "_notified", only_changes),
+    ):
         yield
 
 
@@ -128,9 +131,9 @@ def _no_leftover() -> contextlib.AbstractContextManager[object]:
 
 
 def _no_registrations_read() -> contextlib.AbstractContextManager[object]:
-    async def at_once(_: Intake) -> None: ...
+    async def at_once(_: MirrorIntake) -> None: ...
 
-    return patch.object(Intake, "settle_registrations", at_once)
+    return patch.object(MirrorIntake, "settle_registrations", at_once)
 
 
 def _no_moment_of_asking() -> contextlib.AbstractContextManager[object]:

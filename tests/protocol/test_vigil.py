@@ -16,7 +16,7 @@ from support.deep import deep_except
 
 from loadmanager.core.protocol import failure_detector
 from loadmanager.http.term_routes import TermHandlers
-from loadmanager.leader.mirror.mirror_intake import Intake
+from loadmanager.leader.mirror.mirror_intake import MirrorIntake
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Create, Znode
 
@@ -283,7 +283,7 @@ def test_nodes_that_all_pause_again_and_again_depose_each_other_ever_less() -> N
 
 GUARDS: dict[str, tuple[Callable[[], AbstractContextManager[object]], Happens]] = {
     "a leader takes a doubt away": (
-        lambda: patch.object(Intake, "_apply_election", _deaf(Intake._apply_election)),
+        lambda: patch.object(MirrorIntake, "_apply_election", _deaf(MirrorIntake._apply_election)),
         a_leader_cut_off_from_the_other_nodes,
     ),
     "time in which a standby did not run is not silence": (
@@ -303,24 +303,24 @@ GUARDS: dict[str, tuple[Callable[[], AbstractContextManager[object]], Happens]] 
         busy_machines,
     ),
     "a doubt that was answered is good for a session": (
-        lambda: patch.object(failure_detector.Vigil, "_rest", _restless),
+        lambda: patch.object(failure_detector.FailureDetector, "_rest", _restless),
         a_leader_cut_off_from_the_other_nodes,
     ),
 }
 
 
-_ApplyElection = Callable[[Intake, Znode | None, Znode | None, Znode | None], None]
+_ApplyElection = Callable[[MirrorIntake, Znode | None, Znode | None, Znode | None], None]
 
 
 def _deaf(apply: _ApplyElection) -> _ApplyElection:
-    def without_doubts(intake: Intake, epoch: Znode | None, leader: Znode | None, _: Znode | None) -> None:
+    def without_doubts(intake: MirrorIntake, epoch: Znode | None, leader: Znode | None, _: Znode | None) -> None:
         apply(intake, epoch, leader, None)
 
     return without_doubts
 
 
-def _restless(self: failure_detector.Vigil, now_s: float) -> None:
-    self.phase, self._rested_s = failure_detector.VigilPhase.RESTING, now_s
+def _restless(self: failure_detector.FailureDetector, now_s: float) -> None:
+    self.phase, self._rested_s = failure_detector.FailureDetectorPhase.RESTING, now_s
 
 
 @pytest.mark.parametrize("name", GUARDS)

@@ -42,7 +42,6 @@ from loadmanager.store.metadata_store import (
 )
 from loadmanager.store.store_session import (
     Announce,
-    Answered,
     Arm,
     Connected,
     Drop,
@@ -51,9 +50,10 @@ from loadmanager.store.store_session import (
     Heartbeat,
     HungUp,
     OfSession,
+    RequestAnswered,
+    RequestUnanswered,
     Session,
     SessionSignal,
-    Unanswered,
 )
 from loadmanager.util.clock import now_s
 
@@ -724,7 +724,7 @@ class ModelStore(OfSession):
 
     def _beaten(self, beat: Heartbeat, done: asyncio.Future[None]) -> None:
         if not done.cancelled():
-            come = Answered if done.exception() is None else Unanswered
+            come = RequestAnswered if done.exception() is None else RequestUnanswered
             self._step(come(beat.session_id, beat.sent_at_s))
 
     def _drop(self) -> None:

@@ -26,7 +26,7 @@ from loadmanager.core.protocol.move_machine import Phase
 from loadmanager.errors import PlanDriftedError
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import DECISIONS
-from loadmanager.lab.replay.replayer import Item, Outcome, Reported, Row, replay
+from loadmanager.lab.replay.replayer import Item, ReplayedReport, ReplayOutcome, Row, replay
 from loadmanager.leader.audit.recorded_model import RecordedModel
 from loadmanager.wire.broker_data import HealthData
 from loadmanager.wire.plan_bodies import PlanRequest
@@ -37,7 +37,7 @@ def recorded_in(folder: Path) -> list[Item]:
     return list(recorded_items(history, find_start(history, None), None))
 
 
-def replayed(items: Sequence[Item]) -> Outcome:
+def replayed(items: Sequence[Item]) -> ReplayOutcome:
     return replay(iter(items), planner_settings_of)
 
 
@@ -127,15 +127,15 @@ async def test_a_replay_knows_which_brokers_were_sick(tmp_path: Path) -> None:
     assert {"shed", "place", "moved", "checkpoint"} <= outcome.compared.keys()
     said = {each["reason"] for row in rows_of(items, DECISIONS, "shed") for each in row.columns["verdicts"]}
     assert "broker_sick" in said
-    reports = [item.report for item in items if isinstance(item, Reported)]
+    reports = [item.report for item in items if isinstance(item, ReplayedReport)]
     assert {HealthFigures(5.25), HealthFigures(900.5, 0.75), None} <= {report.health for report in reports}
 
 
 async def test_a_report_that_was_changed_is_found_in_the_first_decision_on_it(tmp_path: Path) -> None:
     items = await a_life(tmp_path, rounds=1)
-    first = next(at for at, each in enumerate(items) if isinstance(each, Reported) and each.report.bundle_names)
+    first = next(at for at, each in enumerate(items) if isinstance(each, ReplayedReport) and each.report.bundle_names)
     item = items[first]
-    assert isinstance(item, Reported)
+    assert isinstance(item, ReplayedReport)
     usage = item.report.usage.copy()
     usage[:, 0] += 1.0
     items[first] = replace(item, report=replace(item.report, usage=usage))

@@ -13,7 +13,7 @@ from support.scenarios import PROJECT, TRACES, a_scenario
 from loadmanager.cli.scenario_files import packaged_scenarios, recorded_for
 from loadmanager.core.diagnosis.stuck_diagnosis import find_standstill
 from loadmanager.core.domain.settings import AS_PULSAR, PlannerSettings
-from loadmanager.core.model.report_validation import Gate, Judged
+from loadmanager.core.model.report_validation import ReportValidator, ValidatedReport
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.repeated_moves import NEVER, is_back
 from loadmanager.core.planning.shedding_round import Round, shed
@@ -161,7 +161,7 @@ def test_the_configuration_that_the_documentation_names_holds_what_the_default_d
 def test_if_every_report_were_believed_the_bounds_would_not_hold(
     name: str, bounds: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Gate, "judge", lambda *given: Judged(given[2], counts=True, doubt=None))
+    monkeypatch.setattr(ReportValidator, "judge", lambda *given: ValidatedReport(given[2], counts=True, doubt=None))
     assert broken(SCENARIOS[name], is_deceived=True) == {*bounds, "said"}
 
 

@@ -26,20 +26,20 @@ from loadmanager.core.domain.ownership import (
 from loadmanager.core.domain.reasons import OwnershipReason, Reason
 from loadmanager.core.protocol.leadership import Term
 from loadmanager.errors import LoadManagerError
-from loadmanager.leader.audit.decision_log import Journal
-from loadmanager.leader.audit.history_recorder import Recorder
+from loadmanager.leader.audit.decision_log import DecisionLog
+from loadmanager.leader.audit.history_recorder import HistoryRecorder
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.execution.executor import Executor, ExecutorSettings
-from loadmanager.leader.mirror.cluster_mirror import ClusterView, NamespaceEntry
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEntry
 from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.mirror.mirror_intake import Intake
+from loadmanager.leader.mirror.mirror_intake import MirrorIntake
 from loadmanager.net.http_client import NOBODY
 from loadmanager.pulsar.fenced_znode import FencedRecord
 from loadmanager.pulsar.following_ledger import FollowingLedger
-from loadmanager.pulsar.move_verification import Owned
+from loadmanager.pulsar.move_verification import PulsarOwnership
 from loadmanager.pulsar.pending_moves import ActsMemory
 from loadmanager.pulsar.pulsar_owners import PulsarOwners
-from loadmanager.pulsar.recovery import Healer
+from loadmanager.pulsar.recovery import Recovery
 from loadmanager.pulsar.refusals import PulsarRefusedError
 from loadmanager.store import paths
 from loadmanager.store.memory_store import MemoryStore
@@ -146,11 +146,11 @@ class Actor(Candidate):
         number: int,
         wants: Callable[[], tuple[BundleName, Registration]],
     ) -> None:
-        self._elected_view = ClusterView()
+        self._elected_view = ClusterMirror()
         port = 1_000 + number
         network().servers[port] = asyncio.Protocol
         super().__init__(store, self._elected_view, f"beside-{number}", f"http://127.0.0.1:{port}", 0.0, NOBODY)
-        self.view = ClusterView()
+        self.view = ClusterMirror()
         for broker in BROKERS:
             self.view.registrations[broker.broker] = broker
         unowned = NamespaceState.unowned(NAMESPACE, CUT)
@@ -160,11 +160,11 @@ class Actor(Candidate):
         self._wants = wants
         pulsar.watched_by.append(self._see)
         self.is_moving = True
-        eyes, journal = Eyes(pulsar, self), Journal(100)
-        self.intake = Intake(store, self._elected_view, LiveSettings(settings_of({}, "")), self._on_told)
+        eyes, journal = Eyes(pulsar, self), DecisionLog(100)
+        self.intake = MirrorIntake(store, self._elected_view, LiveSettings(settings_of({}, "")), self._on_told)
         self.memory = ActsMemory(FencedRecord(store, self.election, paths.BESIDE_MOVES), 3)
-        owned = Owned(eyes, eyes, self.election)
-        self.healer = Healer(self.memory, owned, journal)
+        owned = PulsarOwnership(eyes, eyes, self.election)
+        self.healer = Recovery(self.memory, owned, journal)
         self.ledger = FollowingLedger(
             self.view, eyes, owned, self.election, lambda _bundle, _released: None, self.memory, journal
         )
@@ -175,7 +175,7 @@ class Actor(Candidate):
             journal,
             lambda: ExecutorSettings(10.0, 2, 2),
             Unnoticed(),
-            Recorder(),
+            HistoryRecorder(),
         )
 
     async def begin(self) -> None:

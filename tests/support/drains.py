@@ -19,13 +19,13 @@ from loadmanager.core.protocol.drain_machine import (
     BeginMove,
     BringHome,
     Drain,
-    Drains,
+    DrainMachine,
+    DrainPlanned,
     EndDrain,
     Event,
     GiveAway,
     Instruction,
     MoveEnded,
-    Planned,
     TriedToEnd,
     WithdrawMove,
 )
@@ -76,10 +76,10 @@ class DrainsHarness:
     now_s: float = 100.0
     noting: Callable[..., Any] = lambda _, ask, __=None: ask
     make_step: Callable[[Event, float], list[Instruction]] | None = None
-    drains: Drains = field(init=False)
+    drains: DrainMachine = field(init=False)
 
     def __post_init__(self) -> None:
-        self.drains = Drains(
+        self.drains = DrainMachine(
             self.noting("controls", lambda: self.controls, wishes_as_json),
             self.noting("registration_of", self.registrations.get, registration_as_json),
             self.noting("process_of", self.processes.__getitem__),
@@ -103,7 +103,7 @@ class DrainsHarness:
         self.owners |= dict.fromkeys(bundles, broker)
         (asked,) = self.look()
         assert isinstance(asked, GiveAway)
-        assert [type(told) for told in self.step(Planned(plan(*(away(each, broker) for each in bundles))))] == [
+        assert [type(told) for told in self.step(DrainPlanned(plan(*(away(each, broker) for each in bundles))))] == [
             BeginMove
         ] * len(bundles)
         drain = self.drains.find(broker.broker)
@@ -162,7 +162,9 @@ class AnyOrder(RuleBasedStateMachine):
         meant = [bundle for bundle in owners if self.is_meant(bundle, asked) and bundle not in asked.leave]
         way = away if isinstance(asked, GiveAway) else home
         steps = [way(bundle, owners[bundle]) for bundle in meant if bundle not in staying]
-        self.step(Planned(None if is_broken else plan(*steps, staying=[each for each in meant if each in staying])))
+        self.step(
+            DrainPlanned(None if is_broken else plan(*steps, staying=[each for each in meant if each in staying]))
+        )
 
     def is_meant(self, bundle: str, asked: GiveAway | BringHome) -> bool:
         owner = self.leader.owners[bundle]

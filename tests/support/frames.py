@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from support.builders import Load, broker, bundle, report
 
 from loadmanager.core.model.recordable import recordable
-from loadmanager.history.entry_rows import Entry, Event, Placed, Report
+from loadmanager.history.entry_rows import Entry, HistoryEvent, Placed, Report
 from loadmanager.history.files import Directory
 from loadmanager.history.row_packer import pack_entries
 
@@ -52,7 +52,7 @@ def histories_of(folder: Path, histories: Sequence[tuple[Sequence[Timed], int]])
     with how many ms after its begin the leader's term ends, and nothing stands any more.
     """
     for day, (entries, until) in enumerate(histories):
-        ended: Timed = (until, Event("term_ended"))
+        ended: Timed = (until, HistoryEvent("term_ended"))
         history_of(folder, [(day * DAY_MS + at, entry) for at, entry in [*entries, ended]], epoch=day + 1)
     return str(folder)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from loadmanager.broker import Hosting
 from loadmanager.broker.agent_client import NoAnswerError
-from loadmanager.broker.contract import Answered, Leased, Signal
+from loadmanager.broker.contract import ContractSignal, Leased, OwnershipAnswered
 
 
 class Clock:
@@ -32,14 +32,14 @@ class HeldAgent:
         await asyncio.Event().wait()
         raise NotImplementedError
 
-    async def owner(self, topic: str, wait_ms: int = 0) -> Answered:
+    async def owner(self, topic: str, wait_ms: int = 0) -> OwnershipAnswered:
         """What it says is decided when it is asked."""
         self.asked.append((topic, wait_ms))
         owned, incarnation = self.owned, self.incarnation
         await self.may_answer.wait()
         if owned is None:
             raise NoAnswerError("no node answered")
-        return Answered(topic, owned, incarnation, None if owned else "b2:8080")
+        return OwnershipAnswered(topic, owned, incarnation, None if owned else "b2:8080")
 
     async def close(self) -> None: ...
 
@@ -60,7 +60,7 @@ class Held:
 
     def pass_time(self, seconds: float) -> None:
         self.clock.now_s += seconds
-        self.hosting._step(Signal.TIME)
+        self.hosting._step(ContractSignal.TIME)
 
 
 async def settled() -> None:

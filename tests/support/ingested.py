@@ -18,7 +18,7 @@ from support.plain_windows import Happened
 
 from loadmanager.core.domain.resources import HOT
 from loadmanager.core.model.recordable import recordable
-from loadmanager.history.entry_rows import Entry, Event, Placed, Report
+from loadmanager.history.entry_rows import Entry, HistoryEvent, Placed, Report
 from loadmanager.history.files import Directory
 from loadmanager.history.row_packer import PackedFile, pack_entries
 from loadmanager.pipeline.delta import Tables
@@ -94,7 +94,7 @@ def write_files(url: str, files: Sequence[PackedFile]) -> None:
 
 def _entry_of(each: Any) -> Entry:  # noqa: ANN401 - an entry of a drawn fleet
     if isinstance(each, Happened):
-        return Event(each.kind, broker(each.subject).broker if each.subject else "")
+        return HistoryEvent(each.kind, broker(each.subject).broker if each.subject else "")
     loads = {f"{space}/0x{lower:08x}_0x{upper:08x}": load for (space, lower, upper), load in each.bundles.items()}
     return Report(broker(each.broker), recordable(report(loads, cpu=(each.cpu, 1.0))))
 

@@ -24,7 +24,7 @@ from loadmanager.core.protocol.move_machine import (
     Kept,
     Move,
     Moved,
-    Moves,
+    MoveMachine,
     NotCommitted,
     OwnerAnswered,
     Phase,
@@ -58,10 +58,10 @@ class MovesHarness:
     to_do: list[Instruction] = field(default_factory=list)
     noting: Callable[[str, Ask], Ask] = lambda _, ask: ask
     make_step: Callable[[Event, float], list[Instruction]] | None = None
-    moves: Moves = field(init=False)
+    moves: MoveMachine = field(init=False)
 
     def __post_init__(self) -> None:
-        self.moves = Moves(
+        self.moves = MoveMachine(
             self.noting("limits", lambda: self.limits),
             self.noting("deadline_s", lambda: DEADLINE_S),
             self.noting("is_registered", lambda each: each in self.registered),

@@ -12,14 +12,14 @@ import numpy as np
 from pydantic.alias_generators import to_camel
 from support.builders import MIB, broker, bundle, report, snapshot, throughput
 
-from loadmanager.core.domain.plan import Unload
+from loadmanager.core.domain.plan import DependsOn, Unload, hash_of
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.planning.certificate.plan_certificate import Certified, certify, figures_of
 from loadmanager.core.planning.plan_effect import effect_of
-from loadmanager.core.protocol.plan_machine import DependsOn, KeptPlan, Step, hash_of
-from loadmanager.wire.plan_file import Packed, decode, encode
+from loadmanager.core.protocol.plan_machine import KeptPlan, TrackedStep
+from loadmanager.wire.plan_file import PackedCertificate, decode, encode
 
 SETTINGS = PlannerSettings(shedding_strategy="Level", placement_strategy="Level")
 Edit = Callable[[dict[str, Any], dict[str, Any]], object]
@@ -43,14 +43,14 @@ def a_plan() -> tuple[KeptPlan, Certified]:
     )
     name, reason = bundle(1, "tenant/a"), OwnershipReason.ADMIN_UNLOAD
     steps = [Unload(name, broker("a"), broker("b"), reason)]
-    planned = Step(name, 7, broker("a"), broker("b"), reason)
+    planned = TrackedStep(name, 7, broker("a"), broker("b"), reason)
     certified = certify(given, SETTINGS, steps)
     return KeptPlan("shed", 1, 2, (planned,), (), effect_of(given, steps), cluster="west"), certified
 
 
 def a_file(*edits: Edit) -> bytes:
     plan, certified = a_plan()
-    with np.load(io.BytesIO(encode(plan, Packed.of(certified)))) as archive:
+    with np.load(io.BytesIO(encode(plan, PackedCertificate.of(certified)))) as archive:
         columns = {name: archive[name].copy() for name in archive.files}
     content = json.loads(bytes(columns.pop("plan")))
     for edit in edits:

@@ -23,9 +23,9 @@ from loadmanager.core.protocol.plan_machine import (
     Instruction,
     KeptPlan,
     PlanEnded,
-    Plans,
-    Step,
+    PlanMachine,
     StepEnded,
+    TrackedStep,
     WithdrawStep,
 )
 
@@ -38,8 +38,8 @@ FROZEN = (
 )
 
 
-def step(number: int, version: int = 1, destination: Registration = B) -> Step:
-    return Step(f"t/{number}", version, A, destination, OwnershipReason.PLAN_EXECUTED)
+def step(number: int, version: int = 1, destination: Registration = B) -> TrackedStep:
+    return TrackedStep(f"t/{number}", version, A, destination, OwnershipReason.PLAN_EXECUTED)
 
 
 def plan(steps: int = 3, kind: str = "moves", version: int = 1) -> KeptPlan:
@@ -61,10 +61,10 @@ class PlansHarness:
     compared: set[KeptPlan] = field(default_factory=set)
     noting: Callable[[str, Ask], Ask] = lambda _, ask: ask
     make_step: Callable[[Event, float], list[Instruction]] | None = None
-    plans: Plans = field(init=False)
+    plans: PlanMachine = field(init=False)
 
     def __post_init__(self) -> None:
-        self.plans = Plans(
+        self.plans = PlanMachine(
             self.noting("frozen", lambda: self.frozen),
             self.noting("find_drift", self._find_drift),
             self.noting("version_of", lambda bundle: self.versions.get(bundle, 1)),
@@ -72,7 +72,7 @@ class PlansHarness:
             lambda: self.most_kept,
         )
 
-    def _find_drift(self, executed: KeptPlan, step: Step) -> str | None:
+    def _find_drift(self, executed: KeptPlan, step: TrackedStep) -> str | None:
         self.compared.add(executed)
         return self.drifts.get(step.bundle)
 

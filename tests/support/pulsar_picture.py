@@ -18,7 +18,7 @@ from loadmanager.core.diagnosis.pulsar_comparison import Sighted
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Ownership
 from loadmanager.lab.decide.broker_settings import BrokerSettings
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.pulsar.planning_settings import PulsarSettings
 from loadmanager.pulsar.pulsar_intake import PulsarIntake
 from loadmanager.pulsar.read_only_store import ReadOnlyStore
@@ -58,7 +58,7 @@ class Beside:
 
     own: MetadataStore
     store: MetadataStore
-    view: ClusterView
+    view: ClusterMirror
     intake: PulsarIntake
     sighted: list[Sighted] = field(default_factory=list)
 
@@ -104,9 +104,9 @@ async def beside(
 @contextlib.asynccontextmanager
 async def looking(
     store: ReadOnlyStore, cluster: str | None = None, *, awaited: bool = True
-) -> AsyncIterator[tuple[ClusterView, PulsarIntake, list[Sighted]]]:
+) -> AsyncIterator[tuple[ClusterMirror, PulsarIntake, list[Sighted]]]:
     """An intake at work, its view, and what it tells; when `awaited`, it has taken its first look."""
-    view, sighted = ClusterView(), list[Sighted]()
+    view, sighted = ClusterMirror(), list[Sighted]()
     intake = PulsarIntake(store, view, a_live(), cluster, lambda: None, sighted.append)
     task = asyncio.create_task(intake.run())
     if awaited:
@@ -116,7 +116,7 @@ async def looking(
     await asyncio.wait({task})
 
 
-def state_of(view: ClusterView, intake: PulsarIntake) -> dict[str, object]:
+def state_of(view: ClusterMirror, intake: PulsarIntake) -> dict[str, object]:
     """All that the view and the intake say, but for how often something changed."""
     policies = view.model.snapshot(0.0, 0.0).policies
     return {

@@ -19,7 +19,7 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.model.recordable import recordable
-from loadmanager.history.entry_rows import Event, Report
+from loadmanager.history.entry_rows import HistoryEvent, Report
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History, OnFault, RecordedReport
 from loadmanager.history.table_schemas import EVENTS
@@ -83,7 +83,7 @@ def record(directory: Directory, epoch: int, *events: str, at_ms: int = NOON_MS)
     with a_writer(directory) as writer:
         writer.begin_term(epoch, at_ms)
         for number, kind in enumerate(events, 1):
-            writer.put(at_ms + number * 1000, Event(kind))
+            writer.put(at_ms + number * 1000, HistoryEvent(kind))
         writer.end_term(at_ms + len(events) * 1000)
         assert writer.flush(patience()), writer.figures
 

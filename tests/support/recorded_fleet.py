@@ -14,7 +14,7 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.model.load import BrokerReport, FloatArray
 from loadmanager.core.model.recordable import recordable
-from loadmanager.history.entry_rows import Event, Report
+from loadmanager.history.entry_rows import HistoryEvent, Report
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
 
@@ -81,7 +81,8 @@ def record_fleet(
         writer.begin_term(1, NOON_MS)
         for minute in range(minutes):
             writer.put(
-                NOON_MS + minute * MINUTE_MS, Event("stepped", "moves", {"atS": 60.0 * minute, "event": ["TIME"]})
+                NOON_MS + minute * MINUTE_MS,
+                HistoryEvent("stepped", "moves", {"atS": 60.0 * minute, "event": ["TIME"]}),
             )
             for number in range(0 if is_silent(minute) else BROKERS):
                 own = {

@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import pytest
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from loadmanager.history.entry_rows import Event, encode_json
+from loadmanager.history.entry_rows import HistoryEvent, encode_json
 from loadmanager.lab.replay.record_comparison import Mismatch
-from loadmanager.lab.replay.replayed_steps import SteppedAgain
-from loadmanager.leader.audit.history_recorder import Recorder
-from loadmanager.leader.audit.step_recorder import Answers, RecordedMachine
+from loadmanager.lab.replay.replayed_steps import ReplayedSteps
+from loadmanager.leader.audit.history_recorder import HistoryRecorder
+from loadmanager.leader.audit.step_recorder import RecordedAnswers, RecordedMachine
 from loadmanager.wire.machines.step_form import Form, Image
 
 
@@ -26,7 +26,7 @@ class Leading(Protocol):
 _Leader = TypeVar("_Leader", bound=Leading)
 
 
-class Tape(Recorder):
+class Tape(HistoryRecorder):
     """Keeps the bodies of all rows of one machine, as the history would have them."""
 
     def __init__(self, machine: str, *, is_recording: bool = True) -> None:
@@ -36,7 +36,7 @@ class Tape(Recorder):
         self.bodies: list[Any] = []
 
     def put(self, entry: Any, _: int | None = None) -> int:  # noqa: ANN401 - any entry
-        assert isinstance(entry, Event)
+        assert isinstance(entry, HistoryEvent)
         assert (entry.kind, entry.subject) == ("stepped", self.machine)
         self.bodies.append(as_read(entry.body))
         return len(self.bodies)
@@ -53,7 +53,7 @@ def record(
     **values: Any,  # noqa: ANN401 - any field
 ) -> _Leader:
     """A leader with these values, of whose machine the tape has each step."""
-    answers = Answers(tape)
+    answers = RecordedAnswers(tape)
     leader = lead(noting=answers.noting, **values)
     leader.make_step = RecordedMachine(tape.machine, form_of(leader), answers, tape).step
     return leader
@@ -63,9 +63,9 @@ def as_read(body: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
     return json.loads(encode_json(body) or "null")
 
 
-def replayed(tape: Tape) -> SteppedAgain:
+def replayed(tape: Tape) -> ReplayedSteps:
     """All of the tape, made again from the beginning."""
-    again = SteppedAgain(tape.machine, [])
+    again = ReplayedSteps(tape.machine, [])
     for body in tape.bodies:
         again.step(body)
     return again
@@ -93,7 +93,7 @@ class Checkpoints:
     def replay(self) -> None:
         self.take()
         for number, (first, begins) in enumerate(self._taken):
-            again, at = SteppedAgain(self._tape.machine, begins), first
+            again, at = ReplayedSteps(self._tape.machine, begins), first
             for until, image in self._taken[number + 1 :]:
                 for body in self._tape.bodies[at:until]:
                     again.step(body)

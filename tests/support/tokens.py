@@ -8,13 +8,17 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from loadmanager.net.auth.roles import Role
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.net.auth.token_issuer import create_token
 
 SECRET = b"a secret of 32 bytes, or of more."
 
-PRINCIPALS = {"reader": {Role.READ}, "client": {Role.LOOKUP}, "operator": {Role.OPERATE, Role.READ, Role.LOOKUP}}
-PRINCIPALS |= {"node": {Role.PEER, Role.READ, Role.LOOKUP}, "root": set(Role)}
+PRINCIPALS = {
+    "reader": {AccessRole.READ},
+    "client": {AccessRole.LOOKUP},
+    "operator": {AccessRole.OPERATE, AccessRole.READ, AccessRole.LOOKUP},
+}
+PRINCIPALS |= {"node": {AccessRole.PEER, AccessRole.READ, AccessRole.LOOKUP}, "root": set(AccessRole)}
 """What each of them may do under `CLOSED`, besides what anyone may."""
 
 

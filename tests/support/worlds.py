@@ -14,7 +14,7 @@ from loadmanager.core.model.load import FloatArray
 from loadmanager.lab.simulate.fleet_events import Event
 from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec, brokers_named, namespaces_dealt
 from loadmanager.lab.simulate.run_rules import WorldRules
-from loadmanager.lab.simulate.workload import Shape, ShapedWorkload, steady
+from loadmanager.lab.simulate.workload import LoadShape, ShapedWorkload, steady
 from loadmanager.lab.simulate.world import World
 
 MIB = 1024 * 1024
@@ -40,7 +40,7 @@ def world(
     settings: PlannerSettings = EAGER,
     rules: WorldRules | None = None,
     events: Sequence[Event] = (),
-    shapes: Sequence[Shape] = (),
+    shapes: Sequence[LoadShape] = (),
     workload: ShapedWorkload | None = None,
     seed: int = 1,
 ) -> World:

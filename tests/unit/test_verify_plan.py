@@ -9,12 +9,12 @@ import pytest
 from support.plan_files import FORGED, GARBAGE, Edit, a_file, a_plan
 
 from examples.verify_plan import main
-from loadmanager.wire.plan_file import Packed, encode
+from loadmanager.wire.plan_file import PackedCertificate, encode
 
 
 def test_what_is_sound_for_us_is_sound_for_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made, certified = a_plan()
-    (tmp_path / "plan").write_bytes(encode(made, Packed.of(certified)))
+    (tmp_path / "plan").write_bytes(encode(made, PackedCertificate.of(certified)))
     assert main(str(tmp_path / "plan")) == 0
     assert capsys.readouterr().out == "it is what it says\n"
 

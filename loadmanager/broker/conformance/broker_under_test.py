@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from loadmanager.broker.conformance.event_log import Diary, short
+from loadmanager.broker.conformance.event_log import EventLog, short
 from loadmanager.broker.conformance.rule_verdicts import BrokenError, LateError
 from loadmanager.broker.conformance.scripted_agent import BUNDLE
 from loadmanager.errors import InvalidRecordError
@@ -21,12 +21,12 @@ _KNOWS_NOT_HOW = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatu
 
 
 @dataclass(slots=True)
-class Broker:
+class BrokerUnderTest:
     """`fault` is the first statistics that cannot be true."""
 
     url: str
     http: HttpClient
-    diary: Diary
+    diary: EventLog
     patience_s: float
     fault: str = ""
     _last: tuple[BrokerStats | None, float] = None, 0.0

@@ -15,7 +15,7 @@ def short(topic: str) -> str:
 
 
 @dataclass(slots=True)
-class Diary:
+class EventLog:
     """The last events of one try of a rule."""
 
     _began_s: float = field(default_factory=time.monotonic)

@@ -22,7 +22,7 @@ from loadmanager.net.peer_process import listens_at
 _LOOK_AGAIN_S = 0.01
 
 
-class Process(Protocol):
+class ProcessUnderTest(Protocol):
     """As far as rules have to do with it."""
 
     def stop(self) -> None:

@@ -7,16 +7,16 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from loadmanager.broker.conformance.rule_stage import Stage
+from loadmanager.broker.conformance.rule_stage import RuleStage
 from loadmanager.broker.conformance.rule_verdicts import (
     BrokenError,
     Finding,
     LateError,
-    Need,
     NotApplicableError,
     Rule,
+    RuleRequirement,
+    RuleVerdict,
     UnsettledError,
-    Verdict,
 )
 from loadmanager.broker.conformance.rules import lease_rules
 
@@ -28,9 +28,9 @@ _NO_TIME = "no time was left for it (--timeout)"
 
 
 async def check(
-    stage: Stage,
+    stage: RuleStage,
     rules: Iterable[Rule],
-    lacking: Mapping[Need, str],
+    lacking: Mapping[RuleRequirement, str],
     timeout_s: float = math.inf,
     begin: Callable[[Rule], None] = lambda _: None,
     tell: Callable[[Finding], None] = lambda _: None,
@@ -45,11 +45,11 @@ async def check(
         if rule is not lease_rules.without_agent:
             await stage.open_port()
         missing = [reason for need, reason in lacking.items() if need in rule.needs]
-        if Need.PROBE in rule.needs and _is_never_served(findings):
+        if RuleRequirement.PROBE in rule.needs and _is_never_served(findings):
             missing = ["nothing is ever served: see `serves`"]
         if time.monotonic() >= until_s:
             missing = [_NO_TIME]
-        finding = Finding(rule, Verdict.NOT_TESTED, 0.0, "; ".join(missing[:1]))
+        finding = Finding(rule, RuleVerdict.NOT_TESTED, 0.0, "; ".join(missing[:1]))
         if not missing:
             finding = await _judge(stage, rule, until_s)
         findings.append(finding)
@@ -58,10 +58,10 @@ async def check(
 
 
 def _is_never_served(findings: Iterable[Finding]) -> bool:
-    return any(each.rule is lease_rules.serves and each.verdict is not Verdict.KEPT for each in findings)
+    return any(each.rule is lease_rules.serves and each.verdict is not RuleVerdict.KEPT for each in findings)
 
 
-async def _judge(stage: Stage, rule: Rule, until_s: float) -> Finding:
+async def _judge(stage: RuleStage, rule: Rule, until_s: float) -> Finding:
     """What must happen may be late on a slow machine; it is missing if it is late again and again."""
     began_s = time.monotonic()
     times_late = 0
@@ -71,21 +71,21 @@ async def _judge(stage: Stage, rule: Rule, until_s: float) -> Finding:
         times_late += outcome is LateError
         if outcome not in (LateError, UnsettledError) or times_late == TIMES_LATE:
             break
-    verdict = Verdict.BROKEN if times_late == TIMES_LATE else _VERDICTS[outcome]
-    events = () if verdict is Verdict.KEPT else stage.diary.events()
+    verdict = RuleVerdict.BROKEN if times_late == TIMES_LATE else _VERDICTS[outcome]
+    events = () if verdict is RuleVerdict.KEPT else stage.diary.events()
     return Finding(rule, verdict, time.monotonic() - began_s, why, events)
 
 
-_VERDICTS: dict[type[Exception] | None, Verdict] = {
-    None: Verdict.KEPT,
-    BrokenError: Verdict.BROKEN,
-    NotApplicableError: Verdict.DOES_NOT_APPLY,
-    UnsettledError: Verdict.NOT_JUDGED,
-    LateError: Verdict.NOT_JUDGED,
+_VERDICTS: dict[type[Exception] | None, RuleVerdict] = {
+    None: RuleVerdict.KEPT,
+    BrokenError: RuleVerdict.BROKEN,
+    NotApplicableError: RuleVerdict.DOES_NOT_APPLY,
+    UnsettledError: RuleVerdict.NOT_JUDGED,
+    LateError: RuleVerdict.NOT_JUDGED,
 }
 
 
-async def _try(stage: Stage, rule: Rule, until_s: float) -> tuple[type[Exception] | None, str]:
+async def _try(stage: RuleStage, rule: Rule, until_s: float) -> tuple[type[Exception] | None, str]:
     """The kind of error that the scenario ended with, and what it says."""
     limit_s = min(LONGEST_TRY_S, until_s - time.monotonic())
     try:

@@ -18,17 +18,17 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from loadmanager.broker.conformance.broker_under_test import Broker
-from loadmanager.broker.conformance.event_log import Diary, short
+from loadmanager.broker.conformance.broker_under_test import BrokerUnderTest
+from loadmanager.broker.conformance.event_log import EventLog, short
 from loadmanager.broker.conformance.probes import Probe, Tried
-from loadmanager.broker.conformance.process_under_test import Process
+from loadmanager.broker.conformance.process_under_test import ProcessUnderTest
 from loadmanager.broker.conformance.rule_verdicts import BrokenError, LateError, UnsettledError
 from loadmanager.broker.conformance.scripted_agent import (
     HELD,
     REFUSED,
+    AgentQuestion,
     Listen,
     PlayedAgent,
-    Question,
     Reply,
     lease,
     not_owned,
@@ -44,7 +44,7 @@ _TIMES_THE_SLOWEST = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class RulePace:
     """`calm_ms` is a lease that lasts, `short_ms` one that is to lapse; `patience_s` is how long is waited for what
     must come, `refusal_s` for a client that may be kept waiting.
     """
@@ -56,17 +56,17 @@ class Pace:
 
 
 @dataclass(slots=True)
-class Stage:
+class RuleStage:
     """`incarnation` is that of the leases which are given."""
 
     agent: PlayedAgent
-    broker: Broker
-    diary: Diary
-    pace: Pace
+    broker: BrokerUnderTest
+    diary: EventLog
+    pace: RulePace
     listen: Listen
     probe: Probe | None = None
     hang: Probe | None = None
-    process: Process | None = None
+    process: ProcessUnderTest | None = None
     incarnation: int = 1_000
     _slowest_s: float = 0.0
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
@@ -109,7 +109,7 @@ class Stage:
         await self.lease_asked(begin)
         await self.lease_asked(len(self.agent.questions))
 
-    async def lease_asked(self, begin: int) -> Question:
+    async def lease_asked(self, begin: int) -> AgentQuestion:
         """The first question for a lease behind the `begin` first ones of all; `LateError` if there is none."""
         question = await self.agent.asked_about("", begin, self.pace.patience_s)
         if question is None:
@@ -118,7 +118,7 @@ class Stage:
             )
         return question
 
-    async def fresh_lease_question(self) -> Question:
+    async def fresh_lease_question(self) -> AgentQuestion:
         """A question for a lease that has just come and is held, as are those behind it; what was held is refused."""
         self.agent.leases = [HELD]
         begin = len(self.agent.questions)
@@ -230,7 +230,7 @@ class Stage:
     @asynccontextmanager
     async def held_question(
         self, topic: str, until_s: float = math.inf
-    ) -> AsyncIterator[tuple[Question, asyncio.Task[Tried]]]:
+    ) -> AsyncIterator[tuple[AgentQuestion, asyncio.Task[Tried]]]:
         """A client waits for the topic, since the question about it is held: the question, and the client.
 
         `LateError` if there is none by `until_s` (monotonic), or for as long as is waited for anything.
@@ -250,7 +250,7 @@ class Stage:
             client.cancel()
             await asyncio.gather(client, return_exceptions=True)
 
-    async def reply_in_vain(self, question: Question, client: asyncio.Task[Tried], event: str) -> None:
+    async def reply_in_vain(self, question: AgentQuestion, client: asyncio.Task[Tried], event: str) -> None:
         """Reply that the topic is owned: the answer must not open it, and later ones say that it is not owned."""
         self.disown(question.topic)
         if question.is_given_up:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from loadmanager.errors import LoadManagerError
 
 if TYPE_CHECKING:
-    from loadmanager.broker.conformance.rule_stage import Stage
+    from loadmanager.broker.conformance.rule_stage import RuleStage
 
 
-class Verdict(enum.StrEnum):
+class RuleVerdict(enum.StrEnum):
     """`NOT_JUDGED`: it was tried, and what happened proves nothing, as on a machine that is too slow."""
 
     KEPT = "kept"
@@ -23,7 +23,7 @@ class Verdict(enum.StrEnum):
     DOES_NOT_APPLY = "does not apply"
 
 
-class Need(enum.StrEnum):
+class RuleRequirement(enum.StrEnum):
     """What a rule cannot be tested without; the text is the fix."""
 
     PROBE = "needs --probe: nothing is opened without a client"
@@ -48,7 +48,7 @@ class NotApplicableError(LoadManagerError):
     """The rule does not apply to this broker; the message says why."""
 
 
-Scenario = Callable[["Stage"], Awaitable[None]]
+Scenario = Callable[["RuleStage"], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,11 @@ class Rule:
 
     name: str
     text: str
-    needs: frozenset[Need]
+    needs: frozenset[RuleRequirement]
     scenario: Scenario
 
 
-def rule(name: str, text: str, *needs: Need) -> Callable[[Scenario], Rule]:
+def rule(name: str, text: str, *needs: RuleRequirement) -> Callable[[Scenario], Rule]:
     """Makes a rule of the scenario that tries it."""
     return lambda scenario: Rule(name, text, frozenset(needs), scenario)
 
@@ -76,7 +76,7 @@ class Finding:
     """
 
     rule: Rule
-    verdict: Verdict
+    verdict: RuleVerdict
     took_s: float
     why: str = ""
     events: tuple[str, ...] = ()

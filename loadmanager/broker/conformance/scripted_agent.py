@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import orjson
 from aiohttp import web
 
-from loadmanager.broker.conformance.event_log import Diary, short
+from loadmanager.broker.conformance.event_log import EventLog, short
 
 AGENT_ID = "check-broker:0"
 BUNDLE = "check/broker/0x00000000_0xffffffff"
@@ -57,7 +57,7 @@ HELD = None
 
 
 @dataclass(eq=False, slots=True)
-class Question:
+class AgentQuestion:
     """One that the broker has asked: about `topic`, or for a lease where that is empty; it arrived at `asked_s`."""
 
     topic: str
@@ -81,10 +81,10 @@ class PlayedAgent:
     other topic is somebody else's.
     """
 
-    diary: Diary
+    diary: EventLog
     leases: list[Reply | None] = field(default_factory=lambda: [REFUSED])
     owners: dict[str, Reply | None] = field(default_factory=dict)
-    questions: list[Question] = field(default_factory=list)
+    questions: list[AgentQuestion] = field(default_factory=list)
     valid_until_s: float = 0.0
     """From here on no lease can be valid that was given so far."""
     longest_gap_s: float = 0.0
@@ -105,7 +105,7 @@ class PlayedAgent:
         """The longest one, or the one that goes on."""
         return max(self.longest_gap_s, time.monotonic() - self._granted_s)
 
-    def reply(self, question: Question, reply: Reply) -> None:
+    def reply(self, question: AgentQuestion, reply: Reply) -> None:
         """Answer a question that was held."""
         if question.answer.done():
             return
@@ -119,11 +119,11 @@ class PlayedAgent:
         for question in self.questions:
             self.reply(question, reply)
 
-    def first_about(self, topic: str, begin: int) -> Question | None:
+    def first_about(self, topic: str, begin: int) -> AgentQuestion | None:
         """The first question about the topic (empty: for a lease) behind the `begin` first ones of all."""
         return next((question for question in self.questions[begin:] if question.topic == topic), None)
 
-    async def asked_about(self, topic: str, begin: int, limit_s: float) -> Question | None:
+    async def asked_about(self, topic: str, begin: int, limit_s: float) -> AgentQuestion | None:
         """That question as soon as it has come; None if it has not by the end of the time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
@@ -132,7 +132,7 @@ class PlayedAgent:
                     await self._stirred.wait()
         return self.first_about(topic, begin)
 
-    def _grant(self, question: Question, reply: Reply) -> None:
+    def _grant(self, question: AgentQuestion, reply: Reply) -> None:
         until_s = question.asked_s + reply.valid_for_ms / 1000 * _CLOCKS_DIFFER_BY
         self.valid_until_s = max(self.valid_until_s, until_s)
         self.longest_gap_s = max(self.longest_gap_s, question.asked_s - self._granted_s)
@@ -150,7 +150,7 @@ class PlayedAgent:
         return await self._answer(request, topic, self.owners.get(topic, not_owned(0)))
 
     async def _answer(self, request: web.Request, topic: str, reply: Reply | None) -> web.StreamResponse:
-        question = Question(topic, time.monotonic(), request, asyncio.get_running_loop().create_future())
+        question = AgentQuestion(topic, time.monotonic(), request, asyncio.get_running_loop().create_future())
         self.questions.append(question)
         self.diary.note(f"{question.shown} arrives")
         if reply is not None:

@@ -23,7 +23,7 @@ from loadmanager.errors import InvalidRecordError
 from loadmanager.util.atomic_write import whole
 
 if TYPE_CHECKING:
-    from loadmanager.wire.operator_config import LaidDown
+    from loadmanager.wire.operator_config import StoredOperatorConfig
 
 _STANDARD = "-"
 _WIDTH = 120
@@ -56,7 +56,7 @@ def export(
         raise SystemExit(EXIT_FAILURE)
 
 
-def _text_of(laid_down: LaidDown, url: str) -> str:
+def _text_of(laid_down: StoredOperatorConfig, url: str) -> str:
     import yaml  # noqa: PLC0415 - it takes its time to load, and so does the next
 
     from loadmanager.wire.operator_config import document_of  # noqa: PLC0415

@@ -9,13 +9,13 @@ from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.service_runner import store_of
 from loadmanager.config import Settings, load_settings
 from loadmanager.errors import ConfigurationError, ForeignStoreError, StoreError
-from loadmanager.store.config_reader import LaidDownReader
+from loadmanager.store.config_reader import ConfigReader
 from loadmanager.store.pulsar_detection import find_pulsar
 from loadmanager.util.logging import configure_logging
-from loadmanager.wire.operator_config import LaidDown
+from loadmanager.wire.operator_config import StoredOperatorConfig
 
 
-def read_laid_down(config: Path | None, metadata_store_url: str | None) -> tuple[str, LaidDown, list[str]]:
+def read_laid_down(config: Path | None, metadata_store_url: str | None) -> tuple[str, StoredOperatorConfig, list[str]]:
     """From which ZooKeeper, what, and which records could not be read; the process ends when it cannot be reached."""
     configure_logging(json_lines=False, level="error")
     url = metadata_store_url or ""
@@ -29,14 +29,14 @@ def read_laid_down(config: Path | None, metadata_store_url: str | None) -> tuple
         fail(f"metadataStoreUrl {url}: {error}", EXIT_FAILURE)
 
 
-async def _read(settings: Settings, url: str) -> tuple[LaidDown, list[str]]:
+async def _read(settings: Settings, url: str) -> tuple[StoredOperatorConfig, list[str]]:
     store = store_of(url, settings, create_chroot=False)
     await store.start()
     try:
         found = await find_pulsar(store)
         if found is not None:
             raise ForeignStoreError(f"metadataStoreUrl {url}: this is a Pulsar's metadata ({found})")
-        reader = LaidDownReader(store)
+        reader = ConfigReader(store)
         return await reader.read(), reader.faults
     finally:
         await store.close()

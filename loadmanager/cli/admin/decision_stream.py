@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from loadmanager.cli.admin.node_requests import AdminRequest, NoNodeReachableError, Stream
-from loadmanager.cli.admin.service_client import RefusedError, Service
+from loadmanager.cli.admin.service_client import NodeRefusedError, Service
 
 Json = Mapping[str, Any]
 """An object of an answer, by the keys that it has on the wire."""
@@ -76,8 +76,8 @@ class Following:
         while True:
             try:
                 begun = self._begin(service)
-            except (NoNodeReachableError, RefusedError) as error:
-                if isinstance(error, RefusedError) and not error.passes_by:
+            except (NoNodeReachableError, NodeRefusedError) as error:
+                if isinstance(error, NodeRefusedError) and not error.passes_by:
                     raise
                 self._tell(f"{error}; asking again")
                 time.sleep(_AGAIN_S)

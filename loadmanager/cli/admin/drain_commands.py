@@ -17,7 +17,7 @@ import typer
 from loadmanager.cli.admin.arguments import Broker
 from loadmanager.cli.admin.node_requests import AdminRequest, NoNodeReachableError, get, put
 from loadmanager.cli.admin.request_command import EXIT_INTERRUPTED, Course, show_json
-from loadmanager.cli.admin.service_client import RefusedError, Service
+from loadmanager.cli.admin.service_client import NodeRefusedError, Service
 from loadmanager.cli.exit_codes import fail
 from loadmanager.cli.text.numbers import lasting, rounded
 from loadmanager.cli.text.times import read_duration
@@ -88,8 +88,8 @@ class _Waiting:
         """How far it is now; as before while nobody can say. That it is drained no more ends the process."""
         try:
             return _progress(service.get(get(_BASE, self._broker, "drain")))
-        except (NoNodeReachableError, RefusedError) as error:
-            if isinstance(error, RefusedError) and not error.passes_by:
+        except (NoNodeReachableError, NodeRefusedError) as error:
+            if isinstance(error, NodeRefusedError) and not error.passes_by:
                 self._line.end()
                 raise
             self._line.show(f"draining {self._broker}: {error}; asking again")

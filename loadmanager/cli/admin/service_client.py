@@ -30,7 +30,7 @@ _FIXES: dict[int, str] = {
 }
 
 
-class RefusedError(Exception):
+class NodeRefusedError(Exception):
     """A node has answered, and not as was wished."""
 
     def __init__(self, answer: AdminAnswer) -> None:
@@ -40,7 +40,7 @@ class RefusedError(Exception):
         self.status = answer.status
 
 
-ASKING_ERRORS = (NoNodeReachableError, AnswerLostError, RefusedError)
+ASKING_ERRORS = (NoNodeReachableError, AnswerLostError, NodeRefusedError)
 """What asking raises."""
 
 
@@ -59,7 +59,7 @@ class Service:
     def ask(self, request: AdminRequest) -> AdminAnswer:
         answer = ask(self.urls, self._with_token(request), self.timeout_s, self.tls)
         if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
-            raise RefusedError(answer)
+            raise NodeRefusedError(answer)
         return answer
 
     def get(self, request: AdminRequest) -> object:
@@ -70,7 +70,7 @@ class Service:
         """An answer that goes on, and is never silent for longer than that."""
         answer = open_stream(self.urls, self._with_token(request), silence_s, self.tls)
         if isinstance(answer, AdminAnswer):
-            raise RefusedError(answer)
+            raise NodeRefusedError(answer)
         return answer
 
     def _with_token(self, request: AdminRequest) -> AdminRequest:

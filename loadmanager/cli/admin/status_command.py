@@ -11,7 +11,7 @@ import typer
 
 from loadmanager.cli.admin.node_requests import NoNodeReachableError, get
 from loadmanager.cli.admin.request_command import Course, show_json
-from loadmanager.cli.admin.service_client import RefusedError, Service
+from loadmanager.cli.admin.service_client import NodeRefusedError, Service
 from loadmanager.cli.admin.status_screen import draw
 from loadmanager.cli.text.text_tables import styled, width_of_terminal, wrapped
 
@@ -47,7 +47,7 @@ def _look(service: Service) -> dict[str, Any]:
     assert isinstance(fleet, dict), "the fleet"
     try:
         answer = service.get(get(_DECISIONS, limit=_SHOWN_MOVES, kind=_MOVES))
-    except (NoNodeReachableError, RefusedError):
+    except (NoNodeReachableError, NodeRefusedError):
         answer = {}
     return {**fleet, "lastMoves": answer.get("decisions") if isinstance(answer, dict) else None}
 
@@ -62,8 +62,8 @@ def _watch(service: Service) -> None:
             seen = _look(service)
             lines = draw(seen, width, height - 1)
             fault = ""
-        except (NoNodeReachableError, RefusedError) as error:
-            if isinstance(error, RefusedError) and not error.passes_by:
+        except (NoNodeReachableError, NodeRefusedError) as error:
+            if isinstance(error, NodeRefusedError) and not error.passes_by:
                 raise
             fault = f"{error}; what was seen last:"
         if service.as_json and not fault:

@@ -47,7 +47,7 @@ class Update:
     problem: str | None = None
 
 
-class Readings:
+class BrokerReadings:
     """The readings of the registered brokers, or of those named in `only`."""
 
     def __init__(self, store: MetadataStore, only: Collection[str] = ()) -> None:

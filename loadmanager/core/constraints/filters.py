@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.names import SYSTEM_NAMESPACE, BrokerId
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.policies import IsolationPolicy
@@ -38,7 +39,6 @@ from loadmanager.core.model.broker_versions import UNREADABLE, rank_versions
 from loadmanager.core.model.extensible_load import throughput_of
 from loadmanager.core.model.load import BoolArray, FloatArray, IntArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
-from loadmanager.core.strategies.placement.placement_strategy import Projection
 
 _ROUNDING = 1e-9
 """Equal usages are no more than their average but for this."""
@@ -379,7 +379,7 @@ def lasting_brokers(rules: FilterRules, question: PlacementQuestion) -> BoolArra
     return apply((*CONTROLS, *_ISOLATION, *of_class), everyone(question), question)[0]
 
 
-class Answers:
+class FilterCache:
     """`allowed_brokers` of the bundles of one plan, most of them worked out once for many: what a step changes is only
     how many topics brokers have, and what they have of an anti-affinity group.
 

@@ -15,21 +15,22 @@ import numpy as np
 
 from loadmanager.core.constraints.filters import PlacementQuestion, rules_of
 from loadmanager.core.constraints.obstacles import FilterObstacle, find_general_obstacles, find_obstacles
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.names import BrokerId, namespace_of
 from loadmanager.core.domain.plan import Figure, Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import ExplanationReason, FilterReason, PlacementReason
 from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.carried_load import carried_load, share_of
 from loadmanager.core.model.load import MSG_RATE_IN, MSG_RATE_OUT, FloatArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
 from loadmanager.core.planning.certificate.certificate_text import verdict_of
 from loadmanager.core.planning.certificate.plan_certificate import certify
 from loadmanager.core.planning.churn import find_excess
 from loadmanager.core.planning.movable_bundles import drain_of, pin_of, restrain, restraint_of
-from loadmanager.core.planning.plan_effect import carried_load, share_of
 from loadmanager.core.planning.planner import PlacementTrial, State, find_round_refusal, try_transfer
 from loadmanager.core.planning.shedding_round import shed
 from loadmanager.core.strategies.placement import placement_strategy
-from loadmanager.core.strategies.placement.placement_strategy import Placement, Projection
+from loadmanager.core.strategies.placement.placement_strategy import Placement
 from loadmanager.core.strategies.shedding import shedding_strategy
 from loadmanager.core.strategies.shedding.shedding_strategy import MIB, find_hold, throughput_per_broker
 
@@ -57,7 +58,7 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ComparedFigures:
     """How a broker stands in what strategies compare.
 
     `msg_rate_per_s` is long-term, of its bundles and those on their way; usage and `mib_per_s` are as reported.
@@ -96,7 +97,7 @@ class PlacementExplained:
     chosen: BrokerId | None
     drawn_from: tuple[BrokerId, ...]
     runner_up: Verdict | None
-    standings: tuple[Standing, ...]
+    standings: tuple[ComparedFigures, ...]
     dropped: Mapping[str, Figure]
 
 
@@ -138,7 +139,7 @@ class BrokerExplained:
     broker: BrokerId
     usage_percent: FloatArray
     usage: float
-    standing: Standing
+    standing: ComparedFigures
     is_settled: bool
     strategy: str
     thresholds: Mapping[str, Figure]
@@ -162,7 +163,7 @@ class WhyNot:
     verdict: Verdict
     obstacles: tuple[tuple[Verdict, bool], ...]
     placement: Verdict
-    standings: tuple[Standing, ...]
+    standings: tuple[ComparedFigures, ...]
     shedding: SheddingExplained
 
 
@@ -416,16 +417,16 @@ def _find_margin(situation: Situation, broker: BrokerId) -> Verdict | None:
     return Verdict(broker, ExplanationReason.SHEDS_FROM, acted=False, why=figures) if figures else None
 
 
-def _standings(situation: Situation, brokers: Sequence[int | None], bundle: str) -> tuple[Standing, ...]:
+def _standings(situation: Situation, brokers: Sequence[int | None], bundle: str) -> tuple[ComparedFigures, ...]:
     snapshot, namespace = situation.snapshot, namespace_of(bundle)
     rows = [row for row in dict.fromkeys(brokers) if row is not None]
     return tuple(_standing(snapshot, row, namespace, situation.settings) for row in rows)
 
 
-def _standing(snapshot: Snapshot, row: int, namespace: str, settings: PlannerSettings) -> Standing:
+def _standing(snapshot: Snapshot, row: int, namespace: str, settings: PlannerSettings) -> ComparedFigures:
     brokers, known = snapshot.brokers, snapshot.find_namespace(namespace)
     given, long_term = brokers.preallocated[row], brokers.long_term((MSG_RATE_IN, MSG_RATE_OUT))[row]
-    return Standing(
+    return ComparedFigures(
         broker=brokers.ids[row],
         usage_percent=float(usage_per_broker(snapshot, settings.resource_weights)[row]) * 100,
         msg_rate_per_s=float(given[MSG_RATE_IN] + given[MSG_RATE_OUT] + long_term.sum()),

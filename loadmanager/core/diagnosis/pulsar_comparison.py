@@ -39,8 +39,8 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Figure, Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import (
+    ComparisonReason,
     FilterReason,
-    JudgingReason,
     PlacementReason,
     Reason,
     SheddingReason,
@@ -64,49 +64,49 @@ _MIB = 1024 * 1024
 _NAMED = 3
 _EVENLY = FilterReason.OWNS_MORE_OF_NAMESPACE.value
 _KEPT = (SheddingReason.NAMESPACE_EXCLUDED, SheddingReason.ANTI_AFFINITY_KEPT)
-_NO_ROUND: Mapping[Reason, JudgingReason] = {
-    SheddingReason.SHEDDING_DISABLED: JudgingReason.WE_ALONE_SHEDDING_OFF,
-    JudgingReason.STRATEGY_UNKNOWN: JudgingReason.WE_ALONE_UNKNOWN,
+_NO_ROUND: Mapping[Reason, ComparisonReason] = {
+    SheddingReason.SHEDDING_DISABLED: ComparisonReason.WE_ALONE_SHEDDING_OFF,
+    ComparisonReason.STRATEGY_UNKNOWN: ComparisonReason.WE_ALONE_UNKNOWN,
 }
 
 PULSARS_MOVES = (
-    JudgingReason.MOVED_AS_WE_WOULD,
-    JudgingReason.MOVED_ELSEWHERE,
-    JudgingReason.MOVED_BACK,
-    JudgingReason.MOVED_ANOTHER,
-    JudgingReason.MOVED_AGAINST_US,
-    JudgingReason.MOVED_UNSELECTED,
-    JudgingReason.MOVED_BEFORE_OUR_ROUND,
-    JudgingReason.CAME_BACK,
-    JudgingReason.LEFT_WITHOUT_OWNER,
+    ComparisonReason.MOVED_AS_WE_WOULD,
+    ComparisonReason.MOVED_ELSEWHERE,
+    ComparisonReason.MOVED_BACK,
+    ComparisonReason.MOVED_ANOTHER,
+    ComparisonReason.MOVED_AGAINST_US,
+    ComparisonReason.MOVED_UNSELECTED,
+    ComparisonReason.MOVED_BEFORE_OUR_ROUND,
+    ComparisonReason.CAME_BACK,
+    ComparisonReason.LEFT_WITHOUT_OWNER,
 )
 """What somebody decided, and not we."""
 
 OTHER_MOVES = (
-    JudgingReason.OWNER_LEFT,
-    JudgingReason.FIRST_OWNER,
-    JudgingReason.PULSAR_SPLIT,
-    JudgingReason.MOVED_BY_US,
+    ComparisonReason.OWNER_LEFT,
+    ComparisonReason.FIRST_OWNER,
+    ComparisonReason.PULSAR_SPLIT,
+    ComparisonReason.MOVED_BY_US,
 )
 
 MOVES = frozenset((*PULSARS_MOVES, *OTHER_MOVES))
 """Every move that was seen is said with one of these."""
 
 WE_ALONE = (
-    JudgingReason.WE_ALONE_SHEDDING_OFF,
-    JudgingReason.WE_ALONE_NOT_SELECTED,
-    JudgingReason.WE_ALONE_UNKNOWN,
-    JudgingReason.WE_ALONE_WAITS,
-    JudgingReason.WE_ALONE_STAYS,
-    JudgingReason.WE_ALONE_STALLED,
-    JudgingReason.WE_ALONE_UNEXPLAINED,
+    ComparisonReason.WE_ALONE_SHEDDING_OFF,
+    ComparisonReason.WE_ALONE_NOT_SELECTED,
+    ComparisonReason.WE_ALONE_UNKNOWN,
+    ComparisonReason.WE_ALONE_WAITS,
+    ComparisonReason.WE_ALONE_STAYS,
+    ComparisonReason.WE_ALONE_STALLED,
+    ComparisonReason.WE_ALONE_UNEXPLAINED,
 )
 """What we would move, and Pulsar does not."""
 
 STALLS = (
-    JudgingReason.STALLED_ON_OWNER,
-    JudgingReason.STALLED_WITHOUT_DESTINATION,
-    JudgingReason.STALLED_UNEXPLAINED,
+    ComparisonReason.STALLED_ON_OWNER,
+    ComparisonReason.STALLED_WITHOUT_DESTINATION,
+    ComparisonReason.STALLED_UNEXPLAINED,
 )
 
 
@@ -125,7 +125,7 @@ class Sighted:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenBundle:
     """`load` is what the bundle carried, bytes/s in and out. `is_new`: our last round did not know it yet."""
 
     sighted: Sighted
@@ -146,7 +146,7 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rounds:
+class ComparedRounds:
     """A round of ours, and one of Pulsar's as we work it out, of the same moment. `loads` are bytes/s of the bundles
     that we would move; Pulsar makes a round every `interval_ms`.
     """
@@ -165,11 +165,11 @@ class Time:
     at_ms: int
 
 
-Event = Seen | Left | Rounds | Time
+Event = SeenBundle | Left | ComparedRounds | Time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Entry:
+class ComparisonEntry:
     """What there is to say, of a bundle or of "pulsar", and the verdicts that explain it: ours of a move that Pulsar
     made, Pulsar's of one that it did not make. `load` is in bytes/s.
     """
@@ -180,9 +180,9 @@ class Entry:
     load: float = 0.0
 
     @property
-    def reason(self) -> JudgingReason:
+    def reason(self) -> ComparisonReason:
         reason = self.verdict.verdict
-        assert isinstance(reason, JudgingReason), "nothing else is said here"
+        assert isinstance(reason, ComparisonReason), "nothing else is said here"
         return reason
 
 
@@ -245,7 +245,7 @@ class _Move:
 class _Round:
     """The last pair of rounds, by what is asked of them."""
 
-    def __init__(self, rounds: Rounds) -> None:
+    def __init__(self, rounds: ComparedRounds) -> None:
         self.steps = {step.bundle: step for step in rounds.ours.steps if isinstance(step, Unload)}
         self.by_source: dict[Registration, list[str]] = {}
         for step in self.steps.values():
@@ -264,7 +264,7 @@ class _Round:
 
 
 @dataclass(slots=True)
-class Judging:
+class PulsarComparison:
     """What Pulsar did, and what we would have done. Events come in the order in which they are learned of.
 
     `is_there` says whether a bundle is one at this moment: one that was split is none any more.
@@ -273,9 +273,9 @@ class Judging:
     is_there: Callable[[str], bool]
     wishes: dict[str, Wish] = field(default_factory=dict)
     """What our last round wants, and Pulsar has not begun, by bundle."""
-    stalled: Entry | None = None
+    stalled: ComparisonEntry | None = None
     """Since when and why nothing moves, while it has stalled."""
-    last: Rounds | None = None
+    last: ComparedRounds | None = None
     _round: _Round | None = None
     _moves: dict[str, _Move] = field(default_factory=dict)
     _due: list[tuple[int, int, _Move]] = field(default_factory=list)
@@ -285,7 +285,7 @@ class Judging:
     _moved: bool = False
     _idle_since_ms: int | None = None
     _fruitless: int = 0
-    _said: list[Entry] = field(default_factory=list)
+    _said: list[ComparisonEntry] = field(default_factory=list)
     _now_ms: int = 0
 
     @property
@@ -298,16 +298,16 @@ class Judging:
         """Moves that were seen, and are not judged yet."""
         return len(self._moves)
 
-    def step(self, event: Event) -> list[Entry]:
+    def step(self, event: Event) -> list[ComparisonEntry]:
         """What there is to say now that this has happened."""
         self._now_ms = max(self._now_ms, event.at_ms)
         self._judge_what_is_due()
         match event:
-            case Seen():
+            case SeenBundle():
                 self._seen(event)
             case Left(owner):
                 self._broker_left(owner)
-            case Rounds():
+            case ComparedRounds():
                 self._planned(event)
             case _:
                 pass  # what is due was judged
@@ -318,7 +318,7 @@ class Judging:
 
     # Moves
 
-    def _seen(self, seen: Seen) -> None:
+    def _seen(self, seen: SeenBundle) -> None:
         sighted = seen.sighted
         known = self._moves.get(sighted.bundle)
         if known is not None and sighted.before is None and known.after is None:
@@ -330,7 +330,7 @@ class Judging:
             self._judge(known)
         self._begin(seen)
 
-    def _begin(self, seen: Seen) -> None:
+    def _begin(self, seen: SeenBundle) -> None:
         sighted = seen.sighted
         wish = self.wishes.get(sighted.bundle)
         if wish is not None and wish.step.source == sighted.before:
@@ -374,14 +374,14 @@ class Judging:
         move.due_ms = -1
         move.is_of_split |= move.after is None and not self.is_there(move.bundle)
         reason, because = _judgement_of(move)
-        if move.is_pulsars and move.before is not None and reason is not JudgingReason.CAME_BACK:
+        if move.is_pulsars and move.before is not None and reason is not ComparisonReason.CAME_BACK:
             self._moved = True
             self._took[move.bundle] = _Left(move.before.broker, move.began_ms)
         self._say(move.bundle, reason, _figures(move), because, move.load)
 
     # Wishes
 
-    def _planned(self, rounds: Rounds) -> None:
+    def _planned(self, rounds: ComparedRounds) -> None:
         self.last, self._round = rounds, _Round(rounds)
         self._forget_before(self._now_ms - _REMEMBERED_MS)
         self._watch_for_stall(self._round, rounds.interval_ms)
@@ -397,27 +397,27 @@ class Judging:
             step = now.steps.get(bundle)
             if step is None or step.source != wish.step.source:
                 del self.wishes[bundle]
-                self._say(bundle, JudgingReason.NO_LONGER_WANTED, self._figures_of(wish), (), wish.load)
+                self._say(bundle, ComparisonReason.NO_LONGER_WANTED, self._figures_of(wish), (), wish.load)
         for bundle, step in now.steps.items():
             if bundle in self._moves:
                 continue  # it was planned before it was seen to move
             wish = self.wishes.setdefault(bundle, Wish(step, self._now_ms, 0.0))
             wish.step, wish.load = step, loads.get(bundle, 0.0)
 
-    def _find_why_not(self, step: Unload, now: _Round) -> tuple[JudgingReason, tuple[Verdict, ...]]:
+    def _find_why_not(self, step: Unload, now: _Round) -> tuple[ComparisonReason, tuple[Verdict, ...]]:
         """Why Pulsar does not make the move that we want: what its own round says."""
         cluster, own = now.pulsars_said.get("cluster"), now.pulsars_said.get(step.bundle)
         if cluster is not None and cluster.verdict in _NO_ROUND:
             return _NO_ROUND[cluster.verdict], (cluster,)
         if step.bundle in now.pulsars_steps:
-            return JudgingReason.WE_ALONE_UNEXPLAINED, ()
+            return ComparisonReason.WE_ALONE_UNEXPLAINED, ()
         if own is not None:
             is_kept = step.bundle in now.selected
-            return JudgingReason.WE_ALONE_STAYS if is_kept else JudgingReason.WE_ALONE_WAITS, (own,)
+            return ComparisonReason.WE_ALONE_STAYS if is_kept else ComparisonReason.WE_ALONE_WAITS, (own,)
         if self.stalled is not None:
-            return JudgingReason.WE_ALONE_STALLED, (self.stalled.verdict,)
+            return ComparisonReason.WE_ALONE_STALLED, (self.stalled.verdict,)
         of_source = now.pulsars_said.get(step.source.broker) or cluster
-        return JudgingReason.WE_ALONE_NOT_SELECTED, () if of_source is None else (of_source,)
+        return ComparisonReason.WE_ALONE_NOT_SELECTED, () if of_source is None else (of_source,)
 
     # Stalls
 
@@ -430,7 +430,7 @@ class Judging:
                 assert idle_since_ms is not None, "it selected something when it stalled"
                 self.stalled = None
                 why = {"minutes" if moves else "idle_minutes": _minutes(self._now_ms - idle_since_ms)}
-                self._say("pulsar", JudgingReason.STALL_OVER, why)
+                self._say("pulsar", ComparisonReason.STALL_OVER, why)
             return
         self._fruitless += self._now_ms - idle_since_ms >= (self._fruitless + _A_ROUND) * interval_ms
         if self.stalled is None and self._fruitless >= _FRUITLESS:
@@ -439,18 +439,18 @@ class Judging:
     def _say_stalled(self, now: _Round) -> None:
         kept = [now.pulsars_said[bundle] for bundle in now.selected if bundle not in now.pulsars_steps]
         if now.pulsars_steps:
-            reason = JudgingReason.STALLED_UNEXPLAINED
+            reason = ComparisonReason.STALLED_UNEXPLAINED
         elif all(verdict.verdict is PlacementReason.OWNER_CHOSEN for verdict in kept):
-            reason = JudgingReason.STALLED_ON_OWNER
+            reason = ComparisonReason.STALLED_ON_OWNER
         else:
-            reason = JudgingReason.STALLED_WITHOUT_DESTINATION
+            reason = ComparisonReason.STALLED_WITHOUT_DESTINATION
         sources = sorted(subject for subject, said in now.pulsars_said.items() if said.acted and "/" not in subject)
         why: dict[str, Figure] = {
             "rounds": self._fruitless,
             "bundles": len(now.selected),
             "source": ", ".join(sources[:_NAMED]) or "its brokers",
         }
-        if reason is JudgingReason.STALLED_ON_OWNER and _EVENLY in kept[0].why:
+        if reason is ComparisonReason.STALLED_ON_OWNER and _EVENLY in kept[0].why:
             why["passed_over"] = kept[0].why[_EVENLY]
         self._say("pulsar", reason, why, tuple(kept))
         self.stalled = self._said[-1]
@@ -470,53 +470,53 @@ class Judging:
     def _say(
         self,
         subject: str,
-        reason: JudgingReason,
+        reason: ComparisonReason,
         why: Mapping[str, Figure],
         because: tuple[Verdict, ...] = (),
         load: float = 0.0,
     ) -> None:
         verdict = Verdict(subject, reason, acted=reason in MOVES, why=why)
-        self._said.append(Entry(self._now_ms, verdict, because, load))
+        self._said.append(ComparisonEntry(self._now_ms, verdict, because, load))
 
 
-def _judgement_of(move: _Move) -> tuple[JudgingReason, tuple[Verdict, ...]]:
+def _judgement_of(move: _Move) -> tuple[ComparisonReason, tuple[Verdict, ...]]:
     """What is said of the move, and what explains it."""
     reason = _find_other_cause(move)
     if reason is not None:
         return reason, ()
     if move.after is None:
-        return JudgingReason.LEFT_WITHOUT_OWNER, _ours_of(move)
+        return ComparisonReason.LEFT_WITHOUT_OWNER, _ours_of(move)
     if move.after == move.before:
-        return JudgingReason.CAME_BACK, _ours_of(move)
+        return ComparisonReason.CAME_BACK, _ours_of(move)
     return _compare(move)
 
 
-def _find_other_cause(move: _Move) -> JudgingReason | None:
+def _find_other_cause(move: _Move) -> ComparisonReason | None:
     """What had it moved, if that was no decision of Pulsar's."""
     if move.by_us:
-        return JudgingReason.MOVED_BY_US
+        return ComparisonReason.MOVED_BY_US
     if move.is_of_left:
-        return JudgingReason.OWNER_LEFT
+        return ComparisonReason.OWNER_LEFT
     if move.before is None:
-        return JudgingReason.FIRST_OWNER
-    return JudgingReason.PULSAR_SPLIT if move.is_of_split else None
+        return ComparisonReason.FIRST_OWNER
+    return ComparisonReason.PULSAR_SPLIT if move.is_of_split else None
 
 
-def _compare(move: _Move) -> tuple[JudgingReason, tuple[Verdict, ...]]:
+def _compare(move: _Move) -> tuple[ComparisonReason, tuple[Verdict, ...]]:
     """A decision of Pulsar's with our last round before it."""
     if move.wish is not None:
         is_there = _name(move.wish.step.destination) == _name(move.after)
-        return JudgingReason.MOVED_AS_WE_WOULD if is_there else JudgingReason.MOVED_ELSEWHERE, ()
+        return ComparisonReason.MOVED_AS_WE_WOULD if is_there else ComparisonReason.MOVED_ELSEWHERE, ()
     if move.is_back:
-        return JudgingReason.MOVED_BACK, _ours_of(move)
+        return ComparisonReason.MOVED_BACK, _ours_of(move)
     if move.round is None:
-        return JudgingReason.MOVED_BEFORE_OUR_ROUND, ()
+        return ComparisonReason.MOVED_BEFORE_OUR_ROUND, ()
     if _others_of(move):
-        return JudgingReason.MOVED_ANOTHER, ()
+        return ComparisonReason.MOVED_ANOTHER, ()
     cluster = move.round.pulsars_said.get("cluster")
-    is_unknown = cluster is not None and cluster.verdict is JudgingReason.STRATEGY_UNKNOWN
+    is_unknown = cluster is not None and cluster.verdict is ComparisonReason.STRATEGY_UNKNOWN
     is_selected = is_unknown or move.bundle in move.round.selected
-    return JudgingReason.MOVED_AGAINST_US if is_selected else JudgingReason.MOVED_UNSELECTED, _ours_of(move)
+    return ComparisonReason.MOVED_AGAINST_US if is_selected else ComparisonReason.MOVED_UNSELECTED, _ours_of(move)
 
 
 def _others_of(move: _Move) -> list[str]:

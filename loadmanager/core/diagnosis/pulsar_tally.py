@@ -13,19 +13,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from loadmanager.core.diagnosis.pulsar_comparison import PULSARS_MOVES, STALLS, WE_ALONE, Entry
+from loadmanager.core.diagnosis.pulsar_comparison import PULSARS_MOVES, STALLS, WE_ALONE, ComparisonEntry
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
-from loadmanager.core.domain.reasons import JudgingReason
+from loadmanager.core.domain.reasons import ComparisonReason
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
-from loadmanager.core.planning.repeated_moves import Trail, is_again, is_back
+from loadmanager.core.planning.repeated_moves import MoveTrail, is_again, is_back
 
-_AGREED = (JudgingReason.MOVED_AS_WE_WOULD, JudgingReason.MOVED_ELSEWHERE)
+_AGREED = (ComparisonReason.MOVED_AS_WE_WOULD, ComparisonReason.MOVED_ELSEWHERE)
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class UsageLevel:
     """How much the busiest broker used of its most used resource, and all of them on average; fractions."""
 
     brokers: int
@@ -39,13 +39,13 @@ class Level:
         return self.highest / self.mean if self.mean > 0 else 1.0
 
 
-def level_of(snapshot: Snapshot, weights: ResourceWeights) -> Level | None:
+def level_of(snapshot: Snapshot, weights: ResourceWeights) -> UsageLevel | None:
     """How level the brokers are that have reported, None where none has."""
     if not len(snapshot.brokers):
         return None
     usage = usage_per_broker(snapshot, weights)
     row = int(usage.argmax())
-    return Level(len(usage), snapshot.brokers.ids[row], float(usage[row]), float(usage.mean()))
+    return UsageLevel(len(usage), snapshot.brokers.ids[row], float(usage[row]), float(usage.mean()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Tally:
     """Counts from `from_ms` on. Times do not descend."""
 
     def __init__(
-        self, from_ms: int, level: Level | None = None, trail: Trail | None = None, *, is_stalled: bool = False
+        self, from_ms: int, level: UsageLevel | None = None, trail: MoveTrail | None = None, *, is_stalled: bool = False
     ) -> None:
         self.from_ms = from_ms
         self._at_ms = from_ms
@@ -88,20 +88,20 @@ class Tally:
         self._worst = 0.0 if level is None else level.highest
         self._moves = self._agreed = self._alone = self._ours = 0
         self._moved = self._alone_load = self._our_load = self._again = self._back = 0.0
-        self._trail = trail or Trail()
+        self._trail = trail or MoveTrail()
 
     def follow(self, at_ms: int) -> Tally:
         """The tally of the time from then on, which begins as this one ends."""
         return Tally(at_ms, self._level, self._trail.follow(), is_stalled=self._is_stalled)
 
-    def see(self, at_ms: int, level: Level | None) -> None:
+    def see(self, at_ms: int, level: UsageLevel | None) -> None:
         """How level the brokers are from now on."""
         self._pass(at_ms)
         self._level = level
         if level is not None:
             self._worst = max(self._worst, level.highest)
 
-    def count(self, entries: Iterable[Entry]) -> None:
+    def count(self, entries: Iterable[ComparisonEntry]) -> None:
         """What was said."""
         for entry in entries:
             self._count(entry)
@@ -135,25 +135,25 @@ class Tally:
             self._known_ms += passed_ms
             self._area += passed_ms * self._level.max_over_mean
 
-    def _count(self, entry: Entry) -> None:
+    def _count(self, entry: ComparisonEntry) -> None:
         reason = entry.reason
         if reason in PULSARS_MOVES:
             self._moves += 1
             self._moved += entry.load
             self._remember(entry)
             self._agreed += reason in _AGREED
-        elif reason is JudgingReason.MOVED_BY_US:
+        elif reason is ComparisonReason.MOVED_BY_US:
             self._ours += 1
             self._our_load += entry.load
             self._remember(entry)
-        elif reason in STALLS or reason is JudgingReason.STALL_OVER:
+        elif reason in STALLS or reason is ComparisonReason.STALL_OVER:
             self._pass(entry.at_ms)
             self._is_stalled = reason in STALLS
         elif reason in WE_ALONE:
             self._alone += 1
             self._alone_load += entry.load
 
-    def _remember(self, entry: Entry) -> None:
+    def _remember(self, entry: ComparisonEntry) -> None:
         """Whether the move repeats another one; of brokers only the names are said."""
         names = (entry.verdict.why.get(end) for end in ("source", "destination"))
         source, destination = (None if name is None else Registration(BrokerId(str(name)), 0) for name in names)

@@ -26,7 +26,7 @@ from loadmanager.core.domain.settings import KEYS, PlannerSettings
 from loadmanager.core.model.load import MSG_RATE_IN, MSG_RATE_OUT, FloatArray, RowArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
 from loadmanager.core.planning.movable_bundles import restrain
-from loadmanager.core.strategies.level.level_load import Loads
+from loadmanager.core.strategies.level.level_load import LevelLoads
 from loadmanager.core.strategies.shedding import shedding_strategy
 from loadmanager.core.strategies.shedding.shedding_strategy import MIB, throughput_per_broker
 
@@ -45,7 +45,7 @@ PINS_AND_FREEZES = "controls"
 """Named in place of a key, as it is operators' word that keeps bundles."""
 
 
-class StandstillReason(Reason):
+class StuckReason(Reason):
     SWITCHED_OFF = entry("switched_off", "Nothing can move because {switch} is {value}", remedy="set {switch} to {to}")
     NO_LIMIT_KNOWN = entry(
         "no_limit_known",
@@ -125,17 +125,17 @@ class StandstillReason(Reason):
     )
 
 
-class Standstill(NamedTuple):
+class StuckDiagnosis(NamedTuple):
     """One reason: the key of the setting to change, and a sentence for people that says how."""
 
     key: str
     sentence: str
 
 
-def find_standstill(snapshot: Snapshot, settings: PlannerSettings) -> tuple[Standstill, ...]:
+def find_standstill(snapshot: Snapshot, settings: PlannerSettings) -> tuple[StuckDiagnosis, ...]:
     """Why nothing can move; nothing when something can, or need not. Raises `UnknownStrategyError`."""
     with np.errstate(all="ignore"):
-        return tuple(Standstill(key, _said(verdict)) for key, verdict in _reasons(snapshot, settings))
+        return tuple(StuckDiagnosis(key, _said(verdict)) for key, verdict in _reasons(snapshot, settings))
 
 
 _Reasons = Iterator[tuple[str, Verdict]]
@@ -180,7 +180,7 @@ def _switched_off(settings: PlannerSettings, strategy: str) -> _Reasons:
         value = getattr(settings, name)
         if not value:
             why = {"switch": KEYS[name], "value": str(value).lower(), "to": to}
-            yield _because(StandstillReason.SWITCHED_OFF, KEYS[name], why)
+            yield _because(StuckReason.SWITCHED_OFF, KEYS[name], why)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,13 +189,13 @@ class _Uneven:
 
     snapshot: Snapshot
     settings: PlannerSettings
-    loads: Loads
+    loads: LevelLoads
     heat: FloatArray
 
     @classmethod
     def of(cls, snapshot: Snapshot, settings: PlannerSettings) -> _Uneven | None:
         """None for one whose load does not."""
-        loads = Loads.of(snapshot, replace(settings, level_least_usage_percentage=_FINEST, level_forecast_hours=0))
+        loads = LevelLoads.of(snapshot, replace(settings, level_least_usage_percentage=_FINEST, level_forecast_hours=0))
         carried = throughput_per_broker(snapshot)
         heat = (
             loads.heat() if loads.usage.any() else carried / max(float(carried.sum()) / max(len(carried), 1), _FINEST)
@@ -217,7 +217,7 @@ class _Uneven:
         if not self._usage.any():
             weights = self.settings.resource_weights
             counted = ", ".join(name for name in weights.__slots__ if getattr(weights, name) > 0) or "none"
-            yield _because(StandstillReason.NO_LIMIT_KNOWN, NIC_SPEED, {**self._times, "weights": counted})
+            yield _because(StuckReason.NO_LIMIT_KNOWN, NIC_SPEED, {**self._times, "weights": counted})
 
     def usage_alike(self, needed: str = "") -> _Reasons:
         """Strategies go by usage, and it says nothing of who carries what: that of one host, as a rule, as it was when
@@ -232,7 +232,7 @@ class _Uneven:
             return
         why = {**self._times, "brokers": len(usage), "usage_percent": float(usage.mean())}
         why |= {"host": host, "shared": shared} if shared > 1 else {}
-        yield _because(StandstillReason.USAGE_ALIKE, HOST_USAGE_SCOPE, why)
+        yield _because(StuckReason.USAGE_ALIKE, HOST_USAGE_SCOPE, why)
 
     def out_of_reach(self, name: str, above_average: float) -> _Reasons:
         """Strategies act from so many points on, above this part of the average: more than one broker could have."""
@@ -240,14 +240,14 @@ class _Uneven:
         most = float(usage.sum())
         if usage.any() and most - above_average * most / len(usage) < threshold:
             why = {"most_percent": most, **self.settings.said(name)}
-            yield _because(StandstillReason.THRESHOLD_OUT_OF_REACH, KEYS[name], why)
+            yield _because(StuckReason.THRESHOLD_OUT_OF_REACH, KEYS[name], why)
 
     def floor_of_need(self) -> _Reasons:
         """A broker never needs to give more than all that it carries."""
         mib = float(throughput_per_broker(self.snapshot).max()) / MIB
         if mib < self.settings.bundle_unload_min_throughput_threshold:
             why = {"mib_per_s": mib, **self.settings.said("bundle_unload_min_throughput_threshold")}
-            yield _because(StandstillReason.FLOOR_TOO_HIGH, KEYS["bundle_unload_min_throughput_threshold"], why)
+            yield _because(StuckReason.FLOOR_TOO_HIGH, KEYS["bundle_unload_min_throughput_threshold"], why)
 
     def floors_of_difference(self) -> _Reasons:
         """Nor more than a part of that, by messages or by bytes."""
@@ -258,7 +258,7 @@ class _Uneven:
         if part * rate < settings.min_unload_message and part * carried < settings.min_unload_message_throughput:
             said = settings.said("min_unload_message", "min_unload_message_throughput", "max_unload_percentage")
             why = {"msg_rate_per_s": rate, "mib_per_s": carried / MIB, **said}
-            yield _because(StandstillReason.FLOOR_TOO_HIGH, KEYS["min_unload_message"], why)
+            yield _because(StuckReason.FLOOR_TOO_HIGH, KEYS["min_unload_message"], why)
 
     def idle_for_level(self) -> _Reasons:
         """No broker is above the level that counts for the least."""
@@ -266,12 +266,12 @@ class _Uneven:
         least = settings.level_least_usage_percentage * (1 + settings.level_evenness_percentage / 100)
         if 100 * float(self.loads.usage.max(initial=0.0)) < least:
             why = {"level_percent": 100 * self.loads.level, **settings.said("level_least_usage_percentage")}
-            yield _because(StandstillReason.IDLE_FOR_LEVEL, KEYS["level_least_usage_percentage"], why)
+            yield _because(StuckReason.IDLE_FOR_LEVEL, KEYS["level_least_usage_percentage"], why)
 
     def single_bundles(self) -> _Reasons:
         """A broker's only bundle would take all of its load along."""
         if np.bincount(self._owners).max(initial=0) <= 1:
-            yield _because(StandstillReason.SINGLE_BUNDLES, "defaultNumberOfNamespaceBundles", self._times)
+            yield _because(StuckReason.SINGLE_BUNDLES, "defaultNumberOfNamespaceBundles", self._times)
 
     def all_kept(self) -> _Reasons:
         """Whatever the strategy, nothing may leave its broker."""
@@ -283,7 +283,7 @@ class _Uneven:
             for row in np.flatnonzero(bundles.assigned >= 0).tolist()
         ):
             key = KEYS["shedding_excluded_namespaces"] if excluded else PINS_AND_FREEZES
-            yield _because(StandstillReason.ALL_KEPT, key, {"bundles": len(self._owners)})
+            yield _because(StuckReason.ALL_KEPT, key, {"bundles": len(self._owners)})
 
     @property
     def _owners(self) -> RowArray:

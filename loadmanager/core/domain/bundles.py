@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 from loadmanager.core.domain.hashing import HashFunction, topic_hash
 from loadmanager.core.domain.names import HASH_SPACE_END, BundleRange, InvalidNameError
@@ -123,3 +124,15 @@ def validate_boundaries(boundaries: Sequence[int]) -> None:
     for lower, upper in pairwise(boundaries):
         if lower >= upper:
             raise InvalidNameError(f"boundaries: 0x{upper:08x} does not ascend after 0x{lower:08x}")
+
+
+class TopicLoad(NamedTuple):
+    """A topic of the bundle: its hash, messages/s and bytes/s, in and out together. The name is for explanations, and
+    `load` (4,) for dividing the bundle's history; empty where nobody divides it by this.
+    """
+
+    hash: int
+    msg_rate: float = 0.0
+    throughput: float = 0.0
+    name: str = ""
+    load: tuple[float, ...] = ()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from loadmanager.core.domain.ownership import Registration
@@ -101,3 +103,12 @@ class Plan:
     steps: tuple[Assign | Unload, ...]
     verdicts: tuple[Verdict, ...]
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+DependsOn = Mapping[str, object]
+
+
+def hash_of(cluster: str, kind: str, steps: Sequence[DependsOn]) -> str:
+    """The hash of a plan whose steps depend on this. Recordings of before have no cluster."""
+    content = {**({"cluster": cluster} if cluster else {}), "kind": kind, "steps": list(steps)}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 FEWEST_PAIRS = 5
 
 
-class Shown(enum.StrEnum):
+class Significance(enum.StrEnum):
     BETTER = "better"
     EQUAL = "equal"
     WORSE = "worse"
@@ -37,12 +37,12 @@ class MeanDifference:
     high: float | None
     pairs: int
 
-    def shows(self, margin: float) -> Shown:
+    def shows(self, margin: float) -> Significance:
         """`margin` is the difference up to which it does not matter which of the two it is."""
         if self.low is None or self.high is None or self.pairs < FEWEST_PAIRS:
-            return Shown.NOTHING
+            return Significance.NOTHING
         if max(-self.low, self.high) <= margin:
-            return Shown.EQUAL
+            return Significance.EQUAL
         if self.high < 0:
-            return Shown.BETTER
-        return Shown.WORSE if self.low > 0 else Shown.NOTHING
+            return Significance.BETTER
+        return Significance.WORSE if self.low > 0 else Significance.NOTHING

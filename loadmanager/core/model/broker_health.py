@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Figure, Verdict
-from loadmanager.core.domain.reasons import DoubtReason, FilterReason
+from loadmanager.core.domain.reasons import FilterReason, ValidationReason
 from loadmanager.core.domain.resources import HealthFigures
 
 LEAST = HealthFigures(latency_ms=100.0, error_share=0.05, queue=100.0)
@@ -46,18 +46,18 @@ WELL_AFTER = 2.0
 _MOST_CHANGE = 1.5
 
 
-class Phase(enum.Enum):
+class HealthPhase(enum.Enum):
     WELL = "well"
     SUSPECT = "suspect"
     SICK = "sick"
     RECOVERING = "recovering"
 
 
-_KEPT_AWAY = (Phase.SICK, Phase.RECOVERING)
+_KEPT_AWAY = (HealthPhase.SICK, HealthPhase.RECOVERING)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SickBrokers:
     """What a look has found: the brokers to give nothing to, and why; those that are far off, and left in, and why."""
 
     sick: Mapping[BrokerId, Verdict] = field(default_factory=dict)
@@ -91,16 +91,16 @@ class _Life:
 
     registration: Registration
     figures: HealthFigures | None = None
-    phase: Phase = Phase.WELL
+    phase: HealthPhase = HealthPhase.WELL
     since_s: float = 0.0
     sick_since_s: float = 0.0
     off: _Off | None = None
 
-    def turn(self, phase: Phase, now_s: float) -> None:
+    def turn(self, phase: HealthPhase, now_s: float) -> None:
         self.phase, self.since_s = phase, now_s
 
 
-class Health:
+class HealthDetector:
     """The machine: it is told what is reported, who is gone, and when somebody wants to know."""
 
     def __init__(self) -> None:
@@ -120,28 +120,28 @@ class Health:
         """The broker is gone."""
         self._lives.pop(broker, None)
 
-    def look(self, now_s: float, patience_s: float | None) -> Found:
+    def look(self, now_s: float, patience_s: float | None) -> SickBrokers:
         """Who is sick now; with no patience at all nobody ever is."""
         if patience_s is None:
             for life in self._lives.values():
-                life.turn(Phase.WELL, now_s)
-            return Found()
+                life.turn(HealthPhase.WELL, now_s)
+            return SickBrokers()
         self._bars = _bars_of([life.figures for life in self._lives.values() if life.figures is not None])
         for life in self._lives.values():
             self._judge(life, now_s)
-            if life.phase is Phase.RECOVERING and now_s - life.since_s >= WELL_AFTER * patience_s:
-                life.turn(Phase.WELL, now_s)
+            if life.phase is HealthPhase.RECOVERING and now_s - life.since_s >= WELL_AFTER * patience_s:
+                life.turn(HealthPhase.WELL, now_s)
         left_in = self._admit(now_s, patience_s)
         sick = {
             broker: _sick(life, now_s, patience_s)
             for broker, life in sorted(self._lives.items())
             if life.phase in _KEPT_AWAY
         }
-        return Found(sick, left_in)
+        return SickBrokers(sick, left_in)
 
-    def phase_of(self, broker: BrokerId) -> Phase:
+    def phase_of(self, broker: BrokerId) -> HealthPhase:
         life = self._lives.get(broker)
-        return Phase.WELL if life is None else life.phase
+        return HealthPhase.WELL if life is None else life.phase
 
     def _judge(self, life: _Life, now_s: float) -> None:
         """What the figures of now make of its phase, whatever others are."""
@@ -149,14 +149,14 @@ class Health:
         if off is not None:
             life.off = off
         match life.phase, off is not None:
-            case Phase.WELL, True:
-                life.turn(Phase.SUSPECT, now_s)
-            case Phase.SUSPECT, False:
-                life.turn(Phase.WELL, now_s)
-            case Phase.SICK, False:
-                life.turn(Phase.RECOVERING, now_s)
-            case Phase.RECOVERING, True:
-                life.turn(Phase.SICK, now_s)
+            case HealthPhase.WELL, True:
+                life.turn(HealthPhase.SUSPECT, now_s)
+            case HealthPhase.SUSPECT, False:
+                life.turn(HealthPhase.WELL, now_s)
+            case HealthPhase.SICK, False:
+                life.turn(HealthPhase.RECOVERING, now_s)
+            case HealthPhase.RECOVERING, True:
+                life.turn(HealthPhase.SICK, now_s)
 
     def _find_off(self, life: _Life) -> _Off | None:
         """The figure that is furthest above its bar, None when none is above it."""
@@ -180,23 +180,23 @@ class Health:
         most = brokers // 3
         sick = sorted((life for life in lives if life.phase in _KEPT_AWAY), key=lambda life: life.sick_since_s)
         for life in sick[most:]:
-            life.turn(Phase.SUSPECT, life.sick_since_s)
+            life.turn(HealthPhase.SUSPECT, life.sick_since_s)
             self._judge(life, now_s)
-        ripe = [life for life in lives if life.phase is Phase.SUSPECT and now_s - life.since_s >= patience_s]
+        ripe = [life for life in lives if life.phase is HealthPhase.SUSPECT and now_s - life.since_s >= patience_s]
         off = min(len(sick), most) + len(ripe)
         far = [life for life in ripe if life.off is not None and life.off.is_far]
         if min(len(sick), most) + len(far) <= most:
             for life in far:
                 life.sick_since_s = life.since_s
-                life.turn(Phase.SICK, now_s)
+                life.turn(HealthPhase.SICK, now_s)
         if off <= most:
             return ()
         why: dict[str, Figure] = {"off": off, "brokers": brokers}
         ripe.sort(key=lambda life: life.registration.broker)
         return tuple(
-            Verdict(life.registration.broker, DoubtReason.SICK_WITH_OTHERS, acted=False, why=_off_of(life) | why)
+            Verdict(life.registration.broker, ValidationReason.SICK_WITH_OTHERS, acted=False, why=_off_of(life) | why)
             for life in ripe
-            if life.phase is Phase.SUSPECT
+            if life.phase is HealthPhase.SUSPECT
         )
 
 
@@ -239,7 +239,7 @@ def _bars_of(all_figures: list[HealthFigures]) -> dict[str, _Bars]:
 
 
 def _sick(life: _Life, now_s: float, patience_s: float) -> Verdict:
-    left_s = WELL_AFTER * patience_s - (now_s - life.since_s if life.phase is Phase.RECOVERING else 0.0)
+    left_s = WELL_AFTER * patience_s - (now_s - life.since_s if life.phase is HealthPhase.RECOVERING else 0.0)
     seconds: dict[str, Figure] = {"seconds": round(now_s - life.sick_since_s), "well_after_s": round(left_s)}
     return Verdict(life.registration.broker, FilterReason.BROKER_SICK, acted=False, why=_off_of(life) | seconds)
 

@@ -20,7 +20,7 @@ from loadmanager.core.model.time_means import TimeMeans
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BrokerImage:
+class BrokerCheckpoint:
     """A broker that has reported: its last report without the bundles, and which those were, in the report's order.
 
     `find_busiest` gives the busiest of them; `unknown` is what the report said of bundles that are in no record, None
@@ -37,7 +37,7 @@ class BrokerImage:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ClusterImage:
+class ModelCheckpoint:
     """All bundles (N,), sorted by name, all brokers in the order in which they came, and when what was unloaded.
 
     `reporter`, `owner` and `destination` (N,) are positions in `registrations`, -1 for nobody; `recorded` (N,) is what
@@ -60,7 +60,7 @@ class ClusterImage:
     recorded: npt.NDArray[np.int8]
     by_range: BoolArray
     time_means: TimeMeans | None = None
-    brokers: tuple[BrokerImage, ...] = ()
+    brokers: tuple[BrokerCheckpoint, ...] = ()
     with_record: tuple[str, ...] = ()
     unloaded: Mapping[str, float] = field(default_factory=dict)
     unloaded_from: Mapping[BrokerId, float] = field(default_factory=dict)

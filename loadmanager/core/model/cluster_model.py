@@ -20,8 +20,8 @@ from loadmanager.core.domain.ownership import Ownership, Registration
 from loadmanager.core.domain.policies import NO_POLICIES, Policies
 from loadmanager.core.model.bundle_averages import AverageColumns
 from loadmanager.core.model.bundle_rows import NamedRows
-from loadmanager.core.model.checkpoint import ClusterImage
-from loadmanager.core.model.cluster_summary import Glance, glance_at
+from loadmanager.core.model.checkpoint import ModelCheckpoint
+from loadmanager.core.model.cluster_summary import ClusterSummary, glance_at
 from loadmanager.core.model.extensible_load import BrokerLoad, ReportRules, throughput_of
 from loadmanager.core.model.inheritance import PartLoad
 from loadmanager.core.model.latest_reports import LatestReport
@@ -237,7 +237,7 @@ class ClusterModel:
         found = self._snapshot(taken_at_s, grace_period_s)
         return found.averaged_by_time() if self._reporters.rules.averages_by_time else found
 
-    def glance(self) -> Glance:
+    def glance(self) -> ClusterSummary:
         """What is shown of it again and again; nothing is averaged or sorted for it."""
         return glance_at(self._rows, self._owners, self._reporters.in_order())
 
@@ -250,11 +250,11 @@ class ClusterModel:
         throughput = throughput_of(columns.short.take(order.rows, axis=0))
         return order.names, np.where(columns.short_samples.take(order.rows) > 0, throughput, 0.0)
 
-    def image(self) -> ClusterImage:
+    def image(self) -> ModelCheckpoint:
         """Everything that is known now, to be written down; what is done here later does not change it."""
         return image_of(self._rows, self._owners, self._reporters, self._unloads)
 
-    def restore(self, image: ClusterImage) -> None:
+    def restore(self, image: ModelCheckpoint) -> None:
         """Make an empty model the equal of the one that the image was taken of, but for what is set besides."""
         restore(image, self._rows, self._owners, self._reporters, self._unloads)
 

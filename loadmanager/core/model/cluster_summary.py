@@ -16,7 +16,7 @@ from loadmanager.core.model.owner_columns import RecordedOwners
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Glance:
+class ClusterSummary:
     """The brokers that have reported, sorted by name, with their last believed reports: `usage_percent` (M, 5), `load`
     (M, 4), and `reported_ms` (M,), since 1970; `owned` (M,) are the bundles that each owns by the records, those it
     is to release included. `releasing` are those by name, `bundles` is how many there are, `unowned` how many of a
@@ -33,7 +33,7 @@ class Glance:
     unowned: int
 
 
-def glance_at(table: NamedRows, owners: RecordedOwners, brokers: Sequence[ReportingBroker]) -> Glance:
+def glance_at(table: NamedRows, owners: RecordedOwners, brokers: Sequence[ReportingBroker]) -> ClusterSummary:
     """`brokers` in the order of their names."""
     used, columns = len(table.names), table.columns
     reports = [broker.report for broker in brokers]
@@ -42,7 +42,7 @@ def glance_at(table: NamedRows, owners: RecordedOwners, brokers: Sequence[Report
     owner = owners.registrations.places(broker.row for broker in brokers)[columns.owner[:used]]
     counts = np.bincount(owner[recorded != RecordedState.NO] + 1, minlength=len(brokers) + 1)
     releasing = np.flatnonzero(recorded == RecordedState.RELEASING)
-    return Glance(
+    return ClusterSummary(
         brokers=tuple(broker.registration.broker for broker in brokers),
         usage_percent=percent_usage(usage[:, :, 0], usage[:, :, 1]),
         load=np.array([report.load for report in reports]).reshape(-1, METRICS),

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from loadmanager.core.domain.bundles import TopicLoad
 from loadmanager.core.domain.names import BundleRange
 from loadmanager.core.model.load import METRICS, FloatArray, IntArray
-from loadmanager.core.strategies.splitting.split_algorithm import TopicLoad
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,7 +13,7 @@ import numpy as np
 from loadmanager.core.model.broker_report import Busiest, ReportingBroker
 from loadmanager.core.model.bundle_columns import Rows
 from loadmanager.core.model.bundle_rows import NamedRows
-from loadmanager.core.model.checkpoint import BrokerImage, ClusterImage
+from loadmanager.core.model.checkpoint import BrokerCheckpoint, ModelCheckpoint
 from loadmanager.core.model.extensible_load import Listed
 from loadmanager.core.model.load import RowArray
 from loadmanager.core.model.owner_columns import RecordedOwners
@@ -25,14 +25,14 @@ from loadmanager.core.model.time_means import TimeMeans
 _COPIED = ("short", "long", "short_samples", "long_samples", "topics", "recorded")
 
 
-def image_of(table: NamedRows, owners: RecordedOwners, reporters: Reporters, unloads: UnloadTimes) -> ClusterImage:
+def image_of(table: NamedRows, owners: RecordedOwners, reporters: Reporters, unloads: UnloadTimes) -> ModelCheckpoint:
     """Everything that is known now; what is done to the model later does not change it."""
     order, columns, registrations = table.order(), table.columns, owners.registrations.by_registration
     rows, position, places = order.rows, owners.registrations.places(registrations.values()), table.places()
     by_range = np.zeros(len(columns.owner), dtype=bool)
     by_range[[table.by_name[name] for name in table.divided_by_range]] = True
     copied = {name: getattr(columns, name).take(rows, axis=0) for name in _COPIED}
-    return ClusterImage(
+    return ModelCheckpoint(
         revision=table.revision,
         names=order.names,
         registrations=tuple(registrations),
@@ -50,7 +50,7 @@ def image_of(table: NamedRows, owners: RecordedOwners, reporters: Reporters, unl
 
 
 def restore(
-    image: ClusterImage, table: NamedRows, owners: RecordedOwners, reporters: Reporters, unloads: UnloadTimes
+    image: ModelCheckpoint, table: NamedRows, owners: RecordedOwners, reporters: Reporters, unloads: UnloadTimes
 ) -> None:
     """Make the parts of an empty model those of the one that the image was taken of."""
     assert not table.names, "only an empty model is made into another"
@@ -81,13 +81,13 @@ def restore(
     table.revision = image.revision
 
 
-def _busiest_of(broker: BrokerImage, rows: Rows) -> Busiest:
+def _busiest_of(broker: BrokerCheckpoint, rows: Rows) -> Busiest:
     """Those of the image, by the rows of its bundles."""
     positions, throughput = broker.find_busiest()
     return Busiest.already(rows[positions].astype(np.int32), throughput)
 
 
-def _broker_image(broker: ReportingBroker, names: Sequence[str], places: RowArray) -> BrokerImage:
+def _broker_image(broker: ReportingBroker, names: Sequence[str], places: RowArray) -> BrokerCheckpoint:
     """The broker, with the bundles' positions by their rows in `places`; those that are no more are left out."""
     bundles, busiest = places[broker.rows], broker.busiest
 
@@ -96,7 +96,7 @@ def _broker_image(broker: ReportingBroker, names: Sequence[str], places: RowArra
         top = places[rows]
         return top[top >= 0], throughput[top >= 0]
 
-    return BrokerImage(
+    return BrokerCheckpoint(
         registration=broker.registration,
         report=broker.report,
         bundles=bundles[bundles >= 0],

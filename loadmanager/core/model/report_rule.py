@@ -14,7 +14,7 @@ from loadmanager.core.domain.reasons import Reason, ReportReason
 from loadmanager.core.domain.resources import ResourceWeights, UsedResources
 
 
-class Reported(Protocol):
+class MeasuredLoad(Protocol):
     """What a broker reports, as columns or as plain numbers: messages/s in and out, bytes/s in and out; and of each
     resource how much is used, and the limit.
     """
@@ -40,7 +40,7 @@ class ReportFigures:
     max_usage: float
 
     @classmethod
-    def of(cls, report: Reported, weights: ResourceWeights, at_s: float) -> ReportFigures:
+    def of(cls, report: MeasuredLoad, weights: ResourceWeights, at_s: float) -> ReportFigures:
         rate_in, rate_out, bytes_in, bytes_out = map(float, report.load)
         used = UsedResources.of(report.usage)
         return cls(at_s, rate_in + rate_out, bytes_in + bytes_out, report.num_bundles, used.most_weighted(weights))

@@ -21,9 +21,9 @@ import numpy as np
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Verdict
-from loadmanager.core.domain.reasons import DoubtReason, FilterReason
+from loadmanager.core.domain.reasons import FilterReason, ValidationReason
 from loadmanager.core.domain.resources import ResourceWeights
-from loadmanager.core.model.broker_health import Health
+from loadmanager.core.model.broker_health import HealthDetector
 from loadmanager.core.model.load import (
     BANDWIDTH_IN,
     BANDWIDTH_OUT,
@@ -65,7 +65,7 @@ class Doubts:
     @property
     def unwell(self) -> Mapping[BrokerId, Verdict]:
         """The sick brokers, and those that are no better, but too many to be kept away."""
-        others = (each for each in self.remarks if each.verdict is DoubtReason.SICK_WITH_OTHERS)
+        others = (each for each in self.remarks if each.verdict is ValidationReason.SICK_WITH_OTHERS)
         return {**{BrokerId(each.subject): each for each in others}, **self.sick}
 
     def is_stuck(self, broker: BrokerId) -> bool:
@@ -81,7 +81,7 @@ NO_DOUBTS = Doubts()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Judged:
+class ValidatedReport:
     """A report as it is to be taken in, if it `counts`, and why it is doubted, if it is."""
 
     report: BrokerReport
@@ -106,14 +106,16 @@ class _Life:
     is_recalled: bool = False
 
 
-class Gate:
+class ReportValidator:
     """Judges reports as they come in. A capacity that stays changed for as long as a report may be old is believed."""
 
     def __init__(self) -> None:
         self._lives: dict[BrokerId, _Life] = {}
-        self._health = Health()
+        self._health = HealthDetector()
 
-    def judge(self, registration: Registration, report: BrokerReport, at_s: float, most_age_s: float) -> Judged:
+    def judge(
+        self, registration: Registration, report: BrokerReport, at_s: float, most_age_s: float
+    ) -> ValidatedReport:
         """`at_s`, seconds since 1970, is when the report came in; one that is older than `most_age_s` is doubted."""
         life = self._lives.get(registration.broker)
         if life is None or life.registration != registration:
@@ -132,7 +134,7 @@ class Gate:
         if doubt is None:
             life.good = report.without_bundles()
             self._health.hear(registration, report.health, at_s)
-        return Judged(report, counts, doubt)
+        return ValidatedReport(report, counts, doubt)
 
     def find_doubt(self, broker: BrokerId) -> str | None:
         """What is wrong with its last report."""
@@ -161,11 +163,13 @@ class Gate:
             if doubt is None and silent_s > most_age_s:
                 doubt = f"it has not reported for {silent_s:.0f} s"
             if doubt is not None:
-                quarantined[broker] = Verdict(broker, DoubtReason.REPORT_DISTRUSTED, acted=False, why={"doubt": doubt})
+                quarantined[broker] = Verdict(
+                    broker, ValidationReason.REPORT_DISTRUSTED, acted=False, why={"doubt": doubt}
+                )
             unknown = ", ".join(RATED[resource] for resource in sorted(life.unknown & rated))
             if unknown:
                 key = "recalled" if life.is_recalled else "unknown"
-                remarks.append(Verdict(broker, DoubtReason.LIMIT_UNKNOWN, acted=False, why={key: unknown}))
+                remarks.append(Verdict(broker, ValidationReason.LIMIT_UNKNOWN, acted=False, why={key: unknown}))
         health = self._health.look(now_s, patience_s)
         remarks += health.left_in
         stuck = {broker: _stuck(broker, life.stuck) for broker, life in sorted(self._lives.items()) if life.stuck}

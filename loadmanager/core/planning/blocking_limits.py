@@ -26,7 +26,7 @@ class BlockingLimit(NamedTuple):
     until_s: float | None
 
 
-class Pace(NamedTuple):
+class RoundPace(NamedTuple):
     """Time to the next round, and time for which bundles are left alone after an unload."""
 
     interval_s: float
@@ -39,24 +39,24 @@ class _Kind(NamedTuple):
     who: str
     why: str
     key: Callable[[Mapping[str, Figure]], str]
-    left_s: Callable[[Mapping[str, Figure], Pace], float | None]
+    left_s: Callable[[Mapping[str, Figure], RoundPace], float | None]
 
 
 def _by(name: str) -> Callable[[Mapping[str, Figure]], str]:
     return lambda _: KEYS[name]
 
 
-def _as_told(why: Mapping[str, Figure], pace: Pace) -> float | None:
+def _as_told(why: Mapping[str, Figure], pace: RoundPace) -> float | None:
     del pace
     left_s = why.get("seconds_left")
     return None if left_s is None else float(left_s)
 
 
-def _until_next_round(why: Mapping[str, Figure], pace: Pace) -> float:
+def _until_next_round(why: Mapping[str, Figure], pace: RoundPace) -> float:
     return float(why.get("seconds_left", pace.interval_s))
 
 
-def _until_return(why: Mapping[str, Figure], pace: Pace) -> float:
+def _until_return(why: Mapping[str, Figure], pace: RoundPace) -> float:
     del pace
     return float(why[KEYS["return_cool_down_minutes"]]) * _MINUTE_S - float(why["seconds_ago"])
 
@@ -97,7 +97,7 @@ _NEEDS_FIGURE: Mapping[Reason, str] = {
 """Reasons that are a limit only where this figure is not 0."""
 
 
-def limits_of_round(verdicts: Iterable[Verdict], decided_at_s: float, pace: Pace) -> tuple[BlockingLimit, ...]:
+def limits_of_round(verdicts: Iterable[Verdict], decided_at_s: float, pace: RoundPace) -> tuple[BlockingLimit, ...]:
     """Return the limits behind what a round left where it is, each with when the first move is allowed again."""
     found: dict[tuple[str, Reason], list[float | None]] = {}
     for verdict in verdicts:

@@ -24,9 +24,9 @@ from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Assign, Figure, Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import ChurnReason, OwnershipReason, PlacementReason, Reason, SplitReason
 from loadmanager.core.domain.settings import KEYS, PlannerSettings
+from loadmanager.core.model.carried_load import is_idle, share_of
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.blocking_limits import BlockingLimit
-from loadmanager.core.planning.plan_effect import is_idle, share_of
 from loadmanager.core.planning.repeated_moves import (
     AGAIN_WITHIN_S,
     BACK_WITHIN_S,
@@ -68,7 +68,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MoveMemory:
     """Moves in the order of their ends, until when bundles are frozen, and until when shedding is stopped."""
 
     moves: tuple[PastMove, ...] = ()
@@ -76,10 +76,10 @@ class Memory:
     stopped_until_s: float = 0.0
 
     @classmethod
-    def of(cls, state: Mapping[str, Any]) -> Memory:
+    def of(cls, state: Mapping[str, Any]) -> MoveMemory:
         """The memory in the state; an empty one if there is none or it cannot be read."""
         content = state.get(KEY, {}).get(_MEMORY, {})
-        if isinstance(content, Memory):
+        if isinstance(content, MoveMemory):
             return content
         try:
             return cls(
@@ -102,35 +102,35 @@ class Memory:
             "stoppedUntilS": self.stopped_until_s,
         }
 
-    def at(self, now_s: float, settings: PlannerSettings) -> Memory:
+    def at(self, now_s: float, settings: PlannerSettings) -> MoveMemory:
         """What of it still matters."""
         longest_s = max(
             BACK_WITHIN_S, settings.return_cool_down_minutes * _MINUTE_S, settings.thrash_window_minutes * _MINUTE_S
         )
         outdated = bisect_right(self.moves, now_s - longest_s, key=lambda move: move.at_s)
-        return Memory(
+        return MoveMemory(
             self.moves[max(outdated, len(self.moves) - MOST_MOVES) :],
             {bundle: until_s for bundle, until_s in self.frozen_until_s.items() if until_s > now_s},
             self.stopped_until_s if self.stopped_until_s > now_s else 0.0,
         )
 
-    def not_after(self, now_s: float, settings: PlannerSettings) -> Memory:
+    def not_after(self, now_s: float, settings: PlannerSettings) -> MoveMemory:
         """What a clock that was ahead noted, as if it was noted now: else it would count until this one is as far."""
         frozen_s = now_s + settings.thrash_bundle_freeze_minutes * _MINUTE_S
         stopped_s = now_s + settings.thrash_shedding_stop_minutes * _MINUTE_S
-        return Memory(
+        return MoveMemory(
             tuple(move._replace(at_s=min(move.at_s, now_s)) for move in self.moves),
             {bundle: min(until_s, frozen_s) for bundle, until_s in self.frozen_until_s.items()},
             min(self.stopped_until_s, stopped_s),
         )
 
-    def joined(self, other: Memory) -> Memory:
+    def joined(self, other: MoveMemory) -> MoveMemory:
         """What both remember."""
         frozen = {
             bundle: max(each.frozen_until_s.get(bundle, 0.0) for each in (self, other))
             for bundle in {**self.frozen_until_s, **other.frozen_until_s}
         }
-        return Memory(
+        return MoveMemory(
             tuple(sorted({*self.moves, *other.moves})), frozen, max(self.stopped_until_s, other.stopped_until_s)
         )
 
@@ -180,7 +180,7 @@ def standing_limits(
     state: State, snapshot: Snapshot, settings: PlannerSettings, now_s: float, under_way: float
 ) -> list[BlockingLimit]:
     """Return what keeps all bundles where they are, whatever a round would want: the breaker, and the spent hour."""
-    memory = Memory.of(state).at(now_s, settings)
+    memory = MoveMemory.of(state).at(now_s, settings)
     found = []
     if memory.stopped_until_s:
         key = KEYS["thrash_shedding_stop_minutes"]
@@ -206,7 +206,7 @@ def noted(
     is_own: bool,
 ) -> tuple[State, list[Verdict]]:
     """The state after a completed move, and what the breaker has to say of it."""
-    memory = Memory.of(state).at(at_s, settings)
+    memory = MoveMemory.of(state).at(at_s, settings)
     move = next_move(memory.moves, at_s, bundle, source, destination, share, is_own=is_own)
     memory = replace(memory, moves=(*memory.moves, move))
     memory, verdicts = _judged(memory, move, settings)
@@ -217,12 +217,12 @@ def restored(state: State, stored: Mapping[str, Any], now_s: float, settings: Pl
     """The state with what a former leader remembered."""
     if KEY not in stored:
         return state
-    return Memory.of(stored).not_after(now_s, settings).joined(Memory.of(state)).into(state)
+    return MoveMemory.of(stored).not_after(now_s, settings).joined(MoveMemory.of(state)).into(state)
 
 
 def lifted(state: State, bundle: str | None = None) -> State:
     """The state with the breaker set back: of one bundle, or of all bundles and of shedding."""
-    memory = Memory.of(state)
+    memory = MoveMemory.of(state)
     if bundle is None:
         memory = replace(memory, frozen_until_s={}, stopped_until_s=0.0)
     else:
@@ -238,7 +238,7 @@ def limit(
 
     `under_way` is the share that moves of former rounds, which have not ended, take along.
     """
-    memory = Memory.of(state).at(snapshot.taken_at_s, settings)
+    memory = MoveMemory.of(state).at(snapshot.taken_at_s, settings)
     state = memory.into(state)
     if not plan.steps:
         return plan, state
@@ -259,14 +259,14 @@ def find_excess(
     step: Unload, snapshot: Snapshot, settings: PlannerSettings, state: State, under_way: float = 0.0
 ) -> Verdict | None:
     """Why the limits keep this step, alone, from being carried out now, None if they do not."""
-    memory = Memory.of(state).at(snapshot.taken_at_s, settings)
+    memory = MoveMemory.of(state).at(snapshot.taken_at_s, settings)
     return _Allowance(memory, snapshot, settings, under_way).find_refusal(step)
 
 
 class _Allowance:
     """What a round may still move; each step that is not refused counts."""
 
-    def __init__(self, memory: Memory, snapshot: Snapshot, settings: PlannerSettings, under_way: float) -> None:
+    def __init__(self, memory: MoveMemory, snapshot: Snapshot, settings: PlannerSettings, under_way: float) -> None:
         self._memory = memory
         self._snapshot = snapshot
         self._settings = settings
@@ -381,7 +381,7 @@ def _pair(step: Unload) -> frozenset[Registration | None]:
     return frozenset({step.source, step.destination})
 
 
-def _judged(memory: Memory, move: PastMove, settings: PlannerSettings) -> tuple[Memory, list[Verdict]]:
+def _judged(memory: MoveMemory, move: PastMove, settings: PlannerSettings) -> tuple[MoveMemory, list[Verdict]]:
     """The memory after a move, with the breaker tripped where it is due, and a verdict for what tripped."""
     if not move.is_own:
         return memory, []
@@ -408,15 +408,15 @@ def _judged(memory: Memory, move: PastMove, settings: PlannerSettings) -> tuple[
     return memory, verdicts
 
 
-def _thrashes(memory: Memory, now_s: float, settings: PlannerSettings) -> bool:
+def _thrashes(memory: MoveMemory, now_s: float, settings: PlannerSettings) -> bool:
     return memory.thrash(now_s, settings) > settings.thrash_threshold_percentage / 100
 
 
-def _keeps_moving(memory: Memory, now_s: float, settings: PlannerSettings) -> bool:
+def _keeps_moving(memory: MoveMemory, now_s: float, settings: PlannerSettings) -> bool:
     return memory.moved_again(now_s) > settings.moved_again_threshold_percentage / 100
 
 
-def _why_stopped(memory: Memory, now_s: float, settings: PlannerSettings) -> dict[str, Figure]:
+def _why_stopped(memory: MoveMemory, now_s: float, settings: PlannerSettings) -> dict[str, Figure]:
     return {
         "thrash_percent": 100 * memory.thrash(now_s, settings),
         "again_percent": 100 * memory.moved_again(now_s),

@@ -20,9 +20,9 @@ from loadmanager.core.domain.policies import DEFAULT_DOMAIN
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import BoolArray, FloatArray
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.certificate.balancing_problem import Instance, Rows
+from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem, Rows
 from loadmanager.core.planning.certificate.problem_builder import instance_of, owners_after
-from loadmanager.core.strategies.level.level_load import Loads
+from loadmanager.core.strategies.level.level_load import LevelLoads
 
 _PLACED = 3
 """Of how many losses it is tried where their bundles would go."""
@@ -59,19 +59,19 @@ def reserve_of(snapshot: Snapshot, settings: PlannerSettings) -> Reserve:
     named = [snapshot.policies.failure_domain(broker) for broker in ids]
     names = sorted(set(named) - {DEFAULT_DOMAIN})
     domains = np.array([[name == each for each in named] for name in names], dtype=bool).reshape(len(names), len(ids))
-    look = _Look(snapshot, settings, Loads.of(snapshot, settings))
+    look = _Look(snapshot, settings, LevelLoads.of(snapshot, settings))
     return Reserve(look.worst(ids, np.eye(len(ids), dtype=bool)), look.worst(names, domains))
 
 
 class _Look:
     """One look at the cluster."""
 
-    def __init__(self, snapshot: Snapshot, settings: PlannerSettings, loads: Loads) -> None:
+    def __init__(self, snapshot: Snapshot, settings: PlannerSettings, loads: LevelLoads) -> None:
         self._snapshot, self._settings, self._loads = snapshot, settings, loads
         self._owner = owners_after(snapshot, ())
         self._instance = self._without([])
 
-    def _without(self, lost: Sequence[str]) -> Instance:
+    def _without(self, lost: Sequence[str]) -> BalancingProblem:
         return instance_of(self._snapshot, self._settings, self._loads, self._owner, lost)
 
     def worst(self, names: Sequence[str], losses: BoolArray) -> Loss | None:
@@ -91,7 +91,7 @@ class _Look:
         return Loss(name, bound, max(bound, placed), stranded)
 
 
-def _bounds(instance: Instance, losses: BoolArray) -> FloatArray:
+def _bounds(instance: BalancingProblem, losses: BoolArray) -> FloatArray:
     """(k,): all load over what those have that are left, and what those keep."""
     load = instance.load(instance.owner)
     capacity, kept = instance.capacity, ~losses
@@ -101,7 +101,7 @@ def _bounds(instance: Instance, losses: BoolArray) -> FloatArray:
     return np.asarray(np.maximum(spread, np.where(kept, usage, 0.0).max(axis=1)))
 
 
-def _place(instance: Instance, owner: Rows, lost: BoolArray) -> tuple[float, int]:
+def _place(instance: BalancingProblem, owner: Rows, lost: BoolArray) -> tuple[float, int]:
     """Tries where the bundles would go that those own who are lost (M,): how high the most used of the others gets, and
     how many bundles none of them may own.
     """
@@ -119,7 +119,7 @@ def _place(instance: Instance, owner: Rows, lost: BoolArray) -> tuple[float, int
     return float((load * instance.per_need)[~lost].max(initial=0.0)), stranded
 
 
-def _share_out(instance: Instance, load: FloatArray, bundles: Rows, brokers: Rows) -> None:
+def _share_out(instance: BalancingProblem, load: FloatArray, bundles: Rows, brokers: Rows) -> None:
     """Add the bundles, heaviest first, to those that would be least used by a middling one of them; one to each, and
     again when there are more.
     """

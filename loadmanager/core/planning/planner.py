@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from loadmanager.core.constraints.filters import (
-    Answers,
+    FilterCache,
     PlacementQuestion,
     find_anti_affinity_refusal,
     find_ban,
@@ -28,11 +28,13 @@ from loadmanager.core.constraints.filters import (
     preferred_brokers,
     rules_of,
 )
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.names import BrokerId, namespace_of
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Assign, Figure, Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import OwnershipReason, PlacementReason, Reason, SheddingReason
 from loadmanager.core.domain.settings import KEYS, PlannerSettings, UnknownStrategyError
+from loadmanager.core.model.carried_load import carried_load
 from loadmanager.core.model.load import BoolArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
 from loadmanager.core.planning.movable_bundles import (
@@ -42,12 +44,10 @@ from loadmanager.core.planning.movable_bundles import (
     restrain,
     restrained,
 )
-from loadmanager.core.planning.plan_effect import carried_load
 from loadmanager.core.strategies.placement import placement_strategy
 from loadmanager.core.strategies.placement.placement_strategy import (
     Placement,
     PlacementStrategy,
-    Projection,
     RemembersDestinations,
     Rows,
 )
@@ -307,7 +307,7 @@ class _Placer:
         self._asked: tuple[str, PlacementStrategy] = (self._name, self._strategy)
         self._memory = self._strategy if isinstance(self._strategy, RemembersDestinations) else None
         self.rules = rules_of(settings, self._name)
-        self._answers = Answers(self.rules, snapshot, self.projection, settings)
+        self._answers = FilterCache(self.rules, snapshot, self.projection, settings)
         self._overloaded: list[bool] | None = None
 
     def place(

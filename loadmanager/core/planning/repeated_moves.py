@@ -72,15 +72,15 @@ def next_move(
     return PastMove(at_s, bundle, source.broker, source.incarnation, share, is_own, moved_s, left_s)
 
 
-class Trail:
+class MoveTrail:
     """Tells of moves, in the order of their ends, what came before them; for whoever keeps no memory of churn."""
 
     def __init__(self) -> None:
         self._moves: dict[str, list[PastMove]] = {}
 
-    def follow(self) -> Trail:
+    def follow(self) -> MoveTrail:
         """A trail that goes on from here by itself."""
-        other = Trail()
+        other = MoveTrail()
         other._moves = {bundle: list(moves) for bundle, moves in self._moves.items()}
         return other
 

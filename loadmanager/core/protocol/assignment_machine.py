@@ -8,24 +8,24 @@ decided together, and written together in each namespace.
 
     a bundle     event                       if                                    then
     --------     -----                       --                                    ----
-                 Ask                                                                                        ─▶ ASKED
+                 AssignmentWanted                                                                           ─▶ ASKED
                  PlaceSoon                                                                                  ─▶ BACKLOG
-    BACKLOG      Ask                                                                                        ─▶ ASKED
+    BACKLOG      AssignmentWanted                                                                           ─▶ ASKED
     ASKED,       TIME: the last batch is     it waits for its owner, who is back   Write that it returns    ─▶ WRITTEN
-    BACKLOG      over, the bundle is in      it waits for one who is away          Answer: Held
+    BACKLOG      over, the bundle is in      it waits for one who is away          AnswerWaiters: HeldForBroker
                  the next one                it waits for nobody                                            ─▶ UNDECIDED
-    UNDECIDED    TIME: nothing is WRITTEN                                          Decide                   ─▶ DECIDED
-    DECIDED      Decided                     it is given to somebody               Write that               ─▶ WRITTEN
-                                             it is not, and has an owner by now    Answer: its ownership
-                                             it is not                             Answer: the verdict
-                 NotDecided                                                        Answer: the error
-    WRITTEN      WriteEnded                  that is stored                        Answer: Given
-                                             it is not, or nobody knows            Answer: the error
+    UNDECIDED    TIME: nothing is WRITTEN                                          DecideAssignments        ─▶ DECIDED
+    DECIDED      AssignmentsDecided          it is given to somebody               Write that               ─▶ WRITTEN
+                                             it is not, and has an owner by now    AnswerWaiters: its ownership
+                                             it is not                             AnswerWaiters: the verdict
+                 NotDecided                                                        AnswerWaiters: the error
+    WRITTEN      WriteEnded                  that is stored                        AnswerWaiters: Given
+                                             it is not, or nobody knows            AnswerWaiters: the error
 
 An Ask for a bundle that is in the batch gets the answer that the bundle gets. Whoever is told that nobody knows what
 became of a write asks again: the record, read again by then, says whether the bundle has an owner.
 
-A bundle is waited with while its owner has gone and is held off (`Picture.holds`). It is given away only to a broker
+A bundle is waited with while its owner has gone and is held off (`Mirror.holds`). It is given away only to a broker
 that is registered at the moment of the write, and only if it is free, or inherited: its owner has gone.
 """
 
@@ -49,7 +49,7 @@ from loadmanager.core.domain.ownership import (
 from loadmanager.core.domain.plan import Assign, Plan, Verdict
 from loadmanager.core.domain.reasons import OwnershipReason, PlacementReason
 from loadmanager.core.protocol.bundle_writes import Transition, Write, WriteEnded, writes_of
-from loadmanager.core.protocol.mirror import Picture, find_gone_owner
+from loadmanager.core.protocol.mirror import Mirror, find_gone_owner
 from loadmanager.core.protocol.signals import Signal
 
 _BATCH = 1_000
@@ -69,21 +69,21 @@ class Given:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldForBroker:
     """It waits for its broker, for so many seconds at most."""
 
     broker: BrokerId
     left_s: float
 
 
-Outcome = Given | Ownership | Held | Verdict | Exception
+Outcome = Given | Ownership | HeldForBroker | Verdict | Exception
 """The owner that it was given, one that it has got otherwise, or why it has none: an error if something failed."""
 
 # Events
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AssignmentWanted:
     """Somebody waits for an owner of the bundle; `non_persistent`: for a topic that not every broker serves."""
 
     bundle: str
@@ -98,26 +98,26 @@ class PlaceSoon:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class AssignmentsDecided:
     """The plan has a verdict on each bundle."""
 
-    decide: Decide
+    decide: DecideAssignments
     plan: Plan
 
 
 @dataclass(frozen=True, slots=True)
 class NotDecided:
-    decide: Decide
+    decide: DecideAssignments
     error: Exception
 
 
-Event = Ask | PlaceSoon | Decided | NotDecided | WriteEnded | Signal
+Event = AssignmentWanted | PlaceSoon | AssignmentsDecided | NotDecided | WriteEnded | Signal
 
 # Instructions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Decide:
+class DecideAssignments:
     """Have owners found for these bundles, and come back with Decided or NotDecided."""
 
     bundles: list[str]
@@ -125,28 +125,28 @@ class Decide:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerWaiters:
     """Tell whoever waits for the bundle."""
 
     bundle: str
     outcome: Outcome
 
 
-Instruction = Decide | Write | Answer
+Instruction = DecideAssignments | Write | AnswerWaiters
 
 
 @dataclass(slots=True)
-class Assignments:
+class AssignmentMachine:
     """The assignments of one leader."""
 
-    picture: Picture
+    picture: Mirror
     _asked: dict[str, dict[str, bool]] = field(default_factory=dict)
     """By namespace and bundle whether for a non-persistent topic."""
     _backlog: dict[str, None] = field(default_factory=dict)
     _batch: set[str] = field(default_factory=set)
     """Those of it that have no answer yet."""
-    _undecided: Decide | None = None
-    _deciding: Decide | None = None
+    _undecided: DecideAssignments | None = None
+    _deciding: DecideAssignments | None = None
     _writes: set[Write] = field(default_factory=set)
     _giving: dict[str, tuple[Assign, Verdict]] = field(default_factory=dict)
     _former: dict[str, Registration] = field(default_factory=dict)
@@ -170,11 +170,11 @@ class Assignments:
         """What there is to do now that this has happened; what nobody waits for any more is passed over."""
         self._now_s = now_s
         match event:
-            case Ask(bundle, non_persistent):
+            case AssignmentWanted(bundle, non_persistent):
                 self._ask(bundle, non_persistent=non_persistent)
             case PlaceSoon(bundles):
                 self._backlog.update((bundle, None) for bundle in bundles if not self._is_under_way(bundle))
-            case Decided(decide, plan) if decide is self._deciding:
+            case AssignmentsDecided(decide, plan) if decide is self._deciding:
                 self._decided(decide.bundles, plan)
             case NotDecided(decide, error) if decide is self._deciding:
                 self._deciding = None
@@ -222,7 +222,9 @@ class Assignments:
         self._batch.update(batch)
         undecided = self._give_back(batch)
         if undecided:
-            self._undecided = Decide(undecided, frozenset(bundle for bundle in undecided if asked.get(bundle)))
+            self._undecided = DecideAssignments(
+                undecided, frozenset(bundle for bundle in undecided if asked.get(bundle))
+            )
 
     def _take_asked(self) -> dict[str, bool]:
         """All that is asked for of the namespaces that were first, while there are places; the rest waits longer."""
@@ -251,7 +253,7 @@ class Assignments:
                 continue
             back = self.picture.registrations.get(owner.broker)
             if back is None:
-                self._answer(bundle, Held(owner.broker, holds[owner.broker]))
+                self._answer(bundle, HeldForBroker(owner.broker, holds[owner.broker]))
             else:
                 why = Verdict(bundle, PlacementReason.HELD_FOR_OWNER, acted=True, why={"broker": back.broker})
                 returning.append((Assign(bundle, back, PlacementReason.HELD_FOR_OWNER), why))
@@ -303,4 +305,4 @@ class Assignments:
 
     def _answer(self, bundle: str, outcome: Outcome) -> None:
         self._batch.discard(bundle)
-        self._to_do.append(Answer(bundle, outcome))
+        self._to_do.append(AnswerWaiters(bundle, outcome))

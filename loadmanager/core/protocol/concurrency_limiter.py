@@ -20,7 +20,7 @@ Who = TypeVar("Who")
 """Whatever waits for its turn; told apart by identity or equality, as it pleases."""
 
 
-class Turns(Generic[Who]):
+class ConcurrencyLimiter(Generic[Who]):
     """`limits` gives the number in all and the number per broker; they are asked anew whenever turns are given."""
 
     def __init__(self, limits: Callable[[], tuple[int, int]]) -> None:

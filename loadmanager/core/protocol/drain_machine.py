@@ -15,8 +15,8 @@ anew.
 
     a bundle
     --------
-    (at rest)   Planned: a step                                             BeginMove                   ─▶ MOVING
-                Planned: it stays                                                                       ─▶ RESTING
+    (at rest)   DrainPlanned: a step                                        BeginMove                   ─▶ MOVING
+                DrainPlanned: it stays                                                                  ─▶ RESTING
     MOVING      MoveEnded           it has moved, or is another by now                                  ─▶ (at rest)
                                     else                                                                ─▶ RESTING
     RESTING     5 s have passed                                                                         ─▶ (at rest)
@@ -88,7 +88,7 @@ class Rest:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class DrainPlanned:
     """What was asked for last; None if it could not be decided."""
 
     plan: Plan | None
@@ -107,7 +107,7 @@ class TriedToEnd:
     broker: BrokerId
 
 
-Event = Signal | Planned | MoveEnded | TriedToEnd
+Event = Signal | DrainPlanned | MoveEnded | TriedToEnd
 
 # Instructions
 
@@ -170,7 +170,7 @@ class Remembered:
 
 
 @dataclass(slots=True)
-class Drains:
+class DrainMachine:
     """The drains of one leader. All that it is given is of this moment; `at_a_time` is how many unloads have a turn.
 
     `process_of`: the `startTimestamp` of a broker's registered process, 0 if unknown.
@@ -228,7 +228,7 @@ class Drains:
         """What there is to do now that this has happened."""
         self._now_s = now_s
         match event:
-            case Planned(plan):
+            case DrainPlanned(plan):
                 self._planned(plan)
             case MoveEnded(bundle, outcome):
                 self._move_ended(bundle, outcome)

@@ -5,25 +5,25 @@ ZooKeeper has told it that its epoch is still the last one: an answer says that 
 
     phase      event                          then
     -----      -----                          ----
-    IDLE       Leads: another node            Ask                                                        ─▶ STRANGE
-    STRANGE    Heard                          Ask                                                        ─▶ HEARD
+    IDLE       NodeLeads: another node        AskLeader                                                  ─▶ STRANGE
+    STRANGE    Heard                          AskLeader                                                  ─▶ HEARD
                Missed                         (asked again after a patience)
-    HEARD      Heard                          (it is silent for 0 s) Ask
+    HEARD      Heard                          (it is silent for 0 s) AskLeader
                Missed                         (asked again after a tick)
                TIME, 5/8 of a patience silent Doubt                                                      ─▶ DOUBTING
-    DOUBTING   Heard                          Ask                                                        ─▶ HEARD
+    DOUBTING   Heard                          AskLeader                                                  ─▶ HEARD
                Missed                         as in HEARD
-               Doubted: it stands             Look after a tick
-               Seen: it stands                Look after a tick; unless the last three were prompt and a
-                                              patience is over: Say, TakeOver                            ─▶ RESTING
-               Seen: unknown                  Look after a tick, and count anew
-               Doubted or Seen: it is gone    Say                                                        ─▶ RESTING
-    RESTING    Heard                          Ask; Spare, if it was to be replaced                       ─▶ HEARD
+               Doubted: it stands             CheckSuspicion after a tick
+               SuspicionChecked: it stands    CheckSuspicion after a tick; unless the last three were prompt and a
+                                              patience is over: Say, EarlyTakeOver                       ─▶ RESTING
+               SuspicionChecked: unknown      CheckSuspicion after a tick, and count anew
+               Doubted or SuspicionChecked: it is gone  Say                                              ─▶ RESTING
+    RESTING    Heard                          AskLeader; Spare, if it was to be replaced                 ─▶ HEARD
                Missed                         as in HEARD
                TIME, rested for a session     as from HEARD                                              ─▶ HEARD
-    any        Ended                          Say, TakeOver at once                                      ─▶ RESTING
-               Leads: nobody, or this node                                                               ─▶ IDLE
-               Leads: another node            as from IDLE
+    any        LeaderProcessEnded             Say, EarlyTakeOver at once                                 ─▶ RESTING
+               NodeLeads: nobody, or this node                                                           ─▶ IDLE
+               NodeLeads: another node        as from IDLE
 
 What is not in the table has come too late and changes nothing.
 
@@ -82,7 +82,7 @@ _NORMAL_PATIENCE_S = 0.8
 """What goes by patience where silence never counts: how often the leader is asked."""
 
 
-class VigilPhase(enum.Enum):
+class FailureDetectorPhase(enum.Enum):
     IDLE = enum.auto()
     """Nobody leads, as far as is known, or this node does."""
     STRANGE = enum.auto()
@@ -98,7 +98,7 @@ class VigilPhase(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Leads:
+class NodeLeads:
     """This node leads, by the newest that was read of the store; None: nobody, this one, or it is not known.
     `session_s` is the timeout of sessions with the store, `sessions` those of registered nodes, None: not known.
     """
@@ -123,7 +123,7 @@ class Missed:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class LeaderProcessEnded:
     """The process of that leader has ended for certain."""
 
     czxid: int
@@ -138,20 +138,20 @@ class Doubted:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SuspicionChecked:
     """What a look has shown: whether the doubt is still there; None: the store did not say."""
 
-    look: Look
+    look: CheckSuspicion
     stands: bool | None
 
 
-Event = Leads | Heard | Missed | Ended | Doubted | Seen | Signal
+Event = NodeLeads | Heard | Missed | LeaderProcessEnded | Doubted | SuspicionChecked | Signal
 
 # Instructions
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class AskLeader:
     """Ask the leader whether it leads, to be answered after `hold_s` at the latest; wait `patience_s` longer. Come back
     with Heard, Missed or Ended.
     """
@@ -169,7 +169,7 @@ class Doubt:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CheckSuspicion:
     """See whether the doubt is still there, and come back with Seen."""
 
     czxid: int
@@ -177,7 +177,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeOver:
+class EarlyTakeOver:
     """Campaign in the place of that leader: while the doubt is there, unless its process `has_ended`."""
 
     czxid: int
@@ -191,15 +191,15 @@ class Spare:
     czxid: int
 
 
-Instruction = Ask | Doubt | Look | TakeOver | Spare | Say
+Instruction = AskLeader | Doubt | CheckSuspicion | EarlyTakeOver | Spare | Say
 
 
 @dataclass(slots=True)
-class Vigil:
+class FailureDetector:
     """`least_s` is the least patience with a silent leader; with 0 silence never counts."""
 
     least_s: float
-    phase: VigilPhase = VigilPhase.IDLE
+    phase: FailureDetectorPhase = FailureDetectorPhase.IDLE
     silent_s: float = 0.0
     """For how long the leader was not heard, in time that counts."""
     found_silent: int = 0
@@ -220,7 +220,7 @@ class Vigil:
     @property
     def wake_s(self) -> float | None:
         """A tick after the last step, while somebody is watched."""
-        return None if self.phase is VigilPhase.IDLE else self._stepped_s + self.tick_s
+        return None if self.phase is FailureDetectorPhase.IDLE else self._stepped_s + self.tick_s
 
     @property
     def tick_s(self) -> float:
@@ -245,7 +245,7 @@ class Vigil:
         self.silent_s += min(passed_s, _MOST_TICKS_A_STEP * self.tick_s)
         self._slowest_s *= 0.5 ** (passed_s / _HALF_LIFE_S)
         self._stepped_s = now_s
-        if isinstance(event, Leads):
+        if isinstance(event, NodeLeads):
             self._session_s = event.session_s
             if event.sessions is not None:
                 self._taken_over = [each for each in self._taken_over if each[1] in event.sessions]
@@ -262,9 +262,9 @@ class Vigil:
             lately = [each for each in self._taken_over if each[0] > now_s - _REMEMBERED_S]
             self._taken_over = [*lately, (now_s, self._leader.session_id)]
         self._leader, self._takes_over = leader, False
-        self.phase = VigilPhase.IDLE
+        self.phase = FailureDetectorPhase.IDLE
         if leader is not None:
-            self.phase = VigilPhase.STRANGE
+            self.phase = FailureDetectorPhase.STRANGE
             self._ask(leader)
 
     def _heard_of(self, leader: Sighting, event: Event, now_s: float) -> None:
@@ -272,14 +272,16 @@ class Vigil:
             case Heard(czxid) if czxid == leader.czxid:
                 self._heard(leader)
             case Missed(czxid) if czxid == leader.czxid:
-                self._ask_s = now_s + (self._asked_for_s if self.phase is VigilPhase.STRANGE else self.tick_s)
-            case Ended(czxid) if czxid == leader.czxid:
+                self._ask_s = now_s + (self._asked_for_s if self.phase is FailureDetectorPhase.STRANGE else self.tick_s)
+            case LeaderProcessEnded(czxid) if czxid == leader.czxid:
                 self._say("leader_process_ended", leader)
-                self._to_do.append(TakeOver(czxid, has_ended=True))
+                self._to_do.append(EarlyTakeOver(czxid, has_ended=True))
                 self._rest(now_s)
-            case Doubted(czxid, stands) if czxid == leader.czxid and self.phase is VigilPhase.DOUBTING:
+            case Doubted(czxid, stands) if czxid == leader.czxid and self.phase is FailureDetectorPhase.DOUBTING:
                 self._look_on(leader, now_s, stands=stands)
-            case Seen(look, stands) if look.czxid == leader.czxid and self.phase is VigilPhase.DOUBTING:
+            case SuspicionChecked(look, stands) if (
+                look.czxid == leader.czxid and self.phase is FailureDetectorPhase.DOUBTING
+            ):
                 prompt = stands is not None and now_s - look.begun_s <= self.tick_s
                 self._looks = self._looks + 1 if prompt else 0
                 self._look_on(leader, now_s, stands=stands is not False)
@@ -292,27 +294,30 @@ class Vigil:
         if self._takes_over:
             self._to_do.append(Spare(leader.czxid))
             self._takes_over = False
-        if self.phase is not VigilPhase.STRANGE:
+        if self.phase is not FailureDetectorPhase.STRANGE:
             self._slowest_s = max(self._slowest_s, self.silent_s)
-        self.phase = VigilPhase.HEARD
+        self.phase = FailureDetectorPhase.HEARD
         self.silent_s = 0.0
         self._ask(leader, hold_s=_TICKS_HELD * self.tick_s)
 
     def _ask(self, leader: Sighting, hold_s: float = 0.0) -> None:
         self._ask_s = math.inf
-        self._to_do.append(Ask(leader, hold_s, self._asked_for_s))
+        self._to_do.append(AskLeader(leader, hold_s, self._asked_for_s))
 
     def _look_at_the_time(self, leader: Sighting, now_s: float) -> None:
         if now_s >= self._ask_s:
             self._ask(leader)
-        if self.phase is VigilPhase.RESTING and now_s >= self._rested_s:
-            self.phase = VigilPhase.HEARD
-        if self.phase is VigilPhase.HEARD and self.silent_s >= self.patience_s(now_s) * _TICKS_UNTIL_DOUBT / TICKS:
-            self.phase, self._look_s, self._looks = VigilPhase.DOUBTING, math.inf, 0
+        if self.phase is FailureDetectorPhase.RESTING and now_s >= self._rested_s:
+            self.phase = FailureDetectorPhase.HEARD
+        if (
+            self.phase is FailureDetectorPhase.HEARD
+            and self.silent_s >= self.patience_s(now_s) * _TICKS_UNTIL_DOUBT / TICKS
+        ):
+            self.phase, self._look_s, self._looks = FailureDetectorPhase.DOUBTING, math.inf, 0
             self._to_do.append(Doubt(leader))
-        if self.phase is VigilPhase.DOUBTING and now_s >= self._look_s:
+        if self.phase is FailureDetectorPhase.DOUBTING and now_s >= self._look_s:
             self._look_s = math.inf
-            self._to_do.append(Look(leader.czxid, now_s))
+            self._to_do.append(CheckSuspicion(leader.czxid, now_s))
 
     def _look_on(self, leader: Sighting, now_s: float, *, stands: bool) -> None:
         """The doubt was asked about, and stands, or is gone."""
@@ -323,13 +328,13 @@ class Vigil:
             self._say("leader_silent", leader)
             self._takes_over = True
             self.found_silent += 1
-            self._to_do.append(TakeOver(leader.czxid))
+            self._to_do.append(EarlyTakeOver(leader.czxid))
             self._rest(now_s)
         else:
             self._look_s = now_s + self.tick_s
 
     def _rest(self, now_s: float) -> None:
-        self.phase, self._rested_s = VigilPhase.RESTING, now_s + self._session_s
+        self.phase, self._rested_s = FailureDetectorPhase.RESTING, now_s + self._session_s
 
     def _say(self, event: str, leader: Sighting, *, is_warning: bool = True) -> None:
         fields = {"leader": leader.service_url, "epoch": leader.epoch, "silent_s": round(self.silent_s, 3)}

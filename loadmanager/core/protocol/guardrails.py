@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from loadmanager.core.domain.names import BrokerId, is_self_test_namespace, namespace_of
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.policies import Patterns
-from loadmanager.core.domain.reasons import RailReason, Reason
+from loadmanager.core.domain.reasons import GuardrailReason, Reason
 
 MODULAR = "ModularLoadManagerImpl"
 CLUSTER = "cluster"
@@ -84,7 +84,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Namespaces:
+class NamespaceSelection:
     """Which namespaces are moved: all that `included` match, all if there are none, but for what `excluded` match.
 
     Raises `InvalidPolicyError` for a pattern that cannot be used.
@@ -108,7 +108,7 @@ class Namespaces:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class GuardrailLimits:
     """What an operator has set; times in seconds."""
 
     failures_until_stop: int
@@ -116,7 +116,7 @@ class Limits:
     report_interval_s: float
     moves_per_round: int
     moves_per_hour: int
-    namespaces: Namespaces = field(default_factory=Namespaces)
+    namespaces: NamespaceSelection = field(default_factory=NamespaceSelection)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,23 +129,23 @@ class WantedMove:
     is_own: bool
 
 
-def stops_of_round(facts: Facts, limits: Limits) -> list[Verdict]:
+def stops_of_round(facts: Facts, limits: GuardrailLimits) -> list[Verdict]:
     """What keeps a round from moving anything, by rail; nothing if it may."""
     return [*_of_everything(facts, limits), *_of_the_hour(facts, limits, CLUSTER)]
 
 
-def stops_of_move(facts: Facts, limits: Limits, move: WantedMove) -> list[Verdict]:
+def stops_of_move(facts: Facts, limits: GuardrailLimits, move: WantedMove) -> list[Verdict]:
     """What keeps this move from being made, by rail; nothing if it may be."""
     return stops_of_moves(facts, limits, [move])[0]
 
 
-def stops_of_moves(facts: Facts, limits: Limits, moves: Iterable[WantedMove]) -> list[list[Verdict]]:
+def stops_of_moves(facts: Facts, limits: GuardrailLimits, moves: Iterable[WantedMove]) -> list[list[Verdict]]:
     """What keeps each of these moves from being made: brokers are looked through once."""
     of_everything = [*_of_everything(facts, limits)]
     return [[*of_everything, *_of_one(facts, limits, move)] for move in moves]
 
 
-def _of_one(facts: Facts, limits: Limits, move: WantedMove) -> Iterator[Verdict]:
+def _of_one(facts: Facts, limits: GuardrailLimits, move: WantedMove) -> Iterator[Verdict]:
     yield from _of_the_namespace(limits, move.bundle)
     if move.is_own:
         yield from _of_the_hour(facts, limits, move.bundle)
@@ -153,41 +153,41 @@ def _of_one(facts: Facts, limits: Limits, move: WantedMove) -> Iterator[Verdict]
         yield from _of_reports(facts, limits, move)
 
 
-def stops_of_split(facts: Facts, limits: Limits, bundle: str) -> list[Verdict]:
+def stops_of_split(facts: Facts, limits: GuardrailLimits, bundle: str) -> list[Verdict]:
     """What keeps this bundle from being split, by rail; nothing if it may be."""
     return [*_of_everything(facts, limits), *_of_the_namespace(limits, bundle)]
 
 
-def _of_everything(facts: Facts, limits: Limits) -> Iterator[Verdict]:
+def _of_everything(facts: Facts, limits: GuardrailLimits) -> Iterator[Verdict]:
     if not facts.is_to_act:
-        yield _stop(RailReason.MODE_IS_SHADOW)
+        yield _stop(GuardrailReason.MODE_IS_SHADOW)
     if not facts.is_whole:
-        yield _stop(RailReason.PICTURE_INCOMPLETE)
+        yield _stop(GuardrailReason.PICTURE_INCOMPLETE)
     if facts.policies_fault:
-        yield _stop(RailReason.POLICIES_UNKNOWN, why=facts.policies_fault)
+        yield _stop(GuardrailReason.POLICIES_UNKNOWN, why=facts.policies_fault)
     if facts.open_moves:
-        yield _stop(RailReason.EARLIER_MOVES_OPEN, why=facts.open_moves)
+        yield _stop(GuardrailReason.EARLIER_MOVES_OPEN, why=facts.open_moves)
     yield from _of_brokers(facts)
     if facts.pulsars_leader not in facts.brokers:
         leader = {} if facts.pulsars_leader is None else {"leader": facts.pulsars_leader}
-        yield _stop(RailReason.PULSAR_HAS_NO_LEADER, registered=len(facts.brokers), **leader)
+        yield _stop(GuardrailReason.PULSAR_HAS_NO_LEADER, registered=len(facts.brokers), **leader)
     if facts.quiet_for_s < limits.settling_s:
         ago_s = round(facts.quiet_for_s)
-        yield _stop(RailReason.BROKERS_SETTLING, seconds_ago=ago_s, settling_s=limits.settling_s)
+        yield _stop(GuardrailReason.BROKERS_SETTLING, seconds_ago=ago_s, settling_s=limits.settling_s)
     if facts.is_read_only:
-        yield _stop(RailReason.POLICIES_READ_ONLY)
+        yield _stop(GuardrailReason.POLICIES_READ_ONLY)
     if facts.failures >= limits.failures_until_stop:
         yield _stop(
-            RailReason.MOVES_KEEP_FAILING, failures=facts.failures, failures_until_stop=limits.failures_until_stop
+            GuardrailReason.MOVES_KEEP_FAILING, failures=facts.failures, failures_until_stop=limits.failures_until_stop
         )
 
 
 def _of_brokers(facts: Facts) -> Iterator[Verdict]:
     rails: tuple[tuple[Reason, Callable[[BrokerFacts], bool]], ...] = (
-        (RailReason.PULSAR_SHEDS, lambda broker: broker.sheds is True),
-        (RailReason.PULSAR_SPLITS, lambda broker: broker.splits is True),
-        (RailReason.SETTINGS_UNKNOWN, lambda broker: None in (broker.sheds, broker.splits)),
-        (RailReason.LOAD_MANAGER_NOT_MODULAR, lambda broker: broker.load_manager.rpartition(".")[2] != MODULAR),
+        (GuardrailReason.PULSAR_SHEDS, lambda broker: broker.sheds is True),
+        (GuardrailReason.PULSAR_SPLITS, lambda broker: broker.splits is True),
+        (GuardrailReason.SETTINGS_UNKNOWN, lambda broker: None in (broker.sheds, broker.splits)),
+        (GuardrailReason.LOAD_MANAGER_NOT_MODULAR, lambda broker: broker.load_manager.rpartition(".")[2] != MODULAR),
     )
     for reason, is_stopping in rails:
         which = [broker for broker, known in facts.brokers.items() if is_stopping(known)]
@@ -195,39 +195,39 @@ def _of_brokers(facts: Facts) -> Iterator[Verdict]:
             yield _stop(reason, brokers=len(which), registered=len(facts.brokers), which=_some_of(which))
 
 
-def _of_the_hour(facts: Facts, limits: Limits, subject: str) -> Iterator[Verdict]:
+def _of_the_hour(facts: Facts, limits: GuardrailLimits, subject: str) -> Iterator[Verdict]:
     if facts.moves_this_hour >= limits.moves_per_hour:
         why = {"moves": facts.moves_this_hour, "moves_per_hour": limits.moves_per_hour}
-        yield _stop(RailReason.HOUR_IS_FULL, subject, **why)
+        yield _stop(GuardrailReason.HOUR_IS_FULL, subject, **why)
 
 
-def _of_the_round(facts: Facts, limits: Limits, bundle: str) -> Iterator[Verdict]:
+def _of_the_round(facts: Facts, limits: GuardrailLimits, bundle: str) -> Iterator[Verdict]:
     if facts.moves_this_round >= limits.moves_per_round:
         why = {"moves": facts.moves_this_round, "moves_per_round": limits.moves_per_round}
-        yield _stop(RailReason.ROUND_IS_FULL, bundle, **why)
+        yield _stop(GuardrailReason.ROUND_IS_FULL, bundle, **why)
 
 
-def _of_the_namespace(limits: Limits, bundle: str) -> Iterator[Verdict]:
+def _of_the_namespace(limits: GuardrailLimits, bundle: str) -> Iterator[Verdict]:
     why = limits.namespaces.why_left_out(namespace_of(bundle))
     if why is not None:
-        yield _stop(RailReason.NAMESPACE_LEFT_OUT, bundle, **why)
+        yield _stop(GuardrailReason.NAMESPACE_LEFT_OUT, bundle, **why)
 
 
-def _of_reports(facts: Facts, limits: Limits, move: WantedMove) -> Iterator[Verdict]:
+def _of_reports(facts: Facts, limits: GuardrailLimits, move: WantedMove) -> Iterator[Verdict]:
     for broker in (move.source, move.destination):
         known = None if broker is None else facts.brokers.get(broker)
         if broker is None or known is None:  # one that has left is refused by whoever makes the move
             continue
         if known.reported_at_s is None:
-            yield _stop(RailReason.REPORT_OVERDUE, move.bundle, broker=broker)
+            yield _stop(GuardrailReason.REPORT_OVERDUE, move.bundle, broker=broker)
             continue
         age_s = facts.now_s - known.reported_at_s
         if age_s > _OVERDUE_AFTER_INTERVALS * limits.report_interval_s:
             why: dict[str, Figure] = {"broker": broker, "age_s": round(age_s), "interval_s": limits.report_interval_s}
-            yield _stop(RailReason.REPORT_OVERDUE, move.bundle, **why)
+            yield _stop(GuardrailReason.REPORT_OVERDUE, move.bundle, **why)
         if known.touched_at_s is not None and known.reported_at_s <= known.touched_at_s:
             ago_s = round(facts.now_s - known.touched_at_s)
-            yield _stop(RailReason.REPORT_BEFORE_MOVE, move.bundle, broker=broker, seconds_ago=ago_s)
+            yield _stop(GuardrailReason.REPORT_BEFORE_MOVE, move.bundle, broker=broker, seconds_ago=ago_s)
 
 
 def _stop(reason: Reason, subject: str = CLUSTER, **why: Figure) -> Verdict:

@@ -9,7 +9,7 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration
 
 
-class Picture(Protocol):
+class Mirror(Protocol):
     """Brokers and bundles as they are now."""
 
     @property
@@ -26,7 +26,7 @@ class Picture(Protocol):
         """None of a bundle that there is not."""
 
 
-def find_gone_owner(picture: Picture, ownership: Ownership) -> Registration | None:
+def find_gone_owner(picture: Mirror, ownership: Ownership) -> Registration | None:
     """The owner of a bundle if it is registered no more; None of a bundle that is free, on its way, or served."""
     is_gone = ownership.state is OwnershipState.OWNED and not picture.is_registered(ownership.owner)
     return ownership.owner if is_gone else None

@@ -64,7 +64,7 @@ from loadmanager.core.domain.ownership import (
     retarget,
 )
 from loadmanager.core.domain.reasons import OwnershipReason, Reason
-from loadmanager.core.protocol.concurrency_limiter import Turns
+from loadmanager.core.protocol.concurrency_limiter import ConcurrencyLimiter
 from loadmanager.core.protocol.signals import Signal
 
 _FIRST_PAUSE_S = 0.1
@@ -284,7 +284,7 @@ Instruction = Prepare | Commit | AskOwner | StopAsking | Ended
 
 
 @dataclass(slots=True)
-class Moves:
+class MoveMachine:
     """The moves of one leader. `limits` are how many have a turn at a time, in all and per broker; `deadline_s` is how
     long an owner may take to let go, `prepare_s` how long a destination may prepare, 0 for one that is not to; all are
     asked anew each time. `is_registered` is of this moment.
@@ -294,7 +294,7 @@ class Moves:
     deadline_s: Callable[[], float]
     is_registered: Callable[[Registration | None], bool]
     prepare_s: Callable[[Registration], float] = lambda _: 0.0
-    _turns: Turns[Move] = field(init=False)
+    _turns: ConcurrencyLimiter[Move] = field(init=False)
     _waiting: dict[Move, None] = field(default_factory=dict)
     _begun: dict[Move, None] = field(default_factory=dict)
     _by_version: dict[tuple[str, int], Move] = field(default_factory=dict)
@@ -302,7 +302,7 @@ class Moves:
     _now_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self._turns = Turns(self.limits)
+        self._turns = ConcurrencyLimiter(self.limits)
 
     @property
     def known(self) -> list[Move]:
@@ -356,7 +356,7 @@ class Moves:
         ended = self.known
         for move in ended:
             move.phase = Phase.ENDED
-        self._turns = Turns(self.limits)
+        self._turns = ConcurrencyLimiter(self.limits)
         self._waiting.clear()
         self._begun.clear()
         self._by_version.clear()

@@ -33,26 +33,23 @@ three times: of all steps before the first, of each as it begins, and of each as
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from loadmanager.core.domain.ownership import Ownership, Registration
-from loadmanager.core.domain.plan import Verdict
+from loadmanager.core.domain.plan import DependsOn, Verdict, hash_of
 from loadmanager.core.domain.reasons import Reason
-from loadmanager.core.planning.certificate.certificate_text import Summary
+from loadmanager.core.planning.certificate.certificate_text import CertificateSummary
 from loadmanager.core.planning.plan_effect import Effect
 from loadmanager.core.protocol.move_machine import Expected, StaleStepError
 
 PlanState = Literal["computed", "executing", "executed", "stopped"]
-DependsOn = Mapping[str, object]
 StepState = Literal["planned", "under_way", "done", "failed", "not_begun", "unknown"]
 
 
 @dataclass(slots=True, eq=False)
-class Step:
+class TrackedStep:
     """A step, what it was planned on and because of what, and what became of it."""
 
     bundle: str
@@ -89,10 +86,10 @@ class KeptPlan:
     kind: str
     at_ms: int
     epoch: int
-    steps: tuple[Step, ...]
+    steps: tuple[TrackedStep, ...]
     verdicts: Sequence[Verdict]
     effect: Effect
-    certificate: Summary | None = None
+    certificate: CertificateSummary | None = None
     cluster: str = ""
     state: PlanState = "computed"
     stopped_by: str | None = None
@@ -130,7 +127,7 @@ class StepEnded:
     """With what was said if it was not made."""
 
     plan: KeptPlan
-    step: Step
+    step: TrackedStep
     end: End
     why: str = ""
 
@@ -147,7 +144,7 @@ class BeginStep:
     """
 
     plan: KeptPlan
-    step: Step
+    step: TrackedStep
     check: Callable[[Ownership], None]
 
 
@@ -167,14 +164,14 @@ Instruction = BeginStep | WithdrawStep | PlanEnded
 
 
 @dataclass(slots=True)
-class Plans:
+class PlanMachine:
     """The plans of one leader. All that it is given is of this moment: why everything is `frozen`, if it is; what is
     different from what a step of a plan was planned on; the version of a bundle; how many steps of a plan are under way
     `at_a_time`; and how many plans are kept at most.
     """
 
     frozen: Callable[[], str]
-    find_drift: Callable[[KeptPlan, Step], str | None]
+    find_drift: Callable[[KeptPlan, TrackedStep], str | None]
     version_of: Callable[[str], int | None]
     at_a_time: Callable[[], int]
     most_kept: Callable[[], int]
@@ -245,7 +242,7 @@ class Plans:
         plan.state = "executed" if plan.stopped_by is None else "stopped"
         self._to_do.append(PlanEnded(plan))
 
-    def _check(self, plan: KeptPlan, step: Step) -> Callable[[Ownership], None]:
+    def _check(self, plan: KeptPlan, step: TrackedStep) -> Callable[[Ownership], None]:
         def check(current: Ownership) -> None:
             stop = plan.stopped_by or self._find_freeze(plan)
             if stop is not None:
@@ -255,7 +252,7 @@ class Plans:
 
         return check
 
-    def _step_ended(self, plan: KeptPlan, step: Step, end: End, why: str) -> None:
+    def _step_ended(self, plan: KeptPlan, step: TrackedStep, end: End, why: str) -> None:
         plan.under_way -= 1
         if end == "moved":
             step.state = "done"
@@ -267,7 +264,7 @@ class Plans:
             was_begun = step.had_its_turn and self.version_of(step.bundle) != step.version
             self._stop(plan, step, "unknown" if was_begun else "not_begun", why)
 
-    def _stop(self, plan: KeptPlan, step: Step, state: StepState, why: str) -> None:
+    def _stop(self, plan: KeptPlan, step: TrackedStep, state: StepState, why: str) -> None:
         """Begin no further step, also none that waits for its turn."""
         step.state, step.error = state, why
         if plan.stopped_by is not None:
@@ -295,9 +292,3 @@ class Plans:
             f"the balancer is frozen ({frozen}), so that nothing moves: unfreeze it, or execute the plan with"
             " evenIfFrozen=true"
         )
-
-
-def hash_of(cluster: str, kind: str, steps: Sequence[DependsOn]) -> str:
-    """The hash of a plan whose steps depend on this. Recordings of before have no cluster."""
-    content = {**({"cluster": cluster} if cluster else {}), "kind": kind, "steps": list(steps)}
-    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -5,7 +5,7 @@ show.
 
     phase     event                       if                                then
     -----     -----                       --                                ----
-    RESTING   TIME                        the next look is due              Look                             ─▶ LOOKING
+    RESTING   TIME                        the next look is due              ReadRecords                      ─▶ LOOKING
     LOOKING   Looked                      bundles are to be freed           Write that they are free         ─▶ FREEING
                                           there are none                    what follows                     ─▶ RESTING
     FREEING   WriteEnded                                                    Freed, or NotFreed
@@ -19,16 +19,16 @@ what it left is to be freed, and after 30 s at the latest. This is what is finis
     a bundle is                           if                                then
     -----------                           --                                ----
     Releasing                                                               SeeThrough, unless somebody does
-    Owned by a broker that has gone       it is held off, and back          Place: it gets it back (see assignments)
+    Owned by a broker that has gone       it is held off, and back          PlaceBundles: it gets it back
                                           it is held off, and away          (it waits until the time is over)
                                           it is not held off, that is
-                                          wanted, and there is a broker     Place
+                                          wanted, and there is a broker     PlaceBundles
                                           it was found so FREED_AFTER_S
                                           ago, and nothing is assigned now,
                                           or 25 s longer ago                Write that it is free
                                           else                              (it waits until it is asked for)
     Free since its owner has gone         that is wanted, and there is a
-                                          broker                            Place
+                                          broker                            PlaceBundles
 
 That life of a broker never comes back, so nobody serves the bundle, and whoever asks for it is given it in one step. So
 when everything restarts, each bundle is written once. What nobody asks for is freed later, one write a namespace, so
@@ -50,7 +50,7 @@ from loadmanager.core.domain.ownership import (
 )
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.protocol.bundle_writes import Transition, Write, WriteEnded, writes_of
-from loadmanager.core.protocol.mirror import Picture, find_gone_owner
+from loadmanager.core.protocol.mirror import Mirror, find_gone_owner
 from loadmanager.core.protocol.signals import Signal
 
 FREED_AFTER_S = 5.0
@@ -83,7 +83,7 @@ Event = Looked | WriteEnded | Signal
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ReadRecords:
     """Look at all records, and come back with Looked."""
 
 
@@ -95,7 +95,7 @@ class SeeThrough:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PlaceBundles:
     """Have owners found for these bundles, for which nobody waits."""
 
     bundles: Sequence[str]
@@ -118,17 +118,17 @@ class NotFreed:
     error: Exception
 
 
-Instruction = Look | SeeThrough | Place | Write | Freed | NotFreed
+Instruction = ReadRecords | SeeThrough | PlaceBundles | Write | Freed | NotFreed
 
 
 @dataclass(slots=True)
-class Reconciling:
+class ReconcilerMachine:
     """What one leader finds unfinished. `places_at_once`: bundles of brokers that have gone are to have other owners
     without being asked for; `bundles_of`: those that any of these owns, without those that it is to release;
     `is_assigning`: owners are being found for bundles at this time. They are asked anew each time.
     """
 
-    picture: Picture
+    picture: Mirror
     places_at_once: Callable[[], bool]
     bundles_of: Callable[[Iterable[Registration]], Sequence[str]]
     is_assigning: Callable[[float], bool] = lambda _: False
@@ -163,7 +163,7 @@ class Reconciling:
                 self._due_s = min(self._due_s, now_s)
             case Signal.TIME if self.wake_s is not None and self.wake_s <= now_s:
                 self._is_looking, self._due_s = True, math.inf
-                self._to_do.append(Look())
+                self._to_do.append(ReadRecords())
         to_do, self._to_do = self._to_do, []
         return to_do
 
@@ -181,7 +181,7 @@ class Reconciling:
         wanted = [owner for owner in looked.gone if (owner.broker in there if owner.broker in holds else is_placed)]
         bundles = [*(self.bundles_of(wanted) if wanted else ()), *(looked.freed if is_placed else ())]
         if bundles:
-            self._to_do.append(Place(bundles))
+            self._to_do.append(PlaceBundles(bundles))
         left = [] if is_placed else [owner for owner in looked.gone if owner.broker not in holds]
         self._free_s = {owner: self._free_s.get(owner, now_s + FREED_AFTER_S) for owner in left}
         later_s = _AT_MOST_LATER_S if self.is_assigning(now_s) else 0.0

@@ -6,25 +6,25 @@ has changed nothing, and after it nothing is missing that does not come by itsel
 
     phase       event                       if                              then
     -----       -----                       --                              ----
-    (Want)                                  a merge, or known where to cut  Commit                    ─▶ WRITING
+    (ReshapeWanted)                         a merge, or known where to cut  CommitReshape             ─▶ WRITING
                                             else                            as Over
     SETTLING    Over                        its owner is registered         AskTopics                 ─▶ ASKED
                                             it is on its way, or nobody's   Settle                    ─▶ SETTLING
                                             it is no more, or still that
-                                            after five times                Ended with an error
-    ASKED       TopicsNamed                 there is a place to cut         Commit                    ─▶ WRITING
-                                            there is none                   Judge, Ended
+                                            after five times                ReshapeEnded with an error
+    ASKED       TopicsNamed                 there is a place to cut         CommitReshape             ─▶ WRITING
+                                            there is none                   Judge, ReshapeEnded
                 OwnerSilent                 it can be cut without topics    as TopicsNamed
-                                            else                            Ended with an error
-    WRITING     Committed                   the parts are to be free        Reshaped, Release each, Ended
+                                            else                            ReshapeEnded with an error
+    WRITING     ReshapeCommitted            the parts are to be free        Reshaped, Release each, ReshapeEnded
                                             they are to be placed           Reshaped, as Over         ─▶ PLACING
-                                            else, and after a merge         Reshaped, Ended
+                                            else, and after a merge         Reshaped, ReshapeEnded
     PLACING     Over                        a part with an owner is left    Choose                    ─▶ PLACING
-                                            none is                         Ended
+                                            none is                         ReshapeEnded
                 Chosen                      another broker, and the limits
                                             on churn allow it               Transfer                  ─▶ PLACING
                                             else                            Judge, as Over
-    any         Refused                                                     Ended with an error
+    any         ReshapeRefused                                              ReshapeEnded with an error
 
 A write of which nobody knows whether it happened is refused, too: if it did, an agent that was not told of its bundles
 is told when it reports those that are no more, and the history was divided by hash range.
@@ -37,6 +37,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from loadmanager.core.domain.bundles import TopicLoad
 from loadmanager.core.domain.names import BundleName, BundleRange
 from loadmanager.core.domain.ownership import (
     IllegalTransitionError,
@@ -49,16 +50,15 @@ from loadmanager.core.domain.ownership import (
 from loadmanager.core.domain.plan import Unload, Verdict
 from loadmanager.core.domain.reasons import Reason, SplitReason
 from loadmanager.core.model.inheritance import PartLoad, loads_by_part
-from loadmanager.core.protocol.mirror import Picture
+from loadmanager.core.protocol.mirror import Mirror
 from loadmanager.core.strategies.splitting.bundle_divider import Divider
-from loadmanager.core.strategies.splitting.split_algorithm import TopicLoad
 from loadmanager.core.strategies.splitting.split_finder import Split, SplitCandidate, divide_bundle
 
 _MOST_LOOKS = 5
 """How often an owner is waited for before it is said that the bundle does not come to rest."""
 
 
-class Phase(enum.Enum):
+class ReshapePhase(enum.Enum):
     SETTLING = enum.auto()
     ASKED = enum.auto()
     WRITING = enum.auto()
@@ -95,7 +95,7 @@ class Reshaping:
     divider: Divider | None = None
     parts: Parts = Parts.STAY
     topics: Sequence[TopicLoad] = ()
-    phase: Phase = Phase.SETTLING
+    phase: ReshapePhase = ReshapePhase.SETTLING
     looks: int = 0
     to_place: list[BundleName] = field(default_factory=list)
     owner: Registration | None = None
@@ -142,7 +142,7 @@ class Reshaping:
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class ReshapeWanted:
     reshaping: Reshaping
 
 
@@ -168,7 +168,7 @@ class OwnerSilent:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class ReshapeCommitted:
     reshaping: Reshaping
     stored: NamespaceState
 
@@ -183,14 +183,14 @@ class Chosen:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class ReshapeRefused:
     """What was instructed cannot be done, or nobody waits for it any more."""
 
     reshaping: Reshaping
     error: BaseException
 
 
-Event = Want | Over | TopicsNamed | OwnerSilent | Committed | Chosen | Refused
+Event = ReshapeWanted | Over | TopicsNamed | OwnerSilent | ReshapeCommitted | Chosen | ReshapeRefused
 
 # Instructions
 
@@ -212,7 +212,7 @@ class AskTopics:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class CommitReshape:
     """Write what `change` makes of the namespace, and come back with Committed or Refused."""
 
     reshaping: Reshaping
@@ -260,21 +260,21 @@ class Judge:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ReshapeEnded:
     """Nothing is left to be done: the record has it, or there is no place to cut, or this error kept it from being."""
 
     reshaping: Reshaping
     error: BaseException | None = None
 
 
-Instruction = Settle | AskTopics | Commit | Reshaped | Release | Choose | Transfer | Judge | Ended
+Instruction = Settle | AskTopics | CommitReshape | Reshaped | Release | Choose | Transfer | Judge | ReshapeEnded
 
 
 @dataclass(slots=True)
-class Reshapings:
+class ReshapeMachine:
     """The splits and merges of one leader. `find_excess` says why the limits on churn keep a step from being made."""
 
-    picture: Picture
+    picture: Mirror
     find_excess: Callable[[Unload], Verdict | None]
     _under_way: dict[Reshaping, None] = field(default_factory=dict)
     _to_do: list[Instruction] = field(default_factory=list)
@@ -285,13 +285,13 @@ class Reshapings:
         return frozenset(
             (str(each.bundle.namespace), each.bundle.range)
             for each in self._under_way
-            if each.is_split and each.phase is not Phase.PLACING
+            if each.is_split and each.phase is not ReshapePhase.PLACING
         )
 
     def step(self, event: Event) -> list[Instruction]:
         """What there is to do now that this has happened; one that has ended hears of nothing more."""
         it = event.reshaping
-        if isinstance(event, Want):
+        if isinstance(event, ReshapeWanted):
             self._under_way[it] = None
         if it in self._under_way:
             self._happened(it, event)
@@ -300,19 +300,19 @@ class Reshapings:
 
     def _happened(self, it: Reshaping, event: Event) -> None:
         match event:
-            case Want() if it.after:
+            case ReshapeWanted() if it.after:
                 self._write(it)
-            case Over() if it.phase is Phase.PLACING:
+            case Over() if it.phase is ReshapePhase.PLACING:
                 it.to_place.pop(0)
                 self._place(it)
-            case Want() | Over():
+            case ReshapeWanted() | Over():
                 self._settle(it)
             case TopicsNamed(_, topics):
                 it.topics = topics
                 self._divide(it)
             case OwnerSilent() if it.divider is not None and not it.divider.needs_topics:
                 self._divide(it)
-            case Committed(_, stored):
+            case ReshapeCommitted(_, stored):
                 self._written(it, stored)
             case Chosen(_, destination, verdict):
                 self._chosen(it, destination, verdict)
@@ -326,7 +326,7 @@ class Reshapings:
             self._end(it, BundleGoneError(f"{it.bundle} is not a current bundle"))
         elif current.state is OwnershipState.OWNED and self.picture.is_registered(current.owner):
             assert current.owner is not None, "nobody is not registered"
-            it.phase = Phase.ASKED
+            it.phase = ReshapePhase.ASKED
             self._to_do.append(AskTopics(it, current.owner))
         elif it.looks == _MOST_LOOKS:
             restless = f"bundle {it.bundle} is {current.state} again and again: its owner keeps changing"
@@ -350,11 +350,11 @@ class Reshapings:
             self._write(it)
 
     def _write(self, it: Reshaping) -> None:
-        it.phase = Phase.WRITING
-        self._to_do.append(Commit(it))
+        it.phase = ReshapePhase.WRITING
+        self._to_do.append(CommitReshape(it))
 
     def _written(self, it: Reshaping, stored: NamespaceState) -> None:
-        it.phase = Phase.PLACING
+        it.phase = ReshapePhase.PLACING
         owner = stored.ownerships[_index(stored, it.after[0])].owner
         ranges = {str(part): part.range for part in it.made}
         self._to_do.append(Reshaped(it, owner, loads_by_part(ranges, it.topics)))
@@ -395,9 +395,9 @@ class Reshapings:
         self._place(it)
 
     def _end(self, it: Reshaping, error: BaseException | None = None) -> None:
-        it.phase = Phase.ENDED
+        it.phase = ReshapePhase.ENDED
         del self._under_way[it]
-        self._to_do.append(Ended(it, error))
+        self._to_do.append(ReshapeEnded(it, error))
 
 
 def _candidate(it: Reshaping) -> SplitCandidate:

@@ -11,19 +11,19 @@ round at a time; when the next one is due, and what becomes of one that fails, i
                                             nothing may be split            Judge, and as if no split were left
                                             else                            Judge each broker that is not believed;
                                                                             FindCandidates            ─▶ LOOKING
-    LOOKING     Found                                                       AskTopics of each that is above a limit, but
+    LOOKING     CandidatesFound                                             AskTopics of each that is above a limit, but
                                                                             Judge those that operators hold ─▶ ASKING
                                             none is to be asked             as if all had answered
-    ASKING      TopicsNamed                 all have answered               Decide                    ─▶ DECIDING
+    ASKING      TopicsNamed                 all have answered               DecideSplits              ─▶ DECIDING
                 OwnerSilent                 topics are needed               Judge, and leave it alone; as TopicsNamed
                                             else                            as TopicsNamed
-    DECIDING    Decided                                                     Judge those that stay; as Ended ─▶ SPLITTING
-    SPLITTING   Ended                       it failed                       Judge; and then, whether or not:
+    DECIDING    SplitsDecided                                               Judge the rest; as ReshapeEnded ─▶ SPLITTING
+    SPLITTING   ReshapeEnded                it failed                       Judge; and then, whether or not:
                                             a split is left                 CarryOut (in a dry run Refrain, the next)
                                             none is, merges are off         Judge, RoundOver          ─▶ IDLE
                                             none is                         FindMerges                ─▶ COMPARING
-    COMPARING   MergesFound                                                 Judge those without; as Ended   ─▶ MERGING
-    MERGING     Ended                       a merge is left                 as SPLITTING
+    COMPARING   MergesFound                                                 Judge the others; as ReshapeEnded ─▶ MERGING
+    MERGING     ReshapeEnded                a merge is left                 as SPLITTING
                                             none is                         RoundOver                 ─▶ IDLE
 """
 
@@ -34,6 +34,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from loadmanager.core.domain.bundles import TopicLoad
 from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.ownership import Registration
@@ -42,16 +43,15 @@ from loadmanager.core.domain.reasons import MergeReason, Reason, SplitReason
 from loadmanager.core.domain.settings import PlannerSettings, UnknownStrategyError, is_extensible
 from loadmanager.core.protocol.reshape_machine import (
     AskTopics,
-    Ended,
     Judge,
     OwnerSilent,
     Parts,
+    ReshapeEnded,
     Reshaping,
     TopicsNamed,
 )
 from loadmanager.core.strategies.merging import Merge
 from loadmanager.core.strategies.splitting.bundle_divider import Divider
-from loadmanager.core.strategies.splitting.split_algorithm import TopicLoad
 from loadmanager.core.strategies.splitting.split_candidates import LookedAt
 from loadmanager.core.strategies.splitting.split_finder import SplitCandidate, Splits, find_reason
 
@@ -61,7 +61,7 @@ CLUSTER = "cluster"
 _FEWEST_BROKERS = 2  # as in Pulsar
 
 
-class Stage(enum.Enum):
+class ReshapeStage(enum.Enum):
     IDLE = enum.auto()
     LOOKING = enum.auto()
     ASKING = enum.auto()
@@ -89,12 +89,12 @@ class Due:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CandidatesFound:
     looked_at: Sequence[LookedAt]
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class SplitsDecided:
     found: Splits
 
 
@@ -104,16 +104,16 @@ class MergesFound:
     verdicts: Sequence[Verdict]
 
 
-Event = Due | Found | TopicsNamed | OwnerSilent | Decided | Ended | MergesFound
+Event = Due | CandidatesFound | TopicsNamed | OwnerSilent | SplitsDecided | ReshapeEnded | MergesFound
 
 _AWAITED = {
-    Stage.IDLE: Due,
-    Stage.LOOKING: Found,
-    Stage.ASKING: TopicsNamed | OwnerSilent,
-    Stage.DECIDING: Decided,
-    Stage.SPLITTING: Ended,
-    Stage.COMPARING: MergesFound,
-    Stage.MERGING: Ended,
+    ReshapeStage.IDLE: Due,
+    ReshapeStage.LOOKING: CandidatesFound,
+    ReshapeStage.ASKING: TopicsNamed | OwnerSilent,
+    ReshapeStage.DECIDING: SplitsDecided,
+    ReshapeStage.SPLITTING: ReshapeEnded,
+    ReshapeStage.COMPARING: MergesFound,
+    ReshapeStage.MERGING: ReshapeEnded,
 }
 
 # Instructions, beside AskTopics and Judge
@@ -130,7 +130,7 @@ class FindCandidates:
 
 
 @dataclass(frozen=True, slots=True)
-class Decide:
+class DecideSplits:
     """Ask the rule that is configured about these (`find_splits`), and come back with Decided."""
 
     looked_at: Sequence[LookedAt]
@@ -167,20 +167,20 @@ class RoundOver:
     """Nothing is under way."""
 
 
-Request = FindCandidates | AskTopics | Decide | CarryOut | FindMerges
+Request = FindCandidates | AskTopics | DecideSplits | CarryOut | FindMerges
 """What an event answers; the rest is only to be said."""
 
 Instruction = Request | Refrain | Judge | RoundOver
 
 
-class Rounds:
+class ReshapeRoundMachine:
     """The rounds of one leader."""
 
     _due: Due
     _divider: Divider
 
     def __init__(self) -> None:
-        self._stage = Stage.IDLE
+        self._stage = ReshapeStage.IDLE
         self._last_revision = 0
         self._looked_at: Sequence[LookedAt] = ()
         self._unanswered: dict[Reshaping, SplitCandidate] = {}
@@ -196,15 +196,15 @@ class Rounds:
         match event:
             case Due():
                 self._begin(event)
-            case Found(looked_at):
+            case CandidatesFound(looked_at):
                 self._found(looked_at)
             case TopicsNamed(asked, topics):
                 self._answered(asked, topics)
             case OwnerSilent(asked, error):
                 self._silent(asked, error)
-            case Decided(found):
+            case SplitsDecided(found):
                 self._decided(found)
-            case Ended(reshaping, error):
+            case ReshapeEnded(reshaping, error):
                 if error is not None:
                     self._failed(reshaping, error)
                 self._go_on()
@@ -215,7 +215,7 @@ class Rounds:
 
     def forget(self) -> None:
         """The round that is under way, if there is one, does not go on: it failed, or the term is over."""
-        self._stage = Stage.IDLE
+        self._stage = ReshapeStage.IDLE
         for each in (self._unanswered, self._queue, self._to_do):
             each.clear()
 
@@ -231,13 +231,13 @@ class Rounds:
         elif due.revision == self._last_revision and not is_extensible(due.settings):
             self._to_do.append(RoundOver())
         elif self._may_split(due):
-            self._stage = Stage.LOOKING
+            self._stage = ReshapeStage.LOOKING
             for broker, doubt in due.brokers.items():
                 if doubt is not None:
                     self._judge("split", broker.broker, SplitReason.REPORT_NOT_BELIEVED, {"doubt": doubt})
             self._to_do.append(FindCandidates(self._believed, due.settings))
         else:
-            self._stage = Stage.SPLITTING
+            self._stage = ReshapeStage.SPLITTING
             self._go_on()
 
     def _may_split(self, due: Due) -> bool:
@@ -258,7 +258,7 @@ class Rounds:
 
     def _found(self, looked_at: Sequence[LookedAt]) -> None:
         """Only of bundles above a limit are owners asked for the topics, and of none that an operator holds."""
-        self._stage, self._looked_at = Stage.ASKING, looked_at
+        self._stage, self._looked_at = ReshapeStage.ASKING, looked_at
         self._topics, self._left_alone = {}, set()
         for each in looked_at:
             for candidate in each.candidates:
@@ -295,12 +295,12 @@ class Rounds:
 
     def _decide_if_known(self) -> None:
         if not self._unanswered:
-            self._stage = Stage.DECIDING
+            self._stage = ReshapeStage.DECIDING
             looked_at = [each.without(self._left_alone) for each in self._looked_at]
-            self._to_do.append(Decide(looked_at, self._topics, self._due.settings))
+            self._to_do.append(DecideSplits(looked_at, self._topics, self._due.settings))
 
     def _decided(self, found: Splits) -> None:
-        self._stage = Stage.SPLITTING
+        self._stage = ReshapeStage.SPLITTING
         verdicts = {verdict.subject: verdict for verdict in found.verdicts}
         self._to_do += [Judge("split", verdict) for verdict in found.verdicts if not verdict.acted]
         if not found.verdicts and not self._left_alone:
@@ -316,7 +316,7 @@ class Rounds:
         self._go_on()
 
     def _compared(self, found: MergesFound) -> None:
-        self._stage = Stage.MERGING
+        self._stage = ReshapeStage.MERGING
         self._to_do += [Judge("merge", verdict) for verdict in found.verdicts]
         for each in found.merges:
             self._queue.append(
@@ -330,17 +330,17 @@ class Rounds:
             self._to_do.append(Refrain(self._queue.popleft()))
         if self._queue:
             self._to_do.append(CarryOut(self._queue.popleft()))
-        elif self._stage is Stage.SPLITTING and self._due.settings.auto_bundle_merge_enabled:
-            self._stage = Stage.COMPARING
+        elif self._stage is ReshapeStage.SPLITTING and self._due.settings.auto_bundle_merge_enabled:
+            self._stage = ReshapeStage.COMPARING
             self._to_do.append(FindMerges(self._believed, self._due.controls))
         else:
             self._over()
 
     def _over(self) -> None:
-        if self._stage is Stage.SPLITTING:
+        if self._stage is ReshapeStage.SPLITTING:
             why = {"loadBalancerAutoBundleMergeEnabled": str(self._due.settings.auto_bundle_merge_enabled)}
             self._judge("merge", CLUSTER, MergeReason.MERGING_DISABLED, why)
-        self._stage, self._last_revision = Stage.IDLE, self._due.revision
+        self._stage, self._last_revision = ReshapeStage.IDLE, self._due.revision
         self._to_do.append(RoundOver())
 
     def _failed(self, it: Reshaping, error: BaseException) -> None:

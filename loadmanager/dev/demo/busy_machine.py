@@ -31,7 +31,7 @@ def is_starved(pid: int, elapsed_s: float) -> bool:
     return (waited_s(pid) or 0.0) >= 2 * _STARVED * elapsed_s
 
 
-class Waiting:
+class ProcessorWait:
     """What part of the time the processes have waited, over the last looks."""
 
     def __init__(self) -> None:

@@ -46,7 +46,7 @@ class Kind(enum.IntEnum):
     CLOSED = 11
 
 
-class CloseReason(enum.StrEnum):
+class ChannelCloseReason(enum.StrEnum):
     """Why a broker refuses or closes a topic."""
 
     NOT_OWNER = "not_owner"

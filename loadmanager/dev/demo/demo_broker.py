@@ -20,7 +20,7 @@ import structlog
 
 from loadmanager.dev.demo.data_protocol import (
     MAX_BODY_BYTES,
-    CloseReason,
+    ChannelCloseReason,
     Frame,
     Kind,
     ProtocolError,
@@ -28,7 +28,7 @@ from loadmanager.dev.demo.data_protocol import (
     read_frame,
 )
 from loadmanager.dev.demo.demo_host import TopicHost, agent_in
-from loadmanager.dev.demo.demo_topics import Channel, Topic
+from loadmanager.dev.demo.demo_topics import Channel, DemoTopic
 from loadmanager.dev.demo.evidence import DemoJournal, write_ready_file
 from loadmanager.util import clock
 from loadmanager.util.logging import configure_logging
@@ -41,7 +41,7 @@ _CONGESTED_BYTES = 1 << 20
 
 @dataclass(eq=False, frozen=True, slots=True)
 class _Opening:
-    topic: Topic
+    topic: DemoTopic
     channel: Channel
 
 
@@ -95,7 +95,7 @@ class ClientLink:
     async def _open_channel(self, frame: Frame, name: str) -> None:
         topic = await self._host.find_or_open(name)
         if topic is None:
-            self.send(Frame(Kind.REFUSED, frame.channel, body=CloseReason.NOT_OWNER.encode()))
+            self.send(Frame(Kind.REFUSED, frame.channel, body=ChannelCloseReason.NOT_OWNER.encode()))
             return
         self._open = {number: opening for number, opening in self._open.items() if not opening.topic.is_closed}
         channel = Channel(self, frame.channel)
@@ -111,7 +111,7 @@ class ClientLink:
             return  # the client was told that its topics are closed
         opening = self._open.get(frame.channel)
         if opening is None or opening.topic.is_closed:
-            self.send(Frame(Kind.CLOSED, frame.channel, body=CloseReason.NOT_OWNER.encode()))
+            self.send(Frame(Kind.CLOSED, frame.channel, body=ChannelCloseReason.NOT_OWNER.encode()))
             return
         began_s = clock.now_s()
         taken = self._host.serves(opening.topic) and opening.topic.accept(frame.first, frame.messages, frame.body)

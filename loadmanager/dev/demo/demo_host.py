@@ -16,8 +16,8 @@ import structlog
 from loadmanager.broker import CloseReason as Why
 from loadmanager.broker import Closing, Health, Hosting, RefusedError
 from loadmanager.broker import Topic as Hosted
-from loadmanager.dev.demo.data_protocol import CloseReason
-from loadmanager.dev.demo.demo_topics import Clock, Topic
+from loadmanager.dev.demo.data_protocol import ChannelCloseReason
+from loadmanager.dev.demo.demo_topics import Clock, DemoTopic
 from loadmanager.dev.demo.evidence import DemoJournal
 from loadmanager.dev.demo.vitals import Vitals
 from loadmanager.util.clock import now_s
@@ -27,10 +27,10 @@ log = structlog.get_logger(__name__)
 VERSION = "demo-1"
 DRAIN_TIMEOUT_S = 2.0
 _REASONS = {
-    Why.UNLOADED: CloseReason.UNLOADED,
-    Why.LAPSED: CloseReason.LEASE_LAPSED,
-    Why.ENDED: CloseReason.SHUTDOWN,
-    Why.LEFT: CloseReason.LEFT,
+    Why.UNLOADED: ChannelCloseReason.UNLOADED,
+    Why.LAPSED: ChannelCloseReason.LEASE_LAPSED,
+    Why.ENDED: ChannelCloseReason.SHUTDOWN,
+    Why.LEFT: ChannelCloseReason.LEFT,
 }
 
 
@@ -71,9 +71,9 @@ class TopicHost:
         )
         self._serving_log = serving_log
         self._clock = clock
-        self._topics: dict[str, Topic] = {}
+        self._topics: dict[str, DemoTopic] = {}
 
-    async def find_or_open(self, name: str) -> Topic | None:
+    async def find_or_open(self, name: str) -> DemoTopic | None:
         """The topic, opened if this broker owns it; None if it must not serve it."""
         try:
             await self.hosting.open(name)
@@ -81,7 +81,7 @@ class TopicHost:
             return None
         return self._topics[name]
 
-    def serves(self, topic: Topic) -> bool:
+    def serves(self, topic: DemoTopic) -> bool:
         """Whether this very opening of the topic may be served now."""
         return self.hosting.serving(topic.name) is topic.hosted
 
@@ -89,7 +89,7 @@ class TopicHost:
         return self.vitals.take(sum(topic.waiting for topic in self._topics.values()))
 
     async def _opened(self, hosted: Hosted) -> None:
-        topic = self._topics[hosted.name] = Topic(hosted, self._clock)
+        topic = self._topics[hosted.name] = DemoTopic(hosted, self._clock)
         self._record("opened", topic, at_s=topic.opened_at_s)
 
     async def _close(self, hosted: Hosted, closing: Closing) -> None:
@@ -112,7 +112,7 @@ class TopicHost:
             self._record("dropped", topic, at_s=now_s, reason=reason, ranges=undelivered.as_lists())
         topic.tell_closed(reason)
 
-    def _record(self, event: str, topic: Topic, **more: object) -> None:
+    def _record(self, event: str, topic: DemoTopic, **more: object) -> None:
         incarnation = topic.hosted.incarnation
         self._serving_log.append(
             {"event": event, "topic": topic.name, "instance": self.instance, "incarnation": incarnation, **more}

@@ -12,7 +12,7 @@ import psutil
 from aiohttp import web
 from pydantic import ValidationError
 
-from loadmanager.dev.demo.busy_machine import TOO_BUSY, Waiting
+from loadmanager.dev.demo.busy_machine import TOO_BUSY, ProcessorWait
 from loadmanager.dev.demo.demo_cluster import BrokerProcess, DemoCluster
 from loadmanager.dev.demo.demo_summary import RateSample
 from loadmanager.dev.demo.evidence import JournalTail
@@ -85,7 +85,7 @@ class Monitor:
         self._prober = prober
         self._http = http
         self._counted: dict[str, tuple[float, dict[str, int]]] = {}
-        self._waiting = Waiting()
+        self._waiting = ProcessorWait()
         self._tails = {path.stem: JournalTail(path) for path in cluster.client_journals()}
 
     async def run(self) -> None:

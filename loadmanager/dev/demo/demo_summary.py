@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from loadmanager.dev.demo.busy_machine import TOO_BUSY
-from loadmanager.dev.demo.data_protocol import CloseReason
+from loadmanager.dev.demo.data_protocol import ChannelCloseReason
 from loadmanager.dev.demo.message_account import TopicAccount
 from loadmanager.dev.demo.number_ranges import NumberRanges
 from loadmanager.dev.demo.serving_log import Overlap
@@ -97,7 +97,7 @@ def summarize_gaps(gaps: Iterable[Mapping[str, Any]], killed: Iterable[str]) -> 
     topics: dict[str, set[str]] = defaultdict(set)
     for gap in gaps:
         cause = gap["cause"]
-        if cause == CloseReason.UNLOADED:
+        if cause == ChannelCloseReason.UNLOADED:
             cause = MOVED
         elif gap["from_instance"] in killed:
             cause = BROKER_KILLED

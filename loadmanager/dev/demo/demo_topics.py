@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from loadmanager.broker import Topic as Hosted
-from loadmanager.dev.demo.data_protocol import CloseReason, Frame, Kind
+from loadmanager.dev.demo.data_protocol import ChannelCloseReason, Frame, Kind
 from loadmanager.dev.demo.number_ranges import NumberRanges
 
 Clock = Callable[[], float]
@@ -48,7 +48,7 @@ class _TopicBatch:
     was_received: bool = False
 
 
-class Topic:
+class DemoTopic:
     """Accepts batches and delivers each to every subscriber; what nobody has confirmed yet is retained.
 
     A batch is gone once every subscriber it was sent to has confirmed it or left, and at least one has confirmed it.
@@ -126,7 +126,7 @@ class Topic:
             (batch.first, batch.first + batch.count) for batch in self._retained if not batch.was_received
         )
 
-    def tell_closed(self, reason: CloseReason) -> None:
+    def tell_closed(self, reason: ChannelCloseReason) -> None:
         for channel in self._publishers | self._subscribers:
             channel.send(Kind.CLOSED, body=reason.encode())
 

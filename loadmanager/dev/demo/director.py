@@ -12,7 +12,7 @@ import orjson
 from aiohttp import web
 
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.dev.demo.data_protocol import CloseReason
+from loadmanager.dev.demo.data_protocol import ChannelCloseReason
 from loadmanager.dev.demo.demo_cluster import DemoCluster, DemoError
 from loadmanager.dev.demo.demo_monitor import INTERVAL_S, DemoState, Monitor
 from loadmanager.dev.demo.demo_settings import DemoSettings
@@ -254,7 +254,7 @@ def _bundles_moved(serving_records: Iterable[Mapping[str, Any]]) -> int:
 def _unloaded(serving_records: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """Each topic that was closed because its bundle was to leave."""
     closed = (record for record in serving_records if record["event"] == "closed")
-    return (record for record in closed if record["reason"] == CloseReason.UNLOADED)
+    return (record for record in closed if record["reason"] == ChannelCloseReason.UNLOADED)
 
 
 async def run_demo(

@@ -29,6 +29,7 @@ from loadmanager.core.constraints.filters import (
     preferred_brokers,
     rules_of,
 )
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.names import BrokerId, namespace_of
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import PlacementReason, Reason
@@ -41,7 +42,6 @@ from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.strategies.placement.placement_strategy import (
     Placement,
     PlacementStrategy,
-    Projection,
     RemembersDestinations,
     Rows,
     State,

@@ -29,7 +29,7 @@ from loadmanager.wire.dump_line import (
     BundleHistory,
     DumpLine,
     MessageAverages,
-    Owned,
+    OwnedBundle,
     PublishedBrokerLoad,
     TimeMeanFigures,
 )
@@ -140,14 +140,14 @@ def _without_unknown(snapshot: Snapshot, line: DumpLine) -> Snapshot:
     return replace(snapshot, bundles=replace(snapshot.bundles, movable=snapshot.bundles.movable & is_known))
 
 
-def _ownership(line: DumpLine) -> Iterator[tuple[str, Owned]]:
+def _ownership(line: DumpLine) -> Iterator[tuple[str, OwnedBundle]]:
     """Who owns each bundle of which the line says so, by the bundle's name."""
     for namespace, content in line.get("namespaces", {}).items():
         for bundle_range, owned in content.get("ownership", {}).items():
             yield f"{namespace}/{bundle_range}", owned
 
 
-def _given(line: DumpLine, owned: Mapping[str, Owned]) -> Iterator[tuple[str, BrokerId]]:
+def _given(line: DumpLine, owned: Mapping[str, OwnedBundle]) -> Iterator[tuple[str, BrokerId]]:
     """The broker that each bundle was given to, whether it reports the bundle or not."""
     for broker, bundles in line.get("preallocated", {}).items():
         yield from ((bundle, BrokerId(broker)) for bundle in bundles)
@@ -158,7 +158,7 @@ def _given(line: DumpLine, owned: Mapping[str, Owned]) -> Iterator[tuple[str, Br
             yield name, BrokerId(given)
 
 
-def _with_ownership(snapshot: Snapshot, owned: Mapping[str, Owned]) -> Snapshot:
+def _with_ownership(snapshot: Snapshot, owned: Mapping[str, OwnedBundle]) -> Snapshot:
     """Bundles belong to whom the line says, and a broker that reports another's bundle has an out-of-date load."""
     if not owned:
         return snapshot

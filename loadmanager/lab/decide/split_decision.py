@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from loadmanager.config import Settings
+from loadmanager.core.domain.bundles import TopicLoad
 from loadmanager.core.domain.hashing import HashFunction, topic_hash
 from loadmanager.core.domain.names import BrokerId, BundleRange, namespace_of
 from loadmanager.core.domain.plan import Verdict
@@ -19,7 +20,7 @@ from loadmanager.core.strategies.splitting import (
     SPLIT_ALGORITHMS,
     split_algorithm,
 )
-from loadmanager.core.strategies.splitting.split_algorithm import SplitAlgorithm, TopicLoad
+from loadmanager.core.strategies.splitting.split_algorithm import SplitAlgorithm
 from loadmanager.core.strategies.splitting.split_candidates import rates_of
 from loadmanager.core.strategies.splitting.split_finder import Divide, Split, SplitCandidate, divide_bundle
 from loadmanager.core.strategies.splitting.split_round import (

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from loadmanager.core.domain.plan import Assign, Unload, Verdict
-from loadmanager.core.model.checkpoint import BrokerImage, ClusterImage
-from loadmanager.lab.replay.replayed_decisions import Retaken
+from loadmanager.core.model.checkpoint import BrokerCheckpoint, ModelCheckpoint
+from loadmanager.lab.replay.replayed_decisions import ReplayedDecisions
 from loadmanager.wire.dump_line import quoted
 from loadmanager.wire.plan_steps import step_as_json
 
@@ -59,7 +59,7 @@ def compare_value(subject: str, field: str, recorded: object, replayed: object) 
         raise Mismatch(subject, field, recorded, replayed)
 
 
-def compare_decision(columns: Mapping[str, Any], retaken: Retaken) -> None:
+def compare_decision(columns: Mapping[str, Any], retaken: ReplayedDecisions) -> None:
     """Steps and verdicts, in their order."""
     for recorded, step in zip_longest(columns["steps"] or (), map(_step, retaken.steps)):
         subject = (recorded or step)["bundle"]
@@ -84,7 +84,7 @@ def _compare_verdict(said: Mapping[str, Any] | None, verdict: Verdict | None) ->
         compare_value(said["subject"], f"verdict.why.{figure}", recorded.get(figure), replayed.get(figure))
 
 
-def compare_images(recorded: ClusterImage, replayed: ClusterImage) -> None:
+def compare_images(recorded: ModelCheckpoint, replayed: ModelCheckpoint) -> None:
     """The whole model: the bundles, the brokers, and what is noted of them."""
     _compare_columns(recorded, replayed)
     registered = [(each.registrations, each) for each in (recorded, replayed)]
@@ -100,7 +100,7 @@ def compare_images(recorded: ClusterImage, replayed: ClusterImage) -> None:
         _compare_brokers(said_broker, came_broker)
 
 
-def _compare_columns(recorded: ClusterImage, replayed: ClusterImage) -> None:
+def _compare_columns(recorded: ModelCheckpoint, replayed: ModelCheckpoint) -> None:
     for name, other in zip_longest(recorded.names, replayed.names):
         compare_value(name or other, "bundle", name, other)
     pairs = [
@@ -118,7 +118,7 @@ def _compare_columns(recorded: ClusterImage, replayed: ClusterImage) -> None:
             raise Mismatch(recorded.names[row], name, one[row].tolist(), other[row].tolist())
 
 
-def _compare_brokers(recorded: BrokerImage | None, replayed: BrokerImage | None) -> None:
+def _compare_brokers(recorded: BrokerCheckpoint | None, replayed: BrokerCheckpoint | None) -> None:
     if recorded is None or replayed is None:
         raise Mismatch("", "broker", recorded and recorded.registration, replayed and replayed.registration)
     broker = recorded.registration.broker

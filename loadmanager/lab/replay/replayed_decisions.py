@@ -66,7 +66,7 @@ class Beginning:
 
 
 @dataclass(frozen=True, slots=True)
-class Retaken:
+class ReplayedDecisions:
     """What came of it: `steps` as the core has them or as mappings; `state` is what is remembered, if anything is, and
     `rng` the generator that was drawn from.
     """
@@ -78,62 +78,68 @@ class Retaken:
 
 
 Detail = Mapping[str, Any]
-Retake = Callable[[Beginning | None, PlannerSettings, RetakenMemory, Detail], Retaken | None]
+Retake = Callable[[Beginning | None, PlannerSettings, RetakenMemory, Detail], ReplayedDecisions | None]
 """From its beginning, settings, what is remembered, which it changes, and what was asked; None without the snapshot."""
 
 
-def _shed(began: Beginning | None, settings: PlannerSettings, memory: RetakenMemory, detail: Detail) -> Retaken | None:
+def _shed(
+    began: Beginning | None, settings: PlannerSettings, memory: RetakenMemory, detail: Detail
+) -> ReplayedDecisions | None:
     if began is None:
         return None
     under_way = detail.get("underWay", 0.0)
     done = shed(began.snapshot, settings, began.states, memory.churn, began.rng, under_way)
     memory.states, memory.churn = merged(began.states, done.state, memory.states), done.churn_state
     memory.round_rng.bit_generator.state = began.rng.bit_generator.state
-    return Retaken(done.plan.steps, done.plan.verdicts, memory.states, memory.round_rng)
+    return ReplayedDecisions(done.plan.steps, done.plan.verdicts, memory.states, memory.round_rng)
 
 
 def _preview_shed(
     began: Beginning | None, settings: PlannerSettings, memory: RetakenMemory, detail: Detail
-) -> Retaken | None:
+) -> ReplayedDecisions | None:
     if began is None:
         return None
     under_way = detail.get("underWay", 0.0)
     plan = shed(began.snapshot, settings, began.states, memory.churn, began.rng, under_way).plan
-    return Retaken(plan.steps, plan.verdicts)
+    return ReplayedDecisions(plan.steps, plan.verdicts)
 
 
-def _place(began: Beginning | None, settings: PlannerSettings, memory: RetakenMemory, detail: Detail) -> Retaken | None:
+def _place(
+    began: Beginning | None, settings: PlannerSettings, memory: RetakenMemory, detail: Detail
+) -> ReplayedDecisions | None:
     if began is None:
         return None
     plan, memory.states = planner.plan_assignments(
         began.snapshot, detail["bundles"], settings, memory.states, memory.rng, detail["nonPersistent"]
     )
-    return Retaken(plan.steps, plan.verdicts, memory.states, memory.rng)
+    return ReplayedDecisions(plan.steps, plan.verdicts, memory.states, memory.rng)
 
 
-def _drain(began: Beginning | None, settings: PlannerSettings, memory: RetakenMemory, detail: Detail) -> Retaken | None:
+def _drain(
+    began: Beginning | None, settings: PlannerSettings, memory: RetakenMemory, detail: Detail
+) -> ReplayedDecisions | None:
     if began is None:
         return None
     brokers, leave = [BrokerId(each) for each in detail["brokers"]], frozenset(detail["leave"])
     plan, memory.states = planner.plan_drain(
         began.snapshot, brokers, settings, memory.states, memory.rng, detail["most"], leave
     )
-    return Retaken(plan.steps, plan.verdicts, memory.states, memory.rng)
+    return ReplayedDecisions(plan.steps, plan.verdicts, memory.states, memory.rng)
 
 
 def _preview_drain(
     began: Beginning | None, settings: PlannerSettings, _: RetakenMemory, detail: Detail
-) -> Retaken | None:
+) -> ReplayedDecisions | None:
     if began is None:
         return None
     brokers = [BrokerId(each) for each in detail["brokers"]]
     plan = planner.plan_drain(began.snapshot, brokers, settings, began.states, began.rng)[0]
-    return Retaken(plan.steps, plan.verdicts)
+    return ReplayedDecisions(plan.steps, plan.verdicts)
 
 
 def _choose(
     began: Beginning | None, settings: PlannerSettings, memory: RetakenMemory, detail: Detail
-) -> Retaken | None:
+) -> ReplayedDecisions | None:
     if began is None:
         return None
     bundle = detail["bundle"]
@@ -141,29 +147,35 @@ def _choose(
         began.snapshot, bundle, None, settings, memory.states, memory.rng
     )
     steps = [] if chosen is None else [Assign(bundle, chosen, verdict.verdict)]
-    return Retaken(steps, [verdict], memory.states, memory.rng)
+    return ReplayedDecisions(steps, [verdict], memory.states, memory.rng)
 
 
-def _bring_home(began: Beginning | None, settings: PlannerSettings, _: RetakenMemory, detail: Detail) -> Retaken | None:
+def _bring_home(
+    began: Beginning | None, settings: PlannerSettings, _: RetakenMemory, detail: Detail
+) -> ReplayedDecisions | None:
     if began is None:
         return None
     plan = planner.plan_pins(began.snapshot, settings, frozenset(detail["leave"]))
-    return Retaken(plan.steps, plan.verdicts)
+    return ReplayedDecisions(plan.steps, plan.verdicts)
 
 
-def _split(_: Beginning | None, settings: PlannerSettings, memory: RetakenMemory, detail: Detail) -> Retaken | None:
+def _split(
+    _: Beginning | None, settings: PlannerSettings, memory: RetakenMemory, detail: Detail
+) -> ReplayedDecisions | None:
     """Of what was looked at, which is recorded with it: topics are asked of brokers."""
     found, remembered = find_splits(question_of(detail["question"]), settings)
     if remembered is not None:
         memory.split_state = remembered
     steps = [split_as_json(split) for split in found.splits]
-    return Retaken(steps, found.verdicts, {SPLIT_STRATEGY: memory.split_state})
+    return ReplayedDecisions(steps, found.verdicts, {SPLIT_STRATEGY: memory.split_state})
 
 
-def _merge(_: Beginning | None, settings: PlannerSettings, __: RetakenMemory, detail: Detail) -> Retaken | None:
+def _merge(
+    _: Beginning | None, settings: PlannerSettings, __: RetakenMemory, detail: Detail
+) -> ReplayedDecisions | None:
     merges, verdicts = find_merges(merging_of(detail["candidates"]), settings)
     steps = [merge_as_json(each) for each in merges]
-    return Retaken(steps, [*verdicts, *(each.why for each in merges)])
+    return ReplayedDecisions(steps, [*verdicts, *(each.why for each in merges)])
 
 
 RETAKE: dict[str, Retake] = {

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from itertools import zip_longest
 from typing import Any, Protocol
 
-from loadmanager.core.protocol.drain_machine import Drains
-from loadmanager.core.protocol.move_machine import Moves
-from loadmanager.core.protocol.plan_machine import Plans
+from loadmanager.core.protocol.drain_machine import DrainMachine
+from loadmanager.core.protocol.move_machine import MoveMachine
+from loadmanager.core.protocol.plan_machine import PlanMachine
 from loadmanager.lab.replay.record_comparison import Mismatch, compare_value
 from loadmanager.wire.machines.drain_codec import DrainsForm, wishes_of
 from loadmanager.wire.machines.move_codec import MovesForm
@@ -19,7 +19,7 @@ from loadmanager.wire.machines.plan_codec import PlansForm
 from loadmanager.wire.machines.step_form import Form, Image, question, registration_of
 
 
-class Ask(Protocol):
+class QuestionForm(Protocol):
     """By its name, what a machine asks with; `read` makes an answer of what is written, if that is something else.
     `unasked` is the answer where none is written: machines have not always asked this.
     """
@@ -27,12 +27,12 @@ class Ask(Protocol):
     def __call__(self, name: str, read: Callable[[Any], Any] = ..., unasked: object = ...) -> Callable[..., Any]: ...
 
 
-MACHINES: dict[str, Callable[[Ask], Form[Any, Any]]] = {
+MACHINES: dict[str, Callable[[QuestionForm], Form[Any, Any]]] = {
     "moves": lambda ask: MovesForm(
-        Moves(ask("limits"), ask("deadline_s"), ask("is_registered"), ask("prepare_s", unasked=0.0))
+        MoveMachine(ask("limits"), ask("deadline_s"), ask("is_registered"), ask("prepare_s", unasked=0.0))
     ),
     "drains": lambda ask: DrainsForm(
-        Drains(
+        DrainMachine(
             ask("controls", wishes_of),
             ask("registration_of", registration_of),
             ask("process_of"),
@@ -41,13 +41,13 @@ MACHINES: dict[str, Callable[[Ask], Form[Any, Any]]] = {
         )
     ),
     "plans": lambda ask: PlansForm(
-        Plans(ask("frozen"), ask("find_drift"), ask("version_of"), ask("at_a_time"), lambda: sys.maxsize)
+        PlanMachine(ask("frozen"), ask("find_drift"), ask("version_of"), ask("at_a_time"), lambda: sys.maxsize)
     ),
 }
 """By the name of each machine whose steps are recorded: a new one, in its form."""
 
 
-class SteppedAgain:
+class ReplayedSteps:
     """One machine, from a checkpoint on."""
 
     def __init__(self, name: str, image: Image) -> None:

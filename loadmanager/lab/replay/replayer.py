@@ -23,13 +23,13 @@ import numpy as np
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.settings import KEYS, PlannerSettings
+from loadmanager.core.model.carried_load import share_of
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.extensible_load import ReportRules
 from loadmanager.core.model.inheritance import PartLoad
 from loadmanager.core.model.load import BrokerReport, BundleAverages, TimeMean
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import churn
-from loadmanager.core.planning.plan_effect import share_of
 from loadmanager.core.planning.planner import State
 from loadmanager.lab.replay.record_comparison import (
     Difference,
@@ -39,8 +39,14 @@ from loadmanager.lab.replay.record_comparison import (
     compare_value,
     content_of,
 )
-from loadmanager.lab.replay.replayed_decisions import BESIDE_OTHERS, RETAKE, Beginning, Retaken, RetakenMemory
-from loadmanager.lab.replay.replayed_steps import MACHINES, SteppedAgain
+from loadmanager.lab.replay.replayed_decisions import (
+    BESIDE_OTHERS,
+    RETAKE,
+    Beginning,
+    ReplayedDecisions,
+    RetakenMemory,
+)
+from loadmanager.lab.replay.replayed_steps import MACHINES, ReplayedSteps
 from loadmanager.wire.checkpoint_codec import Record, doubts_of, image_of, owned_of, record_of
 from loadmanager.wire.control_records import decode_controls
 from loadmanager.wire.learned_records import decode_learned, learned_of
@@ -72,7 +78,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
+class ReplayedReport:
     """A report of the history."""
 
     at_ms: int
@@ -82,7 +88,7 @@ class Reported:
     report: BrokerReport
 
 
-Item = Row | Reported
+Item = Row | ReplayedReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +102,7 @@ class _Hole:
 
 
 @dataclass(slots=True)
-class Outcome:
+class ReplayOutcome:
     """What a replay has come to. `compared` counts by kind, `left_out` decisions that were not taken again, by why.
 
     `notes` say what is missing in the history, and where the replay began anew. `is_complete` is False when rows are
@@ -119,7 +125,7 @@ class Replay:
     """`take` everything in the order of (epoch, sequence) until `outcome.difference` is there, then `end`."""
 
     def __init__(self, settings_of: SettingsOf) -> None:
-        self.outcome = Outcome()
+        self.outcome = ReplayOutcome()
         self._settings_of = settings_of
         self._place = (-1, -1)
         self._model: ClusterModel | None = None
@@ -129,7 +135,7 @@ class Replay:
         self._settings: dict[str, PlannerSettings] = {}
         self._snapshots: dict[int, Snapshot] = {}
         self._under_way: dict[int, Beginning] = {}
-        self._machines: dict[str, SteppedAgain] = {}
+        self._machines: dict[str, ReplayedSteps] = {}
         self._head: tuple[Item, Mapping[str, Any]] | None = None
         self._parts: list[tuple[str, Any]] = []
         self._holes: list[_Hole] = []
@@ -161,7 +167,7 @@ class Replay:
         """Apply an input, or take a decision again."""
         self._find_hole(item)
         try:
-            if isinstance(item, Reported):
+            if isinstance(item, ReplayedReport):
                 self._report(item)
             elif item.table == EVENTS:
                 self._event(item)
@@ -175,7 +181,7 @@ class Replay:
             what = f"{type(error).__name__}: {error}"
             self._differs(item, Mismatch("", "", "a row that can be used", what))
 
-    def end(self, unended: tuple[int, int] | None = None) -> Outcome:
+    def end(self, unended: tuple[int, int] | None = None) -> ReplayOutcome:
         """Everything was taken; what came of it. `unended` is the epoch of the last term, if nothing ended it, and
         from when on (ms) its rows may be missing: what was written together is in several files.
         """
@@ -223,7 +229,7 @@ class Replay:
 
     # Inputs
 
-    def _report(self, item: Reported) -> None:
+    def _report(self, item: ReplayedReport) -> None:
         if self._model is not None:
             self.outcome.inputs += 1
             self._model.apply_report(item.registration, item.report)
@@ -350,7 +356,7 @@ class Replay:
         model.restore(image)
         self._model, self._memory, self._records = model, memory, records
         self._snapshots, self._under_way, self._head, self._parts = {}, {}, None, []
-        self._machines = {name: SteppedAgain(name, machines[name]) for name in MACHINES.keys() & machines.keys()}
+        self._machines = {name: ReplayedSteps(name, machines[name]) for name in MACHINES.keys() & machines.keys()}
 
     # Machines
 
@@ -400,7 +406,7 @@ class Replay:
         if kind == "shed":
             self._memory.states = {}
 
-    def _compare(self, columns: Mapping[str, Any], retaken: Retaken) -> None:
+    def _compare(self, columns: Mapping[str, Any], retaken: ReplayedDecisions) -> None:
         compare_decision(columns, retaken)
         if columns["state_hash"] and retaken.state is not None:
             compare_value("", "state_hash", columns["state_hash"], digest_of(retaken.state))
@@ -430,7 +436,7 @@ class Replay:
         self.outcome.compared["moved"] += 1
 
 
-def replay(items: Iterator[Item], settings_of: SettingsOf) -> Outcome:
+def replay(items: Iterator[Item], settings_of: SettingsOf) -> ReplayOutcome:
     """Take everything again, up to the first difference."""
     under_way = Replay(settings_of)
     for item in items:

@@ -39,7 +39,7 @@ _OFTEN, _SMALL = 10, 5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reported:
+class ReportSeries:
     """Reports (n,) in their order: when, seconds since the range began, by which broker (a number), and what it says of
     itself: load (n, 4), topics and bundles (n,), usage and limits of each resource (n, 5).
     """
@@ -54,7 +54,7 @@ class Reported:
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
+class FleetCalibration:
     """Seconds, percent. `elections_s` are those after the beginning; `first_round_s` None: as in any world."""
 
     stats_interval_s: float = _DEFAULT.stats_interval_s
@@ -88,17 +88,17 @@ class Ways:
 
 
 def ways_of(
-    reported: Reported,
+    reported: ReportSeries,
     settings: PlannerSettings,
     *,
     unloads_s: Sequence[float] = (),
     rounds_s: Sequence[float] = (),
     elections_s: Sequence[float] = (),
-) -> Ways:
+) -> FleetCalibration:
     """`unloads_s` are how long moves took; `rounds_s` when rounds began and `elections_s` when leaders were elected."""
     before, after = _pairs(reported)
     gaps_s = reported.at_s[after] - reported.at_s[before]
-    default = Ways()
+    default = FleetCalibration()
     interval_s, threshold = default.stats_interval_s, default.report_threshold_percent
     if len(gaps_s) >= _ENOUGH:
         interval_s = float(np.clip(np.percentile(gaps_s, _OFTEN), _SHORTEST_S, _LONGEST_S))
@@ -107,7 +107,7 @@ def ways_of(
         threshold = min(float(np.percentile(changes, _SMALL)), threshold)
     at_most_limit = not bool((reported.used > reported.limits * _ABOVE)[reported.limits > 0].any())
     cost = fitted_cost(reported)
-    return Ways(
+    return FleetCalibration(
         interval_s,
         threshold,
         float(np.median(unloads_s)) if len(unloads_s) else default.unload_s,
@@ -119,7 +119,7 @@ def ways_of(
     )
 
 
-def fitted_cost(reported: Reported) -> CostModel:
+def fitted_cost(reported: ReportSeries) -> CostModel:
     """What load costs by these reports; as by default for resources of which they say nothing."""
     default = CostModel()
     base, coefficients = list(default.base), list(default.coefficients)
@@ -134,7 +134,7 @@ def fitted_cost(reported: Reported) -> CostModel:
     return CostModel(tuple(base), tuple(coefficients))
 
 
-def _is_steady(reported: Reported) -> BoolArray:
+def _is_steady(reported: ReportSeries) -> BoolArray:
     """Which reports (n,) say nearly the same load as the one before: a host's usage is measured at other moments than
     load, so of others the two do not belong together.
     """
@@ -145,7 +145,7 @@ def _is_steady(reported: Reported) -> BoolArray:
     return steady
 
 
-def _lags(reported: Reported, cost: CostModel) -> bool:
+def _lags(reported: ReportSeries, cost: CostModel) -> bool:
     """Whether the usage of the most used resource goes with the load that was reported before."""
     before, after = _pairs(reported)
     changed = ~_is_steady(reported)[after]
@@ -159,7 +159,7 @@ def _lags(reported: Reported, cost: CostModel) -> bool:
     return bool(off_before < off_now)
 
 
-def _pairs(reported: Reported) -> tuple[IntArray, IntArray]:
+def _pairs(reported: ReportSeries) -> tuple[IntArray, IntArray]:
     """The rows of each two reports of a broker that follow each other, less than the longest time apart."""
     order = np.lexsort((np.arange(len(reported.at_s)), reported.broker))
     before, after = order[:-1], order[1:]
@@ -168,7 +168,7 @@ def _pairs(reported: Reported) -> tuple[IntArray, IntArray]:
     return before[kept], after[kept]
 
 
-def _changes(reported: Reported, settings: PlannerSettings, before: IntArray, after: IntArray) -> Iterator[float]:
+def _changes(reported: ReportSeries, settings: PlannerSettings, before: IntArray, after: IntArray) -> Iterator[float]:
     """By how much the figure changed most that makes a report due, where both are of as many bundles."""
     limits = np.where(reported.limits > 0, reported.limits, np.inf)
     usage = weighted_max_usage((reported.used / limits * 100).astype(np.float32), settings.resource_weights) * 100

@@ -113,7 +113,7 @@ class LeaderElected:
     at_s: float
 
 
-class Fault(enum.StrEnum):
+class ReportFault(enum.StrEnum):
     """What is wrong with the reports of a broker."""
 
     STALE = "stale"
@@ -136,7 +136,7 @@ class BadReports:
 
     at_s: float
     broker: BrokerId
-    fault: Fault
+    fault: ReportFault
     until_s: float = math.inf
     factor: float = 10.0
 

@@ -11,13 +11,20 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import OwnershipState, Registration
 from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.protocol.bundle_writes import Write
-from loadmanager.core.protocol.reconciler import Event, Instruction, Look, Looked, Place, Reconciling
+from loadmanager.core.protocol.reconciler import (
+    Event,
+    Instruction,
+    Looked,
+    PlaceBundles,
+    ReadRecords,
+    ReconcilerMachine,
+)
 from loadmanager.core.protocol.signals import Signal
 from loadmanager.lab.simulate.initial_fleet import BrokerSpec
-from loadmanager.lab.simulate.sim_brokers import Broker
-from loadmanager.lab.simulate.sim_driver import Driver
+from loadmanager.lab.simulate.sim_brokers import SimBroker
+from loadmanager.lab.simulate.sim_driver import SimDriver
 from loadmanager.lab.simulate.sim_execution import Lookups
-from loadmanager.lab.simulate.world_state import Scene
+from loadmanager.lab.simulate.world_state import WorldState
 
 
 class Membership:
@@ -27,10 +34,10 @@ class Membership:
 
     def __init__(
         self,
-        scene: Scene,
+        scene: WorldState,
         lookups: Lookups,
         rng: np.random.Generator,
-        send: Callable[[Broker, BrokerReport], None],
+        send: Callable[[SimBroker, BrokerReport], None],
         on_end: Callable[[], None],
     ) -> None:
         self._scene = scene
@@ -41,10 +48,10 @@ class Membership:
         self._incarnations = 0
         self._gone: list[Registration] = []
         """Those that have ended and may own bundles."""
-        machine = Reconciling(scene, lambda: False, self._bundles_of, least_pause_s=0.0)
-        self._driver = Driver(scene.agenda, machine, self._do, self._look)
+        machine = ReconcilerMachine(scene, lambda: False, self._bundles_of, least_pause_s=0.0)
+        self._driver = SimDriver(scene.agenda, machine, self._do, self._look)
 
-    def add(self, spec: BrokerSpec) -> Broker:
+    def add(self, spec: BrokerSpec) -> SimBroker:
         """A broker that there was not before, registered; it has not reported."""
         rules = self._scene.rules
         phase_s, pause_s = (self._rng.random(2) * [rules.stats_interval_s, rules.report_check_s]).tolist()
@@ -100,11 +107,11 @@ class Membership:
 
     def _do(self, instruction: Instruction) -> Event | None:
         match instruction:
-            case Look():
+            case ReadRecords():
                 return Looked((), self._gone)
             case Write():
                 return self._scene.write(instruction)
-            case Place(bundles):
+            case PlaceBundles(bundles):
                 self._lookups.place(bundles)
         return None  # the only leader there is sees through what it has begun
 
@@ -116,13 +123,13 @@ class Membership:
     def _rows_of(self, owners: Iterable[Registration]) -> list[int]:
         return [row for owner in owners for row in self._scene.table.rows_owned_by(owner)]
 
-    def _register(self, broker: Broker) -> None:
+    def _register(self, broker: SimBroker) -> None:
         self._incarnations += 1
         registration = Registration(broker.spec.id, self._incarnations)
         self._scene.registrations[registration.broker] = registration
         broker.begin(registration, self._scene.agenda.now_s)
 
-    def _stop_serving(self, broker: Broker) -> None:
+    def _stop_serving(self, broker: SimBroker) -> None:
         broker.is_up = False
         self._scene.serve(np.flatnonzero(self._scene.table.serving == broker.number).tolist(), None)
 

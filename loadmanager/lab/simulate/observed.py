@@ -12,7 +12,7 @@ import numpy as np
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import CPU, FloatArray
 from loadmanager.lab.simulate.broker_cost import CostModel
-from loadmanager.lab.simulate.calibration import Reported
+from loadmanager.lab.simulate.calibration import ReportSeries
 from loadmanager.lab.simulate.recorded_world import HOLD_S
 from loadmanager.lab.simulate.world_recorder import counted_resources
 
@@ -20,7 +20,7 @@ _GONE_S = 2 * HOLD_S
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Happened:
+class ObservedRange:
     """At each step: how the busiest broker compares with the level of all, by its load; what the worst one used (a
     fraction), and that beside the mean of what all used, each of its most used resource.
     """
@@ -40,13 +40,13 @@ class Happened:
 
 
 def what_happened(
-    rows: Reported,
+    rows: ReportSeries,
     settings: PlannerSettings,
     cost: CostModel,
     duration_s: float,
     step_s: float,
     turns: Sequence[tuple[float, int, bool]] = (),
-) -> Happened:
+) -> ObservedRange:
     """A report holds until the broker's next one, until the broker is gone, or has been silent for twice `HOLD_S`.
     `turns` are when brokers, by number, came (True) or were gone, in their order: what one had reported is over then.
 
@@ -77,7 +77,7 @@ def what_happened(
             mean = highest.mean()
             ratio = highest.max() / mean if mean > 0 else 1.0
             found[number] = _imbalance(demand[up], rows.limits[up], counted), highest.max(), ratio
-    return Happened(steps, *found.T)
+    return ObservedRange(steps, *found.T)
 
 
 def _mean(values: FloatArray) -> float:

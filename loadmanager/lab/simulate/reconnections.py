@@ -17,8 +17,8 @@ import numpy as np
 from loadmanager.core.model.load import CPU, METRICS, FloatArray, IntArray
 from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.run_rules import WorldRules
-from loadmanager.lab.simulate.sim_brokers import Carried, Fleet
-from loadmanager.lab.simulate.sim_bundles import BundleTable, Loads
+from loadmanager.lab.simulate.sim_brokers import Carried, SimFleet
+from loadmanager.lab.simulate.sim_bundles import BundleTable, SimLoads
 
 _CORE = 100.0
 """Percent of one core."""
@@ -67,8 +67,15 @@ class Clients:
             column[rows] = column[rows[0]]
 
     def send(
-        self, table: BundleTable, fleet: Fleet, cost: CostModel, loads: Loads, own: Carried, now_s: float, step_s: float
-    ) -> Loads:
+        self,
+        table: BundleTable,
+        fleet: SimFleet,
+        cost: CostModel,
+        loads: SimLoads,
+        own: Carried,
+        now_s: float,
+        step_s: float,
+    ) -> SimLoads:
         """What bundles carry in the step that begins, with what their clients send besides the `loads`, by which
         brokers carry their `own`.
         """
@@ -85,7 +92,7 @@ class Clients:
         sending = self._sending[behind] = wanted * room[broker]
         load = loads.load.copy()
         load[behind] += load[behind] * sending[:, np.newaxis]
-        return Loads(load, loads.topics, loads.sessions)
+        return SimLoads(load, loads.topics, loads.sessions)
 
     def waiting_s(self, bundles: int, now_s: float) -> FloatArray:
         """(N,): what has not been sent yet, in seconds of the bundle's load."""
@@ -112,7 +119,7 @@ class Clients:
             self._sending = np.append(self._sending, np.zeros(missing))
 
 
-def _part_with_room(wanted: FloatArray, broker: IntArray, fleet: Fleet, cost: CostModel, own: Carried) -> FloatArray:
+def _part_with_room(wanted: FloatArray, broker: IntArray, fleet: SimFleet, cost: CostModel, own: Carried) -> FloatArray:
     """(M,): the part of the loads `wanted` (k, 4) that their brokers (k,) have room for beside their own."""
     columns = [np.bincount(broker, wanted[:, metric], len(fleet)).astype(np.float64) for metric in range(METRICS)]
     more = cost.demand(np.stack(columns, axis=1), np.zeros(len(fleet)))

@@ -27,7 +27,7 @@ from loadmanager.core.domain.names import HASH_SPACE_END, BrokerId
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import METRICS, RESOURCES, BoolArray, FloatArray, IntArray, read_only
 from loadmanager.lab.simulate.broker_cost import CostModel
-from loadmanager.lab.simulate.calibration import Ways
+from loadmanager.lab.simulate.calibration import FleetCalibration
 from loadmanager.lab.simulate.fleet_events import (
     BrokerJoins,
     BrokerRestarts,
@@ -45,7 +45,7 @@ HOLD_S = 900.0
 """How long a report stands: a broker reports at least so often by default."""
 
 _GONE_S = 2 * HOLD_S
-_WAYS = Ways()
+_WAYS = FleetCalibration()
 _SOON = 4
 """Times the lag of reports: about two reports."""
 _FIGURES = METRICS + 2
@@ -89,7 +89,7 @@ class BundleRows:
 
 
 @dataclass(frozen=True, slots=True)
-class Presence:
+class BrokerPresence:
     """A broker registered then, or was gone."""
 
     at_s: float
@@ -166,7 +166,7 @@ class RecordedRange:
     events: tuple[BrokerJoins | BrokerStops | BrokerRestarts | NewNamespace | LeaderElected, ...]
     loads: RecordedLoads
     duration_s: float
-    ways: Ways = _WAYS
+    ways: FleetCalibration = _WAYS
 
     def broker_ids(self) -> list[BrokerId]:
         """All that ever were."""
@@ -230,8 +230,8 @@ def recorded_range(
     brokers: BrokerRows,
     bundles: BundleRows,
     duration_s: float,
-    presence: Sequence[Presence] = (),
-    ways: Ways | None = None,
+    presence: Sequence[BrokerPresence] = (),
+    ways: FleetCalibration | None = None,
     *,
     starts_empty: bool = False,
 ) -> RecordedRange:
@@ -267,7 +267,7 @@ class _Rows:
 
 
 def _lives(
-    brokers: BrokerRows, duration_s: float, presence: Sequence[Presence]
+    brokers: BrokerRows, duration_s: float, presence: Sequence[BrokerPresence]
 ) -> tuple[list[BrokerSpec], list[BrokerJoins | BrokerStops | BrokerRestarts]]:
     """The brokers that are there at the beginning, and what comes and goes."""
     specs: list[BrokerSpec] = []
@@ -275,7 +275,7 @@ def _lives(
     rows_of: dict[str, list[int]] = defaultdict(list)
     for row, name in enumerate(brokers.broker.tolist()):
         rows_of[name].append(row)
-    known: dict[str, list[Presence]] = defaultdict(list)
+    known: dict[str, list[BrokerPresence]] = defaultdict(list)
     for each in presence:
         known[each.broker].append(each)
     for name, own in rows_of.items():
@@ -296,7 +296,9 @@ def _lives(
     return specs, events
 
 
-def _life(spec: BrokerSpec, known: Sequence[Presence]) -> tuple[bool, list[BrokerJoins | BrokerStops | BrokerRestarts]]:
+def _life(
+    spec: BrokerSpec, known: Sequence[BrokerPresence]
+) -> tuple[bool, list[BrokerJoins | BrokerStops | BrokerRestarts]]:
     """Whether the broker is there at the beginning, and when it comes and goes, by what is known of that."""
     events: list[BrokerJoins | BrokerStops | BrokerRestarts] = []
     begins = is_there = not known[0].is_there

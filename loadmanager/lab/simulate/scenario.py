@@ -20,7 +20,7 @@ from loadmanager.core.domain.bundles import MAX_BUNDLES
 from loadmanager.core.domain.names import BrokerId, InvalidNameError, NamespaceName, parse_broker_id
 from loadmanager.core.domain.reasons import Reason
 from loadmanager.errors import ScenarioError
-from loadmanager.lab.simulate.fleet_events import Fault
+from loadmanager.lab.simulate.fleet_events import ReportFault
 
 _MOST_BROKERS = 10_000
 _MOST_BUNDLES = 1_000_000
@@ -143,7 +143,7 @@ class Zipf(Part):
     exponent: float = Field(1, gt=0, le=10, allow_inf_nan=False, description="The larger, the more is in a few.")
 
 
-class Contents(Part):
+class TopicContents(Part):
     """The topics of each bundle, at random places of its range. A split cuts between them."""
 
     count: int = Field(ge=1, le=100_000, description="Topics of a bundle.")
@@ -156,7 +156,7 @@ class Contents(Part):
     )
 
 
-class Namespaces(Part):
+class NamespaceGroup(Part):
     """A namespace, or several alike, with their bundles and what those carry."""
 
     name: Namespace = Field(description="tenant/namespace; of several, what their names begin with.")
@@ -173,7 +173,9 @@ class Namespaces(Part):
     )
     topics: Count = Field(10, description="Topics of a bundle, where `contents` do not say.")
     sessions: Count = Field(20, description="Producers and consumers of a bundle.")
-    contents: Contents | None = Field(None, description="The topics themselves, for splits; else load lies evenly.")
+    contents: TopicContents | None = Field(
+        None, description="The topics themselves, for splits; else load lies evenly."
+    )
 
 
 class Traces(Part):
@@ -302,7 +304,7 @@ class BrokerSlows(_At):
     factor: Positive = Field(description="0.5: half as fast.")
 
 
-class BrokerFallsSick(_At):
+class SickBroker(_At):
     """A broker serves badly, and little: its load drops. All brokers say how they serve then."""
 
     kind: Literal["brokerFallsSick"]
@@ -318,7 +320,7 @@ class NamespaceAppears(_At):
     """A namespace is created, and clients look its bundles up."""
 
     kind: Literal["namespaceAppears"]
-    namespace: Namespaces
+    namespace: NamespaceGroup
 
 
 class LoadJumps(_At):
@@ -335,7 +337,7 @@ class ReportsGoBad(_At):
 
     kind: Literal["reportsGoBad"]
     broker: Broker
-    fault: Fault
+    fault: ReportFault
     until_s: Seconds | None = Field(None, description="Until then; without it to the end.")
     factor: Positive = Field(10, description="For wrong_capacity and sum_differs: how many times as much.")
 
@@ -357,7 +359,7 @@ AnyEvent = Annotated[
     | BrokersCrash
     | BrokersRestart
     | BrokerSlows
-    | BrokerFallsSick
+    | SickBroker
     | NamespaceAppears
     | LoadJumps
     | ReportsGoBad
@@ -489,7 +491,7 @@ class Scenario(Part):
     step_s: Duration = Field(60, description="Loads change, and brokers measure, only so often.")
     seed: int = Field(0, ge=0, le=2**63 - 1, description="Where chance begins.")
     brokers: tuple[ScenarioBrokers, ...] = Field(min_length=1, description="Those there at the beginning.")
-    namespaces: tuple[Namespaces, ...] = Field((), description="Those there at the beginning.")
+    namespaces: tuple[NamespaceGroup, ...] = Field((), description="Those there at the beginning.")
     traces: Traces | None = Field(None, description="Namespaces whose bundles follow recorded series.")
     shapes: tuple[AnyShape, ...] = Field((), description="What all loads are multiplied by.")
     learned: bool = Field(default=False, description="The leader knows diurnal shapes, as a pipeline learns them.")

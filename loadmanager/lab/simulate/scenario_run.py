@@ -8,7 +8,7 @@ from typing import Any
 
 from loadmanager.config import Settings, settings_of, with_overrides
 from loadmanager.core.domain.settings import UnknownStrategyError, get_by_name
-from loadmanager.core.planning.certificate.plan_certificate import Figures
+from loadmanager.core.planning.certificate.plan_certificate import CertificateFigures
 from loadmanager.core.planning.certificate.round_certificates import DecidedRound
 from loadmanager.core.strategies.paired_strategies import BOUND_STRATEGIES
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
@@ -54,7 +54,7 @@ class Run:
     strategy: str
     result: Result
     checks: tuple[BoundCheck, ...]
-    certified: tuple[Figures, ...] = ()
+    certified: tuple[CertificateFigures, ...] = ()
 
     @property
     def held(self) -> bool:
@@ -76,7 +76,7 @@ def run(
     Raises `ScenarioError` or `ConfigurationError`, naming what is wrong.
     """
     world = world_of(scenario, settings_for(scenario, strategy, overrides or {}), recorded)
-    certified: list[Figures] = []
+    certified: list[CertificateFigures] = []
 
     def note(decided: DecidedRound) -> None:
         if certify and decided.steps:

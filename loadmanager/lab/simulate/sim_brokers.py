@@ -24,18 +24,18 @@ from loadmanager.core.model.load import (
 )
 from loadmanager.core.model.report_rule import ReportFigures, report_due
 from loadmanager.lab.simulate.broker_cost import CostModel
-from loadmanager.lab.simulate.fleet_events import BadReports, BrokerFallsSick, Fault
+from loadmanager.lab.simulate.fleet_events import BadReports, BrokerFallsSick, ReportFault
 from loadmanager.lab.simulate.initial_fleet import BrokerSpec
 from loadmanager.lab.simulate.report_faults import corrupted
 from loadmanager.lab.simulate.run_rules import WorldRules
-from loadmanager.lab.simulate.sim_bundles import BundleTable, Loads
+from loadmanager.lab.simulate.sim_bundles import BundleTable, SimLoads
 
 _IDLE_LATENCY_MS, _MOST_USED = 5.0, 0.9
 _NO_ROWS: RowArray = np.empty(0, dtype=np.int32)
 
 
 @dataclass(slots=True, eq=False)
-class Broker:
+class SimBroker:
     """One broker; its `number` is the same in all its lives.
 
     `registration` is None while it is not registered; one that crashed `is_up` no more and is registered for a time.
@@ -92,11 +92,11 @@ class Carried:
     usage: FloatArray
 
 
-class Fleet:
+class SimFleet:
     """All brokers that ever were, by number, with their capacity (M, 5) and speed (M,)."""
 
     def __init__(self, cost: CostModel, rules: WorldRules, weights: ResourceWeights, start_s: float) -> None:
-        self.brokers: list[Broker] = []
+        self.brokers: list[SimBroker] = []
         self.capacity: FloatArray = np.empty((0, RESOURCES))
         self.speed: FloatArray = np.empty(0)
         self.says_health = False
@@ -113,12 +113,12 @@ class Fleet:
     def __len__(self) -> int:
         return len(self.brokers)
 
-    def find(self, broker: BrokerId) -> Broker | None:
+    def find(self, broker: BrokerId) -> SimBroker | None:
         number = self._number_of.get(broker)
         return None if number is None else self.brokers[number]
 
-    def add(self, spec: BrokerSpec, phase_s: float, pause_s: float) -> Broker:
-        broker = Broker(len(self.brokers), spec, phase_s, pause_s)
+    def add(self, spec: BrokerSpec, phase_s: float, pause_s: float) -> SimBroker:
+        broker = SimBroker(len(self.brokers), spec, phase_s, pause_s)
         self.brokers.append(broker)
         self._number_of[spec.id] = broker.number
         self.capacity = np.vstack([self.capacity, spec.capacity])
@@ -152,18 +152,18 @@ class Fleet:
         before, now = np.floor((now_s - step_s - phase_s) / interval_s), np.floor((now_s - phase_s) / interval_s)
         return self.up() & (now > before)
 
-    def first_report(self, broker: Broker, now_s: float) -> BrokerReport:
+    def first_report(self, broker: SimBroker, now_s: float) -> BrokerReport:
         """What it says when it registers: it has nothing."""
         size, none = len(self), np.zeros(len(self), dtype=np.int64)
         idle = Carried(np.zeros((size, METRICS)), none, none, none, np.empty((size, RESOURCES)))
         idle.usage[:] = self._cost.usage(idle.load, none, self.speed)
         broker.rows, broker.names = _NO_ROWS, ()
-        loads = Loads(np.empty((0, METRICS)), none[:0], none[:0])
+        loads = SimLoads(np.empty((0, METRICS)), none[:0], none[:0])
         report = self._build(broker, loads, idle, np.minimum(idle.usage, self.capacity)[broker.number], now_s)
         broker.written, broker.report = ReportFigures.of(report, self._weights, now_s), report
         return report
 
-    def carried(self, table: BundleTable, loads: Loads, connecting: FloatArray) -> Carried:
+    def carried(self, table: BundleTable, loads: SimLoads, connecting: FloatArray) -> Carried:
         """What the bundles add up to that each serves; and what `connecting` clients (M,) cost of its CPU."""
         bins, size = table.serving.astype(np.intp) + 1, len(self) + 1
 
@@ -186,8 +186,8 @@ class Fleet:
         return replace(carried, load=load, usage=self._cost.usage(load, carried.topics, self.speed))
 
     def report(
-        self, table: BundleTable, loads: Loads, carried: Carried, now_s: float, measuring: BoolArray
-    ) -> list[tuple[Broker, BrokerReport]]:
+        self, table: BundleTable, loads: SimLoads, carried: Carried, now_s: float, measuring: BoolArray
+    ) -> list[tuple[SimBroker, BrokerReport]]:
         """Those of the brokers that measure now whose reports are due, with the reports."""
         self._group(table, loads.topics)
         usage = np.minimum(carried.usage, self.capacity) if self._rules.reports_at_most_limit else carried.usage
@@ -207,7 +207,7 @@ class Fleet:
             if fault is not None:
                 report = corrupted(report, fault, broker.report)
                 figures = ReportFigures.of(report, self._weights, now_s)
-                if fault.fault is Fault.SILENT or not self._is_due(broker, figures, health):
+                if fault.fault is ReportFault.SILENT or not self._is_due(broker, figures, health):
                     continue
             broker.written, broker.report, broker.has_unloaded = figures, report, False
             found.append((broker, report))
@@ -223,7 +223,7 @@ class Fleet:
             shown[number], broker.used = usage[number] if broker.used is None else broker.used, usage[number]
         return shown
 
-    def _health(self, broker: Broker, used: float, now_s: float) -> HealthFigures | None:
+    def _health(self, broker: SimBroker, used: float, now_s: float) -> HealthFigures | None:
         """What it says of how it serves: latency grows with usage, and nothing fails or waits, unless it is sick."""
         if not self.says_health:
             return None
@@ -232,7 +232,7 @@ class Fleet:
             return HealthFigures(_IDLE_LATENCY_MS / (1 - min(max(used, 0.0), _MOST_USED)), 0.0, 0.0)
         return HealthFigures(sickness.latency_ms, sickness.error_share, sickness.queue)
 
-    def _is_due(self, broker: Broker, figures: ReportFigures, health: HealthFigures | None) -> bool:
+    def _is_due(self, broker: SimBroker, figures: ReportFigures, health: HealthFigures | None) -> bool:
         """As an agent decides: for an unload, by Pulsar's rules, or for other bundles or health than was reported."""
         rules = self._rules
         return (
@@ -258,8 +258,8 @@ class Fleet:
 
     def _build(
         self,
-        broker: Broker,
-        loads: Loads,
+        broker: SimBroker,
+        loads: SimLoads,
         carried: Carried,
         usage: FloatArray,
         now_s: float,

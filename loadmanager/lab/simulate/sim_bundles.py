@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from loadmanager.core.domain.bundles import NamespaceBundles
+from loadmanager.core.domain.bundles import NamespaceBundles, TopicLoad
 from loadmanager.core.domain.names import BrokerId, BundleRange, NamespaceName
 from loadmanager.core.domain.ownership import (
     FREE,
@@ -23,7 +23,6 @@ from loadmanager.core.model.extensible_load import throughput_of
 from loadmanager.core.model.inheritance import PartLoad
 from loadmanager.core.model.load import FloatArray, IntArray, RowArray
 from loadmanager.core.model.snapshot import NOBODY
-from loadmanager.core.strategies.splitting.split_algorithm import TopicLoad
 from loadmanager.lab.simulate.initial_fleet import NamespaceSpec
 from loadmanager.lab.simulate.workload import Workload
 
@@ -32,7 +31,7 @@ EPOCH = 1
 
 
 @dataclass(slots=True, eq=False)
-class Loads:
+class SimLoads:
     """What each bundle carries at one moment: load (N, 4), topics (N,), sessions (N,); `total_throughput` of all."""
 
     load: FloatArray
@@ -190,7 +189,7 @@ class BundleTable:
             factors[sources] *= factor
         self._factors = factors if self._hot else None
 
-    def loads_at(self, t_s: float) -> Loads:
+    def loads_at(self, t_s: float) -> SimLoads:
         """What the bundles carry at that time."""
         load, topics, sessions = (
             self._workload.load_at(t_s),
@@ -204,7 +203,7 @@ class BundleTable:
             load = load[order.source] * order.share[:, np.newaxis]
         elif len(self) < len(load):
             load = load[: len(self)]
-        return Loads(load, *self._counts_of(topics, sessions))
+        return SimLoads(load, *self._counts_of(topics, sessions))
 
     def find_topics(self, row: int, load: FloatArray) -> list[TopicLoad] | None:
         """The topics of a bundle that carries `load` (4,) now; None when nobody knows them."""

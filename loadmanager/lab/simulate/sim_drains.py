@@ -13,42 +13,42 @@ from loadmanager.core.domain.plan import Plan
 from loadmanager.core.protocol.drain_machine import (
     BeginMove,
     BringHome,
-    Drains,
+    DrainMachine,
+    DrainPlanned,
     EndDrain,
     Event,
     GiveAway,
     Instruction,
     MoveEnded,
-    Planned,
     TriedToEnd,
     WithdrawMove,
 )
 from loadmanager.core.protocol.move_machine import Outcome
 from loadmanager.core.protocol.signals import Signal
-from loadmanager.lab.simulate.sim_driver import Driver
+from loadmanager.lab.simulate.sim_driver import SimDriver
 from loadmanager.lab.simulate.sim_execution import SimExecutor
 from loadmanager.lab.simulate.sim_leader import Leader
-from loadmanager.lab.simulate.world_state import Scene
+from loadmanager.lab.simulate.world_state import WorldState
 
 
 class SimDrainer:
     """`on_empty` is told of each broker that is drained and owns nothing, at each look."""
 
     def __init__(
-        self, scene: Scene, leader: Leader, executor: SimExecutor, on_empty: Callable[[BrokerId], None]
+        self, scene: WorldState, leader: Leader, executor: SimExecutor, on_empty: Callable[[BrokerId], None]
     ) -> None:
         self._scene = scene
         self._leader = leader
         self._executor = executor
         self._on_empty = on_empty
-        drains = Drains(
+        drains = DrainMachine(
             lambda: scene.controls,
             scene.registrations.get,
             scene.process_of,
             self._owner_of,
             lambda: scene.rules.max_concurrent_unloads,
         )
-        self._driver = Driver(scene.agenda, drains, self._do, self._look)
+        self._driver = SimDriver(scene.agenda, drains, self._do, self._look)
 
     def changed(self) -> None:
         """The controls are others, or a registration has ended."""
@@ -80,9 +80,9 @@ class SimDrainer:
                 return TriedToEnd(broker)
         return None
 
-    def _planned(self, plan: Plan) -> Planned:
+    def _planned(self, plan: Plan) -> DrainPlanned:
         self._scene.judged("drain", plan.verdicts)
-        return Planned(plan)
+        return DrainPlanned(plan)
 
     def _move_ended(self, bundle: str, outcome: Outcome) -> None:
         self._driver.step(MoveEnded(bundle, outcome))

@@ -14,7 +14,7 @@ _Event = TypeVar("_Event")
 _Instruction = TypeVar("_Instruction")
 
 
-class Driver(Generic[_Event, _Instruction]):
+class SimDriver(Generic[_Event, _Instruction]):
     """Steps a machine. `do` does what it says, and gives what came of that if it is known at once; `wake` is called at
     the time at which it wants to be stepped by itself.
     """

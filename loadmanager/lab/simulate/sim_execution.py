@@ -12,11 +12,11 @@ from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registr
 from loadmanager.core.domain.plan import Unload, Verdict
 from loadmanager.core.planning.repeated_moves import PastMove
 from loadmanager.core.protocol.assignment_machine import (
-    Answer,
-    Ask,
-    Assignments,
-    Decide,
-    Decided,
+    AnswerWaiters,
+    AssignmentMachine,
+    AssignmentsDecided,
+    AssignmentWanted,
+    DecideAssignments,
     Given,
     PlaceSoon,
 )
@@ -34,7 +34,7 @@ from loadmanager.core.protocol.move_machine import (
     Instruction,
     Kept,
     Moved,
-    Moves,
+    MoveMachine,
     NotCommitted,
     Outcome,
     OwnerAnswered,
@@ -42,10 +42,10 @@ from loadmanager.core.protocol.move_machine import (
 )
 from loadmanager.core.protocol.move_machine import Move as UnderWay
 from loadmanager.core.protocol.signals import Signal
-from loadmanager.lab.simulate.sim_driver import Driver
+from loadmanager.lab.simulate.sim_driver import SimDriver
 from loadmanager.lab.simulate.sim_leader import Leader
 from loadmanager.lab.simulate.sim_result import CompletedMove
-from loadmanager.lab.simulate.world_state import START_S, Scene
+from loadmanager.lab.simulate.world_state import START_S, WorldState
 
 _PAUSE_S = 2.0
 """Before a place for a bundle is looked for that had none."""
@@ -54,10 +54,10 @@ _PAUSE_S = 2.0
 class Lookups:
     """Bundles without an owner get one when clients come back for them: those that wait at one moment ask at once."""
 
-    def __init__(self, scene: Scene, leader: Leader) -> None:
+    def __init__(self, scene: WorldState, leader: Leader) -> None:
         self._scene = scene
         self._leader = leader
-        self._assignments = Assignments(scene)
+        self._assignments = AssignmentMachine(scene)
         self._waiting: dict[int, None] = {}
         self._is_due = False
         self.placements = 0
@@ -77,7 +77,7 @@ class Lookups:
         """The clients; they find what has an owner by now without asking, and come again for what gets none."""
         self._is_due = False
         rows, self._waiting = [*filter(self.waits_for_nobody, self._waiting)], {}
-        self._step(*(Ask(self._scene.table.names[row]) for row in rows))
+        self._step(*(AssignmentWanted(self._scene.table.names[row]) for row in rows))
         self.ask([*filter(self.waits_for_nobody, rows)], _PAUSE_S)
 
     def waits_for_nobody(self, row: int) -> bool:
@@ -94,13 +94,13 @@ class Lookups:
             event = happened.popleft() if happened else Signal.TIME
             for instruction in self._assignments.step(event, self._scene.agenda.now_s):
                 match instruction:
-                    case Decide(bundles):
+                    case DecideAssignments(bundles):
                         plan = self._leader.place(bundles)
                         self._scene.judged("assign", plan.verdicts)
-                        happened.append(Decided(instruction, plan))
+                        happened.append(AssignmentsDecided(instruction, plan))
                     case Write():
                         happened.append(self._scene.write(instruction))
-                    case Answer(_, outcome):
+                    case AnswerWaiters(_, outcome):
                         self.placements += isinstance(outcome, Given)
 
 
@@ -110,14 +110,14 @@ class SimExecutor:
     A write is done at once. An owner lets go in `unload_s`; one that has crashed, and is registered still, does not.
     """
 
-    def __init__(self, scene: Scene, leader: Leader, lookups: Lookups) -> None:
+    def __init__(self, scene: WorldState, leader: Leader, lookups: Lookups) -> None:
         rules = scene.rules
         limits = rules.max_concurrent_unloads, rules.max_concurrent_unloads_per_broker
         self._scene = scene
         self._leader = leader
         self._lookups = lookups
-        machine = Moves(lambda: limits, lambda: rules.unload_deadline_s, scene.is_registered)
-        self._driver = Driver(scene.agenda, machine, self._do)
+        machine = MoveMachine(lambda: limits, lambda: rules.unload_deadline_s, scene.is_registered)
+        self._driver = SimDriver(scene.agenda, machine, self._do)
         self._on_end: dict[UnderWay, Callable[[Outcome], None]] = {}
         self._of_round: set[UnderWay] = set()
         self.moves: list[CompletedMove] = []

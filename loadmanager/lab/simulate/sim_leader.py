@@ -9,20 +9,20 @@ import numpy as np
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
+from loadmanager.core.model.carried_load import share_of
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import churn, planner
 from loadmanager.core.planning.certificate.round_certificates import DecidedRound
-from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD, Memory
-from loadmanager.core.planning.plan_effect import share_of
+from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD, MoveMemory
 from loadmanager.core.planning.repeated_moves import PastMove
 from loadmanager.core.planning.shedding_round import shed
-from loadmanager.lab.simulate.world_state import Scene
+from loadmanager.lab.simulate.world_state import WorldState
 
 
 class Leader:
     """What it remembers, as the live one: of strategies, of splitting, of churn; and the snapshot it took last."""
 
-    def __init__(self, scene: Scene, rng: np.random.Generator) -> None:
+    def __init__(self, scene: WorldState, rng: np.random.Generator) -> None:
         self.state: planner.State = {}
         self.split_state: planner.State = {}
         self.churn_state: churn.State = {}
@@ -83,7 +83,7 @@ class Leader:
             is_own=step.reason not in AT_AN_OPERATORS_WORD,
         )
         scene.judged("breaker", tripped)
-        return Memory.of(self.churn_state).moves[-1]
+        return MoveMemory.of(self.churn_state).moves[-1]
 
     def snapshot(self) -> Snapshot:
         """The cluster now; taken anew only when something has changed."""

@@ -11,37 +11,37 @@ from loadmanager.core.protocol.reshape_machine import (
     AskTopics,
     Choose,
     Chosen,
-    Commit,
-    Committed,
-    Ended,
+    CommitReshape,
     Judge,
     Over,
     OwnerSilent,
-    Refused,
+    ReshapeCommitted,
     Reshaped,
+    ReshapeEnded,
+    ReshapeMachine,
+    ReshapeRefused,
+    ReshapeWanted,
     Reshaping,
-    Reshapings,
     TopicsNamed,
     Transfer,
-    Want,
 )
 from loadmanager.core.protocol.reshape_round_machine import (
+    CandidatesFound,
     CarryOut,
-    Decide,
-    Decided,
+    DecideSplits,
     Due,
     FindCandidates,
-    Found,
     Refrain,
+    ReshapeRoundMachine,
     RoundOver,
-    Rounds,
+    SplitsDecided,
 )
 from loadmanager.core.strategies.splitting.split_candidates import find_candidates
 from loadmanager.core.strategies.splitting.split_round import SplitQuestion, find_splits
 from loadmanager.lab.simulate.sim_execution import Lookups, SimExecutor
 from loadmanager.lab.simulate.sim_leader import Leader
 from loadmanager.lab.simulate.sim_result import SplitDone
-from loadmanager.lab.simulate.world_state import Scene
+from loadmanager.lab.simulate.world_state import WorldState
 
 _Event = reshape_machine.Event | reshape_round_machine.Event
 
@@ -52,14 +52,14 @@ class SimSplitter:
     `splits` are those that were done. Everything is answered at once, but for the unload of a part.
     """
 
-    def __init__(self, scene: Scene, leader: Leader, executor: SimExecutor, lookups: Lookups) -> None:
+    def __init__(self, scene: WorldState, leader: Leader, executor: SimExecutor, lookups: Lookups) -> None:
         self.splits: list[SplitDone] = []
         self._scene = scene
         self._leader = leader
         self._executor = executor
         self._lookups = lookups
-        self._rounds = Rounds()
-        self._reshapings = Reshapings(scene, leader.find_excess)
+        self._rounds = ReshapeRoundMachine()
+        self._reshapings = ReshapeMachine(scene, leader.find_excess)
         self._happened: deque[_Event] = deque()
 
     def round(self) -> None:
@@ -89,10 +89,10 @@ class SimSplitter:
                 return self._find_candidates(instruction)
             case AskTopics(asked):
                 return self._ask_topics(asked)
-            case Decide():
+            case DecideSplits():
                 return self._decide(instruction)
             case CarryOut(it):
-                return Want(it)
+                return ReshapeWanted(it)
             case Judge("split", verdict):
                 self._scene.judged("split", [verdict])
             case Refrain(it) if it.because is not None:
@@ -103,11 +103,11 @@ class SimSplitter:
 
     def _see_through(self, instruction: reshape_machine.Instruction) -> _Event | None:
         match instruction:
-            case Commit(it):
+            case CommitReshape(it):
                 return self._commit(it)
             case Choose(it, part):
                 return Chosen(it, *self._leader.choose(str(part)))
-            case Ended():
+            case ReshapeEnded():
                 return instruction
             case Transfer(it, step):
                 self._executor.execute(step, lambda _: self._step(Over(it)))
@@ -117,11 +117,11 @@ class SimSplitter:
                 self._scene.judged("split", [it.because])
         return None
 
-    def _find_candidates(self, look: FindCandidates) -> Found:
+    def _find_candidates(self, look: FindCandidates) -> CandidatesFound:
         scene, remembered = self._scene, self._leader.split_state.get("hits", {})
         reports = [(each, scene.reports[each]) for each in look.brokers if each in scene.reports]
         snapshot = self._leader.snapshot()
-        return Found(find_candidates(reports, scene.table.states(), snapshot, look.settings, remembered))
+        return CandidatesFound(find_candidates(reports, scene.table.states(), snapshot, look.settings, remembered))
 
     def _ask_topics(self, asked: Reshaping) -> TopicsNamed | OwnerSilent:
         scene, row = self._scene, self._scene.table.row_of(str(asked.bundle))
@@ -130,7 +130,7 @@ class SimSplitter:
             return OwnerSilent(asked, LookupError(f"nobody knows the topics of {asked.bundle}"))
         return TopicsNamed(asked, topics)
 
-    def _decide(self, decide: Decide) -> Decided:
+    def _decide(self, decide: DecideSplits) -> SplitsDecided:
         question = SplitQuestion(
             looked_at=tuple((each.registration, each.candidates) for each in decide.looked_at),
             counts=self._scene.table.namespace_sizes(),
@@ -141,17 +141,17 @@ class SimSplitter:
         found, remembered = find_splits(question, decide.settings)
         if remembered is not None:
             self._leader.split_state = remembered
-        return Decided(found)
+        return SplitsDecided(found)
 
-    def _commit(self, it: Reshaping) -> Committed | Refused:
+    def _commit(self, it: Reshaping) -> ReshapeCommitted | ReshapeRefused:
         scene, table = self._scene, self._scene.table
         row = table.row_of(str(it.bundle))
         if row is None or table.ownership(row).state is OwnershipState.RELEASING:
-            return Refused(it, IllegalTransitionError(f"{it.bundle} is on its way, or no more"))
+            return ReshapeRefused(it, IllegalTransitionError(f"{it.bundle} is on its way, or no more"))
         assert isinstance(it.reason, SplitReason), "bundles are never merged"
         rows = table.split(row, it.boundaries, scene.stamp(it.reason.value), scene.loads.load[row])
         scene.split_up(rows)
         self.splits.append(SplitDone(scene.agenda.now_s, str(it.bundle), it.boundaries, it.reason))
         if table.ownership(row).state is OwnershipState.FREE:
             self._lookups.ask(rows)
-        return Committed(it, table.states()[str(it.bundle.namespace)])
+        return ReshapeCommitted(it, table.states()[str(it.bundle.namespace)])

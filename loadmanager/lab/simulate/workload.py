@@ -57,7 +57,7 @@ class Workload(Protocol):
     def find_topics(self, bundle: int) -> BundleTopics | None: ...
 
 
-class Shape(Protocol):
+class LoadShape(Protocol):
     """Factors (N,), or one for all bundles, by which loads are multiplied at a time."""
 
     def factors_at(self, t_s: float) -> FloatArray | float: ...
@@ -73,7 +73,7 @@ class ShapedWorkload:
     load: FloatArray
     topics: IntArray
     sessions: IntArray
-    shapes: tuple[Shape, ...] = ()
+    shapes: tuple[LoadShape, ...] = ()
     contents: Mapping[int, BundleTopics] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -260,7 +260,7 @@ def steady(
     *,
     topics: int = 10,
     sessions: int = 20,
-    shapes: Sequence[Shape] = (),
+    shapes: Sequence[LoadShape] = (),
     contents: Mapping[int, BundleTopics] | None = None,
 ) -> ShapedWorkload:
     """Bundles that carry `load` times their weight (N,), each with so many topics and sessions."""

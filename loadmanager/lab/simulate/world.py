@@ -54,7 +54,7 @@ from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
 from loadmanager.lab.simulate.membership import Membership
 from loadmanager.lab.simulate.run_rules import WorldRules
 from loadmanager.lab.simulate.seeds import Purpose, generator
-from loadmanager.lab.simulate.sim_brokers import Broker
+from loadmanager.lab.simulate.sim_brokers import SimBroker
 from loadmanager.lab.simulate.sim_drains import SimDrainer
 from loadmanager.lab.simulate.sim_execution import Lookups, SimExecutor
 from loadmanager.lab.simulate.sim_leader import Leader
@@ -62,7 +62,7 @@ from loadmanager.lab.simulate.sim_result import FirstReport, Result
 from loadmanager.lab.simulate.sim_splits import SimSplitter
 from loadmanager.lab.simulate.workload import Workload
 from loadmanager.lab.simulate.world_recorder import StepRecorder
-from loadmanager.lab.simulate.world_state import Scene, in_world_time
+from loadmanager.lab.simulate.world_state import WorldState, in_world_time
 
 _DEFAULT_RULES = WorldRules()
 _DEFAULT_COST = CostModel()
@@ -108,7 +108,7 @@ class World:
         _check_settings(settings)
         _check_names(brokers, namespaces, self._events)
         _check_size(namespaces, self._events, workload)
-        self._scene = Scene(workload, settings, rules, cost)
+        self._scene = WorldState(workload, settings, rules, cost)
         self._scene.fleet.says_health = any(isinstance(event, BrokerFallsSick) for event in events)
         self._leader = Leader(self._scene, generator(seed, Purpose.PLANNER))
         self._lookups = Lookups(self._scene, self._leader)
@@ -212,7 +212,7 @@ class World:
             else:
                 self._send(broker, report, broker.pause_s)
 
-    def _send(self, broker: Broker, report: BrokerReport, pause_s: float = 0.0) -> None:
+    def _send(self, broker: SimBroker, report: BrokerReport, pause_s: float = 0.0) -> None:
         assert broker.registration is not None, "only brokers that are up report"
         take_in = partial(self._take_in, broker.registration, report)
         self._scene.agenda.after(pause_s + self._rules.report_delay_s, take_in)

@@ -40,9 +40,9 @@ from loadmanager.lab.simulate.workload import (
     Diurnal,
     Drift,
     FollowedSeries,
+    LoadShape,
     Noise,
     Ramp,
-    Shape,
     ShapedWorkload,
     heavy_tailed,
     random_topics,
@@ -74,7 +74,7 @@ class _Row:
     topics: int
     sessions: int
     spec: NamespaceSpec
-    contents: files.Contents | None
+    contents: files.TopicContents | None
 
 
 @dataclass(slots=True)
@@ -85,8 +85,8 @@ class _BundleParts:
     names: list[str] = field(default_factory=list)
     row_of: dict[str, int] = field(default_factory=dict)
 
-    def add(self, spec: NamespaceSpec, load: FloatArray, like: files.Namespaces | files.Traces) -> None:
-        contents = like.contents if isinstance(like, files.Namespaces) else None
+    def add(self, spec: NamespaceSpec, load: FloatArray, like: files.NamespaceGroup | files.Traces) -> None:
+        contents = like.contents if isinstance(like, files.NamespaceGroup) else None
         self.rows.append(_Row(len(self.names), load, like.topics, like.sessions, spec, contents))
         for number, name in enumerate(spec.bundle_names()):
             self.row_of[name] = self.row_of[f"{spec.name}#{number}"] = len(self.names)
@@ -190,11 +190,11 @@ def broker_spec(name: BrokerId, kind: files.BrokerKind) -> BrokerSpec:
 class _Placed:
     """A group of namespaces, and which of all drawn weights are its own."""
 
-    like: files.Namespaces
+    like: files.NamespaceGroup
     drawn_before: int
 
 
-def _with_places(groups: Iterable[files.Namespaces], first: int = 0) -> list[_Placed]:
+def _with_places(groups: Iterable[files.NamespaceGroup], first: int = 0) -> list[_Placed]:
     found = []
     for group in groups:
         found.append(_Placed(group, first))
@@ -216,7 +216,7 @@ def _namespaces(placed: _Placed, brokers: Sequence[BrokerId], seed: int, bundles
     return specs
 
 
-def _weights(like: files.Namespaces, drawn_before: int, seed: int) -> FloatArray:
+def _weights(like: files.NamespaceGroup, drawn_before: int, seed: int) -> FloatArray:
     count = like.count * like.bundles
     if isinstance(like.weights, files.HeavyTailed):
         drawn = heavy_tailed(drawn_before + count, seed, like.weights.alpha, like.weights.largest)[drawn_before:]
@@ -280,7 +280,7 @@ def _workload(
     )
 
 
-def _topic_weight(contents: files.Contents) -> Callable[[int], float]:
+def _topic_weight(contents: files.TopicContents) -> Callable[[int], float]:
     """All alike; or one, in the middle of them, that carries a part of everything."""
     share, count = contents.hot_share, contents.count
     if share is None or count == 1:
@@ -291,7 +291,7 @@ def _topic_weight(contents: files.Contents) -> Callable[[int], float]:
 
 def _shapes(
     scenario: Scenario, bundles: _BundleParts, recorded: Sequence[RecordedSeries], count: int, where: str
-) -> Iterator[Shape]:
+) -> Iterator[LoadShape]:
     for shape in scenario.shapes:
         match shape:
             case files.NoiseShape():
@@ -380,7 +380,7 @@ def _events(scenario: Scenario, bundles: _BundleParts, where: str) -> Iterator[E
                 yield from _ends(event)
             case files.BrokerSlows():
                 yield BrokerSlower(event.at_s, BrokerId(event.broker), event.factor)
-            case files.BrokerFallsSick():
+            case files.SickBroker():
                 until_s = math.inf if event.until_s is None else event.until_s
                 yield BrokerFallsSick(
                     event.at_s,
@@ -435,7 +435,7 @@ def _require_brokers(scenario: Scenario, known: set[BrokerId], where: str) -> No
         ]
         if not isinstance(event, files.BrokersJoin):
             named += getattr(event, "brokers", ())
-        if isinstance(event, files.BrokerSlows | files.BrokerFallsSick | files.ReportsGoBad):
+        if isinstance(event, files.BrokerSlows | files.SickBroker | files.ReportsGoBad):
             named.append(event.broker)
         _require(named, known, f"{where}: events.{number}")
     expect = scenario.expect

@@ -18,13 +18,13 @@ from loadmanager.core.planning.plan_effect import highest_load_at_least
 from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.sim_brokers import Carried
 from loadmanager.lab.simulate.sim_result import CompletedMove, StepSeries
-from loadmanager.lab.simulate.world_state import Scene
+from loadmanager.lab.simulate.world_state import WorldState
 
 
 class StepRecorder:
     """One row per step."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: WorldState) -> None:
         self._scene = scene
         self._counted = counted_resources(scene.settings)
         self._rows: list[dict[str, float]] = []

@@ -23,21 +23,21 @@ from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.extensible_load import ReportRules
 from loadmanager.core.model.load import BrokerReport
-from loadmanager.core.model.report_validation import Gate, Judged
+from loadmanager.core.model.report_validation import ReportValidator, ValidatedReport
 from loadmanager.core.protocol.bundle_writes import Write, WriteEnded
 from loadmanager.lab.simulate.agenda import Agenda
 from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.reconnections import Clients
 from loadmanager.lab.simulate.run_rules import WorldRules
-from loadmanager.lab.simulate.sim_brokers import Broker, Fleet
-from loadmanager.lab.simulate.sim_bundles import EPOCH, BundleTable, Loads
+from loadmanager.lab.simulate.sim_brokers import SimBroker, SimFleet
+from loadmanager.lab.simulate.sim_bundles import EPOCH, BundleTable, SimLoads
 from loadmanager.lab.simulate.workload import Workload
 
 START_S = 1_700_000_000.0
 """When worlds begin, in seconds since 1970: what decides takes times, and 0 is no time to it."""
 
 
-class Scene:
+class WorldState:
     """Also what is counted: verdicts by what was asked, and the seconds of bundles that nobody serves."""
 
     def __init__(self, workload: Workload, settings: PlannerSettings, rules: WorldRules, cost: CostModel) -> None:
@@ -48,13 +48,13 @@ class Scene:
         self.model = ClusterModel(ReportRules.of(settings))
         self.table = BundleTable(workload, self.model)
         self.clients = Clients(rules)
-        self.fleet = Fleet(cost, rules, settings.resource_weights, START_S)
-        self.gate = Gate()
+        self.fleet = SimFleet(cost, rules, settings.resource_weights, START_S)
+        self.gate = ReportValidator()
         self.registrations: dict[BrokerId, Registration] = {}
         self.reports: dict[Registration, BrokerReport] = {}
         """The last one of each broker that the leader has read."""
         self.controls = Controls()
-        self._loads: Loads | None = None
+        self._loads: SimLoads | None = None
         self.verdicts: Counter[tuple[str, Reason, bool]] = Counter()
         self.unowned = 0
         """Bundles that nobody serves."""
@@ -68,7 +68,7 @@ class Scene:
         return START_S + self.agenda.now_s
 
     @property
-    def loads(self) -> Loads:
+    def loads(self) -> SimLoads:
         """Of the step that has begun last, for the bundles as they are now, without what their clients make up for."""
         if self._loads is None:
             self._loads = self.table.loads_at(self._step_s)
@@ -117,11 +117,11 @@ class Scene:
             raise IllegalTransitionError(f"{bundle} is no more")
         return row
 
-    def judge(self, registration: Registration, report: BrokerReport) -> Judged:
+    def judge(self, registration: Registration, report: BrokerReport) -> ValidatedReport:
         """Whether the report is to be believed."""
         return self.gate.judge(registration, report, self.now_s, self.settings.broker_load_data_ttl_in_seconds)
 
-    def find_serving(self, registration: Registration | None) -> Broker | None:
+    def find_serving(self, registration: Registration | None) -> SimBroker | None:
         """The broker if this life of it serves."""
         broker = None if registration is None else self.fleet.find(registration.broker)
         return broker if broker is not None and broker.is_up and broker.registration == registration else None

@@ -13,11 +13,11 @@ from loadmanager.config import Settings, values_as_text, with_overrides
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD
-from loadmanager.core.planning.repeated_moves import Completed, PastMove, Trail, is_again, is_back
+from loadmanager.core.planning.repeated_moves import Completed, MoveTrail, PastMove, is_again, is_back
 from loadmanager.history.reader import History, OnFault
 from loadmanager.history.table_schemas import MOVES
 from loadmanager.lab.simulate.calibration import fitted_cost
-from loadmanager.lab.simulate.observed import Happened, what_happened
+from loadmanager.lab.simulate.observed import ObservedRange, what_happened
 from loadmanager.lab.simulate.recorded_world import RecordedRange, recorded_world
 from loadmanager.lab.simulate.scenario import Rules
 from loadmanager.lab.simulate.scenario_run import with_strategy
@@ -30,7 +30,7 @@ _NONE: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class RangeFigures:
     """`imbalance` is how the busiest broker compares with the level of all (see `lab.simulate.sim_result`), the mean
     over time; `worst_usage` the highest usage of any broker, a fraction; `moves` those done, and what their bundles
     carried: in all, of what the balancer moved again, and of what it moved back (`core.planning.repeated_moves`).
@@ -56,14 +56,14 @@ def settings_with(settings: Settings, strategy: str, overrides: Mapping[str, str
 
 def simulate(
     recorded: RecordedRange, settings: Settings, step_s: float, observe: Callable[[Progress], None] | None = None
-) -> Figures:
+) -> RangeFigures:
     """What a world comes to that carries the recorded loads, and works in the ways of the recorded fleet."""
     ways = recorded.ways
     rules = ways.applied_to(world_rules(Rules(), settings))
     world = recorded_world(recorded, settings.planner_settings(), rules=rules, cost=ways.cost)
     result = world.run(recorded.duration_s, step_s, observe)
     imbalance = result.series.imbalance[~np.isnan(result.series.imbalance)]
-    return Figures(
+    return RangeFigures(
         float(imbalance.mean()) if len(imbalance) else 1.0,
         result.worst_usage,
         float(len(result.moves)),
@@ -73,7 +73,7 @@ def simulate(
 
 def happened_in(
     history: History, stretch: Stretch, settings: Settings, step_s: float, on_fault: OnFault | None = None
-) -> Happened:
+) -> ObservedRange:
     """What the brokers reported in the range. Raises `ValueError` when none did."""
     read = read_reports(history, stretch, on_fault)
     if not len(read.reported.at_s):
@@ -94,7 +94,7 @@ def loads_moved(moves: Sequence[tuple[Completed, float]]) -> tuple[float, float,
 def moves_done(history: History, stretch: Stretch, on_fault: OnFault | None = None) -> list[tuple[PastMove, float]]:
     """The moves of ours that were completed in the range, and what their bundles carried when they began, bytes/s."""
     done: list[tuple[PastMove, float]] = []
-    trail = Trail()
+    trail = MoveTrail()
     began: dict[tuple[int, int], float] = {}
     for row in history.rows(MOVES, stretch.from_ms, stretch.to_ms, on_fault=on_fault):
         if row["kind"] == "began":
@@ -105,7 +105,7 @@ def moves_done(history: History, stretch: Stretch, on_fault: OnFault | None = No
     return done
 
 
-def _past(trail: Trail, row: Mapping[str, Any]) -> PastMove:
+def _past(trail: MoveTrail, row: Mapping[str, Any]) -> PastMove:
     """A completed move as it is recorded; in the first histories without the lives of its brokers, and whose it was."""
     detail = json.loads(row["detail"] or "{}")
     source, destination = (

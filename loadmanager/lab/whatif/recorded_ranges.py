@@ -19,11 +19,11 @@ from loadmanager.history.table_schemas import (
     MOVES,
     RESOURCE_COLUMNS,
 )
-from loadmanager.lab.simulate.calibration import Reported, Ways, ways_of
+from loadmanager.lab.simulate.calibration import FleetCalibration, ReportSeries, ways_of
 from loadmanager.lab.simulate.recorded_world import (
+    BrokerPresence,
     BrokerRows,
     BundleRows,
-    Presence,
     RecordedRange,
     recorded_range,
 )
@@ -70,9 +70,9 @@ class ReadReports:
     """
 
     rows: BrokerRows
-    reported: Reported
+    reported: ReportSeries
     order: Mapping[str, Any]
-    presence: tuple[Presence, ...]
+    presence: tuple[BrokerPresence, ...]
 
 
 def read_reports(history: History, stretch: Stretch, on_fault: OnFault | None = None) -> ReadReports:
@@ -88,7 +88,7 @@ def read_reports(history: History, stretch: Stretch, on_fault: OnFault | None = 
     number = np.array([numbers.setdefault(name, len(numbers)) for name in read["broker"].tolist()], dtype=np.int64)
     limits = table(RESOURCE_COLUMNS[1::2])
     topics, bundles = (read[name].astype(np.int64) for name in ("topics", "bundles"))
-    reported = Reported(at_s, number, table(LOAD_COLUMNS), topics, bundles, table(RESOURCE_COLUMNS[0::2]), limits)
+    reported = ReportSeries(at_s, number, table(LOAD_COLUMNS), topics, bundles, table(RESOURCE_COLUMNS[0::2]), limits)
     rows = BrokerRows(at_s, read["broker"], limits, read["version"], read["load_manager_class"])
     return ReadReports(rows, reported, read, tuple(_presence(history, stretch, on_fault)))
 
@@ -123,13 +123,15 @@ def read_range(
     )
 
 
-def _presence(history: History, stretch: Stretch, on_fault: OnFault | None) -> Iterator[Presence]:
+def _presence(history: History, stretch: Stretch, on_fault: OnFault | None) -> Iterator[BrokerPresence]:
     for row in history.rows(EVENTS, stretch.from_ms, stretch.to_ms, ["at_ms", "kind", "subject"], on_fault=on_fault):
         if row["kind"] in _COMES_OR_GOES:
-            yield Presence((row["at_ms"] - stretch.from_ms) / 1000, row["subject"], _COMES_OR_GOES[row["kind"]])
+            yield BrokerPresence((row["at_ms"] - stretch.from_ms) / 1000, row["subject"], _COMES_OR_GOES[row["kind"]])
 
 
-def _ways(history: History, stretch: Stretch, reported: Reported, settings: Settings, on_fault: OnFault | None) -> Ways:
+def _ways(
+    history: History, stretch: Stretch, reported: ReportSeries, settings: Settings, on_fault: OnFault | None
+) -> FleetCalibration:
     """With when rounds began, leaders were elected, and how long moves took, where a leader has recorded that."""
     times: dict[str, list[float]] = {"decision_began": [], "leader_elected": []}
     for row in history.rows(EVENTS, stretch.from_ms, stretch.to_ms, ["at_ms", "kind", "subject"], on_fault=on_fault):

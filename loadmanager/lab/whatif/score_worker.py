@@ -2,7 +2,7 @@
 loadmanager.lab.whatif.score_worker`.
 
 For whoever runs all day beside a cluster: a process of its own does the work, at the lowest priority and with limited
-memory, and may be killed at any moment. A `Question` comes in as a JSON object, an `Answer` goes out as one.
+memory, and may be killed at any moment. A `ScoreQuestion` comes in as a JSON object, an `ScoreAnswer` goes out as one.
 
     what goes wrong                              the answer
     -------------------------------------------  ----------------------------------------------------------
@@ -24,14 +24,14 @@ import orjson
 from loadmanager.config.overrides import settings_recorded
 from loadmanager.errors import LoadManagerError
 from loadmanager.history.reader import History
-from loadmanager.lab.whatif.range_figures import Figures, happened_in, settings_with, simulate
+from loadmanager.lab.whatif.range_figures import RangeFigures, happened_in, settings_with, simulate
 from loadmanager.lab.whatif.recorded_ranges import Stretch, read_range
 
 _LOWEST_PRIORITY = 19
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ScoreQuestion:
     """Of the history at `url`: `from_ms` <= time < `to_ms`. The settings are texts by key; a strategy of "" is theirs.
 
     `memory_bytes` is how much data the process may have, `step_s` how long a step of a world is.
@@ -47,51 +47,51 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ScoreAnswer:
     """`imbalance` is as it was, by the cost model; `worlds` are by strategy, and `left_out` why one is not there."""
 
     imbalance: float = 1.0
-    worlds: Mapping[str, Figures] = field(default_factory=dict)
+    worlds: Mapping[str, RangeFigures] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
 
     @classmethod
-    def from_json(cls, text: bytes) -> Answer:
+    def from_json(cls, text: bytes) -> ScoreAnswer:
         """Raises `ValueError` or `TypeError` for what is no answer."""
         content = orjson.loads(text)
-        worlds = {name: Figures(**figures) for name, figures in content.pop("worlds").items()}
+        worlds = {name: RangeFigures(**figures) for name, figures in content.pop("worlds").items()}
         return cls(**content, worlds=worlds)
 
 
-def answer(question: Question) -> Answer:
+def answer(question: ScoreQuestion) -> ScoreAnswer:
     """Work it out, here and now."""
     history = History(question.url)
     stretch = Stretch(0, question.from_ms, question.to_ms)
     settings = settings_recorded(question.settings)
-    worlds: dict[str, Figures] = {}
+    worlds: dict[str, RangeFigures] = {}
     left_out: dict[str, str] = {}
     try:
         happened = happened_in(history, stretch, settings, question.step_s)
         recorded = read_range(history, stretch, settings)
     except (ValueError, LoadManagerError) as error:
-        return Answer(error=str(error))
+        return ScoreAnswer(error=str(error))
     for strategy in question.strategies:
         try:
             worlds[strategy] = simulate(recorded, settings_with(settings, strategy), question.step_s)
         except (ValueError, LoadManagerError) as error:
             left_out[strategy] = str(error)
-    return Answer(happened.mean_imbalance, worlds, left_out)
+    return ScoreAnswer(happened.mean_imbalance, worlds, left_out)
 
 
 def main() -> None:
     """Answer the question that standard input holds."""
-    question = Question(**orjson.loads(sys.stdin.buffer.read()))
+    question = ScoreQuestion(**orjson.loads(sys.stdin.buffer.read()))
     os.nice(_LOWEST_PRIORITY)
     resource.setrlimit(resource.RLIMIT_DATA, (question.memory_bytes, question.memory_bytes))
     try:
         found = answer(question)
     except MemoryError:
-        found = Answer(error=f"{question.memory_bytes / 2**20:.0f} MiB of memory are not enough for it")
+        found = ScoreAnswer(error=f"{question.memory_bytes / 2**20:.0f} MiB of memory are not enough for it")
     sys.stdout.buffer.write(orjson.dumps(found))
 
 

@@ -20,8 +20,8 @@ from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import OPERATIONS
 from loadmanager.leader.audit.audit_file import AuditFile
-from loadmanager.leader.audit.history_queries import Readings
-from loadmanager.leader.audit.history_recorder import Recorder, now_ms
+from loadmanager.leader.audit.history_queries import HistoryQueries
+from loadmanager.leader.audit.history_recorder import HistoryRecorder, now_ms
 from loadmanager.wire.audit_entry import AuditEntry
 
 log = structlog.get_logger(__name__)
@@ -34,7 +34,7 @@ _REFUSED = range(400, 500)
 class AuditTrail:
     """To HTTP it is a `port.AuditPort`. `start` raises `ConfigurationError` when the file cannot be written."""
 
-    def __init__(self, node_id: str, settings: AuditSettings, recorder: Recorder, history_url: str) -> None:
+    def __init__(self, node_id: str, settings: AuditSettings, recorder: HistoryRecorder, history_url: str) -> None:
         self.node_id = node_id
         path = settings.audit_log_file
         self._file = AuditFile(path, settings.audit_log_max_bytes) if path else None
@@ -43,7 +43,7 @@ class AuditTrail:
         self._entries: deque[AuditEntry] = deque(maxlen=_KEPT)
         self._complete_since_ms = now_ms()
         self._refusals = _Refusals()
-        self._readings = Readings()
+        self._readings = HistoryQueries()
         self.noted = 0
         """How many entries there have been, also of those that are in memory no more."""
         self.noted_before_term = 0

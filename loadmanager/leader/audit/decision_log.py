@@ -23,7 +23,7 @@ from loadmanager.core.planning.plan_effect import MoveEffect
 
 
 @dataclass(slots=True)
-class Entry:
+class LoggedDecision:
     """One line of the journal; times in epoch milliseconds, `times`: how often it was said in a row until `last_ms`."""
 
     place: int
@@ -60,13 +60,13 @@ class Entry:
         }
 
 
-class Journal:
+class DecisionLog:
     """Bounded memory of decisions; `counts` counts every one ever made by (kind, reason, acted)."""
 
     def __init__(self, kept: int) -> None:
         self._kept = kept
-        self._decisions: deque[Entry] = deque(maxlen=kept)
-        self._refrained: OrderedDict[tuple[str, str], Entry] = OrderedDict()
+        self._decisions: deque[LoggedDecision] = deque(maxlen=kept)
+        self._refrained: OrderedDict[tuple[str, str], LoggedDecision] = OrderedDict()
         self._sequence = 0
         self._place = 0
         self.counts: Counter[tuple[str, str, bool]] = Counter()
@@ -178,11 +178,13 @@ class Journal:
         later.sort(key=lambda entry: entry.place)
         return [(entry.place, entry.to_json()) for entry in later[-limit:]]
 
-    def _entry(self, kind: str, subject: str, reason: Reason, *, epoch: int, acted: bool) -> Entry:
+    def _entry(self, kind: str, subject: str, reason: Reason, *, epoch: int, acted: bool) -> LoggedDecision:
         self._sequence += 1
         self.counts[kind, reason.value, acted] += 1
         now_ms = _now_ms()
-        return Entry(self._next_place(), self._sequence, now_ms, epoch, kind, subject, reason, acted, last_ms=now_ms)
+        return LoggedDecision(
+            self._next_place(), self._sequence, now_ms, epoch, kind, subject, reason, acted, last_ms=now_ms
+        )
 
     def _next_place(self) -> int:
         self._place += 1

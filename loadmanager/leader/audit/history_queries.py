@@ -18,7 +18,7 @@ _Found = TypeVar("_Found")
 MOST_WAITING = 32
 
 
-class Readings:
+class HistoryQueries:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "history")
         self._asked = 0

@@ -20,14 +20,14 @@ import orjson
 from loadmanager.config import values_as_text
 from loadmanager.config.overrides import OF_THE_NODE
 from loadmanager.core.domain.plan import Assign, Unload, Verdict
-from loadmanager.core.model.checkpoint import ClusterImage
+from loadmanager.core.model.checkpoint import ModelCheckpoint
 from loadmanager.core.model.report_validation import Doubts
 from loadmanager.core.planning import churn
 from loadmanager.core.planning.planner import State
 from loadmanager.core.planning.strategy_memory import InColumns
-from loadmanager.history.entry_rows import Decision, Entry, Event, StrategyState
+from loadmanager.history.entry_rows import Decision, Entry, HistoryEvent, StrategyState
 from loadmanager.history.writer import NOT_RECORDED, HistoryWriter, WriterFigures
-from loadmanager.leader.mirror.cluster_mirror import LaidDown
+from loadmanager.leader.mirror.cluster_mirror import OperatorConfig
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.wire.checkpoint_codec import Later, Record, doubts_as_json, head_of, parts_of
 from loadmanager.wire.control_records import encode_controls
@@ -65,7 +65,7 @@ class RecordedDesk(Protocol):
 class Model(Protocol):
     """What is known of the cluster, as a checkpoint needs to know it."""
 
-    def image(self) -> ClusterImage: ...
+    def image(self) -> ModelCheckpoint: ...
 
     def records(self) -> dict[str, Record]: ...
 
@@ -82,7 +82,7 @@ class Asked:
     at_s: float
 
 
-class Recorder:
+class HistoryRecorder:
     """Puts into a history what this node sees and does while it leads; without a `writer` nothing.
 
     `laid_down` is what operators have laid down. `begin_term` comes once the node has taken over, and before it decides
@@ -90,10 +90,13 @@ class Recorder:
     """
 
     def __init__(
-        self, live: LiveSettings | None = None, laid_down: LaidDown | None = None, writer: HistoryWriter | None = None
+        self,
+        live: LiveSettings | None = None,
+        laid_down: OperatorConfig | None = None,
+        writer: HistoryWriter | None = None,
     ) -> None:
         self._live = live
-        self._laid_down = laid_down or LaidDown()
+        self._laid_down = laid_down or OperatorConfig()
         self._writer = writer
         self._is_recording = False
         self._cycle = 0
@@ -144,13 +147,13 @@ class Recorder:
         self._writer.begin_term(epoch, now_ms())
         self._is_recording = True
         self._cycle, self._states = 0, {}
-        self.put(Event("leader_elected", node_id, {"epoch": epoch}))
+        self.put(HistoryEvent("leader_elected", node_id, {"epoch": epoch}))
         self.checkpoint(model, desk)
 
     def end_term(self, reason: str) -> None:
         if self._writer is None or not self._is_recording:
             return
-        self.put(Event("leader_lost", reason))
+        self.put(HistoryEvent("leader_lost", reason))
         self._is_recording = False
         self._writer.end_term(now_ms())
 
@@ -178,16 +181,16 @@ class Recorder:
             "roundRng": memory.round_rng,
             "machines": {name: image() for name, image in self.machines.items()},
         }
-        self.put(Event("checkpoint", "", head))
+        self.put(HistoryEvent("checkpoint", "", head))
         for holds, content in parts:
-            self.put(Event("checkpoint_part", holds, content))
+            self.put(HistoryEvent("checkpoint_part", holds, content))
 
     def configured(self) -> None:
         """The settings may be others than before."""
         before = self.settings_id
         settings = self._settings()
         if self.settings_id != before:
-            self.put(Event("configuration", self.settings_id, settings))
+            self.put(HistoryEvent("configuration", self.settings_id, settings))
 
     def _settings(self) -> Mapping[str, str]:
         if self._live is None:
@@ -198,7 +201,7 @@ class Recorder:
         return texts
 
     def snapshot_taken(self, taken_at_s: float, grace_period_s: float) -> None:
-        self.last_snapshot = self.put(Event("snapshot", "", {"atS": taken_at_s, "gracePeriodS": grace_period_s}))
+        self.last_snapshot = self.put(HistoryEvent("snapshot", "", {"atS": taken_at_s, "gracePeriodS": grace_period_s}))
 
     def ask(self, kind: str) -> Asked:
         """A decision begins, on the snapshot that was taken last."""
@@ -206,7 +209,7 @@ class Recorder:
 
     def begin(self, kind: str) -> Asked:
         """As `ask`, of a decision beside which others are made: it goes by what is remembered now."""
-        self.put(Event("decision_began", kind, {"snapshot": self.last_snapshot}))
+        self.put(HistoryEvent("decision_began", kind, {"snapshot": self.last_snapshot}))
         return self.ask(kind)
 
     def decided(
@@ -247,7 +250,7 @@ class Recorder:
 
     def restored(self, states: State, split_state: State, churn_state: State) -> None:
         """In the midst of a term: what is remembered from here on, as it was read late."""
-        self.put(Event("memory", "", {"states": states, "splitState": split_state, "churn": churn_state}))
+        self.put(HistoryEvent("memory", "", {"states": states, "splitState": split_state, "churn": churn_state}))
 
     def remembered(self, states: State) -> None:
         """After a round: what strategies remember, where it is something else than after the last one."""
@@ -259,7 +262,7 @@ class Recorder:
         self._states = states
 
 
-def policies_later(laid_down: LaidDown) -> Any:  # noqa: ANN401 - a function of no arguments
+def policies_later(laid_down: OperatorConfig) -> Any:  # noqa: ANN401 - a function of no arguments
     """The policies as they are now, in the form in which they are stored."""
     isolation, domains, groups = laid_down.isolation, laid_down.failure_domains, laid_down.anti_affinity
     return lambda: {
@@ -269,13 +272,13 @@ def policies_later(laid_down: LaidDown) -> Any:  # noqa: ANN401 - a function of 
     }
 
 
-def controls_later(laid_down: LaidDown) -> Any:  # noqa: ANN401 - a function of no arguments
+def controls_later(laid_down: OperatorConfig) -> Any:  # noqa: ANN401 - a function of no arguments
     """The controls as they are now, in the form in which they are stored."""
     controls = laid_down.controls
     return lambda: orjson.loads(encode_controls(controls))
 
 
-def learned_later(laid_down: LaidDown) -> Any:  # noqa: ANN401 - a function of no arguments
+def learned_later(laid_down: OperatorConfig) -> Any:  # noqa: ANN401 - a function of no arguments
     """What was learned, as it is now, in the form in which it is stored, but for what decides nothing."""
     learned = laid_down.learned
     return lambda: orjson.loads(encode_learned(learned and what_decides(learned)))

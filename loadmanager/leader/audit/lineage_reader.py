@@ -9,8 +9,8 @@ from loadmanager.errors import HistoryFileError, NotFoundError
 from loadmanager.history.bundle_lineage import tell_life
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
-from loadmanager.leader.audit.history_queries import Readings
-from loadmanager.leader.audit.history_recorder import Recorder
+from loadmanager.leader.audit.history_queries import HistoryQueries
+from loadmanager.leader.audit.history_recorder import HistoryRecorder
 from loadmanager.wire.lineage_bodies import BundleLife
 
 log = structlog.get_logger(__name__)
@@ -19,13 +19,13 @@ _FLUSH_S = 2.0
 """So long the last minute, which is not written yet, is waited for."""
 
 
-class Lives:
+class LineageReader:
     """To HTTP it is a `port.LifePort`."""
 
-    def __init__(self, history_url: str, recorder: Recorder) -> None:
+    def __init__(self, history_url: str, recorder: HistoryRecorder) -> None:
         self._history_url = history_url
         self._recorder = recorder
-        self._readings = Readings()
+        self._readings = HistoryQueries()
 
     async def of(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLife:
         """The newest of it within these times; `NotFoundError` without a history, `HistoryError` from reading it."""

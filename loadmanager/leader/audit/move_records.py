@@ -16,11 +16,12 @@ from typing import Any
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Ownership, Registration
+from loadmanager.core.model.carried_load import carried_load
 from loadmanager.core.model.load import THROUGHPUT_IN, THROUGHPUT_OUT, BrokerReport
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.plan_effect import MoveEffect, carried_load, imbalance_of_move
+from loadmanager.core.planning.plan_effect import MoveEffect, imbalance_of_move
 from loadmanager.history.entry_rows import MoveRow
-from loadmanager.leader.audit.history_recorder import Recorder, now_ms
+from loadmanager.leader.audit.history_recorder import HistoryRecorder, now_ms
 
 
 @dataclass(slots=True)
@@ -51,7 +52,7 @@ class MoveRecorder:
     each broker has reported last; `on_measured` is told of each effect once it is measured.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: HistoryRecorder) -> None:
         self._recorder = recorder
         self.on_measured: Callable[[MoveEffect], None] = lambda _: None
         self._throughput: dict[BrokerId, float] = {}

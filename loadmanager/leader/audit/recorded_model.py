@@ -18,10 +18,15 @@ from loadmanager.core.model.inheritance import PartLoad
 from loadmanager.core.model.learned_loads import Learned
 from loadmanager.core.model.load import BrokerReport, BundleAverages
 from loadmanager.core.model.report_validation import Doubts
-from loadmanager.history.entry_rows import Event, Report
-from loadmanager.leader.audit.history_recorder import Recorder, controls_later, learned_later, policies_later
+from loadmanager.history.entry_rows import HistoryEvent, Report
+from loadmanager.leader.audit.history_recorder import (
+    HistoryRecorder,
+    controls_later,
+    learned_later,
+    policies_later,
+)
 from loadmanager.leader.audit.move_records import MoveRecorder
-from loadmanager.leader.mirror.cluster_mirror import LaidDown
+from loadmanager.leader.mirror.cluster_mirror import OperatorConfig
 from loadmanager.wire.checkpoint_codec import Later, Record, doubts_as_json, owned_as_json, record_as_json
 
 
@@ -64,7 +69,9 @@ class MeasuredModel(ClusterModel):
 class RecordedModel(ClusterModel):
     """As any other, with a `recorder` that is told of each input; none of them is made of others."""
 
-    def __init__(self, rules: ReportRules, laid_down: LaidDown, recorder: Recorder, moves: MoveRecorder) -> None:
+    def __init__(
+        self, rules: ReportRules, laid_down: OperatorConfig, recorder: HistoryRecorder, moves: MoveRecorder
+    ) -> None:
         super().__init__(rules)
         self._laid_down = laid_down
         self._recorder = recorder
@@ -80,7 +87,7 @@ class RecordedModel(ClusterModel):
         if self._known.get(registration.broker) != registration:
             self._known[registration.broker] = registration
             body = {"incarnation": registration.incarnation, "version": report.version}
-            self._recorder.put(Event("broker_registered", registration.broker, body))
+            self._recorder.put(HistoryEvent("broker_registered", registration.broker, body))
         super().apply_report(registration, report)
         self._recorder.put(Report(registration, report))
         self._moves.reported(registration, report)
@@ -88,7 +95,7 @@ class RecordedModel(ClusterModel):
     def remove_broker(self, broker_id: BrokerId) -> None:
         super().remove_broker(broker_id)
         self._known.pop(broker_id, None)
-        self._recorder.put(Event("broker_gone", broker_id))
+        self._recorder.put(HistoryEvent("broker_gone", broker_id))
         self._moves.broker_gone(broker_id)
 
     def set_namespace(self, namespace: str, bundle_names: Sequence[str], ownerships: Sequence[Ownership]) -> None:
@@ -107,17 +114,17 @@ class RecordedModel(ClusterModel):
 
     def _put(self, namespace: str, after: Record) -> None:
         before, self._records[namespace] = self._records.get(namespace), after
-        self._recorder.put(Event("namespace", namespace, _RecordChange(before, after)))
+        self._recorder.put(HistoryEvent("namespace", namespace, _RecordChange(before, after)))
 
     def remove_namespace(self, namespace: str) -> None:
         super().remove_namespace(namespace)
         self._records.pop(namespace, None)
-        self._recorder.put(Event("namespace_gone", namespace))
+        self._recorder.put(HistoryEvent("namespace_gone", namespace))
 
     def redistribute(self, parts: Mapping[str, PartLoad]) -> None:
         super().redistribute(parts)
         body = {name: [part.load.tolist(), part.topics] for name, part in parts.items()}
-        self._recorder.put(Event("redistributed", "", body))
+        self._recorder.put(HistoryEvent("redistributed", "", body))
 
     def set_rules(self, rules: ReportRules) -> None:
         super().set_rules(rules)
@@ -125,33 +132,33 @@ class RecordedModel(ClusterModel):
 
     def set_policies(self, policies: Policies) -> None:
         super().set_policies(policies)
-        self._recorder.put(Event("policies", "", Later(policies_later(self._laid_down))))
+        self._recorder.put(HistoryEvent("policies", "", Later(policies_later(self._laid_down))))
 
     def set_controls(self, controls: Controls) -> None:
         super().set_controls(controls)
-        self._recorder.put(Event("controls", "", Later(controls_later(self._laid_down))))
+        self._recorder.put(HistoryEvent("controls", "", Later(controls_later(self._laid_down))))
 
     def set_learned(self, learned: Learned) -> None:
         super().set_learned(learned)
-        self._recorder.put(Event("learned", "", Later(learned_later(self._laid_down))))
+        self._recorder.put(HistoryEvent("learned", "", Later(learned_later(self._laid_down))))
 
     def set_doubts(self, doubts: Doubts) -> None:
         is_other = doubts is not self._doubts
         super().set_doubts(doubts)
         if is_other:
-            self._recorder.put(Event("doubts", "", Later(lambda: doubts_as_json(doubts))))
+            self._recorder.put(HistoryEvent("doubts", "", Later(lambda: doubts_as_json(doubts))))
 
     def seed_bundle(self, name: str, averages: BundleAverages) -> None:
         super().seed_bundle(name, averages)
         body = [averages.short, averages.long, averages.short_samples, averages.long_samples, averages.topics]
         if averages.time_mean is not None:
             body += [averages.time_mean.load, averages.time_mean.sigma]
-        self._recorder.put(Event("seeded", name, body))
+        self._recorder.put(HistoryEvent("seeded", name, body))
 
     def mark_unloaded(self, name: str, at_s: float, source: BrokerId | None = None) -> None:
         super().mark_unloaded(name, at_s, source)
-        self._recorder.put(Event("unloaded", name, {"atS": at_s, "source": source}))
+        self._recorder.put(HistoryEvent("unloaded", name, {"atS": at_s, "source": source}))
 
     def restore_unloaded(self, unloaded: Mapping[str, float], sources: Mapping[BrokerId, float] | None = None) -> None:
         super().restore_unloaded(unloaded, sources)
-        self._recorder.put(Event("restored", "", {"unloaded": unloaded, "unloadedFrom": sources or {}}))
+        self._recorder.put(HistoryEvent("restored", "", {"unloaded": unloaded, "unloadedFrom": sources or {}}))

@@ -7,22 +7,22 @@ from loadmanager.history.compaction import Compaction
 from loadmanager.history.files import Directory
 from loadmanager.history.retention import Retention
 from loadmanager.history.writer import HistoryWriter, WriterLimits
-from loadmanager.leader.audit.history_recorder import Recorder
+from loadmanager.leader.audit.history_recorder import HistoryRecorder
 from loadmanager.leader.audit.move_records import MoveRecorder
 from loadmanager.leader.audit.recorded_model import MeasuredModel, RecordedModel
-from loadmanager.leader.mirror.cluster_mirror import ClusterView, LaidDown
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, OperatorConfig
 from loadmanager.leader.mirror.live_settings import LiveSettings
 
 _HOUR_S = 3_600.0
 
 
-def open_view(live: LiveSettings, node_id: str) -> tuple[ClusterView, Recorder, MoveRecorder]:
+def open_view(live: LiveSettings, node_id: str) -> tuple[ClusterMirror, HistoryRecorder, MoveRecorder]:
     """An empty view, with what records into the history that the settings name, if they do, and what measures moves."""
-    settings, rules, laid_down = live.base, ReportRules.of(live.planner), LaidDown()
+    settings, rules, laid_down = live.base, ReportRules.of(live.planner), OperatorConfig()
     if not settings.history_url:
-        recorder = Recorder()
+        recorder = HistoryRecorder()
         moves = MoveRecorder(recorder)
-        return ClusterView(MeasuredModel(rules, moves), laid_down=laid_down), recorder, moves
+        return ClusterMirror(MeasuredModel(rules, moves), laid_down=laid_down), recorder, moves
     limits = WriterLimits(
         queue_rows=settings.history_queue_rows,
         rows_per_file=settings.history_rows_per_file,
@@ -31,6 +31,6 @@ def open_view(live: LiveSettings, node_id: str) -> tuple[ClusterView, Recorder, 
     retention = Retention(settings.history_retention_hours * _HOUR_S or None, settings.history_max_bytes or None)
     compaction = Compaction() if settings.history_compaction else None
     writer = HistoryWriter(Directory.of(settings.history_url), node_id, limits, retention, compaction)
-    recorder = Recorder(live, laid_down, writer)
+    recorder = HistoryRecorder(live, laid_down, writer)
     moves = MoveRecorder(recorder)
-    return ClusterView(RecordedModel(rules, laid_down, recorder, moves), laid_down=laid_down), recorder, moves
+    return ClusterMirror(RecordedModel(rules, laid_down, recorder, moves), laid_down=laid_down), recorder, moves

@@ -10,8 +10,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import orjson
 
 from loadmanager.core.protocol.signals import Signal
-from loadmanager.history.entry_rows import Event, Json
-from loadmanager.leader.audit.history_recorder import Recorder
+from loadmanager.history.entry_rows import HistoryEvent, Json
+from loadmanager.leader.audit.history_recorder import HistoryRecorder
 from loadmanager.wire.machines.step_form import Form, Image, question, step_as_json
 
 _Event = TypeVar("_Event")
@@ -20,12 +20,12 @@ _About = ParamSpec("_About")
 _Answer = TypeVar("_Answer")
 
 
-class Answers:
+class RecordedAnswers:
     """What one machine is answered while it is recorded: each answer that is another than the last one to the same
     question, until it is taken down.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: HistoryRecorder) -> None:
         self._recorder = recorder
         self._last: dict[tuple[object, ...], object] = {}
         self._new: dict[tuple[object, ...], object] = {}
@@ -70,7 +70,9 @@ class RecordedMachine(Generic[_Event, _Instruction]):
     several in a row that were answered the same only the first and the last are: see `wire.machines.step_form`.
     """
 
-    def __init__(self, name: str, form: Form[_Event, _Instruction], answers: Answers, recorder: Recorder) -> None:
+    def __init__(
+        self, name: str, form: Form[_Event, _Instruction], answers: RecordedAnswers, recorder: HistoryRecorder
+    ) -> None:
         self._name = name
         self._form = form
         self._answers = answers
@@ -104,7 +106,7 @@ class RecordedMachine(Generic[_Event, _Instruction]):
             self._write(body)
 
     def _write(self, body: dict[str, Any]) -> None:
-        self._recorder.put(Event("stepped", self._name, _as_text(body)))
+        self._recorder.put(HistoryEvent("stepped", self._name, _as_text(body)))
 
     def image(self) -> Image:
         """All that the machine remembers, for a checkpoint: whoever begins there knows no answer of before."""

@@ -26,7 +26,7 @@ from loadmanager.core.protocol.leadership import (
     open_since,
 )
 from loadmanager.errors import NotLeaderError, StoreError, TransactionFailedError
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Check, Create, Delete, MetadataStore, Op, Put
 from loadmanager.util import clock
@@ -58,7 +58,7 @@ class Election:
     def __init__(
         self,
         store: MetadataStore,
-        view: ClusterView,
+        view: ClusterMirror,
         node: LeaderRecord,
         on_elected: Callable[[Term], None],
         on_deposed: Callable[[StepDownReason], None],

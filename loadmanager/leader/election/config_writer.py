@@ -17,7 +17,7 @@ from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.errors import ConcurrentModificationError, InvalidRecordError, StaleEpochError, TransactionFailedError
 from loadmanager.leader.election.campaign import Election
-from loadmanager.leader.mirror.mirror_intake import Intake
+from loadmanager.leader.mirror.mirror_intake import MirrorIntake
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Check, Create, Delete, MetadataStore, Op, Put
 from loadmanager.store.znode_codec import decode, pack
@@ -43,7 +43,7 @@ _CHANGED_UNDERNEATH = frozenset({"bad_version", "node_exists", "no_node"})
 _Value = TypeVar("_Value")
 
 
-class Operators:
+class ConfigWriter:
     """Each `update_...` makes one change of one znode; what it returns is stored, and known to this node.
 
     `change` gets what is stored now and returns what is to be stored; it may be called again when somebody else has
@@ -51,7 +51,7 @@ class Operators:
     what is stored cannot be read, `ConcurrentModificationError` after so many attempts, or a `StoreError`.
     """
 
-    def __init__(self, store: MetadataStore, intake: Intake, election: Election) -> None:
+    def __init__(self, store: MetadataStore, intake: MirrorIntake, election: Election) -> None:
         self._store = store
         self._intake = intake
         self._election = election

@@ -13,27 +13,27 @@ import structlog
 
 from loadmanager.core.domain.log_message import Say
 from loadmanager.core.protocol.failure_detector import (
-    Ask,
+    AskLeader,
+    CheckSuspicion,
     Doubt,
     Doubted,
-    Ended,
+    EarlyTakeOver,
     Event,
+    FailureDetector,
+    FailureDetectorPhase,
     Heard,
     Instruction,
-    Leads,
-    Look,
+    LeaderProcessEnded,
     Missed,
-    Seen,
+    NodeLeads,
     Spare,
-    TakeOver,
-    Vigil,
-    VigilPhase,
+    SuspicionChecked,
 )
 from loadmanager.core.protocol.leadership import Sighting
 from loadmanager.errors import LoadManagerError, StoreError
 from loadmanager.leader.election.campaign import Election
-from loadmanager.leader.election.machine_driver import Driver
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.election.machine_driver import MachineDriver
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.net.http_client import Caller, HttpClient
 from loadmanager.net.liveness import Life, is_refused
 from loadmanager.store import paths
@@ -47,13 +47,13 @@ _MS_PER_S = 1000
 _MOST_BYTES = 1024
 
 
-class VigilKeeper:
+class LeaderWatch:
     """`look` is to be called when what was read, or the own session or term, is another. `run` keeps the vigil."""
 
     def __init__(
         self,
         store: MetadataStore,
-        view: ClusterView,
+        view: ClusterMirror,
         election: Election,
         caller: Caller,
         patience_s: float,
@@ -64,8 +64,8 @@ class VigilKeeper:
         self._election = election
         self._caller = caller
         self._life = life
-        self._vigil = Vigil(patience_s)
-        self._driver = Driver[Event, Instruction](self._vigil, self._do)
+        self._vigil = FailureDetector(patience_s)
+        self._driver = MachineDriver[Event, Instruction](self._vigil, self._do)
         self._http: HttpClient
         self._is_kept = False
 
@@ -77,7 +77,7 @@ class VigilKeeper:
     @property
     def hears(self) -> bool:
         """Whether the leader, another node, has answered lately."""
-        return self._vigil.phase is VigilPhase.HEARD
+        return self._vigil.phase is FailureDetectorPhase.HEARD
 
     async def run(self) -> None:
         """Watch whoever leads, for as long as the node lives."""
@@ -92,17 +92,17 @@ class VigilKeeper:
         if self._is_kept:
             sessions = frozenset(self._view.node_sessions.values()) if self._view.is_fresh else None
             leader, session_s = self._election.find_other_leader(), self._store.session_timeout_s
-            self._driver.step(Leads(leader, session_s, sessions))
+            self._driver.step(NodeLeads(leader, session_s, sessions))
 
     def _do(self, instruction: Instruction) -> Coroutine[Any, Any, Event] | None:
         match instruction:
-            case Ask():
+            case AskLeader():
                 return self._ask(instruction)
             case Doubt(leader):
                 return self._doubt(leader)
-            case Look():
+            case CheckSuspicion():
                 return self._see(instruction)
-            case TakeOver(czxid, has_ended):
+            case EarlyTakeOver(czxid, has_ended):
                 (self._election.found_ended if has_ended else self._election.found_silent)(czxid)
             case Spare():
                 self._election.found_silent(None)
@@ -110,7 +110,7 @@ class VigilKeeper:
                 (log.warning if is_warning else log.info)(said, **fields)
         return None
 
-    async def _ask(self, ask: Ask) -> Event:
+    async def _ask(self, ask: AskLeader) -> Event:
         leader, hold_ms = ask.leader, min(round(ask.hold_s * _MS_PER_S), LONGEST_HOLD_MS)
         url = f"{leader.service_url}/loadbalance/v1/term?holdMs={hold_ms}"
         try:
@@ -122,16 +122,16 @@ class VigilKeeper:
         except LoadManagerError as error:
             log.debug("leader_not_heard", leader=leader.service_url, error=str(error))
         if self._life.is_over(leader.life) and await is_refused(leader.service_url):
-            return Ended(leader.czxid)
+            return LeaderProcessEnded(leader.czxid)
         return Missed(leader.czxid)
 
     async def _doubt(self, leader: Sighting) -> Event:
         log.debug("leader_doubted", leader=leader.service_url, epoch=leader.epoch)
         return Doubted(leader.czxid, await self._election.doubt(leader))
 
-    async def _see(self, look: Look) -> Event:
+    async def _see(self, look: CheckSuspicion) -> Event:
         try:
-            return Seen(look, await self._store.get(paths.DOUBT) is not None)
+            return SuspicionChecked(look, await self._store.get(paths.DOUBT) is not None)
         except StoreError as error:
             log.debug("doubt_not_read", error=str(error))
-            return Seen(look, None)
+            return SuspicionChecked(look, None)

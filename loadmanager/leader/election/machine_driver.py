@@ -15,7 +15,7 @@ from loadmanager.core.protocol.bundle_writes import Write, WriteEnded
 from loadmanager.core.protocol.signals import Signal
 from loadmanager.core.protocol.state_machine import Machine, do_all
 from loadmanager.errors import LoadManagerError
-from loadmanager.leader.election.ownership_ledger import Ledger
+from loadmanager.leader.election.ownership_ledger import OwnershipLedger
 
 _Event = TypeVar("_Event")
 _Instruction = TypeVar("_Instruction")
@@ -23,7 +23,7 @@ _What = TypeVar("_What", bound=Hashable)
 _Told = TypeVar("_Told")
 
 
-class Driver(Generic[_Event, _Instruction]):
+class MachineDriver(Generic[_Event, _Instruction]):
     """Steps a machine. `do` does what it says, or gives the work for that, which ends with what came of it."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Driver(Generic[_Event, _Instruction]):
         self.step(await work)
 
 
-class Waiting(Generic[_What, _Told]):
+class Waiters(Generic[_What, _Told]):
     """Those who wait for something to end: each has a future of its own, and may go away before."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class Waiting(Generic[_What, _Told]):
             self.tell(what, error)
 
 
-async def write(ledger: Ledger, instruction: Write) -> WriteEnded:
+async def write(ledger: OwnershipLedger, instruction: Write) -> WriteEnded:
     """Have the ledger write it; every failure is what came of each of the bundles."""
     ranges = {bundle: BundleRange.parse(bundle.rpartition("/")[2]) for bundle in instruction.transitions}
     transitions = {own: instruction.transitions[bundle] for bundle, own in ranges.items()}

@@ -43,8 +43,8 @@ from loadmanager.errors import (
     TransactionFailedError,
 )
 from loadmanager.leader.election.campaign import Election
-from loadmanager.leader.mirror.cluster_mirror import ClusterView, NamespaceEntry
-from loadmanager.leader.mirror.mirror_intake import Intake
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEntry
+from loadmanager.leader.mirror.mirror_intake import MirrorIntake
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import MAX_ZNODE_BYTES, Check, Create, Delete, MetadataStore, Op, Put
 from loadmanager.store.znode_codec import decode, pack
@@ -167,10 +167,10 @@ class _Write:
     changes: list[tuple[_Change, _Made]] = field(default_factory=list)
 
 
-class Ledger:
+class OwnershipLedger:
     """Commits ownership transitions of the leader. Every failure reaches the caller through the awaited change."""
 
-    def __init__(self, store: MetadataStore, view: ClusterView, intake: Intake, election: Election) -> None:
+    def __init__(self, store: MetadataStore, view: ClusterMirror, intake: MirrorIntake, election: Election) -> None:
         self._store = store
         self._view = view
         self._intake = intake

@@ -10,7 +10,7 @@ import structlog
 from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.ownership import NamespaceState, Registration
 from loadmanager.errors import InvalidRecordError, OwnerSilentError
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.net.http_client import Caller, HttpAnswer, HttpClient, PeerUnavailableError
 from loadmanager.wire.http_bodies import (
     INCARNATION_HEADER,
@@ -33,10 +33,10 @@ _MOST_NAMES_BYTES = 192 * 1024
 """Of the topics that a destination is told to prepare for: its agent reads no more than 256 KiB."""
 
 
-class Agents:
+class AgentCalls:
     """The agents of the brokers that the view knows, asked on behalf of the caller; to be closed."""
 
-    def __init__(self, view: ClusterView, caller: Caller, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, view: ClusterMirror, caller: Caller, timeout_s: float = TIMEOUT_S) -> None:
         self._view = view
         self._caller = caller
         self._timeout_s = timeout_s

@@ -16,14 +16,14 @@ from loadmanager.core.domain.ownership import IllegalTransitionError, Ownership,
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.reasons import Reason
 from loadmanager.core.protocol.assignment_machine import (
-    Answer,
-    Ask,
-    Assignments,
-    Decide,
-    Decided,
+    AnswerWaiters,
+    AssignmentMachine,
+    AssignmentsDecided,
+    AssignmentWanted,
+    DecideAssignments,
     Event,
     Given,
-    Held,
+    HeldForBroker,
     Instruction,
     NotDecided,
     Outcome,
@@ -31,32 +31,39 @@ from loadmanager.core.protocol.assignment_machine import (
 )
 from loadmanager.core.protocol.bundle_writes import Write
 from loadmanager.errors import HeldForOwnerError, LoadManagerError, NoBrokerAvailableError
-from loadmanager.leader.audit.decision_log import Journal
-from loadmanager.leader.election.machine_driver import Driver, Waiting, write
-from loadmanager.leader.election.ownership_ledger import Ledger
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
-from loadmanager.leader.planning.planner_service import Desk
+from loadmanager.leader.audit.decision_log import DecisionLog
+from loadmanager.leader.election.machine_driver import MachineDriver, Waiters, write
+from loadmanager.leader.election.ownership_ledger import OwnershipLedger
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
+from loadmanager.leader.planning.planner_service import PlannerService
 from loadmanager.net.tracing import OFF, Tracing, Trail
 
 log = structlog.get_logger(__name__)
 
 
-class Assigner:
+class AssignmentDriver:
     """Gives free bundles an owner: lookups of one bundle share one decision, and a burst shares one batch.
 
     Bundles that nobody asks for take the places that lookups leave in a batch.
     """
 
-    def __init__(self, desk: Desk, view: ClusterView, ledger: Ledger, journal: Journal, tracing: Tracing = OFF) -> None:
+    def __init__(
+        self,
+        desk: PlannerService,
+        view: ClusterMirror,
+        ledger: OwnershipLedger,
+        journal: DecisionLog,
+        tracing: Tracing = OFF,
+    ) -> None:
         self._desk = desk
         self._view = view
         self._ledger = ledger
         self._journal = journal
         self._tracing = tracing
         self._trails: dict[str, Trail] = {}
-        self._machine = Assignments(view)
-        self._driver = Driver(self._machine, self._do)
-        self._waiting = Waiting[str, Ownership]()
+        self._machine = AssignmentMachine(view)
+        self._driver = MachineDriver(self._machine, self._do)
+        self._waiting = Waiters[str, Ownership]()
         self.assignments = 0
 
     def request(self, bundle: str, *, non_persistent: bool = False) -> asyncio.Future[Ownership]:
@@ -69,7 +76,7 @@ class Assigner:
         self._ledger.must_be_open(namespace_of(bundle))
         future = self._waiting.future(bundle)
         self._trails.setdefault(bundle, self._tracing.here())
-        self._driver.step(Ask(bundle, non_persistent))
+        self._driver.step(AssignmentWanted(bundle, non_persistent))
         return future
 
     def place_soon(self, bundles: Sequence[str]) -> None:
@@ -79,7 +86,7 @@ class Assigner:
     async def give(self, name: BundleName, destination: Registration, reason: Reason) -> Ownership:
         """Give a free bundle to this broker at an operator's word; the ownership as it is stored.
 
-        Raises `IllegalTransitionError` when it is not free or the broker has left, and as `Ledger.apply`.
+        Raises `IllegalTransitionError` when it is not free or the broker has left, and as `OwnershipLedger.apply`.
         """
 
         def give(current: Ownership, stamp: Stamp) -> Ownership:
@@ -108,19 +115,19 @@ class Assigner:
 
     def _do(self, instruction: Instruction) -> Coroutine[Any, Any, Event] | None:
         match instruction:
-            case Decide():
+            case DecideAssignments():
                 return self._decide(instruction)
             case Write():
                 return self._write(instruction)
-            case Answer(bundle, outcome):
+            case AnswerWaiters(bundle, outcome):
                 self._trails.pop(bundle, None)
                 self._waiting.tell(bundle, self._told(bundle, outcome))
         return None
 
-    async def _decide(self, decide: Decide) -> Event:
+    async def _decide(self, decide: DecideAssignments) -> Event:
         try:
             with self._tracing.span("decide on owners", {"bundles": len(decide.bundles)}, self._asked(decide.bundles)):
-                return Decided(decide, await self._desk.place(decide.bundles, decide.non_persistent))
+                return AssignmentsDecided(decide, await self._desk.place(decide.bundles, decide.non_persistent))
         except Exception as error:
             log.exception("placement_failed", bundles=len(decide.bundles))
             return NotDecided(decide, NoBrokerAvailableError(f"the decision failed: {error}"))
@@ -150,7 +157,7 @@ class Assigner:
                     because=[why],
                 )
                 return stored
-            case Held(broker, left_s):
+            case HeldForBroker(broker, left_s):
                 waits = f"bundle {bundle} waits for {broker}, which is held off, for {left_s:.0f} s at most"
                 return HeldForOwnerError(waits, left_s)
             case Verdict():

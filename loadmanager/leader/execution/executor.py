@@ -39,7 +39,7 @@ from loadmanager.core.protocol.move_machine import (
     Kept,
     Move,
     Moved,
-    Moves,
+    MoveMachine,
     NotCommitted,
     Outcome,
     OwnerAnswered,
@@ -62,13 +62,13 @@ from loadmanager.errors import (
     UnloadCancelledError,
     UnloadFailedError,
 )
-from loadmanager.leader.audit.decision_log import Journal
-from loadmanager.leader.audit.history_recorder import Recorder
-from loadmanager.leader.audit.step_recorder import Answers, RecordedMachine
-from loadmanager.leader.election.machine_driver import Waiting
+from loadmanager.leader.audit.decision_log import DecisionLog
+from loadmanager.leader.audit.history_recorder import HistoryRecorder
+from loadmanager.leader.audit.step_recorder import RecordedAnswers, RecordedMachine
+from loadmanager.leader.election.machine_driver import Waiters
 from loadmanager.leader.execution.owner_calls import Owners
 from loadmanager.leader.execution.warm_up_calls import Destinations
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.net.tracing import NOWHERE, OFF, Tracing, Trail
 from loadmanager.wire.machines.move_codec import MovesForm
 
@@ -142,13 +142,13 @@ class Executor:
 
     def __init__(
         self,
-        view: ClusterView,
+        view: ClusterMirror,
         writes: Writes,
         owners: Owners,
-        journal: Journal,
+        journal: DecisionLog,
         settings: Callable[[], ExecutorSettings],
         followed_by: Followed,
-        recorder: Recorder,
+        recorder: HistoryRecorder,
         tracing: Tracing = OFF,
         destinations: Destinations | None = None,
     ) -> None:
@@ -160,8 +160,8 @@ class Executor:
         self._followed_by = followed_by
         self._tracing = tracing
         self._trails: dict[Move, Trail] = {}
-        answers = Answers(recorder)
-        self._moves = Moves(
+        answers = RecordedAnswers(recorder)
+        self._moves = MoveMachine(
             answers.noting("limits", lambda: (settings().concurrency, settings().concurrency_per_broker)),
             answers.noting("deadline_s", lambda: settings().deadline_s),
             answers.noting("is_registered", view.is_registered),
@@ -173,7 +173,7 @@ class Executor:
             ),
         )
         self._recorded = RecordedMachine("moves", MovesForm(self._moves), answers, recorder)
-        self._ends = Waiting[Move, Ownership]()
+        self._ends = Waiters[Move, Ownership]()
         self._because: dict[Move, Sequence[Verdict]] = {}
         self._contexts: dict[Move, contextvars.Context] = {}
         self._tasks: dict[Move, asyncio.Task[None]] = {}

@@ -11,7 +11,7 @@ from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.ownership import Ownership
 from loadmanager.errors import InvalidRecordError, NotLeaderError
 from loadmanager.leader.election.campaign import Election
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.net.http_client import Caller, HttpClient, PeerUnavailableError
 from loadmanager.wire.http_bodies import (
     BUNDLE_VERSION_HEADER,
@@ -27,7 +27,7 @@ _LONGEST_REFUSAL_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class OwnerRefusal:
     """Why an owner has not let go, or that it did not answer. `is_final`: to ask again would change nothing."""
 
     why: str
@@ -41,7 +41,7 @@ class Owners(Protocol):
 
     async def close(self) -> None: ...
 
-    async def ask(self, name: BundleName, released: Ownership, patience_s: float) -> Refusal | None:
+    async def ask(self, name: BundleName, released: Ownership, patience_s: float) -> OwnerRefusal | None:
         """Ask the owner of a bundle that is `released` once, and wait so long at most: None when it has let go. Raises
         `NotLeaderError`.
         """
@@ -52,7 +52,7 @@ class AgentOwners:
     may take, asked anew for each call.
     """
 
-    def __init__(self, view: ClusterView, election: Election, caller: Caller, longest_s: Callable[[], float]) -> None:
+    def __init__(self, view: ClusterMirror, election: Election, caller: Caller, longest_s: Callable[[], float]) -> None:
         self._view = view
         self._election = election
         self._caller = caller
@@ -66,12 +66,12 @@ class AgentOwners:
         if self._http is not None:
             await self._http.close()
 
-    async def ask(self, name: BundleName, released: Ownership, patience_s: float) -> Refusal | None:
+    async def ask(self, name: BundleName, released: Ownership, patience_s: float) -> OwnerRefusal | None:
         """One unload call, under the epoch of this node's term."""
         owner = released.owner
         entry = self._view.brokers.get(owner.broker) if owner else None
         if owner is None or entry is None or entry.command_url is None:
-            return Refusal("the broker's record names no URL to call")
+            return OwnerRefusal("the broker's record names no URL to call")
         if self._http is None:
             raise NotLeaderError("this node is not running")
         url = f"{entry.command_url}/admin/v2/namespaces/{name.namespace}/{name.range}/unload"
@@ -89,5 +89,5 @@ class AgentOwners:
         try:
             answer = await self._http.call("PUT", url, timeout_s, most_bytes=_LONGEST_REFUSAL_BYTES, headers=headers)
         except (PeerUnavailableError, InvalidRecordError) as error:
-            return Refusal(str(error))
-        return None if answer.status == HTTPStatus.NO_CONTENT else Refusal(answer.shown())
+            return OwnerRefusal(str(error))
+        return None if answer.status == HTTPStatus.NO_CONTENT else OwnerRefusal(answer.shown())

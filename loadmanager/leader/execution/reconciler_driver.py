@@ -14,35 +14,35 @@ from loadmanager.core.protocol.reconciler import (
     Event,
     Freed,
     Instruction,
-    Look,
     Looked,
     NotFreed,
-    Place,
-    Reconciling,
+    PlaceBundles,
+    ReadRecords,
+    ReconcilerMachine,
     SeeThrough,
 )
 from loadmanager.core.protocol.signals import Signal
-from loadmanager.leader.audit.decision_log import Journal
-from loadmanager.leader.election.machine_driver import Driver, write
-from loadmanager.leader.election.ownership_ledger import Ledger
-from loadmanager.leader.execution.assignment_driver import Assigner
+from loadmanager.leader.audit.decision_log import DecisionLog
+from loadmanager.leader.election.machine_driver import MachineDriver, write
+from loadmanager.leader.election.ownership_ledger import OwnershipLedger
+from loadmanager.leader.execution.assignment_driver import AssignmentDriver
 from loadmanager.leader.execution.executor import Executor
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 
 log = structlog.get_logger(__name__)
 
 
-class Reconciler:
+class ReconcilerDriver:
     """Finds what the records say is unfinished, and finishes it."""
 
     def __init__(
         self,
-        view: ClusterView,
-        ledger: Ledger,
+        view: ClusterMirror,
+        ledger: OwnershipLedger,
         executor: Executor,
-        assigner: Assigner,
-        journal: Journal,
+        assigner: AssignmentDriver,
+        journal: DecisionLog,
         live: LiveSettings,
     ) -> None:
         self._view = view
@@ -52,8 +52,8 @@ class Reconciler:
         self._journal = journal
         self._live = live
         bundles_of, is_assigning = view.model.bundles_owned_by, assigner.is_assigning
-        self._machine = Reconciling(view, self._places_at_once, bundles_of, is_assigning)
-        self._driver = Driver(self._machine, self._do)
+        self._machine = ReconcilerMachine(view, self._places_at_once, bundles_of, is_assigning)
+        self._driver = MachineDriver(self._machine, self._do)
 
     def wake(self) -> None:
         """Something has changed by which a bundle may have come to be unfinished."""
@@ -69,13 +69,13 @@ class Reconciler:
 
     def _do(self, instruction: Instruction) -> Coroutine[Any, Any, Event] | None:
         match instruction:
-            case Look():
+            case ReadRecords():
                 return self._look()
             case Write():
                 return write(self._ledger, instruction)
             case SeeThrough(bundle):
                 self._executor.resume(BundleName.parse(bundle))
-            case Place(bundles):
+            case PlaceBundles(bundles):
                 self._assigner.place_soon(bundles)
             case Freed(bundle, owner, stored):
                 self._journal.moved("freed", bundle, OwnershipReason.OWNER_GONE, epoch=stored.epoch, source=owner)

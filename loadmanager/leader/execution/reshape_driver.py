@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import structlog
 
-from loadmanager.core.domain.bundles import BoundariesError
+from loadmanager.core.domain.bundles import BoundariesError, TopicLoad
 from loadmanager.core.domain.names import BundleName, BundleRange, NamespaceName
 from loadmanager.core.domain.ownership import IllegalTransitionError, Ownership, OwnershipState, Registration
 from loadmanager.core.domain.plan import Verdict
@@ -25,27 +25,27 @@ from loadmanager.core.protocol.reshape_machine import (
     BundleGoneError,
     Choose,
     Chosen,
-    Commit,
-    Committed,
-    Ended,
+    CommitReshape,
     Event,
     Instruction,
     Judge,
     Over,
     OwnerSilent,
     Parts,
-    Refused,
     Release,
+    ReshapeCommitted,
     Reshaped,
+    ReshapeEnded,
+    ReshapeMachine,
+    ReshapeRefused,
+    ReshapeWanted,
     Reshaping,
-    Reshapings,
     Settle,
     TopicsNamed,
     Transfer,
-    Want,
 )
 from loadmanager.core.strategies.splitting.bundle_divider import Divider
-from loadmanager.core.strategies.splitting.split_algorithm import TopicLoad, is_splittable
+from loadmanager.core.strategies.splitting.split_algorithm import is_splittable
 from loadmanager.errors import (
     BundleNotFoundError,
     LoadManagerError,
@@ -54,32 +54,32 @@ from loadmanager.errors import (
     SplitRefusedError,
     UnloadFailedError,
 )
-from loadmanager.leader.audit.decision_log import Journal
-from loadmanager.leader.election.ownership_ledger import Ledger
-from loadmanager.leader.execution.agent_calls import Agents
-from loadmanager.leader.execution.assignment_driver import Assigner
+from loadmanager.leader.audit.decision_log import DecisionLog
+from loadmanager.leader.election.ownership_ledger import OwnershipLedger
+from loadmanager.leader.execution.agent_calls import AgentCalls
+from loadmanager.leader.execution.assignment_driver import AssignmentDriver
 from loadmanager.leader.execution.executor import Executor
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.planning.planner_service import Desk
+from loadmanager.leader.planning.planner_service import PlannerService
 from loadmanager.wire.bundle_bodies import HOT
 from loadmanager.wire.http_bodies import OpenTopic
 
 log = structlog.get_logger(__name__)
 
 
-class Reshaper:
+class ReshapeDriver:
     """Splits and merges of the current leader, at an operator's word or as a round has decided."""
 
     def __init__(
         self,
-        view: ClusterView,
-        desk: Desk,
-        ledger: Ledger,
-        assigner: Assigner,
+        view: ClusterMirror,
+        desk: PlannerService,
+        ledger: OwnershipLedger,
+        assigner: AssignmentDriver,
         executor: Executor,
-        agents: Agents,
-        journal: Journal,
+        agents: AgentCalls,
+        journal: DecisionLog,
         live: LiveSettings,
         on_reshaped: Callable[[str, Registration | None], None],
     ) -> None:
@@ -92,7 +92,7 @@ class Reshaper:
         self._journal = journal
         self._live = live
         self._on_reshaped = on_reshaped
-        self._machine = Reshapings(view, desk.find_excess)
+        self._machine = ReshapeMachine(view, desk.find_excess)
         self._tasks: set[asyncio.Task[None]] = set()
         self.splits: Counter[Reason] = Counter()
         self.splits_failed = 0
@@ -146,16 +146,16 @@ class Reshaper:
         """See a split or merge through; what nobody waits for any more is given up, unless it is written already.
 
         Raises `BundleNotFoundError`, `OwnerSilentError` when the algorithm needs topics that nobody names, what an
-        assignment raises, or what `Ledger.reshape` does.
+        assignment raises, or what `OwnershipLedger.reshape` does.
         """
-        event: Event | None = Want(it)
+        event: Event | None = ReshapeWanted(it)
         try:
             while event is not None:
                 told, event = self._machine.step(event), None
                 for instruction in told:
                     event = await self._do(instruction) or event
         except BaseException as error:
-            self._machine.step(Refused(it, error))
+            self._machine.step(ReshapeRefused(it, error))
             raise
 
     async def ask_topics(self, it: Reshaping, owner: Registration) -> TopicsNamed | OwnerSilent:
@@ -202,7 +202,7 @@ class Reshaper:
                 return await self._settle(it, current)
             case AskTopics(it, owner):
                 return await self.ask_topics(it, owner)
-            case Commit(it):
+            case CommitReshape(it):
                 return await self._commit(it)
             case Reshaped():
                 self._reshaped(instruction)
@@ -215,7 +215,7 @@ class Reshaper:
                 return Over(it)
             case Judge(asked, verdict):
                 self._journal.judged(asked, verdict, epoch=self._view.epoch)
-            case Ended(_, error) if error is not None:
+            case ReshapeEnded(_, error) if error is not None:
                 raise BundleNotFoundError(str(error)) if isinstance(error, BundleGoneError) else error
         return None
 
@@ -231,9 +231,11 @@ class Reshaper:
 
     async def _commit(self, it: Reshaping) -> Event:
         try:
-            return Committed(it, await self._ledger.reshape(str(it.bundle.namespace), it.change, it.reason.value))
+            return ReshapeCommitted(
+                it, await self._ledger.reshape(str(it.bundle.namespace), it.change, it.reason.value)
+            )
         except BundleGoneError as error:
-            return Refused(it, error)
+            return ReshapeRefused(it, error)
 
     def _reshaped(self, done: Reshaped) -> None:
         """Tell everybody whom it concerns."""

@@ -12,7 +12,7 @@ import structlog
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.errors import OwnerSilentError
-from loadmanager.leader.execution.agent_calls import Agents
+from loadmanager.leader.execution.agent_calls import AgentCalls
 
 log = structlog.get_logger(__name__)
 
@@ -20,7 +20,7 @@ log = structlog.get_logger(__name__)
 class Destinations:
     """The brokers that get bundles, through their `agents`."""
 
-    def __init__(self, agents: Agents) -> None:
+    def __init__(self, agents: AgentCalls) -> None:
         self._agents = agents
         self._unable: dict[BrokerId, Registration] = {}
 

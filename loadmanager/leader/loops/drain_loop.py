@@ -22,13 +22,13 @@ from loadmanager.core.protocol.drain_machine import (
     BeginMove,
     BringHome,
     Drain,
-    Drains,
+    DrainMachine,
+    DrainPlanned,
     EndDrain,
     Event,
     GiveAway,
     Instruction,
     MoveEnded,
-    Planned,
     TriedToEnd,
     WithdrawMove,
 )
@@ -36,13 +36,13 @@ from loadmanager.core.protocol.move_machine import Expected, Failed, Moved, Outc
 from loadmanager.core.protocol.signals import Signal
 from loadmanager.core.protocol.state_machine import do_all
 from loadmanager.errors import BrokerNotFoundError, LoadManagerError
-from loadmanager.leader.audit.decision_log import Journal
-from loadmanager.leader.audit.step_recorder import Answers, RecordedMachine
-from loadmanager.leader.election.config_writer import Operators
+from loadmanager.leader.audit.decision_log import DecisionLog
+from loadmanager.leader.audit.step_recorder import RecordedAnswers, RecordedMachine
+from loadmanager.leader.election.config_writer import ConfigWriter
 from loadmanager.leader.execution.executor import Executor
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.planning.planner_service import Desk
+from loadmanager.leader.planning.planner_service import PlannerService
 from loadmanager.wire.machines.drain_codec import DrainsForm, wishes_as_json
 from loadmanager.wire.machines.step_form import registration_as_json
 from loadmanager.wire.plan_bodies import BlockedBundle, DrainProgress
@@ -52,16 +52,16 @@ log = structlog.get_logger(__name__)
 _SHOWN_BLOCKED = 20
 
 
-class Drainer:
+class DrainLoop:
     """`run` works for as long as the term lasts; `bundles_moved` counts what it moved for drains and pins."""
 
     def __init__(
         self,
-        view: ClusterView,
-        desk: Desk,
+        view: ClusterMirror,
+        desk: PlannerService,
         executor: Executor,
-        operators: Operators,
-        journal: Journal,
+        operators: ConfigWriter,
+        journal: DecisionLog,
         live: LiveSettings,
     ) -> None:
         self._view = view
@@ -78,8 +78,8 @@ class Drainer:
     def forget(self) -> None:
         """A new term: what was counted starts anew."""
         recorder = self._desk.recorder
-        answers = Answers(recorder)
-        self._drains = Drains(
+        answers = RecordedAnswers(recorder)
+        self._drains = DrainMachine(
             answers.noting("controls", lambda: self._controls, wishes_as_json),
             answers.noting("registration_of", self._view.registrations.get, registration_as_json),
             answers.noting("process_of", self._view.process_of),
@@ -188,9 +188,9 @@ class Drainer:
                     self._journal.judged(kind, verdict, epoch=self._view.epoch)
         except Exception:
             log.exception("drain_round_failed")
-            self._tell(Planned(None))
+            self._tell(DrainPlanned(None))
         else:
-            self._tell(Planned(plan))
+            self._tell(DrainPlanned(plan))
 
     async def _carry_out(self, step: Unload, because: Sequence[Verdict]) -> None:
         name, check = BundleName.parse_any(step.bundle), Expected(step.source).check

@@ -20,7 +20,7 @@ from loadmanager.core.protocol.plan_machine import (
     Instruction,
     KeptPlan,
     PlanEnded,
-    Plans,
+    PlanMachine,
     StepEnded,
     WithdrawStep,
 )
@@ -34,15 +34,15 @@ from loadmanager.errors import (
     PlanNotFoundError,
     UnloadFailedError,
 )
-from loadmanager.leader.audit.step_recorder import Answers, RecordedMachine
+from loadmanager.leader.audit.step_recorder import RecordedAnswers, RecordedMachine
 from loadmanager.leader.execution.executor import Executor
 from loadmanager.leader.loops.requested_plans import RequestedPlans
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.planning.planner_service import Desk
+from loadmanager.leader.planning.planner_service import PlannerService
 from loadmanager.wire.machines.plan_codec import PlansForm
 from loadmanager.wire.plan_bodies import ExecutionAnswer, ListedPlan, PlanAnswer, PlanRequest, PlansAnswer
-from loadmanager.wire.plan_file import Packed, encode
+from loadmanager.wire.plan_file import PackedCertificate, encode
 
 log = structlog.get_logger(__name__)
 
@@ -51,10 +51,10 @@ _PROVED = 3
 """Of how many plans is kept what proves them: the columns of the whole cluster each."""
 
 
-class PlanKeeper:
+class PlanDriver:
     """`executed` counts plans that were executed to the end, `stopped` those that were not."""
 
-    def __init__(self, view: ClusterView, desk: Desk, executor: Executor, live: LiveSettings) -> None:
+    def __init__(self, view: ClusterMirror, desk: PlannerService, executor: Executor, live: LiveSettings) -> None:
         self._view = view
         self._recorder = desk.recorder
         self._executor = executor
@@ -63,7 +63,7 @@ class PlanKeeper:
         self._ends: dict[KeptPlan, asyncio.Future[ExecutionAnswer]] = {}
         self._contexts: dict[KeptPlan, contextvars.Context] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._proved: dict[str, Packed] = {}
+        self._proved: dict[str, PackedCertificate] = {}
         self.forget()
         self.executed = 0
         self.stopped = 0
@@ -71,8 +71,8 @@ class PlanKeeper:
     def forget(self) -> None:
         """A new term: plans of an earlier one are worth nothing."""
         self._proved.clear()
-        answers = Answers(self._recorder)
-        self._plans = Plans(
+        answers = RecordedAnswers(self._recorder)
+        self._plans = PlanMachine(
             answers.noting("frozen", lambda: self._view.laid_down.controls.frozen),
             answers.noting("find_drift", self._requested.find_drift),
             answers.noting("version_of", self._requested.version_of),

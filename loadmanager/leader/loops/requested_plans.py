@@ -11,25 +11,25 @@ from loadmanager.core.domain.ownership import IllegalTransitionError, OwnershipS
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.certificate.certificate_text import Summary
+from loadmanager.core.planning.certificate.certificate_text import CertificateSummary
 from loadmanager.core.planning.movable_bundles import pin_of, restrain
 from loadmanager.core.planning.plan_effect import effect_of
 from loadmanager.core.protocol.move_machine import Expected, StaleStepError
-from loadmanager.core.protocol.plan_machine import KeptPlan, Step
+from loadmanager.core.protocol.plan_machine import KeptPlan, TrackedStep
 from loadmanager.errors import BadRequestError, DestinationInactiveError, LoadManagerError
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
-from loadmanager.leader.planning.planner_service import Desk
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
+from loadmanager.leader.planning.planner_service import PlannerService
 from loadmanager.wire.plan_bodies import PlannedMove, PlanRequest
-from loadmanager.wire.plan_file import Packed
+from loadmanager.wire.plan_file import PackedCertificate
 
 
 class RequestedPlans:
-    def __init__(self, view: ClusterView, desk: Desk, cluster: str = "") -> None:
+    def __init__(self, view: ClusterMirror, desk: PlannerService, cluster: str = "") -> None:
         self._view = view
         self._desk = desk
         self._cluster = cluster
 
-    async def compute(self, request: PlanRequest) -> tuple[KeptPlan, Packed]:
+    async def compute(self, request: PlanRequest) -> tuple[KeptPlan, PackedCertificate]:
         """Make a plan, and what proves its certificate; nothing is carried out.
 
         Raises `BrokerNotFoundError` for the broker of a drain; for moves `BundleNotFoundError`,
@@ -54,9 +54,9 @@ class RequestedPlans:
         at_ms, epoch = time.time_ns() // 1_000_000, self._view.epoch
         seen = restrain(snapshot) if request.kind == "shed" else snapshot
         certified = await self._desk.certify(seen, [each for each, _ in made], emptied)
-        certificate = Summary.of(certified)
+        certificate = CertificateSummary.of(certified)
         kept = KeptPlan(request.kind, at_ms, epoch, steps, plan.verdicts, effect, certificate, self._cluster)
-        return kept, await asyncio.to_thread(Packed.of, certified)
+        return kept, await asyncio.to_thread(PackedCertificate.of, certified)
 
     def _plan_moves(self, moves: Sequence[PlannedMove], snapshot: Snapshot) -> Plan:
         steps = []
@@ -75,7 +75,7 @@ class RequestedPlans:
             steps.append(Unload(move.bundle, owner, destination, OwnershipReason.PLAN_EXECUTED))
         return Plan(snapshot.revision, snapshot.taken_at_s, tuple(steps), ())
 
-    def _step(self, step: object, because: Mapping[str, Sequence[Verdict]]) -> Step | None:
+    def _step(self, step: object, because: Mapping[str, Sequence[Verdict]]) -> TrackedStep | None:
         """The step with the version of its bundle; None when the bundle has another owner since the snapshot."""
         if not isinstance(step, Unload) or step.destination is None:
             return None
@@ -85,9 +85,9 @@ class RequestedPlans:
         except (LoadManagerError, IllegalTransitionError):
             return None
         why = because.get(step.bundle, ())
-        return Step(step.bundle, current.version, step.source, step.destination, step.reason, why)
+        return TrackedStep(step.bundle, current.version, step.source, step.destination, step.reason, why)
 
-    def _clients(self, steps: Sequence[Step]) -> dict[str, int]:
+    def _clients(self, steps: Sequence[TrackedStep]) -> dict[str, int]:
         """The producers and consumers of the bundles, by the last reports of their owners that are believed."""
         reports = self._view.model.latest_reports()
         found = {
@@ -100,7 +100,7 @@ class RequestedPlans:
         current = self._view.find_ownership(bundle)
         return None if current is None else current.version
 
-    def find_drift(self, plan: KeptPlan, step: Step) -> str | None:
+    def find_drift(self, plan: KeptPlan, step: TrackedStep) -> str | None:
         """What is different from what the step was planned on."""
         try:
             Expected(step.source, step.version).check(self._view.get_ownership(BundleName.parse_any(step.bundle)))

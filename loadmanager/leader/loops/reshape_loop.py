@@ -17,37 +17,37 @@ from loadmanager.core.domain.ownership import IllegalTransitionError, NamespaceS
 from loadmanager.core.model.load import ReportedBundles
 from loadmanager.core.protocol.reshape_machine import (
     AskTopics,
-    Ended,
     Judge,
     OwnerSilent,
+    ReshapeEnded,
     Reshaping,
     TopicsNamed,
 )
 from loadmanager.core.protocol.reshape_round_machine import (
+    CandidatesFound,
     CarryOut,
-    Decide,
-    Decided,
+    DecideSplits,
     Due,
     Event,
     FindCandidates,
     FindMerges,
-    Found,
     Instruction,
     MergesFound,
     Refrain,
     Request,
-    Rounds,
+    ReshapeRoundMachine,
+    SplitsDecided,
 )
 from loadmanager.core.strategies import merging
 from loadmanager.core.strategies.placement.placement_strategy import State
 from loadmanager.core.strategies.splitting.split_candidates import find_candidates
 from loadmanager.core.strategies.splitting.split_round import SPLIT_STRATEGY, SplitQuestion, find_splits
 from loadmanager.errors import LoadManagerError, NotLeaderError
-from loadmanager.leader.audit.decision_log import Journal
+from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.election.campaign import Election
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.planning.planner_service import MINUTE_S, Desk
+from loadmanager.leader.planning.planner_service import MINUTE_S, PlannerService
 from loadmanager.wire.checkpoint_codec import Later
 from loadmanager.wire.plan_steps import merge_as_json, split_as_json
 from loadmanager.wire.reshape_codec import merging_as_json, question_as_json
@@ -76,16 +76,16 @@ class Reshapes(Protocol):
         """Have a broker that does not know them know the bundles of a namespace."""
 
 
-class ReshapingLoop:
+class ReshapeLoop:
     """A round every `loadBalancerSplitIntervalMinutes`; what the rule of splitting remembers is on the desk."""
 
     def __init__(
         self,
-        view: ClusterView,
-        desk: Desk,
+        view: ClusterMirror,
+        desk: PlannerService,
         reshaper: Reshapes,
         election: Election,
-        journal: Journal,
+        journal: DecisionLog,
         live: LiveSettings,
     ) -> None:
         self._view = view
@@ -94,7 +94,7 @@ class ReshapingLoop:
         self._election = election
         self._journal = journal
         self._live = live
-        self._machine = Rounds()
+        self._machine = ReshapeRoundMachine()
         self._one_at_a_time = asyncio.Lock()
         self._questions = asyncio.Semaphore(_QUESTIONS_AT_A_TIME)
         self.rounds = 0
@@ -162,22 +162,22 @@ class ReshapingLoop:
             case AskTopics(reshaping, owner):
                 async with self._questions:
                     return await self._reshaper.ask_topics(reshaping, owner)
-            case Decide():
+            case DecideSplits():
                 return self._decide(request)
             case CarryOut(reshaping):
                 return await self._carry_out(reshaping)
             case _:
                 return await self._find_merges(request)
 
-    async def _find_candidates(self, look: FindCandidates) -> Found:
+    async def _find_candidates(self, look: FindCandidates) -> CandidatesFound:
         snapshot, reports = self._desk.snapshot(), self._reports(look.brokers)
         self._asked = self._desk.recorder.ask("split")
         found = await asyncio.to_thread(
             find_candidates, reports.items(), self._namespaces(), snapshot, look.settings, self._remembered()
         )
-        return Found(found)
+        return CandidatesFound(found)
 
-    def _decide(self, decide: Decide) -> Decided:
+    def _decide(self, decide: DecideSplits) -> SplitsDecided:
         namespaces = {namespace_of(candidate.name) for each in decide.looked_at for candidate in each.candidates}
         question = SplitQuestion(
             looked_at=tuple((each.registration, each.candidates) for each in decide.looked_at),
@@ -192,7 +192,7 @@ class ReshapingLoop:
         steps, state = [split_as_json(split) for split in found.splits], {SPLIT_STRATEGY: self._desk.split_state}
         content = Later(lambda: question_as_json(question))
         self._desk.recorder.decided(self._asked, steps, found.verdicts, state, question=content)
-        return Decided(found)
+        return SplitsDecided(found)
 
     async def _find_merges(self, look: FindMerges) -> MergesFound:
         given = self._reports(look.brokers), self._namespaces(), self._desk.snapshot(), look.controls, time.time()
@@ -203,15 +203,15 @@ class ReshapingLoop:
         self._desk.recorder.decided(asked, steps, said, candidates=Later(lambda: merging_as_json(candidates)))
         return MergesFound(merges, verdicts)
 
-    async def _carry_out(self, reshaping: Reshaping) -> Ended:
+    async def _carry_out(self, reshaping: Reshaping) -> ReshapeEnded:
         try:
             await self._reshaper.carry_out(reshaping)
         except NotLeaderError:
             raise
         except (LoadManagerError, IllegalTransitionError, InvalidNameError) as error:
             self._reshaper.splits_failed += reshaping.is_split
-            return Ended(reshaping, error)
-        return Ended(reshaping)
+            return ReshapeEnded(reshaping, error)
+        return ReshapeEnded(reshaping)
 
     def _refrain(self, reshaping: Reshaping) -> None:
         owner = self._view.get_ownership(reshaping.bundle).owner

@@ -10,15 +10,15 @@ from typing import Protocol
 import structlog
 
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
-from loadmanager.core.domain.reasons import DoubtReason, FilterReason
+from loadmanager.core.domain.reasons import FilterReason, ValidationReason
 from loadmanager.core.protocol.leadership import Term
 from loadmanager.errors import NotLeaderError
-from loadmanager.leader.audit.decision_log import Journal
+from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.election.campaign import Election
 from loadmanager.leader.execution.executor import Batch, Executor
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.planning.planner_service import MINUTE_S, SLICE, Desk
+from loadmanager.leader.planning.planner_service import MINUTE_S, SLICE, PlannerService
 from loadmanager.net.tracing import OFF, Tracing
 
 log = structlog.get_logger(__name__)
@@ -27,7 +27,7 @@ _Steps = Sequence[tuple[Unload, Sequence[Verdict]]]
 """What to move, and why."""
 
 
-class Rails(Protocol):
+class MoveGuard(Protocol):
     """What may keep a round from moving what it plans, besides all that a plan goes by."""
 
     def begin_round(self) -> Sequence[Verdict]:
@@ -55,13 +55,13 @@ class SheddingLoop:
 
     def __init__(
         self,
-        desk: Desk,
+        desk: PlannerService,
         executor: Executor,
         election: Election,
-        journal: Journal,
-        view: ClusterView,
+        journal: DecisionLog,
+        view: ClusterMirror,
         live: LiveSettings,
-        rails: Rails | None = None,
+        rails: MoveGuard | None = None,
         on_plan: Callable[[Plan], None] = lambda _: None,
         tracing: Tracing = OFF,
     ) -> None:
@@ -168,7 +168,7 @@ class SheddingLoop:
             # What is wrong with a broker or its report comes after what was decided in spite of it.
             verdicts.sort(
                 key=lambda verdict: (
-                    isinstance(verdict.verdict, DoubtReason) or verdict.verdict is FilterReason.BROKER_SICK
+                    isinstance(verdict.verdict, ValidationReason) or verdict.verdict is FilterReason.BROKER_SICK
                 )
             )
             self._journal.judged("shed", verdicts[0], epoch=term.epoch, because=verdicts)

@@ -15,7 +15,7 @@ from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.model.recordable import recordable
 from loadmanager.errors import InvalidRecordError
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Znode
@@ -39,7 +39,7 @@ class BrokerRecords:
 
     def __init__(
         self,
-        view: ClusterView,
+        view: ClusterMirror,
         live: LiveSettings,
         parse: Callable[[str], BundleName] = BundleName.parse,
         find_fault: Callable[[LocalBrokerData], str | None] = lambda _: None,

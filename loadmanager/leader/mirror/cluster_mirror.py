@@ -17,7 +17,7 @@ from loadmanager.core.domain.names import BrokerId, BundleName, TopicName
 from loadmanager.core.domain.ownership import NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.core.domain.policies import Unplaceable, find_unplaceable
 from loadmanager.core.model.cluster_model import ClusterModel
-from loadmanager.core.model.report_validation import Gate
+from loadmanager.core.model.report_validation import ReportValidator
 from loadmanager.core.protocol.leadership import Sighting
 from loadmanager.errors import (
     BrokerNotFoundError,
@@ -91,7 +91,7 @@ class NamespaceEntry:
 
 
 @dataclass(slots=True)
-class LaidDown:
+class OperatorConfig:
     """What operators laid down, as it is stored: the last good value of each znode.
 
     `isolation` and `failure_domains` by name, `anti_affinity` the group of each namespace; `learned` is None while
@@ -106,11 +106,11 @@ class LaidDown:
 
 
 @dataclass(slots=True)
-class ClusterView:
+class ClusterMirror:
     """The mirror. `is_fresh`: everything was read again after the last (re)connection."""
 
     model: ClusterModel = field(default_factory=ClusterModel)
-    gate: Gate = field(default_factory=Gate)
+    gate: ReportValidator = field(default_factory=ReportValidator)
     registrations: dict[BrokerId, Registration] = field(default_factory=dict)
     """Every registered broker, even one whose record cannot be read: it lives, so what it owns is not free."""
     brokers: dict[BrokerId, BrokerEntry] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class ClusterView:
     nodes: dict[str, NodeRecord] = field(default_factory=dict)
     node_sessions: dict[str, int] = field(default_factory=dict)
     """The session that holds the registration of each node."""
-    laid_down: LaidDown = field(default_factory=LaidDown)
+    laid_down: OperatorConfig = field(default_factory=OperatorConfig)
     leader: Sighting | None = None
     doubt_czxid: int | None = None
     """Of the znode by which a standby asks whether the leader is alive, while it is there."""

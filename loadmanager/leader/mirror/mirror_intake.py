@@ -22,10 +22,10 @@ from loadmanager.core.model.extensible_load import ReportRules
 from loadmanager.core.protocol.leadership import Sighting
 from loadmanager.errors import InvalidRecordError, OutcomeUnknownError, StoreError
 from loadmanager.leader.mirror.broker_records import BrokerRecords
-from loadmanager.leader.mirror.cluster_mirror import ClusterView, NamespaceEntry
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEntry
 from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.mirror.reread_queue import Rereading
-from loadmanager.leader.mirror.znode_faults import Faults
+from loadmanager.leader.mirror.reread_queue import RereadQueue
+from loadmanager.leader.mirror.znode_faults import ZnodeFaults
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import MetadataStore, SessionState, Znode
 from loadmanager.store.znode_codec import decode
@@ -51,19 +51,19 @@ _POLICIES: dict[str, tuple[str, Callable[[bytes, str], object]]] = {
 """Of each znode of policies: what it is in the view, and how it is read."""
 
 
-class Intake:
-    """Keeps a `ClusterView` equal to the store. `on_change` is called after each applied batch."""
+class MirrorIntake:
+    """Keeps a `ClusterMirror` equal to the store. `on_change` is called after each applied batch."""
 
     def __init__(
-        self, store: MetadataStore, view: ClusterView, live: LiveSettings, on_change: Callable[[], None]
+        self, store: MetadataStore, view: ClusterMirror, live: LiveSettings, on_change: Callable[[], None]
     ) -> None:
         self._store = store
         self._view = view
         self._live = live
         self._on_change = on_change
-        self._rereading = Rereading(self._read_and_apply)
+        self._rereading = RereadQueue(self._read_and_apply)
         self._brokers = BrokerRecords(view, live)
-        self._faults = Faults(view.faults)
+        self._faults = ZnodeFaults(view.faults)
         self._is_watching = False
         self._commits_when_asked = 0
         self._apply_by_kind = {

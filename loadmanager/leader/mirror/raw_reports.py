@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.errors import BrokerNotFoundError
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Znode
 from loadmanager.store.znode_codec import decode
@@ -15,10 +15,10 @@ from loadmanager.wire.broker_data import LocalBrokerData
 from loadmanager.wire.load_report import decode_broker_record
 
 
-class WrittenReports:
+class RawReports:
     """`get` reads a znode."""
 
-    def __init__(self, get: Callable[[str], Awaitable[Znode | None]], view: ClusterView) -> None:
+    def __init__(self, get: Callable[[str], Awaitable[Znode | None]], view: ClusterMirror) -> None:
         self._get = get
         self._view = view
 

@@ -20,7 +20,7 @@ _RETRY_S = 0.2
 _DEBOUNCE_S = 0.002
 
 
-class Rereading:
+class RereadQueue:
     """`read_and_apply` gets the paths of a batch; it raises `StoreError` when they have to be read once more.
 
     Batches begin `apart_s` after each other at least, unless somebody waits in `settled`.

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from loadmanager.core.domain.names import BrokerId
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 
 
-def stuck_brokers(view: ClusterView) -> dict[BrokerId, str]:
+def stuck_brokers(view: ClusterMirror) -> dict[BrokerId, str]:
     """Return the brokers that serve nothing of what they own, by what their agents report, and why."""
     found = {broker: known.record.get("stuck", "") for broker, known in sorted(view.brokers.items())}
     return {broker: why for broker, why in found.items() if why}
 
 
-def unserved_bundles(view: ClusterView) -> list[dict[str, Any]]:
+def unserved_bundles(view: ClusterMirror) -> list[dict[str, Any]]:
     """Return how many bundles no client can use, by the broker that owns them: a list of
     `wire.fleet_bodies.Unserved`.
     """

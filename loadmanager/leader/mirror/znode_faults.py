@@ -13,7 +13,7 @@ from loadmanager.errors import InvalidRecordError
 log = structlog.get_logger(__name__)
 
 
-class Faults:
+class ZnodeFaults:
     """Keeps `listed` true to what was read last; `counted` are those that came up."""
 
     def __init__(self, listed: dict[str, str]) -> None:

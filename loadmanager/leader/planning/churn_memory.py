@@ -13,15 +13,16 @@ from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.ownership import Ownership
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.reasons import ChurnReason, Reason
+from loadmanager.core.model.carried_load import share_of, total_load
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import churn
-from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD, Memory, State
-from loadmanager.core.planning.plan_effect import MoveEffect, share_of, total_load
-from loadmanager.history.entry_rows import Event
-from loadmanager.leader.audit.decision_log import Journal
-from loadmanager.leader.audit.history_recorder import Recorder
+from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD, MoveMemory, State
+from loadmanager.core.planning.plan_effect import MoveEffect
+from loadmanager.history.entry_rows import HistoryEvent
+from loadmanager.leader.audit.decision_log import DecisionLog
+from loadmanager.leader.audit.history_recorder import HistoryRecorder
 from loadmanager.leader.audit.move_records import MoveRecorder
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.node_port import ChurnFigures
 
@@ -36,11 +37,11 @@ class Churn:
 
     def __init__(
         self,
-        view: ClusterView,
+        view: ClusterMirror,
         live: LiveSettings,
-        journal: Journal,
+        journal: DecisionLog,
         snapshot: Callable[[], Snapshot],
-        recorder: Recorder,
+        recorder: HistoryRecorder,
         moves: MoveRecorder,
     ) -> None:
         self.state: State = {}
@@ -113,7 +114,7 @@ class Churn:
     def lift(self, bundle: str | None = None) -> None:
         """Set the breaker back, of one bundle or of everything, at an operator's word."""
         self.state = churn.lifted(self.state, bundle)
-        self._recorder.put(Event("breaker_lifted", bundle or ""))
+        self._recorder.put(HistoryEvent("breaker_lifted", bundle or ""))
         self.memory_changed.set()
         verdict = Verdict(bundle or "cluster", ChurnReason.BREAKER_LIFTED, acted=True)
         self._journal.judged("breaker", verdict, epoch=self._view.epoch)
@@ -122,7 +123,7 @@ class Churn:
     def figures(self) -> ChurnFigures:
         """As they are now."""
         now_s, settings = time.time(), self._live.planner
-        memory = Memory.of(self.state).at(now_s, settings)
+        memory = MoveMemory.of(self.state).at(now_s, settings)
         return ChurnFigures(
             memory.thrash(now_s, settings),
             memory.moved_share(self._snapshot(), now_s),

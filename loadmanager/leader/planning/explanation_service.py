@@ -8,10 +8,10 @@ from typing import Any
 
 from loadmanager.core.diagnosis.explanation import (
     BundleExplained,
+    ComparedFigures,
     PlacementExplained,
     SheddingExplained,
     Situation,
-    Standing,
     explain_broker,
     explain_bundle,
     why_not,
@@ -23,9 +23,9 @@ from loadmanager.core.model.learned_loads import Learned
 from loadmanager.core.model.load import FloatArray
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.errors import InvalidRecordError
-from loadmanager.leader.audit.decision_log import Journal
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
-from loadmanager.leader.planning.planner_service import Desk
+from loadmanager.leader.audit.decision_log import DecisionLog
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
+from loadmanager.leader.planning.planner_service import PlannerService
 from loadmanager.wire.explain_bodies import (
     BrokerExplanation,
     BrokerStanding,
@@ -38,8 +38,8 @@ from loadmanager.wire.explain_bodies import (
     Explanation,
     LoadFigures,
     Obstacle,
-    PlannedMove,
-    ResourceUsage,
+    RoundMove,
+    UsagePercentages,
     WhyNotExplanation,
 )
 from loadmanager.wire.http_bodies import DecisionEntry
@@ -50,13 +50,13 @@ _MS = 1000
 _PERCENT = 100
 
 
-class Explainer:
+class ExplanationService:
     """Explains on the leader, in its turn among the previews; nothing is changed by it.
 
     Each explanation raises `TooManyPreviewsError` too.
     """
 
-    def __init__(self, view: ClusterView, desk: Desk, journal: Journal) -> None:
+    def __init__(self, view: ClusterMirror, desk: PlannerService, journal: DecisionLog) -> None:
         self._view = view
         self._desk = desk
         self._journal = journal
@@ -96,7 +96,7 @@ class Explainer:
             shedding_strategy=explained.strategy,
             thresholds=dict(explained.thresholds),
             would_shed=[
-                PlannedMove(bundle=step.bundle, destination=step.destination.broker if step.destination else None)
+                RoundMove(bundle=step.bundle, destination=step.destination.broker if step.destination else None)
                 for step in explained.steps
             ],
             verdicts=_explanations(explained.verdicts),
@@ -203,14 +203,14 @@ def _figures(load: FloatArray) -> LoadFigures:
     )
 
 
-def _resources(percent: FloatArray) -> ResourceUsage:
+def _resources(percent: FloatArray) -> UsagePercentages:
     cpu, memory, direct_memory, bandwidth_in, bandwidth_out = percent.tolist()
-    return ResourceUsage(
+    return UsagePercentages(
         cpu=cpu, memory=memory, direct_memory=direct_memory, bandwidth_in=bandwidth_in, bandwidth_out=bandwidth_out
     )
 
 
-def _standing(standing: Standing) -> BrokerStanding:
+def _standing(standing: ComparedFigures) -> BrokerStanding:
     return BrokerStanding(
         broker_id=standing.broker,
         usage_percent=standing.usage_percent,

@@ -18,14 +18,14 @@ import numpy as np
 import structlog
 
 from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.carried_load import total_load
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import shedding_round as shedding
-from loadmanager.core.planning.plan_effect import total_load
 from loadmanager.core.planning.planner import State
 from loadmanager.core.planning.shedding_round import Proposal
 from loadmanager.leader.planning.planner_worker import ASKED, SETTINGS, held_of_round
 from loadmanager.leader.planning.thread_pool import Worker
-from loadmanager.leader.planning.worker_protocol import Channel, LostError, Name
+from loadmanager.leader.planning.worker_protocol import LostError, Name, WorkerChannel
 
 log = structlog.get_logger(__name__)
 
@@ -35,12 +35,12 @@ _LONGEST_S = 600.0
 _COMMAND = (sys.executable, "-m", "loadmanager.leader.planning.planner_worker")
 
 
-class PlanningProcess:
+class PlannerProcess:
     """The process, and what it holds from one round to the next. Starting it raises `OSError`."""
 
     def __init__(self, command: tuple[str, ...] = _COMMAND) -> None:
         ours, theirs = socket.socketpair()
-        self._channel = Channel(ours, _LONGEST_S)
+        self._channel = WorkerChannel(ours, _LONGEST_S)
         self._held: dict[Name, object] = {}
         with theirs:
             try:
@@ -95,16 +95,16 @@ class PlanningProcess:
         self._channel.close()
 
 
-class Planning:
+class PlannerPool:
     """Has rounds worked out, one after the other. `least_bundles` says from how many on in a process; 0: never."""
 
     def __init__(
-        self, least_bundles: Callable[[], int] = lambda: 0, start: Callable[[], PlanningProcess] = PlanningProcess
+        self, least_bundles: Callable[[], int] = lambda: 0, start: Callable[[], PlannerProcess] = PlannerProcess
     ) -> None:
         self._least_bundles = least_bundles
         self._start = start
         self._worker = Worker("rounds")
-        self._process: PlanningProcess | None = None
+        self._process: PlannerProcess | None = None
         self._is_used = False
         self._is_over = False
 

@@ -21,20 +21,20 @@ from loadmanager.core.domain.plan import Assign, Plan, Unload, Verdict
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import churn, planner, recency
 from loadmanager.core.planning import shedding_round as shedding
-from loadmanager.core.planning.blocking_limits import BlockingLimit, Pace, in_force, limits_of_round
+from loadmanager.core.planning.blocking_limits import BlockingLimit, RoundPace, in_force, limits_of_round
 from loadmanager.core.planning.certificate.plan_certificate import Certified, certify
 from loadmanager.core.planning.certificate.round_certificates import DecidedRound
 from loadmanager.core.planning.shedding_round import Proposal, Round
 from loadmanager.core.planning.strategy_memory import merged
 from loadmanager.core.strategies.splitting.split_round import SPLIT_STRATEGY
-from loadmanager.leader.audit.decision_log import Journal
-from loadmanager.leader.audit.history_recorder import Asked, DeskMemory, Recorder
+from loadmanager.leader.audit.decision_log import DecisionLog
+from loadmanager.leader.audit.history_recorder import Asked, DeskMemory, HistoryRecorder
 from loadmanager.leader.audit.move_records import MoveRecorder
 from loadmanager.leader.audit.recorded_model import RecordedModel
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.planning.churn_memory import Churn
-from loadmanager.leader.planning.planner_pool import Planning
+from loadmanager.leader.planning.planner_pool import PlannerPool
 from loadmanager.leader.planning.thread_pool import Previews, Worker
 
 log = structlog.get_logger(__name__)
@@ -49,7 +49,7 @@ SLICE = 200
 """Bundles looked at before others get their turn on the event loop."""
 
 
-class Desk:
+class PlannerService:
     """What every decision needs: the snapshot of the moment, the settings, what strategies remember, and chance.
 
     Each decision is recorded with all that it was taken with. Those that are small, as assignments are, are made one
@@ -61,18 +61,18 @@ class Desk:
 
     def __init__(
         self,
-        view: ClusterView,
+        view: ClusterMirror,
         live: LiveSettings,
-        journal: Journal,
+        journal: DecisionLog,
         seed: int,
-        recorder: Recorder | None = None,
+        recorder: HistoryRecorder | None = None,
         moves: MoveRecorder | None = None,
-        planning: Planning | None = None,
+        planning: PlannerPool | None = None,
     ) -> None:
         self.state: planner.State = {}
         self.split_state: planner.State = {}
         """What the extensible rule of splitting remembers: it is asked apart from all the others."""
-        self.recorder = recorder or Recorder()
+        self.recorder = recorder or HistoryRecorder()
         self.churn = Churn(
             view, live, journal, self._recent_snapshot, self.recorder, moves or MoveRecorder(self.recorder)
         )
@@ -86,7 +86,7 @@ class Desk:
         self._snapshot: Snapshot | None = None
         self._small, self._round = asyncio.Lock(), asyncio.Lock()
         self._worker = Worker("small decisions")
-        self._planning = planning or Planning()
+        self._planning = planning or PlannerPool()
         self.previews = Previews()
 
     @property
@@ -157,7 +157,7 @@ class Desk:
                 self.recorder.remembered({**self.state, **self.churn.state})
             self.last_round = DecidedRound(snapshot.afresh(), settings, done.plan.steps)
             current = self._live.current
-            pace = Pace(
+            pace = RoundPace(
                 current.load_balancer_shedding_interval_minutes * MINUTE_S,
                 current.load_balancer_shedding_grace_period_minutes * MINUTE_S,
             )

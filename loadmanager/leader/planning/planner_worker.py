@@ -30,7 +30,7 @@ from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import shedding_round as shedding
 from loadmanager.core.planning.planner import State
 from loadmanager.core.planning.strategy_memory import InColumns
-from loadmanager.leader.planning.worker_protocol import Channel, LostError, Name
+from loadmanager.leader.planning.worker_protocol import LostError, Name, WorkerChannel
 from loadmanager.util.malloc import map_large_blocks
 
 ASKED, FOUND = "asked", "found"
@@ -52,7 +52,7 @@ def held_of_round(snapshot: Snapshot, state: State) -> dict[Name, object]:
     return {SNAPSHOT: snapshot, **columns}
 
 
-def work_out(channel: Channel, held: Mapping[Name, object]) -> None:
+def work_out(channel: WorkerChannel, held: Mapping[Name, object]) -> None:
     """One round, from the snapshot on."""
     snapshot, lists_bundles, state, rng = channel.receive(held)
 
@@ -77,7 +77,7 @@ def work_out(channel: Channel, held: Mapping[Name, object]) -> None:
 def main() -> None:
     os.nice(_NICE)
     map_large_blocks()
-    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
+    channel = WorkerChannel(socket.socket(fileno=int(sys.argv[1])))
     held: dict[Name, object] = {}
     try:
         while True:

@@ -7,24 +7,24 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from loadmanager.core.diagnosis.stuck_diagnosis import Standstill, find_standstill
+from loadmanager.core.diagnosis.stuck_diagnosis import StuckDiagnosis, find_standstill
 from loadmanager.core.planning.blocking_limits import BlockingLimit
 from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.planning.planner_service import MINUTE_S, Desk
+from loadmanager.leader.planning.planner_service import MINUTE_S, PlannerService
 
 log = structlog.get_logger(__name__)
 
 
-class StandstillWatch:
+class StuckMonitor:
     """`found` is what was found last, in this term. `more_limits` gives those that the desk does not know."""
 
     def __init__(
-        self, desk: Desk, live: LiveSettings, more_limits: Callable[[], Sequence[BlockingLimit]] = lambda: ()
+        self, desk: PlannerService, live: LiveSettings, more_limits: Callable[[], Sequence[BlockingLimit]] = lambda: ()
     ) -> None:
         self._more_limits = more_limits
         self._desk = desk
         self._live = live
-        self.found: tuple[Standstill, ...] = ()
+        self.found: tuple[StuckDiagnosis, ...] = ()
         self._is_running = False
         self._told: list[str] = []
 

@@ -6,15 +6,17 @@ import asyncio
 
 from loadmanager.leader.audit.move_records import MoveRecorder
 from loadmanager.leader.audit.recorded_model import RecordedModel
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.planning.planner_service import MINUTE_S, Desk
+from loadmanager.leader.planning.planner_service import MINUTE_S, PlannerService
 
 
-class Terms:
+class TermHistory:
     """The terms of one node."""
 
-    def __init__(self, node_id: str, view: ClusterView, desk: Desk, moves: MoveRecorder, live: LiveSettings) -> None:
+    def __init__(
+        self, node_id: str, view: ClusterMirror, desk: PlannerService, moves: MoveRecorder, live: LiveSettings
+    ) -> None:
         self._node_id = node_id
         self._view = view
         self._desk = desk

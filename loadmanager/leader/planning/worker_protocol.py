@@ -60,7 +60,7 @@ class _Unpickler(pickle.Unpickler):
         return self._held[name]
 
 
-class Channel:
+class WorkerChannel:
     """One end. While it sends or waits other threads go on, but for the pickling. All of it raises `LostError`, also
     when the other side does nothing for `longest_s`.
     """

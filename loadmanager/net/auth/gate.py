@@ -24,12 +24,12 @@ from prometheus_client.registry import Collector
 from loadmanager.config import AuthSettings, TlsSettings
 from loadmanager.errors import ForbiddenError, UnauthenticatedError
 from loadmanager.net.auth.permissions import Permissions
-from loadmanager.net.auth.roles import Role
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.net.auth.token_keys import KeySource
 from loadmanager.net.auth.token_verifier import (
     Claimed,
-    Fault,
     TokenError,
+    TokenFault,
     bearer_token,
     check_token,
     refuse_half_an_audience,
@@ -57,7 +57,7 @@ class Visitor:
     """Whom a token is of, what they may do, until when (seconds since the epoch), and whether they ask for others."""
 
     principal: str
-    roles: frozenset[Role]
+    roles: frozenset[AccessRole]
     expires_s: float
     is_proxy: bool
 
@@ -74,7 +74,7 @@ def _is_loopback(address: str) -> bool:
         return address == "localhost"
 
 
-class Gate:
+class AuthGate:
     """The gate by these settings, of a server that listens on `address`. `clock` is in seconds since the epoch.
 
     `is_open` without `authenticationEnabled`. Raises `ConfigurationError` for a key that cannot be used.
@@ -83,7 +83,7 @@ class Gate:
     def __init__(self, settings: AuthSettings, clock: Callable[[], float] = time.time, *, address: str = "") -> None:
         self.is_open = not settings.authentication_enabled
         self.is_open_to_anyone = is_open_to_anyone(settings, address)
-        self.failures = dict.fromkeys(Fault, 0)
+        self.failures = dict.fromkeys(TokenFault, 0)
         self._settings = settings
         self._clock = clock
         self._permissions = Permissions(settings)
@@ -97,9 +97,9 @@ class Gate:
         """What is wrong with the key's file now, while the last good one stays; empty when nothing is."""
         return self._key.fault if self._key is not None else ""
 
-    def permitting(self, role: Role, handler: Handler) -> Handler:
+    def permitting(self, role: AccessRole, handler: Handler) -> Handler:
         """The handler for those alone who may; `UnauthenticatedError` or `ForbiddenError` for others."""
-        if self.is_open or role is Role.ANYONE:
+        if self.is_open or role is AccessRole.ANYONE:
             return handler
 
         async def pass_or_refuse(request: web.Request) -> web.StreamResponse:
@@ -108,7 +108,7 @@ class Gate:
 
         return pass_or_refuse
 
-    def check(self, request: web.Request, role: Role) -> None:
+    def check(self, request: web.Request, role: AccessRole) -> None:
         """On the hot path of lookups. Raises `UnauthenticatedError`, `ForbiddenError`."""
         now_s = self._clock()
         if now_s >= self._look_again_s:
@@ -123,7 +123,7 @@ class Gate:
         if visitor.is_proxy or _ORIGINAL in request.headers:
             request[PRINCIPAL] = self._original(request, visitor, role)
 
-    def knows(self, header: str, role: Role) -> bool:
+    def knows(self, header: str, role: AccessRole) -> bool:
         """Whether `check` would let whoever sends this Authorization pass, as somebody it has let pass before and who
         asks for themselves; it says nothing of others.
         """
@@ -133,7 +133,7 @@ class Gate:
         visitor = self._known.get(header)
         return visitor is not None and now_s < visitor.expires_s and role in visitor.roles and not visitor.is_proxy
 
-    def still_permits(self, request: web.Request, role: Role) -> bool:
+    def still_permits(self, request: web.Request, role: AccessRole) -> bool:
         """Whether one who was let in may stay: tokens end, and keys change, while a stream goes on."""
         if self.is_open:
             return True
@@ -172,20 +172,20 @@ class Gate:
     def _claimed(self, header: str) -> Claimed:
         if self._key is None:
             raise TokenError(
-                Fault.MISSING, "no certificate, and tokens are not taken: tokenSecretKey or tokenPublicKey"
+                TokenFault.MISSING, "no certificate, and tokens are not taken: tokenSecretKey or tokenPublicKey"
             )
         if not header:
-            raise TokenError(Fault.MISSING, "no token: send it as Authorization: Bearer ...")
+            raise TokenError(TokenFault.MISSING, "no token: send it as Authorization: Bearer ...")
         token = bearer_token(header)
         if token is None:
-            raise TokenError(Fault.INVALID, "Authorization: expected Bearer and a token")
+            raise TokenError(TokenFault.INVALID, "Authorization: expected Bearer and a token")
         return check_token(token, self._key.current, self._settings)
 
     def _visitor(self, claimed: Claimed) -> Visitor:
         principal, permissions = claimed.principal, self._permissions
         return Visitor(principal, permissions.of(principal), claimed.expires_s, permissions.is_proxy(principal))
 
-    def _original(self, request: web.Request, visitor: Visitor, role: Role) -> str:
+    def _original(self, request: web.Request, visitor: Visitor, role: AccessRole) -> str:
         """For whom the visitor asks, as in Pulsar: a proxy has to say it, nobody else may, and both need the role."""
         original = request.headers.get(_ORIGINAL, "").strip()
         if not visitor.is_proxy:
@@ -201,11 +201,11 @@ class Gate:
         return f"{original} by {visitor.principal}"
 
     def _not_for_others(self, reason: str) -> UnauthenticatedError:
-        self.failures[Fault.PRINCIPAL] += 1
+        self.failures[TokenFault.PRINCIPAL] += 1
         return UnauthenticatedError(reason)
 
-    def _forbidden(self, principal: str, role: Role) -> ForbiddenError:
-        self.failures[Fault.FORBIDDEN] += 1
+    def _forbidden(self, principal: str, role: AccessRole) -> ForbiddenError:
+        self.failures[TokenFault.FORBIDDEN] += 1
         lists = ", ".join(self._permissions.keys_that_give(role))
         return ForbiddenError(
             f"{principal!r} may not do this: it takes {role.upper()}, which these lists give: {lists}"
@@ -219,7 +219,7 @@ def _goes_by_certificates_alone(settings: AuthSettings) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _GateMetrics(Collector):
-    gate: Gate
+    gate: AuthGate
     labels: Mapping[str, str]
 
     def collect(self) -> Iterable[Metric]:

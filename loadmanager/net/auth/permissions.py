@@ -19,15 +19,15 @@ from dataclasses import dataclass
 
 from loadmanager.config import AuthSettings
 from loadmanager.config.auth_settings import EVERYBODY
-from loadmanager.net.auth.roles import Role
+from loadmanager.net.auth.roles import AccessRole
 
-ALL = frozenset(Role)
+ALL = frozenset(AccessRole)
 
 _GIVES = {
-    "operate_roles": frozenset({Role.OPERATE, Role.READ, Role.LOOKUP}),
-    "peer_roles": frozenset({Role.PEER, Role.READ, Role.LOOKUP}),
-    "read_roles": frozenset({Role.READ}),
-    "lookup_roles": frozenset({Role.LOOKUP}),
+    "operate_roles": frozenset({AccessRole.OPERATE, AccessRole.READ, AccessRole.LOOKUP}),
+    "peer_roles": frozenset({AccessRole.PEER, AccessRole.READ, AccessRole.LOOKUP}),
+    "read_roles": frozenset({AccessRole.READ}),
+    "lookup_roles": frozenset({AccessRole.LOOKUP}),
 }
 _LISTS = {"super_user_roles": ALL, **_GIVES}
 
@@ -38,12 +38,12 @@ class Permissions:
 
     settings: AuthSettings
 
-    def of(self, principal: str) -> frozenset[Role]:
+    def of(self, principal: str) -> frozenset[AccessRole]:
         """What the principal may do."""
         settings = self.settings
         if not settings.authorization_enabled or principal in settings.super_user_roles:
             return ALL
-        given = {Role.ANYONE}
+        given = {AccessRole.ANYONE}
         for name, roles in _GIVES.items():
             if not {principal, EVERYBODY}.isdisjoint(getattr(settings, name)):
                 given |= roles
@@ -52,7 +52,7 @@ class Permissions:
     def is_proxy(self, principal: str) -> bool:
         return principal in self.settings.proxy_roles
 
-    def keys_that_give(self, role: Role) -> list[str]:
+    def keys_that_give(self, role: AccessRole) -> list[str]:
         """The keys whose lists give the role, the narrowest first."""
         names = sorted((name for name, roles in _LISTS.items() if role in roles), key=lambda name: len(_LISTS[name]))
         return [self.settings.key(name) for name in names]

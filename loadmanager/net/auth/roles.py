@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Role(StrEnum):
+class AccessRole(StrEnum):
     """A kind of access. None contains another."""
 
     ANYONE = "anyone"

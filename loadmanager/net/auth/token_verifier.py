@@ -31,7 +31,7 @@ _OPTIONS: Options = {
 """The audience may be any claim, and of a principal more is asked than PyJWT does: both are looked at here."""
 
 
-class Fault(StrEnum):
+class TokenFault(StrEnum):
     """Why somebody is not who they would have to be; a label of the metric."""
 
     MISSING = "missing"
@@ -45,7 +45,7 @@ class Fault(StrEnum):
 class TokenError(Exception):
     """A token that is not taken, and why; never the token itself."""
 
-    def __init__(self, fault: Fault, reason: str) -> None:
+    def __init__(self, fault: TokenFault, reason: str) -> None:
         super().__init__(reason)
         self.fault = fault
 
@@ -83,16 +83,16 @@ def check_token(token: str, key: ValidationKey, settings: AuthSettings) -> Claim
             leeway=settings.token_allowed_clock_skew_seconds,
         )
     except jwt.ExpiredSignatureError:
-        raise TokenError(Fault.EXPIRED, "the token has expired") from None
+        raise TokenError(TokenFault.EXPIRED, "the token has expired") from None
     except jwt.ImmatureSignatureError:
-        raise TokenError(Fault.EXPIRED, "the token is not valid yet") from None
+        raise TokenError(TokenFault.EXPIRED, "the token is not valid yet") from None
     except jwt.InvalidAlgorithmError:
         taken = " or ".join(key.algorithms)
-        raise TokenError(Fault.INVALID, f"the token is signed by another algorithm than {taken}") from None
+        raise TokenError(TokenFault.INVALID, f"the token is signed by another algorithm than {taken}") from None
     except jwt.InvalidSignatureError:
-        raise TokenError(Fault.INVALID, "the token is not signed with the key of this cluster") from None
+        raise TokenError(TokenFault.INVALID, "the token is not signed with the key of this cluster") from None
     except (jwt.PyJWTError, ValueError, OverflowError):
-        raise TokenError(Fault.INVALID, "the token is no JWT that can be read") from None
+        raise TokenError(TokenFault.INVALID, "the token is no JWT that can be read") from None
     _check_audience(claims, settings)
     expires = claims.get("exp")
     until_s = math.inf if expires is None else int(expires) + settings.token_allowed_clock_skew_seconds
@@ -104,7 +104,9 @@ def _check_audience(claims: dict[str, Any], settings: AuthSettings) -> None:
         return
     said = claims.get(settings.token_audience_claim)
     if said is None or settings.token_audience not in (said if isinstance(said, list) else [said]):
-        raise TokenError(Fault.AUDIENCE, f"the claim {settings.token_audience_claim} of the token names somebody else")
+        raise TokenError(
+            TokenFault.AUDIENCE, f"the claim {settings.token_audience_claim} of the token names somebody else"
+        )
 
 
 def _principal(claims: dict[str, Any], claim: str) -> str:
@@ -113,5 +115,5 @@ def _principal(claims: dict[str, Any], claim: str) -> str:
     if isinstance(said, list) and said:
         said = said[0]
     if not isinstance(said, str) or not said.strip() or not said.isprintable():
-        raise TokenError(Fault.PRINCIPAL, f"the token has no claim {claim} that says whose it is")
+        raise TokenError(TokenFault.PRINCIPAL, f"the token has no claim {claim} that says whose it is")
     return said

@@ -16,7 +16,7 @@ from itertools import count, pairwise
 
 import numpy as np
 
-from loadmanager.core.domain.significance import Shown
+from loadmanager.core.domain.significance import Significance
 from loadmanager.core.model.load import FloatArray
 from loadmanager.pipeline.forecast.intervals import Calibration, calibrated_in_turn, covered
 from loadmanager.pipeline.forecast.models import (
@@ -76,7 +76,7 @@ class Judgement:
     seasonal: Score | None = None
     baseline: str | None = None
     baseline_score: Score | None = None
-    shown: Shown = Shown.NOTHING
+    shown: Significance = Significance.NOTHING
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,13 +13,13 @@ from loadmanager.core.protocol.drain_machine import (
     BeginMove,
     BringHome,
     Drain,
-    Drains,
+    DrainMachine,
+    DrainPlanned,
     EndDrain,
     Event,
     GiveAway,
     Instruction,
     MoveEnded,
-    Planned,
     Remembered,
     Rest,
     TriedToEnd,
@@ -36,13 +36,13 @@ from loadmanager.wire.machines.step_form import Image, life_of, name_in, registr
 class DrainsForm:
     """How the steps of `machine` are written, and read."""
 
-    def __init__(self, machine: Drains) -> None:
+    def __init__(self, machine: DrainMachine) -> None:
         self.machine = machine
 
     def event_as_json(self, event: Event) -> list[Any]:
         """Of a plan only what is gone by: its steps, and the verdicts on bundles that stay."""
         match event:
-            case Planned(plan):
+            case DrainPlanned(plan):
                 return ["Planned", *_plan_as_json(plan)]
             case MoveEnded(bundle, Failed(StaleStepError() as error)):
                 return ["MoveEnded", bundle, "Stale", str(error)]
@@ -56,9 +56,9 @@ class DrainsForm:
     def event_of(self, content: Sequence[Any]) -> Event:
         match content:
             case ["Planned", None]:
-                return Planned(None)
+                return DrainPlanned(None)
             case ["Planned", steps, staying]:
-                return Planned(Plan(0, 0.0, (*map(_step_of, steps),), (*map(_verdict_of, staying),)))
+                return DrainPlanned(Plan(0, 0.0, (*map(_step_of, steps),), (*map(_verdict_of, staying),)))
             case ["MoveEnded", bundle, "Stale", error]:
                 return MoveEnded(bundle, Failed(StaleStepError(error)))
             case ["MoveEnded", bundle, *outcome]:

@@ -23,7 +23,7 @@ from loadmanager.core.protocol.move_machine import (
     Kept,
     Move,
     Moved,
-    Moves,
+    MoveMachine,
     NotCommitted,
     Outcome,
     OwnerAnswered,
@@ -46,7 +46,7 @@ _NO_STAMP = Stamp(0, 0, "")
 class MovesForm:
     """How the steps of `machine` are written, and read."""
 
-    def __init__(self, machine: Moves) -> None:
+    def __init__(self, machine: MoveMachine) -> None:
         self.machine = machine
         self._numbers: dict[Move, int] = {}
         self._by_number: dict[int, Move] = {}

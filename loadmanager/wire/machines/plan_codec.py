@@ -14,9 +14,9 @@ from loadmanager.core.protocol.plan_machine import (
     Instruction,
     KeptPlan,
     PlanEnded,
-    Plans,
-    Step,
+    PlanMachine,
     StepEnded,
+    TrackedStep,
     WithdrawStep,
 )
 from loadmanager.wire.machines.step_form import Image, life_of, name_in, registration_as_json
@@ -29,7 +29,7 @@ class Timeless:
 
     wake_s = None
 
-    def __init__(self, plans: Plans) -> None:
+    def __init__(self, plans: PlanMachine) -> None:
         self._plans = plans
 
     def step(self, event: Event, now_s: float) -> list[Instruction]:  # noqa: ARG002 - it means nothing
@@ -39,7 +39,7 @@ class Timeless:
 class PlansForm:
     """How the steps of `plans` are written, and read."""
 
-    def __init__(self, plans: Plans) -> None:
+    def __init__(self, plans: PlanMachine) -> None:
         self._plans = plans
         self.machine = Timeless(plans)
 
@@ -120,14 +120,14 @@ def _plan_of(content: Mapping[str, Any]) -> KeptPlan:
     )
 
 
-def _step_as_json(step: Step) -> list[Any]:
+def _step_as_json(step: TrackedStep) -> list[Any]:
     source, destination = registration_as_json(step.source), registration_as_json(step.destination)
     return [step.bundle, step.version, source, destination, step.reason.value, step.state, step.error]
 
 
-def _step_of(content: Sequence[Any]) -> Step:
+def _step_of(content: Sequence[Any]) -> TrackedStep:
     bundle, version, source, destination, reason, state, error = content
-    return Step(
+    return TrackedStep(
         bundle,
         version,
         life_of(source),

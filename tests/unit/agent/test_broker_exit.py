@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 import pytest
 
-from loadmanager.agent.broker_exit import Deaths
+from loadmanager.agent.broker_exit import BrokerExit
 from loadmanager.agent.presence import BrokerProcess
 from loadmanager.net import peer_process
 from loadmanager.net.peer_process import has_socket, inode_at_other_end
@@ -79,8 +79,8 @@ async def asked_by_a_process(way: str, folder: Path) -> AsyncIterator[Asked]:
 
 
 @contextlib.contextmanager
-def following(told: asyncio.Queue[BrokerProcess]) -> Iterator[Deaths]:
-    deaths = Deaths(told.put_nowait)
+def following(told: asyncio.Queue[BrokerProcess]) -> Iterator[BrokerExit]:
+    deaths = BrokerExit(told.put_nowait)
     try:
         yield deaths
     finally:

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.agent.bundle_stats import bundle_loads, check_stats, topic_loads, traffic
+from loadmanager.agent.bundle_stats import bundle_loads, topic_loads, traffic
 from loadmanager.errors import InvalidRecordError
+from loadmanager.net.broker_client import check_stats
 from loadmanager.wire.http_bodies import BrokerStats, TopicStats
 
 A, B, C = (f"persistent://t/ns/{name}" for name in "abc")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadmanager.agent.grants import Claim, Grants, GrantVerdict, Refusal, Revocation, TopicQuestion
+from loadmanager.agent.grants import Claim, Grants, GrantVerdict, Revocation, TopicQuestion, UnloadRefusal
 from loadmanager.core.domain.hashing import HashFunction, topic_hash
 from loadmanager.core.domain.names import BrokerId, BundleName, TopicName
 from loadmanager.core.domain.ownership import OwnershipState, Registration
@@ -75,7 +75,7 @@ def test_nothing_can_be_asked_while_not_registered() -> None:
     assert (grants.registration, grants.highest_epoch) == (None, 0)
     for _ in range(2):
         assert grants.ask(TOPIC) is None
-        assert grants.revoke(WHOLE, Registration(ME, INCARNATION), 1, 5) is Refusal.NOT_REGISTERED
+        assert grants.revoke(WHOLE, Registration(ME, INCARNATION), 1, 5) is UnloadRefusal.NOT_REGISTERED
         grants.register(INCARNATION)
         grants.forget()
 
@@ -166,21 +166,21 @@ def test_an_unload_meant_for_another_broker_or_another_life_is_refused_and_takes
     grants: Grants, owner: Registration
 ) -> None:
     grant(grants, version=4)
-    assert grants.revoke(WHOLE, owner, 1, 5) is Refusal.OTHER_BROKER
+    assert grants.revoke(WHOLE, owner, 1, 5) is UnloadRefusal.OTHER_BROKER
     assert len(grants) == 1
     grant(grants, version=4)
 
 
 def test_a_leader_that_was_replaced_is_refused(grants: Grants) -> None:
     revoked(grants, epoch=3, version=5)
-    assert grants.revoke(WHOLE, Registration(ME, INCARNATION), 2, 6) is Refusal.STALE_EPOCH
+    assert grants.revoke(WHOLE, Registration(ME, INCARNATION), 2, 6) is UnloadRefusal.STALE_EPOCH
     assert isinstance(grants.revoke(WHOLE, Registration(ME, INCARNATION), 3, 6), Revocation)
 
 
 def test_an_unload_from_before_the_bundle_was_granted_anew_is_refused_and_closes_nothing(grants: Grants) -> None:
     revoked(grants, version=5)
     grant(grants, version=6)
-    assert grants.revoke(WHOLE, Registration(ME, INCARNATION), 1, 5) is Refusal.STALE_VERSION
+    assert grants.revoke(WHOLE, Registration(ME, INCARNATION), 1, 5) is UnloadRefusal.STALE_VERSION
     assert len(grants) == 1
 
 

@@ -7,7 +7,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from loadmanager.agent.host_readings import Limits, Roots, find_limits, read_host, read_nics, read_process
+from loadmanager.agent.host_readings import (
+    ProcessLimits,
+    Roots,
+    find_limits,
+    read_host,
+    read_nics,
+    read_process,
+)
 
 MIB = 1024 * 1024
 OWN = os.getpid()
@@ -52,22 +59,22 @@ def names(roots: Roots, *, virtual_if_alone: bool = False) -> list[str]:
 
 
 def test_without_control_groups_the_affinity_and_the_hosts_memory_are_the_limits(roots: Roots) -> None:
-    assert find_limits(OWN, roots) == Limits(cores(), TOTAL)
-    assert not Limits(psutil.cpu_count() or 1, TOTAL).is_below_host()
+    assert find_limits(OWN, roots) == ProcessLimits(cores(), TOTAL)
+    assert not ProcessLimits(psutil.cpu_count() or 1, TOTAL).is_below_host()
 
 
 def test_the_limits_of_a_container_with_control_groups_version_2_are_found(roots: Roots) -> None:
     a_group_v2(roots.cgroup, cpu_max="50000 100000", memory_max=str(512 * MIB))
-    assert find_limits(OWN, roots) == Limits(0.5, 512 * MIB)
-    assert Limits(0.5, TOTAL).is_below_host()
-    assert Limits(psutil.cpu_count() or 1, 512 * MIB).is_below_host()
+    assert find_limits(OWN, roots) == ProcessLimits(0.5, 512 * MIB)
+    assert ProcessLimits(0.5, TOTAL).is_below_host()
+    assert ProcessLimits(psutil.cpu_count() or 1, 512 * MIB).is_below_host()
 
 
 def test_a_group_without_a_limit_of_its_own_has_the_tightest_of_those_above(roots: Roots) -> None:
     write(roots.proc / str(OWN) / "cgroup", "0::/system.slice/broker.service")
     a_group_v2(roots.cgroup / "system.slice", cpu_max="20000 100000", memory_max=str(256 * MIB))
     a_group_v2(roots.cgroup / "system.slice" / "broker.service")
-    assert find_limits(OWN, roots) == Limits(0.2, 256 * MIB)
+    assert find_limits(OWN, roots) == ProcessLimits(0.2, 256 * MIB)
 
 
 def test_the_limits_of_a_container_with_control_groups_version_1_are_found(roots: Roots) -> None:
@@ -75,23 +82,23 @@ def test_the_limits_of_a_container_with_control_groups_version_1_are_found(roots
     write(roots.cgroup / "cpu" / "docker" / "abc" / "cpu.cfs_quota_us", "50000")
     write(roots.cgroup / "cpu" / "docker" / "abc" / "cpu.cfs_period_us", "100000")
     write(roots.cgroup / "memory" / "docker" / "abc" / "memory.limit_in_bytes", str(64 * MIB))
-    assert find_limits(OWN, roots) == Limits(0.5, 64 * MIB)
+    assert find_limits(OWN, roots) == ProcessLimits(0.5, 64 * MIB)
 
 
 def test_a_broker_in_another_container_has_the_limits_of_that_container(roots: Roots) -> None:
     write(roots.proc / str(OWN) / "cgroup", "0::/../broker.scope")
     a_group_v2(roots.cgroup, cpu_max="10000 100000", memory_max=str(64 * MIB))  # the agent's own
-    assert find_limits(OWN, roots) == Limits(0.0, 0), "unknown while the broker's cannot be read"
+    assert find_limits(OWN, roots) == ProcessLimits(0.0, 0), "unknown while the broker's cannot be read"
     inside = roots.proc / str(OWN) / "root" / roots.cgroup.relative_to("/")
     a_group_v2(inside, cpu_max="70000 100000", memory_max=str(512 * MIB))
-    assert find_limits(OWN, roots) == Limits(0.7, 512 * MIB)
+    assert find_limits(OWN, roots) == ProcessLimits(0.7, 512 * MIB)
 
 
 def test_a_quota_of_minus_one_and_a_limit_above_the_hosts_memory_are_no_limits(roots: Roots) -> None:
     write(roots.cgroup / "cpu" / "cpu.cfs_quota_us", "-1")
     write(roots.cgroup / "cpu" / "cpu.cfs_period_us", "100000")
     write(roots.cgroup / "memory" / "memory.limit_in_bytes", "9223372036854771712")
-    assert find_limits(OWN, roots) == Limits(cores(), TOTAL)
+    assert find_limits(OWN, roots) == ProcessLimits(cores(), TOTAL)
 
 
 @pytest.mark.parametrize("garbage", ["", "nonsense", "100000", "0 0", "-5 100000"])

@@ -15,19 +15,19 @@ from prometheus_client import CollectorRegistry
 from support.servers import LIMITS, end_app, listen, serve_app
 
 from loadmanager.agent.agent_server import AgentServer
-from loadmanager.agent.grants import Refusal
+from loadmanager.agent.grants import UnloadRefusal
 from loadmanager.agent.open_topics import OpenTopics
-from loadmanager.agent.warm_up import Coming
+from loadmanager.agent.warm_up import WarmUp
 from loadmanager.config import AuthSettings
 from loadmanager.core.domain.names import BrokerId
-from loadmanager.net.auth.gate import Gate
+from loadmanager.net.auth.gate import AuthGate
 from loadmanager.net.http_client import HttpClient
 from loadmanager.wire.http_bodies import LeaseAnswer
 
 LEASE = "/loadmanager/v1/lease"
 
 
-async def _unload(*_: object) -> Refusal | None:
+async def _unload(*_: object) -> UnloadRefusal | None:
     raise AssertionError("nobody asks")
 
 
@@ -35,12 +35,12 @@ def server() -> AgentServer:
     return AgentServer(
         BrokerId("b1:8080"),
         grant_lease=AsyncMock(return_value=LeaseAnswer(broker_id="b1:8080", incarnation=1, valid_for_ms=1)),
-        coming=Coming.__new__(Coming),
+        coming=WarmUp.__new__(WarmUp),
         unload=_unload,
         topics=OpenTopics.__new__(OpenTopics),
         health=lambda: {"registered": True},
         registry=CollectorRegistry(),
-        gate=Gate(AuthSettings()),
+        gate=AuthGate(AuthSettings()),
     )
 
 

@@ -12,28 +12,28 @@ from hypothesis import strategies as st
 
 from loadmanager.agent.lease import Leases
 from loadmanager.agent.presence import (
+    CheckRegistration,
     CloseTopics,
-    Create,
-    Delete,
+    CreateRegistration,
+    DeleteRegistration,
     Died,
     Event,
-    Failed,
     Forget,
-    Found,
-    Held,
+    HeldRegistration,
     Identify,
     Instruction,
-    Look,
-    Made,
-    Maker,
+    MakerRead,
     Presence,
     PresencePhase,
     PresenceSignal,
     Read,
     Register,
+    RegistrationMaker,
     Withdraw,
     Work,
+    WorkFailed,
     Wrote,
+    ZnodeRead,
 )
 from loadmanager.core.domain.log_message import Say
 from loadmanager.store.metadata_store import ANY_VERSION, Znode
@@ -43,9 +43,9 @@ PROCESS, RESTARTED = (100, 1), (101, 2)
 LEASE_MS = 3000
 LEASE_S = 3.03
 NOW_S = 1000.0
-LOOK = Look(PROCESS, OURS, is_connected=True)
-FORMER = Maker("former", is_over=True, longest_lease_ms=LEASE_MS, url=None)
-OTHER = Maker("other", is_over=False, longest_lease_ms=LEASE_MS, url="http://other:1")
+LOOK = CheckRegistration(PROCESS, OURS, is_connected=True)
+FORMER = RegistrationMaker("former", is_over=True, longest_lease_ms=LEASE_MS, url=None)
+OTHER = RegistrationMaker("other", is_over=False, longest_lease_ms=LEASE_MS, url="http://other:1")
 
 
 def a_znode(session_id: int = OURS, czxid: int = 50, version: int = 0) -> Znode:
@@ -68,7 +68,7 @@ def absent() -> Presence:
 @pytest.fixture
 def registered(absent: Presence) -> Presence:
     absent.step(LOOK, NOW_S)
-    absent.step(Found(a_znode(), OURS), NOW_S)
+    absent.step(ZnodeRead(a_znode(), OURS), NOW_S)
     return absent
 
 
@@ -83,26 +83,30 @@ def withdrawing(registered: Presence) -> Presence:
 def test_a_broker_that_serves_is_registered_by_a_znode_of_this_session(absent: Presence) -> None:
     assert absent.wake_s <= NOW_S, "at once"
     assert absent.step(LOOK, NOW_S) == [Read()]
-    assert absent.step(Found(None, OURS), NOW_S) == [Create(OURS)]
+    assert absent.step(ZnodeRead(None, OURS), NOW_S) == [CreateRegistration(OURS)]
     assert absent.step(PresenceSignal.CREATED, NOW_S) == [Read()]
     assert absent.step(Wrote(50, 1), NOW_S) == []
     assert absent.registered is None
     said = Say("registered", {"incarnation": 50, "pid": 100}, is_warning=False)
-    assert absent.step(Found(a_znode(), OURS), NOW_S) == [said, Register(50)]
+    assert absent.step(ZnodeRead(a_znode(), OURS), NOW_S) == [said, Register(50)]
     assert absent.phase is PresencePhase.REGISTERED
-    assert absent.registered == Held(PROCESS, OURS, 50, 0)
+    assert absent.registered == HeldRegistration(PROCESS, OURS, 50, 0)
     assert absent.wake_s == NOW_S + 5
 
 
-@pytest.mark.parametrize("look", [Look(None, OURS, is_connected=True), Look(PROCESS, OURS, is_connected=False)])
-def test_nothing_is_asked_for_while_no_broker_serves_or_the_store_does_not(absent: Presence, look: Look) -> None:
+@pytest.mark.parametrize(
+    "look", [CheckRegistration(None, OURS, is_connected=True), CheckRegistration(PROCESS, OURS, is_connected=False)]
+)
+def test_nothing_is_asked_for_while_no_broker_serves_or_the_store_does_not(
+    absent: Presence, look: CheckRegistration
+) -> None:
     assert absent.step(look, NOW_S) == []
     assert absent.wake_s == NOW_S + 5
 
 
 def test_what_was_read_in_another_session_is_read_again_at_once(absent: Presence) -> None:
     absent.step(LOOK, NOW_S)
-    assert absent.step(Found(a_znode(THEIRS), THEIRS), NOW_S) == []
+    assert absent.step(ZnodeRead(a_znode(THEIRS), THEIRS), NOW_S) == []
     assert (absent.phase, absent.wake_s) == (PresencePhase.ABSENT, NOW_S)
 
 
@@ -120,7 +124,7 @@ def test_told_of_nothing_but_its_own_session_the_broker_has_an_incarnation(regis
 
 def test_a_registration_is_looked_at_every_five_seconds(registered: Presence) -> None:
     assert registered.step(LOOK, NOW_S + 5) == [Read()]
-    assert registered.step(Found(a_znode(), OURS), NOW_S + 5) == []
+    assert registered.step(ZnodeRead(a_znode(), OURS), NOW_S + 5) == []
     assert registered.wake_s == NOW_S + 10
     assert not registered.is_overwritten
 
@@ -128,28 +132,30 @@ def test_a_registration_is_looked_at_every_five_seconds(registered: Presence) ->
 def test_a_record_that_another_wrote_is_to_be_written_again(registered: Presence) -> None:
     registered.step(Wrote(50, 1), NOW_S)
     registered.step(LOOK, NOW_S)
-    assert registered.step(Found(a_znode(version=1), OURS), NOW_S) == []
+    assert registered.step(ZnodeRead(a_znode(version=1), OURS), NOW_S) == []
     registered.step(LOOK, NOW_S)
-    assert registered.step(Found(a_znode(version=2), OURS), NOW_S) == [Say("record_written_by_another", {"version": 2})]
+    assert registered.step(ZnodeRead(a_znode(version=2), OURS), NOW_S) == [
+        Say("record_written_by_another", {"version": 2})
+    ]
     assert registered.is_overwritten
-    assert registered.registered == Held(PROCESS, OURS, 50, 2)
+    assert registered.registered == HeldRegistration(PROCESS, OURS, 50, 2)
     registered.step(Wrote(49, 9), NOW_S)
     assert registered.is_overwritten, "that was another registration"
     registered.step(Wrote(50, 3), NOW_S)
     assert not registered.is_overwritten
-    assert registered.registered == Held(PROCESS, OURS, 50, 3)
+    assert registered.registered == HeldRegistration(PROCESS, OURS, 50, 3)
 
 
 def test_with_its_session_the_registration_is_lost_and_made_anew(registered: Presence) -> None:
-    to_do = registered.step(Look(PROCESS, THEIRS, is_connected=True), NOW_S)
+    to_do = registered.step(CheckRegistration(PROCESS, THEIRS, is_connected=True), NOW_S)
     lost = Say("registration_lost", {"reason": "session_lost", "incarnation": 50})
     assert to_do == [lost, CloseTopics(), Forget("session_lost"), Read()]
     assert registered.phase is PresencePhase.ABSENT
-    assert registered.step(Found(None, THEIRS), NOW_S) == [Create(THEIRS)]
+    assert registered.step(ZnodeRead(None, THEIRS), NOW_S) == [CreateRegistration(THEIRS)]
 
 
 def test_while_there_is_no_session_nothing_is_asked_for(registered: Presence) -> None:
-    to_do = registered.step(Look(PROCESS, 0, is_connected=False), NOW_S)
+    to_do = registered.step(CheckRegistration(PROCESS, 0, is_connected=False), NOW_S)
     assert without_words(to_do) == [CloseTopics(), Forget("session_lost")]
 
 
@@ -158,19 +164,19 @@ def test_a_registration_that_vanished_is_lost_and_what_is_there_instead_dealt_wi
     registered: Presence, instead: Znode | None
 ) -> None:
     registered.step(LOOK, NOW_S)
-    to_do = registered.step(Found(instead, OURS), NOW_S)
+    to_do = registered.step(ZnodeRead(instead, OURS), NOW_S)
     assert to_do[:3] == [
         Say("registration_lost", {"reason": "znode_vanished", "incarnation": 50}),
         CloseTopics(),
         Forget("znode_vanished"),
     ]
-    assert to_do[3:] == [Create(OURS) if instead is None else Identify(instead)]
+    assert to_do[3:] == [CreateRegistration(OURS) if instead is None else Identify(instead)]
 
 
 def test_another_znode_of_the_own_session_is_another_registration(registered: Presence) -> None:
     registered.step(LOOK, NOW_S + 1)
     anew = a_znode(czxid=51)
-    assert without_words(registered.step(Found(anew, OURS), NOW_S + 1)) == [
+    assert without_words(registered.step(ZnodeRead(anew, OURS), NOW_S + 1)) == [
         CloseTopics(),
         Forget("znode_vanished"),
         Register(51),
@@ -182,7 +188,7 @@ def test_another_znode_of_the_own_session_is_another_registration(registered: Pr
 def test_a_broker_that_is_gone_or_another_is_withdrawn_before_the_store_is_asked_anything(
     registered: Presence, process: tuple[int, int] | None, reason: str
 ) -> None:
-    to_do = registered.step(Look(process, OURS, is_connected=False), NOW_S)
+    to_do = registered.step(CheckRegistration(process, OURS, is_connected=False), NOW_S)
     assert to_do == [Say("withdrawing", {"reason": reason, "incarnation": 50}), Forget(reason), Read()]
     assert registered.phase is PresencePhase.WITHDRAWING
     assert registered.registered is None
@@ -192,15 +198,17 @@ def test_a_broker_that_is_gone_or_another_is_withdrawn_before_the_store_is_asked
 def test_a_registration_is_withdrawn_once(registered: Presence) -> None:
     assert without_words(registered.step(Withdraw("stopped"), NOW_S)) == [Forget("stopped")]
     assert registered.step(Withdraw("stopped"), NOW_S) == []
-    assert without_words(registered.step(Look(None, OURS, is_connected=True), NOW_S)) == [Read()]
+    assert without_words(registered.step(CheckRegistration(None, OURS, is_connected=True), NOW_S)) == [Read()]
 
 
 def test_it_is_deleted_as_it_was_found_once_the_last_lease_has_lapsed(withdrawing: Presence) -> None:
     withdrawing.step(LOOK, NOW_S + 1)
-    assert withdrawing.step(Found(a_znode(), OURS), NOW_S + 1) == []
+    assert withdrawing.step(ZnodeRead(a_znode(), OURS), NOW_S + 1) == []
     assert withdrawing.wake_s == pytest.approx(NOW_S + LEASE_S)
     withdrawing.step(LOOK, NOW_S + LEASE_S)
-    assert without_words(withdrawing.step(Found(a_znode(version=3), OURS), NOW_S + LEASE_S)) == [Delete(3, OURS)]
+    assert without_words(withdrawing.step(ZnodeRead(a_znode(version=3), OURS), NOW_S + LEASE_S)) == [
+        DeleteRegistration(3, OURS)
+    ]
     gone = Say("deregistered", {"incarnation": 50}, is_warning=False)
     assert withdrawing.step(PresenceSignal.DELETED, NOW_S + 4) == [gone]
     assert (withdrawing.phase, withdrawing.wake_s) == (PresencePhase.ABSENT, NOW_S + 4)
@@ -209,7 +217,7 @@ def test_it_is_deleted_as_it_was_found_once_the_last_lease_has_lapsed(withdrawin
 def test_its_lease_is_not_waited_for_when_the_broker_has_closed_everything(withdrawing: Presence) -> None:
     withdrawing.step(PresenceSignal.CLOSED_EVERYTHING, NOW_S)
     withdrawing.step(LOOK, NOW_S)
-    assert withdrawing.step(Found(a_znode(), OURS), NOW_S) == [Delete(0, OURS)]
+    assert withdrawing.step(ZnodeRead(a_znode(), OURS), NOW_S) == [DeleteRegistration(0, OURS)]
 
 
 def test_the_lease_of_a_process_that_died_for_certain_is_not_waited_for(registered: Presence) -> None:
@@ -217,8 +225,8 @@ def test_the_lease_of_a_process_that_died_for_certain_is_not_waited_for(register
     said = Say("withdrawing", {"reason": "broker_died", "incarnation": 50})
     assert registered.step(Died(PROCESS), NOW_S) == [said, Forget("broker_died")]
     assert registered.grant(NOW_S, OURS, NOW_S + 60, PROCESS) == 0
-    registered.step(Look(None, OURS, is_connected=True), NOW_S)
-    assert registered.step(Found(a_znode(), OURS), NOW_S) == [Delete(0, OURS)]
+    registered.step(CheckRegistration(None, OURS, is_connected=True), NOW_S)
+    assert registered.step(ZnodeRead(a_znode(), OURS), NOW_S) == [DeleteRegistration(0, OURS)]
 
 
 @pytest.mark.parametrize("holder", [None, RESTARTED], ids=["nobody knows whose", "another's"])
@@ -228,8 +236,8 @@ def test_a_lease_that_was_not_its_own_is_waited_for_when_a_process_died(
     registered.grant(NOW_S, OURS, NOW_S + 60, PROCESS)
     registered.grant(NOW_S, OURS, NOW_S + 60, holder)
     registered.step(Died(PROCESS), NOW_S)
-    registered.step(Look(None, OURS, is_connected=True), NOW_S)
-    assert registered.step(Found(a_znode(), OURS), NOW_S) == []
+    registered.step(CheckRegistration(None, OURS, is_connected=True), NOW_S)
+    assert registered.step(ZnodeRead(a_znode(), OURS), NOW_S) == []
     assert registered.wake_s == pytest.approx(NOW_S + LEASE_S)
 
 
@@ -243,11 +251,11 @@ def test_the_death_of_another_process_than_the_registered_one_withdraws_nothing(
 
 def test_that_a_process_which_is_withdrawn_already_died_makes_its_lease_end_at_once(registered: Presence) -> None:
     registered.grant(NOW_S, OURS, NOW_S + 60, PROCESS)
-    registered.step(Look(None, OURS, is_connected=True), NOW_S)
-    assert registered.step(Found(a_znode(), OURS), NOW_S) == []
+    registered.step(CheckRegistration(None, OURS, is_connected=True), NOW_S)
+    assert registered.step(ZnodeRead(a_znode(), OURS), NOW_S) == []
     assert registered.step(Died(PROCESS), NOW_S) == []
-    registered.step(Look(None, OURS, is_connected=True), NOW_S)
-    assert registered.step(Found(a_znode(), OURS), NOW_S) == [Delete(0, OURS)]
+    registered.step(CheckRegistration(None, OURS, is_connected=True), NOW_S)
+    assert registered.step(ZnodeRead(a_znode(), OURS), NOW_S) == [DeleteRegistration(0, OURS)]
 
 
 def test_that_it_has_counts_for_the_registration_that_is_being_withdrawn_and_no_other(registered: Presence) -> None:
@@ -255,15 +263,15 @@ def test_that_it_has_counts_for_the_registration_that_is_being_withdrawn_and_no_
     registered.grant(NOW_S, OURS, NOW_S + 60)
     registered.step(Withdraw("stopped"), NOW_S)
     registered.step(LOOK, NOW_S)
-    assert registered.step(Found(a_znode(), OURS), NOW_S) == []
+    assert registered.step(ZnodeRead(a_znode(), OURS), NOW_S) == []
 
 
 @pytest.mark.parametrize("instead", [None, a_znode(THEIRS, czxid=51)])
 def test_a_deletion_whose_outcome_was_unknown_is_found_to_have_happened(
     withdrawing: Presence, instead: Znode | None
 ) -> None:
-    withdrawing.step(Look(None, OURS, is_connected=True), NOW_S + 1)
-    assert words(withdrawing.step(Found(instead, OURS), NOW_S + 1)) == ["deregistered"]
+    withdrawing.step(CheckRegistration(None, OURS, is_connected=True), NOW_S + 1)
+    assert words(withdrawing.step(ZnodeRead(instead, OURS), NOW_S + 1)) == ["deregistered"]
     assert (withdrawing.phase, withdrawing.wake_s) == (PresencePhase.ABSENT, NOW_S + 6), "nobody is to be registered"
 
 
@@ -271,41 +279,43 @@ def test_a_deletion_whose_outcome_was_unknown_is_found_to_have_happened(
 def test_what_is_there_after_such_a_deletion_is_dealt_with_at_once_for_a_broker_that_serves(
     withdrawing: Presence, instead: Znode | None
 ) -> None:
-    withdrawing.step(Look(RESTARTED, OURS, is_connected=True), NOW_S)
-    to_do = withdrawing.step(Found(instead, OURS), NOW_S)
-    assert without_words(to_do) == [Create(OURS) if instead is None else Identify(instead)]
+    withdrawing.step(CheckRegistration(RESTARTED, OURS, is_connected=True), NOW_S)
+    to_do = withdrawing.step(ZnodeRead(instead, OURS), NOW_S)
+    assert without_words(to_do) == [CreateRegistration(OURS) if instead is None else Identify(instead)]
 
 
-def found(presence: Presence, znode: Znode, maker: Maker | None, now_s: float = NOW_S) -> list[Instruction]:
+def found(presence: Presence, znode: Znode, maker: RegistrationMaker | None, now_s: float = NOW_S) -> list[Instruction]:
     presence.step(LOOK, now_s)
-    assert presence.step(Found(znode, OURS), now_s) == [Identify(znode)]
-    return presence.step(Made(znode, maker), now_s)
+    assert presence.step(ZnodeRead(znode, OURS), now_s) == [Identify(znode)]
+    return presence.step(MakerRead(znode, maker), now_s)
 
 
 @pytest.mark.parametrize("maker", [FORMER, replace(FORMER, life="own", is_over=False)], ids=["former", "given up"])
-def test_a_leftover_stands_until_the_longest_lease_of_that_life_has_lapsed(absent: Presence, maker: Maker) -> None:
+def test_a_leftover_stands_until_the_longest_lease_of_that_life_has_lapsed(
+    absent: Presence, maker: RegistrationMaker
+) -> None:
     leftover = a_znode(THEIRS, version=4)
     said = Say("leftover_znode", {"incarnation": 50, "longest_lease_ms": LEASE_MS}, is_warning=False)
     assert found(absent, leftover, maker) == [said]
     assert absent.wake_s == pytest.approx(NOW_S + LEASE_S)
     absent.step(LOOK, NOW_S + 1)
-    assert absent.step(Found(leftover, OURS), NOW_S + 1) == [], "it is known"
+    assert absent.step(ZnodeRead(leftover, OURS), NOW_S + 1) == [], "it is known"
     absent.step(LOOK, NOW_S + LEASE_S)
-    assert absent.step(Found(leftover, OURS), NOW_S + LEASE_S) == [Delete(4, OURS)]
+    assert absent.step(ZnodeRead(leftover, OURS), NOW_S + LEASE_S) == [DeleteRegistration(4, OURS)]
     assert absent.step(PresenceSignal.DELETED, NOW_S + LEASE_S) == []
     assert absent.wake_s == NOW_S + LEASE_S
 
 
 def test_a_leftover_whose_leases_have_lapsed_is_deleted_at_once(absent: Presence) -> None:
     leftover = a_znode(THEIRS, version=4)
-    assert without_words(found(absent, leftover, replace(FORMER, longest_lease_ms=0))) == [Delete(4, OURS)]
+    assert without_words(found(absent, leftover, replace(FORMER, longest_lease_ms=0))) == [DeleteRegistration(4, OURS)]
 
 
 def test_a_leftover_that_stood_before_a_registration_is_not_known_after_it(absent: Presence) -> None:
     leftover = a_znode(THEIRS)
     found(absent, leftover, FORMER)
-    absent.step(Found(a_znode(czxid=51), OURS), NOW_S)
-    assert without_words(absent.step(Found(leftover, OURS), NOW_S)) == [
+    absent.step(ZnodeRead(a_znode(czxid=51), OURS), NOW_S)
+    assert without_words(absent.step(ZnodeRead(leftover, OURS), NOW_S)) == [
         CloseTopics(),
         Forget("znode_vanished"),
         Identify(leftover),
@@ -314,9 +324,9 @@ def test_a_leftover_that_stood_before_a_registration_is_not_known_after_it(absen
 
 def test_what_the_broker_has_closed_of_its_own_shortens_no_lease_of_a_leftover(withdrawing: Presence) -> None:
     withdrawing.step(PresenceSignal.CLOSED_EVERYTHING, NOW_S)
-    withdrawing.step(Look(PROCESS, THEIRS, is_connected=True), NOW_S)
-    withdrawing.step(Found(a_znode(), THEIRS), NOW_S)
-    assert without_words(withdrawing.step(Made(a_znode(), FORMER), NOW_S)) == []
+    withdrawing.step(CheckRegistration(PROCESS, THEIRS, is_connected=True), NOW_S)
+    withdrawing.step(ZnodeRead(a_znode(), THEIRS), NOW_S)
+    assert without_words(withdrawing.step(MakerRead(a_znode(), FORMER), NOW_S)) == []
     assert withdrawing.wake_s == pytest.approx(NOW_S + LEASE_S)
 
 
@@ -331,7 +341,7 @@ def test_the_record_of_another_that_lives_is_left_alone_and_said_once(absent: Pr
 
 @pytest.mark.parametrize("maker", [None, replace(FORMER, longest_lease_ms=None)], ids=["unreadable", "no lease"])
 def test_a_record_that_does_not_say_what_has_to_be_known_is_left_to_its_session(
-    absent: Presence, maker: Maker | None
+    absent: Presence, maker: RegistrationMaker | None
 ) -> None:
     assert found(absent, a_znode(THEIRS), maker) == []
     assert absent.wake_s == NOW_S + 0.5
@@ -342,12 +352,12 @@ def test_what_fails_is_tried_again_soon_and_said_once_until_it_succeeds(absent: 
     delayed = Say("registration_delayed", {"phase": PresencePhase.ABSENT, "error": "no"})
     for said in ([delayed], []):
         absent.step(LOOK, NOW_S)
-        assert absent.step(Failed(OSError("no")), NOW_S) == said
+        assert absent.step(WorkFailed(OSError("no")), NOW_S) == said
         assert absent.wake_s == NOW_S + 0.5
     absent.step(LOOK, NOW_S)
-    absent.step(Found(a_znode(), OURS), NOW_S)
+    absent.step(ZnodeRead(a_znode(), OURS), NOW_S)
     absent.step(LOOK, NOW_S)
-    assert words(absent.step(Failed(OSError("no")), NOW_S)) == ["registration_delayed"]
+    assert words(absent.step(WorkFailed(OSError("no")), NOW_S)) == ["registration_delayed"]
 
 
 def test_the_session_may_go_with_the_registration_or_a_while_after_the_last_lease(withdrawing: Presence) -> None:
@@ -381,7 +391,7 @@ class Place:
     living: tuple[int, int] = PROCESS
     """The one that there is."""
     znode: Znode | None = None
-    maker: Maker = OTHER
+    maker: RegistrationMaker = OTHER
     work: Work | None = None
     granted: int | None = None
     """The incarnation that grants are for."""
@@ -391,7 +401,7 @@ class Place:
     is_ending: bool = False
 
     def tell(self, event: Event) -> None:
-        self.work = None if isinstance(event, Look) else self.work
+        self.work = None if isinstance(event, CheckRegistration) else self.work
         for instruction in self.presence.step(event, self.now_s):
             match instruction:
                 case Register(incarnation):
@@ -400,12 +410,12 @@ class Place:
                 case Forget():
                     assert self.granted is not None or self.presence.phase is PresencePhase.ABSENT
                     self.granted = None
-                case Read() | Identify() | Create() | Delete():
+                case Read() | Identify() | CreateRegistration() | DeleteRegistration():
                     assert self.work is None, "one at a time"
                     self.work = instruction
 
     def look(self) -> None:
-        self.tell(Look(self.process, self.session_id, is_connected=True))
+        self.tell(CheckRegistration(self.process, self.session_id, is_connected=True))
 
     def go_round(self, unanswered: int, at: int, meanwhile: Happening) -> None:
         """A look, and the work that comes of it; one may go without an answer, and something happen before another."""
@@ -429,24 +439,24 @@ class Place:
             case None:
                 return
             case Read():
-                event: Event = Found(self.znode, self.session_id)
+                event: Event = ZnodeRead(self.znode, self.session_id)
             case Identify(znode):
-                event = Made(znode, self.maker if self.znode == znode else None)
-            case Create(session_id):
+                event = MakerRead(znode, self.maker if self.znode == znode else None)
+            case CreateRegistration(session_id):
                 event = PresenceSignal.CREATED
                 if self.znode is not None or session_id != self.session_id:
-                    event = Failed(OSError("refused"))
+                    event = WorkFailed(OSError("refused"))
                 else:
-                    self.make(Maker("own", is_over=False, longest_lease_ms=LEASE_MS, url=None), session_id)
-            case Delete(version, session_id):
+                    self.make(RegistrationMaker("own", is_over=False, longest_lease_ms=LEASE_MS, url=None), session_id)
+            case DeleteRegistration(version, session_id):
                 event = self.delete(version, session_id)
-        self.tell(event if is_answered else Failed(OSError("no answer")))
+        self.tell(event if is_answered else WorkFailed(OSError("no answer")))
 
     def delete(self, version: int, session_id: int) -> Event:
         if self.znode is None:
             return PresenceSignal.DELETED
         if session_id != self.session_id or version not in {ANY_VERSION, self.znode.version}:
-            return Failed(OSError("refused"))
+            return WorkFailed(OSError("refused"))
         assert self.maker is not OTHER, "a living other's record is never deleted"
         is_served = any(
             life == self.maker.life and self.now_s < until_s for (life, _), until_s in self.served_until_s.items()
@@ -455,7 +465,7 @@ class Place:
         self.znode = None
         return PresenceSignal.DELETED
 
-    def make(self, maker: Maker, session_id: int) -> None:
+    def make(self, maker: RegistrationMaker, session_id: int) -> None:
         self.zxid += 1
         # Versions are unlike each other's, as those of long-lived records are: a new one may be at any.
         self.znode, self.maker = Znode("/z", b"", self.zxid * 10, self.zxid, self.zxid, session_id), maker

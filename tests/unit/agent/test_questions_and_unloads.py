@@ -9,11 +9,11 @@ import pytest
 from support.clock import ManualClock
 
 from loadmanager.agent.agent_metrics import AgentMetrics
-from loadmanager.agent.grants import Claim, Grants, Refusal
+from loadmanager.agent.grants import Claim, Grants, UnloadRefusal
 from loadmanager.agent.namespace_cache import NamespaceCache
 from loadmanager.agent.node_queries import LoadManagerNodes
 from loadmanager.agent.ownership_query import OwnershipQuestions
-from loadmanager.agent.unload_handler import Unloads
+from loadmanager.agent.unload_handler import UnloadHandler
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, BundleName, NamespaceName, TopicName
 from loadmanager.core.domain.ownership import OwnershipState, Registration
@@ -101,7 +101,7 @@ async def test_without_a_hash_function_what_is_open_in_the_bundle_by_the_boundar
     cache, broker, unloaded, contradicted = a_cache(grants), ClosingBroker(), list[None](), Contradicted()
     cache.take(NAME, FOUR)
     metrics = AgentMetrics(B1.broker)
-    unloads = Unloads(
+    unloads = UnloadHandler(
         grants,
         cast("BrokerClient", broker),
         cache,
@@ -116,7 +116,7 @@ async def test_without_a_hash_function_what_is_open_in_the_bundle_by_the_boundar
     assert broker.closed == [(str(bundle), sorted(topic for topic in TOPICS if bundle_of(topic) == bundle))]
     assert unloaded == [None]
     assert contradicted.bundles == []
-    assert await unloads.unload(bundle, B1, epoch=0, version=2) is Refusal.STALE_EPOCH
+    assert await unloads.unload(bundle, B1, epoch=0, version=2) is UnloadRefusal.STALE_EPOCH
     assert unloaded == [None]
     assert contradicted.bundles == [bundle]
     counted = {
@@ -124,4 +124,4 @@ async def test_without_a_hash_function_what_is_open_in_the_bundle_by_the_boundar
         for sample in next(iter(metrics.unloads.collect())).samples
         if sample.name.endswith("_total")
     }
-    assert counted == {"done": 1.0, Refusal.STALE_EPOCH: 1.0}
+    assert counted == {"done": 1.0, UnloadRefusal.STALE_EPOCH: 1.0}

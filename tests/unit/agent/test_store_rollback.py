@@ -8,7 +8,7 @@ import pytest
 from support.delays import a_memory_cluster
 
 from loadmanager.agent.grants import Grants
-from loadmanager.agent.store_rollback import SetBack
+from loadmanager.agent.store_rollback import StoreRollback
 from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, BundleName, NamespaceName
 from loadmanager.core.domain.ownership import FREE, NamespaceState, Ownership, OwnershipState, Registration
@@ -34,7 +34,7 @@ class Stored:
         self.store = store
         self.grants = Grants(B1.broker)
         self.withdrawn: list[str] = []
-        self.set_back = SetBack(store, self.grants, self.withdrawn.append)
+        self.set_back = StoreRollback(store, self.grants, self.withdrawn.append)
         self.grants.register(B1.incarnation)
         self.grants.revoke(BUNDLE, B1, epoch=EPOCH, version=RELEASED_AT)
 

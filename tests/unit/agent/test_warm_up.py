@@ -11,7 +11,7 @@ from support.virtual_loop import VirtualLoop
 
 from loadmanager.agent import warm_up
 from loadmanager.agent.grants import Grants
-from loadmanager.agent.warm_up import COMING_S, LONGEST_WAIT_S, Coming
+from loadmanager.agent.warm_up import COMING_S, LONGEST_WAIT_S, WarmUp
 from loadmanager.core.domain.names import BrokerId, BundleName, TopicName
 from loadmanager.wire.http_bodies import OwnerAnswer, TopicsOfBundle
 
@@ -34,7 +34,7 @@ class Scene:
         self._owned = asyncio.Event()
         self.bundle: str | None = BUNDLE
         self.asked: list[float] = []
-        self.coming = Coming(self.grants, PreparingBroker(), self._ask, self.now_s)  # type: ignore[arg-type]  # a stand-in
+        self.coming = WarmUp(self.grants, PreparingBroker(), self._ask, self.now_s)  # type: ignore[arg-type]  # a stand-in
 
     def now_s(self) -> float:
         return asyncio.get_running_loop().time()

@@ -20,10 +20,10 @@ from support.hosting import Clock, Held, settled
 from support.servers import closed_port, end_app
 from support.waiting import eventually
 
-from loadmanager.agent.bundle_stats import check_stats
 from loadmanager.broker import CloseReason, Closing, Health, Hosting, Refusal, RefusedError, Topic
 from loadmanager.broker.contract import Close
 from loadmanager.broker.endpoints import Named, NotDoneError
+from loadmanager.net.broker_client import check_stats
 from loadmanager.wire.http_bodies import BrokerStats
 
 TOPIC, OTHER = "persistent://t/ns/one", "persistent://t/ns/other"

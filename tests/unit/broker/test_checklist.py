@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmanager.broker.conformance.rule_verdicts import Need
+from loadmanager.broker.conformance.rule_verdicts import RuleRequirement
 from loadmanager.broker.conformance.rules import RULES
 
 PAGE = (Path(__file__).parents[3] / "docs/broker-contract.md").read_text(encoding="utf-8")
@@ -19,16 +19,21 @@ def test_the_page_has_every_rule_by_its_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "need"), [("`--start`, or", Need.PROCESS), ("`--start` |", Need.START), ("`--hang` |", Need.HANG)]
+    ("option", "need"),
+    [
+        ("`--start`, or", RuleRequirement.PROCESS),
+        ("`--start` |", RuleRequirement.START),
+        ("`--hang` |", RuleRequirement.HANG),
+    ],
 )
-def test_the_page_says_what_cannot_be_tested_without_what(option: str, need: Need) -> None:
+def test_the_page_says_what_cannot_be_tested_without_what(option: str, need: RuleRequirement) -> None:
     (row,) = (line for line in PAGE.splitlines() if line.startswith(f"| {option}"))
     assert rules_in(row) == {rule.name for rule in RULES if need in rule.needs}
 
 
 def test_the_page_says_what_can_be_tested_without_a_probe() -> None:
     (row,) = (line for line in PAGE.splitlines() if line.startswith("| `--probe` | all but"))
-    assert rules_in(row) == {rule.name for rule in RULES if Need.PROBE not in rule.needs}
+    assert rules_in(row) == {rule.name for rule in RULES if RuleRequirement.PROBE not in rule.needs}
 
 
 def rules_in(row: str) -> set[str]:

@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 
 from loadmanager.broker.contract import (
     TRIES_TO_ASK,
-    Answered,
-    Ask,
     AskLease,
+    AskOwnership,
     Close,
-    Closed,
     CloseReason,
     Confirm,
     Contract,
+    ContractSignal,
     Deny,
     Event,
     Instruction,
@@ -29,22 +28,23 @@ from loadmanager.broker.contract import (
     NotOpened,
     Open,
     Opened,
-    Phase,
+    OwnershipAnswered,
+    OwnershipUnanswered,
     Refusal,
     Refuse,
     Serve,
-    Signal,
-    Unanswered,
-    Unload,
-    Want,
+    TopicClosed,
+    TopicPhase,
+    TopicWanted,
+    UnloadWanted,
 )
 
 T, U = "persistent://t/ns/t", "persistent://t/ns/u"
 BUNDLE = "t/ns/0x00000000_0xffffffff"
 
 
-def unload(*topics: str, number: int = 1) -> Unload:
-    return Unload(number, BUNDLE, topics, "b2:8080")
+def unload(*topics: str, number: int = 1) -> UnloadWanted:
+    return UnloadWanted(number, BUNDLE, topics, "b2:8080")
 
 
 class LeasedContract:
@@ -53,7 +53,7 @@ class LeasedContract:
     def __init__(self) -> None:
         self.contract = Contract()
         self.now_s = 100.0
-        assert self.step(Signal.TIME) == [AskLease(2.0)]
+        assert self.step(ContractSignal.TIME) == [AskLease(2.0)]
         assert self.step(Leased(7, 3.0)) == []
 
     def step(self, event: Event) -> list[Instruction]:
@@ -61,14 +61,14 @@ class LeasedContract:
 
     def open(self, *topics: str) -> None:
         for topic in topics:
-            assert self.step(Want(topic)) == [Ask(topic)]
-            assert self.step(Answered(topic, is_owned=True, incarnation=7)) == [Open(topic, 7)]
+            assert self.step(TopicWanted(topic)) == [AskOwnership(topic)]
+            assert self.step(OwnershipAnswered(topic, is_owned=True, incarnation=7)) == [Open(topic, 7)]
             assert self.step(Opened(topic)) == [Serve(topic)]
 
     def lease(self, incarnation: int = 7, after_s: float = 0.0) -> list[Instruction]:
         """Asked for now, and answered so much later."""
         self.contract._ask_s = self.now_s
-        assert AskLease(1.5) in self.step(Signal.TIME)
+        assert AskLease(1.5) in self.step(ContractSignal.TIME)
         self.now_s += after_s
         return self.step(Leased(incarnation, 3.0))
 
@@ -87,7 +87,7 @@ def broker() -> LeasedContract:
 def test_before_the_first_lease_nothing_is_opened() -> None:
     contract = Contract()
     assert contract.wake_s == -math.inf
-    assert contract.step(Want(T), 5.0) == [Refuse(T, Refusal.NO_LEASE)]
+    assert contract.step(TopicWanted(T), 5.0) == [Refuse(T, Refusal.NO_LEASE)]
     assert not contract.has_lease(5.0)
 
 
@@ -103,25 +103,25 @@ def test_a_lease_counts_from_the_moment_of_asking(broker: LeasedContract) -> Non
 
 def test_a_lease_is_asked_for_every_third_of_it_one_question_at_a_time(broker: LeasedContract) -> None:
     assert broker.contract.wake_s == 101.0
-    assert broker.step(Signal.TIME) == []
+    assert broker.step(ContractSignal.TIME) == []
     broker.now_s = 101.0
-    assert broker.step(Signal.TIME) == [AskLease(1.5)]
+    assert broker.step(ContractSignal.TIME) == [AskLease(1.5)]
     assert broker.contract.wake_s == 103.0, "the moment at which the lease lapses"
-    assert broker.step(Signal.TIME) == []
+    assert broker.step(ContractSignal.TIME) == []
 
 
 def test_without_an_answer_it_is_asked_for_again_and_what_there_is_stays(broker: LeasedContract) -> None:
     broker.open(T)
     broker.now_s = 101.0
-    broker.step(Signal.TIME)
+    broker.step(ContractSignal.TIME)
     broker.now_s = 101.05
-    assert broker.step(Signal.UNLEASED) == []
+    assert broker.step(ContractSignal.UNLEASED) == []
     assert broker.serves()
     assert broker.contract.wake_s == 101.1
     broker.now_s = 101.1
-    assert broker.step(Signal.TIME) == [AskLease(1.5)]
+    assert broker.step(ContractSignal.TIME) == [AskLease(1.5)]
     broker.now_s = 102.5
-    assert broker.step(Signal.UNLEASED) == [], "it took longer than the pause"
+    assert broker.step(ContractSignal.UNLEASED) == [], "it took longer than the pause"
     assert broker.contract.wake_s == pytest.approx(102.52)
 
 
@@ -139,38 +139,40 @@ def test_an_answer_that_nobody_asked_for_counts_from_its_arrival(broker: LeasedC
 
 def test_with_the_end_of_the_lease_all_is_closed_and_all_questions_are_void(broker: LeasedContract) -> None:
     broker.open(T)
-    broker.step(Want(U))
+    broker.step(TopicWanted(U))
     broker.now_s = 103.0
-    assert broker.step(Signal.TIME) == [Close(T, CloseReason.LAPSED), AskLease(1.5)]
-    assert broker.step(Want(T)) == [Refuse(T, Refusal.CLOSING)]
-    assert broker.step(Answered(U, is_owned=True, incarnation=7)) == [Refuse(U, Refusal.NO_LEASE)]
+    assert broker.step(ContractSignal.TIME) == [Close(T, CloseReason.LAPSED), AskLease(1.5)]
+    assert broker.step(TopicWanted(T)) == [Refuse(T, Refusal.CLOSING)]
+    assert broker.step(OwnershipAnswered(U, is_owned=True, incarnation=7)) == [Refuse(U, Refusal.NO_LEASE)]
     assert broker.contract.held == [T]
-    assert broker.step(Closed(T)) == []
+    assert broker.step(TopicClosed(T)) == []
     assert broker.contract.held == []
 
 
 def test_a_lease_that_comes_back_does_not_make_a_void_answer_good(broker: LeasedContract) -> None:
-    broker.step(Want(U))
+    broker.step(TopicWanted(U))
     broker.now_s = 103.0
     broker.lease()
-    assert broker.step(Answered(U, is_owned=True, incarnation=7)) == [Ask(U)]
-    assert broker.step(Answered(U, is_owned=True, incarnation=7)) == [Open(U, 7)]
+    assert broker.step(OwnershipAnswered(U, is_owned=True, incarnation=7)) == [AskOwnership(U)]
+    assert broker.step(OwnershipAnswered(U, is_owned=True, incarnation=7)) == [Open(U, 7)]
 
 
 def test_a_lease_of_another_incarnation_is_used_once_all_is_closed(broker: LeasedContract) -> None:
     broker.open(T, U)
-    broker.step(Want("persistent://t/ns/v"))
+    broker.step(TopicWanted("persistent://t/ns/v"))
     broker.now_s = 101.0
     closings = broker.lease(8)
     assert closings == [Close(T, CloseReason.LAPSED), Close(U, CloseReason.LAPSED)]
     assert broker.contract.incarnation == 8
-    broker.step(Closed(T))
+    broker.step(TopicClosed(T))
     assert not broker.contract.has_lease(broker.now_s)
-    assert broker.step(Want(T)) == [Refuse(T, Refusal.NO_LEASE)]
-    broker.step(Closed(U))
+    assert broker.step(TopicWanted(T)) == [Refuse(T, Refusal.NO_LEASE)]
+    broker.step(TopicClosed(U))
     assert broker.contract.has_lease(broker.now_s)
     assert broker.contract.lease_until_s == 104.0
-    assert broker.step(Answered("persistent://t/ns/v", is_owned=True, incarnation=8)) == [Ask("persistent://t/ns/v")]
+    assert broker.step(OwnershipAnswered("persistent://t/ns/v", is_owned=True, incarnation=8)) == [
+        AskOwnership("persistent://t/ns/v")
+    ]
 
 
 def test_a_lease_that_is_renewed_while_the_former_life_is_put_away_waits_as_well(broker: LeasedContract) -> None:
@@ -179,7 +181,7 @@ def test_a_lease_that_is_renewed_while_the_former_life_is_put_away_waits_as_well
     broker.now_s = 102.0
     broker.lease(8)
     assert not broker.contract.has_lease(broker.now_s)
-    broker.step(Closed(T))
+    broker.step(TopicClosed(T))
     assert broker.contract.lease_until_s == 105.0
 
 
@@ -193,58 +195,58 @@ def test_a_new_life_with_nothing_open_is_used_at_once(broker: LeasedContract) ->
 
 def test_an_open_topic_is_not_asked_for_again(broker: LeasedContract) -> None:
     broker.open(T)
-    assert broker.step(Want(T)) == [Serve(T)]
+    assert broker.step(TopicWanted(T)) == [Serve(T)]
 
 
 def test_those_who_want_a_topic_at_once_share_a_question_and_an_opening(broker: LeasedContract) -> None:
-    assert broker.step(Want(T)) == [Ask(T)]
-    assert broker.step(Want(T)) == []
+    assert broker.step(TopicWanted(T)) == [AskOwnership(T)]
+    assert broker.step(TopicWanted(T)) == []
     assert broker.contract.opening == [T]
-    broker.step(Answered(T, is_owned=True, incarnation=7))
-    assert broker.step(Want(T)) == []
-    assert (broker.contract.opening, broker.contract.held, broker.contract.phase(T)) == ([], [T], Phase.OPENING)
+    broker.step(OwnershipAnswered(T, is_owned=True, incarnation=7))
+    assert broker.step(TopicWanted(T)) == []
+    assert (broker.contract.opening, broker.contract.held, broker.contract.phase(T)) == ([], [T], TopicPhase.OPENING)
     assert not broker.serves()
 
 
 @pytest.mark.parametrize(
     ("answer", "refusal"),
     [
-        (Answered(T, is_owned=False, incarnation=7, owner="b2:8080"), Refuse(T, Refusal.NOT_OWNER, "b2:8080")),
-        (Answered(T, is_owned=True, incarnation=6), Refuse(T, Refusal.NOT_OWNER)),
-        (Unanswered(T, "gone"), Refuse(T, Refusal.NO_ANSWER, why="gone")),
+        (OwnershipAnswered(T, is_owned=False, incarnation=7, owner="b2:8080"), Refuse(T, Refusal.NOT_OWNER, "b2:8080")),
+        (OwnershipAnswered(T, is_owned=True, incarnation=6), Refuse(T, Refusal.NOT_OWNER)),
+        (OwnershipUnanswered(T, "gone"), Refuse(T, Refusal.NO_ANSWER, why="gone")),
     ],
     ids=["of another", "of another life", "no answer"],
 )
 def test_a_topic_is_not_opened_without_the_agents_word(broker: LeasedContract, answer: Event, refusal: Refuse) -> None:
-    broker.step(Want(T))
+    broker.step(TopicWanted(T))
     assert broker.step(answer) == [refusal]
     assert broker.contract.opening == []
 
 
 def test_an_answer_to_nothing_opens_nothing(broker: LeasedContract) -> None:
-    assert broker.step(Answered(T, is_owned=True, incarnation=7)) == []
+    assert broker.step(OwnershipAnswered(T, is_owned=True, incarnation=7)) == []
 
 
 def test_an_unload_makes_the_outstanding_answer_void_whatever_it_says(broker: LeasedContract) -> None:
-    broker.step(Want(T))
+    broker.step(TopicWanted(T))
     assert broker.step(unload(U, T)) == [Confirm(1)]
     assert broker.contract.opening == [T]
-    assert broker.step(Unanswered(T)) == [Ask(T)]
-    assert broker.step(Answered(T, is_owned=True, incarnation=7)) == [Open(T, 7)]
+    assert broker.step(OwnershipUnanswered(T)) == [AskOwnership(T)]
+    assert broker.step(OwnershipAnswered(T, is_owned=True, incarnation=7)) == [Open(T, 7)]
 
 
 def test_a_question_that_is_made_void_again_and_again_is_given_up(broker: LeasedContract) -> None:
-    broker.step(Want(T))
+    broker.step(TopicWanted(T))
     answers = []
     for _ in range(TRIES_TO_ASK):
         broker.step(unload(T))
-        answers += broker.step(Answered(T, is_owned=True, incarnation=7))
-    assert answers == [*[Ask(T)] * (TRIES_TO_ASK - 1), Refuse(T, Refusal.NO_ANSWER)]
+        answers += broker.step(OwnershipAnswered(T, is_owned=True, incarnation=7))
+    assert answers == [*[AskOwnership(T)] * (TRIES_TO_ASK - 1), Refuse(T, Refusal.NO_ANSWER)]
 
 
 def test_what_could_not_be_loaded_is_not_held(broker: LeasedContract) -> None:
-    broker.step(Want(T))
-    broker.step(Answered(T, is_owned=True, incarnation=7))
+    broker.step(TopicWanted(T))
+    broker.step(OwnershipAnswered(T, is_owned=True, incarnation=7))
     assert broker.step(NotOpened(T)) == []
     assert broker.contract.held == []
     assert broker.step(Opened(T)) == []
@@ -259,17 +261,17 @@ def test_an_unload_is_confirmed_once_all_of_it_is_closed(broker: LeasedContract)
     assert broker.step(call) == [Close(T, CloseReason.UNLOADED, call), Close(U, CloseReason.UNLOADED, call)]
     assert not broker.serves()
     assert broker.step(unload(T, number=2)) == []
-    assert broker.step(Closed(T)) == [Confirm(2)]
-    assert broker.step(Closed(U)) == [Confirm(1)]
+    assert broker.step(TopicClosed(T)) == [Confirm(2)]
+    assert broker.step(TopicClosed(U)) == [Confirm(1)]
     assert broker.step(unload(T, U, number=3)) == [Confirm(3)]
 
 
 def test_a_topic_that_is_being_loaded_is_closed_as_well(broker: LeasedContract) -> None:
-    broker.step(Want(T))
-    broker.step(Answered(T, is_owned=True, incarnation=7))
+    broker.step(TopicWanted(T))
+    broker.step(OwnershipAnswered(T, is_owned=True, incarnation=7))
     assert broker.step(Leave(T)) == [Refuse(T, Refusal.CLOSING), Close(T, CloseReason.LEFT)]
     assert broker.step(Opened(T)) == []
-    assert broker.step(Want(T)) == [Refuse(T, Refusal.CLOSING)]
+    assert broker.step(TopicWanted(T)) == [Refuse(T, Refusal.CLOSING)]
     assert broker.step(Leave(U)) == []
 
 
@@ -278,18 +280,18 @@ def test_a_closing_in_the_middle_of_which_the_lease_ends_is_hurried_once(broker:
     call = unload(T)
     broker.step(call)
     broker.now_s = 103.0
-    assert broker.step(Signal.TIME) == [Close(T, CloseReason.LAPSED), AskLease(1.5)]
+    assert broker.step(ContractSignal.TIME) == [Close(T, CloseReason.LAPSED), AskLease(1.5)]
     broker.step(Leased(7, 3.0))
     assert broker.step(Leave(T)) == []
     broker.now_s = 106.0
-    assert broker.step(Want(U)) == [Refuse(U, Refusal.NO_LEASE)], "it is hurried already"
-    assert broker.step(Closed(T)) == [Confirm(1)]
+    assert broker.step(TopicWanted(U)) == [Refuse(U, Refusal.NO_LEASE)], "it is hurried already"
+    assert broker.step(TopicClosed(T)) == [Confirm(1)]
 
 
 @pytest.mark.parametrize(
     ("ended", "actions"),
     [
-        (Closed(T), [Confirm(1)]),
+        (TopicClosed(T), [Confirm(1)]),
         (NotClosed(T, "disk full"), [Deny(1, "disk full"), Close(T, CloseReason.LAPSED)]),
     ],
     ids=["closed", "not closed"],
@@ -304,8 +306,8 @@ def test_a_closing_that_ends_after_the_lease_counts_before_the_lapse_does(
 
 
 def test_an_opening_that_fails_after_the_lease_is_not_closed(broker: LeasedContract) -> None:
-    broker.step(Want(T))
-    broker.step(Answered(T, is_owned=True, incarnation=7))
+    broker.step(TopicWanted(T))
+    broker.step(OwnershipAnswered(T, is_owned=True, incarnation=7))
     broker.now_s = 104.0
     assert broker.step(NotOpened(T)) == []
     assert broker.contract.held == []
@@ -319,14 +321,14 @@ def test_what_could_not_be_closed_is_denied_and_tried_again(broker: LeasedContra
     assert broker.step(NotClosed(T, "disk full")) == [Deny(1, "disk full")]
     assert broker.step(NotClosed(T, "disk full")) == []
     assert broker.step(NotClosed(U, "never open")) == []
-    assert broker.step(Closed(T)) == [], "nobody was asked to"
-    assert (broker.contract.phase(T), broker.serves()) == (Phase.STUCK, False)
+    assert broker.step(TopicClosed(T)) == [], "nobody was asked to"
+    assert (broker.contract.phase(T), broker.serves()) == (TopicPhase.STUCK, False)
     again = unload(T, number=3)
     assert broker.step(again) == [Close(T, CloseReason.UNLOADED, again)]
     broker.step(NotClosed(T, "disk full"))
     broker.now_s = broker.contract.wake_s
-    assert broker.step(Signal.TIME) == [AskLease(1.5), Close(T, CloseReason.UNLOADED, again)]
-    assert broker.step(Closed(T)) == []
+    assert broker.step(ContractSignal.TIME) == [AskLease(1.5), Close(T, CloseReason.UNLOADED, again)]
+    assert broker.step(TopicClosed(T)) == []
     assert broker.contract.held == []
 
 
@@ -335,24 +337,24 @@ def test_what_could_not_be_closed_when_the_lease_ended_stays_as_hurried_when_it_
 ) -> None:
     broker.open(T)
     broker.now_s = 103.0
-    assert broker.step(Signal.TIME) == [Close(T, CloseReason.LAPSED), AskLease(1.5)]
+    assert broker.step(ContractSignal.TIME) == [Close(T, CloseReason.LAPSED), AskLease(1.5)]
     assert broker.step(NotClosed(T, "disk full")) == []
     assert broker.step(unload(T)) == [Close(T, CloseReason.LAPSED)]
-    assert broker.step(Closed(T)) == [Confirm(1)]
+    assert broker.step(TopicClosed(T)) == [Confirm(1)]
 
 
 def test_a_topic_is_closed_without_a_refusal_to_those_who_do_not_wait(broker: LeasedContract) -> None:
     broker.open(T)
     assert broker.step(Leave(T)) == [Close(T, CloseReason.LEFT)]
-    assert broker.step(Closed(T)) == []
+    assert broker.step(TopicClosed(T)) == []
 
 
 def test_at_the_end_everything_is_closed_and_nothing_is_opened_any_more(broker: LeasedContract) -> None:
     broker.open(T)
-    broker.step(Want(U))
-    assert broker.step(Signal.END) == [Close(T, CloseReason.ENDED)]
-    assert broker.step(Answered(U, is_owned=True, incarnation=7)) == [Refuse(U, Refusal.ENDING)]
-    assert broker.step(Want(U)) == [Refuse(U, Refusal.ENDING)]
+    broker.step(TopicWanted(U))
+    assert broker.step(ContractSignal.END) == [Close(T, CloseReason.ENDED)]
+    assert broker.step(OwnershipAnswered(U, is_owned=True, incarnation=7)) == [Refuse(U, Refusal.ENDING)]
+    assert broker.step(TopicWanted(U)) == [Refuse(U, Refusal.ENDING)]
 
 
 # Whatever happens
@@ -401,19 +403,19 @@ class Witness:
                 before_s = self.until_s if incarnation == self.incarnation else -math.inf
                 self.until_s = max(before_s, asked_s + valid_for_s)
                 self.incarnation, self.asked_lease_s = incarnation, None
-            case Signal.UNLEASED:
+            case ContractSignal.UNLEASED:
                 self.asked_lease_s = None
-            case Signal.END:
+            case ContractSignal.END:
                 self._doom(self.alive)
-            case Unload(number, _, topics):
+            case UnloadWanted(number, _, topics):
                 self._doom(topics)
                 self.void.update({topic: True for topic in topics if topic in self.void})
                 self.unloads[number] = {topic for topic in topics if topic in self.alive}
             case Leave(topic):
                 self._doom([topic])
-            case Closed(topic) if self.contract.phase(topic) is Phase.CLOSING:
+            case TopicClosed(topic) if self.contract.phase(topic) is TopicPhase.CLOSING:
                 self._gone(topic)
-            case NotOpened(topic) if self.contract.phase(topic) is Phase.OPENING:
+            case NotOpened(topic) if self.contract.phase(topic) is TopicPhase.OPENING:
                 self._gone(topic)
 
     def _gone(self, topic: str) -> None:
@@ -427,11 +429,11 @@ class Witness:
             case AskLease():
                 assert self.asked_lease_s is None, "one question at a time"
                 self.asked_lease_s = self.now_s
-            case Ask(topic):
-                assert topic not in self.void or isinstance(event, (Answered, Unanswered))
+            case AskOwnership(topic):
+                assert topic not in self.void or isinstance(event, (OwnershipAnswered, OwnershipUnanswered))
                 self.void[topic] = False
             case Open(topic, incarnation):
-                assert isinstance(event, Answered)
+                assert isinstance(event, OwnershipAnswered)
                 assert event.is_owned
                 assert event.incarnation == incarnation == self.incarnation
                 assert not self.void.pop(topic), "the answer was void"
@@ -439,7 +441,7 @@ class Witness:
                 assert topic not in self.alive
                 self.alive[topic] = False
             case Refuse(topic):
-                if isinstance(event, (Answered, Unanswered)):
+                if isinstance(event, (OwnershipAnswered, OwnershipUnanswered)):
                     self.void.pop(topic, None)
             case Serve(topic):
                 assert topic in self.alive
@@ -466,38 +468,38 @@ class Witness:
 topics = st.sampled_from([T, T, U])
 incarnations = st.sampled_from([7, 7, 8])
 pauses_s = st.sampled_from([0.1, 1.0, 4.0])
-calls = st.builds(Unload, st.just(0), st.just(BUNDLE), st.lists(topics, min_size=1, max_size=3).map(tuple))
+calls = st.builds(UnloadWanted, st.just(0), st.just(BUNDLE), st.lists(topics, min_size=1, max_size=3).map(tuple))
 leases = st.builds(Leased, incarnations, st.sampled_from([0.0, 1.0, 3.0, 3.0]))
-answers = st.builds(Answered, topics, st.sampled_from([True, True, False]), incarnations)
+answers = st.builds(OwnershipAnswered, topics, st.sampled_from([True, True, False]), incarnations)
 single = st.one_of(
     leases,
     answers,
     calls,
     pauses_s,
-    st.builds(Want, topics),
-    st.builds(Unanswered, topics),
+    st.builds(TopicWanted, topics),
+    st.builds(OwnershipUnanswered, topics),
     st.builds(Opened, topics),
     st.builds(NotOpened, topics),
     st.builds(Leave, topics),
-    st.builds(Closed, topics),
+    st.builds(TopicClosed, topics),
     st.builds(NotClosed, topics, st.just("broken")),
-    st.sampled_from([Signal.TIME, Signal.TIME, Signal.UNLEASED]),
+    st.sampled_from([ContractSignal.TIME, ContractSignal.TIME, ContractSignal.UNLEASED]),
 )
-leasing = st.tuples(st.just(4.0), st.just(Signal.TIME), pauses_s, leases)
+leasing = st.tuples(st.just(4.0), st.just(ContractSignal.TIME), pauses_s, leases)
 opening = st.builds(
-    lambda topic, life: (Want(topic), Answered(topic, is_owned=True, incarnation=life), Opened(topic)),
+    lambda topic, life: (TopicWanted(topic), OwnershipAnswered(topic, is_owned=True, incarnation=life), Opened(topic)),
     topics,
     incarnations,
 )
 reborn = st.tuples(opening, leases, opening)
-late = st.tuples(st.builds(Want, topics), calls | leasing | leases, answers)
+late = st.tuples(st.builds(TopicWanted, topics), calls | leasing | leases, answers)
 paused = st.builds(
     lambda opened, call, pause_s, topic, ended: (opened, call, pause_s, ended(topic)),
     opening,
     calls,
     pauses_s,
     topics,
-    st.sampled_from([Closed, lambda topic: NotClosed(topic, "broken"), NotOpened]),
+    st.sampled_from([TopicClosed, lambda topic: NotClosed(topic, "broken"), NotOpened]),
 )
 """What follows each other so often that chance alone would take long to find it."""
 
@@ -513,26 +515,26 @@ def flat(happening: Iterable[Happening]) -> Iterator[Event | float]:
             yield each
 
 
-@given(happening, st.sampled_from([Signal.END, Signal.TIME]))
-def test_the_four_rules_hold_whatever_happens(happening: list[Happening], last: Signal) -> None:
+@given(happening, st.sampled_from([ContractSignal.END, ContractSignal.TIME]))
+def test_the_four_rules_hold_whatever_happens(happening: list[Happening], last: ContractSignal) -> None:
     witness = Witness()
-    witness.step(Signal.TIME)
+    witness.step(ContractSignal.TIME)
     witness.step(Leased(7, 3.0))
     for number, each in enumerate(flat(happening)):
         if isinstance(each, float):
             witness.now_s += each
-        elif isinstance(each, Unload):
+        elif isinstance(each, UnloadWanted):
             witness.step(replace(each, number=number))
-        elif not isinstance(each, (Closed, NotClosed)) or witness.contract.phase(each.topic) is Phase.CLOSING:
+        elif not isinstance(each, (TopicClosed, NotClosed)) or witness.contract.phase(each.topic) is TopicPhase.CLOSING:
             witness.step(each)
     witness.step(last)
     # In the end all that has to be closed is, and everybody who waits is answered.
     for topic in list(witness.contract.opening):
-        witness.step(Answered(topic, is_owned=False, incarnation=7))
+        witness.step(OwnershipAnswered(topic, is_owned=False, incarnation=7))
     for topic in list(witness.contract.held):
         witness.step(unload(topic, number=-1))
-        witness.step(Closed(topic))
+        witness.step(TopicClosed(topic))
     for topic in list(witness.contract.opening):
-        witness.step(Unanswered(topic))
+        witness.step(OwnershipUnanswered(topic))
     assert witness.contract.held == []
     assert witness.unloads == {}

@@ -10,11 +10,11 @@ from aiohttp import web
 from support.contract_broker import BREAKS, BrokersProcess, ContractBroker, Hanging
 from support.virtual_loop import VirtualLoop, serve
 
-from loadmanager.broker.conformance.broker_under_test import Broker
-from loadmanager.broker.conformance.event_log import Diary
+from loadmanager.broker.conformance.broker_under_test import BrokerUnderTest
+from loadmanager.broker.conformance.event_log import EventLog
 from loadmanager.broker.conformance.rule_runner import check
-from loadmanager.broker.conformance.rule_stage import Pace, Stage
-from loadmanager.broker.conformance.rule_verdicts import Finding, Rule, Verdict
+from loadmanager.broker.conformance.rule_stage import RulePace, RuleStage
+from loadmanager.broker.conformance.rule_verdicts import Finding, Rule, RuleVerdict
 from loadmanager.broker.conformance.rules import RULES
 from loadmanager.broker.conformance.scripted_agent import PlayedAgent
 from loadmanager.net.http_client import HttpClient
@@ -36,13 +36,13 @@ async def checked(broker: ContractBroker, rules: Sequence[Rule] = RULES) -> list
 
     await serve(broker.app(), BROKER_PORT)
     running = asyncio.create_task(broker.run())
-    diary = Diary()
+    diary = EventLog()
     async with HttpClient() as http:
-        stage = Stage(
+        stage = RuleStage(
             PlayedAgent(diary),
-            Broker(f"http://127.0.0.1:{BROKER_PORT}", http, diary, Pace().patience_s),
+            BrokerUnderTest(f"http://127.0.0.1:{BROKER_PORT}", http, diary, RulePace().patience_s),
             diary,
-            Pace(),
+            RulePace(),
             listen,
             broker,
             Hanging(broker),
@@ -61,25 +61,25 @@ def a_broker(*breaks: str, **more: object) -> ContractBroker:
 def test_a_broker_that_keeps_the_contract_passes(loop: VirtualLoop) -> None:
     findings = loop.run(checked(a_broker()))
     assert {each.rule.name: (each.verdict, each.why) for each in findings} == {
-        rule.name: (Verdict.KEPT, "") for rule in RULES
+        rule.name: (RuleVerdict.KEPT, "") for rule in RULES
     }
 
 
 @pytest.mark.parametrize(("rule", "how"), [(rule, how) for rule, ways in BREAKS.items() for how in ways])
 def test_a_broker_that_breaks_a_rule_is_caught_by_it(loop: VirtualLoop, rule: str, how: str) -> None:
     (finding,) = loop.run(checked(a_broker(rule, how), [BY_NAME[rule]]))
-    assert (finding.verdict, bool(finding.why), bool(finding.events)) == (Verdict.BROKEN, True, True), finding.why
+    assert (finding.verdict, bool(finding.why), bool(finding.events)) == (RuleVerdict.BROKEN, True, True), finding.why
 
 
 def test_what_a_broker_may_leave_out_does_not_apply_to_it(loop: VirtualLoop) -> None:
     findings = loop.run(checked(a_broker(is_plain=True)))
-    others = {each.rule.name: each.verdict for each in findings if each.verdict is not Verdict.KEPT}
-    assert others == dict.fromkeys(("sole-process", "prepare", "opening-is-told"), Verdict.DOES_NOT_APPLY)
+    others = {each.rule.name: each.verdict for each in findings if each.verdict is not RuleVerdict.KEPT}
+    assert others == dict.fromkeys(("sole-process", "prepare", "opening-is-told"), RuleVerdict.DOES_NOT_APPLY)
 
 
 def test_a_process_whose_end_would_not_end_serving_is_not_judged_by_its_being_stopped(loop: VirtualLoop) -> None:
     (finding,) = loop.run(checked(a_broker("sole-process", "another process serves"), [BY_NAME["stopped"]]))
-    assert finding.verdict is Verdict.NOT_JUDGED
+    assert finding.verdict is RuleVerdict.NOT_JUDGED
     assert "by another process" in finding.why
 
 

@@ -14,7 +14,7 @@ from support.recording_node import RecordingNode
 
 from loadmanager.cli.admin import status_command
 from loadmanager.cli.admin.status_screen import draw
-from loadmanager.wire.fleet_bodies import Fleet
+from loadmanager.wire.fleet_bodies import FleetBody
 
 FLEET, DECISIONS = "/loadbalance/v1/fleet", "/loadbalance/v1/decisions"
 BUNDLE = "t/ns/0x00000000_0x80000000"
@@ -60,7 +60,7 @@ def seen(**others: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of it
         "faults": {},
         **others,
     }
-    Fleet.model_validate({name: each for name, each in fleet.items() if name != "lastMoves"})
+    FleetBody.model_validate({name: each for name, each in fleet.items() if name != "lastMoves"})
     return {"lastMoves": [], **fleet}
 
 

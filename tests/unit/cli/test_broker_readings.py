@@ -6,7 +6,7 @@ import pytest
 from support.stores import MemoryWorld
 from support.waiting import eventually
 
-from loadmanager.cli.broker_monitor.broker_readings import Readings, Update
+from loadmanager.cli.broker_monitor.broker_readings import BrokerReadings, Update
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Create, Delete, MetadataStore, Put
 
@@ -37,7 +37,7 @@ async def register(store: MetadataStore, broker_id: str, record: bytes = RECORD)
 async def test_the_brokers_are_read_in_the_order_of_their_ids(store: MetadataStore) -> None:
     await register(store, "b:2")
     await register(store, "b:1")
-    update = await Readings(store).read()
+    update = await BrokerReadings(store).read()
     assert list(update.readings) == ["b:1", "b:2"]
     assert update.changed == {"b:1", "b:2"}
 
@@ -45,18 +45,18 @@ async def test_the_brokers_are_read_in_the_order_of_their_ids(store: MetadataSto
 async def test_only_the_brokers_asked_for_are_read(store: MetadataStore) -> None:
     await register(store, "b:1")
     await register(store, "b:2")
-    assert list((await Readings(store, ["b:2", "b:9"]).read()).readings) == ["b:2"]
+    assert list((await BrokerReadings(store, ["b:2", "b:9"]).read()).readings) == ["b:2"]
 
 
 async def test_nothing_is_there_before_anything_was_started(world: MemoryWorld) -> None:
-    assert (await Readings(await world.connect()).read()) == Update({}, frozenset())
+    assert (await BrokerReadings(await world.connect()).read()) == Update({}, frozenset())
 
 
 async def test_nothing_is_written(world: MemoryWorld, store: MetadataStore) -> None:
     await register(store, "b:1")
     reader = await world.connect()
     before = world.cluster.zxid
-    updates = Readings(reader).updates(NEVER_S)
+    updates = BrokerReadings(reader).updates(NEVER_S)
     await anext(updates)
     await updates.aclose()
     assert world.cluster.zxid == before
@@ -65,7 +65,7 @@ async def test_nothing_is_written(world: MemoryWorld, store: MetadataStore) -> N
 class Follower:
     """Collects updates in the background."""
 
-    def __init__(self, readings: Readings, interval_s: float = NEVER_S) -> None:
+    def __init__(self, readings: BrokerReadings, interval_s: float = NEVER_S) -> None:
         self._updates = readings.updates(interval_s)
         self.seen: list[Update] = []
 
@@ -84,7 +84,7 @@ class Follower:
 
 async def test_a_broker_that_comes_changes_or_goes_makes_an_update_that_names_it(store: MetadataStore) -> None:
     await register(store, "b:1")
-    follower = Follower(Readings(store))
+    follower = Follower(BrokerReadings(store))
     await follower.until(["b:1"])
 
     await register(store, "b:2")
@@ -104,7 +104,7 @@ async def test_a_broker_that_comes_changes_or_goes_makes_an_update_that_names_it
 
 async def test_new_averages_make_an_update_of_their_broker(store: MetadataStore) -> None:
     await register(store, "b:1")
-    follower = Follower(Readings(store))
+    follower = Follower(BrokerReadings(store))
     await follower.until(["b:1"])
     await store.commit([Create(paths.broker_time_average("b:1"), AVERAGES)])
     while (update := await follower.next()).readings["b:1"].averages is None:
@@ -113,7 +113,7 @@ async def test_new_averages_make_an_update_of_their_broker(store: MetadataStore)
 
 
 async def test_averages_of_a_broker_that_is_not_registered_concern_nobody(store: MetadataStore) -> None:
-    readings = Readings(store)
+    readings = BrokerReadings(store)
     await readings.read()
     readings._mark(paths.broker_time_average("gone:1"))
     assert (await readings.read()).changed == frozenset()
@@ -121,7 +121,7 @@ async def test_averages_of_a_broker_that_is_not_registered_concern_nobody(store:
 
 async def test_without_any_change_there_is_an_update_of_everything_at_the_interval(store: MetadataStore) -> None:
     await register(store, "b:1")
-    follower = Follower(Readings(store), interval_s=0.01)
+    follower = Follower(BrokerReadings(store), interval_s=0.01)
     for _ in range(4):
         update = await follower.next()
     assert update.changed == {"b:1"}
@@ -133,7 +133,7 @@ async def test_while_the_store_cannot_be_reached_the_last_readings_stand_with_th
     monkeypatch.setattr("loadmanager.cli.broker_monitor.broker_readings._RETRY_S", 0.0)
     await register(store, "b:1")
     reader = await world.connect()
-    follower = Follower(Readings(reader), interval_s=0.01)
+    follower = Follower(BrokerReadings(reader), interval_s=0.01)
     await follower.until(["b:1"])
 
     world.cluster.partition(reader, noticed=True)

@@ -13,7 +13,7 @@ from support.background import in_another_thread
 from support.servers import end_app, listen, serve_app
 from typer.testing import CliRunner, Result
 
-from loadmanager.broker.conformance.rule_verdicts import Finding, Verdict
+from loadmanager.broker.conformance.rule_verdicts import Finding, RuleVerdict
 from loadmanager.broker.conformance.rules import RULES
 from loadmanager.cli import check_broker_command as command
 
@@ -81,7 +81,7 @@ def test_a_port_that_is_taken_is_named() -> None:
     assert f"--agent-port {url.rpartition(':')[2]}: Address already in use" in done.stderr
 
 
-def findings(*verdicts: Verdict) -> list[Finding]:
+def findings(*verdicts: RuleVerdict) -> list[Finding]:
     return [
         Finding(rule, verdict, 1.0, "why", ("what happened",)) for rule, verdict in zip(RULES, verdicts, strict=False)
     ]
@@ -90,14 +90,14 @@ def findings(*verdicts: Verdict) -> list[Finding]:
 @pytest.mark.parametrize(
     ("verdicts", "status"),
     [
-        ((Verdict.KEPT, Verdict.DOES_NOT_APPLY), 0),
-        ((Verdict.KEPT, Verdict.NOT_TESTED), 3),
-        ((Verdict.KEPT, Verdict.NOT_JUDGED), 3),
-        ((Verdict.NOT_TESTED, Verdict.BROKEN), 1),
+        ((RuleVerdict.KEPT, RuleVerdict.DOES_NOT_APPLY), 0),
+        ((RuleVerdict.KEPT, RuleVerdict.NOT_TESTED), 3),
+        ((RuleVerdict.KEPT, RuleVerdict.NOT_JUDGED), 3),
+        ((RuleVerdict.NOT_TESTED, RuleVerdict.BROKEN), 1),
     ],
 )
 def test_the_exit_status_and_the_table_say_what_was_found(
-    verdicts: tuple[Verdict, ...], status: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    verdicts: tuple[RuleVerdict, ...], status: int, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async def found(*_: object) -> list[Finding]:
         return findings(*verdicts)
@@ -112,7 +112,7 @@ def test_the_exit_status_and_the_table_say_what_was_found(
     assert [each["verdict"] for each in said["rules"]] == list(verdicts)
     assert said["exitStatus"] == status
     assert all(verdict in table for verdict in verdicts)
-    assert ("what happened" in table) == (Verdict.BROKEN in verdicts)
+    assert ("what happened" in table) == (RuleVerdict.BROKEN in verdicts)
 
 
 def app_of() -> typer.Typer:

@@ -11,7 +11,7 @@ from support.certificates import Authority, Signed
 from support.waiting import patience
 
 from loadmanager.cli.agent_command import local_url_of
-from loadmanager.cli.listeners import Doors, listen, listen_at, tls_of
+from loadmanager.cli.listeners import Listeners, listen, listen_at, tls_of
 from loadmanager.config import Settings, load_settings
 
 
@@ -25,7 +25,7 @@ def doors(own: Signed, **ports: Any) -> list[str]:  # noqa: ANN401 - as in a fil
     given = {"tlsCertificateFilePath": str(own.certificate), "tlsKeyFilePath": str(own.key), **ports}
     settings = load_settings(Settings, None, given)
     tls = tls_of(settings, settings.web_service_port_tls)
-    opened = Doors(settings, "127.0.0.1", "web_service_port", "web_service_port_tls", tls)
+    opened = Listeners(settings, "127.0.0.1", "web_service_port", "web_service_port_tls", tls)
     opened.close()
     return [door.scheme for door in opened.doors]
 

@@ -8,7 +8,7 @@ from support.plan_files import a_file, a_plan, put
 from typer.testing import CliRunner, Result
 
 from loadmanager.cli.plan_command import plan
-from loadmanager.wire.plan_file import Packed, encode
+from loadmanager.wire.plan_file import PackedCertificate, encode
 
 
 def verify(path: Path) -> Result:
@@ -17,7 +17,7 @@ def verify(path: Path) -> Result:
 
 def test_a_plan_that_is_what_it_says_ends_with_0_and_both_gaps(tmp_path: Path) -> None:
     made, certified = a_plan()
-    (tmp_path / "plan").write_bytes(encode(made, Packed.of(certified)))
+    (tmp_path / "plan").write_bytes(encode(made, PackedCertificate.of(certified)))
     done = verify(tmp_path / "plan")
     assert (done.exit_code, done.stderr) == (0, "")
     assert "shed, 1 steps: it is what it says." in done.stdout

@@ -16,14 +16,14 @@ from loadmanager.core.domain.plan import Assign, Plan, Verdict
 from loadmanager.core.domain.reasons import OwnershipReason, PlacementReason
 from loadmanager.core.protocol import assignment_machine
 from loadmanager.core.protocol.assignment_machine import (
-    Answer,
-    Ask,
-    Assignments,
-    Decide,
-    Decided,
+    AnswerWaiters,
+    AssignmentMachine,
+    AssignmentsDecided,
+    AssignmentWanted,
+    DecideAssignments,
     Event,
     Given,
-    Held,
+    HeldForBroker,
     Instruction,
     NotDecided,
     Outcome,
@@ -40,10 +40,10 @@ class AssignmentsHarness(APicture):
     """Assignments with their records, and a driver that does nothing until it is told to."""
 
     to_do: list[Instruction] = field(default_factory=list)
-    machine: Assignments = field(init=False)
+    machine: AssignmentMachine = field(init=False)
 
     def __post_init__(self) -> None:
-        self.machine = Assignments(self)
+        self.machine = AssignmentMachine(self)
 
     def step(self, *events: Event) -> list[Instruction]:
         """What is to be done because of these alone; it is kept to be done, too."""
@@ -59,8 +59,8 @@ class AssignmentsHarness(APicture):
     def decide(self, destinations: Mapping[str, Registration]) -> None:
         """Make the decision that is to be made: those bundles go there, and the others nowhere."""
         decide = self.take()
-        assert isinstance(decide, Decide), decide
-        self.step(Decided(decide, plan_of(decide.bundles, destinations)))
+        assert isinstance(decide, DecideAssignments), decide
+        self.step(AssignmentsDecided(decide, plan_of(decide.bundles, destinations)))
 
     def do_write(self) -> None:
         """Do the write that is to be done."""
@@ -70,7 +70,7 @@ class AssignmentsHarness(APicture):
 
     def answer(self, bundle: str = BUNDLE) -> Outcome:
         answer = self.take()
-        assert isinstance(answer, Answer), answer
+        assert isinstance(answer, AnswerWaiters), answer
         assert answer.bundle == bundle
         return answer.outcome
 
@@ -100,12 +100,12 @@ def leader() -> AssignmentsHarness:
 
 def asked(leader: AssignmentsHarness) -> None:
     """A bundle is asked for, and about to be decided."""
-    leader.step(Ask(BUNDLE), Signal.TIME)
+    leader.step(AssignmentWanted(BUNDLE), Signal.TIME)
 
 
 def test_a_bundle_that_is_asked_for_is_decided_written_and_answered(leader: AssignmentsHarness) -> None:
     assert (leader.machine.wake_s, leader.machine.is_assigning(100.0)) == (None, False)
-    assert leader.step(Ask(BUNDLE)) == []
+    assert leader.step(AssignmentWanted(BUNDLE)) == []
     assert (leader.machine.wake_s, leader.machine.is_assigning(100.0)) == (100.0, True), "at once"
     leader.step(Signal.TIME)
     assert (leader.machine.wake_s, leader.machine.is_assigning(100.0)) == (None, True), "until the answer comes"
@@ -117,17 +117,22 @@ def test_a_bundle_that_is_asked_for_is_decided_written_and_answered(leader: Assi
     assert (outcome.stored, outcome.stored.owner) == (leader.records[BUNDLE], A)
     assert (outcome.step.reason, outcome.because.verdict) == (PlacementReason.ROUND_ROBIN, PlacementReason.ROUND_ROBIN)
     assert leader.machine.wake_s is None
-    leader.step(Ask(BUNDLE))
+    leader.step(AssignmentWanted(BUNDLE))
     assert leader.machine.wake_s is not None, "whoever asks now is not of that batch"
 
 
 def test_what_is_asked_for_in_one_moment_is_decided_together_and_written_once_for_each_namespace(
     leader: AssignmentsHarness,
 ) -> None:
-    leader.step(Ask("t/1/a"), Ask("t/1/b", non_persistent=True), Ask("t/2/a"), Ask("t/1/a", non_persistent=True))
-    leader.step(Ask("t/1/b"))
+    leader.step(
+        AssignmentWanted("t/1/a"),
+        AssignmentWanted("t/1/b", non_persistent=True),
+        AssignmentWanted("t/2/a"),
+        AssignmentWanted("t/1/a", non_persistent=True),
+    )
+    leader.step(AssignmentWanted("t/1/b"))
     decide = leader.step(Signal.TIME)[0]
-    assert isinstance(decide, Decide)
+    assert isinstance(decide, DecideAssignments)
     assert decide.bundles == ["t/1/a", "t/1/b", "t/2/a"]
     assert decide.non_persistent == {"t/1/a", "t/1/b"}, "also if only the first or the second one asked for it"
     leader.decide({"t/1/a": A, "t/1/b": B, "t/2/a": A})
@@ -141,7 +146,7 @@ def test_what_is_asked_for_in_one_moment_is_decided_together_and_written_once_fo
 
 def test_one_batch_at_a_time_and_whoever_asks_for_what_is_in_it_shares_its_answer(leader: AssignmentsHarness) -> None:
     asked(leader)
-    assert leader.step(Ask(BUNDLE), PlaceSoon([BUNDLE]), Ask("t/ns/c"), Signal.TIME) == []
+    assert leader.step(AssignmentWanted(BUNDLE), PlaceSoon([BUNDLE]), AssignmentWanted("t/ns/c"), Signal.TIME) == []
     assert leader.machine.wake_s is None
     leader.decide({BUNDLE: A})
     assert [type(each) for each in leader.to_do] == [Write]
@@ -150,7 +155,7 @@ def test_one_batch_at_a_time_and_whoever_asks_for_what_is_in_it_shares_its_answe
     assert isinstance(leader.answer(), Given)
     assert leader.machine.wake_s is not None
     (decide,) = leader.step(Signal.TIME)
-    assert isinstance(decide, Decide)
+    assert isinstance(decide, DecideAssignments)
     assert decide.bundles == ["t/ns/c"]
 
 
@@ -158,11 +163,16 @@ def test_lookups_come_first_and_what_nobody_waits_for_takes_the_places_that_are_
     leader: AssignmentsHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(assignment_machine, "_BATCH", 3)
-    leader.step(PlaceSoon(["t/ns/1", "t/ns/2", "t/ns/3"]), Ask("t/ns/3"), Ask("t/ns/4"), PlaceSoon(["t/ns/4"]))
+    leader.step(
+        PlaceSoon(["t/ns/1", "t/ns/2", "t/ns/3"]),
+        AssignmentWanted("t/ns/3"),
+        AssignmentWanted("t/ns/4"),
+        PlaceSoon(["t/ns/4"]),
+    )
     batches = []
     while leader.machine.wake_s is not None:
         (decide,) = leader.step(Signal.TIME)
-        assert isinstance(decide, Decide)
+        assert isinstance(decide, DecideAssignments)
         batches.append(decide.bundles)
         leader.decide({})
         leader.to_do.clear()
@@ -173,15 +183,17 @@ def test_where_many_wait_those_of_one_namespace_are_in_one_batch_and_no_namespac
     leader: AssignmentsHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(assignment_machine, "_BATCH", 3)
-    leader.step(*(Ask(f"t/{namespace}/{bundle}") for bundle in "abcd" for namespace in (1, 2)), Signal.TIME)
+    leader.step(
+        *(AssignmentWanted(f"t/{namespace}/{bundle}") for bundle in "abcd" for namespace in (1, 2)), Signal.TIME
+    )
     batches = []
     for _ in range(4):
         decide = leader.to_do[0]
-        assert isinstance(decide, Decide)
+        assert isinstance(decide, DecideAssignments)
         batches.append(decide.bundles)
         leader.decide({})
         leader.to_do.clear()
-        leader.step(*[Ask(each) for each in decide.bundles if each.startswith("t/1")], Signal.TIME)
+        leader.step(*[AssignmentWanted(each) for each in decide.bundles if each.startswith("t/1")], Signal.TIME)
     assert batches == [
         ["t/1/a", "t/1/b", "t/1/c"],
         ["t/2/a", "t/2/b", "t/2/c"],
@@ -214,10 +226,10 @@ def test_a_bundle_that_was_not_given_away_because_it_has_an_owner_by_now_is_that
 
 
 def test_a_decision_that_fails_is_told_to_all_of_its_batch_and_the_next_one_is_made(leader: AssignmentsHarness) -> None:
-    leader.step(Ask("t/ns/1"), Ask("t/ns/2"), Signal.TIME, Ask("t/ns/3"))
+    leader.step(AssignmentWanted("t/ns/1"), AssignmentWanted("t/ns/2"), Signal.TIME, AssignmentWanted("t/ns/3"))
     decide = leader.take()
-    assert isinstance(decide, Decide)
-    assert leader.step(NotDecided(decide, LOST)) == [Answer("t/ns/1", LOST), Answer("t/ns/2", LOST)]
+    assert isinstance(decide, DecideAssignments)
+    assert leader.step(NotDecided(decide, LOST)) == [AnswerWaiters("t/ns/1", LOST), AnswerWaiters("t/ns/2", LOST)]
     assert leader.step(NotDecided(decide, LOST)) == [], "once"
     leader.to_do.clear()
     leader.step(Signal.TIME)
@@ -237,10 +249,10 @@ def test_a_bundle_whose_owner_has_gone_is_given_away_in_one_step_and_no_other(le
     for bundle, owner in (("t/ns/1", A), ("t/ns/2", B)):
         leader.records[bundle] = assign(FREE, owner, STAMP)
     leader.goes(A)
-    leader.step(Ask("t/ns/1"), Ask("t/ns/2"), Signal.TIME)
+    leader.step(AssignmentWanted("t/ns/1"), AssignmentWanted("t/ns/2"), Signal.TIME)
     leader.decide({"t/ns/1": B, "t/ns/2": B})
     leader.do_write()
-    given, refused = (each.outcome for each in leader.to_do if isinstance(each, Answer))
+    given, refused = (each.outcome for each in leader.to_do if isinstance(each, AnswerWaiters))
     assert isinstance(given, Given)
     assert (given.stored.owner, given.stored.version, given.former) == (B, 2, A)
     assert leader.machine.is_assigning(100.9), "clients are coming back for more"
@@ -254,7 +266,7 @@ def test_what_became_of_a_write_is_told_whatever_it_is(leader: AssignmentsHarnes
     leader.decide({BUNDLE: A})
     write = leader.take()
     assert isinstance(write, Write)
-    assert leader.step(WriteEnded(write, {BUNDLE: LOST})) == [Answer(BUNDLE, LOST)]
+    assert leader.step(WriteEnded(write, {BUNDLE: LOST})) == [AnswerWaiters(BUNDLE, LOST)]
     assert leader.step(WriteEnded(write, {BUNDLE: LOST})) == [], "once"
 
 
@@ -267,8 +279,8 @@ def test_bundles_that_wait_for_their_broker_are_kept_for_it_or_go_back_to_it_bef
     leader.registrations = {A.broker: A_BACK, B.broker: B}
     leader.records["t/ns/5"] = assign(FREE, Registration(BrokerId("d:1"), 4), STAMP)
     leader.held = {A.broker: 60.0, away.broker: 30.0, B.broker: 90.0}
-    answer, write = leader.step(*(Ask(f"t/ns/{number}") for number in (1, 2, 3, 4, 5)), Signal.TIME)
-    assert answer == Answer("t/ns/2", Held(away.broker, 30.0))
+    answer, write = leader.step(*(AssignmentWanted(f"t/ns/{number}") for number in (1, 2, 3, 4, 5)), Signal.TIME)
+    assert answer == AnswerWaiters("t/ns/2", HeldForBroker(away.broker, 30.0))
     assert isinstance(write, Write)
     assert leader.step(Signal.TIME) == [], "the others are decided by what is then"
     leader.to_do = [write]
@@ -281,7 +293,7 @@ def test_bundles_that_wait_for_their_broker_are_kept_for_it_or_go_back_to_it_bef
     assert outcome.because.sentence() == "Placed on a:1 because it was kept for it while that one was away"
     leader.step(Signal.TIME)
     decide = leader.to_do[0]
-    assert isinstance(decide, Decide)
+    assert isinstance(decide, DecideAssignments)
     assert decide.bundles == ["t/ns/3", "t/ns/4", "t/ns/5"], "one that serves, or is not held off, is not waited for"
 
 
@@ -292,19 +304,19 @@ def test_if_a_whole_batch_waits_for_a_broker_the_next_one_comes(
     leader.records[BUNDLE] = assign(FREE, A, STAMP)
     leader.goes(A)
     leader.held = {A.broker: 60.0}
-    answer, decide = leader.step(Ask(BUNDLE), Ask("t/ns/c"), Signal.TIME)
-    assert answer == Answer(BUNDLE, Held(A.broker, 60.0))
-    assert isinstance(decide, Decide)
+    answer, decide = leader.step(AssignmentWanted(BUNDLE), AssignmentWanted("t/ns/c"), Signal.TIME)
+    assert answer == AnswerWaiters(BUNDLE, HeldForBroker(A.broker, 60.0))
+    assert isinstance(decide, DecideAssignments)
 
 
 def test_after_a_term_nobody_waits_and_nothing_of_it_is_taken_for_the_next_ones(leader: AssignmentsHarness) -> None:
-    leader.step(Ask(BUNDLE), Signal.TIME, Ask("t/ns/c"), PlaceSoon(["t/ns/d"]))
+    leader.step(AssignmentWanted(BUNDLE), Signal.TIME, AssignmentWanted("t/ns/c"), PlaceSoon(["t/ns/d"]))
     former = leader.take()
-    assert isinstance(former, Decide)
+    assert isinstance(former, DecideAssignments)
     leader.machine.forget()
     assert leader.machine.wake_s is None
     asked(leader)
-    assert leader.step(Decided(former, plan_of(former.bundles, {BUNDLE: B})), NotDecided(former, LOST)) == []
+    assert leader.step(AssignmentsDecided(former, plan_of(former.bundles, {BUNDLE: B})), NotDecided(former, LOST)) == []
     leader.decide({BUNDLE: A})
     leader.do_write()
     outcome = leader.answer()
@@ -322,7 +334,7 @@ def test_whatever_happens_everybody_is_answered_once_and_nobody_loses_what_it_se
         match data.draw(st.sampled_from(["ask", "place", "do", "do", "do", "brokers", "brokers", "time", "end"])):
             case "ask":
                 waited_for.add(bundle)
-                leader.step(Ask(bundle, non_persistent=data.draw(st.booleans())))
+                leader.step(AssignmentWanted(bundle, non_persistent=data.draw(st.booleans())))
             case "place":
                 waited_for.add(bundle)
                 leader.step(PlaceSoon([bundle]))
@@ -339,7 +351,7 @@ def test_whatever_happens_everybody_is_answered_once_and_nobody_loses_what_it_se
             case _:
                 leader.step(Signal.TIME)
         _hear(leader, waited_for)
-        assert sum(isinstance(each, Decide) for each in leader.to_do) <= 1, "one batch at a time"
+        assert sum(isinstance(each, DecideAssignments) for each in leader.to_do) <= 1, "one batch at a time"
     while leader.to_do or leader.machine.wake_s is not None:
         if leader.to_do:
             _do(leader, data)
@@ -351,7 +363,7 @@ def test_whatever_happens_everybody_is_answered_once_and_nobody_loses_what_it_se
 
 def _hear(leader: AssignmentsHarness, waited_for: set[str]) -> None:
     """Answers are for those who wait, once."""
-    for answer in [each for each in leader.to_do if isinstance(each, Answer)]:
+    for answer in [each for each in leader.to_do if isinstance(each, AnswerWaiters)]:
         waited_for.remove(answer.bundle)
         leader.to_do.remove(answer)
 
@@ -360,12 +372,12 @@ def _do(leader: AssignmentsHarness, data: st.DataObject) -> None:
     """One of the instructions, whichever."""
     instruction = leader.to_do.pop(data.draw(st.integers(0, len(leader.to_do) - 1)))
     fails = data.draw(st.sampled_from([False, False, True]))
-    if isinstance(instruction, Decide):
+    if isinstance(instruction, DecideAssignments):
         bundles = instruction.bundles
         assert len(set(bundles)) == len(bundles)
         destinations = {each: data.draw(st.sampled_from([A, A_BACK, B, None])) for each in bundles}
         plan = plan_of(bundles, {bundle: to for bundle, to in destinations.items() if to is not None})
-        leader.step(NotDecided(instruction, LOST) if fails else Decided(instruction, plan))
+        leader.step(NotDecided(instruction, LOST) if fails else AssignmentsDecided(instruction, plan))
     elif isinstance(instruction, Write):
         made = leader.write(instruction)
         leader.step(WriteEnded(instruction, dict.fromkeys(made, LOST) if fails else made))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support.builders import MIB, Load, broker, bundle, owned, releasing, report, rng, snapshot, throughput
 
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import PlacementReason, SheddingReason
 from loadmanager.core.domain.resources import ResourceWeights
@@ -22,7 +23,6 @@ from loadmanager.core.planning.planner import (
     plan_shedding,
 )
 from loadmanager.core.strategies.placement.avg_placement import AvgPlacement, AvgPlacementReason
-from loadmanager.core.strategies.placement.placement_strategy import Projection
 from loadmanager.core.strategies.shedding.avg_shedder import AvgShedder, AvgSheddingReason
 
 AVG = PlannerSettings(shedding_strategy="AvgShedder", placement_strategy="AvgShedder", max_unload_percentage=0.5)

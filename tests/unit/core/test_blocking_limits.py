@@ -9,14 +9,14 @@ from loadmanager.core.domain.reasons import ChurnReason, Reason, SheddingReason
 from loadmanager.core.planning.blocking_limits import (
     GRACE_PERIOD,
     BlockingLimit,
-    Pace,
+    RoundPace,
     in_force,
     limits_of_round,
 )
 from loadmanager.core.strategies.shedding.level_shedder import LevelReason
 
 NOW_S = 1_000_000.0
-PACE = Pace(60.0, 1800.0)
+PACE = RoundPace(60.0, 1800.0)
 CYCLE = "loadBalancerMaxLoadMovedPerCyclePercentage"
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.core.planning.certificate.balancing_problem import Instance
+from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem
 from loadmanager.core.planning.certificate.bound_search import find_bounds
 from loadmanager.core.planning.certificate.bounds import SAFE, Bound, Heaviest, Pigeonhole, Prices, Volume
 from loadmanager.core.planning.certificate.minimum_moves import Relief, Reliefs, find_least_peak
@@ -26,9 +26,9 @@ def instance_of(
     classes: list[int] | None = None,
     may_own: list[list[bool]] | None = None,
     cost: list[float] | None = None,
-) -> Instance:
+) -> BalancingProblem:
     bundles, brokers = len(need), len(per_need)
-    return Instance(
+    return BalancingProblem(
         np.array(need, dtype=np.float64).reshape(bundles, -1),
         np.array(per_need, dtype=np.float64),
         np.array(owner, dtype=np.int64),
@@ -39,7 +39,7 @@ def instance_of(
 
 
 @st.composite
-def instances(draw: st.DrawFn) -> Instance:
+def instances(draw: st.DrawFn) -> BalancingProblem:
     """Up to 5 bundles, 3 brokers and 2 resources, so that there are at most 243 assignments."""
     bundles, brokers, resources = (draw(st.integers(1, most)) for most in (5, 3, 2))
     kinds = draw(st.integers(1, 3))
@@ -58,7 +58,7 @@ def rows(each: st.SearchStrategy[float], count: int, width: int) -> st.SearchStr
     return st.lists(st.lists(each, min_size=width, max_size=width), min_size=count, max_size=count)
 
 
-def assignments(instance: Instance) -> list[np.ndarray]:
+def assignments(instance: BalancingProblem) -> list[np.ndarray]:
     """All that the rules allow; who has no owner gets none."""
     choices = [
         np.flatnonzero(instance.may_own[kind]) if owner >= 0 else [-1]
@@ -68,7 +68,7 @@ def assignments(instance: Instance) -> list[np.ndarray]:
 
 
 @given(instance=instances())
-def test_no_assignment_is_below_a_bound(instance: Instance) -> None:
+def test_no_assignment_is_below_a_bound(instance: BalancingProblem) -> None:
     least = min(instance.peak(each) for each in assignments(instance))
     for peak, bound in find_bounds(instance):
         assert peak <= least
@@ -76,7 +76,7 @@ def test_no_assignment_is_below_a_bound(instance: Instance) -> None:
 
 
 @given(instance=instances(), data=st.data())
-def test_a_bound_holds_whatever_it_is_made_of(instance: Instance, data: st.DataObject) -> None:
+def test_a_bound_holds_whatever_it_is_made_of(instance: BalancingProblem, data: st.DataObject) -> None:
     brokers, resources = instance.per_need.shape
     some = np.array(data.draw(st.lists(st.booleans(), min_size=brokers, max_size=brokers)))
     resource, each = data.draw(st.integers(0, resources - 1)), data.draw(st.integers(-1, 6))
@@ -88,7 +88,7 @@ def test_a_bound_holds_whatever_it_is_made_of(instance: Instance, data: st.DataO
 
 
 @given(instance=instances(), data=st.data())
-def test_what_reaches_a_peak_has_moved_no_less_than_the_least(instance: Instance, data: st.DataObject) -> None:
+def test_what_reaches_a_peak_has_moved_no_less_than_the_least(instance: BalancingProblem, data: st.DataObject) -> None:
     brokers, resources = instance.per_need.shape
     for after in assignments(instance):
         peak, moved = instance.peak(after), after != instance.owner
@@ -107,7 +107,7 @@ def test_what_reaches_a_peak_has_moved_no_less_than_the_least(instance: Instance
 
 
 @given(instance=instances(), budget=COSTS)
-def test_who_moves_no_more_than_a_budget_gets_no_lower_than_its_peak(instance: Instance, budget: float) -> None:
+def test_who_moves_no_more_than_a_budget_gets_no_lower_than_its_peak(instance: BalancingProblem, budget: float) -> None:
     proof = find_least_peak(instance, 0.0, budget)
     if proof.least_load(instance) > budget:
         for after in assignments(instance):
@@ -187,7 +187,7 @@ def test_where_nobody_owns_anything_there_is_no_bound() -> None:
 def test_of_many_places_those_that_are_needed_most_are_looked_at() -> None:
     brokers = 1200
     own = np.eye(brokers, dtype=bool)
-    many = Instance(
+    many = BalancingProblem(
         np.where(np.arange(brokers) == 77, 9.0, 1.0)[:, None],
         np.ones((brokers, 1)),
         np.arange(brokers),

@@ -11,9 +11,16 @@ from support.builders import broker
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
-from loadmanager.core.domain.reasons import DoubtReason, FilterReason
+from loadmanager.core.domain.reasons import FilterReason, ValidationReason
 from loadmanager.core.domain.resources import HealthFigures
-from loadmanager.core.model.broker_health import FEWEST_PEERS, LEAST, WELL_AFTER, Health, Phase, has_changed
+from loadmanager.core.model.broker_health import (
+    FEWEST_PEERS,
+    LEAST,
+    WELL_AFTER,
+    HealthDetector,
+    HealthPhase,
+    has_changed,
+)
 
 PATIENCE_S = 180.0
 BROKERS = [broker(name) for name in "abcdefghi"]
@@ -25,7 +32,7 @@ class Told:
     """A machine, and the time."""
 
     def __init__(self, brokers: int = 9) -> None:
-        self.health = Health()
+        self.health = HealthDetector()
         self.now_s = 1_000.0
         self.say(dict.fromkeys(BROKERS[:brokers], WELL))
         self.sick()
@@ -39,16 +46,16 @@ class Told:
         self.found = self.health.look(self.now_s, PATIENCE_S)
         return set(self.found.sick)
 
-    def phase(self) -> Phase:
+    def phase(self) -> HealthPhase:
         return self.health.phase_of(A.broker)
 
-    def until(self, phase: Phase) -> Told:
+    def until(self, phase: HealthPhase) -> Told:
         """Bring A to this phase."""
-        if phase is not Phase.WELL:
+        if phase is not HealthPhase.WELL:
             self.say({A: BAD})
-        if phase in (Phase.SICK, Phase.RECOVERING):
+        if phase in (HealthPhase.SICK, HealthPhase.RECOVERING):
             assert self.sick(PATIENCE_S) == {A.broker}
-        if phase is Phase.RECOVERING:
+        if phase is HealthPhase.RECOVERING:
             self.say({A: WELL})
         assert self.phase() is phase
         return self
@@ -57,29 +64,29 @@ class Told:
 @pytest.mark.parametrize(
     ("phase", "figures", "after_s", "then"),
     [
-        (Phase.WELL, BAD, 0.0, Phase.SUSPECT),
-        (Phase.WELL, WELL, 10 * PATIENCE_S, Phase.WELL),
-        (Phase.SUSPECT, WELL, 0.0, Phase.WELL),
-        (Phase.SUSPECT, BAD, PATIENCE_S - 1, Phase.SUSPECT),
-        (Phase.SUSPECT, BAD, PATIENCE_S, Phase.SICK),
-        (Phase.SICK, BAD, 10 * PATIENCE_S, Phase.SICK),
-        (Phase.SICK, WELL, 0.0, Phase.RECOVERING),
-        (Phase.RECOVERING, BAD, 0.0, Phase.SICK),
-        (Phase.RECOVERING, WELL, WELL_AFTER * PATIENCE_S - 1, Phase.RECOVERING),
-        (Phase.RECOVERING, WELL, WELL_AFTER * PATIENCE_S, Phase.WELL),
-        (Phase.SICK, None, 0.0, Phase.RECOVERING),
+        (HealthPhase.WELL, BAD, 0.0, HealthPhase.SUSPECT),
+        (HealthPhase.WELL, WELL, 10 * PATIENCE_S, HealthPhase.WELL),
+        (HealthPhase.SUSPECT, WELL, 0.0, HealthPhase.WELL),
+        (HealthPhase.SUSPECT, BAD, PATIENCE_S - 1, HealthPhase.SUSPECT),
+        (HealthPhase.SUSPECT, BAD, PATIENCE_S, HealthPhase.SICK),
+        (HealthPhase.SICK, BAD, 10 * PATIENCE_S, HealthPhase.SICK),
+        (HealthPhase.SICK, WELL, 0.0, HealthPhase.RECOVERING),
+        (HealthPhase.RECOVERING, BAD, 0.0, HealthPhase.SICK),
+        (HealthPhase.RECOVERING, WELL, WELL_AFTER * PATIENCE_S - 1, HealthPhase.RECOVERING),
+        (HealthPhase.RECOVERING, WELL, WELL_AFTER * PATIENCE_S, HealthPhase.WELL),
+        (HealthPhase.SICK, None, 0.0, HealthPhase.RECOVERING),
     ],
 )
-def test_the_table(phase: Phase, figures: HealthFigures | None, after_s: float, then: Phase) -> None:
+def test_the_table(phase: HealthPhase, figures: HealthFigures | None, after_s: float, then: HealthPhase) -> None:
     told = Told().until(phase)
     told.say({A: figures})
     told.sick(after_s)
     assert told.phase() is then
-    assert (A.broker in told.found.sick) == (then in (Phase.SICK, Phase.RECOVERING))
+    assert (A.broker in told.found.sick) == (then in (HealthPhase.SICK, HealthPhase.RECOVERING))
 
 
 def test_it_says_why_and_until_when() -> None:
-    told = Told().until(Phase.SICK)
+    told = Told().until(HealthPhase.SICK)
     told.sick(60.0)
     verdict = told.found.sick[A.broker]
     assert verdict.verdict is FilterReason.BROKER_SICK
@@ -128,12 +135,12 @@ def test_where_all_are_slow_or_far_apart_only_one_that_is_far_off_these_is_sick(
 
 
 def test_half_the_bar_keeps_a_broker_sick() -> None:
-    told = Told().until(Phase.SICK)
+    told = Told().until(HealthPhase.SICK)
     told.say({A: HealthFigures(60.0, 0.0, 2.0)})
     told.sick(10 * PATIENCE_S)
-    assert told.phase() is Phase.SICK
+    assert told.phase() is HealthPhase.SICK
     told.say({A: HealthFigures(40.0, 0.0, 2.0)})
-    assert told.phase() is Phase.RECOVERING
+    assert told.phase() is HealthPhase.RECOVERING
 
 
 @pytest.mark.parametrize(("brokers", "sick"), [(FEWEST_PEERS - 1, set()), (FEWEST_PEERS, {A.broker})])
@@ -145,7 +152,7 @@ def test_it_takes_peers_to_be_off_them(brokers: int, sick: set[str]) -> None:
 
 
 def test_without_figures_nobody_is_ever_sick() -> None:
-    health = Health()
+    health = HealthDetector()
     for each in BROKERS:
         health.hear(each, None, 0.0)
     assert health.look(1e6, 0.0).sick == {}
@@ -158,7 +165,7 @@ def test_a_common_cause_makes_nobody_sick_and_is_said() -> None:
     assert told.sick(PATIENCE_S) == set()
     assert [each.subject for each in told.found.left_in] == [each.broker for each in off]
     first = told.found.left_in[0]
-    assert first.verdict is DoubtReason.SICK_WITH_OTHERS
+    assert first.verdict is ValidationReason.SICK_WITH_OTHERS
     assert first.sentence() == (
         "Given bundles only where no less sick broker may have them: its latency is 2500 ms, that of well brokers"
         " 10 ms; 4 of 9 brokers are sick, so the cause is probably common"
@@ -188,14 +195,14 @@ def test_a_broker_that_is_far_off_even_a_fleet_that_is_mostly_sick_is_sick_by_it
 
 
 def test_those_that_are_sick_already_stay_so_when_more_become_it() -> None:
-    told = Told().until(Phase.SICK)
+    told = Told().until(HealthPhase.SICK)
     told.say(dict.fromkeys(BROKERS[1:4], BAD))
     assert told.sick(PATIENCE_S) == {A.broker}
     assert {each.why["off"] for each in told.found.left_in} == {4}
 
 
 def test_the_last_to_become_sick_are_let_in_again_when_brokers_have_gone() -> None:
-    told = Told().until(Phase.SICK)
+    told = Told().until(HealthPhase.SICK)
     told.say({B: BAD})
     assert told.sick(PATIENCE_S) == {A.broker, B.broker}
     for each in BROKERS[5:]:
@@ -208,18 +215,18 @@ def test_the_last_to_become_sick_are_let_in_again_when_brokers_have_gone() -> No
 
 
 def test_a_broker_that_is_gone_or_registers_again_is_well() -> None:
-    told = Told().until(Phase.SICK)
+    told = Told().until(HealthPhase.SICK)
     told.health.forget(A.broker)
-    assert (told.sick(), told.phase()) == (set(), Phase.WELL)
-    told.until(Phase.SICK)
+    assert (told.sick(), told.phase()) == (set(), HealthPhase.WELL)
+    told.until(HealthPhase.SICK)
     told.say({broker("a", incarnation=2): WELL})
-    assert (told.sick(), told.phase()) == (set(), Phase.WELL)
+    assert (told.sick(), told.phase()) == (set(), HealthPhase.WELL)
 
 
 def test_without_patience_nobody_is_sick_any_more() -> None:
-    told = Told().until(Phase.SICK)
+    told = Told().until(HealthPhase.SICK)
     assert told.health.look(told.now_s, None).sick == {}
-    assert told.phase() is Phase.WELL
+    assert told.phase() is HealthPhase.WELL
 
 
 @pytest.mark.parametrize(
@@ -258,7 +265,7 @@ class Watched:
     """What is said of each broker, since when without a break it is far from well or close to it, and who is sick."""
 
     def __init__(self) -> None:
-        self.health = Health()
+        self.health = HealthDetector()
         self.now_s = 0.0
         self.figures: dict[str, HealthFigures | None] = {}
         self.bad_since_s: dict[str, float] = {}

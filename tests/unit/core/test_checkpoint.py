@@ -10,9 +10,9 @@ from support.builders import broker, bundle, owned, releasing, report
 
 from loadmanager.core.domain.ownership import FREE
 from loadmanager.core.domain.plan import Verdict
-from loadmanager.core.domain.reasons import DoubtReason, FilterReason
+from loadmanager.core.domain.reasons import FilterReason, ValidationReason
 from loadmanager.core.domain.resources import HealthFigures
-from loadmanager.core.model.checkpoint import ClusterImage
+from loadmanager.core.model.checkpoint import ModelCheckpoint
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.load import BundleAverages
 from loadmanager.core.model.report_validation import NO_DOUBTS, Doubts
@@ -42,13 +42,13 @@ def a_model() -> ClusterModel:
     return model
 
 
-def restored(image: ClusterImage) -> ClusterModel:
+def restored(image: ModelCheckpoint) -> ClusterModel:
     model = ClusterModel()
     model.restore(image)
     return model
 
 
-def through_json(image: ClusterImage) -> ClusterImage:
+def through_json(image: ModelCheckpoint) -> ModelCheckpoint:
     """As it reads back from the history."""
     head = json.loads(str(encode_json(head_of(image))))
     parts = [(holds, json.loads(str(encode_json(content)))) for holds, content in parts_of(image, {})]
@@ -56,7 +56,9 @@ def through_json(image: ClusterImage) -> ClusterImage:
 
 
 @pytest.mark.parametrize("copied", [lambda image: image, through_json])
-def test_what_is_made_of_an_image_is_the_equal_of_the_model(copied: Callable[[ClusterImage], ClusterImage]) -> None:
+def test_what_is_made_of_an_image_is_the_equal_of_the_model(
+    copied: Callable[[ModelCheckpoint], ModelCheckpoint],
+) -> None:
     model = a_model()
     copy = restored(copied(model.image()))
     compare_images(model.image(), copy.image())
@@ -139,7 +141,7 @@ def test_only_an_empty_model_is_made_into_another() -> None:
 
 
 def test_doubts_and_numbers_that_are_not_finite_read_back() -> None:
-    verdict = Verdict(B1.broker, DoubtReason.REPORT_DISTRUSTED, acted=False, why={"doubt": "nonsense"})
+    verdict = Verdict(B1.broker, ValidationReason.REPORT_DISTRUSTED, acted=False, why={"doubt": "nonsense"})
     sick = Verdict(B2.broker, FilterReason.BROKER_SICK, acted=False, why={"value": "2500 ms"})
     doubts = Doubts({B1.broker: verdict}, (verdict,), {B2.broker: sick})
     found = doubts_of(json.loads(str(encode_json(doubts_as_json(doubts)))))

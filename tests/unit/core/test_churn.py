@@ -16,7 +16,7 @@ from loadmanager.core.domain.reasons import ChurnReason, OwnershipReason, Placem
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import churn
-from loadmanager.core.planning.churn import KEY, MOST_MOVES, Memory, State
+from loadmanager.core.planning.churn import KEY, MOST_MOVES, MoveMemory, State
 from loadmanager.core.planning.repeated_moves import NEVER, PastMove
 from loadmanager.core.planning.strategy_memory import as_json
 from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason
@@ -135,7 +135,7 @@ def test_moves_of_namespaces_that_are_gone_or_idle_by_now_use_up_nothing(
     cluster = snapshot({"a": report(loads), "b": report()}, taken_at_s=NOW_S)
     state, _ = churn.noted({}, bundle(0, namespace), A, B, 0.7, SETTINGS, at_s=NOW_S, is_own=True)
     assert limited(a_plan(unload(0)), cluster, state)[0] == ([] if is_counted else [bundle(0)])
-    often = Memory(tuple(PastMove(NOW_S, bundle(0, namespace), "a", 1, 0.09, is_own=True) for _ in range(20)))
+    often = MoveMemory(tuple(PastMove(NOW_S, bundle(0, namespace), "a", 1, 0.09, is_own=True) for _ in range(20)))
     counted = 0.0 if namespace == "t/deleted" else 1.8
     assert often.moved_share(cluster, NOW_S) == pytest.approx(counted), "that of a bundle that moves often is its own"
 
@@ -147,7 +147,7 @@ def test_what_keeps_everything_is_known_before_a_round_wants_anything() -> None:
     assert churn.standing_limits(state, cluster, SETTINGS, NOW_S, 0.0) == []
     (hour,) = churn.standing_limits(state, cluster, SETTINGS, NOW_S, 0.1)
     assert (hour.key, hour.until_s) == ("loadBalancerMaxLoadMovedPerHourPercentage", NOW_S + 3000)
-    stopped = Memory(stopped_until_s=NOW_S + 5).into({})
+    stopped = MoveMemory(stopped_until_s=NOW_S + 5).into({})
     (breaker,) = churn.standing_limits(stopped, cluster, SETTINGS, NOW_S, 0.0)
     assert (breaker.key, breaker.until_s) == ("loadBalancerThrashSheddingStopMinutes", NOW_S + 5)
 
@@ -200,18 +200,18 @@ def test_assignments_are_left_alone() -> None:
 
 def test_thrash_is_the_load_that_shedding_returned_within_the_window() -> None:
     state = moved({}, 0, A, B, at_s=NOW_S - 50 * MINUTE_S)
-    assert Memory.of(state).thrash(NOW_S, SETTINGS) == 0
+    assert MoveMemory.of(state).thrash(NOW_S, SETTINGS) == 0
     state = moved(state, 1, C, B, at_s=NOW_S - 45 * MINUTE_S)
     state = moved(state, 0, B, A, at_s=NOW_S - 40 * MINUTE_S, share=0.2)
     state = moved(state, 1, B, A, at_s=NOW_S - 39 * MINUTE_S)
-    assert Memory.of(state).thrash(NOW_S, SETTINGS) == 0.2
-    assert Memory.of(state).thrash(NOW_S + 199 * MINUTE_S, SETTINGS) == 0.2
-    assert Memory.of(state).thrash(NOW_S + 200 * MINUTE_S, SETTINGS) == 0
+    assert MoveMemory.of(state).thrash(NOW_S, SETTINGS) == 0.2
+    assert MoveMemory.of(state).thrash(NOW_S + 199 * MINUTE_S, SETTINGS) == 0.2
+    assert MoveMemory.of(state).thrash(NOW_S + 200 * MINUTE_S, SETTINGS) == 0
 
 
 def test_what_an_operator_returns_is_no_thrash() -> None:
     state = moved(moved({}, 0, A, B), 0, B, A, is_own=False)
-    assert Memory.of(state).thrash(NOW_S, SETTINGS) == 0
+    assert MoveMemory.of(state).thrash(NOW_S, SETTINGS) == 0
 
 
 def test_a_bundle_that_keeps_returning_is_frozen_for_a_time() -> None:
@@ -270,7 +270,7 @@ def test_shedding_stops_when_too_much_was_moved_again_although_nothing_returned(
     assert (verdict.subject, verdict.verdict) == ("cluster", ChurnReason.SHEDDING_STOPPED)
     assert (verdict.why["again_percent"], verdict.why["thrash_percent"]) == (50, 0)
     assert limited(a_plan(unload(2)), of_loads(1, 1, 98), state)[0] == []
-    memory = Memory.of(state)
+    memory = MoveMemory.of(state)
     assert (memory.moved_again(NOW_S), memory.moved_back(NOW_S)) == (0.5, 0.0)
     assert memory.moved_again(NOW_S + 7190) == 0.0
 
@@ -279,15 +279,15 @@ def test_under_the_defaults_a_bundle_that_returns_as_soon_as_it_may_counts_and_i
     state = moved({}, 0, A, B, at_s=NOW_S, share=0.01)
     after_s = (SETTINGS.return_cool_down_minutes + 1) * MINUTE_S
     state = moved(state, 0, B, A, at_s=NOW_S + after_s, share=0.01)
-    assert Memory.of(state).thrash(NOW_S + after_s, SETTINGS) == 0.01
-    assert Memory.of(state).moved_back(NOW_S + after_s) == 0.01
+    assert MoveMemory.of(state).thrash(NOW_S + after_s, SETTINGS) == 0.01
+    assert MoveMemory.of(state).moved_back(NOW_S + after_s) == 0.01
     _, (verdict,) = churn.noted(state, bundle(0), A, B, 0.01, SETTINGS, at_s=NOW_S + 2 * after_s, is_own=True)
     assert (verdict.subject, verdict.verdict) == (bundle(0), ChurnReason.KEEPS_RETURNING)
 
 
 def test_a_move_of_a_former_version_says_only_whether_it_returned() -> None:
     stored = [[NOW_S, bundle(i), "a", 1, 0.5, True, back] for i, back in enumerate((False, True))]
-    memory = Memory.of({KEY: {"memory": {"moves": stored}}})
+    memory = MoveMemory.of({KEY: {"memory": {"moves": stored}}})
     assert [(move.moved_s, move.left_s) for move in memory.moves] == [(NEVER, NEVER), (NEVER, NOW_S)]
     assert memory.thrash(NOW_S, SETTINGS) == 0.5
 
@@ -298,27 +298,27 @@ def test_a_plan_without_steps_stays_as_it_is_and_the_memory_loses_what_is_outdat
     result, after = churn.limit(plan, of_loads(1), SETTINGS, state)
     assert result is plan
     assert after["AvgShedder"] == {"x": 1}
-    assert Memory.of(after) == Memory()
+    assert MoveMemory.of(after) == MoveMemory()
 
 
 def test_the_memory_survives_as_json_in_the_store() -> None:
     state = moved(moved({}, 0, A, B, at_s=NOW_S - 20, share=0.5), 0, B, A, share=0.5)
     stored = orjson.loads(orjson.dumps(as_json(state)))
-    assert Memory.of(stored) == Memory.of(state)
-    assert Memory.of(stored).stopped_until_s == NOW_S + 30 * MINUTE_S
+    assert MoveMemory.of(stored) == MoveMemory.of(state)
+    assert MoveMemory.of(stored).stopped_until_s == NOW_S + 30 * MINUTE_S
 
 
 @pytest.mark.parametrize(
     "content", [None, [], {"moves": 3}, {"moves": [[1, 2]]}, {"frozenUntilS": []}, {"stoppedUntilS": "soon"}]
 )
 def test_a_memory_that_cannot_be_read_is_empty(content: object) -> None:
-    assert Memory.of({KEY: {"memory": content}}) == Memory()
+    assert MoveMemory.of({KEY: {"memory": content}}) == MoveMemory()
 
 
 def test_the_memory_keeps_the_newest_moves_when_they_are_too_many() -> None:
-    memory = Memory(tuple(PastMove(NOW_S, bundle(i), "a:8080", 1, 0.0, is_own=True) for i in range(MOST_MOVES)))
+    memory = MoveMemory(tuple(PastMove(NOW_S, bundle(i), "a:8080", 1, 0.0, is_own=True) for i in range(MOST_MOVES)))
     state = moved(memory.into({}), MOST_MOVES, A, B)
-    kept = Memory.of(state).at(NOW_S, SETTINGS).moves
+    kept = MoveMemory.of(state).at(NOW_S, SETTINGS).moves
     assert len(kept) == MOST_MOVES
     assert kept[-1].bundle == bundle(MOST_MOVES)
 
@@ -332,7 +332,7 @@ def test_what_a_clock_noted_that_was_ahead_counts_from_now_on_and_no_longer_than
     noted = [[at_s, bundle(1), "a", 1, 0.5, True, False] for at_s in (NOW_S - 1, NOW_S + day_s)]
     frozen = {bundle(1): NOW_S + day_s, bundle(2): NOW_S + 5}
     stored = {"moves": noted, "frozenUntilS": frozen, "stoppedUntilS": NOW_S + day_s}
-    memory = Memory.of(churn.restored({}, {KEY: {"memory": stored}}, NOW_S, SETTINGS))
+    memory = MoveMemory.of(churn.restored({}, {KEY: {"memory": stored}}, NOW_S, SETTINGS))
     assert [move.at_s for move in memory.moves] == [NOW_S - 1, NOW_S]
     frozen_s = NOW_S + SETTINGS.thrash_bundle_freeze_minutes * MINUTE_S
     assert memory.frozen_until_s == {bundle(1): frozen_s, bundle(2): NOW_S + 5}
@@ -344,15 +344,15 @@ def test_what_was_noted_before_a_former_leaders_memory_was_read_is_kept_beside_i
     assert churn.restored(own, {}, NOW_S, SETTINGS) == own
     stored = as_json(moved({}, 2, A, B, at_s=NOW_S - 5))
     stored[KEY]["memory"]["frozenUntilS"] = {bundle(3): NOW_S + 5}
-    memory = Memory.of(churn.restored(own, stored, NOW_S, SETTINGS))
+    memory = MoveMemory.of(churn.restored(own, stored, NOW_S, SETTINGS))
     assert [move.bundle for move in memory.moves] == [bundle(2), bundle(1)]
     assert memory.frozen_until_s == {bundle(3): NOW_S + 5}
     twice = churn.restored(memory.into({}), as_json(own), NOW_S, SETTINGS)
-    assert Memory.of(twice).moves == memory.moves
+    assert MoveMemory.of(twice).moves == memory.moves
 
 
 def test_a_departure_is_of_one_bundle_from_one_life_of_a_broker_and_not_longer_ago_than_is_asked() -> None:
-    memory = Memory((PastMove(NOW_S, bundle(0), A.broker, A.incarnation, 0.1, is_own=True),))
+    memory = MoveMemory((PastMove(NOW_S, bundle(0), A.broker, A.incarnation, 0.1, is_own=True),))
     assert memory.find_departure(bundle(0), A, NOW_S - 1.0) == NOW_S
     assert memory.find_departure(bundle(0), A, NOW_S) is None
     assert memory.find_departure(bundle(1), A, NOW_S - 1.0) is None

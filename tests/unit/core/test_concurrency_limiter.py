@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core.domain.names import BrokerId
-from loadmanager.core.protocol.concurrency_limiter import Turns
+from loadmanager.core.protocol.concurrency_limiter import ConcurrencyLimiter
 
 A, B, C, D, E = (BrokerId(f"{letter}:1") for letter in "abcde")
 
@@ -19,7 +19,7 @@ class Queue:
 
     def __init__(self, most: int, most_per_broker: int) -> None:
         self.limits = (most, most_per_broker)
-        self.turns = Turns[str](lambda: self.limits)
+        self.turns = ConcurrencyLimiter[str](lambda: self.limits)
         self.begun: list[str] = []
 
     def add(self, name: str, *brokers: BrokerId) -> None:
@@ -147,7 +147,11 @@ def test_who_neither_waits_nor_has_a_turn_gives_back_nothing() -> None:
 def test_limits_hold_whoever_leaves_and_everybody_gets_a_turn_in_order(
     acts: list[tuple[bool, int]], most: int, most_per_broker: int
 ) -> None:
-    turns, needed, under_way = Turns[int](lambda: (most, most_per_broker)), dict[int, frozenset[BrokerId]](), set[int]()
+    turns, needed, under_way = (
+        ConcurrencyLimiter[int](lambda: (most, most_per_broker)),
+        dict[int, frozenset[BrokerId]](),
+        set[int](),
+    )
     begun: list[int] = []
     left: set[int] = set()
 

@@ -18,10 +18,10 @@ from loadmanager.core.protocol.drain_machine import (
     BeginMove,
     BringHome,
     Drain,
+    DrainPlanned,
     EndDrain,
     GiveAway,
     MoveEnded,
-    Planned,
     TriedToEnd,
     WithdrawMove,
 )
@@ -50,7 +50,7 @@ def test_a_drain_begins_and_its_bundles_are_decided_on_and_moved(leader: DrainsH
     steps = away("t/1"), away("t/2")
     decided = plan(*steps)
     begun = [BeginMove(step, [verdict]) for step, verdict in zip(steps, decided.verdicts, strict=True)]
-    assert leader.step(Planned(decided)) == begun
+    assert leader.step(DrainPlanned(decided)) == begun
     assert len(leader.drains._moving) == 2
     assert leader.drains.wake_s == leader.now_s, "a second after the look"
     assert leader.look(0.0) == [GiveAway((A.broker,), 2, frozenset({"t/1", "t/2"}))]
@@ -69,7 +69,7 @@ def test_no_more_are_asked_for_while_more_than_half_of_the_window_is_moving(lead
 def test_only_as_many_begin_as_were_asked_for(leader: DrainsHarness) -> None:
     leader.controls = drained(A)
     leader.look()
-    assert len(leader.step(Planned(plan(*(away(f"t/{number}") for number in range(9)))))) == 4
+    assert len(leader.step(DrainPlanned(plan(*(away(f"t/{number}") for number in range(9)))))) == 4
 
 
 def test_what_came_of_a_drain_is_counted(leader: DrainsHarness) -> None:
@@ -113,10 +113,10 @@ def test_a_bundle_that_did_not_leave_is_given_a_rest_and_says_why(
     assert (drain.moved, drain.failed, leader.drains.blocked(drain)) == (0, 1, {"t/1": why})
     assert leader.drains.state(drain, 1) == "blocked"
     assert leader.look() == [GiveAway((A.broker,), 4, frozenset({"t/1"}))]
-    leader.step(Planned(plan()))
+    leader.step(DrainPlanned(plan()))
     assert leader.look(REST_S) == [GiveAway((A.broker,), 4, frozenset())]
     assert leader.drains.blocked(drain) == {"t/1": why}, "for all that is known"
-    leader.step(Planned(plan(away("t/1"))))
+    leader.step(DrainPlanned(plan(away("t/1"))))
     leader.step(MoveEnded("t/1", MOVED))
     assert (drain.moved, drain.failed, leader.drains.blocked(drain)) == (1, 1, {})
 
@@ -125,7 +125,7 @@ def test_a_bundle_that_no_other_broker_may_own_is_given_a_rest_and_says_why(lead
     leader.controls = drained(A)
     leader.owners = {"t/1": A, "t/2": C}
     leader.look()
-    leader.step(Planned(plan(staying=["t/1", "t/2", "t/gone"])))
+    leader.step(DrainPlanned(plan(staying=["t/1", "t/2", "t/gone"])))
     drain = leader.drains.find(A.broker)
     assert drain is not None
     assert leader.drains.blocked(drain) == {"t/1": Verdict("t/1", STAYS, acted=False).sentence()}
@@ -136,7 +136,7 @@ def test_a_bundle_that_leaves_after_all_has_no_rest_where_it_is_then(leader: Dra
     drain = leader.draining("t/1")
     leader.step(MoveEnded("t/1", CalledOff("cancelled")))
     leader.look()
-    leader.step(Planned(plan(away("t/1"))))
+    leader.step(DrainPlanned(plan(away("t/1"))))
     leader.step(MoveEnded("t/1", MOVED))
     assert leader.drains.blocked(drain) == {}
     assert leader.look() == [GiveAway((A.broker,), 4, frozenset())]
@@ -146,9 +146,9 @@ def test_a_rest_that_is_over_is_not_kept(leader: DrainsHarness) -> None:
     drain = leader.draining()
     leader.owners["t/1"] = A
     leader.look()
-    leader.step(Planned(plan(staying=["t/1"])))
+    leader.step(DrainPlanned(plan(staying=["t/1"])))
     assert leader.look(REST_S) == [GiveAway((A.broker,), 4, frozenset())]
-    leader.step(Planned(plan()))
+    leader.step(DrainPlanned(plan()))
     assert leader.drains.blocked(drain) == {}
 
 
@@ -180,7 +180,7 @@ def test_a_drain_that_is_lifted_while_it_is_decided_on_begins_nothing(leader: Dr
     leader.controls = drained(A)
     leader.look()
     leader.controls = Controls()
-    assert leader.step(Planned(plan(away("t/1")))) == []
+    assert leader.step(DrainPlanned(plan(away("t/1")))) == []
 
 
 def test_of_two_drains_only_the_one_that_is_lifted_withdraws_its_moves_and_begins_none(leader: DrainsHarness) -> None:
@@ -189,7 +189,7 @@ def test_of_two_drains_only_the_one_that_is_lifted_withdraws_its_moves_and_begin
     (asked,) = leader.look()
     assert asked == GiveAway((A.broker, B.broker), 3, frozenset({"t/1"}))
     leader.controls = drained(B)
-    begun = leader.step(Planned(plan(away("t/2"), away("t/3", B))))
+    begun = leader.step(DrainPlanned(plan(away("t/2"), away("t/3", B))))
     assert [each.step.bundle for each in begun if isinstance(each, BeginMove)] == ["t/3"]
     assert [each for each in leader.look() if isinstance(each, WithdrawMove)] == [WithdrawMove("t/1")]
 
@@ -217,12 +217,12 @@ def test_a_drain_ends_when_another_process_of_the_broker_registers(leader: Drain
     end = EndDrain(B.broker, 50.0)
     asked = GiveAway((A.broker,), 3, frozenset({"t/1"}))
     assert leader.look() == [end, asked], "nothing more of it is given away"
-    leader.step(Planned(None))
+    leader.step(DrainPlanned(None))
     assert leader.look() == [asked], "nor is its end tried twice at once"
-    leader.step(Planned(None))
+    leader.step(DrainPlanned(None))
     leader.step(TriedToEnd(B.broker))
     assert leader.look() == [end, asked], "but again if it failed"
-    leader.step(Planned(None))
+    leader.step(DrainPlanned(None))
     leader.step(TriedToEnd(B.broker))
     leader.controls = drained(A)
     assert leader.look() == [WithdrawMove("t/1"), asked]
@@ -256,17 +256,17 @@ def test_what_was_decided_for_a_life_that_is_over_moves_nothing_of_the_next_one(
     leader.controls = drained(A)
     leader.look()
     back = replace(A, incarnation=9)
-    assert leader.step(Planned(plan(away("t/1", back), away("t/2", C)))) == []
+    assert leader.step(DrainPlanned(plan(away("t/1", back), away("t/2", C)))) == []
 
 
 def test_pinned_bundles_are_brought_home_after_what_drains_need(leader: DrainsHarness) -> None:
     leader.controls = replace(drained(A), pinned={"t/1": A.broker, "t/2": C.broker})
     leader.owners = {"t/1": A, "t/2": B}
     leader.look()
-    (begun, asked) = leader.step(Planned(plan(away("t/3"))))
+    (begun, asked) = leader.step(DrainPlanned(plan(away("t/3"))))
     assert isinstance(begun, BeginMove)
     assert asked == BringHome(4, frozenset({"t/3"}))
-    (begun,) = leader.step(Planned(plan(home("t/2"))))
+    (begun,) = leader.step(DrainPlanned(plan(home("t/2"))))
     assert begun == BeginMove(home("t/2"), []), "nobody has to say why"
     drain = leader.drains.find(A.broker)
     assert drain is not None
@@ -278,8 +278,8 @@ def test_pinned_bundles_are_looked_after_though_a_drain_could_not_be_decided_on(
     leader.controls = replace(drained(A), pinned={"t/2": C.broker})
     leader.owners = {"t/2": B}
     leader.look()
-    assert leader.step(Planned(None)) == [BringHome(4, frozenset())]
-    assert leader.step(Planned(None)) == []
+    assert leader.step(DrainPlanned(None)) == [BringHome(4, frozenset())]
+    assert leader.step(DrainPlanned(None)) == []
     assert leader.drains.wake_s == leader.now_s + PAUSE_S
 
 
@@ -297,8 +297,8 @@ def test_a_pinned_bundle_that_stays_is_given_a_rest_and_blocks_no_drain(leader: 
     leader.controls = replace(drained(A), pinned={"t/1": B.broker})
     leader.owners = {"t/1": A}
     leader.look()
-    assert leader.step(Planned(plan())) == [BringHome(4, frozenset())]
-    leader.step(Planned(plan(staying=["t/1"])))
+    assert leader.step(DrainPlanned(plan())) == [BringHome(4, frozenset())]
+    leader.step(DrainPlanned(plan(staying=["t/1"])))
     drain = leader.drains.find(A.broker)
     assert drain is not None
     assert leader.drains.blocked(drain) == {}

@@ -12,21 +12,21 @@ from hypothesis import strategies as st
 from loadmanager.core.domain.log_message import Say
 from loadmanager.core.protocol.failure_detector import (
     TICKS,
-    Ask,
+    AskLeader,
+    CheckSuspicion,
     Doubt,
     Doubted,
-    Ended,
+    EarlyTakeOver,
     Event,
+    FailureDetector,
+    FailureDetectorPhase,
     Heard,
     Instruction,
-    Leads,
-    Look,
+    LeaderProcessEnded,
     Missed,
-    Seen,
+    NodeLeads,
     Spare,
-    TakeOver,
-    Vigil,
-    VigilPhase,
+    SuspicionChecked,
 )
 from loadmanager.core.protocol.leadership import Sighting
 from loadmanager.core.protocol.signals import Signal
@@ -42,7 +42,7 @@ class Standby:
     """The machine, its clock, and what it was told to do."""
 
     now_s: float = 100.0
-    vigil: Vigil = field(default_factory=lambda: Vigil(PATIENCE_S))
+    vigil: FailureDetector = field(default_factory=lambda: FailureDetector(PATIENCE_S))
     done: list[Instruction] = field(default_factory=list)
 
     def hears(self, event: Event, after_s: float = 0.0) -> list[Instruction]:
@@ -54,7 +54,7 @@ class Standby:
     def follows(
         self, leader: Sighting | None = OTHER, after_s: float = 0.0, sessions: frozenset[int] | None = None
     ) -> list[Instruction]:
-        return self.hears(Leads(leader, SESSION_S, sessions), after_s)
+        return self.hears(NodeLeads(leader, SESSION_S, sessions), after_s)
 
     def ticks(self, count: int) -> list[Instruction]:
         """So many, each in time; what was to be done in them."""
@@ -67,8 +67,8 @@ class Standby:
 
     def looks(self, *, stands: bool | None, takes_s: float = 0.0) -> list[Instruction]:
         (look,) = self.ticks(1)
-        assert isinstance(look, Look)
-        return self.hears(Seen(look, stands), takes_s)
+        assert isinstance(look, CheckSuspicion)
+        return self.hears(SuspicionChecked(look, stands), takes_s)
 
 
 @pytest.fixture
@@ -88,9 +88,9 @@ def test_whoever_leads_is_asked_at_once_and_nobody_else_watched() -> None:
     standby = Standby()
     assert standby.vigil.wake_s is None
     assert standby.hears(Signal.TIME) == []
-    assert standby.follows() == [Ask(OTHER, 0.0, PATIENCE_S)]
+    assert standby.follows() == [AskLeader(OTHER, 0.0, PATIENCE_S)]
     assert standby.follows() == [], "it is the same"
-    assert standby.follows(NEXT) == [Ask(NEXT, 0.0, PATIENCE_S)]
+    assert standby.follows(NEXT) == [AskLeader(NEXT, 0.0, PATIENCE_S)]
     assert standby.follows(None) == []
     assert standby.vigil.wake_s is None
 
@@ -99,14 +99,14 @@ def test_a_leader_that_has_never_answered_is_not_missed() -> None:
     standby = Standby()
     standby.follows()
     assert standby.hears(Missed(OTHER.czxid)) == []
-    assert of_kind(Ask, standby.ticks(TICKS - 1)) == []
-    assert standby.ticks(2) == [Ask(OTHER, 0.0, PATIENCE_S)], "asked again after a patience"
+    assert of_kind(AskLeader, standby.ticks(TICKS - 1)) == []
+    assert standby.ticks(2) == [AskLeader(OTHER, 0.0, PATIENCE_S)], "asked again after a patience"
     assert standby.ticks(100) == []
 
 
 def test_a_leader_that_answers_is_asked_again_and_may_hold_its_answer_back(standby: Standby) -> None:
     for _ in range(100):
-        assert standby.hears(Heard(OTHER.czxid), 2 * TICK_S) == [Ask(OTHER, 2 * TICK_S, PATIENCE_S)]
+        assert standby.hears(Heard(OTHER.czxid), 2 * TICK_S) == [AskLeader(OTHER, 2 * TICK_S, PATIENCE_S)]
     assert standby.vigil.wake_s == standby.now_s + TICK_S
 
 
@@ -114,12 +114,12 @@ def test_what_is_heard_of_another_leader_says_nothing(standby: Standby) -> None:
     for event in (Heard(NEXT.czxid), Missed(NEXT.czxid), Doubted(NEXT.czxid, stands=True)):
         assert standby.hears(event) == []
     assert standby.hears(Doubted(OTHER.czxid, stands=True)) == [], "nobody asked"
-    assert standby.hears(Seen(Look(OTHER.czxid, 0.0), stands=True)) == []
+    assert standby.hears(SuspicionChecked(CheckSuspicion(OTHER.czxid, 0.0), stands=True)) == []
 
 
 def test_when_an_answer_fails_it_is_asked_again_soon(standby: Standby) -> None:
     assert standby.hears(Missed(OTHER.czxid)) == []
-    assert standby.ticks(1) == [Ask(OTHER, 0.0, PATIENCE_S)]
+    assert standby.ticks(1) == [AskLeader(OTHER, 0.0, PATIENCE_S)]
 
 
 @pytest.mark.parametrize("is_known", [True, False])
@@ -128,21 +128,21 @@ def test_a_leader_whose_process_has_ended_is_replaced_at_once(*, is_known: bool)
     standby.follows()
     if is_known:
         standby.hears(Heard(OTHER.czxid))
-    assert standby.hears(Ended(NEXT.czxid)) == [], "another one"
-    said, take_over = standby.hears(Ended(OTHER.czxid))
+    assert standby.hears(LeaderProcessEnded(NEXT.czxid)) == [], "another one"
+    said, take_over = standby.hears(LeaderProcessEnded(OTHER.czxid))
     assert isinstance(said, Say)
     assert said.event == "leader_process_ended"
-    assert take_over == TakeOver(OTHER.czxid, has_ended=True)
-    assert standby.vigil.phase is VigilPhase.RESTING
+    assert take_over == EarlyTakeOver(OTHER.czxid, has_ended=True)
+    assert standby.vigil.phase is FailureDetectorPhase.RESTING
     assert standby.vigil.found_silent == 0
 
 
 def test_a_leader_that_nobody_hears_is_replaced_after_a_patience(standby: Standby) -> None:
     begun_s = standby.now_s
     standby.doubts()
-    while not (replaced := of_kind(TakeOver, standby.looks(stands=True))):
+    while not (replaced := of_kind(EarlyTakeOver, standby.looks(stands=True))):
         pass
-    assert replaced == [TakeOver(OTHER.czxid)]
+    assert replaced == [EarlyTakeOver(OTHER.czxid)]
     assert PATIENCE_S <= standby.now_s - begun_s < PATIENCE_S + 3 * TICK_S
     assert standby.vigil.found_silent == 1
     assert [(each.event, each.is_warning) for each in standby.done if isinstance(each, Say)] == [
@@ -155,7 +155,7 @@ def test_a_leader_that_takes_the_doubt_away_is_left_alone_for_a_session(standby:
     (said,) = standby.looks(stands=False)
     assert isinstance(said, Say)
     assert (said.event, said.is_warning) == ("leader_has_zookeeper", False)
-    assert standby.vigil.phase is VigilPhase.RESTING
+    assert standby.vigil.phase is FailureDetectorPhase.RESTING
     assert of_kind(Doubt, standby.ticks(round(SESSION_S / TICK_S) - 1)) == []
     assert of_kind(Doubt, standby.ticks(2)) != []
 
@@ -163,7 +163,7 @@ def test_a_leader_that_takes_the_doubt_away_is_left_alone_for_a_session(standby:
 def test_a_doubt_that_the_store_refuses_is_none(standby: Standby) -> None:
     standby.ticks(6)
     standby.hears(Doubted(OTHER.czxid, stands=False))
-    assert standby.vigil.phase is VigilPhase.RESTING
+    assert standby.vigil.phase is FailureDetectorPhase.RESTING
 
 
 def test_only_three_prompt_looks_in_a_row_count(standby: Standby) -> None:
@@ -171,24 +171,24 @@ def test_only_three_prompt_looks_in_a_row_count(standby: Standby) -> None:
     for _ in range(5):
         standby.looks(stands=True)
         standby.looks(stands=True)
-        assert of_kind(TakeOver, standby.looks(stands=True, takes_s=2 * TICK_S)) == [], "a slow store"
+        assert of_kind(EarlyTakeOver, standby.looks(stands=True, takes_s=2 * TICK_S)) == [], "a slow store"
         standby.looks(stands=True)
-        assert of_kind(TakeOver, standby.looks(stands=None)) == [], "one that did not answer"
+        assert of_kind(EarlyTakeOver, standby.looks(stands=None)) == [], "one that did not answer"
     standby.looks(stands=True)
     standby.looks(stands=True)
-    assert of_kind(TakeOver, standby.looks(stands=True)) == [TakeOver(OTHER.czxid)]
+    assert of_kind(EarlyTakeOver, standby.looks(stands=True)) == [EarlyTakeOver(OTHER.czxid)]
 
 
 def test_one_that_is_heard_is_doubted_no_more_and_not_replaced(standby: Standby) -> None:
     standby.doubts()
     standby.hears(Heard(OTHER.czxid))
-    assert standby.vigil.phase is VigilPhase.HEARD
+    assert standby.vigil.phase is FailureDetectorPhase.HEARD
     standby.hears(Missed(OTHER.czxid))
     assert any(isinstance(each, Doubt) for each in standby.ticks(3 * TICKS)), (
         "it was silent for long: that is usual now"
     )
     standby.hears(Doubted(OTHER.czxid, stands=True))
-    while not of_kind(TakeOver, standby.looks(stands=True)):
+    while not of_kind(EarlyTakeOver, standby.looks(stands=True)):
         pass
     assert standby.hears(Heard(OTHER.czxid))[0] == Spare(OTHER.czxid)
 
@@ -207,7 +207,7 @@ def replace_leader(standby: Standby, leader: Sighting) -> float:
     while not of_kind(Doubt, standby.ticks(1)):
         pass
     standby.hears(Doubted(leader.czxid, stands=True))
-    while not of_kind(TakeOver, standby.looks(stands=True)):
+    while not of_kind(EarlyTakeOver, standby.looks(stands=True)):
         pass
     standby.follows(None)  # it is elected itself
     return standby.now_s - begun_s
@@ -253,17 +253,17 @@ def test_what_a_leader_took_to_answer_first_is_not_usual() -> None:
 
 
 def test_silence_never_counts_without_patience_but_the_end_of_the_process_does() -> None:
-    standby = Standby(vigil=Vigil(0.0))
+    standby = Standby(vigil=FailureDetector(0.0))
     standby.follows()
     standby.hears(Heard(OTHER.czxid))
     standby.hears(Missed(OTHER.czxid))
-    assert {type(each) for each in standby.ticks(1_000)} == {Ask}
-    assert TakeOver(OTHER.czxid, has_ended=True) in standby.hears(Ended(OTHER.czxid))
+    assert {type(each) for each in standby.ticks(1_000)} == {AskLeader}
+    assert EarlyTakeOver(OTHER.czxid, has_ended=True) in standby.hears(LeaderProcessEnded(OTHER.czxid))
 
 
 def test_a_take_over_that_another_has_won_costs_no_patience(standby: Standby) -> None:
     standby.doubts()
-    while not of_kind(TakeOver, standby.looks(stands=True)):
+    while not of_kind(EarlyTakeOver, standby.looks(stands=True)):
         pass
     standby.follows(NEXT)
     standby.follows(None)
@@ -320,32 +320,32 @@ class Story:
         if of_kind(Doubt, done):
             assert now_s - self.heard_s >= PATIENCE_S / 2
             self.doubt_s = now_s
-        for each in of_kind(TakeOver, done):
+        for each in of_kind(EarlyTakeOver, done):
             assert self.leader is not None
-            assert each == TakeOver(self.leader.czxid)
+            assert each == EarlyTakeOver(self.leader.czxid)
             assert now_s - self.heard_s >= PATIENCE_S - 1e-9, "never heard, or lately"
             assert now_s - self.doubt_s >= 3 * TICK_S - 1e-9, "it had no time to answer there"
             assert stretch.store == "stands"
-            assert self.standby.vigil.phase is VigilPhase.RESTING
+            assert self.standby.vigil.phase is FailureDetectorPhase.RESTING
             self.replaced += 1
         for instruction in done:
             event = self.come_of(instruction, stretch)
             if event is not None:
-                late_s = 2 * TICK_S if stretch.store == "late" and isinstance(event, Seen) else 0.0
+                late_s = 2 * TICK_S if stretch.store == "late" and isinstance(event, SuspicionChecked) else 0.0
                 self.see(self.standby.hears(event, late_s), stretch)
 
     def come_of(self, instruction: Instruction, stretch: Stretch) -> Event | None:
         """None: not before the next stretch, or never."""
         match instruction:
-            case Ask(leader, hold_s) if stretch.answers and not hold_s:
+            case AskLeader(leader, hold_s) if stretch.answers and not hold_s:
                 self.heard_s = self.standby.now_s
                 return Heard(leader.czxid)
-            case Ask(leader):
+            case AskLeader(leader):
                 return Missed(leader.czxid)
             case Doubt(leader) if stretch.store != "nothing":
                 return Doubted(leader.czxid, stands=stretch.store != "gone")
-            case Look() if stretch.store != "nothing":
-                return Seen(instruction, {"gone": False, "unknown": None}.get(stretch.store, True))
+            case CheckSuspicion() if stretch.store != "nothing":
+                return SuspicionChecked(instruction, {"gone": False, "unknown": None}.get(stretch.store, True))
             case _:
                 return None
 

@@ -14,7 +14,7 @@ from loadmanager.core.constraints.filters import (
     EXTENSIBLE,
     MODULAR,
     SIMPLE,
-    Answers,
+    FilterCache,
     FilterRules,
     PlacementQuestion,
     allowed_brokers,
@@ -35,6 +35,7 @@ from loadmanager.core.constraints.filters import (
     rules_of,
     topics_left,
 )
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Figure
 from loadmanager.core.domain.policies import IsolationPolicy, Policies
@@ -42,7 +43,6 @@ from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.load import BoolArray
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import PlannerSettings
-from loadmanager.core.strategies.placement.placement_strategy import Projection
 
 TEN_TOPICS = PlannerSettings(broker_max_topics=10)
 LATER = PlannerSettings(prefer_later_versions=True)
@@ -412,7 +412,7 @@ def test_what_is_known_of_an_answer_is_what_asking_again_says(
     given = replace(given, policies=policies, _derived={})
     settings = PlannerSettings(broker_max_topics=most)
     projection = Projection(given)
-    answers = Answers(rules, given, projection, settings)
+    answers = FilterCache(rules, given, projection, settings)
     at = given.bundles.broker.tolist()
     for row, destination in [(0, int(at[0])), *moves]:
         if at[row] != destination:

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.policies import InvalidPolicyError, Patterns
-from loadmanager.core.domain.reasons import RailReason, Reason
+from loadmanager.core.domain.reasons import GuardrailReason, Reason
 from loadmanager.core.protocol.guardrails import (
     BrokerFacts,
     Facts,
-    Limits,
-    Namespaces,
+    GuardrailLimits,
+    NamespaceSelection,
     WantedMove,
     stops_of_move,
     stops_of_moves,
@@ -30,7 +30,9 @@ NOW_S = 10_000.0
 MODULAR = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl"
 SOUND = BrokerFacts(sheds=False, splits=False, load_manager=MODULAR, reported_at_s=NOW_S - 30)
 FACTS = Facts(now_s=NOW_S, brokers={A: SOUND, B: SOUND, C: SOUND}, pulsars_leader=C, quiet_for_s=100.0)
-LIMITS = Limits(failures_until_stop=3, settling_s=60.0, report_interval_s=900.0, moves_per_round=10, moves_per_hour=60)
+LIMITS = GuardrailLimits(
+    failures_until_stop=3, settling_s=60.0, report_interval_s=900.0, moves_per_round=10, moves_per_hour=60
+)
 BUNDLE = "t/ns/0x00000000_0x80000000"
 MOVE = WantedMove(BUNDLE, A, B, is_own=True)
 ORDERED = replace(MOVE, is_own=False)
@@ -54,77 +56,77 @@ def test_where_all_is_well_nothing_is_stopped() -> None:
 STOPPED_BY: list[tuple[Facts, Reason, str]] = [
     (
         replace(FACTS, is_to_act=False),
-        RailReason.MODE_IS_SHADOW,
+        GuardrailReason.MODE_IS_SHADOW,
         "No move because mode is shadow: it looks, plans and judges, and changes nothing",
     ),
     (
         replace(FACTS, is_whole=False),
-        RailReason.PICTURE_INCOMPLETE,
+        GuardrailReason.PICTURE_INCOMPLETE,
         "No move because not all of Pulsar's records are known at the moment",
     ),
     (
         replace(FACTS, policies_fault="/admin/clusters/c: not JSON"),
-        RailReason.POLICIES_UNKNOWN,
+        GuardrailReason.POLICIES_UNKNOWN,
         "No move because not all of the cluster's policies are known: /admin/clusters/c: not JSON",
     ),
     (
         replace(FACTS, open_moves="they are being looked at"),
-        RailReason.EARLIER_MOVES_OPEN,
+        GuardrailReason.EARLIER_MOVES_OPEN,
         "No move because what became of earlier moves is not known: they are being looked at",
     ),
     (
         with_broker(B, sheds=True),
-        RailReason.PULSAR_SHEDS,
+        GuardrailReason.PULSAR_SHEDS,
         "No move because Pulsar's own shedding is on at 1 of 3 brokers: b:8080",
     ),
     (
         with_broker(D, splits=True),
-        RailReason.PULSAR_SPLITS,
+        GuardrailReason.PULSAR_SPLITS,
         "No move because Pulsar's own splits are on at 1 of 4 brokers: d:8080",
     ),
     (
         with_broker(A, sheds=None),
-        RailReason.SETTINGS_UNKNOWN,
+        GuardrailReason.SETTINGS_UNKNOWN,
         ("No move because 1 of 3 brokers did not say by which settings they go, so they may shed or split: a:8080"),
     ),
     (
         with_broker(A, splits=None),
-        RailReason.SETTINGS_UNKNOWN,
+        GuardrailReason.SETTINGS_UNKNOWN,
         ("No move because 1 of 3 brokers did not say by which settings they go, so they may shed or split: a:8080"),
     ),
     (
         with_broker(C, load_manager="org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl"),
-        RailReason.LOAD_MANAGER_NOT_MODULAR,
+        GuardrailReason.LOAD_MANAGER_NOT_MODULAR,
         "No move because 1 of 3 brokers do not run ModularLoadManagerImpl: c:8080",
     ),
     (
         with_broker(C, load_manager=""),
-        RailReason.LOAD_MANAGER_NOT_MODULAR,
+        GuardrailReason.LOAD_MANAGER_NOT_MODULAR,
         "No move because 1 of 3 brokers do not run ModularLoadManagerImpl: c:8080",
     ),
     (
         replace(FACTS, pulsars_leader=None),
-        RailReason.PULSAR_HAS_NO_LEADER,
+        GuardrailReason.PULSAR_HAS_NO_LEADER,
         "No move because none of Pulsar's 3 registered brokers leads",
     ),
     (
         replace(FACTS, pulsars_leader=D),
-        RailReason.PULSAR_HAS_NO_LEADER,
+        GuardrailReason.PULSAR_HAS_NO_LEADER,
         "No move because Pulsar's leader d:8080 is not among its 3 registered brokers",
     ),
     (
         replace(FACTS, quiet_for_s=59.4),
-        RailReason.BROKERS_SETTLING,
+        GuardrailReason.BROKERS_SETTLING,
         "No move because a broker joined or left 59 s ago (settlingSeconds 60)",
     ),
     (
         replace(FACTS, is_read_only=True),
-        RailReason.POLICIES_READ_ONLY,
+        GuardrailReason.POLICIES_READ_ONLY,
         "No move because Pulsar's policies are read-only: it is being migrated, or mended",
     ),
     (
         replace(FACTS, failures=3),
-        RailReason.MOVES_KEEP_FAILING,
+        GuardrailReason.MOVES_KEEP_FAILING,
         "No move because the last 3 moves failed (failuresUntilStop 3)",
     ),
 ]
@@ -157,17 +159,17 @@ def test_where_nothing_has_been_moved_yet_one_may_be() -> None:
 def test_a_class_without_its_package_is_the_same_class() -> None:
     assert stops_of_round(with_broker(A, load_manager="ModularLoadManagerImpl"), LIMITS) == []
     other = with_broker(A, load_manager="org.example.NotTheModularLoadManagerImpl")
-    assert reasons(stops_of_round(other, LIMITS)) == [RailReason.LOAD_MANAGER_NOT_MODULAR]
+    assert reasons(stops_of_round(other, LIMITS)) == [GuardrailReason.LOAD_MANAGER_NOT_MODULAR]
 
 
 def test_every_rail_that_stops_says_so_and_names_a_few_brokers() -> None:
     many = {BrokerId(f"b{number}:8080"): replace(SOUND, sheds=True, splits=None) for number in range(5)}
     stops = stops_of_round(replace(FACTS, brokers=many, pulsars_leader=None, is_to_act=False), LIMITS)
     assert reasons(stops) == [
-        RailReason.MODE_IS_SHADOW,
-        RailReason.PULSAR_SHEDS,
-        RailReason.SETTINGS_UNKNOWN,
-        RailReason.PULSAR_HAS_NO_LEADER,
+        GuardrailReason.MODE_IS_SHADOW,
+        GuardrailReason.PULSAR_SHEDS,
+        GuardrailReason.SETTINGS_UNKNOWN,
+        GuardrailReason.PULSAR_HAS_NO_LEADER,
     ]
     assert stops[1].why == {"brokers": 5, "registered": 5, "which": "b0:8080, b1:8080, b2:8080 and 2 more"}
     three = {broker: replace(SOUND, sheds=True) for broker in (C, A, B)}
@@ -181,7 +183,7 @@ def test_so_many_moves_within_the_hour_stop_rounds_and_shedding_but_no_operator(
         ("cluster", stops_of_round(full, LIMITS)),
         (BUNDLE, stops_of_move(full, LIMITS, MOVE)),
     ):
-        assert [(stop.subject, stop.verdict) for stop in stops] == [(subject, RailReason.HOUR_IS_FULL)]
+        assert [(stop.subject, stop.verdict) for stop in stops] == [(subject, GuardrailReason.HOUR_IS_FULL)]
         assert stops[0].sentence() == "No move because 60 moves began within the hour (movesPerHour 60)"
     assert stops_of_move(full, LIMITS, ORDERED) == []
     assert stops_of_move(replace(FACTS, moves_this_hour=59), LIMITS, MOVE) == []
@@ -190,7 +192,7 @@ def test_so_many_moves_within_the_hour_stop_rounds_and_shedding_but_no_operator(
 def test_so_many_moves_of_a_round_stop_its_others_but_no_operator_and_no_next_round() -> None:
     full = replace(FACTS, moves_this_round=10)
     (stop,) = stops_of_move(full, LIMITS, MOVE)
-    assert (stop.subject, stop.verdict) == (BUNDLE, RailReason.ROUND_IS_FULL)
+    assert (stop.subject, stop.verdict) == (BUNDLE, GuardrailReason.ROUND_IS_FULL)
     assert stop.sentence() == "No move because 10 moves of this round have begun (movesPerRound 10)"
     assert stops_of_round(full, LIMITS) == stops_of_move(full, LIMITS, ORDERED) == []
     assert stops_of_move(replace(FACTS, moves_this_round=9), LIMITS, MOVE) == []
@@ -200,7 +202,7 @@ def test_so_many_moves_of_a_round_stop_its_others_but_no_operator_and_no_next_ro
 def test_source_and_destination_have_reported_since_a_move_touched_them(broker: BrokerId) -> None:
     facts = with_broker(broker, touched_at_s=NOW_S - 30)
     (stop,) = stops_of_move(facts, LIMITS, MOVE)
-    assert (stop.subject, stop.verdict) == (BUNDLE, RailReason.REPORT_BEFORE_MOVE)
+    assert (stop.subject, stop.verdict) == (BUNDLE, GuardrailReason.REPORT_BEFORE_MOVE)
     assert stop.sentence() == (
         f"No move because {broker} has not reported since a bundle was last taken from it, or given to it, 30 s ago"
     )
@@ -212,7 +214,7 @@ def test_source_and_destination_have_reported_since_a_move_touched_them(broker: 
 @pytest.mark.parametrize("broker", [A, B])
 def test_source_and_destination_report_again_and_again(broker: BrokerId) -> None:
     (stop,) = stops_of_move(with_broker(broker, reported_at_s=NOW_S - 1_801), LIMITS, MOVE)
-    assert (stop.subject, stop.verdict) == (BUNDLE, RailReason.REPORT_OVERDUE)
+    assert (stop.subject, stop.verdict) == (BUNDLE, GuardrailReason.REPORT_OVERDUE)
     assert stop.sentence() == (
         f"No move because the last report of {broker} is 1801 s old, and it should report each 900 s"
     )
@@ -225,7 +227,7 @@ def test_source_and_destination_report_again_and_again(broker: BrokerId) -> None
 def test_both_are_asked_and_an_old_report_may_be_both() -> None:
     old = replace(SOUND, reported_at_s=NOW_S - 2_000, touched_at_s=NOW_S - 100)
     stops = stops_of_move(replace(FACTS, brokers={A: old, B: old, C: SOUND}), LIMITS, MOVE)
-    assert reasons(stops) == [RailReason.REPORT_OVERDUE, RailReason.REPORT_BEFORE_MOVE] * 2
+    assert reasons(stops) == [GuardrailReason.REPORT_OVERDUE, GuardrailReason.REPORT_BEFORE_MOVE] * 2
 
 
 @pytest.mark.parametrize("destination", [None, D])
@@ -234,11 +236,13 @@ def test_without_a_destination_and_with_one_that_has_left_the_source_is_asked_al
 ) -> None:
     move = replace(MOVE, destination=destination)
     assert stops_of_move(FACTS, LIMITS, move) == []
-    assert reasons(stops_of_move(with_broker(A, touched_at_s=NOW_S), LIMITS, move)) == [RailReason.REPORT_BEFORE_MOVE]
+    assert reasons(stops_of_move(with_broker(A, touched_at_s=NOW_S), LIMITS, move)) == [
+        GuardrailReason.REPORT_BEFORE_MOVE
+    ]
 
 
-def limits_with(included: tuple[str, ...] = (), excluded: tuple[str, ...] = ()) -> Limits:
-    return replace(LIMITS, namespaces=Namespaces(Patterns(included), Patterns(excluded)))
+def limits_with(included: tuple[str, ...] = (), excluded: tuple[str, ...] = ()) -> GuardrailLimits:
+    return replace(LIMITS, namespaces=NamespaceSelection(Patterns(included), Patterns(excluded)))
 
 
 @pytest.mark.parametrize(
@@ -259,7 +263,7 @@ def limits_with(included: tuple[str, ...] = (), excluded: tuple[str, ...] = ()) 
     ],
 )
 def test_a_namespace_that_is_left_out_stays_whoever_wants_to_move_it(
-    bundle: str, limits: Limits, sentence: str
+    bundle: str, limits: GuardrailLimits, sentence: str
 ) -> None:
     for stops in (
         stops_of_move(FACTS, limits, replace(MOVE, bundle=bundle)),
@@ -267,7 +271,7 @@ def test_a_namespace_that_is_left_out_stays_whoever_wants_to_move_it(
         stops_of_split(FACTS, limits, bundle),
     ):
         (stop,) = stops
-        assert (stop.subject, stop.verdict) == (bundle, RailReason.NAMESPACE_LEFT_OUT)
+        assert (stop.subject, stop.verdict) == (bundle, GuardrailReason.NAMESPACE_LEFT_OUT)
         assert stop.sentence().startswith(f"No move because {sentence}")
     assert stops_of_round(FACTS, limits) == []
 
@@ -275,7 +279,7 @@ def test_a_namespace_that_is_left_out_stays_whoever_wants_to_move_it(
 @pytest.mark.parametrize(
     "limits", [LIMITS, limits_with(included=("u/.*", "t/.*")), limits_with(excluded=("t/n", "ns", "x/t/ns"))]
 )
-def test_patterns_match_whole_namespaces(limits: Limits) -> None:
+def test_patterns_match_whole_namespaces(limits: GuardrailLimits) -> None:
     assert stops_of_move(FACTS, limits, MOVE) == []
 
 
@@ -288,9 +292,9 @@ def test_several_moves_are_each_stopped_as_if_they_were_alone() -> None:
     facts = replace(with_broker(A, sheds=True), moves_this_round=10)
     moves = [MOVE, ORDERED, replace(MOVE, bundle="pulsar/system/0x00000000_0xffffffff")]
     assert [reasons(stops) for stops in stops_of_moves(facts, LIMITS, moves)] == [
-        [RailReason.PULSAR_SHEDS, RailReason.ROUND_IS_FULL],
-        [RailReason.PULSAR_SHEDS],
-        [RailReason.PULSAR_SHEDS, RailReason.NAMESPACE_LEFT_OUT, RailReason.ROUND_IS_FULL],
+        [GuardrailReason.PULSAR_SHEDS, GuardrailReason.ROUND_IS_FULL],
+        [GuardrailReason.PULSAR_SHEDS],
+        [GuardrailReason.PULSAR_SHEDS, GuardrailReason.NAMESPACE_LEFT_OUT, GuardrailReason.ROUND_IS_FULL],
     ]
     assert stops_of_moves(facts, LIMITS, []) == []
 

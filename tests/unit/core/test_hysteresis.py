@@ -20,12 +20,12 @@ from loadmanager.core.strategies.level.hysteresis import (
     MOST_RESTING,
     MUCH,
     Bands,
+    BrokerObservation,
     Budget,
-    Look,
-    Memory,
+    LevelMemory,
     noise_of,
 )
-from loadmanager.core.strategies.level.level_load import Loads
+from loadmanager.core.strategies.level.level_load import LevelLoads
 from loadmanager.core.strategies.level.load_noise import find_deviation, noise_of_bundles
 from loadmanager.core.strategies.level.move_prices import move_costs, parse_move_cost
 
@@ -36,20 +36,26 @@ NONE = np.zeros(1)
 
 
 def looked(
-    memory: Memory, after_s: float, excess: float = -0.1, *, cold: bool = False, life: int = 1, off: float = math.nan
-) -> Memory:
+    memory: LevelMemory,
+    after_s: float,
+    excess: float = -0.1,
+    *,
+    cold: bool = False,
+    life: int = 1,
+    off: float = math.nan,
+) -> LevelMemory:
     """After a look at broker a, so many seconds after the beginning."""
-    return memory.after_look([Look(broker("a", life), excess, cold, off)], BANDS, NOW_S + after_s)
+    return memory.after_look([BrokerObservation(broker("a", life), excess, cold, off)], BANDS, NOW_S + after_s)
 
 
 def budget(
-    memory: Memory, *, in_need: bool = False, idle: Collection[str] = (), after_s: float = 0.0, **changes: float
+    memory: LevelMemory, *, in_need: bool = False, idle: Collection[str] = (), after_s: float = 0.0, **changes: float
 ) -> Budget:
     settings = replace(SETTINGS, **changes)  # type: ignore[arg-type]
     return memory.budget(settings, lambda namespace, _: namespace in idle, NOW_S + after_s, in_need=in_need)
 
 
-def looked_each_minute(memory: Memory, minutes: int, excess: float, **more: float) -> Memory:
+def looked_each_minute(memory: LevelMemory, minutes: int, excess: float, **more: float) -> LevelMemory:
     for minute in range(minutes):
         memory = looked(memory, 60 * minute, excess, **more)  # type: ignore[arg-type]
     return memory
@@ -95,7 +101,7 @@ def test_much_too_hot_is_urgent_and_so_is_little_headroom_where_others_have_less
 
 
 def test_excess_adds_up_while_a_broker_is_hot_and_melts_away_after_it() -> None:
-    hot = looked_each_minute(Memory.of({}), 4, 0.1)
+    hot = looked_each_minute(LevelMemory.of({}), 4, 0.1)
     (seen,) = hot.seen([broker("a")])
     assert seen.excess_s == pytest.approx(0.1 * 180)
     assert seen.hot_since_s == NOW_S
@@ -107,20 +113,20 @@ def test_excess_adds_up_while_a_broker_is_hot_and_melts_away_after_it() -> None:
 
 
 def test_what_was_while_nobody_looked_does_not_count() -> None:
-    (seen,) = looked(looked(Memory.of({}), 0, 0.1), 3000, 0.1).seen([broker("a")])
+    (seen,) = looked(looked(LevelMemory.of({}), 0, 0.1), 3000, 0.1).seen([broker("a")])
     assert seen.excess_s == pytest.approx(0.1 * 180)
 
 
 def test_one_that_was_relieved_begins_anew() -> None:
-    hot = looked_each_minute(Memory.of({}), 4, 0.1)
+    hot = looked_each_minute(LevelMemory.of({}), 4, 0.1)
     (seen,) = hot.after_moves({"t/a": 0.1}, {}, ["a:8080"], NOW_S + 180).seen([broker("a")])
     assert seen.excess_s == 0.0
 
 
 def test_a_new_broker_that_is_cold_is_filled_at_once_and_another_one_after_the_calm() -> None:
-    (new,) = looked(Memory.of({}), 0, cold=True).seen([broker("a")])
+    (new,) = looked(LevelMemory.of({}), 0, cold=True).seen([broker("a")])
     assert new.cold_since_s == NOW_S - BANDS.calm_s
-    known = looked(Memory.of({}), 0)
+    known = looked(LevelMemory.of({}), 0)
     (cooled,) = looked(looked(known, 60, cold=True), 120, cold=True).seen([broker("a")])
     assert cooled.cold_since_s == NOW_S + 60
     (warm,) = looked(looked(known, 60, cold=True), 120).seen([broker("a")])
@@ -129,7 +135,7 @@ def test_a_new_broker_that_is_cold_is_filled_at_once_and_another_one_after_the_c
 
 def test_a_broker_that_keeps_coming_back_rests_longer_and_longer() -> None:
     a = [broker("a")]
-    memory = looked(Memory.of({}), 0)
+    memory = looked(LevelMemory.of({}), 0)
     assert not memory.resting(a, NOW_S).any()
     for life, calms in ((2, 1), (3, 2), (4, 4), (5, 4)):
         a = [broker("a", life)]
@@ -145,14 +151,14 @@ def test_a_broker_that_keeps_coming_back_rests_longer_and_longer() -> None:
     (seen,) = looked(memory, 60 * 141, life=6).seen(a)
     assert seen.comebacks == 1, "an hour after its rest all is forgiven"
     assert not looked(memory, 60 * 200, life=6).resting([broker("a", 6)], NOW_S + 60 * 200).any()
-    assert not Memory.of({}).resting(a, NOW_S).any()
+    assert not LevelMemory.of({}).resting(a, NOW_S).any()
 
 
 # What was moved
 
 
 def test_what_was_moved_within_the_hour_counts_against_the_budget() -> None:
-    memory = looked(Memory.of({}), 0)
+    memory = looked(LevelMemory.of({}), 0)
     assert (budget(memory).share, budget(memory, in_need=True).share) == (0.1, 0.5)
     spent = memory.after_moves({"t/a": 0.4, "t/b": 0.05}, {}, [], NOW_S).after_moves({}, {}, [], NOW_S)
     assert len(spent.moved) == 1
@@ -163,7 +169,7 @@ def test_what_was_moved_within_the_hour_counts_against_the_budget() -> None:
 
 def test_a_budget_names_the_setting_behind_it_and_when_the_hour_is_over() -> None:
     cycle, hour = "MaxLoadMovedPerCyclePercentage", "MaxLoadMovedPerHourPercentage"
-    memory = looked(Memory.of({}), 0).after_moves({"t/a": 0.3}, {}, [], NOW_S)
+    memory = looked(LevelMemory.of({}), 0).after_moves({"t/a": 0.3}, {}, [], NOW_S)
     assert budget(memory) == Budget(0.1, f"loadBalancerLevel{cycle}", 10)
     assert budget(memory, in_need=True) == Budget(0.5, f"loadBalancer{cycle}", 50)
     assert budget(memory, max_load_moved_per_cycle_percentage=5) == Budget(0.05, f"loadBalancer{cycle}", 5)
@@ -175,17 +181,17 @@ def test_a_budget_names_the_setting_behind_it_and_when_the_hour_is_over() -> Non
 
 
 def test_what_was_moved_of_namespaces_that_are_idle_now_uses_up_nothing() -> None:
-    memory = looked(Memory.of({}), 0).after_moves({"t/gone": 0.4, "t/b": 0.1}, {}, [], NOW_S)
+    memory = looked(LevelMemory.of({}), 0).after_moves({"t/gone": 0.4, "t/b": 0.1}, {}, [], NOW_S)
     assert budget(memory, idle=["t/gone"]).share == 0.1
     assert budget(memory, idle=["t/b"]).share == pytest.approx(0.1)
-    many = looked(Memory.of({}), 0).after_moves({f"t/{number}": 0.01 for number in range(45)}, {}, [], NOW_S)
+    many = looked(LevelMemory.of({}), 0).after_moves({f"t/{number}": 0.01 for number in range(45)}, {}, [], NOW_S)
     assert len(many.moved[0].by_namespace) == 20
     idle = [f"t/{number}" for number in range(45)]
     assert budget(many, idle=idle, level_max_load_moved_per_cycle_percentage=50).share == pytest.approx(0.25)
 
 
 def test_where_bundles_were_put_is_remembered_while_they_rest_and_the_last_of_too_many() -> None:
-    memory = looked(Memory.of({}), 0).after_moves({"t/a": 0.1}, {"b:8080": ["x", "y"]}, [], NOW_S)
+    memory = looked(LevelMemory.of({}), 0).after_moves({"t/a": 0.1}, {"b:8080": ["x", "y"]}, [], NOW_S)
     assert memory.put == {"b:8080": {"x": NOW_S, "y": NOW_S}}
     more = memory.after_moves({"t/a": 0.1}, {"b:8080": ["x"], "c:8080": ["z"]}, [], NOW_S + 60)
     assert more.put == {"b:8080": {"x": NOW_S + 60, "y": NOW_S}, "c:8080": {"z": NOW_S + 60}}
@@ -199,11 +205,11 @@ def test_where_bundles_were_put_is_remembered_while_they_rest_and_the_last_of_to
 
 
 def test_the_noise_of_a_broker_is_learned_slowly_and_not_from_silence() -> None:
-    memory = looked_each_minute(Memory.of({}), 300, -0.1, off=0.3)
+    memory = looked_each_minute(LevelMemory.of({}), 300, -0.1, off=0.3)
     (noise,) = noise_of(memory.as_state(), ["a:8080"])
     assert noise == pytest.approx(0.3, abs=0.01)
     assert looked(memory, 18_000).brokers["a:8080"].noise == noise
-    assert looked(Memory.of({}), 0, off=9.0).brokers["a:8080"].noise < 0.05
+    assert looked(LevelMemory.of({}), 0, off=9.0).brokers["a:8080"].noise < 0.05
     assert noise_of({}, ["a:8080"]).tolist() == [0.0]
 
 
@@ -219,7 +225,7 @@ def with_sigma(sigma: list[float], **hosts: list[float]) -> Snapshot:
 
 
 def noise_by_bundles(found: Snapshot) -> FloatArray:
-    return noise_of_bundles(found, Loads.of(found, SETTINGS))
+    return noise_of_bundles(found, LevelLoads.of(found, SETTINGS))
 
 
 def test_bundles_that_go_their_own_way_make_less_noise_the_more_they_are() -> None:
@@ -278,11 +284,11 @@ def histories(draw: st.DrawFn) -> list[tuple[float, float, bool, int, float]]:
 
 @given(history=histories())
 def test_whatever_is_seen_its_rules_hold(history: list[tuple[float, float, bool, int, float]]) -> None:
-    memory, now_s = Memory.of({}), NOW_S
+    memory, now_s = LevelMemory.of({}), NOW_S
     for passed_s, excess, cold, life, off in history:
         now_s += passed_s
         before = memory.brokers.get("a:8080")
-        memory = memory.after_look([Look(broker("a", life), excess, cold, off)], BANDS, now_s)
+        memory = memory.after_look([BrokerObservation(broker("a", life), excess, cold, off)], BANDS, now_s)
         (seen,) = memory.seen([broker("a", life)])
         is_known = before is not None and now_s - before.at_s < 3600
         assert seen.excess_s >= 0
@@ -296,11 +302,11 @@ def test_whatever_is_seen_its_rules_hold(history: list[tuple[float, float, bool,
         memory = memory.after_moves({"t/a": 0.1}, {"a:8080": [str(now_s)]}, [], now_s)
         assert all(now_s - at_s < BANDS.rest_s for at_s in memory.put["a:8080"].values())
         assert budget(memory).share <= budget(memory, in_need=True).share <= 0.5
-        assert Memory.of(json.loads(json.dumps(memory.as_state()))).as_state() == memory.as_state()
+        assert LevelMemory.of(json.loads(json.dumps(memory.as_state()))).as_state() == memory.as_state()
 
 
 def test_what_was_remembered_before_excess_was_is_read() -> None:
-    (seen,) = Memory.of({"brokers": {"a:8080": [1, 0.0, NOW_S, NOW_S, 0.02]}, "moved": [[NOW_S, 0.1]]}).seen(
+    (seen,) = LevelMemory.of({"brokers": {"a:8080": [1, 0.0, NOW_S, NOW_S, 0.02]}, "moved": [[NOW_S, 0.1]]}).seen(
         [broker("a")]
     )
     assert (seen.excess_s, seen.cold_since_s, seen.comebacks, seen.noise, seen.came_s) == (0.0, None, 0, 0.02, 0.0)

@@ -15,7 +15,7 @@ from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.learned_loads import NOTHING_LEARNED, PROFILE_HOURS, Learned
 from loadmanager.core.model.load import DEFAULT_LOAD, BrokerReport, FloatArray
 from loadmanager.core.model.snapshot import bundle_load, snapshot_of_reports
-from loadmanager.core.strategies.level.level_load import Loads
+from loadmanager.core.strategies.level.level_load import LevelLoads
 
 A = broker("a")
 X, Y, OTHER = bundle(1), bundle(2), bundle(1, "tenant/other")
@@ -133,7 +133,7 @@ def test_level_goes_by_what_is_expected_of_the_next_hours() -> None:
     grows, stays = bundle(1), bundle(1, "tenant/other")
     reports = {A: wide({grows: throughput(10.0)}), broker("b"): wide({stays: throughput(10.0)})}
     taken = snapshot_of_reports(at_s, reports, {}, learned=rising())
-    usage = Loads.of(taken, PlannerSettings(level_forecast_hours=2)).usage.max(axis=1)
+    usage = LevelLoads.of(taken, PlannerSettings(level_forecast_hours=2)).usage.max(axis=1)
     assert usage[0] / usage[1] == pytest.approx(1.25)
-    usage = Loads.of(taken, PlannerSettings(level_forecast_hours=0)).usage.max(axis=1)
+    usage = LevelLoads.of(taken, PlannerSettings(level_forecast_hours=0)).usage.max(axis=1)
     assert usage[0] == usage[1]

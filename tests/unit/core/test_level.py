@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 from support.builders import MIB, Load, averages, broker, bundle, report, snapshot, throughput
 
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
@@ -25,9 +26,8 @@ from loadmanager.core.model.time_means import STOOD_S
 from loadmanager.core.planning.planner import plan_assignments, plan_shedding
 from loadmanager.core.strategies.level.cost_fit import best_of_none_negative, fit_price
 from loadmanager.core.strategies.level.imbalance_score import badness, part_of, score
-from loadmanager.core.strategies.level.level_load import Loads, level_of
+from loadmanager.core.strategies.level.level_load import LevelLoads, level_of
 from loadmanager.core.strategies.placement.level_placement import LevelPlacement, LevelPlacementReason
-from loadmanager.core.strategies.placement.placement_strategy import Projection
 from loadmanager.core.strategies.shedding.level_shedder import Level, LevelReason
 from loadmanager.core.strategies.shedding.shedding_strategy import Shed, State
 
@@ -123,8 +123,8 @@ def test_what_nobody_uses_or_carries_has_no_price() -> None:
 # Load
 
 
-def loads_of(given: Snapshot, weights: ResourceWeights = SETTINGS.resource_weights) -> Loads:
-    return Loads.of(given, replace(SETTINGS, resource_weights=weights))
+def loads_of(given: Snapshot, weights: ResourceWeights = SETTINGS.resource_weights) -> LevelLoads:
+    return LevelLoads.of(given, replace(SETTINGS, resource_weights=weights))
 
 
 def test_heat_is_usage_over_the_level_of_all_that_brokers_have() -> None:

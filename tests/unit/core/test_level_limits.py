@@ -15,12 +15,12 @@ from loadmanager.core.constraints.filters import (
     find_anti_affinity_refusal,
     rules_of,
 )
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.policies import IsolationPolicy, Policies
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.strategies.level.search_task import Move
-from loadmanager.core.strategies.placement.placement_strategy import Projection
-from loadmanager.core.strategies.shedding.level_limits import Limits
+from loadmanager.core.strategies.level.search_task import SearchMove
+from loadmanager.core.strategies.shedding.level_limits import MoveLimits
 
 NAMESPACES = ("tenant/free", "tenant/own", "tenant/a", "tenant/b")
 POLICIES = Policies((IsolationPolicy("p", ("tenant/own",), ("x", "y")),), {"tenant/a": "group", "tenant/b": "group"})
@@ -55,7 +55,7 @@ def row_of(given: Snapshot, index: int) -> int:
 
 def test_bundles_are_of_the_class_of_their_policy_and_group_and_those_of_a_group_are_asked_one_by_one() -> None:
     given = owning()
-    limits = Limits(given, settings())
+    limits = MoveLimits(given, settings())
     free, own, a, b = (row_of(given, index) for index in range(4))
     assert limits.owners[limits.classes[own]].tolist() == [True, True, False]
     assert limits.owners[limits.classes[free]].tolist() == [False, False, True]
@@ -67,17 +67,17 @@ def test_bundles_are_of_the_class_of_their_policy_and_group_and_those_of_a_group
 def test_a_bundle_is_misplaced_where_its_policy_names_other_brokers() -> None:
     given = owning()
     assigned = given.bundles.assigned
-    for row, is_misplaced in enumerate(Limits(given, settings()).misplaced().tolist()):
+    for row, is_misplaced in enumerate(MoveLimits(given, settings()).misplaced().tolist()):
         namespace = given.bundles.namespaces[given.bundles.namespace[row]]
         assert is_misplaced == ((assigned[row] == 2) == (namespace == "tenant/own"))
-    assert not Limits(replace(given, policies=Policies(), _derived={}), settings()).misplaced().any()
+    assert not MoveLimits(replace(given, policies=Policies(), _derived={}), settings()).misplaced().any()
 
 
 def test_topics_of_bundles_that_were_moved_are_not_left_any_more() -> None:
     given = owning()
-    limits = Limits(given, settings(most_topics=9))
+    limits = MoveLimits(given, settings(most_topics=9))
     assert limits.topics_left.tolist() == [2, 2, 4]
-    limits.made(Move(row_of(given, 0), 0, 2))
+    limits.made(SearchMove(row_of(given, 0), 0, 2))
     assert limits.topics_left.tolist() == [2, 2, 2]
 
 
@@ -89,7 +89,7 @@ def test_what_may_move_is_what_the_filters_say_after_all_that_was_made(
     most: int, moves: list[tuple[int, int, bool]]
 ) -> None:
     given, rules = owning(), rules_of(settings(), "Level")
-    limits, projection = Limits(given, settings(most)), Projection(given)
+    limits, projection = MoveLimits(given, settings(most)), Projection(given)
     at = given.bundles.assigned.astype(np.int64)
     for index, destination, is_made in moves:
         row = row_of(given, index)
@@ -106,13 +106,13 @@ def test_what_may_move_is_what_the_filters_say_after_all_that_was_made(
         )
         kept = find_anti_affinity_refusal(rules, question) is not None
         wanted = not kept and bool(allowed_brokers(rules, question)[0][destination])
-        assert limits.may_move((Move(row, source, destination),)) == wanted
+        assert limits.may_move((SearchMove(row, source, destination),)) == wanted
         if is_made:
             projection.move(namespace, row, source, destination)
-            limits.made(Move(row, source, destination))
+            limits.made(SearchMove(row, source, destination))
             at[row] = destination
 
 
 def test_where_there_is_no_bundle_none_is_misplaced() -> None:
     empty = replace(snapshot({"x": report()}), policies=POLICIES, _derived={})
-    assert not Limits(empty, settings()).misplaced().size
+    assert not MoveLimits(empty, settings()).misplaced().size

@@ -13,9 +13,9 @@ from loadmanager.core.model.load import METRICS, FloatArray
 from loadmanager.core.strategies.level.batch_moves import move_many
 from loadmanager.core.strategies.level.forced_moves import find_forced
 from loadmanager.core.strategies.level.imbalance_score import part_of, score
-from loadmanager.core.strategies.level.level_load import Loads, level_of
+from loadmanager.core.strategies.level.level_load import LevelLoads, level_of
 from loadmanager.core.strategies.level.move_search import find_moves
-from loadmanager.core.strategies.level.search_task import Draft, Found, Move, Task
+from loadmanager.core.strategies.level.search_task import Draft, SearchMove, SearchResult, Task
 
 
 def task(
@@ -33,7 +33,7 @@ def task_of(
     brokers, per_need = len(having), 1 / having
     amount = np.stack([np.bincount(assigned, each, brokers) for each in need.T], axis=1).astype(np.float64)
     level = level_of(amount.sum(axis=0), per_need, 0.02)
-    loads = Loads(
+    loads = LevelLoads(
         tuple(range(need.shape[1])), np.zeros((need.shape[1], METRICS)), need, per_need, amount * per_need, level, 0.02
     )
     everyone = np.ones(brokers, dtype=bool)
@@ -61,7 +61,7 @@ def task_of(
     return replace(given, **more)  # type: ignore[arg-type]
 
 
-def after(given: Task, found: Found) -> FloatArray:
+def after(given: Task, found: SearchResult) -> FloatArray:
     """(M,) heat, added up again from where all bundles are."""
     at = given.assigned.copy()
     for move in found.moves:
@@ -116,7 +116,7 @@ def test_a_search_ends_after_so_many_steps_and_asks_so_often(monkeypatch: pytest
     uneven = task([[7.0] * 10, [2.0] * 10], limited=np.ones(20, dtype=bool))
     asked: list[int] = []
 
-    def refuse(moves: tuple[Move, ...]) -> bool:
+    def refuse(moves: tuple[SearchMove, ...]) -> bool:
         asked.append(len(moves))
         return False
 
@@ -136,7 +136,7 @@ def test_room_is_made_for_a_large_bundle_where_it_belongs() -> None:
     assigned = np.array([0, *([1] * 8), 2, 3], dtype=np.int32)
     given = task_of(need, assigned, np.array([[2.0], [6.0], [2.0], [2.0]]), 1.0, 1.03)
     found = find_moves(given)
-    assert Move(0, 0, 1) in found.moves
+    assert SearchMove(0, 0, 1) in found.moves
     assert found.heat.max() < 1.3 < given.loads.heat().max()
     assert after(given, found) == pytest.approx(found.heat)
 
@@ -246,7 +246,7 @@ def moved(draft: Draft) -> np.ndarray:
 
 
 def test_many_bundles_leave_hot_brokers_together_and_hardly_more_than_has_to() -> None:
-    told: list[Move] = []
+    told: list[SearchMove] = []
     given = many(made=told.append)
     draft = move_together(given)
     above = np.maximum(given.loads.usage / given.loads.level - 1.05, 0.0) * draft.part
@@ -350,7 +350,7 @@ def test_moves_that_are_made_together_raise_nobody_above_the_target_and_keep_to_
 def test_forced_moves_go_where_it_is_least_hot_the_heaviest_first_and_the_rest_is_searched_after_them() -> None:
     given = task([[1.0, 3.0, 2.0], [4.0], [2.0]], budget=0.45)
     moves, left = find_forced(replace(given, movable=np.array([True, True, True, False, False])))
-    assert moves == [Move(1, 0, 2), Move(2, 0, 1)], "the third is beyond the budget"
+    assert moves == [SearchMove(1, 0, 2), SearchMove(2, 0, 1)], "the third is beyond the budget"
     assert left.assigned.tolist() == [0, 2, 1, 1, 2]
     assert left.budget == pytest.approx(0.45 - 5 / 12)
     assert not left.movable[[1, 2]].any()
@@ -360,7 +360,7 @@ def test_forced_moves_go_where_it_is_least_hot_the_heaviest_first_and_the_rest_i
 
 def test_one_forced_move_may_be_heavier_than_the_budget_and_none_is_made_without_any() -> None:
     given = task([[1.0, 3.0], []], budget=0.1)
-    assert find_forced(given)[0] == [Move(1, 0, 1)]
+    assert find_forced(given)[0] == [SearchMove(1, 0, 1)]
     assert find_forced(replace(given, budget=0.0))[0] == []
     assert find_forced(replace(given, may_move=lambda _: False))[0] == []
     assert find_forced(replace(given, takers=np.array([True, False])))[0] == []

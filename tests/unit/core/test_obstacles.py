@@ -9,6 +9,7 @@ from support.builders import bundle, report, snapshot
 
 from loadmanager.core.constraints.filters import EXTENSIBLE, MODULAR, SIMPLE, FilterRules, PlacementQuestion
 from loadmanager.core.constraints.obstacles import FilterObstacle, find_general_obstacles, find_obstacles
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.controls import Controls, DrainOrder
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Verdict
@@ -16,7 +17,6 @@ from loadmanager.core.domain.policies import NO_POLICIES, IsolationPolicy, Polic
 from loadmanager.core.domain.reasons import FilterReason
 from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.planning.planner import PlannerSettings
-from loadmanager.core.strategies.placement.placement_strategy import Projection
 
 DEFAULTS = PlannerSettings()
 A = BrokerId("a:8080")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from support.builders import averages, broker, bundle, report, snapshot
 
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.reasons import PlacementReason
 from loadmanager.core.domain.resources import ResourceWeights
@@ -22,12 +23,7 @@ from loadmanager.core.strategies.placement.least_resource_usage import (
 from loadmanager.core.strategies.placement.least_resource_usage_extensible import (
     LeastResourceUsageWithWeightExtensible,
 )
-from loadmanager.core.strategies.placement.placement_strategy import (
-    Placement,
-    PlacementStrategy,
-    Projection,
-    State,
-)
+from loadmanager.core.strategies.placement.placement_strategy import Placement, PlacementStrategy, State
 from loadmanager.core.strategies.placement.round_robin import RoundRobinBrokerSelector
 
 STRATEGY = LeastLongTermMessageRate(85, ResourceWeights())

@@ -19,9 +19,14 @@ from loadmanager.core.domain.reasons import CertificateReason, OwnershipReason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.certificate.balancing_problem import Instance
+from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem
 from loadmanager.core.planning.certificate.bounds import Heaviest, Pigeonhole, Prices, Volume
-from loadmanager.core.planning.certificate.certificate_text import Summary, binding_of, describe, verdict_of
+from loadmanager.core.planning.certificate.certificate_text import (
+    CertificateSummary,
+    binding_of,
+    describe,
+    verdict_of,
+)
 from loadmanager.core.planning.certificate.noise_floor import highest_of, noise_floor
 from loadmanager.core.planning.certificate.plan_certificate import Certified, certify, sums_of
 from loadmanager.core.planning.certificate.round_certificates import DecidedRound
@@ -118,7 +123,7 @@ def test_a_cluster_that_is_left_with_nobody_has_figures_all_the_same(hosts: str)
 def test_the_sentence_says_how_near_it_is_and_why_none_is_nearer() -> None:
     given = cluster(a=carrying("a", [9.0, 1.0]), b=carrying("b", []), c=carrying("c", [2.0]))
     done = certified(given, move(1, "a", "b"))
-    assert Summary.of(done).bound_by == "heaviest"
+    assert CertificateSummary.of(done).bound_by == "heaviest"
     sentence = verdict_of(done).sentence()
     assert sentence.startswith("Heat 2.25 after 2.5: no assignment can be below 2.25")
     assert f"bundle {bundle(0, 'tenant/a')} alone" in sentence
@@ -257,11 +262,13 @@ def test_the_figures_of_several_rounds_are_put_together() -> None:
 # Noise
 
 
-def instance(owner: list[int], brokers: int) -> Instance:
+def instance(owner: list[int], brokers: int) -> BalancingProblem:
     count = len(owner)
     need, per_need = np.ones((count, 1)), np.ones((brokers, 1))
     everybody = np.ones((1, brokers), dtype=bool)
-    return Instance(need, per_need, np.array(owner), np.zeros(count, dtype=int), everybody, np.ones(count) / count)
+    return BalancingProblem(
+        need, per_need, np.array(owner), np.zeros(count, dtype=int), everybody, np.ones(count) / count
+    )
 
 
 def test_one_of_many_brokers_is_always_high() -> None:

@@ -19,10 +19,10 @@ from loadmanager.core.domain.plan import Plan, Unload
 from loadmanager.core.domain.policies import IsolationPolicy, Policies
 from loadmanager.core.domain.reasons import OwnershipReason, PlacementReason
 from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.carried_load import carried_load
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import planner
-from loadmanager.core.planning.plan_effect import carried_load
 
 SETTINGS = PlannerSettings()
 A, B, C = (broker(name).broker for name in "abc")

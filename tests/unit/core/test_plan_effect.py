@@ -15,14 +15,9 @@ from support.random_clusters import Build, SomeCluster, clusters
 
 from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.plan import Unload
+from loadmanager.core.model.carried_load import carried_load, share_of
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.plan_effect import (
-    carried_load,
-    effect_of,
-    highest_load_at_least,
-    imbalance_of_move,
-    share_of,
-)
+from loadmanager.core.planning.plan_effect import effect_of, highest_load_at_least, imbalance_of_move
 from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason
 
 NOBODY_LEAVES = np.array([True, True, True])

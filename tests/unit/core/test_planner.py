@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support.builders import averages, broker, bundle, owned, releasing, report, rng, snapshot, throughput
 
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.ownership import FREE
 from loadmanager.core.domain.plan import Assign, Plan, Unload
 from loadmanager.core.domain.reasons import OwnershipReason, PlacementReason, Reason, SheddingReason
@@ -22,7 +23,7 @@ from loadmanager.core.planning.planner import (
 )
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.strategies.placement.least_long_term_message_rate import LongTermRateReason
-from loadmanager.core.strategies.placement.placement_strategy import Placement, Projection, Rows, State
+from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State
 from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason
 
 OVERLOAD = PlannerSettings(shedding_strategy="OverloadShedder")

@@ -14,12 +14,12 @@ from loadmanager.core.diagnosis.pulsar_comparison import (
     MOVES,
     NO_LIFE,
     STALLS,
-    Entry,
+    ComparedRounds,
+    ComparisonEntry,
     Event,
-    Judging,
     Left,
-    Rounds,
-    Seen,
+    PulsarComparison,
+    SeenBundle,
     Sighted,
     Time,
     Wish,
@@ -28,7 +28,7 @@ from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Figure, Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import (
     ChurnReason,
-    JudgingReason,
+    ComparisonReason,
     PlacementReason,
     Reason,
     SheddingReason,
@@ -45,30 +45,30 @@ class Bench:
 
     def __init__(self) -> None:
         self.gone: set[str] = set()
-        self.judging = Judging(lambda name: name not in self.gone)
-        self.said: list[Entry] = []
+        self.judging = PulsarComparison(lambda name: name not in self.gone)
+        self.said: list[ComparisonEntry] = []
 
-    def step(self, event: Event) -> list[Entry]:
+    def step(self, event: Event) -> list[ComparisonEntry]:
         said = self.judging.step(event)
         self.said += said
         return said
 
     def move(
         self, name: str, before: Registration | None, after: Registration | None, at_s: float, *, by_us: bool = False
-    ) -> list[Entry]:
-        return self.step(Seen(Sighted(name, before, after, round(at_s * 1000), by_us), 10 * MIB))
+    ) -> list[ComparisonEntry]:
+        return self.step(SeenBundle(Sighted(name, before, after, round(at_s * 1000), by_us), 10 * MIB))
 
     def plan(
         self, at_s: float, ours: Sequence[Unload] = (), *pulsars: Unload | Verdict, said: Sequence[Verdict] = ()
-    ) -> list[Entry]:
+    ) -> list[ComparisonEntry]:
         """A round of ours, and what Pulsar's strategy would do at the same moment."""
         steps = tuple(each for each in pulsars if isinstance(each, Unload))
         verdicts = tuple(each for each in pulsars if isinstance(each, Verdict))
         loads = {step.bundle: 20.0 * MIB for step in ours}
         at_ms = round(at_s * 1000)
-        return self.step(Rounds(at_ms, plan_of(ours, said), plan_of(steps, verdicts), loads, MINUTE_MS))
+        return self.step(ComparedRounds(at_ms, plan_of(ours, said), plan_of(steps, verdicts), loads, MINUTE_MS))
 
-    def wait(self, at_s: float) -> list[Entry]:
+    def wait(self, at_s: float) -> list[ComparisonEntry]:
         return self.step(Time(round(at_s * 1000)))
 
 
@@ -92,11 +92,11 @@ def stays(name: str, **why: Figure) -> Verdict:
     return says(name, PlacementReason.OWNER_CHOSEN, broker="a:8080", **why)
 
 
-def reasons(said: Sequence[Entry]) -> list[tuple[str, JudgingReason]]:
+def reasons(said: Sequence[ComparisonEntry]) -> list[tuple[str, ComparisonReason]]:
     return [(entry.verdict.subject, entry.reason) for entry in said]
 
 
-def only(said: Sequence[Entry]) -> Entry:
+def only(said: Sequence[ComparisonEntry]) -> ComparisonEntry:
     (entry,) = said
     return entry
 
@@ -115,7 +115,7 @@ def test_a_move_that_we_wanted_is_agreed_on_once_it_has_settled(bench: Bench) ->
     assert (bench.judging.wake_ms, bench.judging.under_way) == (15_000, 1)
     entry = only(bench.wait(15))
     assert (entry.reason, entry.verdict.acted, entry.load, entry.at_ms) == (
-        JudgingReason.MOVED_AS_WE_WOULD,
+        ComparisonReason.MOVED_AS_WE_WOULD,
         True,
         10 * MIB,
         15_000,
@@ -128,7 +128,7 @@ def test_a_move_that_is_seen_in_two_parts_is_one(bench: Bench) -> None:
     bench.plan(0, [unload(HOT)])
     assert [bench.move(HOT, A, None, 10), bench.move(HOT, None, B, 12)] == [[], []]
     assert bench.wait(16.9) == []
-    assert reasons(bench.wait(17)) == [(HOT, JudgingReason.MOVED_AS_WE_WOULD)]
+    assert reasons(bench.wait(17)) == [(HOT, ComparisonReason.MOVED_AS_WE_WOULD)]
     assert bench.wait(100) == []
 
 
@@ -142,7 +142,7 @@ def test_a_move_that_we_wanted_to_go_elsewhere(bench: Bench) -> None:
     bench.plan(0, [unload(HOT, A, C)])
     bench.move(HOT, A, B, 10)
     entry = only(bench.wait(15))
-    assert entry.reason is JudgingReason.MOVED_ELSEWHERE
+    assert entry.reason is ComparisonReason.MOVED_ELSEWHERE
     assert entry.verdict.sentence() == "Pulsar moved it from a:8080 to b:8080, 10 MiB/s; so would we, but to c:8080"
 
 
@@ -156,7 +156,7 @@ def test_a_move_of_another_bundle_than_we_would_take_of_the_same_broker(bench: B
     bench.plan(0, [unload(OTHER), unload(THIRD)])
     bench.move(HOT, A, B, 10)
     entry = only(bench.wait(15))
-    assert entry.reason is JudgingReason.MOVED_ANOTHER
+    assert entry.reason is ComparisonReason.MOVED_ANOTHER
     assert entry.verdict.sentence().endswith(f"we would have taken others from there (2), {OTHER} first")
 
 
@@ -175,7 +175,7 @@ def test_a_move_that_we_would_not_make_has_our_reason(bench: Bench, said: list[V
     bench.plan(0, [unload(OTHER, C, B)], unload(HOT), said=said)
     bench.move(HOT, A, B, 10)
     entry = only(bench.wait(15))
-    assert entry.reason is JudgingReason.MOVED_AGAINST_US
+    assert entry.reason is ComparisonReason.MOVED_AGAINST_US
     assert [verdict.verdict for verdict in entry.because] == [expected]
 
 
@@ -183,19 +183,19 @@ def test_a_move_that_not_even_pulsars_strategy_selects_is_said_to_be_by_hand(ben
     bench.plan(0)
     bench.move(HOT, A, B, 10)
     entry = only(bench.wait(15))
-    assert (entry.reason, entry.because) == (JudgingReason.MOVED_UNSELECTED, ())
+    assert (entry.reason, entry.because) == (ComparisonReason.MOVED_UNSELECTED, ())
 
 
 def test_of_a_strategy_that_is_not_known_nobody_can_say_that_it_does_not_select_the_bundle(bench: Bench) -> None:
     bench.plan(0, [], UNKNOWN)
     bench.move(HOT, A, B, 10)
-    assert reasons(bench.wait(15)) == [(HOT, JudgingReason.MOVED_AGAINST_US)]
+    assert reasons(bench.wait(15)) == [(HOT, ComparisonReason.MOVED_AGAINST_US)]
 
 
 def test_before_our_first_round_there_is_nothing_to_compare_with(bench: Bench) -> None:
     bench.move(HOT, A, B, 10)
     bench.plan(12, [unload(OTHER)])
-    assert reasons(bench.wait(15)) == [(HOT, JudgingReason.MOVED_BEFORE_OUR_ROUND)]
+    assert reasons(bench.wait(15)) == [(HOT, ComparisonReason.MOVED_BEFORE_OUR_ROUND)]
 
 
 def test_it_is_compared_with_the_round_before_it_and_not_with_one_that_came_while_it_settled(bench: Bench) -> None:
@@ -212,16 +212,16 @@ def test_a_bundle_that_comes_back_was_unloaded_for_nothing(bench: Bench) -> None
     bench.move(HOT, A, None, 10)
     bench.move(HOT, None, A, 10.4)
     entry = only(bench.wait(16))
-    assert (entry.reason, entry.verdict.why["seconds"], len(entry.because)) == (JudgingReason.CAME_BACK, 0.4, 1)
+    assert (entry.reason, entry.verdict.why["seconds"], len(entry.because)) == (ComparisonReason.CAME_BACK, 0.4, 1)
 
 
 def test_a_bundle_that_nobody_asks_for_is_without_an_owner(bench: Bench) -> None:
     bench.move(HOT, A, None, 10)
     assert bench.wait(39.9) == []
     entry = only(bench.wait(40))
-    assert (entry.reason, entry.verdict.why["seconds"], entry.because) == (JudgingReason.LEFT_WITHOUT_OWNER, 30, ())
+    assert (entry.reason, entry.verdict.why["seconds"], entry.because) == (ComparisonReason.LEFT_WITHOUT_OWNER, 30, ())
     assert bench.move(HOT, None, B, 50) == []
-    assert reasons(bench.wait(55)) == [(HOT, JudgingReason.FIRST_OWNER)]
+    assert reasons(bench.wait(55)) == [(HOT, ComparisonReason.FIRST_OWNER)]
 
 
 def test_what_a_broker_had_that_left_is_no_decision_of_sheddings_whichever_is_seen_first(bench: Bench) -> None:
@@ -232,9 +232,9 @@ def test_what_a_broker_had_that_left_is_no_decision_of_sheddings_whichever_is_se
     bench.move(THIRD, A, None, 13)
     said = [*bench.wait(20), *bench.wait(43)]
     assert dict(reasons(said)) == {
-        HOT: JudgingReason.OWNER_LEFT,
-        OTHER: JudgingReason.MOVED_UNSELECTED,
-        THIRD: JudgingReason.OWNER_LEFT,
+        HOT: ComparisonReason.OWNER_LEFT,
+        OTHER: ComparisonReason.MOVED_UNSELECTED,
+        THIRD: ComparisonReason.OWNER_LEFT,
     }
     assert said[-1].verdict.sentence().startswith("a:8080, which had it, left; nobody has asked for it since")
 
@@ -244,7 +244,7 @@ def test_an_owner_that_started_again_or_was_not_registered_is_none_any_more(
     bench: Bench, before: Registration, after: Registration
 ) -> None:
     bench.move(HOT, before, after, 10)
-    assert reasons(bench.wait(15)) == [(HOT, JudgingReason.OWNER_LEFT)]
+    assert reasons(bench.wait(15)) == [(HOT, ComparisonReason.OWNER_LEFT)]
 
 
 def test_that_a_broker_left_is_forgotten_after_an_hour(bench: Bench) -> None:
@@ -254,8 +254,8 @@ def test_that_a_broker_left_is_forgotten_after_an_hour(bench: Bench) -> None:
     bench.plan(3_601)
     bench.move(OTHER, A, B, 3_602)
     assert [reason for _, reason in reasons(bench.wait(3_700))] == [
-        JudgingReason.OWNER_LEFT,
-        JudgingReason.MOVED_UNSELECTED,
+        ComparisonReason.OWNER_LEFT,
+        ComparisonReason.MOVED_UNSELECTED,
     ]
 
 
@@ -265,8 +265,8 @@ def test_our_own_moves_are_said_to_be_ours(bench: Bench) -> None:
     bench.move(HOT, None, B, 11, by_us=True)
     bench.move(OTHER, A, None, 11, by_us=True)
     assert reasons([*bench.wait(16), *bench.wait(41)]) == [
-        (HOT, JudgingReason.MOVED_BY_US),
-        (OTHER, JudgingReason.MOVED_BY_US),
+        (HOT, ComparisonReason.MOVED_BY_US),
+        (OTHER, ComparisonReason.MOVED_BY_US),
     ]
     assert bench.judging.wishes == {}
 
@@ -276,20 +276,20 @@ def test_a_bundle_that_is_no_more_was_split(bench: Bench) -> None:
     bench.move(HOT, A, None, 10)
     bench.move(OTHER, A, None, 10)
     assert reasons(bench.wait(40)) == [
-        (HOT, JudgingReason.PULSAR_SPLIT),
-        (OTHER, JudgingReason.LEFT_WITHOUT_OWNER),
+        (HOT, ComparisonReason.PULSAR_SPLIT),
+        (OTHER, ComparisonReason.LEFT_WITHOUT_OWNER),
     ]
 
 
 def test_a_bundle_that_our_last_round_did_not_know_is_moved_as_it_came_of_a_split(bench: Bench) -> None:
-    bench.step(Seen(Sighted(HOT, A, B, 10_000, by_us=False), is_new=True))
-    bench.step(Seen(Sighted(OTHER, None, B, 10_000, by_us=False), is_new=True))
-    assert reasons(bench.wait(15)) == [(HOT, JudgingReason.PULSAR_SPLIT), (OTHER, JudgingReason.FIRST_OWNER)]
+    bench.step(SeenBundle(Sighted(HOT, A, B, 10_000, by_us=False), is_new=True))
+    bench.step(SeenBundle(Sighted(OTHER, None, B, 10_000, by_us=False), is_new=True))
+    assert reasons(bench.wait(15)) == [(HOT, ComparisonReason.PULSAR_SPLIT), (OTHER, ComparisonReason.FIRST_OWNER)]
 
 
 def test_a_bundle_that_moves_again_before_it_settled_was_moved_twice(bench: Bench) -> None:
     bench.move(HOT, A, B, 10)
-    assert reasons(bench.move(HOT, B, None, 11)) == [(HOT, JudgingReason.MOVED_BEFORE_OUR_ROUND)]
+    assert reasons(bench.move(HOT, B, None, 11)) == [(HOT, ComparisonReason.MOVED_BEFORE_OUR_ROUND)]
     said = bench.move(HOT, C, A, 12)  # that it came to c was not seen
     assert only(said).verdict.why["destination"] == "c:8080"
     assert only(bench.wait(17)).verdict.why["source"] == "c:8080"
@@ -303,10 +303,10 @@ def test_a_bundle_that_pulsar_takes_back_where_it_was_is_told_so(bench: Bench) -
     bench.move(HOT, B, C, 250)
     bench.wait(255)
     assert [reason for _, reason in reasons(bench.said)] == [
-        JudgingReason.MOVED_ANOTHER,
-        JudgingReason.MOVED_BACK,
-        JudgingReason.MOVED_BACK,
-        JudgingReason.MOVED_UNSELECTED,
+        ComparisonReason.MOVED_ANOTHER,
+        ComparisonReason.MOVED_BACK,
+        ComparisonReason.MOVED_BACK,
+        ComparisonReason.MOVED_UNSELECTED,
     ]
     assert bench.said[1].verdict.sentence() == (
         "Pulsar moved it back from b:8080 to a:8080, which it had left 2 min before, 10 MiB/s, and we would not"
@@ -326,16 +326,16 @@ def test_it_is_not_back_where_we_want_it_or_after_an_hour_or_when_it_was_not_pul
     bench.move(THIRD, B, A, 3_710)
     bench.wait(3_715)
     assert [reason for _, reason in reasons(bench.said[3:])] == [
-        JudgingReason.MOVED_AS_WE_WOULD,
-        JudgingReason.MOVED_ANOTHER,
-        JudgingReason.MOVED_UNSELECTED,
+        ComparisonReason.MOVED_AS_WE_WOULD,
+        ComparisonReason.MOVED_ANOTHER,
+        ComparisonReason.MOVED_UNSELECTED,
     ]
 
 
 def test_one_that_was_not_seen_to_leave_again_has_another_first_owner(bench: Bench) -> None:
     bench.move(HOT, A, B, 10)
-    assert reasons(bench.move(HOT, None, C, 11)) == [(HOT, JudgingReason.MOVED_BEFORE_OUR_ROUND)]
-    assert reasons(bench.wait(16)) == [(HOT, JudgingReason.FIRST_OWNER)]
+    assert reasons(bench.move(HOT, None, C, 11)) == [(HOT, ComparisonReason.MOVED_BEFORE_OUR_ROUND)]
+    assert reasons(bench.wait(16)) == [(HOT, ComparisonReason.FIRST_OWNER)]
 
 
 def test_a_clock_that_is_set_back_holds_nothing_up(bench: Bench) -> None:
@@ -352,7 +352,7 @@ def test_what_we_want_is_said_once_pulsar_has_had_its_time(bench: Bench) -> None
     assert [bench.plan(at_s, [unload(HOT)], not_hot) for at_s in (0, 60)] == [[], []]
     entry = only(bench.plan(120, [unload(HOT)], not_hot))
     assert (entry.reason, entry.because, entry.verdict.acted) == (
-        JudgingReason.WE_ALONE_NOT_SELECTED,
+        ComparisonReason.WE_ALONE_NOT_SELECTED,
         (not_hot,),
         False,
     )
@@ -361,7 +361,7 @@ def test_what_we_want_is_said_once_pulsar_has_had_its_time(bench: Bench) -> None
     )
     assert bench.plan(180, [unload(HOT)], not_hot) == []
     over = only(bench.plan(240))
-    assert (over.reason, over.verdict.why["minutes"]) == (JudgingReason.NO_LONGER_WANTED, 4)
+    assert (over.reason, over.verdict.why["minutes"]) == (ComparisonReason.NO_LONGER_WANTED, 4)
 
 
 def test_pulsar_may_move_after_all_what_was_said_not_to_move(bench: Bench) -> None:
@@ -375,14 +375,14 @@ def test_pulsar_may_move_after_all_what_was_said_not_to_move(bench: Bench) -> No
 
 def test_a_wish_whose_bundle_is_with_another_broker_is_another_wish(bench: Bench) -> None:
     bench.plan(0, [unload(HOT, A)])
-    assert reasons(bench.plan(60, [unload(HOT, C)])) == [(HOT, JudgingReason.NO_LONGER_WANTED)]
+    assert reasons(bench.plan(60, [unload(HOT, C)])) == [(HOT, ComparisonReason.NO_LONGER_WANTED)]
     assert bench.judging.wishes[HOT].since_ms == MINUTE_MS
     bench.move(HOT, A, B, 61)  # it was not seen to come to a
-    assert reasons(bench.wait(66)) == [(HOT, JudgingReason.MOVED_UNSELECTED)]
+    assert reasons(bench.wait(66)) == [(HOT, ComparisonReason.MOVED_UNSELECTED)]
     assert list(bench.judging.wishes) == [HOT]
 
 
-UNKNOWN = says("cluster", JudgingReason.STRATEGY_UNKNOWN)
+UNKNOWN = says("cluster", ComparisonReason.STRATEGY_UNKNOWN)
 OFF = says("cluster", SheddingReason.SHEDDING_DISABLED)
 IDLE = says("cluster", ThresholdReason.CLUSTER_IDLE)
 GRACE = says(HOT, SheddingReason.RECENTLY_UNLOADED)
@@ -392,18 +392,18 @@ EXCLUDED = says(HOT, SheddingReason.NAMESPACE_EXCLUDED)
 @pytest.mark.parametrize(
     ("pulsars", "reason", "because"),
     [
-        ([OFF], JudgingReason.WE_ALONE_SHEDDING_OFF, [OFF]),
-        ([UNKNOWN], JudgingReason.WE_ALONE_UNKNOWN, [UNKNOWN]),
-        ([IDLE], JudgingReason.WE_ALONE_NOT_SELECTED, [IDLE]),
-        ([GRACE, sheds()], JudgingReason.WE_ALONE_WAITS, [GRACE]),
-        ([stays(HOT), sheds()], JudgingReason.WE_ALONE_STAYS, [stays(HOT)]),
-        ([EXCLUDED], JudgingReason.WE_ALONE_STAYS, [EXCLUDED]),
-        ([unload(HOT), sheds()], JudgingReason.WE_ALONE_UNEXPLAINED, []),
-        ([], JudgingReason.WE_ALONE_NOT_SELECTED, []),
+        ([OFF], ComparisonReason.WE_ALONE_SHEDDING_OFF, [OFF]),
+        ([UNKNOWN], ComparisonReason.WE_ALONE_UNKNOWN, [UNKNOWN]),
+        ([IDLE], ComparisonReason.WE_ALONE_NOT_SELECTED, [IDLE]),
+        ([GRACE, sheds()], ComparisonReason.WE_ALONE_WAITS, [GRACE]),
+        ([stays(HOT), sheds()], ComparisonReason.WE_ALONE_STAYS, [stays(HOT)]),
+        ([EXCLUDED], ComparisonReason.WE_ALONE_STAYS, [EXCLUDED]),
+        ([unload(HOT), sheds()], ComparisonReason.WE_ALONE_UNEXPLAINED, []),
+        ([], ComparisonReason.WE_ALONE_NOT_SELECTED, []),
     ],
 )
 def test_why_pulsar_does_not_make_a_move(
-    bench: Bench, pulsars: list[Unload | Verdict], reason: JudgingReason, because: list[Verdict]
+    bench: Bench, pulsars: list[Unload | Verdict], reason: ComparisonReason, because: list[Verdict]
 ) -> None:
     for at_s in (0, 75):
         bench.plan(at_s, [unload(HOT)], *pulsars)
@@ -415,8 +415,8 @@ def test_of_a_bundle_that_it_does_not_select_it_is_said_that_it_has_stalled(benc
     for at_s in (0, 60, 120):
         bench.plan(at_s, [unload(OTHER)] if at_s else [], stays(HOT), sheds())
     said = bench.plan(180, [unload(OTHER)], stays(HOT), sheds())
-    assert reasons(said) == [(OTHER, JudgingReason.WE_ALONE_STALLED)]
-    assert [each.verdict for each in only(said).because] == [JudgingReason.STALLED_ON_OWNER]
+    assert reasons(said) == [(OTHER, ComparisonReason.WE_ALONE_STALLED)]
+    assert [each.verdict for each in only(said).because] == [ComparisonReason.STALLED_ON_OWNER]
 
 
 # Stalls
@@ -426,7 +426,7 @@ def test_two_rounds_without_any_effect_are_a_stall(bench: Bench) -> None:
     kept = stays(HOT, owns_more_of_namespace=2)
     assert [bench.plan(at_s, [], kept, sheds()) for at_s in (0, 60)] == [[], []]
     entry = only(bench.plan(120, [], kept, sheds()))
-    assert (entry.reason, entry.because, bench.judging.stalled) == (JudgingReason.STALLED_ON_OWNER, (kept,), entry)
+    assert (entry.reason, entry.because, bench.judging.stalled) == (ComparisonReason.STALLED_ON_OWNER, (kept,), entry)
     assert entry.load == 0
     assert entry.verdict.sentence() == (
         "Pulsar has stalled: for 2 rounds its strategy selected 1 of the bundles of a:8080, and its placement chose"
@@ -441,23 +441,23 @@ def test_two_rounds_without_any_effect_are_a_stall(bench: Bench) -> None:
 
 def test_a_round_of_ours_may_come_a_tenth_of_an_interval_early(bench: Bench) -> None:
     assert [bench.plan(at_s, [], stays(HOT)) for at_s in (0, 54, 113)] == [[], [], []]
-    assert reasons(bench.plan(114, [], stays(HOT))) == [("pulsar", JudgingReason.STALLED_ON_OWNER)]
+    assert reasons(bench.plan(114, [], stays(HOT))) == [("pulsar", ComparisonReason.STALLED_ON_OWNER)]
 
 
 def test_rounds_of_ours_that_come_more_often_than_pulsars_make_no_stall(bench: Bench) -> None:
     for at_s in range(0, 108, 10):
         assert bench.plan(at_s, [], stays(HOT)) == []
-    assert reasons(bench.plan(120, [], stays(HOT))) == [("pulsar", JudgingReason.STALLED_ON_OWNER)]
+    assert reasons(bench.plan(120, [], stays(HOT))) == [("pulsar", ComparisonReason.STALLED_ON_OWNER)]
 
 
 @pytest.mark.parametrize(
     ("pulsars", "reason"),
     [
-        ([stays(HOT), says(OTHER, PlacementReason.NO_OTHER_BROKER)], JudgingReason.STALLED_WITHOUT_DESTINATION),
-        ([stays(HOT), unload(OTHER)], JudgingReason.STALLED_UNEXPLAINED),
+        ([stays(HOT), says(OTHER, PlacementReason.NO_OTHER_BROKER)], ComparisonReason.STALLED_WITHOUT_DESTINATION),
+        ([stays(HOT), unload(OTHER)], ComparisonReason.STALLED_UNEXPLAINED),
     ],
 )
-def test_why_it_has_stalled(bench: Bench, pulsars: list[Unload | Verdict], reason: JudgingReason) -> None:
+def test_why_it_has_stalled(bench: Bench, pulsars: list[Unload | Verdict], reason: ComparisonReason) -> None:
     for at_s in (0, 60, 120):
         bench.plan(at_s, [], *pulsars)
     entry = only(bench.said)
@@ -469,10 +469,10 @@ def test_a_stall_is_over_when_something_moves(bench: Bench) -> None:
         bench.plan(at_s, [], stays(HOT))
     bench.move(OTHER, A, B, 177)
     over = only(bench.plan(180, [], stays(HOT)))
-    assert (over.reason, over.verdict.why, bench.judging.stalled) == (JudgingReason.STALL_OVER, {"minutes": 3}, None)
+    assert (over.reason, over.verdict.why, bench.judging.stalled) == (ComparisonReason.STALL_OVER, {"minutes": 3}, None)
     bench.wait(185)
     assert [bench.plan(at_s, [], stays(HOT)) for at_s in (240, 300)] == [[], []]
-    assert reasons(bench.plan(360, [], stays(HOT))) == [("pulsar", JudgingReason.STALLED_ON_OWNER)]
+    assert reasons(bench.plan(360, [], stays(HOT))) == [("pulsar", ComparisonReason.STALLED_ON_OWNER)]
 
 
 def test_a_stall_is_over_when_nothing_is_selected(bench: Bench) -> None:
@@ -499,7 +499,7 @@ def test_what_moves_nothing_is_no_effect(
         bench.move(*each)
     bench.wait(40)
     bench.plan(60, [], stays(HOT))
-    assert reasons(bench.plan(120, [], stays(HOT))) == [("pulsar", JudgingReason.STALLED_ON_OWNER)]
+    assert reasons(bench.plan(120, [], stays(HOT))) == [("pulsar", ComparisonReason.STALLED_ON_OWNER)]
 
 
 # Whatever happens
@@ -555,13 +555,13 @@ class Tale:
             return
         is_second_part = before is None and self.departures[name] > self.judged()[name]
         self.departures[name] += not is_second_part
-        self.bench.step(Seen(Sighted(name, before, after, self.at_ms, by_us)))
+        self.bench.step(SeenBundle(Sighted(name, before, after, self.at_ms, by_us)))
 
     def judged(self) -> Counter[str]:
         """How many moves of each bundle something was said of."""
         return Counter(entry.verdict.subject for entry in self.bench.said if entry.reason in MOVES)
 
-    def count(self, reason: JudgingReason) -> int:
+    def count(self, reason: ComparisonReason) -> int:
         return sum(entry.reason is reason for entry in self.bench.said)
 
 
@@ -575,10 +575,10 @@ def test_each_move_is_judged_once_and_each_wish_has_one_end(happened: list[tuple
         assert judging.wake_ms is None or judging.wake_ms > tale.latest_ms
         assert tale.judged() <= tale.departures
         assert (judging.stalled is not None) == (
-            sum(entry.reason in STALLS for entry in tale.bench.said) > tale.count(JudgingReason.STALL_OVER)
+            sum(entry.reason in STALLS for entry in tale.bench.said) > tale.count(ComparisonReason.STALL_OVER)
         )
     tale.bench.step(Time(10**9))
     assert tale.judged() == +tale.departures
     assert (judging.under_way, judging.wake_ms) == (0, None)
-    ended = tale.count(JudgingReason.NO_LONGER_WANTED) + tale.wishes_taken
+    ended = tale.count(ComparisonReason.NO_LONGER_WANTED) + tale.wishes_taken
     assert len(tale.wishes) == ended + len(judging.wishes)

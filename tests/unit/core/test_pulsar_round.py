@@ -12,7 +12,7 @@ from loadmanager.core.diagnosis.pulsar_round import plan_as_pulsar
 from loadmanager.core.domain.controls import NO_CONTROLS, Controls
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
-from loadmanager.core.domain.reasons import DoubtReason, PlacementReason, SheddingReason
+from loadmanager.core.domain.reasons import PlacementReason, SheddingReason, ValidationReason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.model.report_validation import NO_DOUBTS, Doubts
@@ -78,7 +78,7 @@ def test_an_owner_that_is_chosen_for_its_load_is_said_to_be() -> None:
 
 
 def test_what_operators_told_us_and_what_we_doubt_is_not_known_there() -> None:
-    doubt = Verdict("a:8080", DoubtReason.REPORT_DISTRUSTED, acted=False, why={"doubt": "it is old"})
+    doubt = Verdict("a:8080", ValidationReason.REPORT_DISTRUSTED, acted=False, why={"doubt": "it is old"})
     given = stalling(
         cpu=86,
         controls=Controls(frozen="for tonight", frozen_bundles={bundle(1): "mine"}),

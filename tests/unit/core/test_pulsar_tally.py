@@ -7,20 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import report, snapshot
 
-from loadmanager.core.diagnosis.pulsar_comparison import Entry
-from loadmanager.core.diagnosis.pulsar_tally import Level, Tally, level_of
+from loadmanager.core.diagnosis.pulsar_comparison import ComparisonEntry
+from loadmanager.core.diagnosis.pulsar_tally import Tally, UsageLevel, level_of
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Figure, Verdict
-from loadmanager.core.domain.reasons import JudgingReason
+from loadmanager.core.domain.reasons import ComparisonReason
 from loadmanager.core.domain.resources import ResourceWeights
 
 
-def level(max_over_mean: float, highest: float = 0.5) -> Level:
-    return Level(3, BrokerId("a:8080"), highest, highest / max_over_mean)
+def level(max_over_mean: float, highest: float = 0.5) -> UsageLevel:
+    return UsageLevel(3, BrokerId("a:8080"), highest, highest / max_over_mean)
 
 
-def entry(reason: JudgingReason, load: float = 0.0, at_ms: int = 0) -> Entry:
-    return Entry(at_ms, Verdict("x", reason, acted=True), (), load)
+def entry(reason: ComparisonReason, load: float = 0.0, at_ms: int = 0) -> ComparisonEntry:
+    return ComparisonEntry(at_ms, Verdict("x", reason, acted=True), (), load)
 
 
 def test_how_level_brokers_are_goes_by_what_each_uses_most() -> None:
@@ -56,13 +56,13 @@ def test_moves_are_counted_with_what_they_carried_by_whose_they_are() -> None:
     tally = Tally(0)
     tally.count(
         [
-            entry(JudgingReason.MOVED_AS_WE_WOULD, 1.0),
-            entry(JudgingReason.MOVED_ELSEWHERE, 2.0),
-            entry(JudgingReason.CAME_BACK, 4.0),
-            entry(JudgingReason.MOVED_BY_US, 8.0),
-            entry(JudgingReason.WE_ALONE_STAYS, 16.0),
-            entry(JudgingReason.NO_LONGER_WANTED, 32.0),
-            entry(JudgingReason.OWNER_LEFT, 64.0),
+            entry(ComparisonReason.MOVED_AS_WE_WOULD, 1.0),
+            entry(ComparisonReason.MOVED_ELSEWHERE, 2.0),
+            entry(ComparisonReason.CAME_BACK, 4.0),
+            entry(ComparisonReason.MOVED_BY_US, 8.0),
+            entry(ComparisonReason.WE_ALONE_STAYS, 16.0),
+            entry(ComparisonReason.NO_LONGER_WANTED, 32.0),
+            entry(ComparisonReason.OWNER_LEFT, 64.0),
         ]
     )
     found = tally.measure(1)
@@ -72,10 +72,10 @@ def test_moves_are_counted_with_what_they_carried_by_whose_they_are() -> None:
 
 def test_a_stall_counts_for_as_long_as_it_lasts_and_goes_on_in_the_next_tally() -> None:
     tally = Tally(0)
-    tally.count([entry(JudgingReason.STALLED_ON_OWNER, at_ms=10_000)])
+    tally.count([entry(ComparisonReason.STALLED_ON_OWNER, at_ms=10_000)])
     assert tally.measure(60_000).stalled_ms == 50_000
     tally = tally.follow(60_000)
-    tally.count([entry(JudgingReason.STALL_OVER, at_ms=90_000)])
+    tally.count([entry(ComparisonReason.STALL_OVER, at_ms=90_000)])
     assert tally.measure(120_000).stalled_ms == 30_000
 
 
@@ -114,17 +114,19 @@ def test_the_mean_lies_between_the_least_and_the_greatest(seen: list[tuple[int, 
     assert area == pytest.approx(found.known_ms * found.max_over_mean)
 
 
-def a_move(at_ms: int, source: str, destination: str, reason: JudgingReason = JudgingReason.MOVED_UNSELECTED) -> Entry:
+def a_move(
+    at_ms: int, source: str, destination: str, reason: ComparisonReason = ComparisonReason.MOVED_UNSELECTED
+) -> ComparisonEntry:
     why: dict[str, Figure] = {"source": source, "destination": destination}
-    return Entry(at_ms, Verdict("x", reason, acted=True, why=why), (), 8.0)
+    return ComparisonEntry(at_ms, Verdict("x", reason, acted=True, why=why), (), 8.0)
 
 
 def test_load_that_is_moved_again_or_back_counts_whoever_moved_it_and_also_in_the_next_tally() -> None:
     tally = Tally(0)
-    tally.count([a_move(0, "a", "b"), a_move(1_000, "b", "c", JudgingReason.MOVED_BY_US)])
+    tally.count([a_move(0, "a", "b"), a_move(1_000, "b", "c", ComparisonReason.MOVED_BY_US)])
     first = tally.measure(3_600_000)
     assert (first.again_load, first.back_load) == (8.0, 0.0)
     tally = tally.follow(3_600_000)
-    tally.count([a_move(7_000_000, "c", "a"), entry(JudgingReason.LEFT_WITHOUT_OWNER, 8.0)])
+    tally.count([a_move(7_000_000, "c", "a"), entry(ComparisonReason.LEFT_WITHOUT_OWNER, 8.0)])
     second = tally.measure(7_200_000)
     assert (second.again_load, second.back_load) == (8.0, 8.0)

@@ -27,11 +27,11 @@ from loadmanager.core.protocol.reconciler import (
     Event,
     Freed,
     Instruction,
-    Look,
     Looked,
     NotFreed,
-    Place,
-    Reconciling,
+    PlaceBundles,
+    ReadRecords,
+    ReconcilerMachine,
     SeeThrough,
 )
 from loadmanager.core.protocol.signals import Signal
@@ -49,10 +49,12 @@ class ReconcilingHarness(APicture):
     is_assigning: bool = False
     now_s: float = 100.0
     to_do: list[Instruction] = field(default_factory=list)
-    machine: Reconciling = field(init=False)
+    machine: ReconcilerMachine = field(init=False)
 
     def __post_init__(self) -> None:
-        self.machine = Reconciling(self, lambda: self.places_at_once, self.bundles_of, lambda _: self.is_assigning)
+        self.machine = ReconcilerMachine(
+            self, lambda: self.places_at_once, self.bundles_of, lambda _: self.is_assigning
+        )
 
     def bundles_of(self, owners: Iterable[Registration | None]) -> list[str]:
         owned = [(bundle, each) for bundle, each in self.records.items() if each.state is OwnershipState.OWNED]
@@ -66,7 +68,7 @@ class ReconcilingHarness(APicture):
 
     def look(self) -> list[Instruction]:
         """Do the look that is due; what is to be done then."""
-        assert self.step(Signal.TIME) == [Look()]
+        assert self.step(Signal.TIME) == [ReadRecords()]
         self.to_do.clear()
         return self.step(self.looked())
 
@@ -112,7 +114,7 @@ def test_the_first_look_is_due_at_once_and_the_next_after_a_pause(leader: Reconc
     wake_s = leader.machine.wake_s
     assert wake_s is not None
     assert wake_s <= leader.now_s
-    assert leader.step(Signal.TIME) == [Look()]
+    assert leader.step(Signal.TIME) == [ReadRecords()]
     assert leader.machine.wake_s is None, "until it was done"
     assert leader.step(Signal.TIME) == []
     assert leader.step(Looked([], [])) == []
@@ -120,7 +122,7 @@ def test_the_first_look_is_due_at_once_and_the_next_after_a_pause(leader: Reconc
     leader.now_s = 129.0
     assert leader.step(Signal.TIME) == []
     leader.now_s = 130.0
-    assert leader.step(Signal.TIME) == [Look()]
+    assert leader.step(Signal.TIME) == [ReadRecords()]
 
 
 def test_the_end_of_a_hold_is_looked_for_and_a_change_of_membership_at_once(leader: ReconcilingHarness) -> None:
@@ -255,9 +257,9 @@ def test_bundles_wait_for_a_broker_that_is_held_off_and_go_back_to_it(leader: Re
     leader.places_at_once = True
     assert leader.look() == []
     leader.registrations[GONE.broker] = Registration(GONE.broker, 12)
-    assert leader.look_again() == [Place(["t/ns/b"])]
+    assert leader.look_again() == [PlaceBundles(["t/ns/b"])]
     leader.places_at_once = False
-    assert leader.look_again() == [Place(["t/ns/b"])], "whoever has them placed passes over what has an owner"
+    assert leader.look_again() == [PlaceBundles(["t/ns/b"])], "whoever has them placed passes over what has an owner"
     leader.held = {}
     assert leader.look_again() == [], "the time is over: it is another registration"
     (write,) = leader.time_passes(until_s=leader.now_s + FREED_AFTER_S)
@@ -279,12 +281,12 @@ def test_bundles_of_brokers_that_have_gone_are_placed_if_that_is_wanted_once_the
 ) -> None:
     leader.places_at_once = True
     leader.records = {"t/ns/a": owned(GONE), "t/ns/b": owned(A_BEFORE), "t/ns/c": FREE, "t/ns/d": owned(B)}
-    assert leader.look() == [Place(["t/ns/a", "t/ns/b"])]
+    assert leader.look() == [PlaceBundles(["t/ns/a", "t/ns/b"])]
     assert leader.machine.wake_s == 130.0, "and so they are not freed"
     leader.registrations = {}
     assert leader.look_again() == [], "there is nobody"
     leader.registrations = {B.broker: B}
-    assert leader.look_again() == [Place(["t/ns/a", "t/ns/b"])]
+    assert leader.look_again() == [PlaceBundles(["t/ns/a", "t/ns/b"])]
     leader.places_at_once = False
     assert leader.look_again() == []
 
@@ -300,7 +302,7 @@ def test_what_was_freed_while_there_was_no_broker_is_placed_with_the_first_one_i
     assert leader.do_write(write) == [Freed("t/ns/a", GONE, FREED)]
     assert leader.look_again() == []
     leader.registrations = {B.broker: B}
-    assert leader.look_again() == [Place(["t/ns/a"])], "and not what nobody ever owned"
+    assert leader.look_again() == [PlaceBundles(["t/ns/a"])], "and not what nobody ever owned"
     leader.places_at_once = False
     assert leader.look_again() == []
 
@@ -311,7 +313,7 @@ def test_after_a_term_the_next_one_begins_with_a_look(leader: ReconcilingHarness
     leader.step(Signal.TIME)
     leader.machine.forget()
     assert leader.step(leader.looked()) == [], "that was the former one's"
-    assert leader.look() == [Place(["t/ns/b"])]
+    assert leader.look() == [PlaceBundles(["t/ns/b"])]
 
 
 def test_what_a_former_term_was_freeing_or_would_have_freed_is_its_own(leader: ReconcilingHarness) -> None:
@@ -353,7 +355,7 @@ def test_whatever_happens_nobody_loses_what_it_serves_and_in_the_end_nothing_is_
             case _:
                 leader.now_s += data.draw(st.sampled_from([0.0, 0.01, 10.0, 60.0]))
                 leader.step(Signal.TIME)
-        assert sum(isinstance(each, Look) for each in leader.to_do) <= 1
+        assert sum(isinstance(each, ReadRecords) for each in leader.to_do) <= 1
     leader.held, leader.registrations, leader.is_assigning = {}, {B.broker: B}, False
     leader.step(Signal.MEMBERSHIP)
     while leader.to_do or (leader.machine.wake_s or 0.0) <= leader.now_s + FREED_AFTER_S:
@@ -370,7 +372,7 @@ def test_whatever_happens_nobody_loses_what_it_serves_and_in_the_end_nothing_is_
 def _do(leader: ReconcilingHarness, instruction: Instruction, data: st.DataObject | None = None) -> None:
     """`data`: of writes that may fail."""
     match instruction:
-        case Look():
+        case ReadRecords():
             leader.step(leader.looked())
         case SeeThrough(bundle):
             assert bundle in leader.records
@@ -378,7 +380,7 @@ def _do(leader: ReconcilingHarness, instruction: Instruction, data: st.DataObjec
             made = leader.write(instruction)
             fails = data is not None and data.draw(st.booleans())
             leader.step(WriteEnded(instruction, dict.fromkeys(made, LOST) if fails else made))
-        case Place(bundles):
+        case PlaceBundles(bundles):
             assert bundles
             assert len(set(bundles)) == len(bundles)
             for bundle in bundles:

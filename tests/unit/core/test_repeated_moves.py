@@ -13,8 +13,8 @@ from loadmanager.core.planning.repeated_moves import (
     AGAIN_WITHIN_S,
     BACK_WITHIN_S,
     NEVER,
+    MoveTrail,
     PastMove,
-    Trail,
     find_departure,
     is_again,
     is_back,
@@ -27,7 +27,7 @@ A, B, C = broker("a"), broker("b"), broker("c")
 
 
 def test_a_bundle_that_goes_on_to_somebody_else_is_moved_again_and_one_that_comes_home_is_back_too() -> None:
-    trail = Trail()
+    trail = MoveTrail()
     first = trail.add(0.0, bundle(0), A, B)
     assert (first.moved_s, first.left_s, is_again(first), is_back(first)) == (NEVER, NEVER, False, False)
     second = trail.add(3600.0, bundle(0), B, C)
@@ -37,25 +37,25 @@ def test_a_bundle_that_goes_on_to_somebody_else_is_moved_again_and_one_that_come
 
 
 def test_what_an_operator_moved_may_be_moved_again_but_may_not_go_back() -> None:
-    trail = Trail()
+    trail = MoveTrail()
     trail.add(0.0, bundle(0), A, B, is_own=False)
     move = trail.add(60.0, bundle(0), B, A)
     assert (is_again(move), is_back(move)) == (False, True)
 
 
 def test_a_bundle_that_comes_to_its_owner_again_is_back_at_once() -> None:
-    assert is_back(Trail().add(5.0, bundle(0), A, A))
-    assert not is_back(Trail().add(5.0, bundle(0), A, None))
+    assert is_back(MoveTrail().add(5.0, bundle(0), A, A))
+    assert not is_back(MoveTrail().add(5.0, bundle(0), A, None))
 
 
 def test_a_broker_that_has_restarted_is_another_one() -> None:
-    trail = Trail()
+    trail = MoveTrail()
     trail.add(0.0, bundle(0), A, B)
     assert not is_back(trail.add(60.0, bundle(0), B, Registration(A.broker, A.incarnation + 1)))
 
 
 def test_a_trail_that_goes_on_from_another_knows_what_that_one_knew_and_nothing_of_what_it_learns() -> None:
-    first = Trail()
+    first = MoveTrail()
     first.add(0.0, bundle(0), A, B)
     second = first.follow()
     first.add(1.0, bundle(0), B, C)
@@ -77,7 +77,7 @@ def test_a_trail_tells_what_the_whole_memory_would(
     made: list[tuple[float, int, Registration, Registration, bool]],
 ) -> None:
     """But for what is too long ago to count; nothing is again or back that the moves before it do not show to be."""
-    trail, moves, at_s = Trail(), list[PastMove](), 0.0
+    trail, moves, at_s = MoveTrail(), list[PastMove](), 0.0
     for later_s, number, source, destination, is_own in made:
         at_s += later_s
         known = next_move(moves, at_s, bundle(number), source, destination, 0.0, is_own=is_own)

@@ -10,11 +10,11 @@ from support.builders import Load, broker, bundle, report
 
 from loadmanager.core.diagnosis.explanation import Situation, explain_bundle
 from loadmanager.core.domain.ownership import Ownership, OwnershipState
-from loadmanager.core.domain.reasons import DoubtReason
+from loadmanager.core.domain.reasons import ValidationReason
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.load import BANDWIDTH_IN, BANDWIDTH_OUT, BrokerReport
-from loadmanager.core.model.report_validation import NO_DOUBTS, Gate, Judged
+from loadmanager.core.model.report_validation import NO_DOUBTS, ReportValidator, ValidatedReport
 from loadmanager.core.planning.planner import PlannerSettings, plan_shedding
 
 HOUR_S = 3_600.0
@@ -43,12 +43,12 @@ def with_limits(factor: float) -> BrokerReport:
     return a_report(usage=usage)
 
 
-def judged(gate: Gate, given: BrokerReport, at_s: float = HOUR_S) -> Judged:
+def judged(gate: ReportValidator, given: BrokerReport, at_s: float = HOUR_S) -> ValidatedReport:
     return gate.judge(A, given, at_s, MOST_AGE_S)
 
 
 def test_a_good_report_counts_as_it_is() -> None:
-    gate, given = Gate(), a_report()
+    gate, given = ReportValidator(), a_report()
     found = judged(gate, given)
     assert (found.report, found.counts, found.doubt) == (given, True, None)
     assert gate.doubts(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH) is NO_DOUBTS
@@ -74,12 +74,12 @@ def test_a_good_report_counts_as_it_is() -> None:
     ],
 )
 def test_a_report_that_cannot_be_true_is_doubted_and_the_last_good_one_counts(given: BrokerReport, doubt: str) -> None:
-    gate = Gate()
+    gate = ReportValidator()
     assert judged(gate, a_report()).counts
     found = judged(gate, given)
     assert (found.counts, found.doubt, gate.find_doubt(A.broker)) == (False, doubt, doubt)
     verdict = gate.doubts(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH).quarantined[A.broker]
-    assert verdict.verdict is DoubtReason.REPORT_DISTRUSTED
+    assert verdict.verdict is ValidationReason.REPORT_DISTRUSTED
     assert verdict.sentence() == (
         f"Neither gives nor gets because its report is not to be believed: {doubt}; its last good load counts"
     )
@@ -98,16 +98,16 @@ def test_a_report_that_cannot_be_true_is_doubted_and_the_last_good_one_counts(gi
     ],
 )
 def test_what_is_unusual_but_may_be_true_is_believed(given: BrokerReport) -> None:
-    assert judged(Gate(), given).doubt is None
+    assert judged(ReportValidator(), given).doubt is None
 
 
 def test_a_clock_may_be_a_minute_ahead_and_no_more() -> None:
-    assert judged(Gate(), a_report(last_update_ms=3_660_000)).doubt is None
-    assert judged(Gate(), a_report(last_update_ms=3_660_001)).doubt is not None
+    assert judged(ReportValidator(), a_report(last_update_ms=3_660_000)).doubt is None
+    assert judged(ReportValidator(), a_report(last_update_ms=3_660_001)).doubt is not None
 
 
 def test_the_first_report_of_a_broker_counts_even_if_it_is_doubted_because_clients_have_to_be_served() -> None:
-    gate = Gate()
+    gate = ReportValidator()
     found = judged(gate, a_report(load=np.array(LOAD) * 10))
     assert found.counts
     assert found.doubt is not None
@@ -115,7 +115,7 @@ def test_the_first_report_of_a_broker_counts_even_if_it_is_doubted_because_clien
 
 @pytest.mark.parametrize("factor", [0.1, 10.0])
 def test_a_capacity_that_changes_without_a_restart_is_believed_once_it_has_stayed(factor: float) -> None:
-    gate, changed = Gate(), with_limits(factor)
+    gate, changed = ReportValidator(), with_limits(factor)
     judged(gate, a_report())
     found = judged(gate, changed)
     assert found.doubt == f"its limit of CPU is {factor:.3g} times what it was"
@@ -125,24 +125,24 @@ def test_a_capacity_that_changes_without_a_restart_is_believed_once_it_has_staye
 
 
 def test_a_broker_that_was_started_anew_may_have_another_capacity() -> None:
-    gate = Gate()
+    gate = ReportValidator()
     judged(gate, a_report())
     assert gate.judge(broker("a", incarnation=2), with_limits(10), HOUR_S, MOST_AGE_S).doubt is None
 
 
 def test_a_limit_that_is_not_known_any_more_is_recalled_and_said() -> None:
-    gate = Gate()
+    gate = ReportValidator()
     judged(gate, a_report())
     found = judged(gate, with_usage(BANDWIDTH_OUT, 500, 0))
     assert found.doubt is None
     assert found.report.usage[BANDWIDTH_OUT].tolist() == [500, 1_000]
     (remark,) = gate.doubts(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH).remarks
-    assert (remark.subject, remark.verdict) == (A.broker, DoubtReason.LIMIT_UNKNOWN)
+    assert (remark.subject, remark.verdict) == (A.broker, ValidationReason.LIMIT_UNKNOWN)
     assert remark.sentence() == "The limits of bandwidth out are not known any more; those that were count"
 
 
 def test_a_limit_that_never_was_known_is_said_if_the_resource_counts() -> None:
-    gate = Gate()
+    gate = ReportValidator()
     judged(gate, with_usage(BANDWIDTH_OUT, 500, 0))
     judged(gate, with_usage(BANDWIDTH_OUT, 500, 0))
     (remark,) = gate.doubts(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH).remarks
@@ -155,7 +155,7 @@ def test_a_limit_that_never_was_known_is_said_if_the_resource_counts() -> None:
 
 
 def test_a_broker_that_is_silent_for_too_long_is_left_alone_until_it_reports() -> None:
-    gate = Gate()
+    gate = ReportValidator()
     judged(gate, a_report())
     assert not gate.doubts(HOUR_S + MOST_AGE_S, MOST_AGE_S, CPU_AND_BANDWIDTH).quarantined
     late_s = HOUR_S + MOST_AGE_S + 5
@@ -166,14 +166,14 @@ def test_a_broker_that_is_silent_for_too_long_is_left_alone_until_it_reports() -
 
 
 def test_a_broker_that_is_gone_is_forgotten() -> None:
-    gate = Gate()
+    gate = ReportValidator()
     judged(gate, a_report(load=np.zeros(4)))
     gate.forget(A.broker)
     gate.forget(B.broker)
     assert gate.doubts(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH) is NO_DOUBTS
 
 
-def a_model(gate: Gate, hot: BrokerReport) -> ClusterModel:
+def a_model(gate: ReportValidator, hot: BrokerReport) -> ClusterModel:
     """Three brokers, of which one is hot; what is wrong with its report is known."""
     model, names = ClusterModel(), [bundle(number) for number in range(4)]
     owned = Ownership(OwnershipState.OWNED, A, None, 1)
@@ -195,29 +195,29 @@ def hot_report(**changes: object) -> BrokerReport:
 
 def test_shedding_leaves_a_broker_alone_whose_report_is_doubted_and_says_so() -> None:
     settings, rng = PlannerSettings(), np.random.default_rng(0)
-    trusted = a_model(Gate(), hot_report()).snapshot(HOUR_S, 0.0)
+    trusted = a_model(ReportValidator(), hot_report()).snapshot(HOUR_S, 0.0)
     assert plan_shedding(trusted, settings, {}, rng)[0].steps
-    model = a_model(Gate(), hot_report(load=np.zeros(4)))
+    model = a_model(ReportValidator(), hot_report(load=np.zeros(4)))
     plan = plan_shedding(model.snapshot(HOUR_S, 0.0), settings, {}, rng)[0]
     assert not plan.steps
     reasons = {(verdict.subject, verdict.verdict) for verdict in plan.verdicts}
-    assert (A.broker, DoubtReason.REPORT_DISTRUSTED) in reasons
+    assert (A.broker, ValidationReason.REPORT_DISTRUSTED) in reasons
 
 
 def test_why_a_bundle_stays_on_such_a_broker_is_explained() -> None:
-    model = a_model(Gate(), hot_report(load=np.zeros(4)))
+    model = a_model(ReportValidator(), hot_report(load=np.zeros(4)))
     situation = Situation(model.snapshot(HOUR_S, 0.0), PlannerSettings(), {}, np.random.default_rng(0))
     explained = explain_bundle(situation, bundle(0)).shedding
     assert explained.stays is not None
-    assert (explained.stays.verdict, explained.by_rule) == (DoubtReason.REPORT_DISTRUSTED, True)
+    assert (explained.stays.verdict, explained.by_rule) == (ValidationReason.REPORT_DISTRUSTED, True)
     assert explained.stays.remedy() == "mend what its agent reports, or restart the broker"
 
 
 def test_a_doubt_about_a_broker_that_the_model_does_not_know_is_not_said() -> None:
-    model = a_model(Gate(), hot_report(load=np.zeros(4)))
+    model = a_model(ReportValidator(), hot_report(load=np.zeros(4)))
     model.remove_broker(A.broker)
     plan = plan_shedding(model.snapshot(HOUR_S, 0.0), PlannerSettings(), {}, np.random.default_rng(0))[0]
-    assert DoubtReason.REPORT_DISTRUSTED not in {verdict.verdict for verdict in plan.verdicts}
+    assert ValidationReason.REPORT_DISTRUSTED not in {verdict.verdict for verdict in plan.verdicts}
 
 
 def test_the_same_doubts_change_nothing() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.builders import broker
 
 from loadmanager.core.diagnosis.invariants import succession_violations
-from loadmanager.core.domain.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.domain.bundles import NamespaceBundles, TopicLoad, equal_boundaries
 from loadmanager.core.domain.names import BrokerId, BundleName, NamespaceName
 from loadmanager.core.domain.ownership import (
     FREE,
@@ -34,28 +34,27 @@ from loadmanager.core.protocol.reshape_machine import (
     BundleGoneError,
     Choose,
     Chosen,
-    Commit,
-    Committed,
-    Ended,
+    CommitReshape,
     Event,
     Instruction,
     Judge,
     Over,
     OwnerSilent,
     Parts,
-    Phase,
-    Refused,
     Release,
+    ReshapeCommitted,
     Reshaped,
+    ReshapeEnded,
+    ReshapeMachine,
+    ReshapePhase,
+    ReshapeRefused,
+    ReshapeWanted,
     Reshaping,
-    Reshapings,
     Settle,
     TopicsNamed,
     Transfer,
-    Want,
 )
 from loadmanager.core.strategies.splitting.bundle_divider import Divider
-from loadmanager.core.strategies.splitting.split_algorithm import TopicLoad
 from loadmanager.core.strategies.splitting.split_finder import Split
 
 A, B = broker("a"), broker("b")
@@ -86,10 +85,10 @@ class ReshapingsHarness:
     excess: Verdict | None = None
     asked_about: list[Unload] = field(default_factory=list)
     to_do: list[Instruction] = field(default_factory=list)
-    machine: Reshapings = field(init=False)
+    machine: ReshapeMachine = field(init=False)
 
     def __post_init__(self) -> None:
-        self.machine = Reshapings(self, self.find_excess)
+        self.machine = ReshapeMachine(self, self.find_excess)
 
     @property
     def registrations(self) -> dict[BrokerId, Registration]:
@@ -128,9 +127,9 @@ class ReshapingsHarness:
     def commit(self) -> list[Instruction]:
         """Do the write that is to be done; what is to be done then."""
         instruction = self.take()
-        assert isinstance(instruction, Commit), instruction
+        assert isinstance(instruction, CommitReshape), instruction
         self.state = instruction.reshaping.change(self.state, STAMP)
-        told = self.step(Committed(instruction.reshaping, self.state))
+        told = self.step(ReshapeCommitted(instruction.reshaping, self.state))
         self.to_do.clear()
         return told
 
@@ -157,11 +156,11 @@ def said(verdict: Verdict) -> tuple[object, ...]:
 
 def test_an_owner_is_asked_for_topics_and_the_bundle_cut_where_the_algorithm_says() -> None:
     leader, split = a_leader(), Reshaping.asked_for(WHOLE, BY_TOPICS)
-    leader.step(Want(split))
-    assert (leader.take(), split.phase) == (AskTopics(split, A), Phase.ASKED)
+    leader.step(ReshapeWanted(split))
+    assert (leader.take(), split.phase) == (AskTopics(split, A), ReshapePhase.ASKED)
     assert leader.machine.being_split == {("t/ns", WHOLE.range)}
     leader.step(TopicsNamed(split, TOPICS))
-    assert split.phase is Phase.WRITING
+    assert split.phase is ReshapePhase.WRITING
     reshaped, ended = leader.commit()
     assert isinstance(reshaped, Reshaped)
     assert (reshaped.reshaping, split.reason) == (split, SplitReason.ADMIN_SPLIT)
@@ -170,8 +169,8 @@ def test_an_owner_is_asked_for_topics_and_the_bundle_cut_where_the_algorithm_say
         (1, [1.0, 1.0, 10.0, 10.0]),
         (1, [3.0, 3.0, 30.0, 30.0]),
     ]
-    assert ended == Ended(split)
-    assert (split.phase, leader.machine.being_split) == (Phase.ENDED, frozenset())
+    assert ended == ReshapeEnded(split)
+    assert (split.phase, leader.machine.being_split) == (ReshapePhase.ENDED, frozenset())
     assert split.because is not None
     assert (split.because.verdict, split.because.why["topics"]) == (SplitReason.ADMIN_SPLIT, 2)
     assert split.because.why["boundaries"] == f"0x{split.boundaries[0]:08x}"
@@ -179,13 +178,13 @@ def test_an_owner_is_asked_for_topics_and_the_bundle_cut_where_the_algorithm_say
 
 def test_where_there_is_no_place_to_cut_it_is_said_and_nothing_is_written() -> None:
     leader, split = a_leader(), Reshaping.asked_for(WHOLE, BY_TOPICS)
-    leader.step(Want(split))
+    leader.step(ReshapeWanted(split))
     leader.to_do.clear()
     judge, ended = leader.step(TopicsNamed(split, TOPICS[:1]))
     assert isinstance(judge, Judge)
     assert (judge.asked, judge.verdict.verdict) == ("split", SplitReason.NO_SPLIT_BOUNDARY)
     assert judge.verdict.subject == str(WHOLE)
-    assert (ended, split.made) == (Ended(split), [])
+    assert (ended, split.made) == (ReshapeEnded(split), [])
 
 
 @pytest.mark.parametrize(("divider", "is_cut"), [(BY_RANGE, True), (AT_THE_HALF, True), (BY_TOPICS, False)])
@@ -193,32 +192,32 @@ def test_an_owner_that_says_nothing_stops_only_an_algorithm_that_needs_topics(
     divider: Divider, *, is_cut: bool
 ) -> None:
     leader, split = a_leader(), Reshaping.asked_for(WHOLE, divider)
-    leader.step(Want(split))
+    leader.step(ReshapeWanted(split))
     leader.to_do.clear()
     (told,) = leader.step(OwnerSilent(split, LOST))
-    assert told == (Commit(split) if is_cut else Ended(split, LOST))
+    assert told == (CommitReshape(split) if is_cut else ReshapeEnded(split, LOST))
 
 
 def test_nobody_is_asked_about_a_split_that_is_decided_on() -> None:
     leader, split = a_leader(), decided()
-    leader.step(Want(split))
-    assert leader.step(OwnerSilent(split, LOST)) == [Ended(split, LOST)]
-    leader.step(Want(another := decided()))
+    leader.step(ReshapeWanted(split))
+    assert leader.step(OwnerSilent(split, LOST)) == [ReshapeEnded(split, LOST)]
+    leader.step(ReshapeWanted(another := decided()))
     with pytest.raises(AssertionError):
         leader.step(TopicsNamed(another, TOPICS))
 
 
 def test_a_part_that_is_no_bundle_any_more_is_passed_over() -> None:
     leader, split = a_leader(), decided(Parts.PLACED)
-    leader.step(Want(split))
+    leader.step(ReshapeWanted(split))
     leader.commit()
     leader.state = a_leader().state
-    assert leader.step(Over(split)) == [Ended(split)]
+    assert leader.step(Over(split)) == [ReshapeEnded(split)]
 
 
 def test_a_bundle_on_its_way_is_waited_for_and_one_of_nobody_gets_an_owner() -> None:
     leader, split = a_leader(None), Reshaping.asked_for(WHOLE, BY_RANGE)
-    leader.step(Want(split))
+    leader.step(ReshapeWanted(split))
     assert leader.take() == Settle(split, FREE)
     leader.put(WHOLE, release(assign(FREE, B, STAMP), None, STAMP))
     leader.step(Over(split))
@@ -235,32 +234,32 @@ def test_a_bundle_on_its_way_is_waited_for_and_one_of_nobody_gets_an_owner() -> 
 
 def test_a_bundle_that_does_not_come_to_rest_is_left_alone() -> None:
     leader, split = a_leader(None), Reshaping.asked_for(WHOLE, BY_RANGE)
-    leader.step(Want(split))
+    leader.step(ReshapeWanted(split))
     for _ in range(5):
         assert isinstance(leader.take(), Settle)
         leader.step(Over(split))
     ended = leader.take()
-    assert isinstance(ended, Ended)
+    assert isinstance(ended, ReshapeEnded)
     assert isinstance(ended.error, IllegalTransitionError)
     assert "Free again and again" in str(ended.error)
 
 
 def test_a_bundle_that_is_no_more_is_not_looked_for() -> None:
     leader = a_leader(bundles=2)
-    (told,) = leader.step(Want(Reshaping.asked_for(WHOLE, BY_RANGE)))
-    assert isinstance(told, Ended)
+    (told,) = leader.step(ReshapeWanted(Reshaping.asked_for(WHOLE, BY_RANGE)))
+    assert isinstance(told, ReshapeEnded)
     assert isinstance(told.error, BundleGoneError)
     assert str(WHOLE) in str(told.error)
 
 
 def test_parts_that_are_to_be_free_are_released_and_nobody_waits_for_that() -> None:
     leader, split = a_leader(), Reshaping.asked_for(WHOLE, AT_THE_HALF, Parts.FREE)
-    leader.step(Want(split))
+    leader.step(ReshapeWanted(split))
     leader.to_do.clear()
     leader.step(TopicsNamed(split, ()))
     reshaped, *rest = leader.commit()
     assert isinstance(reshaped, Reshaped)
-    assert rest == [Release(LOW), Release(HIGH), Ended(split)]
+    assert rest == [Release(LOW), Release(HIGH), ReshapeEnded(split)]
 
 
 # What a round has decided
@@ -268,8 +267,8 @@ def test_parts_that_are_to_be_free_are_released_and_nobody_waits_for_that() -> N
 
 def test_parts_are_placed_one_after_the_other_and_one_that_nobody_owns_is_passed_over() -> None:
     leader, split = a_leader(), decided(Parts.PLACED)
-    (commit,) = leader.step(Want(split))
-    assert commit == Commit(split)
+    (commit,) = leader.step(ReshapeWanted(split))
+    assert commit == CommitReshape(split)
     reshaped, choose = leader.commit()
     assert isinstance(reshaped, Reshaped)
     assert (choose, leader.machine.being_split) == (Choose(split, LOW), frozenset())
@@ -279,7 +278,7 @@ def test_parts_are_placed_one_after_the_other_and_one_that_nobody_owns_is_passed
     assert transfer.step == Unload(str(LOW), A, B, SplitReason.SPLIT_PART_PLACED)
     assert said(transfer.because) == (str(LOW), SplitReason.SPLIT_PART_PLACED, True, {"broker": "b:1"})
     leader.put(HIGH, FREE)
-    assert leader.step(Over(split)) == [Ended(split)]
+    assert leader.step(Over(split)) == [ReshapeEnded(split)]
 
 
 @pytest.mark.parametrize(
@@ -295,7 +294,7 @@ def test_a_part_that_stays_is_said_to_and_the_next_one_asked_about(
 ) -> None:
     leader, split = a_leader(), decided(Parts.PLACED)
     leader.excess = excess
-    leader.step(Want(split))
+    leader.step(ReshapeWanted(split))
     leader.commit()
     chosen = Verdict(str(LOW), PlacementReason.NO_OTHER_BROKER, acted=False, why={"broker": "a:1"})
     judge, choose = leader.step(Chosen(split, destination, chosen))
@@ -308,10 +307,10 @@ def test_a_part_that_stays_is_said_to_and_the_next_one_asked_about(
 
 def test_a_write_that_is_refused_ends_it_and_what_has_ended_hears_of_nothing_more() -> None:
     leader, split = a_leader(), decided()
-    leader.step(Want(split))
-    assert leader.step(Refused(split, LOST)) == [Ended(split, LOST)]
-    assert leader.step(Committed(split, leader.state)) == []
-    assert leader.step(Refused(split, LOST)) == []
+    leader.step(ReshapeWanted(split))
+    assert leader.step(ReshapeRefused(split, LOST)) == [ReshapeEnded(split, LOST)]
+    assert leader.step(ReshapeCommitted(split, leader.state)) == []
+    assert leader.step(ReshapeRefused(split, LOST)) == []
 
 
 def test_what_is_no_bundle_any_more_cannot_be_written() -> None:
@@ -324,11 +323,11 @@ def test_two_neighbours_become_one_whichever_is_named_first() -> None:
     leader = a_leader(bundles=2)
     because = Verdict(str(HIGH), MergeReason.ADMIN_MERGE, acted=True, why={"with": str(LOW)})
     merge = Reshaping.merge(HIGH, LOW, because)
-    assert leader.step(Want(merge)) == [Commit(merge)]
+    assert leader.step(ReshapeWanted(merge)) == [CommitReshape(merge)]
     assert leader.machine.being_split == frozenset()
     reshaped, ended = leader.commit()
     assert isinstance(reshaped, Reshaped)
-    assert (reshaped.owner, ended, merge.made, merge.is_split) == (A, Ended(merge), [WHOLE], False)
+    assert (reshaped.owner, ended, merge.made, merge.is_split) == (A, ReshapeEnded(merge), [WHOLE], False)
     assert (merge.reason, merge.because) == (MergeReason.ADMIN_MERGE, because)
     assert [each.version for each in leader.state.ownerships] == [2]
 
@@ -347,7 +346,7 @@ def test_a_bundle_may_be_cut_at_several_places() -> None:
 
 def test_topics_of_which_the_load_is_not_known_divide_no_history() -> None:
     leader, split = a_leader(), decided(topics=[TopicLoad(5, 1.0, 2.0)])
-    leader.step(Want(split))
+    leader.step(ReshapeWanted(split))
     reshaped, _ = leader.commit()
     assert isinstance(reshaped, Reshaped)
     assert not np.any([each.load for each in reshaped.loads.values()])
@@ -364,25 +363,25 @@ def test_whatever_happens_no_bundle_is_lost_versions_grow_and_each_is_said_to_ha
         match data.draw(st.sampled_from(["want", "want", "do", "do", "do", "do", "go", "move", "drop"])):
             case "want":
                 under_way.append(_wanted(leader, data))
-                leader.step(Want(under_way[-1]))
+                leader.step(ReshapeWanted(under_way[-1]))
             case "do" if leader.to_do:
                 _do(leader, data, ended)
             case "go" if len(leader.registered) > 1:
                 leader.registered.discard(data.draw(st.sampled_from([A, B])))
             case "drop" if under_way:
-                leader.step(Refused(data.draw(st.sampled_from(under_way)), LOST))
+                leader.step(ReshapeRefused(data.draw(st.sampled_from(under_way)), LOST))
             case _:
                 _elsewhere(leader, data)
         assert succession_violations(before, leader.state) == []
-        alive = {each for each in under_way if each.phase is not Phase.ENDED}
+        alive = {each for each in under_way if each.phase is not ReshapePhase.ENDED}
         assert leader.machine.being_split == {
-            ("t/ns", each.bundle.range) for each in alive if each.is_split and each.phase is not Phase.PLACING
+            ("t/ns", each.bundle.range) for each in alive if each.is_split and each.phase is not ReshapePhase.PLACING
         }
     for _ in range(1_000):
         if not leader.to_do:
             break
         _do(leader, data, ended)
-    assert {each for each in under_way if each.phase is not Phase.ENDED} == set()
+    assert {each for each in under_way if each.phase is not ReshapePhase.ENDED} == set()
     assert len(ended) == len(set(ended)) == len(under_way), "each was said to have ended, once"
 
 
@@ -431,13 +430,13 @@ def _do(leader: ReshapingsHarness, data: st.DataObject, ended: list[Reshaping]) 
         case AskTopics(it):
             answer = data.draw(st.sampled_from([TOPICS, (), None]))
             leader.step(OwnerSilent(it, LOST) if answer is None else TopicsNamed(it, answer))
-        case Commit(it):
+        case CommitReshape(it):
             try:
                 leader.state = it.change(leader.state, STAMP)
             except IllegalTransitionError as error:
-                leader.step(Refused(it, error))
+                leader.step(ReshapeRefused(it, error))
             else:
-                leader.step(Committed(it, leader.state))
+                leader.step(ReshapeCommitted(it, leader.state))
         case Choose(it, part):
             leader.step(
                 Chosen(
@@ -448,5 +447,5 @@ def _do(leader: ReshapingsHarness, data: st.DataObject, ended: list[Reshaping]) 
             )
         case Transfer(it):
             leader.step(Over(it))
-        case Ended(it):
+        case ReshapeEnded(it):
             ended.append(it)

@@ -9,29 +9,36 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import broker
 
+from loadmanager.core.domain.bundles import TopicLoad
 from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.names import BrokerId, BundleRange
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.reasons import MergeReason, Reason, SplitReason
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.protocol.reshape_machine import AskTopics, Ended, Judge, OwnerSilent, Parts, TopicsNamed
+from loadmanager.core.protocol.reshape_machine import (
+    AskTopics,
+    Judge,
+    OwnerSilent,
+    Parts,
+    ReshapeEnded,
+    TopicsNamed,
+)
 from loadmanager.core.protocol.reshape_round_machine import (
+    CandidatesFound,
     CarryOut,
-    Decide,
-    Decided,
+    DecideSplits,
     Due,
     Event,
     FindCandidates,
     FindMerges,
-    Found,
     Instruction,
     MergesFound,
     Refrain,
+    ReshapeRoundMachine,
     RoundOver,
-    Rounds,
+    SplitsDecided,
 )
 from loadmanager.core.strategies.merging import Merge
-from loadmanager.core.strategies.splitting.split_algorithm import TopicLoad
 from loadmanager.core.strategies.splitting.split_candidates import LookedAt
 from loadmanager.core.strategies.splitting.split_finder import Split, SplitCandidate, Splits
 
@@ -56,14 +63,14 @@ def split_of(each: SplitCandidate) -> Split:
     return Split(each.name, (each.range.lower + 5,), SplitReason.TOPICS)
 
 
-def found(*candidates: SplitCandidate) -> Found:
-    return Found([LookedAt(A, candidates, 10), LookedAt(B, (), 7)])
+def found(*candidates: SplitCandidate) -> CandidatesFound:
+    return CandidatesFound([LookedAt(A, candidates, 10), LookedAt(B, (), 7)])
 
 
-def decided(*candidates: SplitCandidate, refused: tuple[SplitCandidate, ...] = ()) -> Decided:
+def decided(*candidates: SplitCandidate, refused: tuple[SplitCandidate, ...] = ()) -> SplitsDecided:
     verdicts = [Verdict(each.name, SplitReason.TOPICS, acted=True, why={"topics": 3}) for each in candidates]
     verdicts += [Verdict(each.name, SplitReason.NO_SPLIT_BOUNDARY, acted=False) for each in refused]
-    return Decided(Splits(tuple(split_of(each) for each in candidates), tuple(verdicts), {}))
+    return SplitsDecided(Splits(tuple(split_of(each) for each in candidates), tuple(verdicts), {}))
 
 
 def reasons(told: list[Instruction]) -> list[Reason]:
@@ -79,16 +86,18 @@ def said(told: list[Instruction]) -> list[tuple[object, ...]]:
     return [(asked, verdict.subject, verdict.verdict, dict(verdict.why)) for asked, verdict in verdicts]
 
 
-def a_round(*events: Event, settings: PlannerSettings = MERGES, **changes: object) -> tuple[Rounds, list[Instruction]]:
+def a_round(
+    *events: Event, settings: PlannerSettings = MERGES, **changes: object
+) -> tuple[ReshapeRoundMachine, list[Instruction]]:
     """Rounds in which these events have come after it was due; what is to be done because of the last."""
-    rounds = Rounds()
+    rounds = ReshapeRoundMachine()
     told = rounds.step(due(settings, **changes))
     for event in events:
         told = rounds.step(event)
     return rounds, told
 
 
-def asked_all(rounds: Rounds, told: list[Instruction]) -> list[Instruction]:
+def asked_all(rounds: ReshapeRoundMachine, told: list[Instruction]) -> list[Instruction]:
     """Every owner names its topics; what is to be done then."""
     waiting = list(told)
     while waiting:
@@ -112,7 +121,7 @@ def asked_all(rounds: Rounds, told: list[Instruction]) -> list[Instruction]:
 def test_nothing_is_looked_at_while_the_balancer_is_frozen_or_nothing_is_new(
     changes: dict[str, object], why: list[tuple[object, ...]]
 ) -> None:
-    rounds = Rounds()
+    rounds = ReshapeRoundMachine()
     told = rounds.step(due(**changes))  # type: ignore[arg-type]  # the settings are not among them
     assert (said(told), told[-1]) == (why, RoundOver())
     assert isinstance(rounds.step(due(revision=2))[-1], FindCandidates), "the next one is not kept from it"
@@ -171,9 +180,9 @@ def test_only_owners_of_what_is_above_a_limit_are_asked_and_all_have_to_answer()
     assert {each.owner for each in asked} == {A}
     assert {each.reshaping.reason for each in asked} == {SplitReason.TOPICS}
     assert [each.reshaping.before for each in asked] == [(each.range,) for each in hot]
-    assert rounds.step(Decided(Splits((), (), {}))) == [], "not before all have answered"
+    assert rounds.step(SplitsDecided(Splits((), (), {}))) == [], "not before all have answered"
     (decide,) = asked_all(rounds, told)
-    assert isinstance(decide, Decide)
+    assert isinstance(decide, DecideSplits)
     assert decide.topics == {each.name: TOPICS for each in hot}
     assert ([len(each.candidates) for each in decide.looked_at], decide.settings) == ([14, 0], MERGES)
 
@@ -197,7 +206,7 @@ def test_an_owner_that_says_nothing_keeps_back_only_what_needs_topics(
     assert isinstance(ask, AskTopics)
     told = rounds.step(OwnerSilent(ask.reshaping, LOST))
     decide = told[-1]
-    assert isinstance(decide, Decide)
+    assert isinstance(decide, DecideSplits)
     silent = ("split", candidate(1).name, SplitReason.OWNER_SILENT, {**candidate(1).why(), "error": "no answer"})
     assert said(told) == ([silent] if is_left_alone else [])
     assert decide.topics == ({} if is_left_alone else {candidate(1).name: ()})
@@ -217,12 +226,12 @@ def test_one_split_after_the_other_is_carried_out_and_then_merges_are_looked_for
     it = carry_out.reshaping
     assert it.reason is SplitReason.TOPICS
     assert (str(it.bundle), it.boundaries, it.parts, it.topics) == (first.name, (5,), Parts.PLACED, TOPICS)
-    told = rounds.step(Ended(it, LOST))
+    told = rounds.step(ReshapeEnded(it, LOST))
     judge, carry_out = told
     why = {"topics": 3, "boundaries": "0x00000005", "error": "no answer"}
     assert said([judge]) == [("split", first.name, SplitReason.SPLIT_FAILED, why)]
     assert isinstance(carry_out, CarryOut)
-    (look,) = rounds.step(Ended(carry_out.reshaping))
+    (look,) = rounds.step(ReshapeEnded(carry_out.reshaping))
     assert isinstance(look, FindMerges)
 
 
@@ -274,7 +283,7 @@ def test_merges_are_carried_out_one_after_the_other() -> None:
         carry_out = told[-1]
         assert isinstance(carry_out, CarryOut)
         assert (carry_out.reshaping.is_split, carry_out.reshaping.reason) == (False, MergeReason.COLD_NEIGHBOURS)
-        told = rounds.step(Ended(carry_out.reshaping, LOST))
+        told = rounds.step(ReshapeEnded(carry_out.reshaping, LOST))
         merge = a_merge(5 if is_last else 1)
         assert said(told) == [("merge", merge.lower, MergeReason.MERGE_FAILED, {**merge.why.why, "error": "no answer"})]
         assert (told[-1] == RoundOver()) is is_last
@@ -293,7 +302,7 @@ def test_a_round_that_was_given_up_does_not_go_on_and_the_next_one_begins_anew()
     assert rounds.step(TopicsNamed(ask.reshaping, TOPICS)) == []
     assert isinstance(rounds.step(due())[-1], FindCandidates), "what was reported is still new"
     (decide,) = rounds.step(found())
-    assert isinstance(decide, Decide)
+    assert isinstance(decide, DecideSplits)
     assert decide.topics == {}
     told = rounds.step(decided())
     assert reasons(told) == [SplitReason.NOTHING_TO_SPLIT], "nor was any left alone"
@@ -304,7 +313,7 @@ def test_whatever_comes_of_it_each_split_is_carried_out_once_one_at_a_time_and_t
     data: st.DataObject,
 ) -> None:
     """Owners that answer in any order or not, rules that choose any of the candidates, and splits that fail."""
-    rounds = Rounds()
+    rounds = ReshapeRoundMachine()
     hot = [candidate(number) for number in range(data.draw(st.integers(0, 20)))]
     chosen = [each for each in hot if data.draw(st.booleans())]
     to_do: list[Instruction] = rounds.step(due())
@@ -317,16 +326,16 @@ def test_whatever_comes_of_it_each_split_is_carried_out_once_one_at_a_time_and_t
             case AskTopics(asked):
                 silent = data.draw(st.booleans())
                 to_do += rounds.step(OwnerSilent(asked, LOST) if silent else TopicsNamed(asked, TOPICS))
-            case Decide():
+            case DecideSplits():
                 assert set(instruction.topics) == {each.name for each in hot}, "silence is no reason not to cut"
                 to_do += rounds.step(decided(*chosen))
             case CarryOut(it):
                 assert not [each for each in to_do if not isinstance(each, Judge)], "nothing else is under way"
                 carried_out.append(str(it.bundle))
-                to_do += rounds.step(Ended(it, data.draw(st.sampled_from([None, LOST]))))
+                to_do += rounds.step(ReshapeEnded(it, data.draw(st.sampled_from([None, LOST]))))
             case FindMerges():
                 to_do += rounds.step(MergesFound([a_merge(30)], []))
         if isinstance(instruction, RoundOver):
             break
     assert carried_out == [*(each.name for each in chosen), a_merge(30).lower]
-    assert rounds.step(Ended(it)) == [], "nothing is waited for"
+    assert rounds.step(ReshapeEnded(it)) == [], "nothing is waited for"

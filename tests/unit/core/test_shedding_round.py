@@ -14,7 +14,7 @@ from loadmanager.core.domain.reasons import ChurnReason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import churn
-from loadmanager.core.planning.churn import Memory
+from loadmanager.core.planning.churn import MoveMemory
 from loadmanager.core.planning.planner import State, UnknownStrategyError, plan_shedding
 from loadmanager.core.planning.shedding_round import Round, propose, shed
 
@@ -83,11 +83,13 @@ def test_moves_that_are_remembered_count_until_they_are_too_old_to_matter() -> N
     assert a_round(limited).plan.steps
     after = a_round(limited, moves=moved(range(3)))
     assert after.plan.steps == ()
-    assert len(Memory.of(after.churn_state).moves) == 3
-    long_ago = Memory(tuple(move._replace(at_s=NOW_S - 1e6) for move in Memory.of(moved(range(3))).moves)).into({})
+    assert len(MoveMemory.of(after.churn_state).moves) == 3
+    long_ago = MoveMemory(tuple(move._replace(at_s=NOW_S - 1e6) for move in MoveMemory.of(moved(range(3))).moves)).into(
+        {}
+    )
     again = a_round(limited, moves=long_ago)
     assert again.plan.steps
-    assert Memory.of(again.churn_state).moves == ()
+    assert MoveMemory.of(again.churn_state).moves == ()
 
 
 def test_a_move_that_is_completed_while_strategies_decide_counts() -> None:

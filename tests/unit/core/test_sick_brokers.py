@@ -17,19 +17,19 @@ from loadmanager.core.constraints.filters import (
     PlacementQuestion,
     allowed_brokers,
 )
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.diagnosis.explanation import Situation, explain_broker, why_not
 from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.ownership import FREE
 from loadmanager.core.domain.plan import Figure, Plan, Unload, Verdict
 from loadmanager.core.domain.policies import NO_POLICIES, IsolationPolicy, Policies
-from loadmanager.core.domain.reasons import DoubtReason, FilterReason
+from loadmanager.core.domain.reasons import FilterReason, ValidationReason
 from loadmanager.core.domain.resources import HealthFigures, ResourceWeights
 from loadmanager.core.model.cluster_model import ClusterModel
-from loadmanager.core.model.report_validation import NO_DOUBTS, Doubts, Gate
+from loadmanager.core.model.report_validation import NO_DOUBTS, Doubts, ReportValidator
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning import planner
 from loadmanager.core.planning.planner import PlannerSettings
-from loadmanager.core.strategies.placement.placement_strategy import Projection
 
 A, B, C = (broker(name).broker for name in "abc")
 WHY: dict[str, Figure] = {
@@ -111,7 +111,7 @@ def too_many_sick(**times: float) -> Doubts:
     why: dict[str, Figure] = {"figure": "latency", "value": "2500 ms", "peers": "10 ms", "off": 3, "brokers": 4}
     return Doubts(
         remarks=tuple(
-            Verdict(broker(name).broker, DoubtReason.SICK_WITH_OTHERS, acted=False, why=why | {"times": each})
+            Verdict(broker(name).broker, ValidationReason.SICK_WITH_OTHERS, acted=False, why=why | {"times": each})
             for name, each in times.items()
         )
     )
@@ -212,7 +212,7 @@ def test_why_not_and_the_broker_itself_say_it() -> None:
 
 
 def test_the_gate_hears_figures_of_reports_that_are_believed() -> None:
-    gate, weights = Gate(), ResourceWeights(bandwidth_in=0, bandwidth_out=0)
+    gate, weights = ReportValidator(), ResourceWeights(bandwidth_in=0, bandwidth_out=0)
     brokers = [broker(name) for name in "abcdefg"]
 
     def report_all(at_s: float, **figures: HealthFigures) -> Doubts:
@@ -230,7 +230,7 @@ def test_the_gate_hears_figures_of_reports_that_are_believed() -> None:
     assert report_all(120.0, a=bad, b=bad, c=bad) is NO_DOUBTS
     doubts = report_all(180.0, a=bad, b=bad, c=bad)
     assert not doubts.sick
-    assert [each.verdict for each in doubts.remarks] == [DoubtReason.SICK_WITH_OTHERS] * 3
+    assert [each.verdict for each in doubts.remarks] == [ValidationReason.SICK_WITH_OTHERS] * 3
     distrusted = replace(report({}, cpu=10), health=bad, load=np.full(4, -1.0))
     gate.judge(brokers[5], distrusted, 180.0, 1_800.0)
     assert len(gate.doubts(400.0, 1_800.0, weights, 60.0).remarks) == 3
@@ -278,7 +278,7 @@ def test_why_nothing_goes_to_a_stuck_broker_is_said_with_the_remedy() -> None:
 
 
 def test_the_reports_say_who_is_stuck_whether_or_not_sick_brokers_are_kept_away() -> None:
-    gate = Gate()
+    gate = ReportValidator()
     registration = broker("c")
     gate.judge(registration, replace(report({}), stuck="it opens none"), 100.0, 60.0)
     assert gate.doubts(100.0, 60.0, ResourceWeights()).is_stuck(C)

@@ -4,31 +4,31 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.core.domain.significance import FEWEST_PAIRS, MeanDifference, Shown
+from loadmanager.core.domain.significance import FEWEST_PAIRS, MeanDifference, Significance
 
-MIRRORED = {Shown.BETTER: Shown.WORSE, Shown.WORSE: Shown.BETTER}
+MIRRORED = {Significance.BETTER: Significance.WORSE, Significance.WORSE: Significance.BETTER}
 AMOUNTS = st.floats(-10, 10)
 
 
 @pytest.mark.parametrize(
     ("low", "high", "shown"),
     [
-        (-0.3, -0.1, Shown.BETTER),
-        (0.1, 0.3, Shown.WORSE),
-        (-0.3, 0.3, Shown.NOTHING),
-        (-0.01, 0.3, Shown.NOTHING),
-        (-0.02, 0.02, Shown.EQUAL),
-        (0.005, 0.01, Shown.EQUAL),  # certain, and too little to matter
-        (0.0, 0.0, Shown.EQUAL),
+        (-0.3, -0.1, Significance.BETTER),
+        (0.1, 0.3, Significance.WORSE),
+        (-0.3, 0.3, Significance.NOTHING),
+        (-0.01, 0.3, Significance.NOTHING),
+        (-0.02, 0.02, Significance.EQUAL),
+        (0.005, 0.01, Significance.EQUAL),  # certain, and too little to matter
+        (0.0, 0.0, Significance.EQUAL),
     ],
 )
-def test_an_interval_shows_one_thing(low: float, high: float, shown: Shown) -> None:
+def test_an_interval_shows_one_thing(low: float, high: float, shown: Significance) -> None:
     assert MeanDifference((low + high) / 2, low, high, FEWEST_PAIRS).shows(0.02) is shown
 
 
 def test_a_few_pairs_show_nothing_not_even_that_it_is_equal() -> None:
-    assert MeanDifference(0.0, 0.0, 0.0, FEWEST_PAIRS - 1).shows(0.02) is Shown.NOTHING
-    assert MeanDifference(0.5, None, None, 1).shows(0.02) is Shown.NOTHING
+    assert MeanDifference(0.0, 0.0, 0.0, FEWEST_PAIRS - 1).shows(0.02) is Significance.NOTHING
+    assert MeanDifference(0.5, None, None, 1).shows(0.02) is Significance.NOTHING
 
 
 @given(AMOUNTS, AMOUNTS, st.floats(0, 10), st.integers(1, 20))
@@ -39,5 +39,5 @@ def test_the_other_way_round_the_opposite_is_shown_and_of_less_never_more(
     shown = MeanDifference((low + high) / 2, low, high, pairs).shows(margin)
 
     assert MeanDifference(-(low + high) / 2, -high, -low, pairs).shows(margin) is MIRRORED.get(shown, shown)
-    if shown is Shown.NOTHING:
-        assert MeanDifference((low + high) / 2, low - 1, high + 1, pairs).shows(margin) is Shown.NOTHING
+    if shown is Significance.NOTHING:
+        assert MeanDifference((low + high) / 2, low - 1, high + 1, pairs).shows(margin) is Significance.NOTHING

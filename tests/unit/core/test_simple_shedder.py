@@ -11,6 +11,7 @@ import pytest
 from support.builders import broker, bundle, owned, report, snapshot
 
 from loadmanager.core.constraints.filters import EXTENSIBLE, MODULAR, SIMPLE, rules_of
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.ownership import Ownership
 from loadmanager.core.domain.reasons import SheddingReason
 from loadmanager.core.model.cluster_model import ClusterModel
@@ -25,7 +26,6 @@ from loadmanager.core.planning.planner import (
 from loadmanager.core.planning.strategy_memory import as_json
 from loadmanager.core.strategies.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.strategies.placement.fill_up import FillUpReason
-from loadmanager.core.strategies.placement.placement_strategy import Projection
 from loadmanager.core.strategies.ranked_brokers import ranking_of
 
 SETTINGS = PlannerSettings(load_manager_class_name="SimpleLoadManagerImpl")

@@ -7,10 +7,10 @@ import json
 import pytest
 from support.builders import broker
 
+from loadmanager.core.domain.bundles import TopicLoad
 from loadmanager.core.domain.names import BundleRange
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.strategies.merging import MergeCandidate
-from loadmanager.core.strategies.splitting.split_algorithm import TopicLoad
 from loadmanager.core.strategies.splitting.split_finder import SplitCandidate
 from loadmanager.core.strategies.splitting.split_round import SplitQuestion, find_splits, hits_of
 from loadmanager.history.entry_rows import encode_json

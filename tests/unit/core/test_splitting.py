@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from loadmanager.core.domain.bundles import TopicLoad
 from loadmanager.core.domain.names import HASH_SPACE_END, BundleRange
 from loadmanager.core.domain.reasons import Reason, SplitReason
 from loadmanager.core.domain.settings import PlannerSettings, UnknownStrategyError
@@ -16,7 +17,6 @@ from loadmanager.core.strategies.splitting.specified_positions_divide import div
 from loadmanager.core.strategies.splitting.split_algorithm import (
     MIB,
     PositionsRequiredError,
-    TopicLoad,
     is_splittable,
     usable,
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from loadmanager.dev.demo import busy_machine
-from loadmanager.dev.demo.busy_machine import Waiting, is_starved, waited_s
+from loadmanager.dev.demo.busy_machine import ProcessorWait, is_starved, waited_s
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_a_process_is_starved_that_has_waited_most_of_the_time(waited: dict[int,
 def test_it_takes_some_looks_to_say_so_and_goes_by_the_processes_that_were_there_all_the_time(
     waited: dict[int, float], each_s: float, *, too_much: bool
 ) -> None:
-    waiting, said = Waiting(), []
+    waiting, said = ProcessorWait(), []
     for second in range(30):
         waited.update({1: second * each_s, 2: second * each_s})
         waited[100 + second] = 1e6  # a new one in every look
@@ -48,5 +48,5 @@ def test_it_takes_some_looks_to_say_so_and_goes_by_the_processes_that_were_there
 
 def test_where_nothing_is_known_no_machine_is_too_busy(waited: dict[int, float]) -> None:
     assert not waited
-    waiting = Waiting()
+    waiting = ProcessorWait()
     assert not any(waiting.is_too_much([1, 2], float(second)) for second in range(30))

@@ -11,9 +11,9 @@ from support.hosting import Clock, Held, settled
 from loadmanager.broker import Hosting
 from loadmanager.broker import Topic as Hosted
 from loadmanager.broker.endpoints import Named
-from loadmanager.dev.demo.data_protocol import CloseReason, Frame, Kind
+from loadmanager.dev.demo.data_protocol import ChannelCloseReason, Frame, Kind
 from loadmanager.dev.demo.demo_host import TopicHost
-from loadmanager.dev.demo.demo_topics import MAX_RETAINED_BYTES, Channel, Topic
+from loadmanager.dev.demo.demo_topics import MAX_RETAINED_BYTES, Channel, DemoTopic
 from loadmanager.dev.demo.evidence import DemoJournal, read_journal
 
 TOPIC = "persistent://demo/orders/t"
@@ -48,7 +48,7 @@ class DemoHosting(Held):
         self.host.instance = "b:1#17"
         return self.host.hosting
 
-    async def open(self) -> Topic:
+    async def open(self) -> DemoTopic:
         topic = await self.host.find_or_open(TOPIC)
         assert topic is not None
         return topic
@@ -93,7 +93,7 @@ async def test_a_lapsed_lease_closes_everything_and_serving_ended_with_the_lease
     await settled()
     closed = demo.log()[-1]
     assert (closed["event"], closed["at_s"], closed["written_at_s"]) == ("closed", 103.0, 110.0)
-    assert closed["reason"] == CloseReason.LEASE_LAPSED
+    assert closed["reason"] == ChannelCloseReason.LEASE_LAPSED
 
 
 async def test_a_topic_that_did_serve_after_its_lease_is_on_record_with_that_moment(demo: DemoHosting) -> None:
@@ -139,11 +139,11 @@ async def test_a_lapse_in_the_middle_of_an_unload_closes_at_once_and_says_what_w
     await unload
     dropped = next(record for record in demo.log() if record["event"] == "dropped")
     assert dropped["ranges"] == [[0, 3]]
-    assert link.sent[-1].text == CloseReason.LEASE_LAPSED
+    assert link.sent[-1].text == ChannelCloseReason.LEASE_LAPSED
 
 
-def a_topic() -> Topic:
-    return Topic(Hosted(TOPIC, 7), Clock())
+def a_topic() -> DemoTopic:
+    return DemoTopic(Hosted(TOPIC, 7), Clock())
 
 
 def test_every_subscriber_gets_every_batch_and_a_late_one_what_is_retained() -> None:

@@ -14,7 +14,7 @@ from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.errors import HistoryFileError
 from loadmanager.history.bundle_lineage import tell_life
-from loadmanager.history.entry_rows import Decision, Entry, Event, MoveRow, OperationRow
+from loadmanager.history.entry_rows import Decision, Entry, HistoryEvent, MoveRow, OperationRow
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import MOVES
@@ -114,23 +114,23 @@ def test_a_move_is_one_entry_with_its_end_and_what_was_measured(tmp_path: Path) 
 
 
 def test_the_range_is_followed_through_cuts_and_leaders_and_gaps(tmp_path: Path) -> None:
-    cuts = [Event("namespace", "t/ns", {"ranges": ranges, "ownerships": []}) for ranges in (
+    cuts = [HistoryEvent("namespace", "t/ns", {"ranges": ranges, "ownerships": []}) for ranges in (
         [PARENT[5:], ELSEWHERE[5:]], [LOWER[5:], UPPER[5:], ELSEWHERE[5:]],
     )]  # fmt: skip
     write(
         tmp_path,
         1,
-        Event("leader_elected", "n1:8080", {"epoch": 1}),
+        HistoryEvent("leader_elected", "n1:8080", {"epoch": 1}),
         cuts[0],
         decision("place", [step("assign", PARENT, None, B1, "x")], verdict(PARENT, "bundle_frozen", acted=True)),
         decision("place", [step("assign", ELSEWHERE, None, B3, "x")]),
         cuts[1],
-        Event("namespace", "t/ns", {"changed": {"0": []}}),
-        Event("broker_gone", B1),
-        Event("broker_gone", B3),
+        HistoryEvent("namespace", "t/ns", {"changed": {"0": []}}),
+        HistoryEvent("broker_gone", B1),
+        HistoryEvent("broker_gone", B3),
         ends=False,
     )
-    write(tmp_path, 2, Event("leader_elected", "n2:8080", {"epoch": 2}), begin_ms=NOON_MS + 3_600_000)
+    write(tmp_path, 2, HistoryEvent("leader_elected", "n2:8080", {"epoch": 2}), begin_ms=NOON_MS + 3_600_000)
     life = life_of(tmp_path, LOWER)
     assert told(life) == [
         ("leader", None),

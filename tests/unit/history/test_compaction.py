@@ -22,7 +22,7 @@ from support.waiting import eventually_sync, patience
 
 from loadmanager.history import compaction
 from loadmanager.history.compaction import COMPACTED_KEY, Compacted, Compaction, originals_of
-from loadmanager.history.entry_rows import Event, Placed
+from loadmanager.history.entry_rows import HistoryEvent, Placed
 from loadmanager.history.files import HOUR_MS, Directory, HistoryFile, path_of
 from loadmanager.history.gaps import IMPORTED, find_end
 from loadmanager.history.reader import History
@@ -44,7 +44,7 @@ def flush(directory: Directory, entries: Iterable[tuple[int, int]], epoch: int =
     placed = []
     for sequence, at_ms in entries:
         placed.append(Placed(at_ms, epoch, 2 * sequence, a_report(sequence % 3)))
-        placed.append(Placed(at_ms, epoch, 2 * sequence + 1, Event("x", str(sequence))))
+        placed.append(Placed(at_ms, epoch, 2 * sequence + 1, HistoryEvent("x", str(sequence))))
     for file in pack_entries(placed, node, refused):
         directory.write(file.path, file.data)
 

@@ -17,7 +17,7 @@ from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdReas
 from loadmanager.history.entry_rows import (
     Decision,
     Entry,
-    Event,
+    HistoryEvent,
     MoveRow,
     Placed,
     StrategyState,
@@ -70,7 +70,7 @@ def test_a_move_names_what_it_carries_and_the_row_it_is_about() -> None:
 
 def test_what_holds_columns_becomes_json() -> None:
     assert row_of(StrategyState("AvgShedder", {"b": Columns()}))["state"] == '{"b":{"hits":[1,2]}}'
-    assert row_of(Event("x", "y", {"a": np.float64(1.5), "b": np.arange(2)}))["body"] == '{"a":1.5,"b":[0,1]}'
+    assert row_of(HistoryEvent("x", "y", {"a": np.float64(1.5), "b": np.arange(2)}))["body"] == '{"a":1.5,"b":[0,1]}'
 
 
 def test_numbers_that_are_not_finite_are_quoted_as_in_a_dump() -> None:

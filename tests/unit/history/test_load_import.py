@@ -12,7 +12,7 @@ import pytest
 from support.recorded import NOON_MS, Disk, kinds
 
 from loadmanager.errors import HistoryError, HistoryFileError
-from loadmanager.history.entry_rows import Event
+from loadmanager.history.entry_rows import HistoryEvent
 from loadmanager.history.files import Directory
 from loadmanager.history.gaps import TERM_BEGAN, TERM_ENDED, find_gaps
 from loadmanager.history.load_import import Importer, import_reports
@@ -139,7 +139,7 @@ def test_a_full_disk_is_an_error_and_what_was_imported_before_stays(tmp_path: Pa
     importer = Importer(directory, "test", NOON_MS)
     importer.flush()
     disk.is_full = True
-    importer.add(NOON_MS, Event("x"))
+    importer.add(NOON_MS, HistoryEvent("x"))
     with pytest.raises(HistoryError, match=r"cannot be written: .*No space left on device"):
         importer.finish(NOON_MS)
     assert len(kinds(History(directory))) == 1

@@ -11,7 +11,7 @@ from support.recorded import NOON_MS, a_report, a_writer, kinds, put_file, recor
 from support.waiting import patience
 
 from loadmanager.errors import HistoryError, HistoryFileError, HistorySchemaError
-from loadmanager.history.entry_rows import Event
+from loadmanager.history.entry_rows import HistoryEvent
 from loadmanager.history.files import HOUR_MS, Directory
 from loadmanager.history.gaps import TERM_BEGAN, TERM_ENDED, find_gaps
 from loadmanager.history.reader import History
@@ -213,7 +213,7 @@ def test_equal_rows_of_one_sequence_keep_their_order_when_files_overlap(tmp_path
         writer.begin_term(1, NOON_MS)
         for number, hour in enumerate((1, 0, 1)):
             writer.put(NOON_MS + hour * HOUR_MS, a_report(number, bundles=50))
-        writer.put(NOON_MS, Event("x"))
+        writer.put(NOON_MS, HistoryEvent("x"))
         assert writer.flush(patience())
     rows = list(History(directory).rows(BUNDLE_REPORTS))
     assert [row["sequence"] for row in rows] == [1] * 50 + [2] * 50 + [3] * 50

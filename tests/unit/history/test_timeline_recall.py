@@ -12,7 +12,7 @@ from support.waiting import patience
 from loadmanager.core.diagnosis.timeline.heat_map import throughput_of
 from loadmanager.core.diagnosis.timeline.timeline_events import LeaderMoment, MoveMoment
 from loadmanager.core.domain.resources import ResourceWeights
-from loadmanager.history.entry_rows import Event, MoveRow, Report
+from loadmanager.history.entry_rows import HistoryEvent, MoveRow, Report
 from loadmanager.history.files import Directory
 from loadmanager.history.timeline_recall import Recalling
 from loadmanager.history.writer import HistoryWriter, WriterLimits
@@ -27,7 +27,7 @@ def recorded(folder: Path) -> str:
     writer = HistoryWriter(Directory.of(str(folder)), "n1", WriterLimits())
     writer.start()
     writer.begin_term(7, NOW_MS - 2 * HOUR_MS)
-    writer.put(NOW_MS - 2 * HOUR_MS, Event("leader_elected", "n1", {"epoch": 7}))
+    writer.put(NOW_MS - 2 * HOUR_MS, HistoryEvent("leader_elected", "n1", {"epoch": 7}))
     for at_ms in range(NOW_MS - 2 * HOUR_MS, NOW_MS, MINUTE_MS):
         load = 1e6 if at_ms < NOW_MS - HOUR_MS else 2e6
         writer.put(at_ms, Report(A, report({bundle(1): (1, 1, load, 0), bundle(2): (0, 0, 0, 0)}, cpu=(40.0, 100.0))))

@@ -14,7 +14,7 @@ from support.recorded import NEVER, NOON_MS, SOON, Disk, a_report, a_writer, aba
 from support.waiting import eventually_sync, patience
 
 from loadmanager.history import writer as history_writer
-from loadmanager.history.entry_rows import Event, StrategyState
+from loadmanager.history.entry_rows import HistoryEvent, StrategyState
 from loadmanager.history.files import HOUR_MS, Directory
 from loadmanager.history.gaps import GAP, TERM_BEGAN, TERM_ENDED, find_gaps
 from loadmanager.history.reader import History
@@ -45,10 +45,10 @@ def test_what_is_put_is_read_back_bit_for_bit_and_in_order(directory: Directory)
 
 def test_outside_a_term_nothing_is_recorded(directory: Directory) -> None:
     with a_writer(directory) as writer:
-        assert writer.put(NOON_MS, Event("early")) == NOT_RECORDED
+        assert writer.put(NOON_MS, HistoryEvent("early")) == NOT_RECORDED
         writer.begin_term(1, NOON_MS)
         writer.end_term(NOON_MS)
-        assert writer.put(NOON_MS, Event("late")) == NOT_RECORDED
+        assert writer.put(NOON_MS, HistoryEvent("late")) == NOT_RECORDED
         assert writer.flush(patience())
     assert kinds(History(directory)) == [(1, 0, TERM_BEGAN), (1, 1, TERM_ENDED)]
 
@@ -56,7 +56,7 @@ def test_outside_a_term_nothing_is_recorded(directory: Directory) -> None:
 def test_a_file_is_written_after_the_interval_without_being_asked(directory: Directory) -> None:
     with a_writer(directory, SOON) as writer:
         writer.begin_term(1, NOON_MS)
-        writer.put(NOON_MS, Event("x"))
+        writer.put(NOON_MS, HistoryEvent("x"))
         eventually_sync(lambda: writer.figures.rows_written == 2)
 
 
@@ -81,9 +81,9 @@ def test_what_a_crashed_leader_may_have_lost_is_marked_from_its_last_file_on(dir
     writer.start()
     writer.begin_term(1, NOON_MS)
     assert writer.flush(patience())
-    writer.put(NOON_MS + 1000, Event("written"))
+    writer.put(NOON_MS + 1000, HistoryEvent("written"))
     assert writer.flush(patience())
-    writer.put(NOON_MS + 2000, Event("lost"))
+    writer.put(NOON_MS + 2000, HistoryEvent("lost"))
     abandon(writer)
     record(directory, 2, "after", at_ms=NOON_MS + 5000)
     history = History(directory)
@@ -101,7 +101,7 @@ def test_a_term_is_not_ended_before_all_of_it_is_there(tmp_path: Path) -> None:
     writer.begin_term(1, NOON_MS)
     assert writer.flush(patience())
     disk.left = 1
-    writer.put(NOON_MS, Event("x"))
+    writer.put(NOON_MS, HistoryEvent("x"))
     writer.put(NOON_MS, StrategyState("ThresholdShedder", {}))
     writer.end_term(NOON_MS)
     eventually_sync(lambda: writer.figures.write_failures)
@@ -126,7 +126,7 @@ def test_a_former_leader_that_ends_its_term_late_closes_the_gap(directory: Direc
     with a_writer(directory) as slow:
         slow.begin_term(1, NOON_MS)
         assert slow.flush(patience())
-        slow.put(NOON_MS + 1, Event("late"))
+        slow.put(NOON_MS + 1, HistoryEvent("late"))
         record(directory, 2, at_ms=NOON_MS + 60_000)
         assert len(find_gaps(History(directory))) == 1
         slow.end_term(NOON_MS + 2)
@@ -157,12 +157,12 @@ def test_the_history_of_another_cluster_is_not_mixed_with_ours(directory: Direct
 def test_rows_that_do_not_fit_into_the_queue_are_counted_and_marked_once_there_is_room(directory: Directory) -> None:
     with a_writer(directory, WriterLimits(queue_rows=3, flush_interval_s=1e6)) as writer:
         writer.begin_term(1, NOON_MS)
-        writer.put(NOON_MS + 1, Event("a"))
+        writer.put(NOON_MS + 1, HistoryEvent("a"))
         writer.put(NOON_MS + 2, a_report(bundles=3))
         writer.put(NOON_MS + 3, a_report(bundles=4))
         assert writer.figures.rows_lost == 9
         assert writer.flush(patience())
-        writer.put(NOON_MS + 4, Event("b"))
+        writer.put(NOON_MS + 4, HistoryEvent("b"))
         assert writer.flush(patience())
     history = History(directory)
     assert kinds(history)[:4] == [(1, 0, TERM_BEGAN), (1, 1, "a"), (1, 4, GAP), (1, 5, "b")]
@@ -180,7 +180,7 @@ def test_the_queue_is_bounded_by_bytes_too(directory: Directory) -> None:
 def test_rows_lost_at_the_very_end_are_marked_by_the_end_of_the_term(directory: Directory) -> None:
     with a_writer(directory, WriterLimits(queue_rows=1, flush_interval_s=1e6)) as writer:
         writer.begin_term(1, NOON_MS)
-        writer.put(NOON_MS, Event("lost"))
+        writer.put(NOON_MS, HistoryEvent("lost"))
         writer.end_term(NOON_MS + 1)
         assert writer.flush(patience())
     assert [kind for _, _, kind in kinds(History(directory))] == [TERM_BEGAN, GAP, TERM_ENDED]
@@ -192,11 +192,11 @@ def test_a_full_disk_costs_rows_but_nobody_waits_and_what_was_written_stays(tmp_
     limits = WriterLimits(queue_rows=20, rows_per_file=5, flush_interval_s=0.01, retry_s=0.01)
     with a_writer(directory, limits) as writer:
         writer.begin_term(1, NOON_MS)
-        writer.put(NOON_MS, Event("before"))
+        writer.put(NOON_MS, HistoryEvent("before"))
         assert writer.flush(patience())
         disk.is_full = True
         for number in range(100):
-            writer.put(NOON_MS + number, Event("during"))
+            writer.put(NOON_MS + number, HistoryEvent("during"))
         eventually_sync(lambda: writer.figures.write_failures > 1)
         figures = writer.figures
         assert (figures.rows_lost, figures.queue_rows) == (80, 20)
@@ -205,7 +205,7 @@ def test_a_full_disk_costs_rows_but_nobody_waits_and_what_was_written_stays(tmp_
         disk.is_full = False
         assert writer.flush(patience())
         assert writer.figures.last_error == ""
-        writer.put(NOON_MS + 1000, Event("after"))
+        writer.put(NOON_MS + 1000, HistoryEvent("after"))
         assert writer.flush(patience())
     read = [kind for _, _, kind in kinds(History(directory))]
     assert read == [TERM_BEGAN, "before", *["during"] * 20, GAP, "after", TERM_ENDED]
@@ -221,7 +221,7 @@ def test_a_crash_between_the_files_of_one_flush_is_a_gap_from_its_first_row_on(t
     writer.begin_term(1, NOON_MS)
     assert writer.flush(patience())
     writer.put(NOON_MS + 1000, a_report())
-    writer.put(NOON_MS + 9000, Event("x"))
+    writer.put(NOON_MS + 9000, HistoryEvent("x"))
     disk.left = 1
     assert not writer.flush(0.2)
     abandon(writer)
@@ -241,9 +241,9 @@ def test_a_file_in_the_making_is_not_seen_by_a_reader(directory: Directory) -> N
 def test_an_entry_that_cannot_be_written_costs_only_itself_and_is_marked(directory: Directory) -> None:
     with a_writer(directory) as writer:
         writer.begin_term(1, NOON_MS)
-        writer.put(NOON_MS, Event("a"))
-        writer.put(NOON_MS + 1, Event("bad", "", {"x": object()}))
-        writer.put(NOON_MS + 2, Event("b"))
+        writer.put(NOON_MS, HistoryEvent("a"))
+        writer.put(NOON_MS + 1, HistoryEvent("bad", "", {"x": object()}))
+        writer.put(NOON_MS + 2, HistoryEvent("b"))
         assert writer.flush(patience())
         writer.end_term(NOON_MS + 3)
         assert writer.flush(patience())
@@ -277,7 +277,7 @@ def test_one_node_that_leads_twice_writes_both_terms(directory: Directory) -> No
     with a_writer(directory) as writer:
         for epoch in (1, 2):
             writer.begin_term(epoch, NOON_MS + epoch)
-            writer.put(NOON_MS + epoch, Event("x"))
+            writer.put(NOON_MS + epoch, HistoryEvent("x"))
         assert writer.flush(patience())
     assert find_gaps(History(directory)) == []
     assert [epoch for epoch, _, _ in kinds(History(directory))] == [1, 1, 1, 2, 2, 2]
@@ -348,7 +348,7 @@ def test_an_error_that_nobody_foresaw_is_shown_once_and_what_it_held_up_is_writt
     faulty.faults = iter([KeyError("who knows"), KeyError("who knows")])
     with capture_logs() as logs, a_writer(faulty, SOON) as writer:
         writer.begin_term(1, NOON_MS)
-        writer.put(NOON_MS, Event("x"))
+        writer.put(NOON_MS, HistoryEvent("x"))
         assert writer.flush(patience())
         assert (writer.figures.write_failures, writer.figures.rows_lost) == (2, 0)
         assert not writer.figures.is_failing
@@ -363,11 +363,11 @@ def test_what_can_never_be_written_is_left_out_and_marked_and_the_rest_is_writte
     with a_writer(faulty, SOON) as writer:
         writer.begin_term(1, NOON_MS)
         assert writer.flush(patience())
-        writer.put(NOON_MS + 1, Event("lost"))
+        writer.put(NOON_MS + 1, HistoryEvent("lost"))
         eventually_sync(lambda: writer.figures.rows_lost == 1)
         eventually_sync(lambda: writer.figures.queue_rows == 0)
         assert writer.figures.is_failing, "until something is written again"
-        writer.put(NOON_MS + 2, Event("kept"))
+        writer.put(NOON_MS + 2, HistoryEvent("kept"))
         assert writer.flush(patience())
         assert not writer.figures.is_failing
     history = History(faulty)

@@ -24,7 +24,7 @@ from loadmanager.http.audit_middleware import differing
 from loadmanager.http.openapi import PATH
 from loadmanager.leader.audit.audit_log import AuditTrail
 from loadmanager.leader.audit.history_queries import MOST_WAITING
-from loadmanager.net.auth.roles import Role
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.net.request_ids import REQUEST_ID_HEADER
 from loadmanager.wire.audit_entry import AuditEntry
 from loadmanager.wire.http_bodies import BUNDLE_VERSION_HEADER
@@ -64,7 +64,7 @@ def changing(document: dict[str, Any]) -> list[tuple[str, str]]:
         (method.upper(), path)
         for path, methods in document["paths"].items()
         for method, described in methods.items()
-        if method != "get" and described["x-role"] != Role.LOOKUP
+        if method != "get" and described["x-role"] != AccessRole.LOOKUP
     ]
 
 

@@ -22,7 +22,7 @@ from support.waiting import eventually
 from yarl import URL
 
 from loadmanager.errors import BodyTooLargeError
-from loadmanager.net.body_limit import SMALL_BYTES, BodyRoom, _whole
+from loadmanager.net.body_limit import SMALL_BYTES, BodyLimit, _whole
 from loadmanager.store.memory_store import MemoryStore
 
 PLANS = "/loadbalance/v1/plans"
@@ -36,7 +36,7 @@ class Reading(LoopbackServer):
         super().__init__()
         self.inside = 0
         self.may_go = asyncio.Event()
-        self.room = BodyRoom()
+        self.room = BodyLimit()
 
     def routes(self) -> list[web.RouteDef]:
         return [web.put("/", self.keep)]
@@ -67,7 +67,7 @@ async def test_eight_large_bodies_are_in_memory_at_a_time_and_small_ones_do_not_
 async def test_a_body_that_is_too_large_by_its_own_word_is_refused_before_it_comes() -> None:
     request: Any = SimpleNamespace(headers={}, content_length=1_000, can_read_body=True)  # of which nothing can be read
     with pytest.raises(BodyTooLargeError, match="larger than 999 bytes"):
-        async with BodyRoom().read(request, 999):
+        async with BodyLimit().read(request, 999):
             pass
 
 

@@ -22,7 +22,7 @@ from loadmanager.config import AuthSettings
 from loadmanager.core.domain.names import TopicName
 from loadmanager.http.fast_lookup import QuickLookups
 from loadmanager.http.metrics_text import LookupMetrics
-from loadmanager.net.auth.gate import Gate
+from loadmanager.net.auth.gate import AuthGate
 from loadmanager.net.http_server import QUICK, Quick, _LimitedConnection
 
 PATH = "/lookup/v2/topic/persistent/t/ns/x"
@@ -233,7 +233,7 @@ class OneOwner:
 def test_what_is_answered_is_one_whole_request_for_that_topic() -> None:
     """As aiohttp reads it: a request without a body, after which the connection goes on."""
     owner, answered = OneOwner(), 0
-    quick = QuickLookups(owner, LookupMetrics(CollectorRegistry(), "c"), Gate(AuthSettings()))  # type: ignore[arg-type]
+    quick = QuickLookups(owner, LookupMetrics(CollectorRegistry(), "c"), AuthGate(AuthSettings()))  # type: ignore[arg-type]
     with closing(asyncio.new_event_loop()) as loop:
         for text, target in some_requests():
             received = text.encode()

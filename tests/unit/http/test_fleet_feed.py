@@ -8,7 +8,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.http.fleet_feed import Event, Frames
+from loadmanager.http.fleet_feed import FeedEvent, Frames
 from loadmanager.wire.fleet_bodies import Mark
 
 
@@ -21,8 +21,8 @@ def events(frames: bytes) -> list[tuple[str, Any]]:
     return found
 
 
-def decision(number: int) -> Event:
-    return Event("decision", orjson.dumps({"n": number}), Mark(1, number, 7))
+def decision(number: int) -> FeedEvent:
+    return FeedEvent("decision", orjson.dumps({"n": number}), Mark(1, number, 7))
 
 
 def test_a_picture_is_sent_when_it_has_changed() -> None:
@@ -53,7 +53,7 @@ def test_what_a_reader_was_told_already_is_not_sent_again() -> None:
     place = frames.beginning
     for number in range(1, 4):
         frames.put(decision(number))
-    frames.put(Event("operation", b'{"n":4}', Mark(1, 1, 8)))
+    frames.put(FeedEvent("operation", b'{"n":4}', Mark(1, 1, 8)))
     assert events(frames.after(place, Mark(1, 2, 8))[0]) == [("decision", {"n": 3})]
     assert events(frames.after(place, Mark(1, 3, 7))[0]) == [("operation", {"n": 4})]
     assert len(events(frames.after(place, Mark(0, 9, 9))[0])) == 4

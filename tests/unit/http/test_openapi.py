@@ -12,7 +12,7 @@ from aiohttp import web
 from support.nodes import RunningNode, a_leader
 
 from loadmanager.http.openapi import PATH, Operation, Parameter, document
-from loadmanager.net.auth.roles import Role
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.wire.http_bodies import BrokerInfo, NamespacePolicies
 
 
@@ -73,7 +73,7 @@ async def test_every_path_parameter_is_required_and_described(node: RunningNode)
 
 
 def test_every_operation_may_find_the_service_unavailable() -> None:
-    responses = described(Operation("GET", "/x", "x", _nothing, role=Role.ANYONE))["responses"]
+    responses = described(Operation("GET", "/x", "x", _nothing, role=AccessRole.ANYONE))["responses"]
     problem = {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     assert responses == {
         "200": {"description": "OK"},
@@ -87,14 +87,14 @@ def test_an_operation_without_a_role_cannot_be_made() -> None:
 
 
 def test_what_not_anyone_may_do_names_its_role_and_refuses_others() -> None:
-    content = described(Operation("GET", "/x", "x", _nothing, role=Role.READ))
+    content = described(Operation("GET", "/x", "x", _nothing, role=AccessRole.READ))
     assert content["x-role"] == "read"
     assert content["security"] == [{"token": ["read"]}]
     assert list(content["responses"]) == ["200", "401", "403", "503"]
 
 
 def test_what_anyone_may_do_needs_no_token() -> None:
-    content = described(Operation("GET", "/x", "x", _nothing, role=Role.ANYONE))
+    content = described(Operation("GET", "/x", "x", _nothing, role=AccessRole.ANYONE))
     assert content["x-role"] == "anyone"
     assert content["security"] == []
     assert list(content["responses"]) == ["200", "503"]
@@ -102,7 +102,7 @@ def test_what_anyone_may_do_needs_no_token() -> None:
 
 def test_an_operation_with_a_body_may_refuse_it() -> None:
     content = described(
-        Operation("PUT", "/x", "x", _nothing, role=Role.ANYONE, body_model=NamespacePolicies, statuses=(204, 409))
+        Operation("PUT", "/x", "x", _nothing, role=AccessRole.ANYONE, body_model=NamespacePolicies, statuses=(204, 409))
     )
     assert list(content["responses"]) == ["204", "400", "408", "409", "413", "503"]
     body = {"schema": {"$ref": "#/components/schemas/NamespacePolicies"}}
@@ -110,12 +110,14 @@ def test_an_operation_with_a_body_may_refuse_it() -> None:
 
 
 def test_an_answer_without_a_schema_says_its_type_alone() -> None:
-    content = described(Operation("GET", "/x", "x", _nothing, role=Role.ANYONE, media_type="text/plain"))
+    content = described(Operation("GET", "/x", "x", _nothing, role=AccessRole.ANYONE, media_type="text/plain"))
     assert content["responses"]["200"]["content"] == {"text/plain": {}}
 
 
 def test_no_content_has_no_content() -> None:
-    operation = Operation("GET", "/x", "x", _nothing, role=Role.ANYONE, response_model=BrokerInfo, statuses=(200, 204))
+    operation = Operation(
+        "GET", "/x", "x", _nothing, role=AccessRole.ANYONE, response_model=BrokerInfo, statuses=(200, 204)
+    )
     responses = described(operation)["responses"]
     assert "content" not in responses["204"]
     assert responses["200"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/BrokerInfo"}
@@ -123,7 +125,12 @@ def test_no_content_has_no_content() -> None:
 
 def test_parameters_are_those_of_the_path_and_of_the_query() -> None:
     operation = Operation(
-        "GET", "/x/{cluster:(?!(?:a|b)$)[^/]+}/{broker:.{2}}", "x", _nothing, (Parameter("q", "q"),), role=Role.ANYONE
+        "GET",
+        "/x/{cluster:(?!(?:a|b)$)[^/]+}/{broker:.{2}}",
+        "x",
+        _nothing,
+        (Parameter("q", "q"),),
+        role=AccessRole.ANYONE,
     )
     assert operation.key == ("/x/{cluster}/{broker}", "get")
     places = [(each["name"], each["in"], each["required"]) for each in described(operation)["parameters"]]
@@ -132,9 +139,9 @@ def test_parameters_are_those_of_the_path_and_of_the_query() -> None:
 
 def test_a_path_variable_that_nobody_has_described_is_an_error() -> None:
     with pytest.raises(KeyError, match="unheard_of"):
-        document([Operation("GET", "/x/{unheard_of}", "x", _nothing, role=Role.ANYONE)])
+        document([Operation("GET", "/x/{unheard_of}", "x", _nothing, role=AccessRole.ANYONE)])
 
 
 def test_the_document_is_the_same_whenever_it_is_made() -> None:
-    operations = [Operation("GET", "/x", "x", _nothing, role=Role.ANYONE, response_model=list[str])]
+    operations = [Operation("GET", "/x", "x", _nothing, role=AccessRole.ANYONE, response_model=list[str])]
     assert json.dumps(document(operations)) == json.dumps(document(operations))

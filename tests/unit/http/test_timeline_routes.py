@@ -20,11 +20,11 @@ from loadmanager.config import Settings
 from loadmanager.core.model.load import FloatArray
 from loadmanager.errors import NotFoundError
 from loadmanager.leader import timeline_memory
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.node_port import Window
 from loadmanager.leader.planning.thread_pool import MOST_WAITING
-from loadmanager.leader.timeline_memory import Chronicle, now_ms
+from loadmanager.leader.timeline_memory import TimelineMemory, now_ms
 
 HOUR_MS = 3_600_000
 TIMELINE = "/loadbalance/v1/timeline"
@@ -45,10 +45,10 @@ def known_cells(answer: dict[str, Any]) -> dict[str, list[int]]:
     return {name: [cell for cell in row if cell != 255] for name, row in rows.items()}
 
 
-def a_chronicle(given: Settings) -> Chronicle:
+def a_chronicle(given: Settings) -> TimelineMemory:
     """Of a node that has just started, and sees nothing yet."""
     never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    return Chronicle(ClusterView(), LiveSettings(given), lambda: never)
+    return TimelineMemory(ClusterMirror(), LiveSettings(given), lambda: never)
 
 
 async def has_lived(recorded: Recorded) -> None:
@@ -168,7 +168,7 @@ async def test_a_question_that_is_none_is_refused(query: str, said: str) -> None
 
 async def test_a_leader_that_has_just_been_elected_is_no_reason_to_look_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeline_memory, "now_ms", lambda: 10**12)
-    view = ClusterView()
+    view = ClusterMirror()
     view.model.apply_report(broker("a"), report({bundle(number): throughput(1.0) for number in range(100)}))
     changes, looks, look = list[asyncio.Future[None]](), list[None](), view.model.throughput
 
@@ -182,7 +182,7 @@ async def test_a_leader_that_has_just_been_elected_is_no_reason_to_look_again(mo
 
     monkeypatch.setattr(view.model, "throughput", throughput_seen)
     given = settings(timeline_max_bytes=65_536, history_url="")  # little: steps are made longer as it looks
-    running = asyncio.create_task(Chronicle(view, LiveSettings(given), leader_changed).run())
+    running = asyncio.create_task(TimelineMemory(view, LiveSettings(given), leader_changed).run())
     await eventually(lambda: len(changes) == 1)
     changes[0].set_result(None)
     await eventually(lambda: len(changes) == 2)

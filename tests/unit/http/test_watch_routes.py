@@ -23,7 +23,7 @@ from yarl import URL
 
 from loadmanager.http.metrics_text import WatchMetrics
 from loadmanager.http.watch_hub import Hub
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.store.memory_store import MemoryStore
 
 WATCH = "/loadbalance/v1/watch"
@@ -314,7 +314,7 @@ async def test_a_link_to_the_store_that_only_blinks_ends_no_stream(monkeypatch: 
     monkeypatch.setattr("loadmanager.http.watch_hub._LOOK_S", 0.0)
     looks, ended_at = iter([False, True, False, True, False]), list[int]()
 
-    class Blinking(ClusterView):
+    class Blinking(ClusterMirror):
         @property
         def is_fresh(self) -> bool:
             return next(looks, False)

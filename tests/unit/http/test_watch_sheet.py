@@ -23,7 +23,7 @@ from loadmanager.core.domain.ownership import (
     release,
 )
 from loadmanager.http.watch_sheet import STEPS_KEPT, Sheet
-from loadmanager.leader.mirror.cluster_mirror import ClusterView, NamespaceEntry
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEntry
 
 NAME = "t/ns"
 STAMP = Stamp(1, 0, "test")
@@ -80,7 +80,7 @@ class Follower:
 class ChangingView:
     """A view that changes, as nodes see it change."""
 
-    view: ClusterView = field(default_factory=ClusterView)
+    view: ClusterMirror = field(default_factory=ClusterMirror)
 
     def __post_init__(self) -> None:
         self.put(an_entry().state)

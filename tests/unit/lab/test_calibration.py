@@ -8,7 +8,7 @@ import pytest
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import FloatArray
 from loadmanager.lab.simulate.broker_cost import CostModel
-from loadmanager.lab.simulate.calibration import Reported, Ways, fitted_cost, ways_of
+from loadmanager.lab.simulate.calibration import FleetCalibration, ReportSeries, fitted_cost, ways_of
 from loadmanager.lab.simulate.observed import what_happened
 from loadmanager.lab.simulate.run_rules import WorldRules
 
@@ -21,7 +21,7 @@ COST = CostModel(
 SETTINGS = PlannerSettings()
 
 
-def reported(interval_s: float = 20.0, change: float = 0.12, lag: int = 0, rounds: int = ROUNDS) -> Reported:
+def reported(interval_s: float = 20.0, change: float = 0.12, lag: int = 0, rounds: int = ROUNDS) -> ReportSeries:
     """Each broker reports so often, in turn, a load that has grown or shrunk by that part, and usage by `COST`."""
     number = np.arange(rounds * BROKERS)
     broker, turn = number % BROKERS, number // BROKERS
@@ -32,7 +32,7 @@ def reported(interval_s: float = 20.0, change: float = 0.12, lag: int = 0, round
     counts = np.full(len(number), 10)
     used = COST.usage(load[before], counts, np.ones(len(number)))
     limits = np.tile(np.array(LIMITS), (len(number), 1))
-    return Reported(turn * interval_s + broker * 0.1, broker, load, counts, counts, used, limits)
+    return ReportSeries(turn * interval_s + broker * 0.1, broker, load, counts, counts, used, limits)
 
 
 def test_how_often_brokers_measure_and_what_is_worth_a_report_is_told_by_their_reports() -> None:
@@ -46,7 +46,7 @@ def test_how_often_brokers_measure_and_what_is_worth_a_report_is_told_by_their_r
 
 
 def test_from_too_little_nothing_is_told() -> None:
-    assert ways_of(reported(rounds=2), SETTINGS) == replace(Ways(), cost=fitted_cost(reported(rounds=2)))
+    assert ways_of(reported(rounds=2), SETTINGS) == replace(FleetCalibration(), cost=fitted_cost(reported(rounds=2)))
     assert fitted_cost(reported(rounds=2)) == CostModel()
 
 
@@ -80,7 +80,7 @@ def test_rounds_elections_and_moves_are_taken_over() -> None:
 
 
 def test_a_broker_that_is_gone_counts_no_more_and_one_that_came_not_before() -> None:
-    two = Reported(
+    two = ReportSeries(
         at_s=np.array([0.0, 10.0]),
         broker=np.array([0, 1]),
         load=np.array([[0, 0, 3e6, 0], [0, 0, 1e6, 0.0]]),

@@ -8,7 +8,7 @@ import pytest
 
 from loadmanager.core.domain.names import HASH_SPACE_END, BrokerId
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.lab.simulate.calibration import Ways
+from loadmanager.lab.simulate.calibration import FleetCalibration
 from loadmanager.lab.simulate.fleet_events import (
     BrokerJoins,
     BrokerRestarts,
@@ -19,10 +19,10 @@ from loadmanager.lab.simulate.fleet_events import (
 from loadmanager.lab.simulate.initial_fleet import BrokerSpec
 from loadmanager.lab.simulate.recorded_world import (
     HOLD_S,
+    BrokerPresence,
     BrokerRows,
     BundleRows,
     FleetChange,
-    Presence,
     RecordedRange,
     recorded_range,
     recorded_world,
@@ -283,12 +283,12 @@ def test_a_change_of_what_is_not_there_is_refused(change: FleetChange, message: 
 def test_brokers_come_and_go_when_it_is_known_that_they_did() -> None:
     rows = recorded_rows((0.0, "a"), (5.0, "b"), (100.0, "a"), (110.0, "c"))
     presence = [
-        Presence(4.0, "b:8080", is_there=True),
-        Presence(50.0, "a:8080", is_there=False),
-        Presence(90.0, "a:8080", is_there=True),
-        Presence(105.0, "c:8080", is_there=True),
-        Presence(120.0, "c:8080", is_there=False),
-        Presence(300.0, "d:8080", is_there=True),
+        BrokerPresence(4.0, "b:8080", is_there=True),
+        BrokerPresence(50.0, "a:8080", is_there=False),
+        BrokerPresence(90.0, "a:8080", is_there=True),
+        BrokerPresence(105.0, "c:8080", is_there=True),
+        BrokerPresence(120.0, "c:8080", is_there=False),
+        BrokerPresence(300.0, "d:8080", is_there=True),
     ]
     found = recorded_range(*rows, 200.0, presence)
     assert [spec.id for spec in found.brokers] == ["a:8080"]
@@ -302,7 +302,7 @@ def test_brokers_come_and_go_when_it_is_known_that_they_did() -> None:
 
 def test_by_the_ways_of_a_fleet_a_load_was_there_before_it_was_reported() -> None:
     rows = recorded_rows((0.0, "a"), (100.0, "a"))
-    ways = Ways(stats_interval_s=20.0, elections_s=(30.0,))
+    ways = FleetCalibration(stats_interval_s=20.0, elections_s=(30.0,))
     found = recorded_range(*rows, 200.0, ways=ways)
     assert (found.ways, found.events) == (ways, (LeaderElected(30.0),))
     assert [float(found.loads.load_at(t_s)[0, 0]) for t_s in (0.0, 86.9, 87.0, 100.0)] == [1, 1, 2, 2]
@@ -320,7 +320,7 @@ def test_the_first_figures_of_a_bundle_that_has_moved_are_of_a_part_of_an_interv
     again_s: float, seen: list[float]
 ) -> None:
     rows = recorded_rows((0.0, "a"), (10.0, "b"), (again_s, "b"))
-    found = recorded_range(*rows, 600.0, ways=Ways(stats_interval_s=1.0)).loads
+    found = recorded_range(*rows, 600.0, ways=FleetCalibration(stats_interval_s=1.0)).loads
     assert [float(found.load_at(t_s)[0, 0]) for t_s in (5.0, 9.0, 12.0)] == seen
 
 

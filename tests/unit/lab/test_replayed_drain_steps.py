@@ -13,11 +13,11 @@ from loadmanager.core.domain.ownership import Ownership
 from loadmanager.core.domain.plan import Figure, Plan, Verdict
 from loadmanager.core.domain.reasons import OwnershipReason, PlacementReason
 from loadmanager.core.protocol import drain_machine
-from loadmanager.core.protocol.drain_machine import MoveEnded, Planned, TriedToEnd
+from loadmanager.core.protocol.drain_machine import DrainPlanned, MoveEnded, TriedToEnd
 from loadmanager.core.protocol.move_machine import CalledOff, Failed, Kept, Outcome
 from loadmanager.core.protocol.signals import Signal
 from loadmanager.lab.replay.record_comparison import Mismatch
-from loadmanager.lab.replay.replayed_steps import SteppedAgain
+from loadmanager.lab.replay.replayed_steps import ReplayedSteps
 from loadmanager.wire.machines.drain_codec import DrainsForm
 
 
@@ -66,7 +66,7 @@ def test_why_a_bundle_stays_is_the_same_again_with_figures_of_all_kinds(tape: Ta
         "pin_not_kept": "is full",
     }
     staying = Verdict("t/1", PlacementReason.NO_OTHER_BROKER, acted=False, why=why)
-    leader.step(Planned(Plan(1, 0.0, (), (staying,))))
+    leader.step(DrainPlanned(Plan(1, 0.0, (), (staying,))))
     drain = leader.drains.find(A.broker)
     assert drain is not None
     assert leader.drains.blocked(drain) == {"t/1": staying.sentence()}
@@ -84,7 +84,7 @@ def test_a_look_while_nothing_is_wished_or_a_decision_is_waited_for_leaves_nothi
     leader.look()
     assert [body["event"] for body in tape.bodies] == [["TIME"]]
     leader.controls = Controls()
-    leader.step(Planned(plan()))
+    leader.step(DrainPlanned(plan()))
     leader.look()
     leader.look()
     assert [body["event"] for body in tape.bodies] == [["TIME"], ["Planned", [], []], ["TIME"]]
@@ -145,14 +145,14 @@ def test_what_a_checkpoint_finds_goes_on_from_there(tape: Tape) -> None:
     leader.controls = drained(A, B)
     leader.processes[B.broker] += 1
     leader.look()
-    leader.step(Planned(plan(away("t/2"))))
+    leader.step(DrainPlanned(plan(away("t/2"))))
     image, first = tape.image(), len(tape.bodies)
     assert {"broker": "b:1", "isEnding": True} in image
     leader.controls = drained(A)
     leader.step(TriedToEnd(B.broker))
     leader.look()
     leader.step(MoveEnded("t/1", MOVED))
-    again = SteppedAgain("drains", image)
+    again = ReplayedSteps("drains", image)
     for body in tape.bodies[first:]:
         again.step(body)
     again.compare(tape.image())
@@ -160,4 +160,4 @@ def test_what_a_checkpoint_finds_goes_on_from_there(tape: Tape) -> None:
 
 def test_an_event_that_is_unknown_is_refused() -> None:
     with pytest.raises(ValueError, match=r"not known: \['MEMBERSHIP'\]"):
-        SteppedAgain("drains", []).step({"atS": 1.0, "event": [Signal.MEMBERSHIP.name]})
+        ReplayedSteps("drains", []).step({"atS": 1.0, "event": [Signal.MEMBERSHIP.name]})

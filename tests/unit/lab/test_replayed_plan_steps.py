@@ -11,7 +11,7 @@ from support.tape import RecordedInAnyOrder, Tape, difference, record, replayed
 from loadmanager.core.protocol import plan_machine
 from loadmanager.core.protocol.plan_machine import Execute, StepEnded
 from loadmanager.lab.replay.record_comparison import Mismatch
-from loadmanager.lab.replay.replayed_steps import SteppedAgain
+from loadmanager.lab.replay.replayed_steps import ReplayedSteps
 from loadmanager.wire.machines.plan_codec import PlansForm
 
 
@@ -67,7 +67,7 @@ def test_a_step_that_would_be_another_today_is_named(tape: Tape, monkeypatch: py
     leader = recorded(tape)
     first, _ = leader.execute(leader.plans.keep(plan(3)))
     leader.end(first, "kept", "503")
-    monkeypatch.setattr(plan_machine.Plans, "_stop", lambda *_: None)
+    monkeypatch.setattr(plan_machine.PlanMachine, "_stop", lambda *_: None)
     then = ["WithdrawStep", "t/1"]
     assert difference(tape) == ("t/1", "plans.StepEnded: to do", then, ["BeginStep", "t/2", first.plan.hash, 2])
 
@@ -101,7 +101,7 @@ def test_plans_under_way_go_on_from_a_checkpoint_also_when_their_turn_has_come_b
     leader.step(Execute(other, even_if_frozen=False))
     leader.refuse(begun[1])
     assert [step.state for step in other.steps] == ["unknown", "not_begun", "not_begun"]
-    again = SteppedAgain("plans", image)
+    again = ReplayedSteps("plans", image)
     for body in tape.bodies[already:]:
         again.step(body)
     again.compare([])
@@ -113,4 +113,4 @@ def test_what_is_unknown_is_refused() -> None:
         (["StepEnded", "b", "f", 0, "", "", 1], "f was"),
     ):
         with pytest.raises(ValueError, match=error):
-            SteppedAgain("plans", []).step({"atS": 1.0, "event": event})
+            ReplayedSteps("plans", []).step({"atS": 1.0, "event": event})

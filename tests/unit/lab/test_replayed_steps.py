@@ -15,7 +15,7 @@ from loadmanager.core.protocol import move_machine
 from loadmanager.core.protocol.move_machine import Cancel, Move, OwnerAnswered, Resume, Unanswered
 from loadmanager.core.protocol.signals import Signal
 from loadmanager.lab.replay.record_comparison import Mismatch
-from loadmanager.lab.replay.replayed_steps import SteppedAgain
+from loadmanager.lab.replay.replayed_steps import ReplayedSteps
 from loadmanager.wire.machines.move_codec import MovesForm
 
 
@@ -34,7 +34,7 @@ def test_whatever_happens_is_the_same_again_and_from_a_checkpoint_in_its_midst_t
     image, already = tape.image(), len(tape.bodies)
     again = replayed(tape)
     again.compare(image)
-    begun_here = SteppedAgain("moves", image)
+    begun_here = ReplayedSteps("moves", image)
     for _ in range(data.draw(st.integers(0, 20))):
         leader.limits = (data.draw(st.integers(1, 3)), 2)
         whatever.happens()
@@ -112,7 +112,7 @@ def test_what_was_to_be_done_and_is_not_any_more_is_named_by_its_move(monkeypatc
     tape = Tape("moves")
     leader = recorded(tape)
     leader.step(Cancel(leader.asked("t/ns/b")))
-    monkeypatch.setattr(move_machine.Moves, "_cancel", lambda *_: None)
+    monkeypatch.setattr(move_machine.MoveMachine, "_cancel", lambda *_: None)
     assert difference(tape) == ("t/ns/b", "moves.Cancel: to do", ["StopAsking", 1], None)
 
 
@@ -131,11 +131,11 @@ def test_a_machine_that_asks_what_was_not_answered_is_another_one(monkeypatch: p
     leader = recorded(tape)
     leader.want("t/ns/b")
 
-    def look(machine: move_machine.Moves) -> None:
+    def look(machine: move_machine.MoveMachine) -> None:
         machine.is_registered(C)
 
     leader.step(Signal.MEMBERSHIP)
-    monkeypatch.setattr(move_machine.Moves, "_look", look)
+    monkeypatch.setattr(move_machine.MoveMachine, "_look", look)
     assert difference(tape) == ("", "moves.MEMBERSHIP: asked", None, "is_registered c:1 (incarnation 3)")
 
 
@@ -176,7 +176,7 @@ def test_a_move_that_is_not_as_in_the_checkpoint_is_named_by_its_field() -> None
 
 def test_an_event_that_is_unknown_is_refused() -> None:
     with pytest.raises(ValueError, match=r"not known: \['Dance', 1\]"):
-        SteppedAgain("moves", []).step({"atS": 1.0, "event": ["Dance", 1]})
+        ReplayedSteps("moves", []).step({"atS": 1.0, "event": ["Dance", 1]})
 
 
 def test_no_answer_of_an_owner_keeps_a_move_from_being_carried_out() -> None:

@@ -14,15 +14,15 @@ from support.recorded import NOON_MS
 from support.recorded_fleet import MINUTE_MS, record_fleet
 
 from loadmanager.config import settings_of, values_as_text
-from loadmanager.lab.whatif.range_figures import Figures
-from loadmanager.lab.whatif.score_worker import Answer, Question, answer
+from loadmanager.lab.whatif.range_figures import RangeFigures
+from loadmanager.lab.whatif.score_worker import ScoreAnswer, ScoreQuestion, answer
 
 
-def a_question(folder: Path, *strategies: str, minutes: int = 30, memory_mib: int = 2048) -> Question:
+def a_question(folder: Path, *strategies: str, minutes: int = 30, memory_mib: int = 2048) -> ScoreQuestion:
     record_fleet(folder, minutes)
     settings = values_as_text(settings_of({}, "test"))
     to_ms = NOON_MS + minutes * MINUTE_MS
-    return Question(str(folder), NOON_MS, to_ms, settings, strategies, 60.0, memory_mib * 2**20)
+    return ScoreQuestion(str(folder), NOON_MS, to_ms, settings, strategies, 60.0, memory_mib * 2**20)
 
 
 def test_how_it_was_stands_beside_how_it_would_have_been(tmp_path: Path) -> None:
@@ -46,13 +46,13 @@ def test_a_range_without_reports_has_no_score(tmp_path: Path) -> None:
     assert answer(question).error == "no broker has reported in the range"
 
 
-def run(question: Question) -> tuple[Answer, int]:
+def run(question: ScoreQuestion) -> tuple[ScoreAnswer, int]:
     """What the process answers, and at which priority it ran."""
     script = "import os, sys, loadmanager.lab.whatif.score_worker as s; s.main(); print(os.nice(0), file=sys.stderr)"
     done = subprocess.run(
         [sys.executable, "-c", script], input=orjson.dumps(question), capture_output=True, check=True, env=os.environ
     )
-    return Answer.from_json(done.stdout), int(done.stderr.split()[-1])
+    return ScoreAnswer.from_json(done.stdout), int(done.stderr.split()[-1])
 
 
 def test_the_process_answers_as_is_worked_out_here_at_the_lowest_priority(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_the_process_has_no_more_memory_than_it_is_given(tmp_path: Path) -> None
 
 
 def test_an_answer_is_read_as_it_was_written() -> None:
-    given = Answer(1.5, {"": Figures(1.25, 0.5, 3.0, 2.5, 0.5, 0.25)}, {"x": "why"})
-    assert Answer.from_json(orjson.dumps(given)) == given
+    given = ScoreAnswer(1.5, {"": RangeFigures(1.25, 0.5, 3.0, 2.5, 0.5, 0.25)}, {"x": "why"})
+    assert ScoreAnswer.from_json(orjson.dumps(given)) == given
     with pytest.raises(ValueError, match="invalid literal"):
-        Answer.from_json(b"no")
+        ScoreAnswer.from_json(b"no")

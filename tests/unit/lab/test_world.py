@@ -13,12 +13,12 @@ from loadmanager.core.domain.plan import Plan, Unload
 from loadmanager.core.domain.policies import IsolationPolicy, Policies
 from loadmanager.core.domain.reasons import ChurnReason, OwnershipReason, PlacementReason, SplitReason
 from loadmanager.core.domain.settings import PlannerSettings, UnknownStrategyError
+from loadmanager.core.model.carried_load import share_of
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.extensible_load import ReportRules
 from loadmanager.core.model.load import BrokerReport, FloatArray
 from loadmanager.core.planning import churn, planner
-from loadmanager.core.planning.churn import Memory
-from loadmanager.core.planning.plan_effect import share_of
+from loadmanager.core.planning.churn import MoveMemory
 from loadmanager.core.strategies.shedding.threshold_shedder import ThresholdReason
 from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.fleet_events import (
@@ -30,11 +30,11 @@ from loadmanager.lab.simulate.fleet_events import (
     BrokerSlower,
     BrokerStops,
     Event,
-    Fault,
     HotSpot,
     LeaderElected,
     NewNamespace,
     OperatorControls,
+    ReportFault,
 )
 from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec, brokers_named, namespaces_dealt
 from loadmanager.lab.simulate.run_rules import WorldRules
@@ -162,7 +162,7 @@ def test_a_small_world_decides_what_the_same_calls_by_hand_decide() -> None:
     assert len(expected) >= 2
     assert [(m.at_s, m.bundle, m.source, m.destination) for m in result.moves] == expected
     assert made._leader.state == by_hand.state
-    assert Memory.of(made._leader.churn_state).moves == Memory.of(by_hand.churn_state).moves
+    assert MoveMemory.of(made._leader.churn_state).moves == MoveMemory.of(by_hand.churn_state).moves
 
 
 def test_rounds_come_an_interval_apart_however_long_moves_take_and_the_first_a_whole_one_after_the_election() -> None:
@@ -563,8 +563,8 @@ def test_a_pinned_bundle_is_brought_home_and_stays() -> None:
     ]
 
 
-@pytest.mark.parametrize("fault", Fault)
-def test_a_fault_in_reports_ends_at_its_time(fault: Fault) -> None:
+@pytest.mark.parametrize("fault", ReportFault)
+def test_a_fault_in_reports_ends_at_its_time(fault: ReportFault) -> None:
     made = world([1.0] * 9, events=[BadReports(0.0, _broker(0), fault, until_s=100.0)])
     made.run(1200.0)
     last = made._scene.reports[made._scene.registrations[_broker(0)]]
@@ -575,27 +575,29 @@ def test_a_fault_in_reports_ends_at_its_time(fault: Fault) -> None:
 
 def test_faults_show_in_reports_alone() -> None:
     found = {}
-    for fault in (Fault.DECAYED, Fault.UNKNOWN_NIC, Fault.WRONG_CAPACITY, Fault.SUM_DIFFERS):
+    for fault in (ReportFault.DECAYED, ReportFault.UNKNOWN_NIC, ReportFault.WRONG_CAPACITY, ReportFault.SUM_DIFFERS):
         made = world([1.0] * 9, events=[BadReports(10.0, _broker(0), fault, factor=4.0)])
         result = made.run(1200.0)
         found[fault] = made._scene.reports[made._scene.registrations[_broker(0)]]
         assert result.series.imbalance[1] == pytest.approx(1.0)
-    assert found[Fault.DECAYED].bundle_load.max() == pytest.approx(1e-20)
-    assert found[Fault.UNKNOWN_NIC].usage[3:, 1].tolist() == [0.0, 0.0]
-    assert found[Fault.WRONG_CAPACITY].usage[0, 1] == pytest.approx(3200.0)
-    assert found[Fault.SUM_DIFFERS].load == pytest.approx(4 * found[Fault.SUM_DIFFERS].bundle_load.sum(axis=0))
+    assert found[ReportFault.DECAYED].bundle_load.max() == pytest.approx(1e-20)
+    assert found[ReportFault.UNKNOWN_NIC].usage[3:, 1].tolist() == [0.0, 0.0]
+    assert found[ReportFault.WRONG_CAPACITY].usage[0, 1] == pytest.approx(3200.0)
+    assert found[ReportFault.SUM_DIFFERS].load == pytest.approx(
+        4 * found[ReportFault.SUM_DIFFERS].bundle_load.sum(axis=0)
+    )
 
 
 def test_a_silent_broker_does_not_report_and_a_stale_one_repeats_itself() -> None:
     ramp = Ramp(9, np.array([0, 3, 6]), 3.0, 100.0, 100.0)
     reported = {}
-    for fault in (Fault.SILENT, Fault.STALE):
+    for fault in (ReportFault.SILENT, ReportFault.STALE):
         made = world([1.0] * 9, shapes=[ramp], events=[BadReports(10.0, _broker(0), fault)])
         made.run(1200.0)
         reported[fault] = made._scene.reports[made._scene.registrations[_broker(0)]]
-    assert reported[Fault.SILENT].last_update_ms == round(START_S * 1000)
-    assert reported[Fault.STALE].last_update_ms > round((START_S + 900) * 1000)
-    assert reported[Fault.STALE].load.tolist() == reported[Fault.SILENT].load.tolist()
+    assert reported[ReportFault.SILENT].last_update_ms == round(START_S * 1000)
+    assert reported[ReportFault.STALE].last_update_ms > round((START_S + 900) * 1000)
+    assert reported[ReportFault.STALE].load.tolist() == reported[ReportFault.SILENT].load.tolist()
 
 
 def test_reports_come_when_they_are_due_and_not_before() -> None:
@@ -760,7 +762,7 @@ def test_parts_of_a_split_bundle_stay_where_the_limits_on_churn_let_nothing_move
 
 
 def test_nothing_is_split_by_a_report_that_is_not_believed() -> None:
-    bad = [BadReports(0.0, _broker(number), Fault.SUM_DIFFERS) for number in range(3)]
+    bad = [BadReports(0.0, _broker(number), ReportFault.SUM_DIFFERS) for number in range(3)]
     result = _split_world(_SPLITTING, events=bad).run(180.0, 10.0)
     assert result.verdicts["split", SplitReason.REPORT_NOT_BELIEVED, False] > 0
     assert result.splits == ()
@@ -815,7 +817,7 @@ def test_a_namespace_may_be_placed_while_some_of_its_bundles_have_owners() -> No
 
 @pytest.mark.parametrize("event", [BrokerStops(1.0, _broker(3)), BrokerSlower(1.0, _broker(3), 2.0)])
 def test_what_happens_to_a_broker_before_it_is_there_happens_to_nobody(event: Event) -> None:
-    more: list[Event] = [event, BadReports(1.0, _broker(3), Fault.SILENT), BrokerCrashes(1.0, _broker(3))]
+    more: list[Event] = [event, BadReports(1.0, _broker(3), ReportFault.SILENT), BrokerCrashes(1.0, _broker(3))]
     joins = BrokerJoins(50.0, BrokerSpec(_broker(3)))
     made = world([1.0] * 9, settings=QUIET, events=[*more, BrokerRestarts(2.0, _broker(3), 1.0), joins])
     result = made.run(100.0, 10.0)

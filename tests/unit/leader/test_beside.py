@@ -22,7 +22,7 @@ from loadmanager.core.planning import planner
 from loadmanager.core.planning import shedding_round as shedding
 from loadmanager.errors import TooManyPreviewsError
 from loadmanager.history.reader import History
-from loadmanager.lab.replay.replayer import Outcome, replay
+from loadmanager.lab.replay.replayer import ReplayOutcome, replay
 from loadmanager.leader.audit.recorded_model import RecordedModel
 from loadmanager.leader.planning import explanation_service, thread_pool
 
@@ -189,7 +189,7 @@ async def _begun(recorded: Recorded, held: Held) -> tuple[asyncio.Task[Plan], as
     return round_, preview
 
 
-def _replayed(folder: Path) -> Outcome:
+def _replayed(folder: Path) -> ReplayOutcome:
     history = History(str(folder))
     return replay(recorded_items(history, find_start(history, None), None), planner_settings_of)
 

@@ -17,14 +17,14 @@ from support.waiting import eventually
 from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.plan import Unload
 from loadmanager.core.domain.reasons import OwnershipReason
-from loadmanager.core.planning.churn import Memory, noted
+from loadmanager.core.planning.churn import MoveMemory, noted
 from loadmanager.core.planning.repeated_moves import is_back
 from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason
-from loadmanager.leader.audit.decision_log import Journal
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.audit.decision_log import DecisionLog
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.persistence import pack_within_limit
-from loadmanager.leader.planning.planner_service import Desk
+from loadmanager.leader.planning.planner_service import PlannerService
 from loadmanager.store import paths
 
 FLAPPING = {
@@ -46,8 +46,8 @@ async def two_brokers(cluster: Cluster, leader: RunningNode) -> tuple[FakeAgent,
     return first, second, bundles
 
 
-def memory(node: RunningNode) -> Memory:
-    return Memory.of(node.node.desk.churn.state)
+def memory(node: RunningNode) -> MoveMemory:
+    return MoveMemory.of(node.node.desk.churn.state)
 
 
 async def shed(leader: RunningNode, bundle: str, source: FakeAgent, destination: FakeAgent) -> None:
@@ -163,9 +163,9 @@ async def test_a_breaker_that_has_tripped_outlives_the_leader() -> None:
 async def test_moves_that_end_while_a_round_is_held_to_the_limits_are_not_forgotten(
     monkeypatch: pytest.MonkeyPatch, ends: int
 ) -> None:
-    view, live = ClusterView(), LiveSettings(settings())
+    view, live = ClusterMirror(), LiveSettings(settings())
     view.model.apply_report(broker("a"), report([bundle(0)], cpu=95))
-    desk = Desk(view, live, Journal(10), seed=1)
+    desk = PlannerService(view, live, DecisionLog(10), seed=1)
     run, looked = desk._worker.run, list[bool]()
 
     async def run_while_moves_end(work: Callable[..., object], *given: object) -> object:
@@ -180,4 +180,4 @@ async def test_moves_that_end_while_a_round_is_held_to_the_limits_are_not_forgot
 
     monkeypatch.setattr(desk._worker, "run", run_while_moves_end)
     await desk.shed()
-    assert len(Memory.of(desk.churn.state).moves) == sum(looked) == min(ends, 2)
+    assert len(MoveMemory.of(desk.churn.state).moves) == sum(looked) == min(ends, 2)

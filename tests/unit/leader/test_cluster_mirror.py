@@ -12,8 +12,8 @@ from loadmanager.core.domain.names import BrokerId, BundleName, NamespaceName, T
 from loadmanager.core.domain.ownership import FREE, NamespaceState, Ownership
 from loadmanager.core.model.namespace_records import NamespaceRecords
 from loadmanager.errors import BrokerNotFoundError, BundleNotFoundError, InvalidRecordError, NamespaceNotFoundError
-from loadmanager.leader.mirror.cluster_mirror import ClusterView, NamespaceEntry, lookup_answer
-from loadmanager.leader.mirror.raw_reports import WrittenReports
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEntry, lookup_answer
+from loadmanager.leader.mirror.raw_reports import RawReports
 from loadmanager.store import paths
 
 B1 = broker("b1", 5)
@@ -21,8 +21,8 @@ NAMESPACE = NamespaceName("t", "ns")
 TOPIC = TopicName.parse("persistent://t/ns/x")
 
 
-def a_view() -> ClusterView:
-    view = ClusterView()
+def a_view() -> ClusterMirror:
+    view = ClusterMirror()
     state = NamespaceState.unowned(NAMESPACE, NamespaceBundles(equal_boundaries(2)))
     view.put_namespace(NamespaceEntry(state, 0, czxid=1, digest=0))
     view.put_broker(B1, 0, a_record("b1:8080"))
@@ -78,7 +78,7 @@ async def test_a_broker_that_has_just_gone_has_written_nothing() -> None:
         return None
 
     with pytest.raises(BrokerNotFoundError, match="b1:8080' has just gone"):
-        await WrittenReports(gone, a_view()).read(B1.broker)
+        await RawReports(gone, a_view()).read(B1.broker)
 
 
 def test_an_unknown_namespace_and_an_unknown_range_say_so() -> None:
@@ -90,7 +90,7 @@ def test_an_unknown_namespace_and_an_unknown_range_say_so() -> None:
 
 
 def test_a_namespace_whose_only_record_is_unreadable_is_not_taken_for_missing() -> None:
-    view = ClusterView()
+    view = ClusterMirror()
     view.faults[paths.namespace("t/ns")] = "not UTF-8"
     with pytest.raises(InvalidRecordError, match="t/ns cannot be read: not UTF-8"):
         view.bundle_of_topic(TOPIC)

@@ -9,7 +9,7 @@ from support.learned import learned
 from support.nodes import RunningNode, a_leader
 
 from loadmanager.core.domain.controls import Controls
-from loadmanager.leader.election.config_writer import Operators
+from loadmanager.leader.election.config_writer import ConfigWriter
 from loadmanager.store import paths
 from loadmanager.store.znode_codec import decode
 from loadmanager.wire.control_records import decode_controls
@@ -30,7 +30,7 @@ DOMAINS: dict[str, FailureDomain] = {"east": {"brokers": ["b1:8080"]}}
 GROUPS = {"t/ns": "group"}
 OVERRIDES = {"loadBalancerBrokerMaxTopics": "7"}
 
-Update = Callable[[Operators], Awaitable[object]]
+Update = Callable[[ConfigWriter], Awaitable[object]]
 UPDATES: list[tuple[str, Callable[[bytes, str], object], Update, object]] = [
     (paths.CONTROLS, decode_controls, lambda to: to.update_controls(lambda _: CONTROLS), CONTROLS),
     (paths.ISOLATION, decode_isolation, lambda to: to.update_isolation(lambda now: {**now, **ISOLATION}), ISOLATION),

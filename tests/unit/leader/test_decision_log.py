@@ -6,10 +6,10 @@ import pytest
 from support.builders import broker, bundle
 
 from loadmanager.core.domain.plan import Verdict
-from loadmanager.core.domain.reasons import OwnershipReason, PlacementReason, RailReason, SheddingReason
+from loadmanager.core.domain.reasons import GuardrailReason, OwnershipReason, PlacementReason, SheddingReason
 from loadmanager.core.planning.plan_effect import MoveEffect
 from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason
-from loadmanager.leader.audit.decision_log import Journal
+from loadmanager.leader.audit.decision_log import DecisionLog
 
 
 def below(subject: str, usage: float = 10.0) -> Verdict:
@@ -17,19 +17,19 @@ def below(subject: str, usage: float = 10.0) -> Verdict:
 
 
 @pytest.fixture
-def journal() -> Journal:
-    return Journal(10)
+def journal() -> DecisionLog:
+    return DecisionLog(10)
 
 
 def test_only_the_newest_decisions_are_kept_but_all_are_counted() -> None:
-    journal = Journal(3)
+    journal = DecisionLog(3)
     for number in range(10):
         journal.moved("assign", bundle(number), OwnershipReason.LOOKUP, epoch=1, destination=broker("b1"))
     assert [entry["subject"] for entry in journal.recent(100)] == [bundle(9), bundle(8), bundle(7)]
     assert journal.counts["assign", "lookup", True] == 10
 
 
-def test_a_non_decision_that_repeats_itself_is_one_entry_with_its_latest_numbers(journal: Journal) -> None:
+def test_a_non_decision_that_repeats_itself_is_one_entry_with_its_latest_numbers(journal: DecisionLog) -> None:
     for usage in (10.0, 20.0, 30.0):
         journal.judged("shed", below("b1:8080", usage), epoch=1)
     (entry,) = journal.recent(100)
@@ -38,8 +38,8 @@ def test_a_non_decision_that_repeats_itself_is_one_entry_with_its_latest_numbers
     assert journal.counts["shed", "below_threshold", False] == 3
 
 
-def test_what_stops_something_is_one_entry_of_what_it_stops(journal: Journal) -> None:
-    stops = [Verdict("cluster", RailReason.POLICIES_READ_ONLY, acted=False), below("cluster", 10.0)]
+def test_what_stops_something_is_one_entry_of_what_it_stops(journal: DecisionLog) -> None:
+    stops = [Verdict("cluster", GuardrailReason.POLICIES_READ_ONLY, acted=False), below("cluster", 10.0)]
     journal.stopped(bundle(1), stops, epoch=1)
     journal.stopped(bundle(1), [stops[0], below("cluster", 20.0)], epoch=1)
     (entry,) = journal.recent(10)
@@ -49,7 +49,7 @@ def test_what_stops_something_is_one_entry_of_what_it_stops(journal: Journal) ->
     assert journal.counts == {("rail", "policies_read_only", False): 2}
 
 
-def test_a_non_decision_of_a_later_epoch_is_an_entry_of_its_own(journal: Journal) -> None:
+def test_a_non_decision_of_a_later_epoch_is_an_entry_of_its_own(journal: DecisionLog) -> None:
     journal.judged("shed", below("b1:8080"), epoch=1)
     journal.judged("shed", below("b1:8080"), epoch=2)
     (entry,) = journal.recent(100)
@@ -57,13 +57,13 @@ def test_a_non_decision_of_a_later_epoch_is_an_entry_of_its_own(journal: Journal
 
 
 def test_non_decisions_are_bounded_too() -> None:
-    journal = Journal(2)
+    journal = DecisionLog(2)
     for number in range(5):
         journal.judged("shed", below(f"b{number}:8080"), epoch=1)
     assert {entry["subject"] for entry in journal.recent(100)} == {"b3:8080", "b4:8080"}
 
 
-def test_a_subject_is_found_as_a_bundle_as_a_source_and_as_a_destination(journal: Journal) -> None:
+def test_a_subject_is_found_as_a_bundle_as_a_source_and_as_a_destination(journal: DecisionLog) -> None:
     journal.moved("assign", bundle(1), OwnershipReason.LOOKUP, epoch=1, destination=broker("b1"))
     journal.moved("unload", bundle(2), OwnershipReason.ADMIN_UNLOAD, epoch=1, source=broker("b1"))
     journal.moved("unload", bundle(3), OwnershipReason.ADMIN_UNLOAD, epoch=1, source=broker("b2"))
@@ -72,7 +72,7 @@ def test_a_subject_is_found_as_a_bundle_as_a_source_and_as_a_destination(journal
     assert journal.recent(100, "b9:8080") == []
 
 
-def test_a_decision_comes_with_the_sentence_of_its_verdict(journal: Journal) -> None:
+def test_a_decision_comes_with_the_sentence_of_its_verdict(journal: DecisionLog) -> None:
     why = Verdict(bundle(1), PlacementReason.NO_BROKER_AVAILABLE, acted=False, why={"brokers": 0})
     journal.judged("assign", why, epoch=1)
     (entry,) = journal.recent(1)
@@ -80,7 +80,7 @@ def test_a_decision_comes_with_the_sentence_of_its_verdict(journal: Journal) -> 
     assert "none of 0 registered brokers" in entry["sentence"]
 
 
-def test_what_a_dry_run_would_move_to_nobody_has_no_destination(journal: Journal) -> None:
+def test_what_a_dry_run_would_move_to_nobody_has_no_destination(journal: DecisionLog) -> None:
     reason = OverloadReason.BROKER_OVERLOADED
     for destination in (None, broker("b2")):
         journal.would_move(
@@ -91,7 +91,7 @@ def test_what_a_dry_run_would_move_to_nobody_has_no_destination(journal: Journal
     assert newest["destination"] == broker("b2").broker
 
 
-def test_who_follows_is_told_what_came_later_and_a_move_once_more_when_it_is_measured(journal: Journal) -> None:
+def test_who_follows_is_told_what_came_later_and_a_move_once_more_when_it_is_measured(journal: DecisionLog) -> None:
     effect = MoveEffect(predicted=(2.0, 1.5), load=1e6)
     journal.moved("unload", bundle(1), SheddingReason.BELOW_THRESHOLD, epoch=1, effect=effect)
     journal.judged("shed", below("b1:8080"), epoch=1)
@@ -111,7 +111,7 @@ def test_who_follows_is_told_what_came_later_and_a_move_once_more_when_it_is_mea
     assert journal.later_than(place, 10) == []
 
 
-def test_entries_are_chosen_by_kind_and_by_when_they_were_said(journal: Journal) -> None:
+def test_entries_are_chosen_by_kind_and_by_when_they_were_said(journal: DecisionLog) -> None:
     for number in range(3):
         journal.moved("assign", bundle(number), OwnershipReason.LOOKUP, epoch=1)
     journal.judged("shed", below("b1:8080"), epoch=1)

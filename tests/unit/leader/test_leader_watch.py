@@ -14,7 +14,7 @@ from support.nodes import Cluster, in_memory
 from support.servers import closed_port
 from support.waiting import eventually
 
-from loadmanager.core.protocol.failure_detector import Ask, Ended
+from loadmanager.core.protocol.failure_detector import AskLeader, LeaderProcessEnded
 from loadmanager.errors import NotLeaderError, StoreUnavailableError
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Create, MetadataStore, Put, Znode
@@ -137,5 +137,5 @@ async def test_a_process_has_ended_where_its_kernel_and_its_address_say_so(
         gone = replace(leader, service_url=f"http://127.0.0.1:{closed_port()}")
         monkeypatch.setattr(keeper, "_life", Mock(is_over=Mock(return_value=is_over)))
         monkeypatch.setattr("loadmanager.leader.election.leader_watch.is_refused", AsyncMock(return_value=refuses))
-        ended = await keeper._ask(Ask(gone, 0.0, 10.0)) == Ended(leader.czxid)
+        ended = await keeper._ask(AskLeader(gone, 0.0, 10.0)) == LeaderProcessEnded(leader.czxid)
         assert ended == (is_over and refuses)

@@ -10,7 +10,7 @@ import pytest
 from support.waiting import eventually
 
 from loadmanager.core.protocol.signals import Signal
-from loadmanager.leader.election.machine_driver import Driver
+from loadmanager.leader.election.machine_driver import MachineDriver
 
 
 class Echo:
@@ -36,7 +36,7 @@ async def test_what_comes_of_the_work_is_the_next_event() -> None:
 
         return work() if instruction != "at once" else None
 
-    driver = Driver(echo, do)
+    driver = MachineDriver(echo, do)
     term = asyncio.create_task(driver.run())
     await eventually(lambda: echo.told == [Signal.TIME], what="it looks when the term begins")
     driver.step("at once")
@@ -54,7 +54,7 @@ async def test_work_that_the_end_of_the_term_keeps_from_beginning_leaves_nothing
     async def never() -> str:
         raise AssertionError("it began")
 
-    driver = Driver(echo, lambda _: never())
+    driver = MachineDriver(echo, lambda _: never())
     term = asyncio.create_task(driver.run())
     await eventually(lambda: echo.told)
     term.cancel()

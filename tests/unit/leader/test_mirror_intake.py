@@ -24,9 +24,9 @@ from loadmanager.core.domain.ownership import NamespaceState
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.strategies.shedding.transfer_shedder import TransferReason, TransferShedder
-from loadmanager.leader.mirror.cluster_mirror import ClusterView, NamespaceEntry
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEntry
 from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.mirror.mirror_intake import Intake
+from loadmanager.leader.mirror.mirror_intake import MirrorIntake
 from loadmanager.store import paths
 from loadmanager.store.memory_store import MemoryCluster, MemoryStore
 from loadmanager.store.metadata_store import Create, Delete, MetadataStore, Put, Znode
@@ -50,8 +50,8 @@ class Mirror:
     cluster: MemoryCluster
     own: MemoryStore
     store: MetadataStore
-    view: ClusterView
-    intake: Intake
+    view: ClusterMirror
+    intake: MirrorIntake
     batches: list[None] = field(default_factory=list)
     """One entry per batch that was applied."""
 
@@ -78,9 +78,9 @@ async def mirror(request: pytest.FixtureRequest) -> AsyncIterator[Mirror]:
     await other.start()
     for path in paths.PERSISTENT_PARENTS:
         await other.ensure_path(path)
-    view = ClusterView()
+    view = ClusterMirror()
     batches: list[None] = []
-    intake = Intake(own, view, LiveSettings(Settings()), lambda: batches.append(None))
+    intake = MirrorIntake(own, view, LiveSettings(Settings()), lambda: batches.append(None))
     task = asyncio.create_task(intake.run())
     await intake.settled()
     yield Mirror(cluster, own, other, view, intake, batches)

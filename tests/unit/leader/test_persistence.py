@@ -14,7 +14,7 @@ from support.waiting import eventually
 
 from loadmanager.core.domain.names import BundleName, TopicName
 from loadmanager.core.domain.reasons import MergeReason
-from loadmanager.core.planning.churn import Memory
+from loadmanager.core.planning.churn import MoveMemory
 from loadmanager.core.planning.planner import State
 from loadmanager.core.planning.repeated_moves import PastMove
 from loadmanager.errors import InvalidRecordError, NotLeaderError, StoreError, StoreUnavailableError
@@ -113,8 +113,8 @@ BREAKER: State = {
 }
 
 
-def remembered(node: RunningNode) -> Memory:
-    return Memory.of(node.node.desk.churn.state)
+def remembered(node: RunningNode) -> MoveMemory:
+    return MoveMemory.of(node.node.desk.churn.state)
 
 
 async def test_what_cannot_be_read_at_once_is_read_again_and_until_then_nothing_is_shed_or_written_over_it(
@@ -160,7 +160,7 @@ async def test_what_was_noted_before_the_last_leaders_memory_could_be_read_is_ke
         desk = leader.node.desk
         desk.state = {"RoundRobinBrokerSelector": {"turn": 1, "order": ["b1:8080"]}}
         own = PastMove(2.0, BUNDLE, "b2:8080", 6, 0.5, is_own=False)
-        desk.churn.state = Memory((own,), {"t/ns/x": 5.0}, 1.0).into({})
+        desk.churn.state = MoveMemory((own,), {"t/ns/x": 5.0}, 1.0).into({})
         await desk.restore({**BREAKER, "ThresholdShedder": {"usage": {}}})
         assert desk.state.keys() == {"RoundRobinBrokerSelector", "ThresholdShedder"}
         memory = remembered(leader)

@@ -21,11 +21,11 @@ from loadmanager.core.domain.ownership import Ownership, Stamp, complete, releas
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.planning.certificate.plan_verification import find_faults
 from loadmanager.errors import StoreUnavailableError, UnloadCancelledError
-from loadmanager.leader.audit.decision_log import Journal
+from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.loops.requested_plans import RequestedPlans
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.planning.planner_service import Desk
+from loadmanager.leader.planning.planner_service import PlannerService
 from loadmanager.store.memory_store import MemoryStore
 from loadmanager.store.metadata_store import MetadataStore
 from loadmanager.wire.plan_bodies import PlanRequest
@@ -558,11 +558,11 @@ async def test_a_plan_of_nothing_is_executed_by_doing_nothing() -> None:
 
 
 async def test_a_plan_keeps_the_last_snapshot_and_the_columns_of_its_file() -> None:
-    view, live = ClusterView(), LiveSettings(settings())
+    view, live = ClusterMirror(), LiveSettings(settings())
     for host in ("a", "b"):
         loads = {bundle(number, f"t/{host}"): throughput(1.0) for number in range(2_000)}
         view.model.apply_report(broker(host), report(loads, bandwidth_in=(90.0 if host == "a" else 10.0, 100.0)))
-    desk = Desk(view, live, Journal(10), seed=1)
+    desk = PlannerService(view, live, DecisionLog(10), seed=1)
     desk.snapshot()  # the order of names is made with the first
     with held_arrays() as held:
         _, packed = await RequestedPlans(view, desk).compute(PlanRequest(kind="shed"))

@@ -16,7 +16,7 @@ from support.waiting import eventually
 from loadmanager.core.domain.names import BrokerId, TopicName
 from loadmanager.core.domain.ownership import OwnershipState
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
-from loadmanager.core.domain.reasons import ChurnReason, RailReason, SheddingReason
+from loadmanager.core.domain.reasons import ChurnReason, GuardrailReason, SheddingReason
 from loadmanager.errors import NamespaceNotFoundError, NoBrokerAvailableError, NotLeaderError
 from loadmanager.leader.execution import executor
 from loadmanager.leader.loops.shedding_loop import SheddingLoop
@@ -385,8 +385,8 @@ async def test_what_rails_stop_is_decided_and_shown_with_what_stops_it() -> None
             return [each["sentence"] for each in node.journal.recent(100) if each["kind"] == "would_unload"]
 
         rails.rounds = [
-            Verdict("cluster", RailReason.POLICIES_READ_ONLY, acted=False),
-            Verdict("cluster", RailReason.MODE_IS_SHADOW, acted=False),
+            Verdict("cluster", GuardrailReason.POLICIES_READ_ONLY, acted=False),
+            Verdict("cluster", GuardrailReason.MODE_IS_SHADOW, acted=False),
         ]
         (step,) = (await shedding.cycle()).steps
         assert shown()[0].startswith("No move because Pulsar's policies are read-only: ")
@@ -397,7 +397,7 @@ async def test_what_rails_stop_is_decided_and_shown_with_what_stops_it() -> None
         assert "mode is shadow" in said["sentence"], "all of them"
 
         rails.rounds = []
-        rails.steps = {step.bundle: [Verdict(step.bundle, RailReason.ROUND_IS_FULL, acted=False)]}
+        rails.steps = {step.bundle: [Verdict(step.bundle, GuardrailReason.ROUND_IS_FULL, acted=False)]}
         await shedding.cycle()
         assert [each.split(" because")[0] for each in shown()] == ["Round is full. Shed 1 of 2 bundles", "No move"]
         assert (node.executor.unloads_completed, shedding.brokers_shed) == (0, 0)

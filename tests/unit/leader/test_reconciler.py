@@ -22,8 +22,8 @@ from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.protocol import reconciler as reconciler_module
 from loadmanager.core.protocol.bundle_writes import Transition
-from loadmanager.leader.execution.assignment_driver import Assigner
-from loadmanager.leader.execution.reconciler_driver import Reconciler
+from loadmanager.leader.execution.assignment_driver import AssignmentDriver
+from loadmanager.leader.execution.reconciler_driver import ReconcilerDriver
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Delete
 from loadmanager.wire.http_bodies import BUNDLE_VERSION_HEADER
@@ -134,12 +134,12 @@ async def test_what_was_freed_while_no_broker_was_there_is_placed_when_one_regis
 async def test_nothing_is_freed_while_owners_are_found_for_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
     looks, is_assigning = list[bool](), True
 
-    def told(_: Assigner, __: float) -> bool:
+    def told(_: AssignmentDriver, __: float) -> bool:
         looks.append(is_assigning)
         return is_assigning
 
     monkeypatch.setattr(reconciler_module, "FREED_AFTER_S", 0.0)
-    monkeypatch.setattr(Assigner, "is_assigning", told)
+    monkeypatch.setattr(AssignmentDriver, "is_assigning", told)
     async with a_leader() as (cluster, leader):
         bundle = await _owned(cluster, leader)
         await _all_leave(cluster, leader, "b1:8080")
@@ -216,14 +216,14 @@ async def test_a_bundle_of_a_dead_broker_that_is_on_its_way_to_another_arrives_t
 
 def _held_looks(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     """The reconciler looks at nothing while this is not set."""
-    may_look, look = asyncio.Event(), Reconciler._look
+    may_look, look = asyncio.Event(), ReconcilerDriver._look
     may_look.set()
 
-    async def held(reconciler: Reconciler) -> reconciler_module.Event:
+    async def held(reconciler: ReconcilerDriver) -> reconciler_module.Event:
         await may_look.wait()
         return await look(reconciler)
 
-    monkeypatch.setattr(Reconciler, "_look", held)
+    monkeypatch.setattr(ReconcilerDriver, "_look", held)
     return may_look
 
 

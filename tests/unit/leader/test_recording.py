@@ -23,10 +23,10 @@ from loadmanager.core.model.extensible_load import ReportRules
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import BUNDLE_REPORTS, DECISIONS, EVENTS, MOVES, STRATEGY_STATES
 from loadmanager.lab.replay.replayer import replay
-from loadmanager.leader.audit.history_recorder import Recorder
+from loadmanager.leader.audit.history_recorder import HistoryRecorder
 from loadmanager.leader.audit.move_records import MoveRecorder
 from loadmanager.leader.audit.recorded_model import RecordedModel
-from loadmanager.leader.mirror.cluster_mirror import LaidDown
+from loadmanager.leader.mirror.cluster_mirror import OperatorConfig
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.wire.checkpoint_codec import Later
 
@@ -217,13 +217,13 @@ def a_recorded_model() -> tuple[RecordedModel, list[str]]:
     """And the kinds of what it puts into the history."""
     put: list[str] = []
 
-    class Told(Recorder):
+    class Told(HistoryRecorder):
         def put(self, entry: Any, _: int | None = None) -> int:  # noqa: ANN401 - any entry
             put.append(getattr(entry, "kind", type(entry).__name__))
             return len(put)
 
-    recorder = Told(LiveSettings(Settings()), LaidDown())
-    return RecordedModel(ReportRules(), LaidDown(), recorder, MoveRecorder(recorder)), put
+    recorder = Told(LiveSettings(Settings()), OperatorConfig())
+    return RecordedModel(ReportRules(), OperatorConfig(), recorder, MoveRecorder(recorder)), put
 
 
 def test_owners_that_are_told_alone_are_recorded_as_the_records_they_are_of() -> None:

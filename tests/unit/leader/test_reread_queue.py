@@ -10,7 +10,7 @@ from itertools import pairwise
 from support.virtual_loop import VirtualLoop
 
 from loadmanager.errors import StoreUnavailableError
-from loadmanager.leader.mirror.reread_queue import Rereading
+from loadmanager.leader.mirror.reread_queue import RereadQueue
 
 
 @dataclass
@@ -28,12 +28,12 @@ class Reader:
         self.read.append((round(asyncio.get_running_loop().time() - self.began_s, 3), batch))
 
 
-def follow(reader: Reader, scenario: Callable[[Rereading], Awaitable[None]], apart_s: float = 0.0) -> None:
+def follow(reader: Reader, scenario: Callable[[RereadQueue], Awaitable[None]], apart_s: float = 0.0) -> None:
     """Have the scenario mark paths, which `reader` reads."""
 
     async def work() -> None:
         reader.began_s = asyncio.get_running_loop().time()
-        rereading = Rereading(reader, apart_s)
+        rereading = RereadQueue(reader, apart_s)
         task = asyncio.create_task(rereading.run())
         await scenario(rereading)
         task.cancel()
@@ -43,14 +43,14 @@ def follow(reader: Reader, scenario: Callable[[Rereading], Awaitable[None]], apa
         runner.run(work())
 
 
-async def mark_each_tenth_of_a_second(rereading: Rereading) -> None:
+async def mark_each_tenth_of_a_second(rereading: RereadQueue) -> None:
     for number in range(10):
         rereading.mark(f"/{number}")
         await asyncio.sleep(0.1)
 
 
 def test_what_is_marked_is_read_at_once_and_all_that_is_marked_together() -> None:
-    async def scenario(rereading: Rereading) -> None:
+    async def scenario(rereading: RereadQueue) -> None:
         for path in ("/a", "/b", "/a"):
             rereading.mark(path)
         await rereading.settled()
@@ -72,7 +72,7 @@ def test_batches_are_apart_if_they_are_to_be() -> None:
 
 
 def test_whoever_waits_is_not_kept_waiting() -> None:
-    async def scenario(rereading: Rereading) -> None:
+    async def scenario(rereading: RereadQueue) -> None:
         for path in ("/a", "/b", "/c"):
             rereading.mark(path)
             await rereading.settled()
@@ -83,7 +83,7 @@ def test_whoever_waits_is_not_kept_waiting() -> None:
 
 
 def test_a_batch_that_is_not_answered_is_read_with_what_is_marked_by_then() -> None:
-    async def scenario(rereading: Rereading) -> None:
+    async def scenario(rereading: RereadQueue) -> None:
         rereading.mark("/a")
         await asyncio.sleep(0.1)
         rereading.mark("/b")
@@ -95,7 +95,7 @@ def test_a_batch_that_is_not_answered_is_read_with_what_is_marked_by_then() -> N
 
 
 def test_nothing_is_settled_before_anything_was_read() -> None:
-    async def scenario(rereading: Rereading) -> None:
+    async def scenario(rereading: RereadQueue) -> None:
         waiting = asyncio.create_task(rereading.settled())
         await asyncio.sleep(10.0)
         assert not waiting.done()

@@ -9,12 +9,12 @@ from support.stores import MemoryWorld
 from loadmanager.config import Settings
 from loadmanager.core.planning.planner import PlannerSettings, plan_assignments
 from loadmanager.core.planning.strategy_memory import as_json
-from loadmanager.leader.audit.decision_log import Journal
+from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.election.campaign import Election
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.persistence import Persistence, pack_within_limit
-from loadmanager.leader.planning.planner_service import Desk
+from loadmanager.leader.planning.planner_service import PlannerService
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Create, MetadataStore
 from loadmanager.store.znode_codec import decode
@@ -25,10 +25,12 @@ A, B = broker("a"), broker("b")
 NODE = LeaderRecord(broker_id="node:1", service_url="http://node:1", epoch=0)
 
 
-def persistence(store: MetadataStore, view: ClusterView) -> Persistence:
+def persistence(store: MetadataStore, view: ClusterMirror) -> Persistence:
     election = Election(store, view, NODE, lambda _: None, lambda _: None)
     live = LiveSettings(Settings())
-    return Persistence(store, view, election, Desk(view, live, Journal(10), seed=1), nothing_to_reject, live)
+    return Persistence(
+        store, view, election, PlannerService(view, live, DecisionLog(10), seed=1), nothing_to_reject, live
+    )
 
 
 def nothing_to_reject(path: str, error: Exception) -> None:
@@ -38,7 +40,7 @@ def nothing_to_reject(path: str, error: Exception) -> None:
 async def test_the_next_leader_knows_from_which_brokers_bundles_were_taken_and_when() -> None:
     world = MemoryWorld()
     store = await world.connect()
-    leader, successor = ClusterView(), ClusterView()
+    leader, successor = ClusterMirror(), ClusterMirror()
     leader.model.mark_unloaded(bundle(1), 1_000.0, A.broker)
     record = pack_within_limit(persistence(store, leader)._strategy_state())
     await store.ensure_path(paths.BROKER_TIME_AVERAGE)

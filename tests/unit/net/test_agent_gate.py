@@ -11,16 +11,16 @@ from support.fake_broker import FakeBroker
 from support.fake_node import FakeNode
 from support.tokens import CLOSED, PRINCIPALS, bearer, token_of
 
-from loadmanager.net.auth.roles import Role
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.store.memory_store import MemoryStore
 
 ROLES = {
-    ("GET", "/loadmanager/v1/topics"): Role.PEER,
-    ("POST", "/loadmanager/v1/prepare"): Role.PEER,
-    ("PUT", "/loadmanager/v1/namespaces/t/ns/bundles"): Role.PEER,
-    ("PUT", "/admin/v2/namespaces/t/ns/0x00000000_0x40000000/unload"): Role.PEER,
-    ("GET", "/healthz"): Role.ANYONE,
-    ("GET", "/metrics"): Role.READ,
+    ("GET", "/loadmanager/v1/topics"): AccessRole.PEER,
+    ("POST", "/loadmanager/v1/prepare"): AccessRole.PEER,
+    ("PUT", "/loadmanager/v1/namespaces/t/ns/bundles"): AccessRole.PEER,
+    ("PUT", "/admin/v2/namespaces/t/ns/0x00000000_0x40000000/unload"): AccessRole.PEER,
+    ("GET", "/healthz"): AccessRole.ANYONE,
+    ("GET", "/metrics"): AccessRole.READ,
 }
 OF_THE_BROKER = ["/loadmanager/v1/lease", "/loadmanager/v1/owner?topic=persistent://t/ns/x"]
 
@@ -65,9 +65,9 @@ async def test_every_operation_of_an_agent_asks_for_its_role(beside: RunningAgen
     for (method, path), role in ROLES.items():
         for principal, roles in {**PRINCIPALS, "stranger": set()}.items():
             status = await _status(beside, method, path, bearer(token_of(principal)))
-            assert (status == 403) == (role not in {*roles, Role.ANYONE}), (method, path, principal, status)
+            assert (status == 403) == (role not in {*roles, AccessRole.ANYONE}), (method, path, principal, status)
             assert status != 401
-        assert (await _status(beside, method, path, {}) == 401) == (role is not Role.ANYONE)
+        assert (await _status(beside, method, path, {}) == 401) == (role is not AccessRole.ANYONE)
 
 
 async def test_the_broker_needs_no_token(beside: RunningAgent) -> None:

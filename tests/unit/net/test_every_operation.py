@@ -12,7 +12,7 @@ from support.nodes import Reply, a_leader
 from support.tokens import CLOSED, PRINCIPALS, bearer, expired_token_of, token_of
 
 from loadmanager.http.openapi import PATH
-from loadmanager.net.auth.roles import Role
+from loadmanager.net.auth.roles import AccessRole
 
 SAID = {
     "domain": "persistent",
@@ -32,17 +32,17 @@ SAID = {
 TOKENS = {principal: token_of(principal) for principal in PRINCIPALS} | {"stranger": token_of("stranger")}
 
 
-def operations_in(document: dict[str, Any]) -> Iterator[tuple[str, str, Role]]:
+def operations_in(document: dict[str, Any]) -> Iterator[tuple[str, str, AccessRole]]:
     """Method, path and role of each operation that the document names."""
     for path, methods in document["paths"].items():
         for method, described in methods.items():
             filled = re.sub(r"\{(\w+)\}", lambda found: SAID.get(found[1], "x"), path)
-            yield method.upper(), filled, Role(described["x-role"])
+            yield method.upper(), filled, AccessRole(described["x-role"])
 
 
-def expected(principal: str, role: Role) -> int | None:
+def expected(principal: str, role: AccessRole) -> int | None:
     """The status with which the principal is refused; None for one that may."""
-    return None if role in {*PRINCIPALS.get(principal, set()), Role.ANYONE} else 403
+    return None if role in {*PRINCIPALS.get(principal, set()), AccessRole.ANYONE} else 403
 
 
 async def walk(ask: Any, document: dict[str, Any]) -> int:  # noqa: ANN401 - asks a process
@@ -61,7 +61,7 @@ async def walk(ask: Any, document: dict[str, Any]) -> int:  # noqa: ANN401 - ask
                 assert role.value.upper() in reply.reason
         for headers in ({}, bearer("no.token.this"), bearer(expired_token_of("root")), {"Authorization": "Basic eA=="}):
             reply = await ask(method, path, headers=headers)
-            assert (reply.status == 401) == (role is not Role.ANYONE), (method, path, reply)
+            assert (reply.status == 401) == (role is not AccessRole.ANYONE), (method, path, reply)
             if reply.status == 401:
                 assert reply.reason
                 assert reply.headers["WWW-Authenticate"] == "Bearer"

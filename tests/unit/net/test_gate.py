@@ -19,11 +19,11 @@ from support.tokens import CLOSED, SECRET, bearer, token_of
 from loadmanager.config import AuthSettings, Settings, load_settings
 from loadmanager.errors import ConfigurationError, ForbiddenError, UnauthenticatedError
 from loadmanager.net.auth import gate as gate_module
-from loadmanager.net.auth.gate import PRINCIPAL, Gate
-from loadmanager.net.auth.roles import Role
+from loadmanager.net.auth.gate import PRINCIPAL, AuthGate
+from loadmanager.net.auth.roles import AccessRole
 from loadmanager.net.auth.token_issuer import create_pair, create_token
 from loadmanager.net.auth.token_keys import ValidationKey
-from loadmanager.net.auth.token_verifier import Claimed, Fault, check_token
+from loadmanager.net.auth.token_verifier import Claimed, TokenFault, check_token
 
 NOW_S = 1_700_000_000.0
 
@@ -36,8 +36,8 @@ class Clock:
         return self.now_s
 
 
-def a_gate(clock: Clock | None = None, **changes: Any) -> Gate:  # noqa: ANN401 - whatever a setting may be
-    return Gate(settings(**{**CLOSED, **changes}), clock) if clock else Gate(settings(**{**CLOSED, **changes}))
+def a_gate(clock: Clock | None = None, **changes: Any) -> AuthGate:  # noqa: ANN401 - whatever a setting may be
+    return AuthGate(settings(**{**CLOSED, **changes}), clock) if clock else AuthGate(settings(**{**CLOSED, **changes}))
 
 
 class Connection(asyncio.Transport):
@@ -48,7 +48,7 @@ class Connection(asyncio.Transport):
         super().__init__({"peercert": {"subject": subject} if common_name else None})
 
 
-def passes(gate: Gate, role: Role, headers: dict[str, str], certificate: str = "") -> str:
+def passes(gate: AuthGate, role: AccessRole, headers: dict[str, str], certificate: str = "") -> str:
     """Who it says that asks."""
     request: web.Request = make_mocked_request("GET", "/x", headers=headers, transport=Connection(certificate))
     gate.check(request, role)
@@ -57,13 +57,13 @@ def passes(gate: Gate, role: Role, headers: dict[str, str], certificate: str = "
 
 @pytest.mark.parametrize("scheme", ["bearer", "BEARER", "Bearer "])
 def test_accept_the_scheme_in_any_case(scheme: str) -> None:
-    assert passes(a_gate(), Role.ADMIN, {"Authorization": f"{scheme} {token_of('root')}"}) == "root"
+    assert passes(a_gate(), AccessRole.ADMIN, {"Authorization": f"{scheme} {token_of('root')}"}) == "root"
 
 
 @pytest.mark.parametrize("header", ["Basic cm9vdA==", "bearer", token_of("root"), f"Bearer\xa0{token_of('root')}"])
 def test_refuse_other_schemes(header: str) -> None:
     with pytest.raises(UnauthenticatedError, match="Authorization: expected Bearer and a token"):
-        passes(a_gate(), Role.ADMIN, {"Authorization": header})
+        passes(a_gate(), AccessRole.ADMIN, {"Authorization": header})
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_open_to_anyone_is_a_gate_without_tokens_that_other_hosts_reach(
     address: str,
     is_open: bool,  # noqa: FBT001 - of the table
 ) -> None:
-    gate, registry = Gate(settings(**CLOSED if authentication else {}), address=address), CollectorRegistry()
+    gate, registry = AuthGate(settings(**CLOSED if authentication else {}), address=address), CollectorRegistry()
     gate.show_in(registry, {})
     assert registry.get_sample_value("loadmanager_open_to_anyone") == is_open == gate.is_open_to_anyone
 
@@ -89,9 +89,9 @@ def test_an_open_gate_changes_no_handler() -> None:
     async def handler(_: web.Request) -> web.Response:
         return web.Response()
 
-    assert Gate(settings()).permitting(Role.ADMIN, handler) is handler
-    assert a_gate().permitting(Role.ANYONE, handler) is handler
-    assert a_gate().permitting(Role.READ, handler) is not handler
+    assert AuthGate(settings()).permitting(AccessRole.ADMIN, handler) is handler
+    assert a_gate().permitting(AccessRole.ANYONE, handler) is handler
+    assert a_gate().permitting(AccessRole.READ, handler) is not handler
 
 
 @pytest.mark.parametrize("key", ["superUserRoles", "proxyRoles"])
@@ -102,18 +102,18 @@ def test_everybody_is_no_super_user_and_no_proxy(key: str) -> None:
 
 def test_without_authorization_a_token_is_enough() -> None:
     gate = a_gate(authorization_enabled=False)
-    assert passes(gate, Role.ADMIN, by("stranger")) == "stranger"
+    assert passes(gate, AccessRole.ADMIN, by("stranger")) == "stranger"
     with pytest.raises(UnauthenticatedError, match="no token"):
-        passes(gate, Role.READ, {})
+        passes(gate, AccessRole.READ, {})
 
 
 def test_by_default_whoever_has_a_token_may_look_topics_up_and_nothing_else() -> None:
     gate = a_gate(lookup_roles=frozenset({"*"}))
-    assert passes(gate, Role.LOOKUP, by("stranger")) == "stranger"
+    assert passes(gate, AccessRole.LOOKUP, by("stranger")) == "stranger"
     with pytest.raises(
         ForbiddenError, match=r"'stranger' .* takes READ, .*: readRoles, operateRoles, peerRoles, super"
     ):
-        passes(gate, Role.READ, by("stranger"))
+        passes(gate, AccessRole.READ, by("stranger"))
 
 
 def _part(content: bytes) -> str:
@@ -129,8 +129,8 @@ def _forged(algorithm: str, secret: bytes = b"") -> str:
 def test_the_head_of_a_token_decides_nothing() -> None:
     private, public = create_pair("RS256")
     of_pair = a_gate(token_secret_key="", token_public_key=base64.b64encode(public).decode())
-    assert passes(of_pair, Role.ADMIN, bearer(create_token(private, "RS256", {"sub": "root"}))) == "root"
-    assert passes(a_gate(), Role.ADMIN, bearer(_forged("HS256", SECRET))) == "root", "so it would be taken"
+    assert passes(of_pair, AccessRole.ADMIN, bearer(create_token(private, "RS256", {"sub": "root"}))) == "root"
+    assert passes(a_gate(), AccessRole.ADMIN, bearer(_forged("HS256", SECRET))) == "root", "so it would be taken"
     for token in (
         _forged("none"),
         _forged("HS256", public),
@@ -138,35 +138,35 @@ def test_the_head_of_a_token_decides_nothing() -> None:
         create_token(private, "RS512", {"sub": "root"}),
     ):
         with pytest.raises(UnauthenticatedError):
-            passes(of_pair, Role.READ, bearer(token))
+            passes(of_pair, AccessRole.READ, bearer(token))
     for token in (
         _forged("none"),
         create_token(private, "RS256", {"sub": "root"}),
         _forged("HS256", b"x" * 32),
     ):
         with pytest.raises(UnauthenticatedError):
-            passes(a_gate(), Role.READ, bearer(token))
-    assert of_pair.failures[Fault.INVALID] == 4
+            passes(a_gate(), AccessRole.READ, bearer(token))
+    assert of_pair.failures[TokenFault.INVALID] == 4
 
 
 def test_the_principal_is_what_the_claim_says_or_the_first_of_its_list() -> None:
     gate = a_gate(token_auth_claim="role")
-    assert passes(gate, Role.ADMIN, bearer(token_of("x", role="root"))) == "root"
-    assert passes(gate, Role.ADMIN, bearer(token_of("x", role=["root", "y"]))) == "root"
+    assert passes(gate, AccessRole.ADMIN, bearer(token_of("x", role="root"))) == "root"
+    assert passes(gate, AccessRole.ADMIN, bearer(token_of("x", role=["root", "y"]))) == "root"
     nobody: list[object] = [None, [], "", " ", "a\nb", "\ud800", 7, {"a": 1}]
     for said in nobody:
         with pytest.raises(UnauthenticatedError, match="no claim role"):
-            passes(gate, Role.READ, bearer(token_of("root", role=said)))
+            passes(gate, AccessRole.READ, bearer(token_of("root", role=said)))
 
 
 def test_a_token_is_for_its_audience() -> None:
     gate = a_gate(token_audience_claim="aud", token_audience="here")
-    assert passes(gate, Role.READ, bearer(token_of("root", aud="here")))
-    assert passes(gate, Role.READ, bearer(token_of("root", aud=["there", "here"])))
+    assert passes(gate, AccessRole.READ, bearer(token_of("root", aud="here")))
+    assert passes(gate, AccessRole.READ, bearer(token_of("root", aud=["there", "here"])))
     for claims in ({}, {"aud": "there"}, {"aud": ["there"]}, {"aud": "here and there"}):
         with pytest.raises(UnauthenticatedError, match="names somebody else"):
-            passes(gate, Role.READ, bearer(token_of("root", **claims)))
-    assert passes(a_gate(), Role.READ, bearer(token_of("root", aud="whoever"))), "nobody looks"
+            passes(gate, AccessRole.READ, bearer(token_of("root", **claims)))
+    assert passes(a_gate(), AccessRole.READ, bearer(token_of("root", aud="whoever"))), "nobody looks"
 
 
 @pytest.mark.parametrize("half", [{"token_audience_claim": "aud"}, {"token_audience": "here"}])
@@ -187,10 +187,10 @@ def test_a_token_that_was_found_good_is_looked_at_no_more_until_it_ends(monkeypa
     gate = a_gate(clock)
     token = bearer(token_of("root", exp=int(NOW_S) * 2))
     for _ in range(3):
-        passes(gate, Role.READ, token)
+        passes(gate, AccessRole.READ, token)
     assert len(checked) == 1
     clock.now_s = NOW_S * 2
-    passes(gate, Role.READ, token)  # by the true clock, which PyJWT goes by, it has not ended
+    passes(gate, AccessRole.READ, token)  # by the true clock, which PyJWT goes by, it has not ended
     assert len(checked) == 2
 
 
@@ -198,10 +198,10 @@ def test_no_more_than_so_many_tokens_are_kept_and_none_that_is_bad(monkeypatch: 
     monkeypatch.setattr(gate_module, "_MOST_KNOWN", 3)
     gate = a_gate()
     for number in range(5):
-        passes(gate, Role.READ, bearer(token_of("root", number=number)))
+        passes(gate, AccessRole.READ, bearer(token_of("root", number=number)))
         with pytest.raises(UnauthenticatedError):
-            passes(gate, Role.READ, bearer(f"bad {number}"))
-    assert passes(gate, Role.READ, bearer(token_of("root", much="x" * 4_000))) == "root"
+            passes(gate, AccessRole.READ, bearer(f"bad {number}"))
+    assert passes(gate, AccessRole.READ, bearer(token_of("root", much="x" * 4_000))) == "root"
     assert len(gate._known) == 3
 
 
@@ -209,14 +209,14 @@ def test_another_key_makes_void_what_the_last_one_signed(tmp_path: Path) -> None
     file, clock = tmp_path / "secret", Clock()
     file.write_bytes(SECRET)
     gate = a_gate(clock, token_secret_key=str(file))
-    assert passes(gate, Role.READ, by("root"))
+    assert passes(gate, AccessRole.READ, by("root"))
     file.write_bytes(b"another secret of thirty-two bytes")
     clock.now_s += 2.0
     with pytest.raises(UnauthenticatedError, match="not signed with the key"):
-        passes(gate, Role.READ, by("root"))
+        passes(gate, AccessRole.READ, by("root"))
     file.write_bytes(b"too short")
     clock.now_s += 2.0
-    passes(gate, Role.READ, bearer(create_token(b"another secret of thirty-two bytes", "HS256", {"sub": "root"})))
+    passes(gate, AccessRole.READ, bearer(create_token(b"another secret of thirty-two bytes", "HS256", {"sub": "root"})))
     registry = CollectorRegistry()
     gate.show_in(registry, {"cluster": "c"})
     assert registry.get_sample_value("loadmanager_token_key_fault", {"cluster": "c"}) == 1.0
@@ -227,11 +227,11 @@ def test_another_key_makes_void_what_the_last_one_signed(tmp_path: Path) -> None
 
 def test_a_proxy_asks_for_somebody_and_both_need_the_role() -> None:
     gate = a_gate(proxy_roles=frozenset({"operator", "reader"}))
-    assert passes(gate, Role.OPERATE, by("operator", "root")) == "root by operator"
+    assert passes(gate, AccessRole.OPERATE, by("operator", "root")) == "root by operator"
     with pytest.raises(ForbiddenError, match="'client' may not"):
-        passes(gate, Role.OPERATE, by("operator", "client"))
+        passes(gate, AccessRole.OPERATE, by("operator", "client"))
     with pytest.raises(ForbiddenError, match="'reader' may not"):
-        passes(gate, Role.OPERATE, by("reader", "root"))
+        passes(gate, AccessRole.OPERATE, by("reader", "root"))
 
 
 def test_nobody_else_asks_for_others_and_a_proxy_for_nobody_alone() -> None:
@@ -243,31 +243,31 @@ def test_nobody_else_asks_for_others_and_a_proxy_for_nobody_alone() -> None:
         (by("root", "client"), "not in proxyRoles"),
     ]:
         with pytest.raises(UnauthenticatedError, match=said):
-            passes(gate, Role.READ, headers)
-    assert passes(gate, Role.READ, by("root", "root")) == "root"
+            passes(gate, AccessRole.READ, headers)
+    assert passes(gate, AccessRole.READ, by("root", "root")) == "root"
 
 
 def test_who_sends_no_token_is_known_by_a_certificate() -> None:
     gate = a_gate(proxy_roles=frozenset({"operator"}))
-    assert passes(gate, Role.ADMIN, {}, "root") == "root"
-    assert passes(gate, Role.READ, {"X-Original-Principal": "root"}, "operator") == "root by operator"
+    assert passes(gate, AccessRole.ADMIN, {}, "root") == "root"
+    assert passes(gate, AccessRole.READ, {"X-Original-Principal": "root"}, "operator") == "root by operator"
     with pytest.raises(ForbiddenError, match="'client' may not"):
-        passes(gate, Role.ADMIN, {}, "client")
+        passes(gate, AccessRole.ADMIN, {}, "client")
     with pytest.raises(ForbiddenError, match="'client' may not"):
-        passes(gate, Role.ADMIN, by("client"), "root")
+        passes(gate, AccessRole.ADMIN, by("client"), "root")
     with pytest.raises(UnauthenticatedError):
-        passes(gate, Role.ADMIN, bearer("bad"), "root")
+        passes(gate, AccessRole.ADMIN, bearer("bad"), "root")
     with pytest.raises(UnauthenticatedError, match="no token"):
-        passes(gate, Role.ADMIN, {})
+        passes(gate, AccessRole.ADMIN, {})
 
 
 def test_certificates_alone_will_do_where_it_is_said_whose_to_believe(tmp_path: Path) -> None:
     without: dict[str, Any] = {"token_secret_key": "", "tls_trust_certs_file_path": tmp_path / "ca.pem"}
     gate = a_gate(**without)
-    assert passes(gate, Role.ADMIN, {}, "root") == "root"
+    assert passes(gate, AccessRole.ADMIN, {}, "root") == "root"
     for headers in ({}, by("root")):
         with pytest.raises(UnauthenticatedError, match="tokens are not taken"):
-            passes(gate, Role.READ, headers)
+            passes(gate, AccessRole.READ, headers)
     with pytest.raises(ConfigurationError, match="neither is set"):
         a_gate(**{**without, "tls_trust_certs_file_path": None})
 
@@ -275,5 +275,5 @@ def test_certificates_alone_will_do_where_it_is_said_whose_to_believe(tmp_path: 
 def test_what_is_said_of_a_bad_token_does_not_hold_it() -> None:
     for token in ("c2VjcmV0", "a.b.c", token_of("root")[:-4], token_of("root", exp=1), token_of("root", nbf=2**40)):
         with pytest.raises(UnauthenticatedError) as error:
-            passes(a_gate(), Role.READ, bearer(token))
+            passes(a_gate(), AccessRole.READ, bearer(token))
         assert token not in str(error.value)

@@ -17,7 +17,7 @@ from loadmanager.config import (
 from loadmanager.config.overrides import settings_recorded
 from loadmanager.errors import ConfigurationError
 from loadmanager.lab.decide.cluster_dump import configuration_of
-from loadmanager.net.auth.gate import Gate
+from loadmanager.net.auth.gate import AuthGate
 from loadmanager.net.auth.outgoing_token import TokenAlone, own_token
 
 TEXT = str(CLOSED["token_secret_key"].get_secret_value())
@@ -29,7 +29,7 @@ def test_an_override_of_another_key_leaves_secrets_as_they_are() -> None:
     own = own_token(closed)
     assert own is not None
     assert own.read() == TOKEN
-    assert not Gate(closed).is_open
+    assert not AuthGate(closed).is_open
 
 
 def test_settings_that_are_shown_recorded_or_dumped_hide_them() -> None:

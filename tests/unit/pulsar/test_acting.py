@@ -30,7 +30,7 @@ from loadmanager.cli.recorded_range import find_start, planner_settings_of, reco
 from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.ownership import OwnershipState
 from loadmanager.core.domain.plan import Unload
-from loadmanager.core.domain.reasons import RailReason, Reason
+from loadmanager.core.domain.reasons import GuardrailReason, Reason
 from loadmanager.core.protocol.pulsar_moves import Acts
 from loadmanager.errors import InvalidRecordError, UnloadCancelledError, UnloadFailedError
 from loadmanager.history.reader import History
@@ -135,7 +135,7 @@ async def test_a_second_round_waits_for_reports_that_are_younger_than_the_moves_
 
     assert why_not() == [], "the moves of one round were decided on one picture"
     node.hands.rails.begin_round()
-    assert why_not() == [(RailReason.REPORT_BEFORE_MOVE, broker) for broker in (first.broker, to.broker)]
+    assert why_not() == [(GuardrailReason.REPORT_BEFORE_MOVE, broker) for broker in (first.broker, to.broker)]
     await report(beside, node)
     assert why_not() == []
 
@@ -202,7 +202,7 @@ async def test_what_was_recorded_beside_a_pulsar_is_decided_and_made_again(besid
     await report(beside, node)
     assert (await node.shedding.cycle()).steps
     await beside.pulsar.make_policies_readonly()
-    await eventually(lambda: reasons(node) == [RailReason.POLICIES_READ_ONLY])
+    await eventually(lambda: reasons(node) == [GuardrailReason.POLICIES_READ_ONLY])
     await report(beside, node)
     await node.shedding.cycle()
     await beside.close()

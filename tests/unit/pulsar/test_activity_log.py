@@ -8,25 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from loadmanager.core.diagnosis.pulsar_comparison import Entry
-from loadmanager.core.diagnosis.pulsar_tally import Level
+from loadmanager.core.diagnosis.pulsar_comparison import ComparisonEntry
+from loadmanager.core.diagnosis.pulsar_tally import UsageLevel
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Figure, Verdict
-from loadmanager.core.domain.reasons import JudgingReason, PlacementReason, SheddingReason
-from loadmanager.pulsar.activity_log import HOUR_MS, BoundedFile, Diary
+from loadmanager.core.domain.reasons import ComparisonReason, PlacementReason, SheddingReason
+from loadmanager.pulsar.activity_log import HOUR_MS, ActivityLog, BoundedFile
 
 NOON_MS = 1_789_992_000_000
 MIB = 1024 * 1024
-LEVEL = Level(3, BrokerId("b1:8080"), 0.6249, 0.401)
+LEVEL = UsageLevel(3, BrokerId("b1:8080"), 0.6249, 0.401)
 
 
-def moved(reason: JudgingReason, bundle: str = "t/n/0x0_0x4", mib: float = 12.345, **why: Figure) -> Entry:
+def moved(reason: ComparisonReason, bundle: str = "t/n/0x0_0x4", mib: float = 12.345, **why: Figure) -> ComparisonEntry:
     figures: dict[str, Figure] = {"source": "b1:8080", "destination": "b2:8080", "mib_per_s": mib, **why}
-    return Entry(NOON_MS, Verdict(bundle, reason, acted=True, why=figures), (), mib * MIB)
+    return ComparisonEntry(NOON_MS, Verdict(bundle, reason, acted=True, why=figures), (), mib * MIB)
 
 
-def a_diary(folder: Path | None = None, kept: int = 10) -> Diary:
-    return Diary(folder, kept=kept, zone=UTC)
+def a_diary(folder: Path | None = None, kept: int = 10) -> ActivityLog:
+    return ActivityLog(folder, kept=kept, zone=UTC)
 
 
 def test_a_round_is_a_paragraph_in_plain_sentences_and_rounded_numbers() -> None:
@@ -41,8 +41,10 @@ def test_a_round_is_a_paragraph_in_plain_sentences_and_rounded_numbers() -> None
             "loadBalancerBrokerThresholdShedderPercentage": 10.0,
         },
     )
-    against = Entry(NOON_MS, moved(JudgingReason.MOVED_AGAINST_US).verdict, (below,), 12 * MIB)
-    diary.round(NOON_MS, [moved(JudgingReason.FIRST_OWNER), against, moved(JudgingReason.MOVED_AS_WE_WOULD)], LEVEL, 0)
+    against = ComparisonEntry(NOON_MS, moved(ComparisonReason.MOVED_AGAINST_US).verdict, (below,), 12 * MIB)
+    diary.round(
+        NOON_MS, [moved(ComparisonReason.FIRST_OWNER), against, moved(ComparisonReason.MOVED_AS_WE_WOULD)], LEVEL, 0
+    )
     assert diary.text(1).splitlines() == [
         "2026-09-21 12:00 Of 3 brokers b1:8080 is the busiest with 62 %, 1.56 times the mean of 40 %.",
         "    t/n/0x0_0x4: Pulsar moved it from b1:8080 to b2:8080, 12 MiB/s, and so would we.",
@@ -63,8 +65,10 @@ def test_a_stall_comes_first_and_what_explains_it_or_would_help_is_said_once() -
         why={"broker": "b1:8080", "brokers": 3, "owns_more_of_namespace": 2, "namespace": "t/n", "candidates": 1},
     )
     why: dict[str, Figure] = {"rounds": 2, "bundles": 1, "source": "b1:8080", "passed_over": 2}
-    stall = Entry(NOON_MS, Verdict("pulsar", JudgingReason.STALLED_ON_OWNER, acted=False, why=why), (stays,))
-    alone = Entry(NOON_MS, moved(JudgingReason.WE_ALONE_STAYS).verdict, (stays,), MIB)
+    stall = ComparisonEntry(
+        NOON_MS, Verdict("pulsar", ComparisonReason.STALLED_ON_OWNER, acted=False, why=why), (stays,)
+    )
+    alone = ComparisonEntry(NOON_MS, moved(ComparisonReason.WE_ALONE_STAYS).verdict, (stays,), MIB)
     diary.round(NOON_MS, [alone, stall], None, 1)
     head, first, second = diary.text(1).splitlines()
     assert head == "2026-09-21 12:00 No broker has reported."
@@ -79,7 +83,7 @@ def test_a_stall_comes_first_and_what_explains_it_or_would_help_is_said_once() -
 
 def test_of_many_alike_the_heaviest_are_told_and_the_others_counted() -> None:
     diary = a_diary()
-    entries = [moved(JudgingReason.MOVED_UNSELECTED, f"t/n/{number}", float(number)) for number in range(1, 9)]
+    entries = [moved(ComparisonReason.MOVED_UNSELECTED, f"t/n/{number}", float(number)) for number in range(1, 9)]
     diary.round(NOON_MS, entries, LEVEL, 0)
     lines = diary.text(1).splitlines()
     assert [line.strip().split(":")[0] for line in lines[1:-1]] == [f"t/n/{number}" for number in (8, 7, 6, 5, 4)]
@@ -89,7 +93,7 @@ def test_of_many_alike_the_heaviest_are_told_and_the_others_counted() -> None:
 def test_when_nothing_happens_there_is_one_line_an_hour() -> None:
     diary = a_diary()
     for minute in range(125):
-        entries = [moved(JudgingReason.FIRST_OWNER)] if minute == 3 else []
+        entries = [moved(ComparisonReason.FIRST_OWNER)] if minute == 3 else []
         diary.round(NOON_MS + minute * 60_000, entries, LEVEL, 2 if minute > 60 else 0)
     first, second = diary.text(100).splitlines()
     assert first.startswith("2026-09-21 13:00 Nothing to tell for 60 min and 61 rounds. Of 3 brokers b1:8080")
@@ -118,10 +122,10 @@ def test_what_comes_by_the_clock_ends_no_silence() -> None:
 
 
 def test_times_are_local() -> None:
-    diary = Diary(None, zone=timezone(timedelta(hours=5, minutes=30)))
+    diary = ActivityLog(None, zone=timezone(timedelta(hours=5, minutes=30)))
     diary.note(NOON_MS, "Tea.")
     assert diary.text(1) == "2026-09-21 17:30 Tea.\n"
-    here = Diary(None)
+    here = ActivityLog(None)
     here.note(NOON_MS, "Tea.")
     assert here.text(1).endswith("Tea.\n")
 
@@ -130,7 +134,7 @@ def test_it_is_kept_in_memory_as_far_as_it_goes_and_appended_to_two_files(tmp_pa
     diary = a_diary(tmp_path / "beside", kept=2)
     for number in range(3):
         at_ms = NOON_MS + number * 60_000
-        diary.round(at_ms, [moved(JudgingReason.MOVED_UNSELECTED, f"t/n/{number}")], LEVEL, 0)
+        diary.round(at_ms, [moved(ComparisonReason.MOVED_UNSELECTED, f"t/n/{number}")], LEVEL, 0)
     assert len(diary.text(9).splitlines()) == 4
     assert [record["subject"] for record in diary.records(9)] == ["t/n/2", "t/n/1"]
     assert len(diary.text(1).splitlines()) == 2
@@ -143,7 +147,9 @@ def test_it_is_kept_in_memory_as_far_as_it_goes_and_appended_to_two_files(tmp_pa
 def test_a_record_has_whole_figures_and_what_explains_them() -> None:
     diary = a_diary()
     because = (Verdict("b1:8080", SheddingReason.NO_BUNDLES, acted=False, why={"usage_percent": 12.3456}),)
-    diary.round(NOON_MS, [Entry(NOON_MS, moved(JudgingReason.MOVED_AGAINST_US).verdict, because, 12.5)], LEVEL, 0)
+    diary.round(
+        NOON_MS, [ComparisonEntry(NOON_MS, moved(ComparisonReason.MOVED_AGAINST_US).verdict, because, 12.5)], LEVEL, 0
+    )
     (record,) = diary.records(5)
     assert (record["at"], record["reason"], record["moved"], record["bytesPerS"]) == (
         NOON_MS,

@@ -11,7 +11,7 @@ import pytest
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.lab.decide.broker_settings import BrokerSettings
-from loadmanager.leader.mirror.cluster_mirror import ClusterView
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.pulsar.broker_settings_poll import AskedBrokers
 from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.pulsar.take_over import SHEDS
@@ -65,7 +65,7 @@ def brokers(clock: Clock) -> AskedBrokers:
     view = SimpleNamespace(
         registrations={BROKER: Registration(BROKER, 1)}, brokers={BROKER: SimpleNamespace(record=None)}
     )
-    return AskedBrokers(clock.tells, cast("ClusterView", view))
+    return AskedBrokers(clock.tells, cast("ClusterMirror", view))
 
 
 @pytest.mark.parametrize("switch", ["true", "false"])

@@ -20,7 +20,7 @@ from support.fake_pulsar import PulsarBroker
 from support.waiting import eventually
 
 from loadmanager.core.domain.ownership import OwnershipState
-from loadmanager.core.domain.reasons import RailReason
+from loadmanager.core.domain.reasons import GuardrailReason
 from loadmanager.errors import UnloadFailedError
 from loadmanager.pulsar.guardrail_facts import RailError
 from loadmanager.pulsar.pulsar_service import BesideNode
@@ -137,7 +137,7 @@ async def test_moves_that_keep_failing_stop_everything_until_an_operator_says_go
     for failures in (1, 2, 3):
         await fails(beside, node, "answered 412")
         assert (await beside.acts()).failures == failures
-    assert reasons(node) == [RailReason.MOVES_KEEP_FAILING]
+    assert reasons(node) == [GuardrailReason.MOVES_KEEP_FAILING]
     with pytest.raises(RailError, match="the last 3 moves failed"):
         await move(node, beside.pulsar.brokers[1])
     assert len(asked(beside.pulsar, "/unload")) == 3

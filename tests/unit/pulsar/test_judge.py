@@ -22,11 +22,16 @@ from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.planner import State, plan_shedding
 from loadmanager.lab.decide.decision_settings import settings_for
-from loadmanager.lab.whatif.range_figures import Figures
-from loadmanager.lab.whatif.score_worker import Answer, Question
+from loadmanager.lab.whatif.range_figures import RangeFigures
+from loadmanager.lab.whatif.score_worker import ScoreAnswer, ScoreQuestion
 from loadmanager.pulsar import comparison_driver
-from loadmanager.pulsar.activity_log import HOUR_MS, Diary
-from loadmanager.pulsar.comparison_driver import VERDICT_AFTER_MS, Judge, SettingsOfBoth, tell_score
+from loadmanager.pulsar.activity_log import HOUR_MS, ActivityLog
+from loadmanager.pulsar.comparison_driver import (
+    VERDICT_AFTER_MS,
+    ComparisonDriver,
+    SettingsOfBoth,
+    tell_score,
+)
 from loadmanager.pulsar.scores import Scores
 from loadmanager.pulsar.verdict import Where
 
@@ -45,18 +50,20 @@ class Bench:
     """A judge whose time the test gives in minutes after noon; both go by these settings."""
 
     def __init__(self, theirs: Mapping[str, Any] | None = None, *, is_acting: bool = False) -> None:
-        self.diary = Diary(None, zone=UTC)
+        self.diary = ActivityLog(None, zone=UTC)
         ours = settings_for({}, "test")
         self.theirs: Settings = settings_for(theirs or {}, "test")
         self.scores = Scores(lambda: ours, (), self.ask, tell_score(self.diary), zone=UTC)
         self.doubt = ""
         settings = SettingsOfBoth(lambda: self.theirs, lambda: ours, lambda: self.doubt)
         where = Where(Path("/var/beside"), "http://here:8085")
-        self.judge = Judge(settings, self.diary, self.scores, where, 0, is_acting=is_acting, is_there=lambda _: True)
+        self.judge = ComparisonDriver(
+            settings, self.diary, self.scores, where, 0, is_acting=is_acting, is_there=lambda _: True
+        )
         self._planner = ours.planner_settings()
 
-    async def ask(self, question: Question) -> Answer:
-        return Answer(2.0, dict.fromkeys(question.strategies, Figures(1.2, 0.5, 3.0, 9.0, 0.0, 0.0)))
+    async def ask(self, question: ScoreQuestion) -> ScoreAnswer:
+        return ScoreAnswer(2.0, dict.fromkeys(question.strategies, RangeFigures(1.2, 0.5, 3.0, 9.0, 0.0, 0.0)))
 
     def at(self, minute: float, cpu: float = 60.0) -> tuple[Plan, Snapshot]:
         seen = replace(snapshot(reports(cpu)), taken_at_s=NOON_MS / 1000 + minute * 60)

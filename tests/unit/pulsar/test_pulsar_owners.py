@@ -34,12 +34,12 @@ from loadmanager.errors import (
     StaleEpochError,
     StoreUnavailableError,
 )
-from loadmanager.leader.audit.decision_log import Journal
-from loadmanager.leader.execution.owner_calls import Refusal
-from loadmanager.leader.mirror.cluster_mirror import ClusterView, NamespaceEntry
+from loadmanager.leader.audit.decision_log import DecisionLog
+from loadmanager.leader.execution.owner_calls import OwnerRefusal
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEntry
 from loadmanager.pulsar.fenced_znode import FencedRecord
 from loadmanager.pulsar.following_ledger import FollowingLedger
-from loadmanager.pulsar.move_verification import Owned
+from loadmanager.pulsar.move_verification import PulsarOwnership
 from loadmanager.pulsar.pending_moves import ActsMemory
 from loadmanager.pulsar.pulsar_owners import PulsarOwners
 from loadmanager.pulsar.refusals import PulsarRefusedError, PulsarUnreachableError
@@ -116,20 +116,20 @@ WRONG = PulsarRefusedError("wrong", 412)
         ([A, A, None, None, B], ["unload to b:8080", "look up"], [], None),
         ([None, None, B], ["unload to b:8080", "look up"], [], None),
         ([B], [], [], None),
-        ([C], [], [], Refusal("it went to c:8080", is_final=True)),
-        ([A, C], ["unload to b:8080"], [], Refusal("it went to c:8080", is_final=True)),
-        ([A, None, C], ["unload to b:8080", "look up"], [], Refusal("it went to c:8080", is_final=True)),
+        ([C], [], [], OwnerRefusal("it went to c:8080", is_final=True)),
+        ([A, C], ["unload to b:8080"], [], OwnerRefusal("it went to c:8080", is_final=True)),
+        ([A, None, C], ["unload to b:8080", "look up"], [], OwnerRefusal("it went to c:8080", is_final=True)),
         ([A, None, None, None, B], ["unload to b:8080", "look up", "look up"], [None, BUSY], None),
         ([A, None, None, None, B], ["unload to b:8080", "look up", "look up"], [None, GONE], None),
-        ([A, None], ["unload to b:8080", "look up"], [None, WRONG], Refusal("wrong", is_final=True)),
-        ([A], ["unload to b:8080"], [WRONG], Refusal("wrong", is_final=True)),
-        ([A], ["unload to b:8080"], [BUSY], Refusal("busy")),
-        ([A], ["unload to b:8080"], [PulsarRefusedError("too many", 429)], Refusal("too many")),
-        ([A], ["unload to b:8080"], [PulsarRefusedError("a fault", 500)], Refusal("a fault")),
-        ([A], ["unload to b:8080"], [PulsarRefusedError("odd", 499)], Refusal("odd", is_final=True)),
-        ([A], ["unload to b:8080"], [GONE], Refusal("no answer")),
-        ([StoreUnavailableError("away")], [], [], Refusal("away")),
-        ([InvalidRecordError("no JSON")], [], [], Refusal("no JSON")),
+        ([A, None], ["unload to b:8080", "look up"], [None, WRONG], OwnerRefusal("wrong", is_final=True)),
+        ([A], ["unload to b:8080"], [WRONG], OwnerRefusal("wrong", is_final=True)),
+        ([A], ["unload to b:8080"], [BUSY], OwnerRefusal("busy")),
+        ([A], ["unload to b:8080"], [PulsarRefusedError("too many", 429)], OwnerRefusal("too many")),
+        ([A], ["unload to b:8080"], [PulsarRefusedError("a fault", 500)], OwnerRefusal("a fault")),
+        ([A], ["unload to b:8080"], [PulsarRefusedError("odd", 499)], OwnerRefusal("odd", is_final=True)),
+        ([A], ["unload to b:8080"], [GONE], OwnerRefusal("no answer")),
+        ([StoreUnavailableError("away")], [], [], OwnerRefusal("away")),
+        ([InvalidRecordError("no JSON")], [], [], OwnerRefusal("no JSON")),
     ],
 )
 async def test_what_is_asked_goes_by_who_owns_the_bundle(
@@ -137,7 +137,7 @@ async def test_what_is_asked_goes_by_who_owns_the_bundle(
     seen: list[Seen],
     asked: list[str],
     answers: list[Exception | None],
-    refusal: Refusal | None,
+    refusal: OwnerRefusal | None,
 ) -> None:
     monkeypatch.setattr("loadmanager.pulsar.pulsar_owners._LOOK_AGAIN_S", 0.0)
     pulsar = Scripted(seen, answers)
@@ -153,7 +153,7 @@ async def test_one_without_a_destination_has_arrived_once_it_is_let_go() -> None
 
 async def test_one_that_never_arrives_is_given_up_with_its_time() -> None:
     pulsar = Scripted([A])
-    assert await owners(pulsar).ask(NAME, RELEASED, 0.0) == Refusal("after 0.0 s c:8080 has it", is_final=True)
+    assert await owners(pulsar).ask(NAME, RELEASED, 0.0) == OwnerRefusal("after 0.0 s c:8080 has it", is_final=True)
 
 
 @pytest.mark.parametrize("owner", [A, None])
@@ -195,14 +195,14 @@ async def test_the_end_of_a_move_is_what_is_true(
 ) -> None:
     monkeypatch.setattr("loadmanager.pulsar.move_verification._AGAIN_S", 0.0)
     pulsar = Scripted(seen, answers)
-    assert await Owned(pulsar, pulsar, pulsar).find(NAME) == owner
+    assert await PulsarOwnership(pulsar, pulsar, pulsar).find(NAME) == owner
     assert pulsar.asked == asked
 
 
 async def test_the_end_of_a_move_is_not_waited_for_longer_than_the_term_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadmanager.pulsar.move_verification._AGAIN_S", 0.0)
     pulsar = Scripted([StoreUnavailableError("away")])
-    finding = asyncio.create_task(Owned(pulsar, pulsar, pulsar).find(NAME))
+    finding = asyncio.create_task(PulsarOwnership(pulsar, pulsar, pulsar).find(NAME))
     await asyncio.sleep(0)
     pulsar.is_leading = False
     with pytest.raises(NotLeaderError):
@@ -219,7 +219,7 @@ class Written:
     store: MemoryStore
     pulsar: Scripted
     memory: ActsMemory
-    view: ClusterView
+    view: ClusterMirror
     ledger: FollowingLedger
     refuse: Callable[[str, Ownership], None] | None = None
 
@@ -233,13 +233,13 @@ class Written:
         pulsar.get_term = lambda: Term(1, store.session_id)  # type: ignore[method-assign]
         memory = ActsMemory(FencedRecord(store, pulsar, paths.BESIDE_MOVES), 3)
         await memory.take_over()
-        view = ClusterView()
+        view = ClusterMirror()
         cut = NamespaceBundles(equal_boundaries(1), HashFunction.CRC32)
         owned = Ownership(OwnershipState.OWNED, A, version=1)
         state = NamespaceState(NamespaceName.parse("t/ns"), cut, (owned,))
         view.put_namespace(NamespaceEntry(state, version=0, czxid=0, digest=0))
-        found = Owned(pulsar, pulsar, pulsar)
-        ledger = FollowingLedger(view, pulsar, found, pulsar, lambda *_: None, memory, Journal(10))
+        found = PulsarOwnership(pulsar, pulsar, pulsar)
+        ledger = FollowingLedger(view, pulsar, found, pulsar, lambda *_: None, memory, DecisionLog(10))
         return cls(store, pulsar, memory, view, ledger)
 
     async def apply(self, transition: object, reason: str = "drain") -> Ownership:

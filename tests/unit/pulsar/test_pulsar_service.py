@@ -16,7 +16,7 @@ from support.stores import read_all_znodes
 from support.waiting import eventually
 
 from loadmanager.core.domain.names import BundleName
-from loadmanager.core.domain.reasons import OwnershipReason, RailReason
+from loadmanager.core.domain.reasons import GuardrailReason, OwnershipReason
 from loadmanager.errors import ConflictError, UnloadFailedError
 from loadmanager.pulsar.guardrail_facts import RailError
 from loadmanager.pulsar.pulsar_service import BesideNode
@@ -127,16 +127,20 @@ async def splits(pulsar: FakePulsar) -> None:
 @pytest.mark.parametrize(
     ("what", "reason", "sentence"),
     [
-        (sheds, RailReason.PULSAR_SHEDS, "Pulsar's own shedding is on at 3 of 3 brokers"),
-        (splits, RailReason.PULSAR_SPLITS, "Pulsar's own splits are on at 3 of 3 brokers"),
-        (change_load_manager, RailReason.LOAD_MANAGER_NOT_MODULAR, "1 of 3 brokers do not run ModularLoadManagerImpl"),
-        (delete_leader, RailReason.PULSAR_HAS_NO_LEADER, "none of Pulsar's 3 registered brokers leads"),
-        (FakePulsar.make_policies_readonly, RailReason.POLICIES_READ_ONLY, "Pulsar's policies are read-only"),
+        (sheds, GuardrailReason.PULSAR_SHEDS, "Pulsar's own shedding is on at 3 of 3 brokers"),
+        (splits, GuardrailReason.PULSAR_SPLITS, "Pulsar's own splits are on at 3 of 3 brokers"),
+        (
+            change_load_manager,
+            GuardrailReason.LOAD_MANAGER_NOT_MODULAR,
+            "1 of 3 brokers do not run ModularLoadManagerImpl",
+        ),
+        (delete_leader, GuardrailReason.PULSAR_HAS_NO_LEADER, "none of Pulsar's 3 registered brokers leads"),
+        (FakePulsar.make_policies_readonly, GuardrailReason.POLICIES_READ_ONLY, "Pulsar's policies are read-only"),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
 async def test_what_stops_acting_is_said_in_the_status_and_among_the_decisions(
-    beside: Beside, what: Callable[[FakePulsar], Awaitable[None]], reason: RailReason, sentence: str
+    beside: Beside, what: Callable[[FakePulsar], Awaitable[None]], reason: GuardrailReason, sentence: str
 ) -> None:
     await what(beside.pulsar)
     node = await beside.leader(overrides=OFTEN)

@@ -1,4 +1,6 @@
-"""How a call to Pulsar comes to its answer, line by line of the table in `calls.py`, and what is said without one."""
+"""How a call to Pulsar comes to its answer, line by line of the table in `rest_call.py`, and what is said without
+one.
+"""
 
 from __future__ import annotations
 

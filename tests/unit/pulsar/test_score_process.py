@@ -13,17 +13,17 @@ from support.recorded_fleet import MINUTE_MS, record_fleet
 from support.waiting import eventually
 
 from loadmanager.config import settings_of, values_as_text
-from loadmanager.lab.whatif.score_worker import Question
+from loadmanager.lab.whatif.score_worker import ScoreQuestion
 from loadmanager.pulsar.score_process import MOST_MEMORY_BYTES, ScoringError, ask
 
-NOTHING = Question("", 0, 1, {}, (), 60.0, 1)
+NOTHING = ScoreQuestion("", 0, 1, {}, (), 60.0, 1)
 
 
 async def test_a_score_is_worked_out_of_what_was_recorded(tmp_path: Path) -> None:
     record_fleet(tmp_path, 20)
     settings = values_as_text(settings_of({}, "test"))
     to_ms = NOON_MS + 20 * MINUTE_MS
-    found = await ask(Question(str(tmp_path), NOON_MS, to_ms, settings, [""], 60.0, MOST_MEMORY_BYTES))
+    found = await ask(ScoreQuestion(str(tmp_path), NOON_MS, to_ms, settings, [""], 60.0, MOST_MEMORY_BYTES))
     assert found.imbalance > 1
     assert set(found.worlds) == {""}
 

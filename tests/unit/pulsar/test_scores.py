@@ -14,16 +14,16 @@ import pytest
 from support.waiting import eventually
 
 from loadmanager.config import Settings, settings_of
-from loadmanager.core.diagnosis.pulsar_comparison import Entry
-from loadmanager.core.diagnosis.pulsar_tally import Level
+from loadmanager.core.diagnosis.pulsar_comparison import ComparisonEntry
+from loadmanager.core.diagnosis.pulsar_tally import UsageLevel
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Verdict
-from loadmanager.core.domain.reasons import JudgingReason
-from loadmanager.lab.whatif.range_figures import Figures
-from loadmanager.lab.whatif.score_worker import Answer, Question
+from loadmanager.core.domain.reasons import ComparisonReason
+from loadmanager.lab.whatif.range_figures import RangeFigures
+from loadmanager.lab.whatif.score_worker import ScoreAnswer, ScoreQuestion
 from loadmanager.pulsar.activity_log import HOUR_MS, BoundedFile
 from loadmanager.pulsar.score_process import ScoringError
-from loadmanager.pulsar.scores import DAY, HOUR, Score, Scores
+from loadmanager.pulsar.scores import DAY, HOUR, RangeScore, Scores
 
 MIDNIGHT_MS = 1_789_948_800_000
 NOON_MS = MIDNIGHT_MS + 12 * HOUR_MS
@@ -31,23 +31,23 @@ MIB = 1024 * 1024
 SETTINGS = {"historyUrl": "/history", "loadBalancerLoadSheddingStrategy": "org.apache.pulsar.x.ThresholdShedder"}
 
 
-def level(max_over_mean: float) -> Level:
-    return Level(3, BrokerId("b1:8080"), 0.6, 0.6 / max_over_mean)
+def level(max_over_mean: float) -> UsageLevel:
+    return UsageLevel(3, BrokerId("b1:8080"), 0.6, 0.6 / max_over_mean)
 
 
-def moved(reason: JudgingReason = JudgingReason.MOVED_AS_WE_WOULD, mib: float = 10.0) -> Entry:
-    return Entry(NOON_MS, Verdict("t/n/0x0_0x4", reason, acted=True), (), mib * MIB)
+def moved(reason: ComparisonReason = ComparisonReason.MOVED_AS_WE_WOULD, mib: float = 10.0) -> ComparisonEntry:
+    return ComparisonEntry(NOON_MS, Verdict("t/n/0x0_0x4", reason, acted=True), (), mib * MIB)
 
 
 @dataclass
 class Bench:
     """Scores, what they asked a model that answers the next of `answers` or what was told last, and what they told."""
 
-    answers: list[Answer | str] = field(default_factory=list)
+    answers: list[ScoreAnswer | str] = field(default_factory=list)
     strategies: tuple[str, ...] = ()
     file: BoundedFile | None = None
-    asked: list[Question] = field(default_factory=list)
-    told: list[Score] = field(default_factory=list)
+    asked: list[ScoreQuestion] = field(default_factory=list)
+    told: list[RangeScore] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         settings = settings_of(SETTINGS, "test")
@@ -58,10 +58,12 @@ class Bench:
     def _settings(self, settings: Settings) -> Settings:
         return settings
 
-    async def ask(self, question: Question) -> Answer:
+    async def ask(self, question: ScoreQuestion) -> ScoreAnswer:
         self.asked.append(question)
         answer = (
-            self.answers.pop(0) if self.answers else Answer(2.0, {name: worlds(1.5) for name in question.strategies})
+            self.answers.pop(0)
+            if self.answers
+            else ScoreAnswer(2.0, {name: worlds(1.5) for name in question.strategies})
         )
         if isinstance(answer, str):
             raise ScoringError(answer)
@@ -75,14 +77,14 @@ class Bench:
         await asyncio.gather(task, return_exceptions=True)
 
 
-def worlds(imbalance: float, moves: float = 4.0) -> Figures:
-    return Figures(imbalance, 0.7, moves, 20.0, 5.0, 0.0)
+def worlds(imbalance: float, moves: float = 4.0) -> RangeFigures:
+    return RangeFigures(imbalance, 0.7, moves, 20.0, 5.0, 0.0)
 
 
 async def test_an_hour_that_is_over_is_scored_as_it_was_and_as_it_would_have_been() -> None:
     bench = Bench(strategies=("AvgShedder", "ThresholdShedder"))
     bench.scores.see(NOON_MS, level(2.0), [])
-    bench.scores.see(NOON_MS + HOUR_MS // 2, level(1.0), [moved(), moved(JudgingReason.MOVED_UNSELECTED, 5.0)])
+    bench.scores.see(NOON_MS + HOUR_MS // 2, level(1.0), [moved(), moved(ComparisonReason.MOVED_UNSELECTED, 5.0)])
     bench.scores.tick(NOON_MS + HOUR_MS - 1)
     assert bench.scores.text() == "There is no score yet: the first one comes when the hour is over.\n"
     assert bench.scores.samples() == []
@@ -108,11 +110,11 @@ async def test_it_is_shown_as_a_table_under_what_it_means() -> None:
     bench.scores.see(
         NOON_MS,
         level(2.0),
-        [moved(), moved(JudgingReason.MOVED_BY_US, 3.0), moved(JudgingReason.WE_ALONE_STAYS, 7.0)],
+        [moved(), moved(ComparisonReason.MOVED_BY_US, 3.0), moved(ComparisonReason.WE_ALONE_STAYS, 7.0)],
     )
-    stall = Entry(NOON_MS + 30 * 60_000, Verdict("pulsar", JudgingReason.STALLED_ON_OWNER, acted=False))
+    stall = ComparisonEntry(NOON_MS + 30 * 60_000, Verdict("pulsar", ComparisonReason.STALLED_ON_OWNER, acted=False))
     bench.scores.see(NOON_MS + 30 * 60_000, level(2.0), [stall])
-    bench.answers.append(Answer(2.4, {"ThresholdShedder": worlds(1.25)}, {"AvgShedder": "it is out of order"}))
+    bench.answers.append(ScoreAnswer(2.4, {"ThresholdShedder": worlds(1.25)}, {"AvgShedder": "it is out of order"}))
     bench.scores.tick(NOON_MS + HOUR_MS)
     async with bench.running():
         await eventually(lambda: bench.told)
@@ -133,7 +135,9 @@ async def test_it_is_shown_as_a_table_under_what_it_means() -> None:
 
 
 async def test_a_day_is_made_of_its_hours() -> None:
-    bench = Bench([Answer(2.0, {"ThresholdShedder": worlds(1.0)}), Answer(4.0, {"ThresholdShedder": worlds(2.0)})])
+    bench = Bench(
+        [ScoreAnswer(2.0, {"ThresholdShedder": worlds(1.0)}), ScoreAnswer(4.0, {"ThresholdShedder": worlds(2.0)})]
+    )
     bench.scores.see(MIDNIGHT_MS - HOUR_MS - HOUR_MS // 2, level(2.0), [moved()])
     bench.scores.tick(MIDNIGHT_MS)
     async with bench.running():
@@ -154,8 +158,8 @@ async def test_a_strategy_counts_for_the_day_that_has_been_in_all_hours_with_a_m
     bench = Bench(
         [
             "nothing was recorded",
-            Answer(2.0, {"ThresholdShedder": worlds(1.0), "AvgShedder": worlds(1.0)}),
-            Answer(2.0, {"ThresholdShedder": worlds(1.0)}),
+            ScoreAnswer(2.0, {"ThresholdShedder": worlds(1.0), "AvgShedder": worlds(1.0)}),
+            ScoreAnswer(2.0, {"ThresholdShedder": worlds(1.0)}),
         ]
     )
     bench.scores.see(MIDNIGHT_MS - 3 * HOUR_MS, level(2.0), [])

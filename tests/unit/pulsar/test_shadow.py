@@ -13,7 +13,7 @@ from support.waiting import eventually
 from loadmanager.config import values_as_text
 from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.reasons import OwnershipReason
-from loadmanager.lab.whatif.score_worker import Question, answer
+from loadmanager.lab.whatif.score_worker import ScoreQuestion, answer
 from loadmanager.pulsar.pulsar_service import BesideNode
 
 BUNDLE, OTHER = (f"{NAMESPACE}/{each}" for each in ("0x00000000_0x40000000", "0x40000000_0x80000000"))
@@ -120,7 +120,7 @@ async def test_what_it_recorded_can_be_scored(beside: Beside) -> None:
     await node.stop()
     end_ms = max(begin_ms + 5_000, time.time_ns() // 1_000_000)
     found = answer(
-        Question(settings.history_url, begin_ms, end_ms, values_as_text(settings), ["ThresholdShedder"], 1.0, 0)
+        ScoreQuestion(settings.history_url, begin_ms, end_ms, values_as_text(settings), ["ThresholdShedder"], 1.0, 0)
     )
     assert (found.error, found.left_out, set(found.worlds)) == ("", {}, {"ThresholdShedder"})
     assert found.imbalance == pytest.approx(3.0)

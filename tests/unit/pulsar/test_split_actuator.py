@@ -17,7 +17,7 @@ from support.waiting import eventually
 from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.ownership import IllegalTransitionError
 from loadmanager.core.domain.plan import Unload, Verdict
-from loadmanager.core.domain.reasons import OwnershipReason, RailReason, SplitReason
+from loadmanager.core.domain.reasons import GuardrailReason, OwnershipReason, SplitReason
 from loadmanager.core.protocol.reshape_machine import Reshaping
 from loadmanager.core.strategies.splitting.split_finder import Split
 from loadmanager.errors import NotLeaderError
@@ -222,7 +222,7 @@ async def test_the_owner_of_a_bundle_that_was_split_is_moved_nothing_before_it_h
     assert node.hands.rails.stops_of_steps([step])[0] == []
     await node.hands.reshaping.round()
     node.hands.rails.begin_round()
-    assert [stop.verdict for stop in node.hands.rails.stops_of_steps([step])[0]] == [RailReason.REPORT_BEFORE_MOVE]
+    assert [stop.verdict for stop in node.hands.rails.stops_of_steps([step])[0]] == [GuardrailReason.REPORT_BEFORE_MOVE]
     await beside.pulsar.report()
     await eventually(lambda: not node.hands.rails.stops_of_steps([step])[0])
 

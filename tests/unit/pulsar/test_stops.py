@@ -22,7 +22,7 @@ from support.beside import (
 from support.fake_pulsar import FakePulsar
 from support.waiting import eventually
 
-from loadmanager.core.domain.reasons import RailReason
+from loadmanager.core.domain.reasons import GuardrailReason
 from loadmanager.pulsar.guardrail_facts import RailError
 from loadmanager.pulsar.pulsar_service import BesideNode
 from loadmanager.store.metadata_store import Delete
@@ -49,17 +49,17 @@ Breaks = Callable[[FakePulsar], Awaitable[None]]
 @pytest.mark.parametrize(
     ("breaks", "reason"),
     [
-        (sheds, RailReason.PULSAR_SHEDS),
-        (splits, RailReason.PULSAR_SPLITS),
-        (change_load_manager, RailReason.LOAD_MANAGER_NOT_MODULAR),
-        (delete_leader, RailReason.PULSAR_HAS_NO_LEADER),
-        (an_unregistered_leader, RailReason.PULSAR_HAS_NO_LEADER),
-        (FakePulsar.make_policies_readonly, RailReason.POLICIES_READ_ONLY),
+        (sheds, GuardrailReason.PULSAR_SHEDS),
+        (splits, GuardrailReason.PULSAR_SPLITS),
+        (change_load_manager, GuardrailReason.LOAD_MANAGER_NOT_MODULAR),
+        (delete_leader, GuardrailReason.PULSAR_HAS_NO_LEADER),
+        (an_unregistered_leader, GuardrailReason.PULSAR_HAS_NO_LEADER),
+        (FakePulsar.make_policies_readonly, GuardrailReason.POLICIES_READ_ONLY),
     ],
     ids=lambda each: getattr(each, "__name__", ""),
 )
 async def test_what_is_not_as_it_has_to_be_stops_rounds_and_moves(
-    beside: Beside, breaks: Breaks, reason: RailReason
+    beside: Beside, breaks: Breaks, reason: GuardrailReason
 ) -> None:
     node = await beside.leader()
     await load(beside, node)
@@ -68,7 +68,7 @@ async def test_what_is_not_as_it_has_to_be_stops_rounds_and_moves(
     await stops(beside, node, reason)
 
 
-async def stops(beside: Beside, node: BesideNode, reason: RailReason) -> None:
+async def stops(beside: Beside, node: BesideNode, reason: GuardrailReason) -> None:
     """A round is planned and shown, a move at an operator's word refused, and nobody asked to let go."""
     before = await counts(beside)
     plan = await node.shedding.cycle()
@@ -92,10 +92,10 @@ async def test_while_brokers_join_and_leave_nothing_is_moved(beside: Beside) -> 
     await load(beside, node)
     await beside.pulsar.join()
     await eventually(lambda: len(node.view.registrations) == 4 and not node.brokers.unknown())
-    assert reasons(node) == [RailReason.BROKERS_SETTLING]
+    assert reasons(node) == [GuardrailReason.BROKERS_SETTLING]
     (limit,) = node.hands.rails.limits()
     assert (limit.key, limit.until_s is None) == ("settlingSeconds", False)
-    await stops(beside, node, RailReason.BROKERS_SETTLING)
+    await stops(beside, node, GuardrailReason.BROKERS_SETTLING)
 
 
 async def test_a_broker_that_does_not_say_what_it_goes_by_stops_everything(beside: Beside) -> None:
@@ -103,8 +103,8 @@ async def test_a_broker_that_does_not_say_what_it_goes_by_stops_everything(besid
     await load(beside, node)
     beside.pulsar.faults.refuse("/configuration/runtime", 500, times=1_000, at=beside.pulsar.brokers[2].broker_id)
     await beside.pulsar.set_dynamic({**await beside.pulsar.dynamic(), "loadBalancerNamespaceBundleMaxTopics": "2000"})
-    await eventually(lambda: reasons(node) == [RailReason.SETTINGS_UNKNOWN])
-    await stops(beside, node, RailReason.SETTINGS_UNKNOWN)
+    await eventually(lambda: reasons(node) == [GuardrailReason.SETTINGS_UNKNOWN])
+    await stops(beside, node, GuardrailReason.SETTINGS_UNKNOWN)
 
 
 async def test_of_namespaces_that_are_left_out_nothing_moves_and_others_are_chosen(beside: Beside) -> None:

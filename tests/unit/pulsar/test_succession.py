@@ -14,7 +14,7 @@ from support.waiting import eventually
 
 from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.ownership import Ownership, OwnershipState
-from loadmanager.core.domain.reasons import OwnershipReason, RailReason
+from loadmanager.core.domain.reasons import GuardrailReason, OwnershipReason
 from loadmanager.core.protocol.pulsar_moves import Acts, MoveUnderWay
 from loadmanager.errors import LoadManagerError, NotLeaderError, StoreUnavailableError
 from loadmanager.pulsar.pulsar_service import BesideNode
@@ -123,7 +123,7 @@ async def test_a_record_that_cannot_be_read_stops_everything_until_an_operator_s
     await eventually(lambda: node.is_leading)
     await eventually(lambda: "failures" in node.hands.memory.open_moves)
     (stop,) = node.hands.rails.stops_of_round()
-    assert stop.verdict is RailReason.EARLIER_MOVES_OPEN
+    assert stop.verdict is GuardrailReason.EARLIER_MOVES_OPEN
     assert f"{paths.BESIDE_MOVES}: failures" in stop.sentence()
     with pytest.raises(LoadManagerError, match="what became of earlier moves is not known"):
         await move(node, beside.pulsar.brokers[1])

@@ -12,9 +12,9 @@ from loadmanager.core.domain.log_message import Say
 from loadmanager.store.metadata_store import SessionState
 from loadmanager.store.store_session import (
     Announce,
-    Answered,
     Arm,
     Connected,
+    ConnectionRefused,
     Drop,
     Event,
     GivenUp,
@@ -23,11 +23,11 @@ from loadmanager.store.store_session import (
     HungUp,
     Instruction,
     OfSession,
-    Refused,
+    RequestAnswered,
+    RequestUnanswered,
     Session,
     SessionPhase,
     SessionSignal,
-    Unanswered,
 )
 
 TIMEOUT_S = 12.0
@@ -81,7 +81,7 @@ def test_heartbeats_are_sent_one_at_a_time_a_twelfth_of_the_timeout_after_the_la
     assert session.step(SessionSignal.TIME, 102.0) == [Heartbeat(7, 102.0)]
     assert session.step(SessionSignal.TIME, 105.0) == [], "one is under way"
     assert session.wake_s == session.lease_valid_until_s == 107
-    session.step(Answered(7, 102.0), 105.5)
+    session.step(RequestAnswered(7, 102.0), 105.5)
     assert session.lease_valid_until_s == 102 + LEASE_S, "counted from the sending"
     assert session.wake_s == 106.5
     assert session.step(SessionSignal.TIME, 106.5) == [Heartbeat(7, 106.5)]
@@ -89,7 +89,7 @@ def test_heartbeats_are_sent_one_at_a_time_a_twelfth_of_the_timeout_after_the_la
 
 def test_one_that_fails_is_followed_by_another_and_makes_the_lease_no_longer(session: Session) -> None:
     session.step(SessionSignal.TIME, 102.0)
-    session.step(Unanswered(7, 102.0), 103.0)
+    session.step(RequestUnanswered(7, 102.0), 103.0)
     assert (session.lease_valid_until_s, session.wake_s) == (107.0, 104.0)
     assert session.step(SessionSignal.TIME, 104.0) == [Heartbeat(7, 104.0)]
 
@@ -101,17 +101,17 @@ def test_an_answer_of_before_the_reconnection_is_one_of_the_session_and_not_to_t
     session.step(SessionSignal.DISCONNECTED, 103.5)
     session.step(Connected(7, TIMEOUT_S, 101.0), 104.0)
     assert session.step(SessionSignal.TIME, 106.0) == [Heartbeat(7, 106.0)]
-    session.step(Answered(7, 103.0), 106.5)
+    session.step(RequestAnswered(7, 103.0), 106.5)
     assert session.lease_valid_until_s == 103 + LEASE_S
     assert session.wake_s == 103 + LEASE_S, "the heartbeat is under way"
-    session.step(Answered(7, 90.0), 106.6)
+    session.step(RequestAnswered(7, 90.0), 106.6)
     assert session.lease_valid_until_s == 103 + LEASE_S, "an older one makes it no shorter"
 
 
 def test_answers_to_another_session_or_without_a_connection_say_nothing(session: Session) -> None:
-    session.step(Answered(8, 104.0), 104.5)
+    session.step(RequestAnswered(8, 104.0), 104.5)
     session.step(SessionSignal.DISCONNECTED, 105.0)
-    session.step(Answered(7, 104.0), 105.5)
+    session.step(RequestAnswered(7, 104.0), 105.5)
     assert session.lease_valid_until_s == 107
 
 
@@ -168,12 +168,12 @@ def test_a_server_that_hangs_up_is_the_obstacle_until_another_connects_and_is_sa
 
 def test_a_server_that_refuses_us_is_the_obstacle_and_no_reason_to_give_the_session_up(session: Session) -> None:
     session.step(SessionSignal.DISCONNECTED, 101.0)
-    (said,) = session.step(Refused(ADDRESS, "it does not take sasl:lm"), 1_000.0)
+    (said,) = session.step(ConnectionRefused(ADDRESS, "it does not take sasl:lm"), 1_000.0)
     assert said == Say(
         "zookeeper_refuses", {"session_id": "0x7", "address": ADDRESS, "why": "refuses: it does not take sasl:lm"}
     )
     assert session.obstacle == f"{ADDRESS} refuses: it does not take sasl:lm"
-    assert session.step(Refused(ADDRESS, "again"), 1_001.0) == []
+    assert session.step(ConnectionRefused(ADDRESS, "again"), 1_001.0) == []
 
 
 def test_a_session_is_certainly_over_two_timeouts_after_the_newest_answered_request_was_sent(session: Session) -> None:
@@ -269,7 +269,7 @@ class Servers:
         match event:
             case Connected(number, _, asked_at_s):
                 self.newest_s[number] = max(asked_at_s, self.newest_s.get(number, asked_at_s))
-            case Answered(number, sent_at_s) if self.session.state is SessionState.CONNECTED:
+            case RequestAnswered(number, sent_at_s) if self.session.state is SessionState.CONNECTED:
                 self.newest_s[number] = max(sent_at_s, self.newest_s[number])
         for instruction in self.session.step(event, self.now_s):
             self.do(instruction)
@@ -298,9 +298,9 @@ class Servers:
         for number, sent_at_s in self.beats:
             if is_heard and number in self.heard_at_s:
                 self.heard_at_s[number] = self.now_s
-                self.under_way.append(Answered(number, sent_at_s))
+                self.under_way.append(RequestAnswered(number, sent_at_s))
             else:
-                self.under_way.append(Unanswered(number, sent_at_s))
+                self.under_way.append(RequestUnanswered(number, sent_at_s))
         self.beats.clear()
 
     def arrive(self, which: int) -> None:
@@ -336,7 +336,7 @@ DOINGS = st.one_of(
                 SessionSignal.EXPIRED,
                 SessionSignal.CLOSE,
                 HungUp("a"),
-                Refused("a", "so"),
+                ConnectionRefused("a", "so"),
                 GivenUp("a"),
             ]
         ),

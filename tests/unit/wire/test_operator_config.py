@@ -12,10 +12,16 @@ from loadmanager.core.domain.controls import Controls, DrainOrder
 from loadmanager.core.domain.hashing import HashFunction
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire.operator_config import LaidDown, decode_laid_down, document_of, find_changes, standing
+from loadmanager.wire.operator_config import (
+    StoredOperatorConfig,
+    decode_laid_down,
+    document_of,
+    find_changes,
+    standing,
+)
 
 BUNDLE = "t/ns/0x00000000_0x40000000"
-EVERYTHING = LaidDown(
+EVERYTHING = StoredOperatorConfig(
     {
         "t/ns": NamespaceBundles(equal_boundaries(4)),
         "t/cut": NamespaceBundles((0, 0x1000, 0xFFFFFFFF), HashFunction.CRC32),
@@ -50,15 +56,17 @@ EVERYTHING = LaidDown(
 )
 
 
-def written(laid_down: LaidDown, **changed: object) -> bytes:
+def written(laid_down: StoredOperatorConfig, **changed: object) -> bytes:
     content = document_of(laid_down, "2026-11-22T19:00:00+00:00", "zk:a:2181").model_dump(
         mode="json", by_alias=True, exclude_none=True
     )
     return json.dumps(content | changed).encode()
 
 
-@pytest.mark.parametrize("laid_down", [EVERYTHING, LaidDown(), LaidDown({}, {}, {}, {}, Controls(), {})])
-def test_what_is_written_is_read_back(laid_down: LaidDown) -> None:
+@pytest.mark.parametrize(
+    "laid_down", [EVERYTHING, StoredOperatorConfig(), StoredOperatorConfig({}, {}, {}, {}, Controls(), {})]
+)
+def test_what_is_written_is_read_back(laid_down: StoredOperatorConfig) -> None:
     assert decode_laid_down(written(laid_down), "file") == laid_down
 
 
@@ -103,17 +111,17 @@ def test_what_cannot_be_used_is_named(changed: dict[str, Any], says: str) -> Non
     assert says in str(refused.value)
 
 
-def changes(current: LaidDown, wanted: LaidDown) -> list[str]:
+def changes(current: StoredOperatorConfig, wanted: StoredOperatorConfig) -> list[str]:
     return [f"{each.change} {each.kind} {each.name}" for each in find_changes(current, wanted)]
 
 
 def test_nothing_changes_where_everything_is_as_it_is_wanted() -> None:
     assert find_changes(EVERYTHING, EVERYTHING) == []
-    assert find_changes(EVERYTHING, LaidDown()) == [], "what it does not speak of stays"
+    assert find_changes(EVERYTHING, StoredOperatorConfig()) == [], "what it does not speak of stays"
 
 
 def test_into_nothing_everything_is_created() -> None:
-    assert changes(LaidDown(), EVERYTHING) == [
+    assert changes(StoredOperatorConfig(), EVERYTHING) == [
         "create namespace t/cut",
         "create namespace t/ns",
         "create isolation policy docs",
@@ -130,7 +138,9 @@ def test_into_nothing_everything_is_created() -> None:
 
 
 def test_what_is_not_wanted_goes_but_for_namespaces() -> None:
-    wanted = LaidDown({"t/ns": NamespaceBundles(equal_boundaries(8))}, {}, {}, {"t/ns": "other"}, Controls(), {})
+    wanted = StoredOperatorConfig(
+        {"t/ns": NamespaceBundles(equal_boundaries(8))}, {}, {}, {"t/ns": "other"}, Controls(), {}
+    )
     assert changes(EVERYTHING, wanted) == [
         "differs namespace t/ns",
         "remove isolation policy docs",

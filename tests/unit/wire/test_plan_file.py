@@ -17,7 +17,7 @@ from loadmanager.core.planning.certificate.plan_verification import find_faults
 from loadmanager.core.planning.plan_effect import effect_of
 from loadmanager.core.protocol.plan_machine import KeptPlan
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire.plan_file import Packed, decode, encode
+from loadmanager.wire.plan_file import PackedCertificate, decode, encode
 
 
 def faults(*edits: Edit) -> list[str]:
@@ -26,7 +26,7 @@ def faults(*edits: Edit) -> list[str]:
 
 def test_a_plan_that_is_what_it_says_has_no_faults() -> None:
     plan, certified = a_plan()
-    read, claims = decode(encode(plan, Packed.of(certified)))
+    read, claims = decode(encode(plan, PackedCertificate.of(certified)))
     assert find_faults(read, claims) == []
     assert read.figures == certified.figures
     assert read.after.tolist() == certified.after.tolist()
@@ -62,7 +62,7 @@ def test_what_would_unpack_to_more_than_memory_is_refused() -> None:
 
 @given(data=st.data())
 def test_a_file_with_any_byte_changed_is_refused_or_judged(data: st.DataObject) -> None:
-    file = bytearray(encode(PLAN[0], Packed.of(PLAN[1])))
+    file = bytearray(encode(PLAN[0], PackedCertificate.of(PLAN[1])))
     at = data.draw(st.integers(0, len(file) - 1))
     file[at] = data.draw(st.integers(0, 255))
     try:
@@ -81,7 +81,7 @@ def test_a_large_plan_is_a_small_file() -> None:
     given_large = snapshot(hosts)
     certified = certify(given_large, SETTINGS, [])
     plan = KeptPlan("shed", 1, 2, (), (), effect_of(given_large, []))
-    packed = Packed.of(certified)
+    packed = PackedCertificate.of(certified)
     assert sum(column.nbytes for column in packed.columns.values()) < 40 * len(certified.bundles)
     file = encode(plan, packed)
     assert len(file) < 30 * len(certified.bundles)

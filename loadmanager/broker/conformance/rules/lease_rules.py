@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 
-from loadmanager.broker.conformance.rule_stage import Stage
+from loadmanager.broker.conformance.rule_stage import RuleStage
 from loadmanager.broker.conformance.rule_verdicts import (
     BrokenError,
-    Need,
     NotApplicableError,
+    RuleRequirement,
     UnsettledError,
     rule,
 )
@@ -21,8 +21,8 @@ _LONGER = (1, 2, 4, 8, 16)
 _BETWEEN_TRIES_S = 0.01
 
 
-@rule("without-agent", "Without an agent it starts, serves nothing, and does not crash.", Need.PROBE)
-async def without_agent(stage: Stage) -> None:
+@rule("without-agent", "Without an agent it starts, serves nothing, and does not crash.", RuleRequirement.PROBE)
+async def without_agent(stage: RuleStage) -> None:
     """The only rule that is tried before the agent's port is open."""
     await stage.broker.stats()
     await stage.refused(stage.topic("without-agent"), "although there is no agent yet")
@@ -31,8 +31,8 @@ async def without_agent(stage: Stage) -> None:
     await stage.broker.stats()
 
 
-@rule("serves", "With a lease and `owned: true` a topic is opened and served.", Need.PROBE)
-async def serves(stage: Stage) -> None:
+@rule("serves", "With a lease and `owned: true` a topic is opened and served.", RuleRequirement.PROBE)
+async def serves(stage: RuleStage) -> None:
     topic = stage.topic("serves")
     await stage.calm()
     await stage.open(topic)
@@ -47,9 +47,9 @@ async def serves(stage: Stage) -> None:
 @rule(
     "lease-lapses",
     "A lease with `validForMs: 300` that is not renewed: nothing is served 300 ms after the request was **sent**.",
-    Need.PROBE,
+    RuleRequirement.PROBE,
 )
-async def lease_lapses(stage: Stage) -> None:
+async def lease_lapses(stage: RuleStage) -> None:
     topic = stage.topic("lease-lapses")
     stage.own(topic)
     for times in _LONGER:
@@ -64,7 +64,7 @@ async def lease_lapses(stage: Stage) -> None:
     await stage.refused(topic, "although the lease had lapsed since the topic was opened: it was to be asked for again")
 
 
-async def _is_served_under(stage: Stage, topic: str, valid_for_ms: int) -> bool:
+async def _is_served_under(stage: RuleStage, topic: str, valid_for_ms: int) -> bool:
     """Whether a client was served under one lease, when all earlier ones have lapsed."""
     await stage.lapse()
     stage.agent.reply(await stage.fresh_lease_question(), lease(stage.incarnation, valid_for_ms))
@@ -82,9 +82,9 @@ async def _is_served_under(stage: Stage, topic: str, valid_for_ms: int) -> bool:
 @rule(
     "late-lease",
     "The answer to a lease request is held back for longer than its `validForMs`: it never becomes valid.",
-    Need.PROBE,
+    RuleRequirement.PROBE,
 )
-async def late_lease(stage: Stage) -> None:
+async def late_lease(stage: RuleStage) -> None:
     topic = stage.topic("late-lease")
     stage.own(topic)
     await stage.lapse()
@@ -100,10 +100,10 @@ async def late_lease(stage: Stage) -> None:
     "stopped",
     "`SIGSTOP` for twice the lease, then `SIGCONT`, with clients sending all the time: no message is acknowledged"
     " between the wake-up and the next valid lease.",
-    Need.PROBE,
-    Need.PROCESS,
+    RuleRequirement.PROBE,
+    RuleRequirement.PROCESS,
 )
-async def stopped(stage: Stage) -> None:
+async def stopped(stage: RuleStage) -> None:
     """A lease is answered while the process is stopped, so that it wakes up with the answer in its socket."""
     topic = stage.topic("stopped")
     await stage.calm()
@@ -129,10 +129,10 @@ async def stopped(stage: Stage) -> None:
 @rule(
     "sole-process",
     "If there is `soleProcess`: while the process `pid` is stopped nobody is served, also under a valid lease.",
-    Need.PROBE,
-    Need.PROCESS,
+    RuleRequirement.PROBE,
+    RuleRequirement.PROCESS,
 )
-async def sole_process(stage: Stage) -> None:
+async def sole_process(stage: RuleStage) -> None:
     """With the end of that process its bundles are given away, at once."""
     topic = stage.topic("sole-process")
     await stage.calm()
@@ -146,9 +146,9 @@ async def sole_process(stage: Stage) -> None:
 @rule(
     "incarnation-changes",
     "A lease with another incarnation: all topics are closed before anything is served under it.",
-    Need.PROBE,
+    RuleRequirement.PROBE,
 )
-async def incarnation_changes(stage: Stage) -> None:
+async def incarnation_changes(stage: RuleStage) -> None:
     topic = stage.topic("incarnation-changes")
     await stage.calm()
     await stage.open(topic)
@@ -162,9 +162,9 @@ async def incarnation_changes(stage: Stage) -> None:
 @rule(
     "large-incarnation",
     "The incarnation survives as an integer above 2^53.",
-    Need.PROBE,
+    RuleRequirement.PROBE,
 )
-async def large_incarnation(stage: Stage) -> None:
+async def large_incarnation(stage: RuleStage) -> None:
     """Two that are one as floating-point numbers: an answer for the one is none for the other."""
     for large in (2**53 + 1, 2**62 + 1):
         topic = stage.topic("large-incarnation")

@@ -5,8 +5,14 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from loadmanager.broker.conformance.rule_stage import Stage
-from loadmanager.broker.conformance.rule_verdicts import BrokenError, LateError, Need, UnsettledError, rule
+from loadmanager.broker.conformance.rule_stage import RuleStage
+from loadmanager.broker.conformance.rule_verdicts import (
+    BrokenError,
+    LateError,
+    RuleRequirement,
+    UnsettledError,
+    rule,
+)
 from loadmanager.broker.conformance.scripted_agent import Reply, lease, owned
 
 _UNTIL_IT_ASKED_S = 0.2
@@ -16,9 +22,9 @@ _UNTIL_IT_ASKED_S = 0.2
 @rule(
     "other-incarnation",
     "`owned: true` with an incarnation that is not the lease's: the topic stays closed.",
-    Need.PROBE,
+    RuleRequirement.PROBE,
 )
-async def other_incarnation(stage: Stage) -> None:
+async def other_incarnation(stage: RuleStage) -> None:
     topic = stage.topic("other-incarnation")
     await stage.calm()
     for other in (stage.incarnation - 1, stage.incarnation + 1):
@@ -31,9 +37,9 @@ async def other_incarnation(stage: Stage) -> None:
     "void-by-unload",
     "An owner answer is held back, an unload that names the topic is answered with 204, then the owner answer arrives:"
     " the topic stays closed until it was asked for again.",
-    Need.PROBE,
+    RuleRequirement.PROBE,
 )
-async def void_by_unload(stage: Stage) -> None:
+async def void_by_unload(stage: RuleStage) -> None:
     topic = stage.topic("void-by-unload")
     await stage.calm()
     async with stage.held_question(topic) as (question, client):
@@ -43,8 +49,8 @@ async def void_by_unload(stage: Stage) -> None:
     await stage.open(topic)
 
 
-@rule("void-by-lapse", "The same with the lease lapsing in between.", Need.PROBE)
-async def void_by_lapse(stage: Stage) -> None:
+@rule("void-by-lapse", "The same with the lease lapsing in between.", RuleRequirement.PROBE)
+async def void_by_lapse(stage: RuleStage) -> None:
     topic = stage.topic("void-by-lapse")
     await stage.lapse()
     stage.agent.reply(await stage.fresh_lease_question(), lease(stage.incarnation, 2 * stage.pace.short_ms))
@@ -56,8 +62,10 @@ async def void_by_lapse(stage: Stage) -> None:
         await stage.reply_in_vain(question, client, "the answer to a question that the lapse of the lease made void")
 
 
-@rule("opened-once", "Two clients that ask for the same topic at the same time: it is opened once.", Need.PROBE)
-async def opened_once(stage: Stage) -> None:
+@rule(
+    "opened-once", "Two clients that ask for the same topic at the same time: it is opened once.", RuleRequirement.PROBE
+)
+async def opened_once(stage: RuleStage) -> None:
     """What two clients send that come together is counted as it is of two that come one after the other: an opening
     that replaced another one would have lost the first client's.
     """
@@ -95,9 +103,9 @@ async def opened_once(stage: Stage) -> None:
     "broken-answers",
     "An answer that is cut off, no JSON, or has another status than 200 is none: no lease comes of it, it opens no"
     " topic, and the broker goes on.",
-    Need.PROBE,
+    RuleRequirement.PROBE,
 )
-async def broken_answers(stage: Stage) -> None:
+async def broken_answers(stage: RuleStage) -> None:
     topic = stage.topic("broken-answers")
     stage.own(topic)
     await stage.lapse()

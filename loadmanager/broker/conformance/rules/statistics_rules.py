@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from loadmanager.broker.conformance.rule_stage import Stage
+from loadmanager.broker.conformance.rule_stage import RuleStage
 from loadmanager.broker.conformance.rule_verdicts import (
     BrokenError,
-    Need,
     NotApplicableError,
+    RuleRequirement,
     UnsettledError,
     rule,
 )
@@ -22,9 +22,9 @@ _BETWEEN_STATISTICS_S = 0.005
     "opening-is-told",
     "If there is `opening`: an owner answer is held back, and the topic is in it. It stays there after the answer,"
     " until it is in `topics`, however long its opening takes.",
-    Need.PROBE,
+    RuleRequirement.PROBE,
 )
-async def opening_is_told(stage: Stage) -> None:
+async def opening_is_told(stage: RuleStage) -> None:
     """A broker that closes what nobody uses may not have the topic any more when the client hears that it was served:
     of such a one only the outstanding question is looked at.
     """
@@ -48,7 +48,7 @@ async def opening_is_told(stage: Stage) -> None:
     await _require_named(stage, topic, "when it was open")
 
 
-async def _require_named(stage: Stage, topic: str, when: str) -> None:
+async def _require_named(stage: RuleStage, topic: str, when: str) -> None:
     stats = await stage.broker.stats()
     if topic not in (stats.opening or ()) and all(each.topic != topic for each in stats.topics):
         stage.require_no_gap()
@@ -59,9 +59,9 @@ async def _require_named(stage: Stage, topic: str, when: str) -> None:
     "statistics",
     "The statistics name each open topic once; counters start at 0 when a topic is opened again; `monotonicS` never"
     " goes back while the process lives.",
-    Need.PROBE,
+    RuleRequirement.PROBE,
 )
-async def statistics(stage: Stage) -> None:
+async def statistics(stage: RuleStage) -> None:
     """The statistics of all rules before count, too."""
     topic = stage.topic("statistics")
     await stage.calm()

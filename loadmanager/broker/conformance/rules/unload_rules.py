@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from loadmanager.broker.conformance.rule_stage import Stage
+from loadmanager.broker.conformance.rule_stage import RuleStage
 from loadmanager.broker.conformance.rule_verdicts import (
     BrokenError,
     LateError,
-    Need,
     NotApplicableError,
+    RuleRequirement,
     UnsettledError,
     rule,
 )
@@ -28,7 +28,7 @@ _UNTIL_STOPPED_S = (0.0, 0.01)
 
 
 @rule("unload-unknown", "An unload that names topics which are not open, or unknown: 204.")
-async def unload_unknown(stage: Stage) -> None:
+async def unload_unknown(stage: RuleStage) -> None:
     await stage.calm()
     await stage.broker.unload_once(stage.topic("never-heard-of"), stage.topic("unknown"))
 
@@ -36,9 +36,9 @@ async def unload_unknown(stage: Stage) -> None:
 @rule(
     "unload-twice",
     "An unload twice, at the same time and one after the other: 204 both times.",
-    Need.PROBE,
+    RuleRequirement.PROBE,
 )
-async def unload_twice(stage: Stage) -> None:
+async def unload_twice(stage: RuleStage) -> None:
     topic = stage.topic("unload-twice")
     await stage.calm()
     await stage.open(topic)
@@ -52,9 +52,9 @@ async def unload_twice(stage: Stage) -> None:
 @rule(
     "unload-under-load",
     "An unload while a client sends at full speed: no message is acknowledged after the 204.",
-    Need.PROBE,
+    RuleRequirement.PROBE,
 )
-async def unload_under_load(stage: Stage) -> None:
+async def unload_under_load(stage: RuleStage) -> None:
     """What counts are requests that were sent after the 204 had come."""
     topic = stage.topic("unload-under-load")
     await stage.calm()
@@ -80,7 +80,7 @@ class _Request:
 
 
 @asynccontextmanager
-async def _many_clients(stage: Stage, topic: str) -> AsyncIterator[list[_Request]]:
+async def _many_clients(stage: RuleStage, topic: str) -> AsyncIterator[list[_Request]]:
     """Clients that send one request after the other; those that were answered."""
     requests: list[_Request] = []
 
@@ -99,7 +99,7 @@ async def _many_clients(stage: Stage, topic: str) -> AsyncIterator[list[_Request
         await asyncio.gather(*clients, return_exceptions=True)
 
 
-async def _some_more(stage: Stage, requests: list[_Request]) -> None:
+async def _some_more(stage: RuleStage, requests: list[_Request]) -> None:
     """Until each client may have been answered twice; those that are kept waiting are not waited for."""
     enough, deadline_s = len(requests) + 3 * _CLIENTS, time.monotonic() + stage.refusal_limit_s
     while True:
@@ -111,10 +111,10 @@ async def _some_more(stage: Stage, requests: list[_Request]) -> None:
 @rule(
     "unload-hangs",
     "An unload of a topic that hangs in closing: no 204, and the statistics are still answered.",
-    Need.PROBE,
-    Need.HANG,
+    RuleRequirement.PROBE,
+    RuleRequirement.HANG,
 )
-async def unload_hangs(stage: Stage) -> None:
+async def unload_hangs(stage: RuleStage) -> None:
     """A client of `--hang` keeps the topic from being closed: what is called meanwhile has to be answered."""
     topic = stage.topic("unload-hangs")
     await stage.calm()
@@ -135,7 +135,7 @@ async def unload_hangs(stage: Stage) -> None:
         raise UnsettledError("the client of --hang did not keep the broker from closing the topic")
 
 
-async def _hangs(stage: Stage, unload: asyncio.Task[float]) -> bool:
+async def _hangs(stage: RuleStage, unload: asyncio.Task[float]) -> bool:
     """Whether the unload is not answered for a while, in which statistics are."""
     until_s = time.monotonic() + _HANGING_S
     while not unload.done() and time.monotonic() < until_s:
@@ -148,10 +148,10 @@ async def _hangs(stage: Stage, unload: asyncio.Task[float]) -> bool:
     "unload-stopped",
     "`SIGSTOP` in the middle of an unload, for longer than the lease, then `SIGCONT`: the unload is answered with 204,"
     " and under the next lease the topic is served again, and others are.",
-    Need.PROBE,
-    Need.PROCESS,
+    RuleRequirement.PROBE,
+    RuleRequirement.PROCESS,
 )
-async def unload_stopped(stage: Stage) -> None:
+async def unload_stopped(stage: RuleStage) -> None:
     """The broker wakes up with two things to do at once: to end the closing, and to close without a lease."""
     for pause_s in _UNTIL_STOPPED_S:
         topic, other = stage.topic("unload-stopped"), stage.topic("not-unloaded")
@@ -175,9 +175,9 @@ async def unload_stopped(stage: Stage) -> None:
 @rule(
     "prepare",
     "If there is `prepare`: nothing is served after it but what was asked for and granted.",
-    Need.PROBE,
+    RuleRequirement.PROBE,
 )
-async def prepare(stage: Stage) -> None:
+async def prepare(stage: RuleStage) -> None:
     """What was prepared stays closed on a "no", and an unload makes the question about it void like any other."""
     topic = stage.topic("prepare")
     await stage.calm()
@@ -192,8 +192,8 @@ async def prepare(stage: Stage) -> None:
     await stage.open(topic)
 
 
-@rule("unknown-fields", "A field that it does not know, in any body, changes nothing.", Need.PROBE)
-async def unknown_fields(stage: Stage) -> None:
+@rule("unknown-fields", "A field that it does not know, in any body, changes nothing.", RuleRequirement.PROBE)
+async def unknown_fields(stage: RuleStage) -> None:
     topic = stage.topic("unknown-fields")
     stage.incarnation += 1
     await stage.granted(with_unknown_field(lease(stage.incarnation, stage.pace.calm_ms)))
@@ -204,8 +204,8 @@ async def unknown_fields(stage: Stage) -> None:
     await stage.refused(topic, "after an unload was answered with 204")
 
 
-@rule("told-to-end", "Told to end (`SIGTERM`), it closes all topics and ends.", Need.START)
-async def told_to_end(stage: Stage) -> None:
+@rule("told-to-end", "Told to end (`SIGTERM`), it closes all topics and ends.", RuleRequirement.START)
+async def told_to_end(stage: RuleStage) -> None:
     """The last rule: there is no broker after it."""
     assert stage.process is not None
     stage.process.end()

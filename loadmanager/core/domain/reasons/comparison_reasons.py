@@ -7,7 +7,7 @@ from loadmanager.core.domain.reasons.reason import Reason, entry
 _WE_WOULD = "We would move it from {source} to {destination}, {mib_per_s} MiB/s, and Pulsar does not: "
 
 
-class JudgingReason(Reason):
+class ComparisonReason(Reason):
     MOVED_AS_WE_WOULD = entry(
         "moved_as_we_would",
         "Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s, and so would we, {minutes} min before",

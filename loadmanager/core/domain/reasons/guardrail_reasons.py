@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadmanager.core.domain.reasons.reason import Reason, entry
 
 
-class RailReason(Reason):
+class GuardrailReason(Reason):
     MODE_IS_SHADOW = entry(
         "mode_is_shadow",
         "No move because mode is shadow: it looks, plans and judges, and changes nothing",

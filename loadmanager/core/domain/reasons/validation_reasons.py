@@ -5,7 +5,7 @@ from __future__ import annotations
 from loadmanager.core.domain.reasons.reason import Reason, entry
 
 
-class DoubtReason(Reason):
+class ValidationReason(Reason):
     REPORT_DISTRUSTED = entry(
         "report_distrusted",
         "Neither gives nor gets because its report is not to be believed: {doubt}; its last good load counts",

@@ -24,7 +24,7 @@ LEAST_LEVEL = 0.02
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Instance:
+class BalancingProblem:
     """`need` (N, R) and `per_need` (M, R), neither negative; 0 of a broker whose usage does not grow.
 
     `owner` (N,) is a broker's row, -1 for a bundle of nobody, which does not count. `classes` (N,) is a row of

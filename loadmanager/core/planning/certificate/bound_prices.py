@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from loadmanager.core.model.load import BoolArray, FloatArray
-from loadmanager.core.planning.certificate.balancing_problem import Instance, Rows
+from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem, Rows
 from loadmanager.core.planning.certificate.bounds import Volume
 
 _SAMPLE = 1500
@@ -24,7 +24,7 @@ more groups.
 """
 
 
-def find_prices(instance: Instance, volume: Volume) -> FloatArray | None:
+def find_prices(instance: BalancingProblem, volume: Volume) -> FloatArray | None:
     """(M, R); None where all brokers are alike."""
     group = _groups(instance)
     groups = int(group.max(initial=-1)) + 1
@@ -42,12 +42,12 @@ def find_prices(instance: Instance, volume: Volume) -> FloatArray | None:
     return np.asarray(prices[group])
 
 
-def _finite(instance: Instance) -> FloatArray:
+def _finite(instance: BalancingProblem) -> FloatArray:
     """(M, R): capacities; 0 where they do not count."""
     return np.where(np.isfinite(instance.capacity), instance.capacity, 0.0)
 
 
-def _groups(instance: Instance) -> Rows:
+def _groups(instance: BalancingProblem) -> Rows:
     """(M,): brokers that have about the same, and that the same classes of bundles may go to."""
     capacity = _finite(instance)
     size = np.log2(capacity, out=np.zeros_like(capacity), where=capacity > 0)
@@ -60,7 +60,7 @@ def _groups(instance: Instance) -> Rows:
     return np.asarray(np.minimum(group.ravel(), _GROUPS - 1))
 
 
-def _sample(instance: Instance) -> tuple[Rows, FloatArray]:
+def _sample(instance: BalancingProblem) -> tuple[Rows, FloatArray]:
     """Some bundles that somebody owns, by their size, and how many such each stands for."""
     size = instance.size
     rows = np.flatnonzero(size)

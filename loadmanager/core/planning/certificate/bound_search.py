@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from loadmanager.core.model.load import BoolArray, FloatArray
-from loadmanager.core.planning.certificate.balancing_problem import Instance, Rows
+from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem, Rows
 from loadmanager.core.planning.certificate.bound_prices import find_prices
 from loadmanager.core.planning.certificate.bounds import (
     Bound,
@@ -25,7 +25,7 @@ _AT_ONCE, _LOOKS = 64, 8
 """How many bundles are looked at exactly to find the one that uses most, and how often."""
 
 
-def find_bounds(instance: Instance) -> list[tuple[float, Bound]]:
+def find_bounds(instance: BalancingProblem) -> list[tuple[float, Bound]]:
     """Bounds of all kinds with what the peak is not below, the highest first, of equals the plainest; none where nobody
     owns anything.
     """
@@ -48,7 +48,7 @@ def find_bounds(instance: Instance) -> list[tuple[float, Bound]]:
     return sorted(by_peak, key=lambda each: -float(f"{each[0]:.9g}"))
 
 
-def _places(instance: Instance) -> BoolArray:
+def _places(instance: BalancingProblem) -> BoolArray:
     """(K', M): all brokers, and those to which some bundles are confined; of many, those that are needed most."""
     used = np.bincount(instance.classes[counted(instance)], minlength=len(instance.may_own)) > 0
     everybody = np.ones((1, len(instance.per_need)), dtype=bool)
@@ -60,7 +60,7 @@ def _places(instance: Instance) -> BoolArray:
     return np.concatenate([everybody, instance.may_own[used][kept]])
 
 
-def _volumes(instance: Instance, places: BoolArray) -> FloatArray:
+def _volumes(instance: BalancingProblem, places: BoolArray) -> FloatArray:
     """(K', R): how high the load stands that only the brokers of each place may own, poured over what they have."""
     sums = [
         np.bincount(instance.classes, weights=np.where(counted(instance), each, 0.0), minlength=len(instance.may_own))
@@ -72,7 +72,7 @@ def _volumes(instance: Instance, places: BoolArray) -> FloatArray:
     return np.asarray(np.divide(used, having, out=np.zeros_like(used), where=having > 0))
 
 
-def _heaviest(instance: Instance) -> int:
+def _heaviest(instance: BalancingProblem) -> int:
     """The bundle that uses most, wherever it is: looked for among those that may be it."""
     least, most = _use_between(instance)
     found = int(np.argmax(least))
@@ -89,7 +89,7 @@ def _heaviest(instance: Instance) -> int:
     return found
 
 
-def _use_between(instance: Instance) -> tuple[FloatArray, FloatArray]:
+def _use_between(instance: BalancingProblem) -> tuple[FloatArray, FloatArray]:
     """(N,): what each bundle uses at the least where it uses least, and at the most: at the brokers that have most."""
     least, most = np.zeros(len(instance.need)), np.zeros(len(instance.need))
     rows_of = _rows_of(instance)
@@ -103,14 +103,14 @@ def _use_between(instance: Instance) -> tuple[FloatArray, FloatArray]:
     return least, most
 
 
-def _rows_of(instance: Instance) -> list[Rows]:
+def _rows_of(instance: BalancingProblem) -> list[Rows]:
     """For each class its bundles that somebody owns."""
     rows = np.flatnonzero(counted(instance))
     rows = rows[np.argsort(instance.classes[rows], kind="stable")]
     return np.split(rows, np.searchsorted(instance.classes[rows], np.arange(1, len(instance.may_own))))
 
 
-def _pigeonhole(instance: Instance, places: BoolArray) -> Pigeonhole:
+def _pigeonhole(instance: BalancingProblem, places: BoolArray) -> Pigeonhole:
     """The best for any of these places (k, M)."""
     best, highest = Pigeonhole(0, places[0], 0), -1.0
     for brokers in places:

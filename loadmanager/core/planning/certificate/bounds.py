@@ -19,7 +19,7 @@ from typing import Protocol
 import numpy as np
 
 from loadmanager.core.model.load import BoolArray, FloatArray
-from loadmanager.core.planning.certificate.balancing_problem import Instance
+from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem
 
 SAFE = 1 - 1e-9
 """Sums of a million floats are exact to more digits than this."""
@@ -30,7 +30,7 @@ _PRODUCTS = 1 << 20
 class Bound(Protocol):
     """What no assignment's peak is below, and why."""
 
-    def peak(self, instance: Instance) -> float: ...
+    def peak(self, instance: BalancingProblem) -> float: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +40,7 @@ class Volume:
     resource: int
     brokers: BoolArray
 
-    def peak(self, instance: Instance) -> float:
+    def peak(self, instance: BalancingProblem) -> float:
         used = float(instance.need[confined(instance, self.brokers), self.resource].sum())
         having = float(instance.capacity[self.brokers, self.resource].sum())
         return SAFE * used / having if having > 0 else 0.0
@@ -52,7 +52,7 @@ class Heaviest:
 
     bundle: int
 
-    def peak(self, instance: Instance) -> float:
+    def peak(self, instance: BalancingProblem) -> float:
         return SAFE * least_use(instance, self.bundle)
 
 
@@ -64,7 +64,7 @@ class Pigeonhole:
     brokers: BoolArray
     each: int
 
-    def peak(self, instance: Instance) -> float:
+    def peak(self, instance: BalancingProblem) -> float:
         sizes = np.sort(instance.need[confined(instance, self.brokers), self.resource])[::-1]
         together = self.each * int(self.brokers.sum()) + 1
         if not self.brokers.any() or not 0 < together <= len(sizes):
@@ -79,7 +79,7 @@ class Prices:
 
     per_need: FloatArray
 
-    def peak(self, instance: Instance) -> float:
+    def peak(self, instance: BalancingProblem) -> float:
         prices = np.maximum(self.per_need, 0.0)
         worth = float((prices * np.where(prices > 0, instance.capacity, 0.0)).sum())
         if not 0 < worth < np.inf:
@@ -87,25 +87,25 @@ class Prices:
         return SAFE * _cheapest(instance, prices) / worth
 
 
-def counted(instance: Instance) -> BoolArray:
+def counted(instance: BalancingProblem) -> BoolArray:
     """(N,): the bundles that somebody owns."""
     return np.asarray(instance.owner >= 0)
 
 
-def confined(instance: Instance, brokers: BoolArray) -> BoolArray:
+def confined(instance: BalancingProblem, brokers: BoolArray) -> BoolArray:
     """(N,): the bundles that only these brokers (M,) may own."""
     classes: BoolArray = ~np.asarray((instance.may_own & ~brokers).any(axis=1))
     return np.asarray(classes[instance.classes] & counted(instance))
 
 
-def least_use(instance: Instance, bundle: int) -> float:
+def least_use(instance: BalancingProblem, bundle: int) -> float:
     """The most used resource of the broker that this bundle alone uses least; 0 for one of nobody."""
     allowed = instance.may_own[instance.classes[bundle]]
     use = float((instance.need[bundle] * instance.per_need[allowed]).max(axis=1).min())
     return use if instance.owner[bundle] >= 0 else 0.0
 
 
-def _cheapest(instance: Instance, prices: FloatArray) -> float:
+def _cheapest(instance: BalancingProblem, prices: FloatArray) -> float:
     """What it costs to put each bundle at the cheapest broker that may own it; brokers of one price are as one."""
     distinct, which = np.unique(prices, axis=0, return_inverse=True)
     offers: BoolArray = np.zeros((len(instance.may_own), len(distinct)), dtype=np.bool_)

@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import CertificateReason
 from loadmanager.core.planning.certificate.bounds import Bound, Heaviest, Pigeonhole, Volume
-from loadmanager.core.planning.certificate.plan_certificate import Certified, Figures
+from loadmanager.core.planning.certificate.plan_certificate import CertificateFigures, Certified
 
 BOUND_NAMES = {"Volume": "volume", "Heaviest": "heaviest", "Pigeonhole": "pigeonhole", "Prices": "prices"}
 """The bounds as they are written down."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Summary:
+class CertificateSummary:
     """A certificate without what proves it: its figures, which bound binds, and all of it in a sentence."""
 
-    figures: Figures
+    figures: CertificateFigures
     bound_by: str
     verdict: Verdict
 
     @classmethod
-    def of(cls, certified: Certified) -> Summary:
+    def of(cls, certified: Certified) -> CertificateSummary:
         return cls(certified.figures, binding_of(certified), verdict_of(certified))
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadmanager.core.model.load import BoolArray, FloatArray
-from loadmanager.core.planning.certificate.balancing_problem import Instance, Rows
+from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem, Rows
 from loadmanager.core.planning.certificate.bounds import SAFE, counted
 
 _HALVINGS = 40
@@ -35,17 +35,17 @@ class Relief:
     resource: Rows
     price: FloatArray
 
-    def least_load(self, instance: Instance) -> float:
+    def least_load(self, instance: BalancingProblem) -> float:
         """The share of all load that moves at the least."""
         forced = _forced(instance)
         return SAFE * (float(self._costs(instance, instance.cost).sum()) + float(instance.cost[forced].sum()))
 
-    def least_moves(self, instance: Instance) -> int:
+    def least_moves(self, instance: BalancingProblem) -> int:
         """How many bundles move at the least."""
         costs = self._costs(instance, np.ones(len(instance.cost)))
         return int(np.ceil(costs * SAFE - (1 - SAFE)).sum()) + int(_forced(instance).sum())
 
-    def _costs(self, instance: Instance, cost: FloatArray) -> FloatArray:
+    def _costs(self, instance: BalancingProblem, cost: FloatArray) -> FloatArray:
         """(M,): what the relief of each broker costs at the least."""
         brokers = np.arange(len(self.price))
         price = np.maximum(self.price, 0.0)
@@ -59,24 +59,24 @@ class Relief:
         return np.maximum(price * excess - saved - _CANCELLED * in_all, 0.0)
 
 
-def _excess(instance: Instance, staying: FloatArray, peak: float) -> FloatArray:
+def _excess(instance: BalancingProblem, staying: FloatArray, peak: float) -> FloatArray:
     """(M, R): how much of what is `staying` (M, R) has to leave; nothing for the last digit's sake."""
     grows = instance.per_need > 0
     room = np.multiply(peak * (2 - SAFE), instance.capacity, out=np.full_like(staying, np.inf), where=grows)
     return np.maximum(staying - room, 0.0)
 
 
-def _staying(instance: Instance) -> FloatArray:
+def _staying(instance: BalancingProblem) -> FloatArray:
     """(M, R): what the bundles of each broker need that can stay there."""
     return instance.load(np.where(_forced(instance), -1, instance.owner))
 
 
-def _forced(instance: Instance) -> BoolArray:
+def _forced(instance: BalancingProblem) -> BoolArray:
     """(N,): the bundles that cannot stay where they are."""
     return np.asarray(counted(instance) & ~instance.may_own[instance.classes, instance.owner])
 
 
-def _leaving(instance: Instance) -> BoolArray:
+def _leaving(instance: BalancingProblem) -> BoolArray:
     """(N,): the bundles that can leave their broker and need not."""
     choices = instance.may_own.sum(axis=1)[instance.classes]
     return np.asarray(counted(instance) & instance.may_own[instance.classes, instance.owner] & (choices > 1))
@@ -85,7 +85,7 @@ def _leaving(instance: Instance) -> BoolArray:
 class Reliefs:
     """Finds what must move at the least for any peak from `lowest` on: what can leave is sorted once."""
 
-    def __init__(self, instance: Instance, lowest: float, *, in_moves: bool = False) -> None:
+    def __init__(self, instance: BalancingProblem, lowest: float, *, in_moves: bool = False) -> None:
         """`in_moves`: what counts is not load but how many bundles move."""
         self._instance = instance
         self._staying = _staying(instance)
@@ -130,7 +130,7 @@ class _Cover:
     end: Rows
 
     @classmethod
-    def of(cls, instance: Instance, resource: int, cost: FloatArray, rows: Rows) -> _Cover:
+    def of(cls, instance: BalancingProblem, resource: int, cost: FloatArray, rows: Rows) -> _Cover:
         rows = rows[instance.need[rows, resource] > 0]
         ratio = cost[rows] / instance.need[rows, resource]
         order = np.argsort(ratio)
@@ -154,7 +154,7 @@ class _Cover:
         return np.where(asked, cost, 0.0), price
 
 
-def find_least_peak(instance: Instance, lowest: float, load: float) -> Relief:
+def find_least_peak(instance: BalancingProblem, lowest: float, load: float) -> Relief:
     """What proves that no plan which moves so much of all load gets to its peak, the highest such, if it does: see
     `Relief.least_load`. Peaks below `lowest` are not looked at.
     """

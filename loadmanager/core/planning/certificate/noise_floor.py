@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from loadmanager.core.model.load import FloatArray
-from loadmanager.core.planning.certificate.balancing_problem import Instance
+from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem
 
 _SPAN, _POINTS = 8.0, 512
 """How many deviations are looked at, at how many points."""
@@ -20,7 +20,7 @@ _DIGITS = 2
 """Deviations that are equal in so many digits are as one."""
 
 
-def noise_floor(instance: Instance, sigma: FloatArray) -> float:
+def noise_floor(instance: BalancingProblem, sigma: FloatArray) -> float:
     """The heat of the hottest broker in the mean over time; `sigma` (N,) are parts of what each bundle carries."""
     counts = instance.owner >= 0
     need = instance.need[counts]

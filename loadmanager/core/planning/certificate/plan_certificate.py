@@ -16,13 +16,13 @@ from loadmanager.core.domain.plan import Assign, Unload
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import FloatArray
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.certificate.balancing_problem import Instance, Rows
+from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem, Rows
 from loadmanager.core.planning.certificate.bound_search import find_bounds
 from loadmanager.core.planning.certificate.bounds import Bound
 from loadmanager.core.planning.certificate.minimum_moves import Relief, Reliefs, find_least_peak
 from loadmanager.core.planning.certificate.noise_floor import noise_floor
 from loadmanager.core.planning.certificate.problem_builder import instance_of, owners_after
-from loadmanager.core.strategies.level.level_load import Loads
+from loadmanager.core.strategies.level.level_load import LevelLoads
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +38,7 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class CertificateFigures:
     """Heats before and after the plan; what no assignment is below; what no plan is below that moves no more; and what
     a perfect one would show with the noise that there is. What moves is a fraction of all load, and a number of
     bundles; at least so much has to for any plan that gets as low. `level` is a usage, a fraction.
@@ -66,7 +66,7 @@ class Figures:
         return _ratio(self.load_moved, self.least_load)
 
 
-def sums_of(rounds: Sequence[Figures]) -> dict[str, float]:
+def sums_of(rounds: Sequence[CertificateFigures]) -> dict[str, float]:
     """Of one plan after the other: the mean gaps, in all that is possible and within what each moved; what was moved in
     all, and what had to be for the heat that each left.
     """
@@ -87,11 +87,11 @@ class Certified:
     `sigma` (N,) is how far each bundle's load usually is from its mean, as a part of that.
     """
 
-    instance: Instance
+    instance: BalancingProblem
     after: Rows
     sigma: FloatArray
     proof: Proof
-    figures: Figures
+    figures: CertificateFigures
     brokers: Sequence[str]
     bundles: Sequence[str]
     resources: Sequence[str]
@@ -104,7 +104,7 @@ def certify(
     emptied: Collection[str] = (),
 ) -> Certified:
     """Of the steps of a plan, made on this snapshot; `emptied` are brokers that it is to leave with nothing."""
-    loads = Loads.of(snapshot, settings)
+    loads = LevelLoads.of(snapshot, settings)
     after = owners_after(snapshot, steps)
     instance = instance_of(snapshot, settings, loads, after, emptied)
     sigma = snapshot.bundles.sigma.astype(np.float64)[: len(after)]
@@ -116,7 +116,7 @@ def certify(
     )
 
 
-def find_proof(instance: Instance, after: Rows) -> Proof:
+def find_proof(instance: BalancingProblem, after: Rows) -> Proof:
     """What proves most of a plan after which these own the bundles (N,)."""
     bounds = find_bounds(instance)
     lowest = bounds[0][0] if bounds else 0.0
@@ -129,13 +129,13 @@ def find_proof(instance: Instance, after: Rows) -> Proof:
     )
 
 
-def figures_of(instance: Instance, after: Rows, sigma: FloatArray, proof: Proof) -> Figures:
+def figures_of(instance: BalancingProblem, after: Rows, sigma: FloatArray, proof: Proof) -> CertificateFigures:
     """What follows for that plan, also from a proof that is not the best, or is none."""
     level, moved = instance.level, _moved(instance, after)
     load_moved, peak = float(instance.cost[moved].sum()), instance.peak(after)
     bound = max((each.peak(instance) for each in proof.bounds), default=0.0)
     in_budget = proof.budget.peak if proof.budget.least_load(instance) > load_moved else 0.0
-    return Figures(
+    return CertificateFigures(
         level=level,
         heat_before=instance.peak(instance.owner) / level,
         heat_after=peak / level,
@@ -154,7 +154,7 @@ def _of_peak(relief: Relief, peak: float) -> Relief:
     return Relief(max(relief.peak, peak), relief.resource, relief.price)
 
 
-def _moved(instance: Instance, after: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
+def _moved(instance: BalancingProblem, after: Rows) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return np.asarray((after != instance.owner) & (instance.owner >= 0))
 
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 
+from loadmanager.core.domain.plan import DependsOn, hash_of
 from loadmanager.core.planning.certificate.balancing_problem import Rows
 from loadmanager.core.planning.certificate.certificate_text import binding_of
-from loadmanager.core.planning.certificate.plan_certificate import Certified, Figures, figures_of
-from loadmanager.core.protocol.plan_machine import DependsOn, hash_of
+from loadmanager.core.planning.certificate.plan_certificate import CertificateFigures, Certified, figures_of
 
 _EQUAL = 1e-9
 """Figures that differ by less, as a part of themselves, are equal: another machine adds up in another order."""
@@ -87,14 +87,14 @@ def _faults_of_steps(certified: Certified, claims: Claims) -> Iterator[str]:
         moved.add(step.bundle)
 
 
-def _faults_of_figures(claimed: Figures, found: Figures) -> Iterator[str]:
-    for each in fields(Figures):
+def _faults_of_figures(claimed: CertificateFigures, found: CertificateFigures) -> Iterator[str]:
+    for each in fields(CertificateFigures):
         said, is_so = getattr(claimed, each.name), getattr(found, each.name)
         if not _is_equal(said, is_so):
             yield f"figures.{_in_file(each.name)}: {said:.9g} is said, {is_so:.9g} follows"
 
 
-def _faults_of_gaps(certified: Certified, claims: Claims, found: Figures) -> Iterator[str]:
+def _faults_of_gaps(certified: Certified, claims: Claims, found: CertificateFigures) -> Iterator[str]:
     if not _is_equal(claims.gap, found.gap):
         yield f"gap: {claims.gap:.9g} is said, {found.gap:.9g} follows"
     if not _is_equal(claims.load_gap, found.load_gap):

@@ -12,21 +12,21 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from loadmanager.core.constraints.filters import PlacementQuestion, lasting_brokers, rules_of
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.plan import Assign, Unload
 from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.carried_load import carried_load, total_load
 from loadmanager.core.model.load import BoolArray, FloatArray
 from loadmanager.core.model.snapshot import NOBODY, Snapshot
-from loadmanager.core.planning.certificate.balancing_problem import Instance, Rows
+from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem, Rows
 from loadmanager.core.planning.movable_bundles import as_if_draining
-from loadmanager.core.planning.plan_effect import carried_load, total_load
-from loadmanager.core.strategies.level.level_load import Loads
+from loadmanager.core.strategies.level.level_load import LevelLoads
 from loadmanager.core.strategies.placement import placement_strategy
-from loadmanager.core.strategies.placement.placement_strategy import Projection
 
 
 def instance_of(
-    snapshot: Snapshot, settings: PlannerSettings, loads: Loads, after: Rows, emptied: Collection[str] = ()
-) -> Instance:
+    snapshot: Snapshot, settings: PlannerSettings, loads: LevelLoads, after: Rows, emptied: Collection[str] = ()
+) -> BalancingProblem:
     """`after` (N,) is who owns each bundle after the plan; `emptied` are brokers that are to own nothing.
 
     Needs and capacities are rounded to single precision, so that a file of half the size has them exactly. Where there
@@ -34,7 +34,7 @@ def instance_of(
     """
     if not len(snapshot.brokers):
         nothing = np.zeros((0, len(loads.resources)))
-        return Instance(nothing, nothing, after, after, np.zeros((0, 0), dtype=bool), np.zeros(0))
+        return BalancingProblem(nothing, nothing, after, after, np.zeros((0, 0), dtype=bool), np.zeros(0))
     owner = snapshot.bundles.assigned.astype(np.int64)
     classes, may_own = _by_rules(snapshot, settings, emptied)
     classes, may_own = _kept(snapshot, owner, emptied, classes, may_own)
@@ -44,7 +44,7 @@ def instance_of(
     may_own |= ~may_own.any(axis=1, keepdims=True)  # of bundles of nobody
     total = total_load(snapshot)
     cost = carried_load(snapshot) / total if total > 0 else np.zeros(len(owner))
-    return Instance(_single(loads.need), _single(loads.per_need), owner, classes, may_own, _single(cost))
+    return BalancingProblem(_single(loads.need), _single(loads.per_need), owner, classes, may_own, _single(cost))
 
 
 def owners_after(snapshot: Snapshot, steps: Sequence[Assign | Unload]) -> Rows:

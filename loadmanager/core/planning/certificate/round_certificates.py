@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from loadmanager.core.domain.plan import Assign, Unload
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.planning.certificate.certificate_text import Summary
+from loadmanager.core.planning.certificate.certificate_text import CertificateSummary
 from loadmanager.core.planning.certificate.plan_certificate import certify
 from loadmanager.core.planning.headroom import Reserve, reserve_of
 from loadmanager.core.planning.movable_bundles import restrain
@@ -25,14 +25,14 @@ class DecidedRound:
     snapshot: Snapshot
     settings: PlannerSettings
     steps: Sequence[Assign | Unload]
-    _certified: list[Summary] = field(default_factory=list)
+    _certified: list[CertificateSummary] = field(default_factory=list)
     _reserve: list[Reserve] = field(default_factory=list)
 
-    def certified(self) -> Summary:
+    def certified(self) -> CertificateSummary:
         """How near its steps come to what no plan can beat, of the brokers that shedding looks at."""
         if not self._certified:
             seen = restrain(self.snapshot.afresh())
-            self._certified.append(Summary.of(certify(seen, self.settings, self.steps)))
+            self._certified.append(CertificateSummary.of(certify(seen, self.settings, self.steps)))
         return self._certified[0]
 
     def reserve(self) -> Reserve:

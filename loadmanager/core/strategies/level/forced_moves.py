@@ -10,15 +10,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from loadmanager.core.strategies.level.search_task import Move, Task
+from loadmanager.core.strategies.level.search_task import SearchMove, Task
 
 
-def find_forced(task: Task) -> tuple[list[Move], Task]:
+def find_forced(task: Task) -> tuple[list[SearchMove], Task]:
     """The moves of what may move in the task, from brokers that give, and the task that is left after them."""
     loads = task.loads
     heat, per_need = loads.usage / loads.level, loads.per_need / loads.level
     assigned, movable, budget = task.assigned.copy(), task.movable.copy(), task.budget
-    moves: list[Move] = []
+    moves: list[SearchMove] = []
     rows = np.flatnonzero(task.movable)
     for row in rows[np.argsort(-task.share[rows], kind="stable")].tolist():
         if (moves and task.share[row] > budget) or budget <= 0:
@@ -27,7 +27,7 @@ def find_forced(task: Task) -> tuple[list[Move], Task]:
         with_it = (heat + loads.need[row] * per_need).max(axis=1, initial=0.0)
         takers = np.flatnonzero(task.takers & task.may_own(row) & (np.arange(len(heat)) != source))
         for destination in takers[np.argsort(with_it[takers], kind="stable")].tolist():
-            move = Move(row, source, destination)
+            move = SearchMove(row, source, destination)
             if task.may_move((move,)):
                 task.made(move)
                 moves.append(move)

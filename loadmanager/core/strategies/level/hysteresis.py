@@ -110,7 +110,7 @@ class Bands:
         return np.asarray((heat >= MUCH) & (heat > self.trigger(noise)) | self.lacks_headroom(heat, used))
 
 
-class Seen(NamedTuple):
+class BrokerMemory(NamedTuple):
     """What is remembered of a broker. `hot_since_s` is None while it is calm, `cold_since_s` while it is not cold;
     `noise` is a part of its load; `comebacks` are the lives that began within an hour of the rest of the one before;
     `came_s` is when the first of its lives was seen, 0 of one that was known before that was remembered.
@@ -144,7 +144,7 @@ class Budget(NamedTuple):
     seconds_left: float | None = None
 
 
-class Look(NamedTuple):
+class BrokerObservation(NamedTuple):
     """What is seen of a broker: how far above its trigger it is, whether it is cold, and how far off its average, as a
     part of that, or not a number.
     """
@@ -156,18 +156,18 @@ class Look(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class LevelMemory:
     """What is remembered between rounds: of brokers; what share of all load was moved when; and when bundles were put
     on which broker.
     """
 
-    brokers: Mapping[str, Seen]
+    brokers: Mapping[str, BrokerMemory]
     moved: Sequence[MovedShare]
     put: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, state: Mapping[str, Any]) -> Memory:
-        seen = {broker: Seen(*entry) for broker, entry in state.get("brokers", {}).items()}
+    def of(cls, state: Mapping[str, Any]) -> LevelMemory:
+        seen = {broker: BrokerMemory(*entry) for broker, entry in state.get("brokers", {}).items()}
         return cls(seen, tuple(MovedShare(*each) for each in state.get("moved", ())), state.get("put", {}))
 
     def as_state(self) -> dict[str, Any]:
@@ -177,18 +177,18 @@ class Memory:
             "put": {broker: dict(bundles) for broker, bundles in self.put.items()},
         }
 
-    def after_look(self, looks: Iterable[Look], bands: Bands, now_s: float) -> Memory:
+    def after_look(self, looks: Iterable[BrokerObservation], bands: Bands, now_s: float) -> LevelMemory:
         """With what is seen of all brokers now."""
         brokers = {broker: seen for broker, seen in self.brokers.items() if now_s - seen.at_s < _HOUR_S}
         for look in looks:
             broker = look.registration.broker
             brokers[broker] = _seen(brokers.get(broker), look, bands.calm_s, now_s)
         moved = tuple(each for each in self.moved if now_s - each.at_s < _HOUR_S)
-        return Memory(brokers, moved, _put_after(self.put, now_s - bands.rest_s))
+        return LevelMemory(brokers, moved, _put_after(self.put, now_s - bands.rest_s))
 
     def after_moves(
         self, moved: Mapping[str, float], put: Mapping[str, Sequence[str]], relieved: Iterable[str], now_s: float
-    ) -> Memory:
+    ) -> LevelMemory:
         """With what moves now: shares of all load by namespace, bundles to brokers (`put`), from brokers not hot then
         (`relieved`).
 
@@ -203,9 +203,9 @@ class Memory:
             both.setdefault(broker, {}).update(dict.fromkeys(bundles, now_s))
         times = sorted((at_s for bundles in both.values() for at_s in bundles.values()), reverse=True)
         oldest_s = times[MOST_RESTING] if len(times) > MOST_RESTING else -math.inf
-        return Memory(brokers, (*self.moved, entry) if share else self.moved, _put_after(both, oldest_s))
+        return LevelMemory(brokers, (*self.moved, entry) if share else self.moved, _put_after(both, oldest_s))
 
-    def seen(self, registrations: Sequence[Registration]) -> list[Seen]:
+    def seen(self, registrations: Sequence[Registration]) -> list[BrokerMemory]:
         """What is remembered of each of them, after a look."""
         return [self.brokers[each.broker] for each in registrations]
 
@@ -242,11 +242,11 @@ class Memory:
 
 def noise_of(state: Mapping[str, Any], brokers: Sequence[str]) -> FloatArray:
     """(M,): the noise of the brokers by what is remembered, 0 of one that is not known."""
-    known = Memory.of(state).brokers
+    known = LevelMemory.of(state).brokers
     return np.array([known[broker].noise if broker in known else 0.0 for broker in brokers], dtype=np.float64)
 
 
-def _seen(before: Seen | None, look: Look, calm_s: float, now_s: float) -> Seen:
+def _seen(before: BrokerMemory | None, look: BrokerObservation, calm_s: float, now_s: float) -> BrokerMemory:
     """What is remembered of a broker after a look at it."""
     seen, is_new = before, before is None
     if seen is None or seen.incarnation != look.registration.incarnation:
@@ -263,13 +263,13 @@ def _seen(before: Seen | None, look: Look, calm_s: float, now_s: float) -> Seen:
     )
 
 
-def _first_seen(former: Seen | None, incarnation: int, calm_s: float, now_s: float) -> Seen:
+def _first_seen(former: BrokerMemory | None, incarnation: int, calm_s: float, now_s: float) -> BrokerMemory:
     """A life of a broker that begins; `former` is the one before."""
     if former is None:
-        return Seen(incarnation, 0.0, now_s, None, 0.0, came_s=now_s)
+        return BrokerMemory(incarnation, 0.0, now_s, None, 0.0, came_s=now_s)
     comebacks = 1 + (former.comebacks if now_s - former.rests_until_s < _HOUR_S else 0)
     rest_s = calm_s * min(2.0 ** (comebacks - 1), _LONGEST_REST)
-    return Seen(incarnation, now_s + rest_s, now_s, None, 0.0, comebacks=comebacks, came_s=former.came_s)
+    return BrokerMemory(incarnation, now_s + rest_s, now_s, None, 0.0, comebacks=comebacks, came_s=former.came_s)
 
 
 def _noise_after(noise: float, off: float) -> float:

@@ -63,7 +63,7 @@ it was when it looked.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Loads:
+class LevelLoads:
     """`need` (N, R): what each bundle takes of each resource that counts. `per_need` (M, R): what one unit of that adds
     to a broker's usage: where its limit is not known as for the others, and 0 if none is. `usage` (M, R) as fractions,
     weighted. `resources` are their columns in a report, `prices` (R, 4) what a unit of load takes of each. A level
@@ -79,7 +79,7 @@ class Loads:
     least: float
 
     @classmethod
-    def of(cls, snapshot: Snapshot, settings: PlannerSettings) -> Loads:
+    def of(cls, snapshot: Snapshot, settings: PlannerSettings) -> LevelLoads:
         weights, hours = settings.resource_weights, settings.level_forecast_hours
         least = settings.level_least_usage_percentage / 100
         return snapshot.derive(
@@ -126,7 +126,7 @@ def as_amounts(figures: FloatArray) -> FloatArray:
     return np.nan_to_num(figures, nan=0.0, posinf=0.0, neginf=0.0).clip(0.0, _MOST)
 
 
-def _loads_of(snapshot: Snapshot, weights: ResourceWeights, hours: float, least: float) -> Loads:
+def _loads_of(snapshot: Snapshot, weights: ResourceWeights, hours: float, least: float) -> LevelLoads:
     bundles, brokers = snapshot.bundles, snapshot.brokers
     weight_of = {
         CPU: weights.cpu,
@@ -154,7 +154,7 @@ def _loads_of(snapshot: Snapshot, weights: ResourceWeights, hours: float, least:
     need = np.stack([(load * price).sum(axis=1) for price in prices], axis=1)
     amount = sum_by_broker(bundles.assigned, need.T, len(brokers))
     level = level_of(amount.sum(axis=0), per_need, least)
-    return Loads(resources, prices, need, per_need, amount * per_need, level, least)
+    return LevelLoads(resources, prices, need, per_need, amount * per_need, level, least)
 
 
 def _own_cpu(ids: Sequence[BrokerId], used: FloatArray, limit: FloatArray, carried: FloatArray) -> FloatArray:

@@ -12,14 +12,14 @@ import numpy as np
 from loadmanager.core.model.extensible_load import throughput_of
 from loadmanager.core.model.load import FloatArray
 from loadmanager.core.model.snapshot import Snapshot, sum_by_broker
-from loadmanager.core.strategies.level.level_load import Loads
+from loadmanager.core.strategies.level.level_load import LevelLoads
 
 _SILENT_S = 75.0
 """A broker measures every minute, and reports what has changed: what it said before that is no news."""
 _MS_PER_S = 1000.0
 
 
-def noise_of_bundles(snapshot: Snapshot, loads: Loads) -> FloatArray:
+def noise_of_bundles(snapshot: Snapshot, loads: LevelLoads) -> FloatArray:
     """(M,): by what is usual for the bundles of each broker, of its most used resource."""
     bundles, brokers = snapshot.bundles, len(snapshot.brokers)
     square = sum_by_broker(bundles.assigned, ((loads.need * bundles.sigma[:, None]) ** 2).T, brokers)

@@ -19,7 +19,14 @@ from loadmanager.core.model.load import BoolArray, FloatArray
 from loadmanager.core.model.snapshot import NOBODY
 from loadmanager.core.strategies.level.batch_moves import move_many
 from loadmanager.core.strategies.level.imbalance_score import LEFT_OVER, USUAL, badness, score
-from loadmanager.core.strategies.level.search_task import ROUNDING, Draft, Found, Move, Rows, Task
+from loadmanager.core.strategies.level.search_task import (
+    ROUNDING,
+    Draft,
+    Rows,
+    SearchMove,
+    SearchResult,
+    Task,
+)
 
 MOST_STEPS = 2_000
 _BUNDLES, _BROKERS = 48, 12
@@ -39,7 +46,7 @@ _LEAST_CHANGE = 0.01
 """A change of heat by a smaller part is noise, however steady load is."""
 
 
-def find_moves(task: Task) -> Found:
+def find_moves(task: Task) -> SearchResult:
     return _Search(task).run()
 
 
@@ -60,7 +67,7 @@ class _Search:
         self.cost_of_any = float(task.cost[task.movable].mean()) if task.movable.any() else 0.0
         self.owned: list[Rows] = []
 
-    def run(self) -> Found:
+    def run(self) -> SearchResult:
         heat_before = self.heat.copy()
         goal = move_many(self.draft)
         before = score(heat_before, self.part, self.draft.target)
@@ -75,7 +82,7 @@ class _Search:
         self._trim(goal)
         self._drop_noise(heat_before)
         heat = self.draft.hottest()
-        return Found(self._moves(), self.draft.moved, before, self._score(), heat, self.stuck, self.spent)
+        return SearchResult(self._moves(), self.draft.moved, before, self._score(), heat, self.stuck, self.spent)
 
     def _level(self) -> None:
         """From the hottest broker on, what helps it most, until all are at the target, or nothing helps."""
@@ -95,13 +102,13 @@ class _Search:
     def _score(self) -> float:
         return score(self.heat, self.part, self.draft.target, self.scale)
 
-    def _moves(self) -> list[Move]:
+    def _moves(self) -> list[SearchMove]:
         origin = self.task.assigned
         rows = np.flatnonzero(self.at != origin)
         rows = rows[np.lexsort((rows, self.at[rows], origin[rows]))]
-        return [Move(row, int(origin[row]), int(self.at[row])) for row in rows.tolist()]
+        return [SearchMove(row, int(origin[row]), int(self.at[row])) for row in rows.tolist()]
 
-    def _find_move(self, source: int, stays: int = NOBODY) -> tuple[Move, ...]:
+    def _find_move(self, source: int, stays: int = NOBODY) -> tuple[SearchMove, ...]:
         """The best move from a broker that may be made, none if there is none; `stays` is a bundle to leave there."""
         bundles = self._bundles_to_weigh(source)
         bundles = bundles[bundles != stays]
@@ -116,12 +123,12 @@ class _Search:
             i, j = divmod(place, len(brokers))
             if gain[i, j] <= _LEAST_GAIN:
                 break
-            move = Move(int(bundles[i]), source, int(brokers[j]))
+            move = SearchMove(int(bundles[i]), source, int(brokers[j]))
             if self.task.may_move((move,)):
                 return (move,)
         return ()
 
-    def _find_exchange(self, source: int) -> tuple[Move, ...]:
+    def _find_exchange(self, source: int) -> tuple[SearchMove, ...]:
         """The best bundle to give for another one, none if there is none."""
         hottest, worth = int(np.argmax(self.heat[source])), self._worth(source)
         given = self._spread(self._affordable(source, worth), hottest, _EXCHANGED)
@@ -147,8 +154,8 @@ class _Search:
             i, j = divmod(place, len(others))
             if gain[i, j] <= _LEAST_GAIN:
                 break
-            out = Move(int(given[i]), source, int(others[j]))
-            back = Move(int(returned[j]), int(others[j]), source)
+            out = SearchMove(int(given[i]), source, int(others[j]))
+            back = SearchMove(int(returned[j]), int(others[j]), source)
             owners = self.task.may_own(out.bundle), self.task.may_own(back.bundle)
             if owners[0][out.destination] and owners[1][source] and self.task.may_move((out, back)):
                 return (out, back)
@@ -166,11 +173,11 @@ class _Search:
             rooms = np.flatnonzero(is_better)
             with_it = alone + self.heat.max(axis=1)
             for broker in rooms[np.lexsort((with_it[rooms], alone[rooms]))][:_ROOMS].tolist():
-                if self.rooms_tried < _MOST_ROOMS and self._try_room(Move(bundle, source, broker)):
+                if self.rooms_tried < _MOST_ROOMS and self._try_room(SearchMove(bundle, source, broker)):
                     return True
         return False
 
-    def _try_room(self, move: Move) -> bool:
+    def _try_room(self, move: SearchMove) -> bool:
         """Make the move, and those that then help the broker; take all back if the score is not better for it."""
         if self._cost(np.array([move.bundle])) > self._worth(move.source) + self._worth(move.destination):
             return False
@@ -191,7 +198,7 @@ class _Search:
         if is_cooler and gain > _LEAST_GAIN and gain >= self.scale.least_gain(heat) * (self._cost_of_all() - cost):
             return True
         for each in reversed(made):
-            self._make(Move(each.bundle, each.destination, each.source))
+            self._make(SearchMove(each.bundle, each.destination, each.source))
         self.heat[:], self.draft.moved, self.spent = heat, moved, spent
         return False
 
@@ -205,7 +212,7 @@ class _Search:
         for row in rows[np.argsort(-task.cost[rows], kind="stable")].tolist():
             origin = int(task.assigned[row])
             if (self.heat[origin] + task.loads.need[row] * self.per_need[origin]).max() <= goal:
-                self._put(Move(row, int(self.at[row]), origin))
+                self._put(SearchMove(row, int(self.at[row]), origin))
 
     def _drop_noise(self, before: FloatArray) -> None:
         """Undo the moves of a broker that change its heat by no more than its noise, all together, and do not bring it
@@ -221,7 +228,7 @@ class _Search:
         is_relieved = (hottest > target) & (self.draft.hottest() <= target)
         is_noise = ~(is_relieved | (change > least).any(axis=1))[helped]
         for row in rows[is_noise].tolist():
-            self._put(Move(row, int(self.at[row]), int(task.assigned[row])))
+            self._put(SearchMove(row, int(self.at[row]), int(task.assigned[row])))
         if len(rows) and is_noise.all():
             self.heat[:], self.spent = before, False
 
@@ -293,7 +300,7 @@ class _Search:
     def _cost_of_all(self) -> float:
         return float(self.task.cost[self.at != self.task.assigned].sum())
 
-    def _make(self, move: Move) -> None:
+    def _make(self, move: SearchMove) -> None:
         self._put(move)
         row = move.bundle
         self.owned[move.source] = self.owned[move.source][self.owned[move.source] != row]
@@ -302,7 +309,7 @@ class _Search:
         self.stuck[move.destination] = False
         self.task.made(move)
 
-    def _put(self, move: Move) -> None:
+    def _put(self, move: SearchMove) -> None:
         task, row = self.task, move.bundle
         need = task.loads.need[row]
         for broker, sign in ((move.source, -1.0), (move.destination, 1.0)):

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from loadmanager.core.model.load import BoolArray, FloatArray, IntArray, RowArray
 from loadmanager.core.strategies.level.imbalance_score import part_of
-from loadmanager.core.strategies.level.level_load import Loads
+from loadmanager.core.strategies.level.level_load import LevelLoads
 
 Rows = npt.NDArray[np.intp]
 
@@ -18,7 +18,7 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class SearchMove:
     """Rows."""
 
     bundle: int
@@ -38,7 +38,7 @@ class Task:
     `made`, of which it is told.
     """
 
-    loads: Loads
+    loads: LevelLoads
     assigned: RowArray
     movable: BoolArray
     givers: BoolArray
@@ -54,8 +54,8 @@ class Task:
     limited: BoolArray
     topics: IntArray
     topics_left: IntArray
-    may_move: Callable[[tuple[Move, ...]], bool]
-    made: Callable[[Move], None]
+    may_move: Callable[[tuple[SearchMove, ...]], bool]
+    made: Callable[[SearchMove], None]
 
     def may_own(self, bundle: int) -> BoolArray:
         """The brokers (M,) that may own the bundle before any move is made."""
@@ -63,7 +63,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
+class SearchResult:
     """The moves, those of one broker to another side by side, what share of all load they take along, and the score
     before and after them.
 
@@ -71,7 +71,7 @@ class Found:
     budget was in the way of one.
     """
 
-    moves: list[Move]
+    moves: list[SearchMove]
     share: float
     before: float
     after: float
@@ -111,4 +111,4 @@ class Draft:
         self.moved += float(self.task.share[rows].sum())
         self.at[rows] = destinations
         for move in moves:
-            self.task.made(Move(*move))
+            self.task.made(SearchMove(*move))

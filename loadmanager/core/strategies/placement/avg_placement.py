@@ -18,12 +18,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.reasons import PlacementReason, Reason, entry
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.settings import KEYS, PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
-from loadmanager.core.strategies.placement.placement_strategy import Placement, Projection, Rows, State, draw
+from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State, draw
 
 _MOST_PLACED = 1000
 """Bundles whose drawn broker is remembered: enough for one to be asked for again, and a small record."""

@@ -20,12 +20,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.plan import Figure
 from loadmanager.core.domain.reasons import PlacementReason, Reason, entry
 from loadmanager.core.domain.settings import KEYS, PlannerSettings
 from loadmanager.core.model.load import BoolArray, FloatArray
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.strategies.placement.placement_strategy import Placement, Projection, Rows, State
+from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State
 from loadmanager.core.strategies.ranked_brokers import Ranking, ranking_of, whole
 
 _CURSOR_END = 1_000_000

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import FloatArray
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.strategies.placement.fill_up import FillUpReason, Visited, fill_up
-from loadmanager.core.strategies.placement.placement_strategy import Placement, Projection, Rows, State
+from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State
 from loadmanager.core.strategies.ranked_brokers import (
     EXPECTED_CPU,
     EXPECTED_IN,

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.reasons import PlacementReason, Reason, entry
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.settings import KEYS, PlannerSettings
 from loadmanager.core.model.load import MSG_RATE_IN, MSG_RATE_OUT, FloatArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
-from loadmanager.core.strategies.placement.placement_strategy import Placement, Projection, Rows, State, draw
+from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State, draw
 
 
 class LongTermRateReason(Reason):

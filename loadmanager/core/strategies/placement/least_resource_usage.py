@@ -21,13 +21,14 @@ from itertools import compress
 
 import numpy as np
 
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.plan import Figure
 from loadmanager.core.domain.reasons import PlacementReason, Reason, entry
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.settings import KEYS, PlannerSettings
 from loadmanager.core.model.load import MSG_RATE_IN, MSG_RATE_OUT, BoolArray, FloatArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
-from loadmanager.core.strategies.placement.placement_strategy import Placement, Projection, Rows, State, draw
+from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State, draw
 
 _NOTHING = (None, np.nan)
 """What is remembered of a new broker."""

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.reasons import PlacementReason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.extensible_load import ReportRules
 from loadmanager.core.model.snapshot import Snapshot, broker_load_of
 from loadmanager.core.strategies.placement.least_resource_usage import choose
-from loadmanager.core.strategies.placement.placement_strategy import Placement, Projection, Rows, State
+from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State
 
 
 @dataclass(frozen=True, slots=True)

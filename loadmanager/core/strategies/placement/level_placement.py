@@ -11,12 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.reasons import PlacementReason, Reason, entry
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import FloatArray
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.strategies.level.level_load import Loads
-from loadmanager.core.strategies.placement.placement_strategy import Placement, Projection, Rows, State, draw
+from loadmanager.core.strategies.level.level_load import LevelLoads
+from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State, draw
 
 
 class LevelPlacementReason(Reason):
@@ -46,7 +47,7 @@ class LevelPlacement:
         if not len(candidates):
             return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
         with np.errstate(all="ignore"):
-            loads = Loads.of(snapshot, self.settings)
+            loads = LevelLoads.of(snapshot, self.settings)
             usage = _usage_with(loads, candidates, bundle, snapshot, projection)
         best = candidates[usage == usage.min()]
         why = {"usage_percent": 100 * float(usage.min()), "candidates": len(candidates), "equals": len(best)}
@@ -54,7 +55,7 @@ class LevelPlacement:
 
 
 def _usage_with(
-    loads: Loads, candidates: Rows, bundle: int | None, snapshot: Snapshot, projection: Projection
+    loads: LevelLoads, candidates: Rows, bundle: int | None, snapshot: Snapshot, projection: Projection
 ) -> FloatArray:
     """The usage (k,) of each candidate with the bundle, as a fraction."""
 

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.reasons import PlacementReason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.strategies.placement.placement_strategy import Placement, Projection, Rows, State
+from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State
 
 _LAST_TURN = 2**31 - 1
 

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.reasons import PlacementReason, Reason, entry
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import IntArray
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.strategies.placement.placement_strategy import Placement, Projection, Rows, State, draw
+from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State, draw
 from loadmanager.core.strategies.ranked_brokers import Ranking, ranking_of, whole
 
 _MOST = 2**31 - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from loadmanager.core.constraints.filters import (
-    Answers,
+    FilterCache,
     PlacementQuestion,
     everyone,
     find_anti_affinity_refusal,
@@ -13,14 +13,14 @@ from loadmanager.core.constraints.filters import (
     rules_of,
     topics_left,
 )
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import BoolArray, IntArray
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.strategies.level.search_task import Move
-from loadmanager.core.strategies.placement.placement_strategy import Projection
+from loadmanager.core.strategies.level.search_task import SearchMove
 
 
-class Limits:
+class MoveLimits:
     """Who may own a bundle goes by the isolation policy and the anti-affinity group of its namespace: bundles of one
     class, `classes` (N,), have the same `owners` (K, M). Those of a group are `limited` (N,): each move changes what
     the next one may be. So it is for all where brokers run out of topics, of which each may get `topics_left` (M,)
@@ -33,8 +33,8 @@ class Limits:
         self._excluded = settings.shedding_excluded_namespaces
         self._rules = rules_of(settings, "Level")
         self._projection = Projection(snapshot)
-        self._answers = Answers(self._rules, snapshot, self._projection, settings)
-        self._untold: list[Move] = []
+        self._answers = FilterCache(self._rules, snapshot, self._projection, settings)
+        self._untold: list[SearchMove] = []
         of_namespace, self._questions = self._kinds()
         owners = [self._answers.allowed(question)[0] for question in self._questions]
         self.owners = np.array(owners, dtype=bool).reshape(len(owners), len(snapshot.brokers))
@@ -58,15 +58,15 @@ class Limits:
         allowed = np.stack([keep_isolated(everyone(question), question) for question in self._questions])
         return np.asarray((assigned >= 0) & ~allowed[self.classes, assigned])
 
-    def may_move(self, moves: tuple[Move, ...]) -> bool:
+    def may_move(self, moves: tuple[SearchMove, ...]) -> bool:
         """Whether each of the moves may be made, after those that were."""
         return all(self._may_move(move) for move in moves)
 
-    def made(self, move: Move) -> None:
+    def made(self, move: SearchMove) -> None:
         self._untold.append(move)
         self.topics_left[move.destination] -= self.topics[move.bundle]
 
-    def _may_move(self, move: Move) -> bool:
+    def _may_move(self, move: SearchMove) -> bool:
         if not self.limited[move.bundle] and self.topics_left[move.destination] >= self.topics[move.bundle]:
             return bool(self.owners[self.classes[move.bundle], move.destination])
         self._tell()
@@ -81,7 +81,7 @@ class Limits:
             self._projection.move(self._namespace_of(move), move.bundle, move.source, move.destination)
         self._untold.clear()
 
-    def _namespace_of(self, move: Move) -> str:
+    def _namespace_of(self, move: SearchMove) -> str:
         bundles = self._snapshot.bundles
         return bundles.namespaces[int(bundles.namespace[move.bundle])]
 

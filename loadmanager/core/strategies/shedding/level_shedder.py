@@ -26,17 +26,24 @@ from loadmanager.core.domain.names import BrokerId, namespace_of
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import Reason, entry
 from loadmanager.core.domain.settings import PlannerSettings
+from loadmanager.core.model.carried_load import carried_load, is_idle, total_load
 from loadmanager.core.model.load import BoolArray, FloatArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
-from loadmanager.core.planning.plan_effect import carried_load, is_idle, total_load
 from loadmanager.core.strategies.level.forced_moves import find_forced
-from loadmanager.core.strategies.level.hysteresis import COLD, Bands, Look, Memory, Seen, noise_of
-from loadmanager.core.strategies.level.level_load import Loads, heat_of, level_of
+from loadmanager.core.strategies.level.hysteresis import (
+    COLD,
+    Bands,
+    BrokerMemory,
+    BrokerObservation,
+    LevelMemory,
+    noise_of,
+)
+from loadmanager.core.strategies.level.level_load import LevelLoads, heat_of, level_of
 from loadmanager.core.strategies.level.load_noise import find_deviation, noise_of_bundles
 from loadmanager.core.strategies.level.move_prices import move_costs
 from loadmanager.core.strategies.level.move_search import find_moves
-from loadmanager.core.strategies.level.search_task import Found, Move, Task
-from loadmanager.core.strategies.shedding.level_limits import Limits
+from loadmanager.core.strategies.level.search_task import SearchMove, SearchResult, Task
+from loadmanager.core.strategies.shedding.level_limits import MoveLimits
 from loadmanager.core.strategies.shedding.shedding_strategy import (
     Pick,
     Shed,
@@ -140,7 +147,7 @@ class Level:
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
         """Points of its most used resource, until it is hot."""
-        loads = Loads.of(snapshot, self.settings)
+        loads = LevelLoads.of(snapshot, self.settings)
         hottest = int(np.argmax(loads.usage[broker]))
         trigger = float(self.bands.trigger(_noise(snapshot, loads, state))[broker])
 
@@ -156,12 +163,12 @@ class Level:
         return least_points(is_reached)
 
 
-def _noise(snapshot: Snapshot, loads: Loads, state: State) -> FloatArray:
+def _noise(snapshot: Snapshot, loads: LevelLoads, state: State) -> FloatArray:
     """The noise (M,) of each broker."""
     return np.maximum(noise_of(state, snapshot.brokers.ids), noise_of_bundles(snapshot, loads))
 
 
-def _explained(used: FloatArray, loads: Loads) -> FloatArray:
+def _explained(used: FloatArray, loads: LevelLoads) -> FloatArray:
     """The usages (M,) that brokers report, 0 of one whose bundles explain less than `_LEAST_EXPLAINED` of it: what has
     risen just now is moved once it is known which bundles it is.
     """
@@ -169,7 +176,7 @@ def _explained(used: FloatArray, loads: Loads) -> FloatArray:
     return np.where(loads.usage.max(axis=1, initial=0.0) >= _LEAST_EXPLAINED * used, used, 0.0)
 
 
-def _reachable(loads: Loads, resting: BoolArray) -> Loads:
+def _reachable(loads: LevelLoads, resting: BoolArray) -> LevelLoads:
     """The loads beside the level that can be had while the brokers (M,) that rest are given nothing."""
     return replace(loads, level=loads.level_without(resting)) if resting.any() and not resting.all() else loads
 
@@ -182,8 +189,8 @@ class _Round:
         self._bands = bands
         self._snapshot = snapshot
         self._now_s = snapshot.taken_at_s
-        memory, registrations = Memory.of(state), snapshot.brokers.registrations
-        self._loads = _reachable(Loads.of(snapshot, settings), memory.resting(registrations, self._now_s))
+        memory, registrations = LevelMemory.of(state), snapshot.brokers.registrations
+        self._loads = _reachable(LevelLoads.of(snapshot, settings), memory.resting(registrations, self._now_s))
         self._heat = self._loads.heat()
         self._noise = _noise(snapshot, self._loads, state)
         self._excess = self._heat - bands.trigger(self._noise)
@@ -201,7 +208,7 @@ class _Round:
         self._rests = self._put_s > -math.inf
         self._hottest = self._loads.hottest_resources()
         self._highest: list[float] = self._loads.usage.max(axis=1, initial=0.0).tolist()
-        self._limits = Limits(snapshot, settings)
+        self._limits = MoveLimits(snapshot, settings)
         in_need = bool((self._urgent & snapshot.brokers.settled).any())
         self._limit = self._memory.budget(settings, partial(is_idle, snapshot), self._now_s, in_need=in_need)
         self._budget = self._limit.share
@@ -219,12 +226,12 @@ class _Round:
         heat = float(self._heat.max(initial=0.0)), float(found.heat.max(initial=0.0))
         return Shed(_picks(moves), verdicts, memory.as_state(), {"heat": heat[0], "heatAfter": heat[1]})
 
-    def _looked(self, memory: Memory) -> Memory:
+    def _looked(self, memory: LevelMemory) -> LevelMemory:
         columns = self._excess, self._heat < COLD, find_deviation(self._snapshot)
         rows = zip(self._snapshot.brokers.registrations, *(each.tolist() for each in columns), strict=True)
-        return memory.after_look((Look(*row) for row in rows), self._bands, self._now_s)
+        return memory.after_look((BrokerObservation(*row) for row in rows), self._bands, self._now_s)
 
-    def _cold_for_s(self, seen: Seen) -> float:
+    def _cold_for_s(self, seen: BrokerMemory) -> float:
         return -1.0 if seen.cold_since_s is None else self._now_s - seen.cold_since_s
 
     def _when_put(self) -> FloatArray:
@@ -243,7 +250,7 @@ class _Round:
                     put_s[row] = at_s
         return put_s
 
-    def _search(self, task: Task, forced: list[Move]) -> tuple[Found, LevelReason]:
+    def _search(self, task: Task, forced: list[SearchMove]) -> tuple[SearchResult, LevelReason]:
         """What moves after the forced moves, and why: from hot brokers that are due, else to those that are cold; where
         that moves nothing, to the newest of the cold ones, from where bundles rest that were put there before it came.
         """
@@ -262,7 +269,7 @@ class _Round:
             return found, reason
         return self._fill(replace(task, movable=unrested), came_s == newest_s), LevelReason.FILLS_COLD_BROKER
 
-    def _fill(self, task: Task, cold: BoolArray) -> Found:
+    def _fill(self, task: Task, cold: BoolArray) -> SearchResult:
         return find_moves(replace(task, takers=cold, target=1.0, fills=True))
 
     def _task(self) -> Task:
@@ -294,7 +301,7 @@ class _Round:
             made=limits.made,
         )
 
-    def _remembering(self, moves: list[Move], task: Task, found: Found) -> Memory:
+    def _remembering(self, moves: list[SearchMove], task: Task, found: SearchResult) -> LevelMemory:
         ids, names = self._snapshot.brokers.ids, self._snapshot.bundles.names
         put: dict[str, list[str]] = {}
         moved: dict[str, float] = {}
@@ -306,7 +313,7 @@ class _Round:
         relieved = {ids[move.source] for move in moves if is_calm[move.source]}
         return self._memory.after_moves(moved, put, relieved, self._now_s)
 
-    def _judge(self, broker: int, given: list[LevelReason], found: Found) -> Verdict:
+    def _judge(self, broker: int, given: list[LevelReason], found: SearchResult) -> Verdict:
         """`given` is why each bundle that leaves the broker does."""
         name = self._snapshot.brokers.ids[broker]
         why = self._why(broker)
@@ -317,14 +324,14 @@ class _Round:
         reason, more = self._why_nothing(broker, found)
         return Verdict(name, reason, acted=False, why={**why, **more})
 
-    def _why_nothing(self, broker: int, found: Found) -> tuple[Reason, dict[str, Figure]]:
+    def _why_nothing(self, broker: int, found: SearchResult) -> tuple[Reason, dict[str, Figure]]:
         if self._due[broker]:
             return self._why_stuck(broker, found)
         if self._excess[broker] > 0:
             return self._why_later(broker)
         return self._why_calm(broker)
 
-    def _why_stuck(self, broker: int, found: Found) -> tuple[Reason, dict[str, Figure]]:
+    def _why_stuck(self, broker: int, found: SearchResult) -> tuple[Reason, dict[str, Figure]]:
         """Why one that would be relieved now gives nothing."""
         refusal = find_refusal(self._snapshot, broker)
         if refusal is not None:
@@ -375,7 +382,7 @@ class _Round:
         }
 
 
-def _picks(moves: list[tuple[Move, LevelReason]]) -> tuple[Pick, ...]:
+def _picks(moves: list[tuple[SearchMove, LevelReason]]) -> tuple[Pick, ...]:
     """The moves in their order, those side by side of one broker to another together."""
     picks: list[Pick] = []
     for move, reason in moves:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadmanager.core.constraints.filters import SIMPLE, PlacementQuestion, allowed_brokers
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.names import is_self_test_namespace, namespace_of
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import Reason, SheddingReason, entry
@@ -39,7 +40,7 @@ from loadmanager.core.model.load import (
 )
 from loadmanager.core.model.quotas import OBJECTS_PER_GROUP, Samples
 from loadmanager.core.model.snapshot import Snapshot
-from loadmanager.core.strategies.placement.placement_strategy import Projection, Rows
+from loadmanager.core.strategies.placement.placement_strategy import Rows
 from loadmanager.core.strategies.ranked_brokers import whole
 from loadmanager.core.strategies.shedding.shedding_strategy import Pick, Shed, State
 

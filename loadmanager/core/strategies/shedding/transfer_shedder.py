@@ -30,7 +30,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from loadmanager.core.constraints.filters import EXTENSIBLE, Answers, PlacementQuestion
+from loadmanager.core.constraints.filters import EXTENSIBLE, FilterCache, PlacementQuestion
+from loadmanager.core.constraints.projection import Projection
 from loadmanager.core.domain.names import namespace_of
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import Reason, SheddingReason, entry
@@ -38,7 +39,6 @@ from loadmanager.core.domain.settings import KEYS, PlannerSettings
 from loadmanager.core.model.extensible_load import BrokerLoad, ReportRules, TopBundles
 from loadmanager.core.model.load import BoolArray, FloatArray
 from loadmanager.core.model.snapshot import NOBODY, Snapshot, broker_load_of, top_bundles_of
-from loadmanager.core.strategies.placement.placement_strategy import Projection
 from loadmanager.core.strategies.shedding.shedding_strategy import (
     MIB,
     Pick,
@@ -202,7 +202,7 @@ class _Cycle:
         self._keeper = np.where(eligible(snapshot), snapshot.bundles.broker, NOBODY)
         """By bundle who has it and may be relieved of it."""
         self._projection = Projection(snapshot)
-        self._answers = Answers(EXTENSIBLE, snapshot, self._projection, settings)
+        self._answers = FilterCache(EXTENSIBLE, snapshot, self._projection, settings)
         self._questions: dict[int, PlacementQuestion | None] = {}
         """By the place of a namespace who may have its bundles; None where they may not be shed at all."""
         self._empty = self._few = 0

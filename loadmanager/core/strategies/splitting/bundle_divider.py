@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from loadmanager.core.domain.bundles import TopicLoad
 from loadmanager.core.domain.names import BundleRange
 from loadmanager.core.domain.settings import PlannerSettings, UnknownStrategyError
 from loadmanager.core.strategies.splitting import SPECIFIED_POSITIONS, split_algorithm
 from loadmanager.core.strategies.splitting.specified_positions_divide import divide_at
-from loadmanager.core.strategies.splitting.split_algorithm import SplitAlgorithm, TopicLoad
+from loadmanager.core.strategies.splitting.split_algorithm import SplitAlgorithm
 
 _WITHOUT_TOPICS = frozenset({"range_equally_divide", SPECIFIED_POSITIONS})
 """Algorithms that cut whatever topics there are; the others cannot be asked without."""

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
+from loadmanager.core.domain.bundles import TopicLoad
 from loadmanager.core.domain.names import BundleRange
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.strategies.splitting.split_algorithm import MIB, MIN_TOPICS, TopicLoad, halfway
+from loadmanager.core.strategies.splitting.split_algorithm import MIB, MIN_TOPICS, halfway
 
 
 def flow_or_qps_equally_divide(

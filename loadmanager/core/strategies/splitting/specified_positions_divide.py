@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from loadmanager.core.domain.bundles import TopicLoad
 from loadmanager.core.domain.names import BundleRange
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.core.strategies.splitting.split_algorithm import (
-    MIN_TOPICS,
-    PositionsRequiredError,
-    TopicLoad,
-)
+from loadmanager.core.strategies.splitting.split_algorithm import MIN_TOPICS, PositionsRequiredError
 
 
 def specified_positions_divide(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
+from loadmanager.core.domain.bundles import TopicLoad
 from loadmanager.core.domain.names import BundleRange
 from loadmanager.core.domain.settings import PlannerSettings
 
@@ -12,18 +12,6 @@ MIB = 1024 * 1024
 
 MIN_TOPICS = 2
 """A bundle with fewer topics cannot be relieved by a split."""
-
-
-class TopicLoad(NamedTuple):
-    """A topic of the bundle: its hash, messages/s and bytes/s, in and out together. The name is for explanations, and
-    `load` (4,) for dividing the bundle's history; empty where nobody divides it by this.
-    """
-
-    hash: int
-    msg_rate: float = 0.0
-    throughput: float = 0.0
-    name: str = ""
-    load: tuple[float, ...] = ()
 
 
 class PositionsRequiredError(ValueError):

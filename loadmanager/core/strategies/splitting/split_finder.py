@@ -19,17 +19,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from loadmanager.core.domain.bundles import TopicLoad
 from loadmanager.core.domain.names import BundleRange, namespace_of
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import SplitReason
 from loadmanager.core.domain.settings import KEYS, PlannerSettings
-from loadmanager.core.strategies.splitting.split_algorithm import (
-    MIB,
-    MIN_TOPICS,
-    TopicLoad,
-    is_splittable,
-    usable,
-)
+from loadmanager.core.strategies.splitting.split_algorithm import MIB, MIN_TOPICS, is_splittable, usable
 
 HOT_TOPIC_SHARE = 0.9
 """A topic above a limit by itself, with so much of its bundle's load, is the bundle: little would go without it."""

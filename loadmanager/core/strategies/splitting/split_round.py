@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from loadmanager.core.domain.bundles import TopicLoad
 from loadmanager.core.domain.names import BundleRange, namespace_of
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.settings import PlannerSettings, is_extensible, is_simple
 from loadmanager.core.strategies.splitting import split_algorithm
-from loadmanager.core.strategies.splitting.split_algorithm import TopicLoad
 from loadmanager.core.strategies.splitting.split_finder import (
     Divide,
     FindTopics,

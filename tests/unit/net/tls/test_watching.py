@@ -28,9 +28,9 @@ from loadmanager.core.domain.ownership import NamespaceState, Registration, Stam
 from loadmanager.http.metrics_text import WatchMetrics
 from loadmanager.http.watch_routes import WatchHandlers
 from loadmanager.http.watch_sheet import Sheet
-from loadmanager.leader.mirror.cluster_mirror import ClusterView, NamespaceEntry
+from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEntry
 from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.net.auth.gate import Gate
+from loadmanager.net.auth.gate import AuthGate
 from loadmanager.net.http_server import listen_on, serve_within
 from loadmanager.net.tls_contexts import RenewedTls, ServerTls, TlsOptions, TlsServerOptions
 
@@ -43,7 +43,7 @@ STAMP = Stamp(1, 0, "test")
 class Watched:
     """A view of two namespaces, and a server of nothing but watching."""
 
-    view: ClusterView
+    view: ClusterMirror
     handlers: WatchHandlers
     metrics: WatchMetrics
     url: str
@@ -73,13 +73,13 @@ class Watched:
 
 @pytest.fixture(params=["plain", "tls"])
 async def watched(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Watched]:
-    authority, settings, view = Authority(tmp_path), Settings(history_url=""), ClusterView(is_fresh=True)
+    authority, settings, view = Authority(tmp_path), Settings(history_url=""), ClusterMirror(is_fresh=True)
     view.put_broker(BROKER, 0, a_record(BROKER.broker))
     for name, bundles in (("t/small", 64), ("t/large", 8_192)):
         state = NamespaceState.unowned(NamespaceName.parse(name), NamespaceBundles(equal_boundaries(bundles)))
         view.put_namespace(NamespaceEntry(state, 0, czxid=1, digest=0))
     metrics = WatchMetrics(CollectorRegistry(), "test")
-    handlers = WatchHandlers("n1", view, LiveSettings(settings), Gate(settings), metrics)
+    handlers = WatchHandlers("n1", view, LiveSettings(settings), AuthGate(settings), metrics)
     [operation] = handlers.operations()
     app, listener, by_tls = web.Application(), listen(), request.param == "tls"
     app.router.add_get(operation.path, operation.handler)
