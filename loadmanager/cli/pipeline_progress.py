@@ -18,7 +18,6 @@ from rich.text import Text
 
 _USUAL_S = {
     "ingest": 20.0,
-    "averages": 20.0,
     "balance": 10.0,
     "forecast": 8.0,
     "capacity": 5.0,

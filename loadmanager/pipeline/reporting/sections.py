@@ -44,12 +44,12 @@ TEXTS = {
     "brokers": Texts(
         "Which brokers were busy, and when?",
         "Highest of CPU, direct memory and bandwidth, as a share of its limit; colours are the highest 5 minutes.",
-        *("broker_times", "averages", "No broker reported a usage in the range."),
+        *("broker_times", "ingest", "No broker reported a usage in the range."),
     ),
     "imbalance": Texts(
         "Was load spread evenly?",
         "Imbalance is the load of the busiest broker divided by the mean of all brokers, in bytes/s, every 5 minutes.",
-        *("imbalance", "averages", "No broker reported in the range."),
+        *("imbalance", "ingest", "No broker reported in the range."),
     ),
     "bundles": Texts(
         "Which bundles carry the load, and when?",
@@ -64,7 +64,7 @@ TEXTS = {
     "forecast": Texts(
         "How good are the forecasts?",
         "The last 24 hours of the busiest namespaces, forecast from the days before. backtest has the error by series.",
-        *("namespace_hours", "averages", "No namespace carried load in the range."),
+        *("namespace_hours", "ingest", "No namespace carried load in the range."),
     ),
     "league": Texts(
         "Which configuration would have balanced best?",

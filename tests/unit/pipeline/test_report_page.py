@@ -224,7 +224,7 @@ def test_the_tables_are_beside_the_page_with_all_digits_and_the_page_shows_their
 
 def test_a_section_whose_step_has_not_been_run_says_so() -> None:
     page = Page(make_report({}, About("run-1", "/var/history", "/out", None, None))[PAGE].decode())
-    for name, step in (("imbalance", "averages"), ("league", "whatif"), ("capacity", "capacity"), ("advice", "advice")):
+    for name, step in (("imbalance", "ingest"), ("league", "whatif"), ("capacity", "capacity"), ("advice", "advice")):
         assert f"the step {step} has not been run" in page.sections[name]
     assert not any(page.pictures.values())
 
