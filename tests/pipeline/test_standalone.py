@@ -1,13 +1,15 @@
-"""The command on a standalone cluster of real processes, one of whose workers is killed in the middle."""
+"""The command by spark-submit on a standalone cluster of real processes, which loses a worker in the middle."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 import yaml
 from pyspark.sql import SparkSession
@@ -16,6 +18,7 @@ from support.standalone import PATIENCE_S, SOON_WARM, Standalone, a_standalone_c
 from support.waiting import eventually_sync, patience
 from support.whole_run import TRIED, Done
 
+from loadmanager.embedded.jvm import get_java, spark_java_home
 from loadmanager.pipeline.datasets import DATASETS
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.steps import STEPS
@@ -23,6 +26,8 @@ from loadmanager.pipeline.steps import STEPS
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(4 * PATIENCE_S)]
 
 LOOKS_EVERY_S = 0.1
+SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+APPLICATION = Path(__file__).parents[2] / "docs" / "examples" / "submit.py"
 
 SETTINGS = {
     "spark.driver.memory": "1g",
@@ -54,11 +59,22 @@ def test_a_run_that_loses_a_worker_in_the_middle_ends_with_the_tables_of_a_run_h
     out, scenarios = tmp_path / "out", tmp_path / "two.yaml"
     scenarios.write_text(yaml.safe_dump(TRIED))
     tables, lost = Tables(spark, str(out)), cluster.workers[0]
-    command = ["pipeline", "run", history, "--out", out, "--scenarios", scenarios, "--master", cluster.master]
+    command = [
+        "pipeline",
+        "run",
+        history,
+        "--out",
+        out,
+        "--scenarios",
+        scenarios,
+        "--master-timeout",
+        f"{PATIENCE_S:g}",
+    ]
     given = [word for key, value in SETTINGS.items() for word in ("--conf", f"{key}={value}")]
     with subprocess.Popen(
-        [sys.executable, "-m", "loadmanager", *map(str, command), "--master-timeout", f"{PATIENCE_S:g}", *given],
+        [SUBMIT, "--master", cluster.master, *given, APPLICATION, *map(str, command)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"JAVA_HOME": str(spark_java_home(get_java())), "PYSPARK_PYTHON": sys.executable},
     ) as running:  # fmt: skip
 
         def eventually(condition: Callable[[], bool], what: str) -> None:
