@@ -81,8 +81,8 @@ def run(
 
         wanted = _known_steps(steps)
         job = Job(
-            located(history, master),
-            located(out, master),
+            located(history),
+            located(out),
             read_moment("--from", from_),
             read_moment("--to", to),
             "leave_out" if leave_out else "fail",
@@ -91,8 +91,8 @@ def run(
             anew=anew,
             keep_days=keep_days,
         )
-        require_history(history, master)
-        require_room(out, master)
+        require_history(history)
+        require_room(out)
         with _session(master, conf, master_timeout, job) as spark:
             summary = _carry_out(spark, job, wanted)
     _tell(summary)
@@ -116,15 +116,15 @@ def whatif(
         from loadmanager.pipeline.job import Job  # noqa: PLC0415 - PySpark may not be installed, see above
 
         job = Job(
-            located(history, master),
-            located(out, master),
+            located(history),
+            located(out),
             read_moment("--from", from_),
             read_moment("--to", to),
             "leave_out" if leave_out else "fail",
             whatif=_whatif_in(scenarios),
         )
-        require_history(history, master)
-        require_room(out, master)
+        require_history(history)
+        require_room(out)
         with _session(master, conf, master_timeout, job) as spark:
             summary = _carry_out(spark, job, ["whatif"])
             league = _league_lines(spark, job.out)
@@ -139,9 +139,9 @@ def report(out: _Out, master: _Master = None, master_timeout: _Patience = 60.0, 
         _require_pipeline()
         from loadmanager.pipeline.steps.report import make_report_again  # noqa: PLC0415 - see above
 
-        require_run(out, master)
+        require_run(out)
         with _session(master, conf, master_timeout) as spark:
-            page = make_report_again(spark, located(out, master))
+            page = make_report_again(spark, located(out))
     print(page)
 
 
@@ -163,8 +163,8 @@ def stream(
         _require_pipeline()
         from loadmanager.pipeline.streaming import HistoryStream  # noqa: PLC0415 - PySpark may not be installed
 
-        require_history(history, master)
-        require_room(out, master)
+        require_history(history)
+        require_room(out)
         with _session(master, conf, master_timeout) as spark:
             bad_files: Any = "leave_out" if leave_out else "fail"
             under_way = HistoryStream(
@@ -186,9 +186,9 @@ def publish(out: _Out, master: _Master = None, master_timeout: _Patience = 60.0,
         from loadmanager.pipeline.publish import learned_from  # noqa: PLC0415 - PySpark may not be installed, see above
         from loadmanager.pipeline.summary import get_summary  # noqa: PLC0415 - as above
 
-        require_run(out, master)
+        require_run(out)
         with _session(master, conf, master_timeout) as spark:
-            learned = learned_from(Tables(spark, out), get_summary(spark, out))
+            learned = learned_from(Tables(spark, out), get_summary(out))
     profiles = sum("profile" in each for each in learned["namespaces"].values())
     count = len(learned["namespaces"])
     print(f"run {learned['run']}: loads of {count} namespaces, profiles of {profiles}", file=sys.stderr)
@@ -265,7 +265,7 @@ def _carry_out(spark: Spark, job: Job, steps: Sequence[str]) -> Summary:
 
     earlier = dict[str, float]()
     with suppress(LoadManagerError):  # the first run into it
-        earlier = {done.step: done.seconds for done in get_summary(spark, job.out).steps if done.fault is None}
+        earlier = {done.step: done.seconds for done in get_summary(job.out).steps if done.fault is None}
     with ProgressView(steps, earlier) as view:
         return runner.run(spark, job, steps, view)
 

@@ -131,6 +131,7 @@ class Directory:
             filesystem = filesystem.base_fs
         self.filesystem = filesystem
         self.root = root
+        self.url = root
         self._is_local = isinstance(filesystem, fs.LocalFileSystem)
 
     @classmethod
@@ -151,7 +152,9 @@ class Directory:
                 f"history {without_password(url)}: {without_password(str(error))}; expected a directory, or a URL such"
                 " as file:///directory or s3://bucket/prefix"
             ) from None
-        return cls(filesystem, root)
+        found = cls(filesystem, root)
+        found.url = url.rstrip("/")
+        return found
 
     def __str__(self) -> str:
         return self.root
@@ -231,6 +234,9 @@ class Directory:
             with self.filesystem.open_output_stream(temporary) as stream:
                 stream.write(data)
             self._sync(temporary)
+            if not self._is_local:  # HDFS does not rename over a file
+                with suppress(FileNotFoundError):
+                    self.filesystem.delete_file(target)
             self.filesystem.move(temporary, target)
         except BaseException:
             with suppress(OSError):
@@ -250,6 +256,11 @@ class Directory:
 
     def open(self, path: str) -> pa.NativeFile:
         return self.filesystem.open_input_file(path)
+
+    def read(self, path: str) -> bytes:
+        """Read the file at `path`, from the root on. Raises `OSError`."""
+        with self.open(f"{self.root}/{path}") as file:
+            return bytes(file.read())
 
     def temporary_files(self, table: str) -> list[fs.FileInfo]:
         """Files that were never finished."""

@@ -13,8 +13,9 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 import orjson
@@ -28,14 +29,14 @@ from deltalake.transaction import AddAction, create_table_with_add_actions
 from pyarrow import dataset, fs
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from loadmanager.errors import PipelineError
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import times_in
 from loadmanager.pipeline.datasets import require, rows_of, schema_of
-from loadmanager.pipeline.filesystems import CANNOT_GO_ON, directory_at, url_for_spark
-from loadmanager.pipeline.reading import cause_of, naming_bad_files
+from loadmanager.pipeline.reading import CANNOT_GO_ON, cause_of
 from loadmanager.pipeline.schemas import frame_of
 
 DAY = "part"
@@ -53,14 +54,19 @@ class Tables:
 
     def __init__(self, spark: SparkSession, root: str) -> None:
         self._spark = spark
-        self._directory = directory_at(spark, root)
+        self._directory = Directory.of(root)
 
     def __str__(self) -> str:
-        return self._directory.root
+        return self._directory.url
 
     @property
     def directory(self) -> Directory:
         return self._directory
+
+    @property
+    def _is_local(self) -> bool:
+        """Return whether Spark writes the files itself. It has no JARs for object stores, where tasks use Arrow."""
+        return bool(self._directory.filesystem.type_name == "local")
 
     def write(self, name: str, frame: DataFrame, days: Collection[str] | None = None) -> int:
         """Replace the table, or some days of it, and return how many rows were written.
@@ -72,11 +78,10 @@ class Tables:
         folder = _new_folder()
         with self._writing(name):
             try:
-                with naming_bad_files():
-                    files = self._write_files(name, marked.select(*rows, DAY), folder)
+                files = self._write_files(name, marked.select(*rows, DAY), folder)
             except BaseException:
                 with suppress(OSError):
-                    self._directory.filesystem.delete_dir(f"{self}/{name}/{folder}")
+                    self._directory.filesystem.delete_dir(f"{self._directory.root}/{name}/{folder}")
                 raise
             self._commit(name, files, days)
         return sum(file["num_records"] for file in files)
@@ -100,9 +105,12 @@ class Tables:
 
     def read(self, name: str, days: Collection[str] | None = None) -> DataFrame:
         """Return the table, or some days of it. `PipelineError` for one that was never written."""
-        schema = schema_of(name)
-        paths = [url_for_spark(self._directory, path) for path in self._paths(name, days)]
-        return self._spark.read.schema(schema).parquet(*paths) if paths else frame_of(self._spark, schema)
+        schema, paths = schema_of(name), self._paths(name, days)
+        if not paths:
+            return frame_of(self._spark, schema)
+        if self._is_local:
+            return self._spark.read.schema(schema).parquet(*(f"file:{path}" for path in paths))
+        return self._read_by_tasks(paths, schema)
 
     def read_rows(self, name: str, where: pc.Expression | None = None) -> pa.Table:
         """Return rows of a small table, or the few rows of a table that `where` selects, in this process."""
@@ -118,22 +126,25 @@ class Tables:
 
         What follows has a short plan, and outlives the executors that made the rows.
         """
-        folder = f"{self}/_staging/{_new_folder()}"
+        folder = f"_staging/{_new_folder()}"
 
         def stage(frame: DataFrame) -> DataFrame:
-            path = url_for_spark(self._directory, f"{folder}/{secrets.token_hex(4)}")
+            path = f"{folder}/{secrets.token_hex(4)}"
             try:
-                with naming_bad_files():
-                    frame.write.option("compression", "snappy").parquet(path)
+                if not self._is_local:
+                    return self._read_by_tasks(
+                        self._write_by_tasks(frame.withColumn(DAY, f.lit(WHOLE)), path), frame.schema
+                    )
+                frame.write.option("compression", "snappy").parquet(f"file:{self}/{path}")
             except CANNOT_GO_ON as error:
-                raise PipelineError(f"{path}: cannot be written: {cause_of(str(error))}") from error
-            return self._spark.read.schema(frame.schema).parquet(path)
+                raise PipelineError(f"{self}/{path}: cannot be written: {cause_of(str(error))}") from error
+            return self._spark.read.schema(frame.schema).parquet(f"file:{self}/{path}")
 
         try:
             yield stage
         finally:
             with suppress(OSError):
-                self._directory.filesystem.delete_dir(f"{self}/_staging")
+                self._directory.filesystem.delete_dir(f"{self._directory.root}/_staging")
 
     def has(self, name: str) -> bool:
         """Return whether the table was ever written."""
@@ -158,7 +169,7 @@ class Tables:
         if table is None:
             raise PipelineError(f"{self}/{name}: there is no such table yet; run the step that writes it")
         files = self._files(table)
-        return [f"{self}/{name}/{file['path']}" for file in files if days is None or file[DAY] in days]
+        return [f"{self._directory.root}/{name}/{file['path']}" for file in files if days is None or file[DAY] in days]
 
     def _files(self, table: DeltaTable | None) -> list[dict[str, Any]]:
         """Return the files of a table: `path`, `size_bytes`, `num_records`, `DAY`, and the bounds of `at_ms`."""
@@ -180,12 +191,24 @@ class Tables:
 
     def _write_files(self, name: str, frame: DataFrame, folder: str) -> list[dict[str, Any]]:
         """Write the rows into a folder where they do not count yet, and describe the files."""
-        root = f"{self}/{name}"
-        target = url_for_spark(self._directory, f"{root}/{folder}")
-        frame.hint("rebalance", DAY).write.partitionBy(DAY).option("compression", "zstd").parquet(target)
-        selector = fs.FileSelector(f"{root}/{folder}", recursive=True, allow_not_found=True)
-        infos = self._directory.filesystem.get_file_info(selector)
+        root, balanced = f"{self._directory.root}/{name}", frame.hint("rebalance", DAY)
+        if self._is_local:
+            balanced.write.partitionBy(DAY).option("compression", "zstd").parquet(f"file:{root}/{folder}")
+            wanted: Any = fs.FileSelector(f"{root}/{folder}", recursive=True, allow_not_found=True)
+        else:
+            wanted = self._write_by_tasks(balanced, f"{name}/{folder}")
+        infos = self._directory.filesystem.get_file_info(wanted)
         return [self._described(info, root) for info in infos if info.path.endswith(".parquet")]
+
+    def _write_by_tasks(self, frame: DataFrame, folder: str) -> list[str]:
+        written = frame.mapInArrow(partial(_write_files, str(self), folder), "path string").collect()
+        return [f"{self._directory.root}/{row.path}" for row in written]
+
+    def _read_by_tasks(self, paths: Sequence[str], schema: t.StructType) -> DataFrame:
+        if not paths:
+            return frame_of(self._spark, schema)
+        listed = self._spark.createDataFrame([(path,) for path in paths], "path string").repartition(len(paths))
+        return listed.mapInArrow(partial(_read_files, str(self), to_arrow_schema(schema)), schema)
 
     def _described(self, info: Any, root: str) -> dict[str, Any]:  # noqa: ANN401 - Arrow's information on a file
         with self._directory.open(info.path) as file, pq.ParquetFile(file) as parquet:
@@ -233,6 +256,24 @@ class Tables:
             raise PipelineError(
                 f"{self}/{name}: its log cannot be read: {_in_a_line(error)}; write the table anew"
             ) from None
+
+
+def _write_files(root: str, folder: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Write the rows of a task, a file for each day, and return the paths."""
+    directory, task, read = Directory.of(root), secrets.token_hex(8), list(batches)
+    rows = pa.Table.from_batches(read) if read else pa.table({DAY: pa.array([], pa.string())})
+    for day in rows[DAY].unique().to_pylist():
+        sink, path = pa.BufferOutputStream(), f"{folder}/{DAY}={day}/{task}.parquet"
+        pq.write_table(rows.filter(pc.equal(rows[DAY], day)).drop_columns([DAY]), sink, compression="zstd")
+        directory.write(path, sink.getvalue())
+        yield pa.RecordBatch.from_pydict({"path": [path]})
+
+
+def _read_files(root: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    filesystem = Directory.of(root).filesystem
+    for batch in batches:
+        for path in batch.column("path").to_pylist():
+            yield from dataset.dataset(path, schema, format="parquet", filesystem=filesystem).to_batches()
 
 
 def _new_folder() -> str:

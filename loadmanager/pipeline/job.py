@@ -13,8 +13,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from loadmanager.pipeline.capacity import Aim
 from loadmanager.pipeline.delta import Tables
-from loadmanager.pipeline.filesystems import directory_at
-from loadmanager.pipeline.known_files import KnownFiles
 from loadmanager.pipeline.minimum_history import hours_known, missing_history
 from loadmanager.pipeline.reading import BadFiles, HistoryTables
 from loadmanager.pipeline.recorded import Recorded, newest_recorded
@@ -59,7 +57,6 @@ class JobRun:
         self.job = job
         self.summary = summary
         self.watch = watch
-        self.known_files = KnownFiles(directory_at(spark, job.out))
         self.tables = Tables(spark, job.out)
 
     def begin(self, step: Step) -> Done:
@@ -70,7 +67,7 @@ class JobRun:
     @cached_property
     def history(self) -> HistoryTables:
         job = self.job
-        return HistoryTables(self.spark, job.history, job.from_ms, job.to_ms, job.bad_files, self.known_files)
+        return HistoryTables(self.spark, job.history, job.from_ms, job.to_ms, job.bad_files)
 
     @cached_property
     def recorded(self) -> Recorded:

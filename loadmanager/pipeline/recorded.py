@@ -42,7 +42,7 @@ class Recorded:
 
 def newest_recorded(history: HistoryTables) -> Recorded:
     """From as many of the newest hours of events as have a checkpoint, which says all that held by then."""
-    hours = sorted({file.hour_ms for file, _ in history.files(EVENTS)}, reverse=True)
+    hours = sorted({file.hour_ms for file in history.files(EVENTS)}, reverse=True)
     count = _HOURS_FIRST
     while count < len(hours):
         told = _told(history, hours[:count])

@@ -17,12 +17,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from loadmanager.errors import LoadManagerError, PipelineError
-from loadmanager.pipeline.filesystems import CANNOT_GO_ON, directory_at, put
+from loadmanager.history.files import Directory
 from loadmanager.pipeline.job import Job, JobRun, Watch
-from loadmanager.pipeline.reading import cause_of, naming_bad_files
+from loadmanager.pipeline.reading import CANNOT_GO_ON, cause_of
 from loadmanager.pipeline.step import NothingToSay, Step
 from loadmanager.pipeline.steps import STEPS
 from loadmanager.pipeline.summary import SUMMARY, Done, Summary, get_summary
@@ -46,23 +47,22 @@ def run(spark: SparkSession, job: Job, names: Sequence[str], watch: Watch) -> Su
 
 def carry_out(spark: SparkSession, job: Job, steps: Sequence[Step], watch: Watch) -> Summary:
     """As `run`, these steps."""
-    under_way = JobRun(spark, job, _summary_after(spark, job), watch)
+    under_way = JobRun(spark, job, _summary_after(job), watch)
     try:
         _check(under_way, steps)
         for step in steps:
             _carry_out(under_way, step)
     finally:
         with suppress(*CANNOT_GO_ON):
-            put(directory_at(spark, job.out), SUMMARY, under_way.summary.encode())
-            under_way.known_files.keep()
+            Directory.of(job.out).write(SUMMARY, pa.py_buffer(under_way.summary.encode()))
     return under_way.summary
 
 
-def _summary_after(spark: SparkSession, job: Job) -> Summary:
+def _summary_after(job: Job) -> Summary:
     """Of a new run: it begins with what is known of earlier ones, if they were of the same history."""
     found = Summary(_new_id(), job.history, job.out)
     with suppress(PipelineError):
-        before = get_summary(spark, job.out)
+        before = get_summary(job.out)
         if before.history == job.history:
             found.from_ms, found.to_ms, found.steps = before.from_ms, before.to_ms, before.steps
     return found
@@ -110,8 +110,7 @@ def _at_work(run: JobRun, step: Step) -> Iterator[Done]:
     run.watch.began(step.name)
     started_s = time.monotonic()
     try:
-        with naming_bad_files():
-            yield done
+        yield done
     except (LoadManagerError, *CANNOT_GO_ON) as error:
         raise _failed(done, error) from error
     finally:

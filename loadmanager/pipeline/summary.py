@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 
 import orjson
-from pyspark.sql import SparkSession
 
 from loadmanager.errors import PipelineError
-from loadmanager.pipeline.filesystems import directory_at
+from loadmanager.history.files import Directory
 
 SUMMARY = "summary.json"
 
@@ -57,12 +56,11 @@ class Summary:
         return orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2)
 
 
-def get_summary(spark: SparkSession, out: str) -> Summary:
+def get_summary(out: str) -> Summary:
     """What the last run into this directory said of itself. Raises `PipelineError`."""
-    directory = directory_at(spark, out)
+    directory = Directory.of(out)
     try:
-        with directory.open(f"{directory.root}/{SUMMARY}") as file:
-            said = orjson.loads(file.read())
+        said = orjson.loads(directory.read(SUMMARY))
         return Summary(**{**said, "out": out, "steps": [Done(**each) for each in said["steps"]]})
     except OSError:
         raise PipelineError(f"{directory}/{SUMMARY}: cannot be read: has the pipeline been run into it?") from None

@@ -71,9 +71,9 @@ def test_of_days_to_come_an_hour_says_nothing_but_why(done: Done) -> None:
     assert [seen.rows[table] for table in ("backtest", "forecasts", "capacity", "advice")] == [0, 0, 0, 0]
 
 
-def test_the_summary_says_what_was_done_on_which_range(spark: SparkSession, done: Done) -> None:
+def test_the_summary_says_what_was_done_on_which_range(done: Done) -> None:
     summary, _, _ = done
-    assert get_summary(spark, summary.out) == summary
+    assert get_summary(summary.out) == summary
     assert summary.from_ms == NOON_MS
     assert summary.to_ms is not None
     assert NOON_MS + 59 * MINUTE_MS < summary.to_ms <= NOON_MS + HOUR_MS
@@ -280,7 +280,7 @@ def test_what_cannot_be_tried_is_named_before_any_step_begins(
     assert seen.steps == []
     assert str(raised.value).startswith("step whatif: two: ")
     assert all(name in str(raised.value) for name in names)
-    (step,) = get_summary(spark, job.out).steps
+    (step,) = get_summary(job.out).steps
     assert f"step {step.step}: {step.fault}" == str(raised.value)
 
 
@@ -338,7 +338,7 @@ def test_a_table_that_is_made_anew_on_a_full_disk_stays_as_it_was_until_there_is
     with pytest.raises(StepError, match=r"step ingest: .*No space left on device"):
         run(spark, replace(job, to_ms=None), ["ingest"], Seen())
     assert tables.read(table).count() == tables.rows(table) == 10 * BROKERS
-    assert get_summary(spark, job.out).to_ms == to_ms
+    assert get_summary(job.out).to_ms == to_ms
     filler.unlink()
     run(spark, job, ["ingest"], Seen())
     assert tables.read(table).count() == tables.rows(table) == 10 * BROKERS

@@ -51,7 +51,7 @@ class StepRunner:
         """What the run ends in, which the summary says too."""
         with pytest.raises(StepError) as raised:
             self.run(*steps)
-        said = get_summary(self.spark, self.job.out).steps[-1]
+        said = get_summary(self.job.out).steps[-1]
         assert str(raised.value) == f"step {said.step}: {said.fault}"
         return str(raised.value)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
-from pyarrow import fs
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from support.frames import HOUR_MS, START_MS, write_three_hours
@@ -18,13 +20,20 @@ from support.s3 import BUCKET, KEY, REGION, an_s3_server, url_of
 from loadmanager.cli.pipeline_paths import require_history
 from loadmanager.errors import ConfigurationError
 from loadmanager.history.files import Directory
-from loadmanager.history.table_schemas import BUNDLE_REPORTS
-from loadmanager.pipeline import delta
+from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS
 from loadmanager.pipeline.delta import DAY, Tables
 from loadmanager.pipeline.source import FORMAT, PERMISSIVE
 
 NAME = "rejected_rows"
 WRITERS = 6
+FEW_ROWS = (
+    "spark.driver.extraJavaOptions=-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.sql.codegen.wholeStage=false",
+    "spark.sql.codegen.factoryMode=NO_CODEGEN",
+    "spark.sql.adaptive.enabled=false",
+    "spark.sql.shuffle.partitions=1",
+)
+"""Settings of Spark for a run that is over soon."""
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +66,7 @@ def test_a_history_in_s3_is_read_by_workers(spark: SparkSession, history: str) -
     assert reader.load(history).count() == 6
     late = reader.option("from_ms", START_MS + 2 * HOUR_MS).load(history)
     assert {row.hour_ms for row in late.select("hour_ms").collect()} == {START_MS + 2 * HOUR_MS}
-    require_history(history, None)
+    require_history(history)
 
 
 def test_a_bucket_without_the_history_is_named_without_the_password(spark: SparkSession, server: str) -> None:
@@ -66,13 +75,11 @@ def test_a_bucket_without_the_history_is_named_without_the_password(spark: Spark
         spark.read.format(FORMAT).option("table", BUNDLE_REPORTS).load(url)
     assert f"{KEY}:{KEY}" not in str(raised.value)
     with pytest.raises(ConfigurationError, match="there is no such directory"):
-        require_history(url, None)
+        require_history(url)
 
 
 @pytest.fixture
-def tables(spark: SparkSession, root: str, monkeypatch: pytest.MonkeyPatch) -> Tables:
-    """Of which only the log is written, by delta-rs: Spark has no S3 here."""
-    monkeypatch.setattr(delta, "directory_at", lambda *_: Directory(fs.LocalFileSystem(), root))
+def tables(spark: SparkSession, root: str) -> Tables:
     return Tables(spark, root)
 
 
@@ -103,3 +110,19 @@ def test_what_was_never_committed_is_not_seen_and_what_was_replaced_can_be_looke
     assert tables.rows(NAME) == 7
     before = DeltaTable(f"{root}/{NAME}", version=0)
     assert [path for path in before.file_uris() if path.endswith(f"first/{DAY}=all/rows.parquet")]
+
+
+@pytest.mark.deep
+def test_a_run_reads_and_writes_s3(spark: SparkSession, history: str, root: str) -> None:
+    url = history.partition("?")[0].replace(f"{KEY}:{KEY}@", "")
+    command = ["pipeline", "run", url, "--out", root, "--step", "ingest", "--master", "local[1]"]
+    given = [word for each in FEW_ROWS for word in ("--conf", each)]
+    done = subprocess.run(
+        [sys.executable, "-m", "loadmanager", *command, *given], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == f"{root}/summary.json"
+    tables, there = Tables(spark, root), Directory.of(history)
+    with_rows = tables.read_rows("bundle_windows", pc.field("window_s") == 3600)
+    assert sorted(with_rows.column("start_ms").unique().to_pylist()) == [START_MS + hour * HOUR_MS for hour in range(3)]
+    assert tables.read_rows("clean_broker_reports").num_rows == len(there.list_files(BROKER_REPORTS)[0]) == 3

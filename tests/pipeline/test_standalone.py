@@ -18,10 +18,10 @@ from support.standalone import PATIENCE_S, SOON_WARM, Standalone, a_standalone_c
 from support.waiting import eventually_sync, patience
 from support.whole_run import TRIED, Done
 
-from loadmanager.embedded.jvm import get_java, spark_java_home
 from loadmanager.pipeline.datasets import DATASETS
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.steps import STEPS
+from loadmanager.util.jvm import get_java, spark_java_home
 
 pytestmark = [pytest.mark.deep, pytest.mark.timeout(4 * PATIENCE_S)]
 
@@ -90,8 +90,9 @@ def test_a_run_that_loses_a_worker_in_the_middle_ends_with_the_tables_of_a_run_h
         finally:
             running.kill()
     assert running.returncode == 0, said
-    assert Path(printed.strip()) == out / "report" / "index.html"
-    steps = [line.partition(":")[0] for line in said.splitlines()]
+    lines = printed.splitlines()  # spark-submit joins standard error to it
+    assert Path(lines[-1]) == out / "report" / "index.html"
+    steps = [line.partition(":")[0] for line in lines]
     assert [each for each in dict.fromkeys(steps) if each in STEPS] == list(STEPS)
     _, _, expected = done
     for name in (each for each in DATASETS if expected.has(each)):

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
 from loadmanager.errors import LoadManagerError
 from loadmanager.history.files import DAY_MS, HOUR_MS, Directory
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import BROKER_REPORTS
 from loadmanager.pipeline.costs import cost_models, known_cost
-from loadmanager.pipeline.filesystems import CANNOT_GO_ON, directory_at, put
 from loadmanager.pipeline.job import JobRun
 from loadmanager.pipeline.league import (
     FEWEST_DAYS,
@@ -29,7 +29,7 @@ from loadmanager.pipeline.league import (
 )
 from loadmanager.pipeline.minimum_history import WHOLE_DAY_HOURS
 from loadmanager.pipeline.ranges import Ranges, RangesOfSpark
-from loadmanager.pipeline.reading import good_reports, said_range
+from loadmanager.pipeline.reading import CANNOT_GO_ON, said_range
 from loadmanager.pipeline.step import Step
 from loadmanager.pipeline.whatif import WhatIfPlan, configurations, plan, play
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
@@ -49,7 +49,7 @@ def try_out(run: JobRun) -> None:
         return
     whatif = _whatif(run)
     on_fault = (lambda fault: run.note(f"left out: {fault}")) if run.history.leaves_out else None
-    history = History(directory_at(run.spark, run.job.history))
+    history = History(run.job.history)
     with closing(RangesOfSpark(run.spark, run.job.history, on_fault)) as ranges:
         planned = _plan(run, whatif, history, ranges)
         run.write("scenarios", play(run.spark, planned, ranges, run.job.partitions))
@@ -62,7 +62,7 @@ def try_out(run: JobRun) -> None:
         f"Learnt from {run.job.history}, {said_range(*run.history.range)}, run {run.summary.run}.",
         f"What was tried: {whatif.name}, {len(planned.cells)} scenarios.",
     ]
-    put_recommended(directory_at(run.spark, run.job.out), best, planned.configurations, source)
+    put_recommended(Directory.of(run.job.out), best, planned.configurations, source)
     if best.configuration is None:
         run.note(f"what-if: {best.why[0]}")
 
@@ -78,14 +78,14 @@ def missing_day(from_ms: int, to_ms: int) -> str | None:
 def _try_nothing(run: JobRun, why: str) -> None:
     for table in ("scenarios", "league", "paired_differences", "recommendation"):
         run.clear(table)
-    _remove_recommended(directory_at(run.spark, run.job.out))
+    _remove_recommended(Directory.of(run.job.out))
     run.note(f"what-if: {why}")
 
 
 def _plan(run: JobRun, whatif: WhatIf, history: History, ranges: Ranges) -> WhatIfPlan:
     """Plan the trials, by the costs that are known or those of the range."""
     if not run.has("cost_models"):
-        run.write("cost_models", cost_models(good_reports(run.history.frame(BROKER_REPORTS), BROKER_REPORTS)))
+        run.write("cost_models", cost_models(run.history.usable_reports(BROKER_REPORTS)))
     cost = known_cost(run.read_rows("cost_models"))
     planned = plan(whatif, history, ranges, base=run.recorded.values(), cost=cost)
     for each in planned.left_out:
@@ -98,7 +98,9 @@ def put_recommended(
 ) -> None:
     """Replace the recommended configuration; without one, there is no file."""
     if best.configuration is not None:
-        put(directory, RECOMMENDED, recommended_yaml(best, configurations[best.configuration], source).encode())
+        directory.write(
+            RECOMMENDED, pa.py_buffer(recommended_yaml(best, configurations[best.configuration], source).encode())
+        )
         return
     _remove_recommended(directory)
 

@@ -21,47 +21,37 @@ def test_a_history_is_a_directory_with_its_tables(tmp_path: Path) -> None:
         (tmp_path, "not a history: it has none of the directories "),
     ):
         with pytest.raises(ConfigurationError, match=why):
-            require_history(str(path), None)
+            require_history(str(path))
         with pytest.raises(ConfigurationError, match=why):
-            require_history(f"file:{path}", "spark://host:7077")
+            require_history(f"file:{path}")
     (tmp_path / "broker_reports").mkdir()
-    require_history(str(tmp_path), "local[2]")
+    require_history(str(tmp_path))
 
 
 def test_a_path_is_told_in_full_so_that_commands_run_from_anywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert located("out", None) == str(tmp_path / "out")
+    assert located("out") == str(tmp_path / "out")
     for url in ("s3a://bucket/out", "file:/out"):
-        assert located(url, None) == url
-    assert located("out", "yarn") == "out"
+        assert located(url) == url
 
 
 def test_there_has_to_be_room_for_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
-    require_room(str(tmp_path / "some" / "where"), None)
+    require_room(str(tmp_path / "some" / "where"))
     with pytest.raises(ConfigurationError, match=r"file is a file: expected a directory"):
-        require_room(str(tmp_path / "file" / "where"), None)
+        require_room(str(tmp_path / "file" / "where"))
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
     with pytest.raises(ConfigurationError, match=f"nothing may be written in {tmp_path}"):
-        require_room(str(tmp_path / "some" / "where"), None)
+        require_room(str(tmp_path / "some" / "where"))
 
 
 def test_what_is_read_again_has_to_be_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"there is no summary.json"):
-        require_run(str(tmp_path), None)
+        require_run(str(tmp_path))
     (tmp_path / "summary.json").touch()
-    require_run(str(tmp_path), None)
-
-
-def test_a_path_on_a_cluster_is_left_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    for master in ("yarn", "spark://host:7077"):
-        require_history("/on/hdfs", master)
-        require_room("/on/hdfs", master)
-        require_run("/on/hdfs", master)
-    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    require_history("/on/hdfs", None)
+    require_run(str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +65,7 @@ def test_a_path_on_a_cluster_is_left_to_spark(monkeypatch: pytest.MonkeyPatch) -
 def test_a_url_that_cannot_be_reached_is_refused_without_its_password(url: str, why: str) -> None:
     for require, name in ((require_history, "HISTORY"), (require_room, "--out")):
         with pytest.raises(ConfigurationError, match=f"^{name} .*{why}") as raised:
-            require(url, None)
+            require(url)
         assert "secret" not in str(raised.value)
 
 
