@@ -26,12 +26,13 @@ from loadmanager.core.domain.policies import DEFAULT_DOMAIN
 from loadmanager.core.model.load import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, DIRECT_MEMORY, FloatArray, IntArray
 from loadmanager.errors import PipelineError
 from loadmanager.history.files import DAY_MS, HOUR_MS
+from loadmanager.history.table_schemas import KEYS
 from loadmanager.lab.simulate.broker_cost import CostModel
+from loadmanager.pipeline.attribution import BROKER_GONE, BROKER_REGISTERED, VALID_MS
 from loadmanager.pipeline.costs import cost_models, known_cost
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.forecast.models import QUANTILES, drawn_towards, quantiles_of
 from loadmanager.pipeline.minimum_history import KNOWN_HOUR_S, hourly, whole_days
-from loadmanager.pipeline.registered import registered
 from loadmanager.pipeline.schemas import METRICS
 from loadmanager.pipeline.step import NothingToSay, Step
 
@@ -76,6 +77,21 @@ def _write_capacity(run: JobRun) -> None:
     cost = known_cost(run.read_rows("cost_models"))
     rows = capacity(run.read("broker_windows"), reports, there, run.job.aim, cost, run.recorded.domains)
     run.write_pandas("capacity", rows)
+
+
+def registered(broker_reports: DataFrame, events: DataFrame, end_ms: int) -> DataFrame:
+    """Return each `broker` that is there before `end_ms`: the last that is known of it is a report or a registration.
+
+    A broker that was silent for as long as two reports are valid is gone.
+    """
+    is_there = f.when(f.col("kind") == BROKER_GONE, 0).otherwise(1).alias("is_there")
+    told = events.where(f.col("kind").isin(BROKER_GONE, BROKER_REGISTERED))
+    seen = broker_reports.select(*KEYS, "broker", f.lit(1).alias("is_there")).unionByName(
+        told.select(*KEYS, f.col("subject").alias("broker"), is_there)
+    )
+    last = f.max(f.struct(*KEYS, "is_there")).alias("last")
+    lately = (f.col("last.at_ms") >= end_ms - 2 * VALID_MS) & (f.col("last.is_there") == 1)
+    return seen.where(f.col("at_ms") < end_ms).groupBy("broker").agg(last).where(lately).select("broker")
 
 
 STEP = Step(

@@ -22,7 +22,7 @@ from loadmanager.pipeline.cleaning import overlapping_files, rejected_rows, usab
 from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.delta import DAY, Tables
 from loadmanager.pipeline.incremental import HistoryHours
-from loadmanager.pipeline.reading import BadFiles, said_range
+from loadmanager.pipeline.reading import BadFiles, nothing_in, require_range
 from loadmanager.pipeline.source import FORMAT, place_of, register
 
 CLEAN, HAPPENED, REJECTED = "clean_broker_reports", "fleet_events", "rejected_rows"
@@ -51,8 +51,7 @@ class Ingest:
         keep_days: int = 365,
         anew: bool = False,
     ) -> None:
-        if from_ms is not None and to_ms is not None and from_ms >= to_ms:
-            raise PipelineError(f"the range {said_range(from_ms, to_ms)} is empty: its end is not after its beginning")
+        require_range(from_ms, to_ms)
         history = Directory.of(url)
         if not history.exists():
             raise PipelineError(f"{history}: there is no history: no such directory")
@@ -107,12 +106,7 @@ class Ingest:
             wanted |= {file.table: True for file in files.values() if self._hours.is_wanted(hour_ms)}
         for table, is_there in wanted.items():
             if not is_there:
-                everything = History(self._history).info(table, on_fault=lambda _: None)
-                there = "nothing at all"
-                if everything.from_ms is not None and everything.to_ms is not None:
-                    there = said_range(everything.from_ms, everything.to_ms + 1)
-                asked = said_range(self._from_ms, self._to_ms)
-                raise PipelineError(f"{self._history}: no {table} in the range {asked}; there is: {there}")
+                raise nothing_in(History(self._history), table, self._from_ms, self._to_ms)
 
     def _damaged_hours(self) -> set[int]:
         """Return the hours of files that an earlier run has left out: now they are an error."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 from support.frames import DAY_MS, START_MS
 
-from loadmanager.pipeline.registered import registered
+from loadmanager.pipeline.capacity import registered
 
 
 def test_there_is_who_has_reported_or_registered_lately_and_not_gone_since(spark: SparkSession) -> None:
