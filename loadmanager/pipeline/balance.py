@@ -102,7 +102,7 @@ def namespace_skew(bundle_windows: DataFrame) -> DataFrame:
 
 
 def flapping(moves: DataFrame, settings: PlannerSettings | None = None) -> DataFrame:
-    """Count moves, returns and thrash of each bundle, by the rules of the leader (`core.churn`)."""
+    """Count moves, returns and thrash of each bundle, by the rules of the leader (`core.planning.churn`)."""
     rules = settings or PlannerSettings()
     detail = {
         name: f.get_json_object("detail", f"$.{name}") for name in ("share", "isOwn", "atS", "source", "destination")

@@ -198,7 +198,7 @@ _BALANCE = (
 _FORECAST = (
     # `model` is the one that was tried against the baseline; both are null-scored where there was too little to try.
     # The coverage is the part of the points that were within the 80 % interval; `shown` is what the pinball losses of
-    # the days show of the model beside the baseline (`core.evidence`).
+    # the days show of the model beside the baseline (`core.domain.significance`).
     Dataset(
         "backtest",
         "how wrong forecasts of a series were so many hours ahead, and which model is used",
@@ -264,7 +264,7 @@ _ADVICE = (
 )
 
 _WHATIF = (
-    # The figures are those of `sim.trial.figures`.
+    # The figures are those of `lab.simulate.trial.figures`.
     Dataset(
         "scenarios",
         "a trial and what came of it",

@@ -7,9 +7,10 @@
     regret: imbalance above the lower bound of any distribution            0.02
     of those left: fewest returns, least load moved, fewest clients disturbed
 
-At each line those are left that are shown equal to the best (`core.evidence`). Configurations are compared in pairs: on
-the same day, with the same seeds and the same fleet. A difference is the mean over days, with Student's t-interval;
-the seeds of a day are averaged, as they depend on each other. With one day the seeds are the pairs, and show nothing.
+At each line those are left that are shown equal to the best (`core.domain.significance`). Configurations are compared
+in pairs: on the same day, with the same seeds and the same fleet. A difference is the mean over days, with Student's
+t-interval; the seeds of a day are averaged, as they depend on each other. With one day the seeds are the pairs, and
+show nothing.
 
 Nothing is recommended from less than five whole days and three seeds, or where walk-forward validation fails: on each
 day but the first two a configuration is chosen by the days before, and has to be better than the mean of all, or as

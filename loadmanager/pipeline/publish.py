@@ -3,7 +3,7 @@
 The load is the mean over time of the namespace's load, divided by its bundles. A profile is the median forecast of each
 hour of the next week relative to their mean. Namespaces with the most load have one, where all 168 hours are forecast:
 all profiles have to fit in one znode. A profile is proved where the back-test shows that the seasonal model is better
-than the best persistence (`core.evidence`), a day ahead and in both directions.
+than the best persistence (`core.domain.significance`), a day ahead and in both directions.
 """
 
 from __future__ import annotations

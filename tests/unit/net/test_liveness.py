@@ -58,7 +58,7 @@ async def test_only_econnrefused_means_refused(code: int, monkeypatch: pytest.Mo
 @pytest.mark.skipif(os.geteuid() != 0, reason="takes a network namespace, which root alone can make")
 @pytest.mark.skipif(shutil.which("ip") is None, reason="needs ip, of iproute2")
 def test_a_host_without_free_ports_finds_nobody_refused() -> None:
-    script = ["ip link set lo up", f"{sys.executable} {Path(__file__).parent.parent / 'support' / 'no_free_ports.py'}"]
+    script = ["ip link set lo up", f"{sys.executable} {Path(__file__).parents[2] / 'support' / 'no_free_ports.py'}"]
     subprocess.run(["unshare", "--net", "sh", "-ec", "\n".join(script)], check=True, timeout=60)
 
 
