@@ -230,7 +230,7 @@ async def test_a_round_that_is_waited_for_ends_with_the_term(is_asked: bool) -> 
 
 def test_the_process_ends_with_whoever_started_it() -> None:
     """However that ended."""
-    lines = "from loadmanager.leader.planning.planner_pool import *; print(PlanningProcess().pid, flush=True); input()"
+    lines = "from loadmanager.leader.planning.planner_pool import *; print(PlannerProcess().pid, flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", lines], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as starter:
         assert starter.stdout is not None
         process = psutil.Process(int(starter.stdout.readline()))

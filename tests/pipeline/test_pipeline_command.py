@@ -65,6 +65,7 @@ def test_a_time_that_is_none_is_refused(pipeline: Pipeline, tmp_path: Path) -> N
 
 
 def test_a_master_that_nobody_listens_at_is_named_soon(pipeline: Pipeline, tmp_path: Path) -> None:
+    (tmp_path / "broker_reports").mkdir()
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         master = f"spark://127.0.0.1:{unused.getsockname()[1]}"

@@ -382,15 +382,15 @@ def in_virtual_time(loop: VirtualLoop, network: Network, kernels: Kernels) -> It
     ClientSession.network = network
     with contextlib.ExitStack() as stack:
         stack.enter_context(virtual_time(loop))
-        for module in ("agent.broker", "leader.vigil"):
+        for module in ("net.broker_client", "leader.election.leader_watch"):
             stack.enter_context(patch(f"loadmanager.{module}.is_refused", is_refused))
-        stack.enter_context(patch("loadmanager.agent.agent_service.Deaths", kernels.deaths))
+        stack.enter_context(patch("loadmanager.agent.agent_service.BrokerExit", kernels.deaths))
         stack.enter_context(patch("os.getpid", kernels.pid))
         stack.enter_context(patch("aiohttp.ClientSession", ClientSession))
         stack.enter_context(patch("aiohttp.TCPConnector", lambda **_: None))
         stack.enter_context(patch("loadmanager.agent.usage_sampler.UsageSampler.sample", _no_sample))
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-        for module in ("broker.hosting", "client.watch"):
+        for module in ("broker.broker_host", "client.namespace_watch"):
             stack.enter_context(patch(f"loadmanager.{module}.log.disabled", new=True))
         try:
             yield
