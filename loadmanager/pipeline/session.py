@@ -135,11 +135,11 @@ def spark_session(
     if master is not None:
         builder = builder.master(master)
     session = _create(builder, master)
-    register(session)
     if master is not None and not _is_here(master):
         _require_answer(session, master, answer_timeout_s)
     if python != sys.executable:
         _require_python(session, python)
+    register(session)
     return session
 
 

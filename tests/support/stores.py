@@ -7,6 +7,7 @@ from typing import Protocol
 from unittest.mock import patch
 
 from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.serialization import ReplyHeader
 from kazoo.security import ACL, Id, Permissions
 from support.clock import ManualClock
@@ -161,7 +162,10 @@ def close_session(connect_string: str, client_id: tuple[int, bytes] | None) -> N
     is_known = True
     while is_known:
         client = KazooClient(connect_string, timeout=6.0, client_id=client_id)
-        client.start(timeout=patience())
+        try:
+            client.start(timeout=patience())
+        except KazooTimeoutError:  # its holder took it back in the same moment
+            continue
         is_known = client.client_id == client_id
         client.stop()
         client.close()
