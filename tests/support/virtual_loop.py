@@ -24,6 +24,7 @@ _STARTED_S = 1_000.0
 _WALL_CLOCK_S = 1_800_000_000.0
 _MOST_TURNS = 20_000
 """Of the loop without any time passing: nothing takes as many, but what does not end."""
+_TURNS_OF_A_MICROSECOND = 1_000
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -115,7 +116,8 @@ class _Jumping(selectors.SelectSelector):
             self._turns = 0
             raise RuntimeError(f"somebody is busy without end: {asyncio.all_tasks(self._loop)}")
         # A timer is due up to a nanosecond early. Tasks that set theirs again in turn would keep time from passing.
-        self._loop.now_s += 1e-6 if self._turns % 1_000 == 999 else max(0.0, timeout)
+        is_stalled = self._turns > 0 and self._turns % _TURNS_OF_A_MICROSECOND == 0
+        self._loop.now_s += 1e-6 if is_stalled else max(0.0, timeout)
         return []
 
 
