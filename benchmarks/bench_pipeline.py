@@ -105,7 +105,7 @@ def _constant(kind: object, rows: int) -> object:
 
 
 def figures_of(millions: int, fleet: Fleet, folder: Path) -> tuple[list[Measured], float]:
-    """What is shown of so many rows, and the processor time of ingest in seconds."""
+    """Lines to show for so many rows, and the processor time of ingest in seconds."""
     url = str(folder / str(millions))
     directory = Directory.of(url)
     minutes = millions * MILLION // BUNDLES

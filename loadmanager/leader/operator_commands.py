@@ -109,9 +109,7 @@ class BundleCommands:
         await self._executor.cancel(name)
 
     def find(self, namespace: NamespaceName, which: str) -> BundleName | None:
-        """As `ReshapeDriver.find_bundle`; only the leader knows the bundles for certain, others raise
-        `NotLeaderError`.
-        """
+        """Find a bundle, as `ReshapeDriver.find_bundle`. Raises `NotLeaderError` where it may not be known."""
         self._get_term()
         return self._reshaper.find_bundle(namespace, which)
 

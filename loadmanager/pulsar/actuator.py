@@ -1,4 +1,4 @@
-"""What moves and splits bundles beside a Pulsar, put together: rounds, drains and plans, and what stops them."""
+"""Actuator beside a Pulsar: rounds, drains and plans that move and split bundles, and what stops them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that a balancer beside a Pulsar asks of it, by its name; how a call comes to its answer is in `rest_call.py`.
+"""Requests to Pulsar's REST API, one method each; `rest_call.py` carries a call out.
 
 Each method raises `PulsarRefusedError` or `PulsarUnreachableError` (`refusals.py`). Source: the admin and lookup REST
 of Pulsar 4.0.

@@ -1,4 +1,4 @@
-"""All that `http` knows of a process beside a Pulsar, besides what it shares with a node: see `leader.node_port`."""
+"""Port through which `http` sees a process beside a Pulsar; `leader.node_port` has what it shares with a node."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class MessageAverages(TypedDict, total=False):
 
 @with_config(_STRICT)
 class TimeMeanFigures(TypedDict, total=False):
-    """What a bundle carries by time, and how far off that it usually is: see `core.model.time_means`."""
+    """Mean load of a bundle over time, and its usual deviation: see `core.model.time_means`."""
 
     msgThroughputIn: Amount
     msgThroughputOut: Amount

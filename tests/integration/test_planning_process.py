@@ -131,9 +131,7 @@ def test_a_round_is_the_same_to_the_last_bit(process: PlannerProcess, strategy: 
 
 
 def test_what_was_remembered_and_stays_is_the_very_value(process: PlannerProcess) -> None:
-    """What two decisions remember beside each other is put together by it (see
-    `core.planning.strategy_memory.merged`).
-    """
+    """`core.planning.strategy_memory.merged` knows by identity what a decision has left alone."""
     simple = replace(SETTINGS, load_manager_class_name="SimpleLoadManagerImpl")
     snapshot, rng = a_snapshot(1), np.random.default_rng(1)
     _, before = plan_assignments(snapshot, ["tenant/ns-0/0x00000000_0xffffffff"], simple, {}, rng)

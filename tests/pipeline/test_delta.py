@@ -40,7 +40,7 @@ def shares(tables: Tables, *days: str) -> dict[str, float]:
 
 
 def shares_in_delta(tables: Tables) -> dict[str, float]:
-    """As a program sees them that knows Delta."""
+    """Read the shares through delta-rs, as any program that knows Delta."""
     read = DeltaTable(f"{tables}/{NAME}").to_pyarrow_table().to_pylist()
     assert len({row["subject"] for row in read}) == len(read)
     return {row["subject"]: row["share"] for row in read}
@@ -144,7 +144,7 @@ def test_rows_that_are_known_here_are_written_and_read_without_a_job(spark: Spar
 
 
 def jobs_of(spark: SparkSession) -> int:
-    """How many there have been."""
+    """Count the jobs of the session so far."""
     return int(spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs())
 
 

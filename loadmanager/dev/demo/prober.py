@@ -80,7 +80,7 @@ class AssignmentProber:
             self._fresh.extend(topic_per_bundle(name, BUNDLES))
 
     async def _assign(self, topic: str) -> tuple[float, int] | None:
-        """When the lookup of a fresh topic was answered, and the epoch its owner was committed in.
+        """Return when the lookup of a fresh topic was answered, and the epoch in which its owner was committed.
 
         A topic whose lookup failed is fresh again after a while: there may be no leader for longer than topics last.
         """

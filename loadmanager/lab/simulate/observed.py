@@ -1,6 +1,4 @@
-"""What really happened in a recorded range, in the figures in which a world says it: see
-`lab.simulate.sim_result.Series`.
-"""
+"""Observed course of a recorded range, in the figures of a simulated one (`lab.simulate.sim_result.Series`)."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ _DEFAULT_COST = CostModel()
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is, and how the world is doing: see `lab.simulate.sim_result.Series`."""
+    """Progress of a run, and the state of its world: see `lab.simulate.sim_result.Series`."""
 
     t_s: float
     duration_s: float

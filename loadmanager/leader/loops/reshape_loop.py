@@ -1,4 +1,4 @@
-"""When bundles are split and merged by themselves: does what `loadmanager.core.protocol.reshape_round_machine` says.
+"""Driver of automatic splits and merges, decided by `core.protocol.reshape_round_machine`.
 
 Reports are looked at in a worker thread. Each decision is recorded with what it was taken on.
 """

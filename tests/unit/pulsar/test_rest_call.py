@@ -1,6 +1,4 @@
-"""How a call to Pulsar comes to its answer, line by line of the table in `rest_call.py`, and what is said without
-one.
-"""
+"""Calls to Pulsar, line by line of the table in `rest_call.py`, and the errors of those without an answer."""
 
 from __future__ import annotations
 

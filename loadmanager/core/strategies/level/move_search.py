@@ -1,4 +1,4 @@
-"""Which moves make load lie more evenly: the many that need no care (`batch_moves.py`), then those that do, one by one.
+"""Search for moves that level the load: first many at once (`batch_moves.py`), then single ones.
 
 A step takes the hottest broker that may give and is above the target. A bounded number of its bundles, those nearest in
 size to what is too much, is weighed against a bounded number of brokers, those that would be least hot with one of

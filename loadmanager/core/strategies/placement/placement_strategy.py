@@ -1,4 +1,4 @@
-"""What a placement strategy is, and the load that is on its way while a plan is made."""
+"""Interface of placement strategies, and the load that is on its way while a plan is made."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from loadmanager.core.domain.reasons import Reason
 from loadmanager.core.model.snapshot import Snapshot
 
 State = dict[str, Any]
-"""What a strategy remembers between choices: it goes in and comes out, and `core.planning.strategy_memory.as_json`
-makes JSON of it, which goes in too. A new one starts empty.
+"""Memory of a strategy between choices. It goes in and comes out, also as the JSON of
+`core.planning.strategy_memory.as_json`. A new one starts empty.
 """
 
 Rows = npt.NDArray[np.intp]
