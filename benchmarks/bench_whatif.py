@@ -33,8 +33,8 @@ from loadmanager.history.writer import HistoryWriter
 from loadmanager.lab.whatif.recorded_ranges import read_range
 from loadmanager.pipeline.ranges import RangesOfSpark
 from loadmanager.pipeline.session import spark_session
-from loadmanager.pipeline.whatif import WhatIfPlan, plan, play
 from loadmanager.pipeline.whatif_file import parse_whatif
+from loadmanager.pipeline.whatif_plan import WhatIfPlan, plan, play
 
 BROKERS, BUNDLES_OF_EACH, MINUTES, STEP_S = 30, 20, 240, 10
 CORES, SCENARIOS, ROUNDS = 2, 8, 3

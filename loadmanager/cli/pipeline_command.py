@@ -25,6 +25,7 @@ from loadmanager.cli.pipeline_progress import ProgressView
 from loadmanager.cli.text.output import write_lines
 from loadmanager.cli.text.times import read_moment
 from loadmanager.errors import ConfigurationError, LoadManagerError, ScenarioError
+from loadmanager.pipeline import KEEP_DAYS
 
 if TYPE_CHECKING:
     from loadmanager.pipeline.job import Job
@@ -62,12 +63,12 @@ def run(
     from_: _From = None,
     to: _To = None,
     scenarios: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What to try; else four strategies on the last day.")
+        Path | None, typer.Option(metavar="FILE", help="What to try; else five strategies on the last days.")
     ] = None,
     days: Annotated[int, typer.Option(min=1, help="How many days ahead capacity is planned.")] = 30,
     headroom: Annotated[float, typer.Option(min=0, max=0.99, help="The part of each broker to keep free.")] = 0.3,
     anew: Annotated[bool, typer.Option("--anew", help="Make all anew, not only what has changed.")] = False,  # noqa: FBT002 - a flag
-    keep_days: _KeepDays = 365,
+    keep_days: _KeepDays = KEEP_DAYS,
     leave_out: _LeaveOut = False,  # noqa: FBT002 - a flag
     master: _Master = None,
     master_timeout: _Patience = 60.0,
@@ -152,7 +153,7 @@ def stream(
     every: Annotated[
         float | None, typer.Option(min=1, help="Look for new files every so many seconds until SIGTERM; else once.")
     ] = None,
-    keep_days: _KeepDays = 365,
+    keep_days: _KeepDays = KEEP_DAYS,
     leave_out: _LeaveOut = False,  # noqa: FBT002 - a flag
     master: _Master = None,
     master_timeout: _Patience = 60.0,

@@ -130,9 +130,14 @@ def by_window(rows: DataFrame, hours: Collection[int]) -> DataFrame:
     return placed.withColumn("valid_ms", valid_ms).drop("window")
 
 
+def window_of(at_ms: Column, length_ms: int) -> Column:
+    """Return when the window of a moment begins."""
+    return (f.floor(at_ms / length_ms) * length_ms).cast("long")
+
+
 def hour_of(at_ms: str) -> Column:
     """Return when the hour of a moment begins."""
-    return (f.floor(f.col(at_ms) / HOUR_MS) * HOUR_MS).cast("long")
+    return window_of(f.col(at_ms), HOUR_MS)
 
 
 def _reports_of_overlapping(reports: DataFrame, ranges: DataFrame) -> DataFrame:

@@ -19,15 +19,15 @@ from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD, MoveMemory, no
 from loadmanager.core.planning.plan_effect import UNEVEN
 from loadmanager.core.planning.repeated_moves import is_again, is_back
 from loadmanager.history.table_schemas import MOVES, ORDER
+from loadmanager.pipeline.attribution import SHORTEST_MS, window_of
 from loadmanager.pipeline.datasets import require, schema_of
 from loadmanager.pipeline.step import Step
-from loadmanager.pipeline.windows import SHORTEST_S
+from loadmanager.pipeline.windows import SHORTEST_S, throughput
 
 if TYPE_CHECKING:
     from loadmanager.pipeline.job import JobRun
 
 _DAY_S = 86_400
-_SHORTEST_MS = SHORTEST_S * 1000
 _HOTTEST = 20
 _SETTLED_AFTER = 2
 """Windows from the end of a move until reports show its effect."""
@@ -131,8 +131,8 @@ def move_effects(moves: DataFrame, imbalances: DataFrame) -> DataFrame:
     before, after = (windows.toDF(f"{when}_ms", f"window_{when}") for when in ("before", "after"))
     began = _moves_with_ends(moves).withColumns(
         {
-            "before_ms": _window_of(f.col("at_ms")) - _SHORTEST_MS,
-            "after_ms": _window_of(f.coalesce("until_ms", "at_ms")) + _SETTLED_AFTER * _SHORTEST_MS,
+            "before_ms": window_of(f.col("at_ms"), SHORTEST_MS) - SHORTEST_MS,
+            "after_ms": window_of(f.coalesce("until_ms", "at_ms"), SHORTEST_MS) + _SETTLED_AFTER * SHORTEST_MS,
         }
     )
     seen = began.join(before, "before_ms", "left").join(after, "after_ms", "left")
@@ -147,7 +147,7 @@ def move_effects(moves: DataFrame, imbalances: DataFrame) -> DataFrame:
             "reason",
             f.col("ended_as").alias("outcome"),
             "at_ms",
-            (f.col("msg_throughput_in") + f.col("msg_throughput_out")).alias("load"),
+            throughput().alias("load"),
             f.col("imbalance_before").alias("predicted_before"),
             f.col("imbalance_after").alias("predicted_after"),
             f.when(by_leader, f.col("leader_before")).otherwise(f.col("window_before")).alias("measured_before"),
@@ -188,16 +188,8 @@ def inconsistent_brokers(totals_compared: DataFrame) -> DataFrame:
     )
 
 
-def _load() -> Column:
-    return f.col("mean_msg_throughput_in") + f.col("mean_msg_throughput_out")
-
-
 def _of_length(windows: DataFrame, window_s: int) -> DataFrame:
     return windows.where(f.col("window_s") == window_s)
-
-
-def _window_of(at_ms: Column) -> Column:
-    return (f.floor(at_ms / _SHORTEST_MS) * _SHORTEST_MS).cast("long")
 
 
 def _with_most(figure: str, name: str) -> Column:
@@ -229,7 +221,9 @@ def _daily_load(bundle_windows: DataFrame) -> DataFrame:
     part = f.col("covered_s") / there
     rate = f.col("mean_msg_rate_in") + f.col("mean_msg_rate_out")
     return _of_length(bundle_windows, _DAY_S).select(
-        *("start_ms", "bundle", "namespace"), (_load() * part).alias("load"), (rate * part).alias("msg_rate")
+        *("start_ms", "bundle", "namespace"),
+        (throughput("mean_") * part).alias("load"),
+        (rate * part).alias("msg_rate"),
     )
 
 

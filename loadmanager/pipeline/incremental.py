@@ -43,7 +43,7 @@ _UNFINISHED: list[int] = []
 
 @dataclass(slots=True)
 class MadeHour:
-    """What an hour was made from: its `files`, digests of those of the hour before and of the rest, and its part in the
+    """Inputs of a made hour: its `files`, digests of those of the hour before and of the rest, and its part in the
     range.
     """
 

@@ -1,20 +1,21 @@
-"""Ingest: from the files of a history to clean reports, rejected rows and windows, for the hours that have changed."""
+"""Step `ingest`: clean reports, rejected rows and windows from the files of a history, for the hours that changed."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from loadmanager.errors import PipelineError
-from loadmanager.history.files import HOUR_MS, Directory
+from loadmanager.history.files import HOUR_MS
 from loadmanager.history.gaps import TERM_BEGAN, TERM_ENDED
 from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
+from loadmanager.pipeline import KEEP_DAYS
 from loadmanager.pipeline import windows as w
 from loadmanager.pipeline.attribution import BUNDLE, FLEET_EVENTS, VALID_MS, carried, hour_of, term_ends, valid_reports
 from loadmanager.pipeline.by_hour import reported_by, totals_compared
@@ -23,7 +24,11 @@ from loadmanager.pipeline.datasets import schema_of
 from loadmanager.pipeline.delta import DAY, Tables
 from loadmanager.pipeline.incremental import HistoryHours
 from loadmanager.pipeline.reading import BadFiles, nothing_in, require_range
-from loadmanager.pipeline.source import FORMAT, place_of, register
+from loadmanager.pipeline.source import FAILFAST, FORMAT, PERMISSIVE, history_at, place_of
+from loadmanager.pipeline.step import Step
+
+if TYPE_CHECKING:
+    from loadmanager.pipeline.job import JobRun
 
 CLEAN, HAPPENED, REJECTED = "clean_broker_reports", "fleet_events", "rejected_rows"
 IMBALANCE, REPORTED_BY, TOTALS_COMPARED = "imbalance", "reported_by", "totals_compared"
@@ -48,14 +53,11 @@ class Ingest:
         from_ms: int | None = None,
         to_ms: int | None = None,
         bad_files: BadFiles = "fail",
-        keep_days: int = 365,
+        keep_days: int = KEEP_DAYS,
         anew: bool = False,
     ) -> None:
         require_range(from_ms, to_ms)
-        history = Directory.of(url)
-        if not history.exists():
-            raise PipelineError(f"{history}: there is no history: no such directory")
-        register(spark)
+        history = history_at(url)
         self._spark, self._tables, self._url, self._history = spark, tables, url, history
         self._from_ms, self._to_ms, self._bad_files = from_ms, to_ms, bad_files
         anew |= not all(map(tables.has, TABLES))
@@ -71,7 +73,8 @@ class Ingest:
         again = self._damaged_hours() if self._bad_files == "fail" else set()
         self._clean(sorted(hours.to_clean() | again))
         rest = self._dependencies(overloaded)
-        followers = {hour_ms + HOUR_MS for hour_ms in hours.files if hour_ms + HOUR_MS < self.end_ms}
+        end_ms = self.end_ms
+        followers = {hour_ms + HOUR_MS for hour_ms in hours.files if hour_ms + HOUR_MS < end_ms}
         changed = hours.to_make({*hours.files, *followers}, rest) | again
         for batch in self._batches(sorted(changed)):
             self._make(batch, overloaded)
@@ -80,7 +83,7 @@ class Ingest:
 
     @property
     def range(self) -> tuple[int, int]:
-        """From the first report to after the last one in the tables, within the range that was asked for."""
+        """Times of the first report in the tables and after the last one, within the range that was asked for."""
         first, last = self._tables.times(CLEAN) or (self._from_ms or 0, (self._to_ms or 0) - 1)
         return max(first, self._from_ms or first), min(last + 1, self._to_ms or last + 1)
 
@@ -91,7 +94,7 @@ class Ingest:
 
     @property
     def notes(self) -> Iterator[str]:
-        """What was left out, a sentence each."""
+        """Sentences on files that were left out."""
         yield from (f"left out: {fault}" for fault in self._hours.faults)
         if self._bad_files != "fail":
             for row in self._tables.read_rows(REJECTED, pc.field("reason") == "bad_file").to_pylist():
@@ -233,7 +236,7 @@ class Ingest:
         return rows if is_all else rows.where(is_in | (f.col("reason") == "bad_file"))
 
     def _read(self, table: str, files: Sequence[str]) -> DataFrame:
-        mode = "FAILFAST" if self._bad_files == "fail" else "PERMISSIVE"
+        mode = FAILFAST if self._bad_files == "fail" else PERMISSIVE
         reader = self._spark.read.format(FORMAT).options(table=table, mode=mode, files=json.dumps(files))
         return reader.load(self._url)
 
@@ -249,3 +252,25 @@ def _day(at_ms: str) -> Column:
 
 def _is_one_of(at_ms: str, hours: Collection[int]) -> Column:
     return hour_of(at_ms).isin(*hours)
+
+
+def _ingest(run: JobRun) -> None:
+    job = run.job
+    ingest = Ingest(
+        run.spark,
+        run.tables,
+        job.history,
+        from_ms=job.from_ms,
+        to_ms=job.to_ms,
+        bad_files=job.bad_files,
+        keep_days=job.keep_days,
+        anew=job.anew,
+    )
+    ingest.run(run.recorded.overloaded)
+    run.summary.from_ms, run.summary.to_ms = ingest.range
+    run.kept(*TABLES)
+    for note in ingest.notes:
+        run.note(note)
+
+
+STEP = Step("ingest", _ingest, writes=TABLES)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
+from loadmanager.pipeline import KEEP_DAYS
 from loadmanager.pipeline.capacity import Aim
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.minimum_history import hours_known, missing_history
@@ -33,7 +34,7 @@ class Watch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be worked on. `whatif` is what to try; None: a few strategies, with and without one broker.
+    """Task of a run. `whatif` is what to try; None: a few strategies, with and without one broker.
     `anew`: also what has not changed since the last run. Windows are kept for `keep_days`.
     """
 
@@ -46,7 +47,7 @@ class Job:
     whatif: WhatIf | None = None
     partitions: int | None = None
     anew: bool = False
-    keep_days: int = 365
+    keep_days: int = KEEP_DAYS
 
 
 class JobRun:

@@ -25,6 +25,7 @@ from loadmanager.history.files import HOUR_MS
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.schemas import METRICS
 from loadmanager.pipeline.summary import Summary
+from loadmanager.pipeline.windows import throughput
 from loadmanager.wire.learned_records import LearnedData, NamespaceLearned
 
 MOST_PROFILES = 500
@@ -67,7 +68,7 @@ def loads_of_namespaces(namespace_windows: DataFrame) -> DataFrame:
         (f.sum(f.col(f"mean_{metric}") / f.col("bundles") * f.col("covered_s")) / covered).alias(metric)
         for metric in METRICS
     ]
-    load = f.sum((f.col(f"mean_{METRICS[2]}") + f.col(f"mean_{METRICS[3]}")) * f.col("covered_s"))
+    load = f.sum(throughput("mean_") * f.col("covered_s"))
     found = short.groupBy("namespace").agg(*means, f.max("bundles").alias("bundles"), load.alias("load"))
     return found.where(f.col("load") > 0).orderBy(f.desc("load"), "namespace").drop("load")
 

@@ -64,7 +64,7 @@ class RangeRead:
 
 
 class Ranges(Protocol):
-    """What planning a what-if needs of a history."""
+    """Ranges of a history, as planning a what-if needs them."""
 
     def report_times(self, from_ms: int | None, to_ms: int | None) -> IntArray:
         """Times of broker reports, in order: of each `HOLD_S` the first and the last."""

@@ -21,7 +21,7 @@ from loadmanager.history.table_schemas import BROKER_REPORTS
 from loadmanager.pipeline.attribution import hour_of
 from loadmanager.pipeline.cleaning import usable, with_reason
 from loadmanager.pipeline.schemas import raw
-from loadmanager.pipeline.source import FORMAT, PERMISSIVE
+from loadmanager.pipeline.source import FORMAT, PERMISSIVE, history_at
 
 BadFiles = Literal["fail", "leave_out"]
 
@@ -43,9 +43,7 @@ class HistoryTables:
         require_range(from_ms, to_ms)
         self._spark, self._url, self.from_ms, self.to_ms = spark, url, from_ms, to_ms
         self.leaves_out = bad_files == "leave_out"
-        self._history = History(url)
-        if not self._history.directory.exists():
-            raise PipelineError(f"{url}: there is no history: no such directory")
+        self._history = History(history_at(url))
 
     @property
     def directory(self) -> Directory:
@@ -53,7 +51,7 @@ class HistoryTables:
 
     @cached_property
     def range(self) -> tuple[int, int]:
-        """From the first broker report in the range to after the last one."""
+        """Times of the first broker report in the range, and after the last one."""
         reports = self._load(BROKER_REPORTS, "at_ms", "hour_ms")
         of_hour = reports.where(f.col("at_ms").between(f.col("hour_ms"), f.col("hour_ms") + HOUR_MS - 1))
         first, last = of_hour.agg(f.min("at_ms"), f.max("at_ms")).collect()[0]

@@ -72,6 +72,16 @@ def place_of(path: str) -> str:
     return "/".join(path.split("/")[_ON_PATH:])
 
 
+def history_at(url: str) -> Directory:
+    """Return the directory of a history. Raises `PipelineError` where there is none."""
+    directory = Directory.of(url) if url else None
+    if directory is None or not directory.exists():
+        from loadmanager.config.settings_base import without_password  # noqa: PLC0415 - few need it, and it takes a second
+
+        raise PipelineError(f"{without_password(url) or '.load()'}: there is no history: no such directory")
+    return directory
+
+
 class HistoryDataSource(DataSource):
     """The format `loadmanager`. Raises `PipelineError` for options that cannot be used."""
 
@@ -92,10 +102,7 @@ class HistoryDataSource(DataSource):
         self.files: list[str] | None = _decoded(options, "files", list, "a JSON list of paths within the history")
         self.columns = [name.strip() for name in options.get("columns", "").split(",") if name.strip()]
         self.url = options.get("path", "")
-        if not self.url or not Directory.of(self.url).exists():
-            from loadmanager.config.settings_base import without_password  # noqa: PLC0415 - few need it, and it takes a second
-
-            raise PipelineError(f"{without_password(self.url) or '.load()'}: there is no history: no such directory")
+        history_at(self.url)
 
     @classmethod
     def name(cls) -> str:
@@ -146,9 +153,8 @@ class _HistoryReader(DataSourceReader):
         ends = list(accumulate(each.size_bytes + _FILE_BYTES for each in chosen))
         for file, end in zip(chosen, ends, strict=True):
             tasks[(end - 1) * -(-ends[-1] // _TASK_BYTES) // ends[-1]].append(file)
-        return (
-            [_Task((), faults), *map(_Task, tasks.values())] if faults or not tasks else [*map(_Task, tasks.values())]
-        )
+        found = [*map(_Task, tasks.values())]
+        return found if found and not faults else [_Task((), faults), *found]  # Spark needs one at least
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, _Task)

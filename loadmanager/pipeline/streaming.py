@@ -6,15 +6,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from loadmanager.errors import PipelineError
 from loadmanager.history.table_schemas import BROKER_REPORTS
+from loadmanager.pipeline import KEEP_DAYS
 from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.ingest import Ingest
-from loadmanager.pipeline.reading import BadFiles, HistoryTables, cause_of
+from loadmanager.pipeline.reading import CANNOT_GO_ON, BadFiles, HistoryTables, cause_of
 from loadmanager.pipeline.recorded import newest_recorded
 
 _POLL_S = 0.2
@@ -32,7 +31,7 @@ class HistoryStream:
         out: str,
         *,
         bad_files: BadFiles = "leave_out",
-        keep_days: int = 365,
+        keep_days: int = KEEP_DAYS,
         on_batch: Callable[[list[int]], None] | None = None,
     ) -> None:
         self._spark, self._url, self._tables = spark, url, Tables(spark, out)
@@ -43,7 +42,7 @@ class HistoryStream:
         """Make the hours that have changed, and return them. Raises `PipelineError`."""
         try:
             hours = self._take_in()
-        except (PySparkException, Py4JError, OSError) as error:
+        except CANNOT_GO_ON as error:
             raise PipelineError(f"the stream has ended: {cause_of(str(error))}") from error
         if hours and self._on_batch is not None:
             self._on_batch(hours)

@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 
 from loadmanager.core.planning.plan_effect import UNEVEN
 from loadmanager.history.table_schemas import LOAD_COLUMNS
-from loadmanager.pipeline.attribution import BUNDLE, FIGURES, SHORTEST_MS, by_window
+from loadmanager.pipeline.attribution import BUNDLE, FIGURES, SHORTEST_MS, by_window, window_of
 from loadmanager.pipeline.datasets import require, schema_of
 from loadmanager.pipeline.schemas import RESOURCES
 
@@ -27,7 +27,7 @@ SUBJECTS = {
 }
 _RATED = ("cpu", "direct_memory", "bandwidth_in", "bandwidth_out")
 _MANY = 20
-"""Of fewer values the 95th percentile is the highest."""
+"""Number of values from which the 95th percentile may be below the highest."""
 
 
 def bundle_windows(carried: DataFrame) -> DataFrame:
@@ -101,7 +101,7 @@ def imbalance(broker_windows: DataFrame, overloaded: float, threshold: float = U
     """
     rows = broker_windows.where(f.col("window_s") == SHORTEST_S).select(
         *("start_ms", "broker", "covered_s", "mean_usage"),
-        (f.col("mean_msg_throughput_in") + f.col("mean_msg_throughput_out")).alias("load"),
+        throughput("mean_").alias("load"),
     )
     total = f.sum(f.col("load") * f.col("covered_s"))
     at_once = Window.partitionBy("start_ms")
@@ -125,6 +125,11 @@ def imbalance(broker_windows: DataFrame, overloaded: float, threshold: float = U
         )
     )
     return require(found.withColumn("above_threshold", f.col("max_over_mean") > threshold), "imbalance")
+
+
+def throughput(prefix: str = "") -> Column:
+    """Return bytes/s in and out together, the load by which brokers are compared."""
+    return f.col(f"{prefix}msg_throughput_in") + f.col(f"{prefix}msg_throughput_out")
 
 
 def bundle_name() -> Column:
@@ -153,7 +158,7 @@ def _short(sums: DataFrame, subject: str) -> DataFrame:
 
 
 def _longer(name: str, short: DataFrame, window_s: int) -> DataFrame:
-    starts = (f.floor(f.col("start_ms") / (window_s * 1000)) * window_s * 1000).cast("long").alias("start_ms")
+    starts = window_of(f.col("start_ms"), window_s * 1000).alias("start_ms")
     figures = {}
     for each in schema_of(name).names:
         if each in {"n", "covered_s"}:

@@ -25,8 +25,8 @@ from loadmanager.lab.whatif.recorded_ranges import Stretch, read_range
 from loadmanager.pipeline import ranges as ranges_module
 from loadmanager.pipeline.ranges import Outline, RangeRead, RangesOfSpark, read_stretch, unpacked
 from loadmanager.pipeline.reading import CANNOT_GO_ON, cause_of
-from loadmanager.pipeline.whatif import find_stretches, plan, play
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
+from loadmanager.pipeline.whatif_plan import find_stretches, plan, play
 
 HALVES = [Stretch(number, NOON_MS + number * HOUR_MS, NOON_MS + (number + 1) * HOUR_MS) for number in range(2)]
 """A stretch for each hour of the history."""

@@ -36,8 +36,8 @@ from loadmanager.lab.simulate.trial import figures
 from loadmanager.lab.whatif.recorded_ranges import read_range
 from loadmanager.pipeline.league import league_table, paired_differences, recommend
 from loadmanager.pipeline.ranges import RangesOfSpark
-from loadmanager.pipeline.whatif import OUTCOMES, WhatIfPlan, find_stretches, plan, play
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
+from loadmanager.pipeline.whatif_plan import OUTCOMES, WhatIfPlan, find_stretches, plan, play
 
 
 def planned(

@@ -17,7 +17,7 @@ from loadmanager.history.files import DAY_MS, HOUR_MS
 from loadmanager.pipeline.forecast.backtest import forecast, judge
 from loadmanager.pipeline.forecast.models import Panel
 from loadmanager.pipeline.minimum_history import hourly, known_hours
-from loadmanager.pipeline.windows import SHORTEST_S
+from loadmanager.pipeline.windows import SHORTEST_S, throughput
 
 Contents = Mapping[str, pd.DataFrame]
 """Frames by table; a table that no step has written is absent."""
@@ -147,7 +147,7 @@ def over_time(windows: DataFrame, key: str, value: Column, most: int) -> pd.Data
 
 def bundle_times(windows: DataFrame) -> pd.DataFrame:
     """Bin the load of the largest bundles, from hours where bins are that long: they are a twelfth of the rows."""
-    hours, load = hourly(windows), _load("mean")
+    hours, load = hourly(windows), throughput("mean_")
     is_long = bin_length_ms(_span_ms(hours)) >= HOUR_MS
     chosen = hours if is_long else windows.where(f.col("window_s") == SHORTEST_S)
     return over_time(chosen, "bundle", load, _MOST_BUNDLES)
@@ -166,14 +166,14 @@ def _highest_total_first(rows: pd.DataFrame, *order: str) -> pd.DataFrame:
 
 def broker_totals(windows: DataFrame) -> pd.DataFrame:
     """Summarise each broker over the whole range. Means of usage are over the windows in which usage is known."""
-    covered, usage, load = f.col("covered_s"), f.col("mean_usage"), _load("mean")
+    covered, usage, load = f.col("covered_s"), f.col("mean_usage"), throughput("mean_")
     usage_s = f.sum(f.when(usage.isNotNull(), covered))
     brokers = windows.groupBy("broker").agg(
         (f.sum(usage * covered) / usage_s).alias("mean_usage"),
         f.max(usage).alias("highest_mean"),
         f.max("max_usage").alias("highest_report"),
         (f.sum(load * covered) / f.sum(covered)).alias("mean_load"),
-        f.max(_load("max")).alias("max_load"),
+        f.max(throughput("max_")).alias("max_load"),
         f.sum(covered).alias("covered_s"),
     )
     found: pd.DataFrame = brokers.orderBy(f.desc("mean_usage"), "broker").limit(_MOST_CSV_ROWS).toPandas()
@@ -190,7 +190,7 @@ def highest_reports(windows: DataFrame) -> pd.DataFrame:
 
 def _namespace_hours(windows: DataFrame) -> pd.DataFrame:
     """Read the known hours of the namespaces with the highest load, in MB/s."""
-    hours = known_hours(windows).withColumn("load", _load("mean") / _MB)
+    hours = known_hours(windows).withColumn("load", throughput("mean_") / _MB)
     total = hours.groupBy("namespace").agg(f.sum("load").alias("total")).orderBy(f.desc("total"), "namespace")
     names = f.broadcast(total.limit(_FORECAST_NAMESPACES))
     found: pd.DataFrame = hours.join(names, "namespace").select("total", "namespace", "start_ms", "load").toPandas()
@@ -228,7 +228,3 @@ def hold_out(rows: pd.DataFrame) -> pd.DataFrame | str:
     quantiles = np.concatenate(parts, axis=-1)
     start_ms = last_ms + (1 - quantiles.shape[1] + np.arange(quantiles.shape[1])) * HOUR_MS
     return pd.DataFrame({"start_ms": start_ms, "q10": quantiles[0], "q50": quantiles[1], "q90": quantiles[2]})
-
-
-def _load(statistic: str) -> Column:
-    return f.col(f"{statistic}_msg_throughput_in") + f.col(f"{statistic}_msg_throughput_out")

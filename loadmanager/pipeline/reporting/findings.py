@@ -42,7 +42,7 @@ _DEFAULTS = {"usage": HOT, "imbalance": UNEVEN}
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class FleetHealth:
     """State of the fleet, the reason, and the highest usage of the period."""
 
     state: State
@@ -104,14 +104,14 @@ def threshold(contents: Contents, what: str) -> float:
     return float(own["threshold"].iloc[0]) if len(own) else _DEFAULTS[what]
 
 
-def judge_health(contents: Contents) -> Health:
+def judge_health(contents: Contents) -> FleetHealth:
     """Apply the rules at the top of this module."""
     period, used = _period(contents), _period_with_usage(contents)
     missing = missing_time(used.now)
     if missing:
-        return Health("unknown", f"Too early to tell: {missing}")
+        return FleetHealth("unknown", f"Too early to tell: {missing}")
     state, sentence = _find_trouble(period, used, contents) or _find_no_trouble(used, contents)
-    return Health(state, sentence, _highest_usage(used.now, contents))
+    return FleetHealth(state, sentence, _highest_usage(used.now, contents))
 
 
 def _period(contents: Contents) -> Period:

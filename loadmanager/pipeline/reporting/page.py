@@ -20,7 +20,7 @@ import pandas as pd
 from loadmanager.pipeline.reporting.actions import SHOWN, Action, find_actions
 from loadmanager.pipeline.reporting.charts import Chart
 from loadmanager.pipeline.reporting.contents import About, Contents
-from loadmanager.pipeline.reporting.findings import Health, Number, find_numbers, judge_health
+from loadmanager.pipeline.reporting.findings import FleetHealth, Number, find_numbers, judge_health
 from loadmanager.pipeline.reporting.sections import TEXTS, Section, make_sections
 from loadmanager.pipeline.reporting.units import between, count, moment, number, rate, share, span
 
@@ -47,7 +47,7 @@ def make_report(contents: Contents, about: About) -> dict[str, bytes]:
     return made | {name: text.encode() for action in actions for name, text in action.files.items()}
 
 
-def _first_screen(health: Health, numbers: Sequence[Number], actions: Sequence[Action]) -> str:
+def _first_screen(health: FleetHealth, numbers: Sequence[Number], actions: Sequence[Action]) -> str:
     shown = "".join(
         f'<a href="#{each.section}"><span>{_text(each.name)}</span><strong>{_text(each.value)}</strong>'
         f'<span>{_text(each.about)}</span><span data-trend="{each.going}">{_text(each.trend)}</span></a>'

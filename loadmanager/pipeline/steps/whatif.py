@@ -31,8 +31,8 @@ from loadmanager.pipeline.minimum_history import WHOLE_DAY_HOURS
 from loadmanager.pipeline.ranges import Ranges, RangesOfSpark
 from loadmanager.pipeline.reading import CANNOT_GO_ON, said_range
 from loadmanager.pipeline.step import Step
-from loadmanager.pipeline.whatif import WhatIfPlan, configurations, plan, play
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
+from loadmanager.pipeline.whatif_plan import WhatIfPlan, configurations, plan, play
 
 RECOMMENDED = "recommended.yaml"
 
