@@ -38,7 +38,7 @@ class BrokerSettingsError(LoadManagerError):
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """What the broker at `url`, of `cluster`, goes by: the keys that are known here, as a `broker.conf` has them.
+    """Settings of the broker at `url`, of `cluster`: the keys known here, as a `broker.conf` has them.
 
     `metadata_store` is the URL of where it keeps what it knows, `configuration_store` of what several clusters have in
     common; empty if it does not say.
@@ -88,7 +88,7 @@ def web_service(url: str, given_as: str) -> URL:
 
 
 def _find_remedy(answer: HttpAnswer) -> str | None:
-    """What to do about an answer that is none, None for one that is."""
+    """Return the remedy for an unusable answer, None for a usable one."""
     if answer.status == 200:  # noqa: PLR2004
         return None
     if answer.status in (401, 403):
@@ -101,7 +101,7 @@ def _find_remedy(answer: HttpAnswer) -> str | None:
 
 
 def settings_in(body: bytes, url: str) -> BrokerSettings | None:
-    """What the broker at `url` answered when it was asked for its runtime configuration; None for anything else."""
+    """Parse a runtime configuration that the broker at `url` answered with; None for anything else."""
     try:
         content = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -162,7 +162,7 @@ async def _overridden(store: Reader, collected: Collected, settings: Settings) -
 
 
 async def _read(store: Reader, collected: Collected, path: str, read: Callable[[bytes, str], _Value]) -> _Value:
-    """What a znode holds; what an empty one would, when it is not there or cannot be read, which is a fault."""
+    """Read a znode. A missing or unreadable one counts as empty; an unreadable one is also a fault."""
     text = collected.find_text(await store.get(path), path)
     try:
         return read(b"{}" if text is None else text, path)

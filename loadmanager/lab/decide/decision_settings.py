@@ -52,7 +52,7 @@ _STRATEGIES = (PLACEMENT, SHEDDING)
 
 
 def known_settings(configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the keys of a Pulsar broker those that are known here, and say more than where the broker is."""
+    """Select the keys of a Pulsar broker that are known here, without those that only describe the node."""
     return {key: value for key, value in configuration.items() if key in _KNOWN}
 
 

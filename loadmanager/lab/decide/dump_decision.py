@@ -1,4 +1,4 @@
-"""What a strategy decides about the moments of a dump, one after the other, and what it remembers between them.
+"""Decisions of one strategy about the lines of a dump, in their order, with its state between them.
 
 The answer is the strategy's own: what it selects, in its order, and where it fixes a destination, that destination.
 What a leader does around it is left out: it would skip a shed bundle of an excluded namespace, or one that no other
@@ -125,7 +125,7 @@ class Decider(ABC):
     def _ask(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine, where: str) -> DecidedLine: ...
 
     def _remembered(self, name: str, line: DumpLine) -> State:
-        """What the strategy of this name remembers; one that goes by quotas, and knows none yet, those of the line."""
+        """Return the state of a strategy. A strategy that uses resource quotas starts with those of the line."""
         state = self._state.get(name, {})
         begins = name in _GOES_BY_QUOTAS and "model" not in state and "resourceQuotas" in line
         return {**state, "model": quotas_model(line["resourceQuotas"])} if begins else state

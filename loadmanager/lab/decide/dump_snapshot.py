@@ -1,4 +1,4 @@
-"""From a line of a dump to the snapshot that strategies look at.
+"""Conversion of a line of a dump to the snapshot that strategies use.
 
 A broker's incarnation is its `startTimestamp`. A bundle belongs to the broker that reports it, in `bundles` or in
 `lastStats`, unless the line says who owns it.
@@ -91,7 +91,7 @@ def _report(data: LocalBrokerData, taken_at_ms: int, where: str) -> BrokerReport
 
 
 def _averages(line: DumpLine, learned: Learned) -> dict[str, BundleAverages]:
-    """What is known of bundles beyond the first sample that their last figures make."""
+    """Return the recorded averages of bundles; a bundle without figures gets the default history."""
     averages = {name: _history(history) for name, history in line.get("bundleData", {}).items()}
     for data in line.get("brokers", {}).values():
         stats = data.get("lastStats") or {}
@@ -102,8 +102,8 @@ def _averages(line: DumpLine, learned: Learned) -> dict[str, BundleAverages]:
 
 
 def _quotas(line: DumpLine, given: Iterable[str]) -> dict[str, BundleAverages]:
-    """What the bundles with a quota that are reported, or given to somebody, carry as long as they have no history: the
-    quota, and the latest figures as one sample more.
+    """Return averages from resource quotas for bundles that are reported or assigned and have no history: the quota,
+    plus the latest figures as one more sample.
     """
     quotas, brokers = line.get("resourceQuotas", {}), line.get("brokers", {}).values()
     reported = [entry for data in brokers for entry in (data.get("lastStats") or {}).items()]
@@ -141,7 +141,7 @@ def _without_unknown(snapshot: Snapshot, line: DumpLine) -> Snapshot:
 
 
 def _ownership(line: DumpLine) -> Iterator[tuple[str, OwnedBundle]]:
-    """Who owns each bundle of which the line says so, by the bundle's name."""
+    """Yield the ownership entries of the line, by bundle name."""
     for namespace, content in line.get("namespaces", {}).items():
         for bundle_range, owned in content.get("ownership", {}).items():
             yield f"{namespace}/{bundle_range}", owned

@@ -1,4 +1,4 @@
-"""What a dump has to hold beyond its form: bundles that have names and do not overlap, brokers that are there."""
+"""Validation of a dump beyond its schema: bundles have names and do not overlap, brokers exist."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def parse_bundle(name: str, where: str) -> tuple[str, BundleRange | None]:
 
 
 def is_range(text: str) -> bool:
-    """Whether it is how a range is written."""
+    """Tell if the text is a bundle range, `0xLLLLLLLL_0xUUUUUUUU`."""
     return _RANGE.fullmatch(text) is not None
 
 

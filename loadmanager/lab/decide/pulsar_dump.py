@@ -103,7 +103,9 @@ async def _records(
 
 
 async def _records_of_namespaces(store: Reader, collected: Collected, root: str) -> list[_Record]:
-    """What is kept for each namespace below `root`: what has nothing in it is a cluster of the first form."""
+    """Read the record of each namespace below `root`. An empty znode is a cluster of a V1 name
+    (`tenant/cluster/namespace`), which has namespaces below it.
+    """
     clusters: list[str] = []
     names = await walk(store, root, 2)
     found = await _records(store, collected, {name: f"{root}/{name}" for name in names}, clusters)
@@ -117,13 +119,15 @@ async def names_in_clusters(store: Reader, root: str, clusters: Iterable[str]) -
 
 
 async def _records_of_bundles(store: Reader, collected: Collected, root: str) -> list[_Record]:
-    """What is kept for each bundle below `root`."""
+    """Read the record of each bundle below `root`."""
     named = {name: f"{root}/{name}" for name in await names_of_bundles(store, root)}
     return await _records(store, collected, named, [])
 
 
 async def names_of_bundles(store: Reader, root: str) -> list[str]:
-    """What is named below `root` where bundles are; where a range is expected may be a namespace of the first form."""
+    """List the bundles below `root`. A name in place of a range is a namespace of a V1 name, one level above its
+    bundles.
+    """
     names = await walk(store, root, 3)
     of_namespaces = await below(store, root, [name for name in names if not is_range(name.rpartition("/")[2])])
     return [each for name in names for each in of_namespaces.get(name) or [name]]
@@ -145,7 +149,7 @@ async def collect_brokers(store: Reader, collected: Collected) -> None:
 
 
 def _broker(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What a dump holds of a broker's record; unknown fields are left out, as Pulsar leaves them out."""
+    """Return the fields of a broker record that a dump holds; unknown fields are dropped, as Pulsar does."""
     content = only(record, LocalBrokerData.__annotations__)
     if "brokerVersion" in record:
         content["brokerVersionString"] = record["brokerVersion"]

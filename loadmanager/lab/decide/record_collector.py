@@ -1,4 +1,4 @@
-"""What both kinds of dump share: collecting records that can be used, and saying which cannot."""
+"""Collection of usable records for both kinds of dump; unusable ones become faults."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Declared = Callable[[str], NamespaceBundles | None]
 
 
 class Reader(Protocol):
-    """All that a dump asks of a metadata store: nothing that changes it."""
+    """Read-only subset of the metadata store that a dump uses."""
 
     async def get(self, path: str) -> Znode | None: ...
 
@@ -50,7 +50,7 @@ class Collected:
             self.content.setdefault(key, {})[name] = value
 
     def find_text(self, znode: Znode | None, path: str) -> bytes | None:
-        """What a znode holds, None if it is not there (any more) or cannot be read."""
+        """Decode a znode; None if it does not exist or cannot be decoded, which is a fault."""
         if znode is None:
             return None
         try:

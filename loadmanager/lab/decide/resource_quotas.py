@@ -1,4 +1,4 @@
-"""What a dump of Pulsar tells of resource quotas, as its two older load managers begin with them.
+"""Resource quotas of a Pulsar dump, as initial history for its two older load managers.
 
 Source: Pulsar's ModularLoadManagerImpl, to which a quota of exactly this bundle is an ample history where it has stored
 none, and SimpleLoadManagerImpl, which goes by all of them, and for other bundles by the default one.
@@ -16,7 +16,7 @@ from loadmanager.wire.dump_line import DEFAULT_QUOTA_NAME, ResourceQuota
 
 
 def ample_history(quota: ResourceQuota) -> BundleAverages:
-    """As if the quota had been measured until it filled the averages."""
+    """Return the averages of a bundle that has carried exactly its quota for a full window."""
     load = _load_of(quota)
     return BundleAverages(load, load, SHORT_WINDOW, LONG_WINDOW, topics=0)
 

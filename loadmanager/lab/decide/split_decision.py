@@ -1,4 +1,4 @@
-"""Which bundles the automatic rule would split at the moments of a dump, or one that was asked for, and where."""
+"""Split decisions about the lines of a dump: by the automatic rule, or of one given bundle."""
 
 from __future__ import annotations
 

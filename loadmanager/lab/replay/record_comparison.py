@@ -1,4 +1,4 @@
-"""What was recorded beside what a replay has come to, field by field, and the first difference by its name."""
+"""Field-by-field comparison of a recorded decision or checkpoint with the replayed one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STEP_FIELDS = (
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where a replay first differs from what was recorded: in which row, about what, in which field, and how."""
+    """First difference between a recording and its replay: row, subject, field, and both values."""
 
     at_ms: int
     epoch: int

@@ -26,8 +26,8 @@ from loadmanager.wire.reshape_codec import merging_of, question_of
 
 @dataclass(slots=True)
 class RetakenMemory:
-    """What a leader goes by besides the model: what is remembered, and its random generators, that of small decisions
-    and that of rounds; in a history from before there were two they are the same.
+    """Planner state of a leader besides the model: strategy states and two random generators, for small decisions and
+    for rounds. Older histories have one generator, which then serves both.
     """
 
     states: State
@@ -38,7 +38,7 @@ class RetakenMemory:
 
     @classmethod
     def of(cls, head: Mapping[str, Any]) -> RetakenMemory:
-        """As the head of a checkpoint has it."""
+        """Restore from the head of a checkpoint."""
         rng = _generator(head["rng"])
         memory = cls({}, {}, {}, rng, _generator(head["roundRng"]) if "roundRng" in head else rng)
         memory.restore(head)
@@ -53,7 +53,7 @@ class RetakenMemory:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What a decision goes by beside which others were made: as it was when it began. `rng` is a copy."""
+    """Inputs of a decision that runs in parallel with others, copied when it began."""
 
     snapshot: Snapshot
     states: State
@@ -61,14 +61,14 @@ class Beginning:
 
     @classmethod
     def of(cls, snapshot: Snapshot, memory: RetakenMemory) -> Beginning:
-        """As it is now."""
+        """Copy the current inputs."""
         return cls(snapshot, memory.states, deepcopy(memory.round_rng))
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedDecisions:
-    """What came of it: `steps` as the core has them or as mappings; `state` is what is remembered, if anything is, and
-    `rng` the generator that was drawn from.
+    """Result of a replayed decision: `steps` as core objects or as JSON mappings; `state` is the state kept afterwards,
+    if any, `rng` the generator that was used.
     """
 
     steps: Sequence[Assign | Unload | Mapping[str, Any]]
@@ -162,7 +162,7 @@ def _bring_home(
 def _split(
     _: Beginning | None, settings: PlannerSettings, memory: RetakenMemory, detail: Detail
 ) -> ReplayedDecisions | None:
-    """Of what was looked at, which is recorded with it: topics are asked of brokers."""
+    """Replay from the recorded question: the topics came from brokers, not from the model."""
     found, remembered = find_splits(question_of(detail["question"]), settings)
     if remembered is not None:
         memory.split_state = remembered

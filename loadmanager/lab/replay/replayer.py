@@ -103,7 +103,7 @@ class _Hole:
 
 @dataclass(slots=True)
 class ReplayOutcome:
-    """What a replay has come to. `compared` counts by kind, `left_out` decisions that were not taken again, by why.
+    """Result of a replay. `compared` counts by kind, `left_out` counts decisions that were not replayed, by cause.
 
     `notes` say what is missing in the history, and where the replay began anew. `is_complete` is False when rows are
     missing of which the history does not say so.
@@ -392,7 +392,7 @@ class Replay:
         self.outcome.compared[kind] += 1
 
     def _find_beginning(self, kind: str, snapshot: int) -> Beginning | None:
-        """What the decision went by: as it was when it began, or now if no other has been made since."""
+        """Return the inputs of a decision: those copied when it began, else the current ones."""
         if kind in BESIDE_OTHERS and snapshot in self._under_way:
             return self._under_way.pop(snapshot)
         found = self._snapshots.get(snapshot)
@@ -465,7 +465,9 @@ def _bytes(content: Any) -> bytes:  # noqa: ANN401 - whatever JSON can hold
 
 
 def _comparable(settings: Mapping[str, str]) -> tuple[str, ...]:
-    """What of the memory can be compared: a leader that did not know this key remembered moves for a shorter time."""
+    """Return the parts of the memory that can be compared. Leaders that did not know this key kept moves for a shorter
+    time.
+    """
     memory = ("states", "split_state")
     return (*memory, "churn") if KEYS["moved_again_threshold_percentage"] in settings else memory
 

@@ -1,4 +1,4 @@
-"""What is to be done when: virtual time stands still while something is done, and jumps to the next thing."""
+"""Event queue in virtual time. The clock stands still during an action, then jumps to the next one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What load costs a broker: how much of its five resources it uses.
+"""Cost model: usage of a broker's five resources as a linear function of its load.
 
 Units are those of load reports: CPU in percent of one core, memory and direct memory in MiB, bandwidth in kbit/s.
 """

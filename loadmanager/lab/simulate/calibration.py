@@ -1,4 +1,4 @@
-"""How a recorded fleet worked, as far as its reports and moves tell: what a world of it goes by beside the settings.
+"""Calibration of a simulated fleet by the reports and moves of a recorded one.
 
     what                              is told by
     --------------------------------  ---------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ class FleetCalibration:
 
     @property
     def lag_s(self) -> float:
-        """How long a load has been there on average when the leader reads of it."""
+        """Mean age of a load when the leader reads it."""
         return (
             self.stats_interval_s + min(_DEFAULT.report_check_s, self.stats_interval_s)
         ) / 2 + _DEFAULT.report_delay_s
@@ -120,7 +120,7 @@ def ways_of(
 
 
 def fitted_cost(reported: ReportSeries) -> CostModel:
-    """What load costs by these reports; as by default for resources of which they say nothing."""
+    """Fit the cost model to these reports; a resource without enough reports keeps the default."""
     default = CostModel()
     base, coefficients = list(default.base), list(default.coefficients)
     loaded = (reported.load.sum(axis=1) > 0) & _is_steady(reported)
@@ -135,8 +135,8 @@ def fitted_cost(reported: ReportSeries) -> CostModel:
 
 
 def _is_steady(reported: ReportSeries) -> BoolArray:
-    """Which reports (n,) say nearly the same load as the one before: a host's usage is measured at other moments than
-    load, so of others the two do not belong together.
+    """Mask (n,) of reports with nearly the load of the broker's report before. A host's usage is measured at other
+    times than its load, so only these pairs belong together.
     """
     before, after = _pairs(reported)
     load = reported.load.sum(axis=1)
@@ -146,7 +146,7 @@ def _is_steady(reported: ReportSeries) -> BoolArray:
 
 
 def _lags(reported: ReportSeries, cost: CostModel) -> bool:
-    """Whether the usage of the most used resource goes with the load that was reported before."""
+    """Tell if the usage of the most used resource follows the load of the report before."""
     before, after = _pairs(reported)
     changed = ~_is_steady(reported)[after]
     before, after = before[changed], after[changed]

@@ -1,4 +1,5 @@
-"""What happens to a fleet besides its load: brokers come, go, fail and lie, namespaces are created, operators act.
+"""Events of a simulated fleet besides its load: brokers join, stop, fail and report wrongly, namespaces are created,
+operators act.
 
 Times are seconds since the world began. Events of one moment happen in the order in which they were given, and
 before the step that begins then; those of the very beginning after the first step.
@@ -55,7 +56,7 @@ class BrokerRestarts:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSlower:
-    """From now on the broker's CPU is so many times as fast as its specification says: 0.5 is half as fast."""
+    """The broker's CPU changes to `factor` times its specified speed: 0.5 is half as fast."""
 
     at_s: float
     broker: BrokerId
@@ -114,7 +115,7 @@ class LeaderElected:
 
 
 class ReportFault(enum.StrEnum):
-    """What is wrong with the reports of a broker."""
+    """Fault of a broker's reports."""
 
     STALE = "stale"
     """It goes on reporting in time, but always what it measured last before."""

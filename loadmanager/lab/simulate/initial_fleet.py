@@ -1,4 +1,4 @@
-"""What a world begins with, and what joins it later: brokers and namespaces."""
+"""Specifications of simulated brokers and namespaces."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from loadmanager.lab.simulate.world_state import WorldState
 
 
 class Membership:
-    """Who is registered. `send` has a broker's first report on its way to the leader, `on_end` is told when a
+    """Registrations of brokers. `send` sends a broker's first report to the leader; `on_end` is called when a
     registration has ended.
     """
 

@@ -79,13 +79,13 @@ def what_happened(
 
 
 def _mean(values: FloatArray) -> float:
-    """Of those that are known; 1 for none."""
+    """Return the mean of the known values; 1 for none."""
     known = values[~np.isnan(values)]
     return float(np.cumsum(known)[-1]) / len(known) if len(known) else 1.0
 
 
 def _imbalance(demand: FloatArray, capacity: FloatArray, counted: list[int]) -> float:
-    """As a world counts it; a resource whose limit is not known anywhere does not count."""
+    """Return the imbalance as the simulator computes it; a resource without any known limit is left out."""
     limits = np.where(capacity > 0, capacity, np.inf)
     total = np.where(np.isfinite(limits), limits, 0.0).sum(axis=0)
     levels = np.divide(demand.sum(axis=0), total, out=np.zeros(len(total)), where=total > 0)

@@ -1,4 +1,4 @@
-"""What a gap in the service of a bundle costs after it: its clients connect again, and send what has waited.
+"""Cost of an interruption: clients reconnect, and send what they have buffered.
 
 the bundle is                 its clients
 -------------                 -----------
@@ -76,8 +76,8 @@ class Clients:
         now_s: float,
         step_s: float,
     ) -> SimLoads:
-        """What bundles carry in the step that begins, with what their clients send besides the `loads`, by which
-        brokers carry their `own`.
+        """Return the loads of the step that begins: `loads` plus the backlog that clients send. Brokers have room for
+        that beside `own`, their usage.
         """
         self._grow(len(table))
         self._waiting -= self._sending * (now_s - self._then_s)

@@ -144,7 +144,7 @@ class RecordedLoads:
         return counts
 
     def _until(self, t_s: float) -> FloatArray:
-        """What holds at a time, (N, 6)."""
+        """Return the figures (N, 6) that hold at a time."""
         end = int(np.searchsorted(self.at_s, t_s, side="right"))
         done, now = self._seen.get("until", (0, None))
         if now is None or end < done:
@@ -157,9 +157,7 @@ class RecordedLoads:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedRange:
-    """What a world is made of: brokers and namespaces at the beginning, what comes and goes, all loads, and the ways of
-    the fleet.
-    """
+    """Inputs of a simulation from a recorded range: brokers, namespaces, events, loads, and the calibration."""
 
     brokers: tuple[BrokerSpec, ...]
     namespaces: tuple[NamespaceSpec, ...]
@@ -169,19 +167,19 @@ class RecordedRange:
     ways: FleetCalibration = _WAYS
 
     def broker_ids(self) -> list[BrokerId]:
-        """All that ever were."""
+        """Return all brokers of the range, also those that join later."""
         joined = [event.broker for event in self.events if isinstance(event, BrokerJoins)]
         return [spec.id for spec in (*self.brokers, *joined)]
 
     def namespace_specs(self) -> list[NamespaceSpec]:
-        """All that ever were, in the order of the workload's rows."""
+        """Return all namespaces of the range, in the order of the workload's rows."""
         return [*self.namespaces, *(event.namespace for event in self.events if isinstance(event, NewNamespace))]
 
 
 @dataclass(frozen=True, slots=True)
 class FleetChange:
-    """What is otherwise than it was: brokers that are not there, or more, how many times as fast the CPUs of some are,
-    and how many times their load some namespaces carry.
+    """Changes to a recorded fleet: brokers removed and added, factors for CPU speeds by broker and for loads by
+    namespace.
     """
 
     removed: frozenset[BrokerId] = frozenset()
@@ -235,8 +233,8 @@ def recorded_range(
     *,
     starts_empty: bool = False,
 ) -> RecordedRange:
-    """What these reports say of a range that lasts so long. By the `ways` of the fleet a load was there before it was
-    reported; of one that `starts_empty` none was from the beginning. Raises `ValueError` when they say nothing.
+    """Build the inputs of a simulation from reports. The calibration tells how long a load existed before it was
+    reported; a range that `starts_empty` has no load at its beginning. Raises `ValueError` for reports without load.
     """
     if not len(brokers.at_s) or not len(bundles.report):
         raise ValueError("the range has no reports of loaded bundles")
@@ -259,7 +257,7 @@ def recorded_range(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rows:
-    """What bundles (c,), by number, carry from a time on: `figures` (c, 6)."""
+    """Loads of bundles (c,), by number, from a time on: `figures` (c, 6)."""
 
     at_s: FloatArray
     key: IntArray
@@ -299,7 +297,7 @@ def _lives(
 def _life(
     spec: BrokerSpec, known: Sequence[BrokerPresence]
 ) -> tuple[bool, list[BrokerJoins | BrokerStops | BrokerRestarts]]:
-    """Whether the broker is there at the beginning, and when it comes and goes, by what is known of that."""
+    """Return whether the broker exists at the beginning, and its events, by its recorded presence."""
     events: list[BrokerJoins | BrokerStops | BrokerRestarts] = []
     begins = is_there = not known[0].is_there
     gone_s: float | None = None
@@ -316,8 +314,8 @@ def _life(
 
 
 def _spec(brokers: BrokerRows, rows: Sequence[int]) -> BrokerSpec:
-    """What the broker said first, of these rows of it. Its first report may not have its limits yet; one that is never
-    known is that of the broker that a world has otherwise.
+    """Build the specification of a broker from the first known limit of each resource in these rows. A limit that is
+    never known is the default.
     """
     row, unknown = rows[0], BrokerSpec(BrokerId("unknown:1")).capacity
     limits = brokers.capacity[rows]
@@ -365,9 +363,9 @@ def _rows_with_ends(brokers: BrokerRows, bundles: BundleRows, key_of: IntArray, 
 
 
 def _is_partial(broker: Names, at_s: FloatArray, by_key: IntArray, same: BoolArray, lag_s: float) -> BoolArray:
-    """Which figures (k,) are the first that a broker reports of a bundle that another had: they are of a part of an
-    interval. Where nothing soon comes after them they are better than nothing. `by_key` are the rows by bundle and
-    time, `same` (k - 1,) those with the same bundle as the next.
+    """Mask (k,) of figures that cover only a part of an interval: the first ones of a broker after a move. They are
+    kept where no others follow soon. `by_key` are the rows by bundle and time, `same` (k - 1,) tells if the next row is
+    of the same bundle.
     """
     before, row, after = by_key[:-2], by_key[1:-1], by_key[2:]
     has_come = same[:-1] & (broker[before] != broker[row])
@@ -422,7 +420,9 @@ def _apart(keys: Iterator[Key]) -> list[Key]:
 
 @dataclass(frozen=True, slots=True)
 class _Overlaps:
-    """Which bundles of the world, by number, each reported bundle lies in, and what part of it; and the other way."""
+    """Overlaps of reported bundles with simulated ones, by number, with the fraction of the reported bundle; in both
+    directions.
+    """
 
     of_key: list[list[tuple[int, float]]]
     of_bundle: list[list[tuple[int, float]]]
@@ -449,7 +449,7 @@ class _Overlaps:
         return found
 
     def is_whole(self, key: int) -> bool:
-        """Whether it is a bundle of the world, and the only one that was reported there."""
+        """Tell if a reported bundle is exactly one simulated bundle, and the only one reported there."""
         return len(self.of_key[key]) == 1 and len(self.of_bundle[self.of_key[key][0][0]]) == 1
 
 
@@ -471,7 +471,7 @@ def _loads(order: Sequence[NamespaceSpec], keys: Sequence[Key], rows: _Rows, hol
 
 
 def _added_up(rows: _Rows, which: IntArray, overlaps: _Overlaps) -> _Rows:
-    """What these rows say of bundles of the world that they are parts of, or that are parts of theirs."""
+    """Add up the loads of bundles that were split or merged, per simulated bundle."""
     now: dict[int, FloatArray] = {}
     nothing = np.zeros(_FIGURES)
     at_s, bundles, figures = [], [], []

@@ -1,4 +1,4 @@
-"""What becomes of a report that is wrong."""
+"""Injection of faults into reports."""
 
 from __future__ import annotations
 

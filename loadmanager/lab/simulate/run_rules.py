@@ -1,4 +1,4 @@
-"""What a run goes by beside the planner's settings: how often things are done, how long they take, what may overlap."""
+"""Timing and limits of a simulation, besides the planner's settings."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class WorldRules:
     reconnect_cpu_s: float = 0.001
 
     def get_first_round_s(self) -> float:
-        """When the first round of shedding is."""
+        """Return the time of the first round of shedding."""
         return 1.5 * self.shedding_interval_s if self.first_round_s is None else self.first_round_s
 
     def __post_init__(self) -> None:

@@ -68,13 +68,13 @@ BundleRefs = tuple[BundleRef, ...]
 
 
 class Part(BaseModel):
-    """Of a file: unknown keys are refused."""
+    """Base of the models of a scenario file; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True)
 
 
 class Capacity(Part):
-    """What a broker has of each resource."""
+    """Capacity of a broker, by resource."""
 
     cpu_cores: Positive = Field(8, description="CPU cores.")
     memory_mib: Positive = Field(16_384, description="Heap memory, MiB.")
@@ -108,7 +108,7 @@ class ScenarioBrokers(BrokerKind):
 
 
 class ScenarioLoad(Part):
-    """What a bundle carries on average."""
+    """Mean load of a bundle."""
 
     msg_rate_in: Amount = Field(500, description="Messages/s that come in.")
     msg_rate_out: Amount = Field(500, description="Messages/s that go out.")
@@ -333,7 +333,7 @@ class LoadJumps(_At):
 
 
 class ReportsGoBad(_At):
-    """What a broker reports is wrong."""
+    """A broker sends wrong reports."""
 
     kind: Literal["reportsGoBad"]
     broker: Broker
@@ -369,7 +369,7 @@ AnyEvent = Annotated[
 
 
 class Costs(Part):
-    """What load costs a broker, for each resource: see `docs/simulation.md`."""
+    """Cost model: usage of each resource by load, see `docs/simulation.md`."""
 
     base: tuple[Amount, ...] | None = Field(None, min_length=5, max_length=5, description="What an idle broker uses.")
     coefficients: tuple[tuple[Amount, ...], ...] | None = Field(
@@ -381,7 +381,7 @@ class Costs(Part):
 
 
 class Rules(Part):
-    """How long things take in the world, beside what settings say."""
+    """Timing of the simulated fleet, besides the settings."""
 
     first_round_s: Seconds | None = Field(
         None, description="The first round of shedding; else one and a half intervals."
@@ -432,7 +432,7 @@ class Filled(Part):
 
 
 class BrokerMoves(Part):
-    """How many bundles one broker may be given, or may be taken from it, by the balancer in a time."""
+    """Limit on the bundles that the balancer moves to or from one broker in a period."""
 
     broker: Broker
     at_most: Count
@@ -441,7 +441,7 @@ class BrokerMoves(Part):
 
 
 class Said(Part):
-    """What the balancer has to have said, or must not."""
+    """Verdicts that the balancer must, or must not, give."""
 
     reason: Annotated[Reason, BeforeValidator(_reason)] = Field(description="Which verdict.")
     at_least: Count = Field(1, description="So often.")
@@ -449,7 +449,7 @@ class Said(Part):
 
 
 class Expect(Part):
-    """What has to hold. A bound that is not given is not asked for."""
+    """Expected results. A bound that is not given is not checked."""
 
     moved_again_at_most: Factor | None = Field(
         None, description="Load of bundles that had moved within two hours before, in shares of all load."
@@ -517,7 +517,7 @@ class Scenario(Part):
         return self
 
     def bundles(self) -> int:
-        """How many there are at the beginning."""
+        """Return the number of bundles at the beginning."""
         traced = self.traces.bundles if self.traces else 0
         return sum(each.count * each.bundles for each in self.namespaces) + traced
 

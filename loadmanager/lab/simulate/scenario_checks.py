@@ -1,4 +1,4 @@
-"""What a scenario expects, held against what became of it."""
+"""Checks of a scenario's expectations against its result."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _quiet(from_s: float, result: Result) -> BoundCheck:
 
 
 def _all_owned(within_s: float, result: Result) -> BoundCheck:
-    """How long any bundle was without service at a stretch, by the steps of the run."""
+    """Check the longest period in which any bundle was without service, in steps of the run."""
     longest = run = 0
     for unowned in result.series.unowned.tolist():
         run = run + 1 if unowned else 0
@@ -121,7 +121,7 @@ def _relieved(wanted: Relieved, result: Result) -> BoundCheck:
 
 
 def _shown_at(result: Result, after_s: float, *, new_brokers: bool) -> float | None:
-    """When the leader knew of what happened at that time: by the reports that come after it."""
+    """Return when the leader could know of an event at that time: by the next reports."""
     if new_brokers:
         return max((each.at_s for each in result.first_reports if each.at_s >= after_s), default=None)
     series = result.series

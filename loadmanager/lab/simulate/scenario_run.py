@@ -46,7 +46,7 @@ SIDE_BY_SIDE = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """What became of a scenario with one strategy (empty: what its settings say), and which of its bounds held.
+    """Result of a scenario with one strategy (empty: that of its settings), and the checks of its bounds.
 
     `certified` are its rounds of shedding that moved something, as their certificates say; none if not asked for.
     """

@@ -12,7 +12,7 @@ import numpy as np
 
 
 class Purpose(enum.IntEnum):
-    """What is drawn for. The numbers are part of what a seed means: new ones go to the end."""
+    """Purpose of a random stream. The numbers are part of what a seed means: append new ones."""
 
     PLANNER = 0
     REPORTS = 1

@@ -68,7 +68,7 @@ class SimBroker:
         self.sickness = None
 
     def sickness_at(self, now_s: float) -> BrokerFallsSick | None:
-        """What it suffers from now."""
+        """Return the sickness of the broker at that time, if any."""
         return self.sickness if self.sickness is not None and now_s < self.sickness.until_s else None
 
     def serves_at(self, now_s: float) -> float:
@@ -77,13 +77,13 @@ class SimBroker:
         return 1.0 if sickness is None else sickness.carries
 
     def fault_at(self, now_s: float) -> BadReports | None:
-        """What is wrong with its reports now; the latest of several."""
+        """Return the fault of its reports at that time; the latest of several."""
         return next((fault for fault in reversed(self.faults) if now_s < fault.until_s), None)
 
 
 @dataclass(slots=True, eq=False)
 class Carried:
-    """What each broker (M,) carries at one moment: load (M, 4), topics, sessions, bundles (M,), and usage (M, 5)."""
+    """Loads of brokers (M,) at one moment: load (M, 4), topics, sessions, bundles (M,), and usage (M, 5)."""
 
     load: FloatArray
     topics: IntArray
@@ -126,17 +126,17 @@ class SimFleet:
         return broker
 
     def up(self) -> BoolArray:
-        """Which of them (M,) serve."""
+        """Return a mask (M,) of the brokers that serve."""
         return np.array([broker.is_up for broker in self.brokers], dtype=bool)
 
     def set_speed(self, broker_id: BrokerId, factor: float) -> None:
-        """From now on it is so many times as fast as its specification says."""
+        """Set the CPU speed to so many times the specified one."""
         broker = self.find(broker_id)
         if broker is not None:
             self.speed[broker.number] = broker.spec.speed * factor
 
     def afflict(self, event: BadReports | BrokerFallsSick) -> None:
-        """From now on, and until it ends, this is wrong with a broker or with its reports."""
+        """Start a fault of a broker or of its reports, until the event's end."""
         broker = self.find(event.broker)
         if broker is None:
             return
@@ -146,14 +146,16 @@ class SimFleet:
             broker.sickness = event
 
     def measuring(self, now_s: float, step_s: float) -> BoolArray:
-        """Which of them (M,) measure in the step that begins now: each once in an interval, at its own moment."""
+        """Return a mask (M,) of the brokers that measure in the step that begins now: once an interval, each with its
+        own phase.
+        """
         interval_s = self._rules.stats_interval_s
         phase_s = np.array([broker.phase_s for broker in self.brokers])
         before, now = np.floor((now_s - step_s - phase_s) / interval_s), np.floor((now_s - phase_s) / interval_s)
         return self.up() & (now > before)
 
     def first_report(self, broker: SimBroker, now_s: float) -> BrokerReport:
-        """What it says when it registers: it has nothing."""
+        """Return the report of a broker that has just registered, without bundles."""
         size, none = len(self), np.zeros(len(self), dtype=np.int64)
         idle = Carried(np.zeros((size, METRICS)), none, none, none, np.empty((size, RESOURCES)))
         idle.usage[:] = self._cost.usage(idle.load, none, self.speed)
@@ -164,7 +166,7 @@ class SimFleet:
         return report
 
     def carried(self, table: BundleTable, loads: SimLoads, connecting: FloatArray) -> Carried:
-        """What the bundles add up to that each serves; and what `connecting` clients (M,) cost of its CPU."""
+        """Add up the loads of served bundles by broker; `connecting` clients (M,) add CPU usage."""
         bins, size = table.serving.astype(np.intp) + 1, len(self) + 1
 
         def add_up(column: FloatArray | IntArray) -> FloatArray:
@@ -178,7 +180,7 @@ class SimFleet:
         return Carried(load, topics, sessions, bundles, usage)
 
     def served(self, carried: Carried, now_s: float) -> Carried:
-        """What brokers make of it: those that are sick serve a part of the load, and use less."""
+        """Reduce the loads of sick brokers to the part that they serve."""
         part = np.array([broker.serves_at(now_s) for broker in self.brokers])
         if (part == 1).all():
             return carried
@@ -224,7 +226,7 @@ class SimFleet:
         return shown
 
     def _health(self, broker: SimBroker, used: float, now_s: float) -> HealthFigures | None:
-        """What it says of how it serves: latency grows with usage, and nothing fails or waits, unless it is sick."""
+        """Return the health figures: latency grows with usage; only a sick broker has errors and a queue."""
         if not self.says_health:
             return None
         sickness = broker.sickness_at(now_s)
@@ -233,7 +235,7 @@ class SimFleet:
         return HealthFigures(sickness.latency_ms, sickness.error_share, sickness.queue)
 
     def _is_due(self, broker: SimBroker, figures: ReportFigures, health: HealthFigures | None) -> bool:
-        """As an agent decides: for an unload, by Pulsar's rules, or for other bundles or health than was reported."""
+        """Tell if a report is due: after an unload, by Pulsar's rules, or when bundles or health have changed."""
         rules = self._rules
         return (
             broker.has_unloaded

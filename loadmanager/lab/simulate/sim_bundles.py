@@ -32,7 +32,7 @@ EPOCH = 1
 
 @dataclass(slots=True, eq=False)
 class SimLoads:
-    """What each bundle carries at one moment: load (N, 4), topics (N,), sessions (N,); `total_throughput` of all."""
+    """Loads of bundles at one moment: load (N, 4), topics (N,), sessions (N,), and the `total_throughput`."""
 
     load: FloatArray
     topics: IntArray
@@ -50,7 +50,7 @@ class SimLoads:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a bundle is in its namespace, and where in the bundle of the workload that it is a part of.
+    """Position of a bundle in its namespace, and in the bundle of the workload that it is a part of.
 
     Its part is the share of the load there, and from where to where its topics and sessions are there, fractions.
     """
@@ -63,7 +63,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Order:
-    """Of all rows: their bundles of the workload (N,), the part of each that they have, and the rows by name (N,).
+    """Mapping of rows to bundles of the workload (N,), with the part of each, and the rows by name (N,).
 
     Of its load they have `share` (N,), None where each row is the bundle of the workload with its number; of its topics
     and sessions those from `first` to `last` (N,), fractions.
@@ -137,7 +137,7 @@ class BundleTable:
         return self._states[place.namespace].ownerships[self._index(place)]
 
     def namespace_sizes(self) -> dict[str, int]:
-        """How many bundles each namespace has."""
+        """Return the number of bundles of each namespace."""
         return {name: len(rows) for name, rows in self._rows.items()}
 
     def states(self) -> Mapping[str, NamespaceState]:
@@ -169,7 +169,7 @@ class BundleTable:
         return rows
 
     def heat(self, bundles: Sequence[str], factor: float) -> Callable[[], None]:
-        """From now on these bundles of the workload carry so many times their load, until what is returned is called.
+        """Multiply the load of these bundles of the workload by a factor, until the returned function is called.
 
         A part of a bundle that has been split since is as hot.
         """
@@ -190,7 +190,7 @@ class BundleTable:
         self._factors = factors if self._hot else None
 
     def loads_at(self, t_s: float) -> SimLoads:
-        """What the bundles carry at that time."""
+        """Return the loads of all bundles at that time."""
         load, topics, sessions = (
             self._workload.load_at(t_s),
             self._workload.topics_at(t_s),
@@ -237,7 +237,7 @@ class BundleTable:
         self._model.set_owners({self.names[row]: ownership for row, ownership in changes.items()})
 
     def serve(self, rows: Sequence[int] | RowArray | IntArray, broker: int) -> None:
-        """From now on these bundles are served by the broker of that number, or by nobody."""
+        """Set the broker, by number, that serves these bundles; -1 for nobody."""
         self.serving[rows] = broker
         self.version += 1
 
@@ -264,7 +264,7 @@ class BundleTable:
         return rows
 
     def rows_by_broker(self, brokers: int) -> list[RowArray]:
-        """What each broker serves, in the order of the names."""
+        """Return the rows that each broker serves, in the order of the names."""
         by_name = self._current_order().by_name
         serving = self.serving[by_name]
         order = np.argsort(serving, kind="stable")
@@ -300,7 +300,7 @@ class BundleTable:
         self._model.set_namespace(namespace, [self.names[row] for row in rows], state.ownerships)
 
     def _number_of(self, ownership: Ownership) -> int:
-        """Of the registration that owns the bundle."""
+        """Return the number of the owner's registration."""
         owner = ownership.owner
         return NOBODY if owner is None else self._registrations.setdefault(owner, len(self._registrations))
 
@@ -337,7 +337,7 @@ class BundleTable:
         return parts
 
     def _known_loads(self, parent: _Place, parts: Sequence[_Place], load: FloatArray) -> list[PartLoad] | None:
-        """What the topics of each part carry, if they are known."""
+        """Return the loads of the parts by their topics, None if the topics are unknown."""
         topics = self._workload.find_topics(parent.source)
         whole, _, _ = parent.part
         if topics is None or not whole > 0:

@@ -1,4 +1,4 @@
-"""What drivers of passive machines have in common in a world, where time is the agenda's."""
+"""Driver of state machines in virtual time."""
 
 from __future__ import annotations
 

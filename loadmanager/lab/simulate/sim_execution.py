@@ -1,4 +1,4 @@
-"""What becomes of a decision: unloads with their turns and pauses, and bundles of nobody that clients look up again."""
+"""Execution of decisions in a simulation: unloads under the concurrency limits, and lookups that place free bundles."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Lookups:
         self.ask([*filter(self.waits_for_nobody, rows)], _PAUSE_S)
 
     def waits_for_nobody(self, row: int) -> bool:
-        """Whether the bundle has no owner, nor one that has gone and is held off."""
+        """Tell if the bundle is free, or its owner is gone and not held off."""
         ownership = self._scene.table.ownership(row)
         gone = find_gone_owner(self._scene, ownership)
         is_free = ownership.state is OwnershipState.FREE

@@ -20,7 +20,9 @@ from loadmanager.lab.simulate.world_state import WorldState
 
 
 class Leader:
-    """What it remembers, as the live one: of strategies, of splitting, of churn; and the snapshot it took last."""
+    """Planner of the simulated leader, with the states of strategies, splitting and churn limits, and the last
+    snapshot.
+    """
 
     def __init__(self, scene: WorldState, rng: np.random.Generator) -> None:
         self.state: planner.State = {}
@@ -48,7 +50,7 @@ class Leader:
         return plan
 
     def drain(self, brokers: Collection[BrokerId], most: int, leave: Container[str]) -> Plan:
-        """Where the next `most` bundles of these brokers go."""
+        """Plan the next `most` moves away from these brokers."""
         plan, self.state = planner.plan_drain(
             self.snapshot(), brokers, self._scene.settings, self.state, self._rng, most, leave
         )
@@ -59,14 +61,14 @@ class Leader:
         return planner.plan_pins(self.snapshot(), self._scene.settings, leave)
 
     def choose(self, bundle: str) -> tuple[Registration | None, Verdict]:
-        """Where placement would put a bundle now, whoever owns it."""
+        """Choose a destination for a bundle, whoever owns it."""
         chosen, verdict, self.state = planner.choose_destination(
             self.snapshot(), bundle, None, self._scene.settings, self.state, self._rng
         )
         return chosen, verdict
 
     def find_excess(self, step: Unload) -> Verdict | None:
-        """Why the limits on churn keep a move from being made now that no round has planned, None if they do not."""
+        """Return the churn limit that forbids a move outside of rounds now, if any."""
         return churn.find_excess(step, self.snapshot(), self._scene.settings, self.churn_state)
 
     def moved(self, step: Unload, destination: Registration | None) -> PastMove:
@@ -93,7 +95,7 @@ class Leader:
         return self._snapshot
 
     def _new_snapshot(self) -> Snapshot:
-        """Of this very moment: which bundles moved recently depends on the time."""
+        """Take a new snapshot: the bundles that moved recently depend on the time."""
         scene, settings = self._scene, self._scene.settings
         age_s, weights = settings.broker_load_data_ttl_in_seconds, settings.resource_weights
         patience_s = settings.sick_broker_patience_s

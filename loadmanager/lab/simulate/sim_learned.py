@@ -1,4 +1,4 @@
-"""What a simulated leader has learned: how the load of namespaces goes by the hour, as a pipeline learns it."""
+"""Learned load profiles of a simulated leader: load by hour of the week, as a pipeline learns it."""
 
 from __future__ import annotations
 

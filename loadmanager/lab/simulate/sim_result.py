@@ -1,4 +1,4 @@
-"""What became of a world: columns over time, every move, and the numbers that judge them."""
+"""Result of a simulation: time series, completed moves, and quality figures."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class SplitDone:
 
 @dataclass(frozen=True, slots=True)
 class FirstReport:
-    """When the leader first knew what a life of a broker reports."""
+    """First report of a registration, at the time when the leader read it."""
 
     at_s: float
     broker: BrokerId
@@ -118,7 +118,7 @@ class Result:
 
     @property
     def returns(self) -> int:
-        """How many moves by the balancer took a bundle back to where it had been within four hours."""
+        """Number of moves by the balancer back to a broker that the bundle had left within four hours."""
         return sum(move.is_own and is_back(move) for move in self.moves)
 
     @property

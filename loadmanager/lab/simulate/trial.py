@@ -22,7 +22,7 @@ FULL = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """All that a run of a recorded range goes by, but for the range itself."""
+    """Configuration of a simulated recorded range."""
 
     settings: PlannerSettings
     rules: WorldRules
@@ -43,7 +43,7 @@ class Trial:
 
 
 def figures(result: Result, band: float) -> dict[str, float | int | str]:
-    """What became of a run in numbers, with its digest.
+    """Return the figures and the digest of a run.
 
     Times are in seconds: how long some broker was used above `FULL`, above `HOT`, and the imbalance was above the
     `band`. `load_moved` is in bytes/s added up over moves; `regret` is the mean over time of the imbalance above the

@@ -1,4 +1,4 @@
-"""What bundles carry over time: base loads, and shapes that multiply them.
+"""Workloads of bundles over time: base loads, multiplied by load shapes.
 
 Row i of everything belongs to bundle i of the world: those of its first namespaces in their order, each in the order of
 the ranges, then those of namespaces that are created later. A workload is a function of time: asked again, it says the
@@ -289,5 +289,5 @@ def _rounded(number: float) -> float:
 
 
 def _sum(numbers: FloatArray) -> float:
-    """From first to last."""
+    """Add up in order, so that the sum is the same on every machine."""
     return float(np.cumsum(numbers)[-1]) if len(numbers) else 0.0

@@ -267,7 +267,7 @@ class World:
                 self._happen_to_all(event)
 
     def _happen_to_all(self, event: NewNamespace | HotSpot | LeaderElected | OperatorControls) -> None:
-        """What concerns no broker in particular."""
+        """Apply an event that concerns no single broker."""
         scene = self._scene
         match event:
             case NewNamespace(namespace=namespace):
@@ -318,7 +318,7 @@ class World:
 
 
 def _check_settings(settings: PlannerSettings) -> None:
-    """What would be decided but not happen in a world is refused."""
+    """Refuse settings that a simulation does not implement."""
     placement_strategy(settings)
     shedding_strategy(settings)
     if settings.auto_bundle_merge_enabled:

@@ -1,4 +1,4 @@
-"""From a scenario to the world that it describes: its brokers, its bundles and what they carry, its events."""
+"""Construction of a world from a scenario: brokers, bundles, workload and events."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def world_of(scenario: Scenario, settings: Settings, recorded: Sequence[Recorded
 
 
 def workload_of(scenario: Scenario, recorded: Sequence[RecordedSeries] = ()) -> ShapedWorkload:
-    """What the bundles carry that there are at the beginning, but for events. Raises `ScenarioError`."""
+    """Build the workload of the initial bundles, without events. Raises `ScenarioError`."""
     where = f"scenario {scenario.name}"
     bundles = _BundleParts()
     try:
@@ -164,7 +164,7 @@ def _at_the_beginning(scenario: Scenario, brokers: Sequence[BrokerId], bundles: 
 
 
 def _learned(scenario: Scenario, bundles: _BundleParts) -> Learned:
-    """What a pipeline would have learned of the diurnal shapes."""
+    """Build the profiles that a pipeline would learn from the diurnal shapes."""
     loads = {row.spec.name: row.load.mean(axis=0) for row in bundles.rows}
     waves = [
         Diurnal(shape.amplitude, _phases(shape.phases, scenario.seed, bundles), shape.period_s)
@@ -451,7 +451,7 @@ def _require(named: Iterable[str], known: set[BrokerId], where: str) -> None:
 
 
 def world_rules(rules: files.Rules, settings: Settings) -> WorldRules:
-    """What settings say, and for the rest what the file says."""
+    """Combine the rules of the scenario file with those of the settings."""
     return WorldRules(
         shedding_interval_s=settings.load_balancer_shedding_interval_minutes * _MINUTE_S,
         grace_period_s=settings.load_balancer_shedding_grace_period_minutes * _MINUTE_S,
@@ -464,6 +464,6 @@ def world_rules(rules: files.Rules, settings: Settings) -> WorldRules:
 
 
 def cost_model(given: files.Costs) -> CostModel:
-    """What the file says; for the rest the default."""
+    """Return the cost model of the scenario file; the default for omitted parts."""
     default = CostModel()
     return CostModel(given.base or default.base, given.coefficients or default.coefficients)

@@ -78,7 +78,7 @@ class StepRecorder:
         )
 
     def _judged(self, carried: Carried, load: FloatArray, topics: IntArray) -> dict[str, float]:
-        """How even the load is that is served, and what the busiest broker uses."""
+        """Return the imbalance of the served load, and the usage of the busiest broker."""
         fleet, cost = self._scene.fleet, self._scene.cost
         up = np.flatnonzero(fleet.up())
         nothing = {"imbalance": np.nan, "lower_bound": np.nan, "level": np.nan, "worst_usage": 0.0, "brokers": 0}

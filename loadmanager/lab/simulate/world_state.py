@@ -1,4 +1,4 @@
-"""What everybody in a world acts on: its time, its bundles and brokers, and the leader's model of them."""
+"""Shared state of a simulation: virtual time, bundles, brokers, and the leader's model."""
 
 from __future__ import annotations
 
@@ -64,18 +64,18 @@ class WorldState:
 
     @property
     def now_s(self) -> float:
-        """As what decides takes it: seconds since 1970."""
+        """Wall-clock time for the planner, seconds since 1970."""
         return START_S + self.agenda.now_s
 
     @property
     def loads(self) -> SimLoads:
-        """Of the step that has begun last, for the bundles as they are now, without what their clients make up for."""
+        """Loads of the current step for the current bundles, without the backlog of clients."""
         if self._loads is None:
             self._loads = self.table.loads_at(self._step_s)
         return self._loads
 
     def backlog(self) -> float:
-        """What clients have not sent yet for want of an owner, bytes."""
+        """Return the bytes that clients have buffered because their bundle has no owner."""
         return float((self.loads.throughput() * self.clients.waiting_s(len(self.table), self.agenda.now_s)).sum())
 
     def stamp(self, reason: str) -> Stamp:
@@ -118,7 +118,7 @@ class WorldState:
         return row
 
     def judge(self, registration: Registration, report: BrokerReport) -> ValidatedReport:
-        """Whether the report is to be believed."""
+        """Validate a report."""
         return self.gate.judge(registration, report, self.now_s, self.settings.broker_load_data_ttl_in_seconds)
 
     def find_serving(self, registration: Registration | None) -> SimBroker | None:
@@ -145,7 +145,7 @@ class WorldState:
             self.verdicts[asked, verdict.verdict, verdict.acted] += 1
 
     def serve(self, rows: Sequence[int], registration: Registration | None) -> None:
-        """From now on this life of a broker serves the bundles, if it is up; else nobody does."""
+        """Make this registration serve the bundles if its broker is up, else nobody."""
         if not len(rows):
             return
         self.unowned_bundle_s()

@@ -1,1 +1,1 @@
-"""What a recorded range of a history would have been with other settings: worlds beside what happened."""
+"""Comparison of a recorded range of a history with simulations of it under other settings."""

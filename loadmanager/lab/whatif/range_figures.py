@@ -57,7 +57,7 @@ def settings_with(settings: Settings, strategy: str, overrides: Mapping[str, str
 def simulate(
     recorded: RecordedRange, settings: Settings, step_s: float, observe: Callable[[Progress], None] | None = None
 ) -> RangeFigures:
-    """What a world comes to that carries the recorded loads, and works in the ways of the recorded fleet."""
+    """Simulate the recorded loads with the calibration of the recorded fleet."""
     ways = recorded.ways
     rules = ways.applied_to(world_rules(Rules(), settings))
     world = recorded_world(recorded, settings.planner_settings(), rules=rules, cost=ways.cost)
@@ -74,7 +74,7 @@ def simulate(
 def happened_in(
     history: History, stretch: Stretch, settings: Settings, step_s: float, on_fault: OnFault | None = None
 ) -> ObservedRange:
-    """What the brokers reported in the range. Raises `ValueError` when none did."""
+    """Compute the observed figures of a range from its broker reports. Raises `ValueError` without any."""
     read = read_reports(history, stretch, on_fault)
     if not len(read.reported.at_s):
         raise ValueError("no broker has reported in the range")
@@ -85,7 +85,7 @@ def happened_in(
 
 
 def loads_moved(moves: Sequence[tuple[Completed, float]]) -> tuple[float, float, float]:
-    """What moves carried, each with its load: in all, of what was moved again, and of what was moved back."""
+    """Add up the loads of moves: in all, of bundles moved again, and of bundles moved back."""
     own = [(move, load) for move, load in moves if move.is_own]
     again, back = (sum((load for move, load in own if holds(move)), 0.0) for holds in (is_again, is_back))
     return sum((load for _, load in moves), 0.0), again, back

@@ -1,4 +1,4 @@
-"""What was recorded in a range of a history, for worlds to replay."""
+"""Recorded ranges of a history, as inputs of simulations."""
 
 from __future__ import annotations
 
@@ -96,9 +96,7 @@ def read_reports(history: History, stretch: Stretch, on_fault: OnFault | None = 
 def read_range(
     history: History, stretch: Stretch, settings: Settings | None = None, on_fault: OnFault | None = None
 ) -> RecordedRange:
-    """What was recorded in a stretch; with the ways of the fleet under these `settings`. Raises `ValueError` when
-    nothing was.
-    """
+    """Read the inputs of a simulation; with `settings`, also its calibration. Raises `ValueError` for none."""
     brokers = read_reports(history, stretch, on_fault)
     names = ["epoch", "sequence", "namespace", "range_lower", "range_upper", *LOAD_COLUMNS, "topics", "sessions"]
     bundles = columns_of(history, BUNDLE_REPORTS, stretch.from_ms, stretch.to_ms, names, on_fault)

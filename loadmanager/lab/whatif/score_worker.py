@@ -31,7 +31,8 @@ _LOWEST_PRIORITY = 19
 
 @dataclass(frozen=True, slots=True)
 class ScoreQuestion:
-    """Of the history at `url`: `from_ms` <= time < `to_ms`. The settings are texts by key; a strategy of "" is theirs.
+    """Request for the scores of `from_ms` <= time < `to_ms` of the history at `url`. Settings are texts by key; the
+    strategy "" is that of the settings.
 
     `memory_bytes` is how much data the process may have, `step_s` how long a step of a world is.
     """
