@@ -1,1 +1,1 @@
-"""What a leader has under way, as passive machines: events in, instructions out; no clock, no loop, no I/O."""
+"""Passive state machines of a leader: events in, actions out; no clock, no loop, no I/O."""

@@ -1,32 +1,30 @@
-"""Assignments: bundles that are to have an owner, asked for by lookups or in the background, and who gets them.
+"""State machine for assignments: finds owners for bundles that lookups or the reconciler ask for.
 
-A passive machine, as `loadmanager.core.protocol.move_machine` is. There is one batch at a time, of 1,000 bundles at
-most: those that somebody waits for come first, the others take the places that are left. With a bundle come those of
-its namespace that are asked for, too: a record is written whole, so many bundles of few namespaces cost less than one
-of each. The next batch is decided when each bundle of it has its answer, and so by what it has made. All of a batch are
-decided together, and written together in each namespace.
+Bundles are assigned in batches of at most 1,000, one batch at a time. Bundles that lookups wait for come first, the
+backlog fills the rest. All waiting bundles of a namespace share a batch, because its record is written as a whole. A
+batch is decided together and written once per namespace. The next batch sees the results of the last one.
 
     a bundle     event                       if                                    then
     --------     -----                       --                                    ----
                  AssignmentWanted                                                                           ─▶ ASKED
                  PlaceSoon                                                                                  ─▶ BACKLOG
     BACKLOG      AssignmentWanted                                                                           ─▶ ASKED
-    ASKED,       TIME: the last batch is     it waits for its owner, who is back   Write that it returns    ─▶ WRITTEN
-    BACKLOG      over, the bundle is in      it waits for one who is away          AnswerWaiters: HeldForBroker
-                 the next one                it waits for nobody                                            ─▶ UNDECIDED
+    ASKED,       TIME: the last batch is     it is held, its owner is back         Write that it returns    ─▶ WRITTEN
+    BACKLOG      over, the bundle is in      it is held, its owner is away         AnswerWaiters: HeldForBroker
+                 the next one                it is not held                                                 ─▶ UNDECIDED
     UNDECIDED    TIME: nothing is WRITTEN                                          DecideAssignments        ─▶ DECIDED
-    DECIDED      AssignmentsDecided          it is given to somebody               Write that               ─▶ WRITTEN
-                                             it is not, and has an owner by now    AnswerWaiters: its ownership
-                                             it is not                             AnswerWaiters: the verdict
+    DECIDED      AssignmentsDecided          it has a destination                  Write that               ─▶ WRITTEN
+                                             it has an owner meanwhile             AnswerWaiters: its ownership
+                                             else                                  AnswerWaiters: the verdict
                  NotDecided                                                        AnswerWaiters: the error
-    WRITTEN      WriteEnded                  that is stored                        AnswerWaiters: Given
-                                             it is not, or nobody knows            AnswerWaiters: the error
+    WRITTEN      WriteEnded                  stored                                AnswerWaiters: Given
+                                             refused, or the outcome is unknown    AnswerWaiters: the error
 
-An Ask for a bundle that is in the batch gets the answer that the bundle gets. Whoever is told that nobody knows what
-became of a write asks again: the record, read again by then, says whether the bundle has an owner.
+A lookup for a bundle in the current batch shares its answer. After a write of unknown outcome the caller asks again;
+the record, read again by then, tells if the bundle has an owner.
 
-A bundle is waited with while its owner has gone and is held off (`Mirror.holds`). It is given away only to a broker
-that is registered at the moment of the write, and only if it is free, or inherited: its owner has gone.
+A bundle is held while its lost owner is in `Mirror.holds`. It is assigned only to a broker that is registered when the
+write happens, and only if it is free or its owner is lost.
 """
 
 from __future__ import annotations
@@ -53,14 +51,14 @@ from loadmanager.core.protocol.mirror import Mirror, find_gone_owner
 from loadmanager.core.protocol.signals import Signal
 
 _BATCH = 1_000
-"""A lookup waits for the batch under way and is in the next one."""
+"""Maximum batch size: a lookup waits for the current batch and joins the next one."""
 _COMING_BACK_S = 1.0
-"""Since a bundle was inherited: who asks for many has the next ones asked for by then."""
+"""After a bundle of a lost owner was assigned: by then a client that retries many lookups has sent the next ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The step was made: the bundle is `stored` now. `former`: its owner of before, which has gone, if it had any."""
+    """Outcome of a committed assignment. `former` is the previous owner, if it has left the cluster."""
 
     stored: Ownership
     step: Assign
@@ -70,21 +68,21 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class HeldForBroker:
-    """It waits for its broker, for so many seconds at most."""
+    """Outcome for a bundle that is held for its absent owner, for at most `left_s` seconds."""
 
     broker: BrokerId
     left_s: float
 
 
 Outcome = Given | Ownership | HeldForBroker | Verdict | Exception
-"""The owner that it was given, one that it has got otherwise, or why it has none: an error if something failed."""
+"""The assignment made, the owner found meanwhile, or the reason why there is none: an error if something failed."""
 
 # Events
 
 
 @dataclass(frozen=True, slots=True)
 class AssignmentWanted:
-    """Somebody waits for an owner of the bundle; `non_persistent`: for a topic that not every broker serves."""
+    """A lookup waits for an owner of the bundle; `non_persistent`: for a topic that not every broker serves."""
 
     bundle: str
     non_persistent: bool = False
@@ -92,7 +90,7 @@ class AssignmentWanted:
 
 @dataclass(frozen=True, slots=True)
 class PlaceSoon:
-    """Bundles are to have an owner, and nobody waits for that."""
+    """Bundles need an owner; no lookup waits for it."""
 
     bundles: Sequence[str]
 
@@ -113,7 +111,7 @@ class NotDecided:
 
 Event = AssignmentWanted | PlaceSoon | AssignmentsDecided | NotDecided | WriteEnded | Signal
 
-# Instructions
+# Actions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,11 +161,11 @@ class AssignmentMachine:
         return None if is_busy or not (self._undecided or self._asked or self._backlog) else self._now_s
 
     def is_assigning(self, now_s: float) -> bool:
-        """Whether there are bundles that have no answer yet, or clients are coming back for those of a lost owner."""
+        """Return True while assignments are pending, or clients probably retry lookups of a lost owner's bundles."""
         return bool(self._asked or self._backlog or self._batch) or now_s < self._inherited_s + _COMING_BACK_S
 
     def step(self, event: Event, now_s: float) -> list[Instruction]:
-        """What there is to do now that this has happened; what nobody waits for any more is passed over."""
+        """Process an event and return the actions that follow. Stale events are ignored."""
         self._now_s = now_s
         match event:
             case AssignmentWanted(bundle, non_persistent):
@@ -188,7 +186,7 @@ class AssignmentMachine:
         return to_do
 
     def forget(self) -> None:
-        """The term is over: those who wait are told by the driver."""
+        """Drop all state at the end of the term. The driver answers the waiting lookups."""
         for kept in (self._asked, self._backlog, self._batch, self._writes, self._giving, self._former):
             kept.clear()
         self._undecided = self._deciding = None
@@ -201,7 +199,7 @@ class AssignmentMachine:
             asked[bundle] = asked.get(bundle, False) or non_persistent
 
     def _is_under_way(self, bundle: str) -> bool:
-        """Whether it is in the batch, or somebody waits for it."""
+        """Return True if the bundle is in the current batch or a lookup waits for it."""
         return bundle in self._batch or bundle in self._asked.get(namespace_of(bundle), ())
 
     def _go_on(self) -> None:
@@ -213,7 +211,7 @@ class AssignmentMachine:
                 self._begin()
 
     def _begin(self) -> None:
-        """The next batch: those that somebody waits for, then the others, each in their order."""
+        """Start the next batch: bundles that lookups wait for, then the backlog, each in order of arrival."""
         asked = self._take_asked()
         others = list(islice(self._backlog, _BATCH - len(asked)))
         for bundle in others:
@@ -227,7 +225,7 @@ class AssignmentMachine:
             )
 
     def _take_asked(self) -> dict[str, bool]:
-        """All that is asked for of the namespaces that were first, while there are places; the rest waits longer."""
+        """Take the bundles of the oldest waiting namespaces, up to the batch size. The rest stays in the queue."""
         taken: dict[str, bool] = {}
         while self._asked and len(taken) < _BATCH:
             namespace = next(iter(self._asked))
@@ -239,7 +237,7 @@ class AssignmentMachine:
         return taken
 
     def _give_back(self, batch: list[str]) -> list[str]:
-        """Bundles that wait for their broker go to it if it is back, else to nobody; the others are returned."""
+        """Reassign held bundles to their returned broker, or answer that they are held. Return all other bundles."""
         holds = self.picture.holds()
         if not holds:
             return batch
@@ -270,7 +268,7 @@ class AssignmentMachine:
                 self._answer(bundle, self._find_owned(bundle) or verdicts[bundle])
 
     def _find_owned(self, bundle: str) -> Ownership | None:
-        """The ownership of a bundle that somebody serves."""
+        """Find the ownership of a bundle whose owner is registered."""
         current = self.picture.find_ownership(bundle)
         if current is None or current.state is not OwnershipState.OWNED:
             return None

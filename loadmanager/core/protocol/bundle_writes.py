@@ -1,4 +1,4 @@
-"""Writes of many bundles at a time: one of each namespace, and each bundle with what came of it."""
+"""Batched ownership writes: one write per namespace, one result per bundle."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from loadmanager.core.domain.names import namespace_of
 from loadmanager.core.domain.ownership import Ownership, Stamp
 
 Transition = Callable[[Ownership, Stamp], Ownership]
-"""From the current ownership to the next one; raises `IllegalTransitionError` when it no longer applies."""
+"""Function from the current ownership to the next; raises `IllegalTransitionError` when it no longer applies."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Write:
-    """Write what each transition makes of its bundle's ownership, all of one namespace, and come back with WriteEnded.
-    One that cannot be made keeps no other from it.
+    """Apply each transition to its bundle's ownership in one namespace record; answered by WriteEnded. A transition
+    that fails does not block the others.
     """
 
     namespace: str
@@ -26,14 +26,14 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class WriteEnded:
-    """Of each bundle of the write the ownership as it is stored, or why it is not, or why nobody knows."""
+    """Result of a write: per bundle the stored ownership, or the error (also when the outcome is unknown)."""
 
     write: Write
     made: Mapping[str, Ownership | Exception]
 
 
 def writes_of(transitions: Mapping[str, Transition], reason: str) -> list[Write]:
-    """One for each namespace."""
+    """Group transitions into one write per namespace."""
     by_namespace: dict[str, dict[str, Transition]] = defaultdict(dict)
     for bundle, transition in transitions.items():
         by_namespace[namespace_of(bundle)][bundle] = transition

@@ -1,7 +1,7 @@
-"""Whose turn it is: so many at a time in all, and so many that concern one broker, where the limits may change.
+"""Concurrency limiter: a global and a per-broker limit, both changeable at run time.
 
-Of those who need the same broker, whether it gives or gets a bundle, the first to come is the first to go. Those who
-wait for a busy broker hold up nobody who does not need it, and nobody overtakes them on their other broker.
+Tasks that need the same broker, as source or destination, run first come, first served. A task that waits for a busy
+broker does not delay tasks of other brokers, and no later task overtakes it at its second broker.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from loadmanager.core.domain.names import BrokerId
 _Brokers = frozenset[BrokerId]
 
 Who = TypeVar("Who")
-"""Whatever waits for its turn; told apart by identity or equality, as it pleases."""
+"""Type of the tasks; any hashable."""
 
 
 class ConcurrencyLimiter(Generic[Who]):
-    """`limits` gives the number in all and the number per broker; they are asked anew whenever turns are given."""
+    """Concurrency limiter. `limits` returns the global and the per-broker limit, and is called at each `give`."""
 
     def __init__(self, limits: Callable[[], tuple[int, int]]) -> None:
         self._limits = limits
@@ -31,17 +31,17 @@ class ConcurrencyLimiter(Generic[Who]):
         self._busy: Counter[BrokerId] = Counter()
         self._queues: dict[_Brokers, deque[Who]] = {}
         self._heads: list[tuple[int, _Brokers]] = []
-        """When the first of each queue came, in that order; one that has left since is there until it is looked at."""
+        """Arrival number of the head of each queue, sorted. Cancelled heads are removed lazily."""
         self._given_within: tuple[int, int] | None = None
-        """The limits within which all turns are given, None once somebody has come or gone."""
+        """The limits of the last complete `give`, None once a task has come or gone."""
 
     @property
     def taken(self) -> int:
-        """How many have their turn."""
+        """Return the number of permits in use."""
         return len(self._having)
 
     def wait(self, who: Who, brokers: _Brokers) -> None:
-        """Come to the end of the queue."""
+        """Join the end of the queue."""
         assert who not in self._waiting, "it waits already"
         assert who not in self._having, "it has its turn"
         self._given_within = None
@@ -52,12 +52,12 @@ class ConcurrencyLimiter(Generic[Who]):
         self._queues[brokers].append(who)
 
     def have(self, who: Who, brokers: _Brokers) -> None:
-        """Have a turn at once, whatever the limits: it was begun already."""
+        """Take a permit regardless of the limits, for work that has already begun."""
         self._having[who] = brokers
         self._busy.update(brokers)
 
     def end(self, who: Who) -> None:
-        """Leave, whether it waits or has its turn; nothing if it does neither."""
+        """Release the permit, or leave the queue. Does nothing for an unknown task."""
         self._given_within = None
         brokers = self._having.pop(who, None)
         if brokers is None:
@@ -69,7 +69,7 @@ class ConcurrencyLimiter(Generic[Who]):
                 del self._busy[broker]
 
     def give(self) -> list[Who]:
-        """Those whose turn has come, in the order in which they came; they have it from now on."""
+        """Grant permits as far as the limits allow, and return the tasks that got one, first come first served."""
         limits = most, most_per_broker = self._limits()
         given: list[Who] = []
         if limits == self._given_within:
@@ -95,13 +95,13 @@ class ConcurrencyLimiter(Generic[Who]):
         return given
 
     def _replace_head(self, place: int, head: tuple[int, _Brokers] | None) -> None:
-        """The queue whose first was there has another first, who came later, or nobody."""
+        """Replace the head of a queue by its next entry, or remove an empty queue."""
         del self._heads[place]
         if head is not None:
             insort(self._heads, head, key=lambda each: each[0])
 
     def _first_of(self, brokers: _Brokers) -> tuple[int, _Brokers] | None:
-        """Who of those who need these brokers came first, as it is sorted; None when nobody is left."""
+        """Return the queue's head as its sort key, (arrival number, brokers); None if the queue is empty."""
         queue = self._queues[brokers]
         while queue and queue[0] not in self._waiting:
             queue.popleft()

@@ -1,16 +1,14 @@
-"""Drains, and pinned bundles on their way home: what is to be moved because operators said so.
+"""State machine for drains, and for pinned bundles that return to their broker.
 
-A passive machine: `step(event, now_s)` takes what has happened and gives what is to be done; `wake_s` is when it wants
-to be stepped by itself, with `TIME`. The wish is in the controls, which every leader reads, and the record of each
-bundle says how far its move has come. So a new leader goes on where the last one stopped; only what was counted starts
-anew.
+The orders are in the operator controls, and each bundle's record shows the progress of its move. So a new leader
+continues where the last one stopped; only the counters start anew.
 
     a drain     event               if                                      then
     -------     -----               --                                      ----
-    (none)      look                it is ordered, its broker registered                                ─▶ UNDER WAY
-    any         look                another process of its broker is        EndDrain
+    (none)      pass                it is ordered, its broker registered                                ─▶ UNDER WAY
+    any         pass                another process of its broker is        EndDrain
                                     registered
-    UNDER WAY   look                it is no longer ordered, or anew        WithdrawMove for each of
+    UNDER WAY   pass                it is no longer ordered, or anew        WithdrawMove for each of
                                                                             its moves                   ─▶ (none)
 
     a bundle
@@ -21,14 +19,14 @@ anew.
                                     else                                                                ─▶ RESTING
     RESTING     5 s have passed                                                                         ─▶ (at rest)
 
-TIME is a look at the controls, unless a decision is being waited for. Then where bundles go is decided on: those that
-drains give away (GiveAway), and after them those that are pinned elsewhere (BringHome). Each fills the window, which is
-twice as many bundles as unloads have their turn at a time; neither is asked for while more than half of it is MOVING.
-The next look is due in a second, or at once when something is CHANGED or the window has become half empty.
+TIME starts a pass over the controls, unless a plan is awaited. A pass requests a plan for drained bundles (GiveAway),
+then one for pinned bundles on another broker (BringHome). Each fills the window, twice the limit of concurrent unloads;
+no plan is requested while more than half of the window is MOVING. The next pass is due in a second, or at once when
+something is CHANGED or the window is half empty.
 
-A drain is for one process of a broker: EndDrain takes the order back when another process registers, so that a broker
-that was restarted after its drain is given bundles again. A lost session ends no drain. Pinned and frozen bundles leave
-a draining broker like all others, and pinned ones come back to it after its drain.
+A drain applies to one process of a broker: EndDrain removes the order when another process registers, so that a
+restarted broker receives bundles again. A lost session does not end a drain. Pinned and frozen bundles leave a draining
+broker like all others; pinned ones return after the drain.
 """
 
 from __future__ import annotations
@@ -46,14 +44,14 @@ from loadmanager.core.protocol.signals import Signal
 
 PAUSE_S = 1.0
 REST_S = 5.0
-"""How long a bundle is left alone that did not leave its broker, or that no other broker may own."""
+"""Back-off of a bundle that did not leave its broker, or that no other broker may own."""
 
 _RATE_WINDOW_S = 60.0
 
 
 @dataclass(slots=True, eq=False)
 class Drain:
-    """The progress of a drain since this node leads; `registration` is the broker's latest one."""
+    """Progress of a drain in this term; `registration` is the broker's latest one."""
 
     registration: Registration
     since_s: float
@@ -63,7 +61,7 @@ class Drain:
     ends_s: deque[float] = field(default_factory=lambda: deque(maxlen=1_000))
 
     def rate_per_s(self, now_s: float) -> float:
-        """Bundles that left it per second, of late."""
+        """Return the number of bundles that left the broker per second, over the last minute."""
         since_s = max(self.began_s, now_s - _RATE_WINDOW_S)
         return sum(end_s > since_s for end_s in self.ends_s) / max(now_s - since_s, 0.1)
 
@@ -77,7 +75,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Why a bundle stays, until when nobody looks at it again, and for which drain it would have moved, if for one."""
+    """Back-off of a bundle that could not move: the reason, the end of the back-off, and its drain, if any."""
 
     why: str
     until_s: float
@@ -89,7 +87,7 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class DrainPlanned:
-    """What was asked for last; None if it could not be decided."""
+    """The plan that was requested last; None if planning failed."""
 
     plan: Plan | None
 
@@ -102,19 +100,19 @@ class MoveEnded:
 
 @dataclass(frozen=True, slots=True)
 class TriedToEnd:
-    """The order was taken back, or could not be; the controls say which."""
+    """The attempt to remove the drain order has ended; the controls show the result."""
 
     broker: BrokerId
 
 
 Event = Signal | DrainPlanned | MoveEnded | TriedToEnd
 
-# Instructions
+# Actions
 
 
 @dataclass(frozen=True, slots=True)
 class GiveAway:
-    """Decide where the next `most` bundles of these brokers go, but not those to `leave`; come back with Planned."""
+    """Plan destinations of up to `most` bundles of these brokers, not of those to `leave`; answered by DrainPlanned."""
 
     brokers: tuple[BrokerId, ...]
     most: int
@@ -123,9 +121,7 @@ class GiveAway:
 
 @dataclass(frozen=True, slots=True)
 class BringHome:
-    """Decide on the way home of pinned bundles, `most` of which begin, but not of those to `leave`; come back with
-    Planned.
-    """
+    """Plan the return of up to `most` pinned bundles, except those to `leave`; answered by DrainPlanned."""
 
     most: int
     leave: frozenset[str]
@@ -133,7 +129,7 @@ class BringHome:
 
 @dataclass(frozen=True, slots=True)
 class BeginMove:
-    """Carry out the step, decided for these reasons, and come back with MoveEnded."""
+    """Execute the step; `because` are the verdicts behind it. Answered by MoveEnded."""
 
     step: Unload
     because: Sequence[Verdict]
@@ -141,14 +137,14 @@ class BeginMove:
 
 @dataclass(frozen=True, slots=True)
 class WithdrawMove:
-    """Call the move of the bundle off if it still waits for its turn."""
+    """Cancel the move of the bundle if it is still queued."""
 
     bundle: str
 
 
 @dataclass(frozen=True, slots=True)
 class EndDrain:
-    """Take the order of `since_s` back in the controls, and come back with TriedToEnd."""
+    """Remove the drain order of `since_s` from the controls; answered by TriedToEnd."""
 
     broker: BrokerId
     since_s: float
@@ -159,7 +155,7 @@ Instruction = GiveAway | BringHome | BeginMove | WithdrawMove | EndDrain
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """All that is kept from one step to the next: what a drain, or a pin, moves and leaves alone."""
+    """State of the machine between two steps, as a checkpoint."""
 
     drains: Mapping[BrokerId, Drain]
     ending: set[BrokerId]
@@ -171,7 +167,8 @@ class Remembered:
 
 @dataclass(slots=True)
 class DrainMachine:
-    """The drains of one leader. All that it is given is of this moment; `at_a_time` is how many unloads have a turn.
+    """State machine for the drains of one leader. Callables return current values; `at_a_time` is the limit of
+    concurrent unloads.
 
     `process_of`: the `startTimestamp` of a broker's registered process, 0 if unknown.
     """
@@ -192,12 +189,12 @@ class DrainMachine:
 
     @property
     def wake_s(self) -> float | None:
-        """When the next look is due; None while a decision is waited for, or nothing is wished."""
+        """Return the time of the next pass; None while a plan is awaited, or nothing is ordered."""
         return None if self._is_idle or self._asked is not None else self._look_s
 
     @property
     def _is_idle(self) -> bool:
-        """Whether nothing is wished, so that a look changes nothing."""
+        """Return True if no drain and no pin exists, so that a pass changes nothing."""
         controls = self.controls()
         return not (controls.draining or controls.pinned or self._drains)
 
@@ -205,17 +202,17 @@ class DrainMachine:
         return Remembered(self._drains, self._ending, self._moving, self._resting, self._asked, self._look_s)
 
     def restore(self, remembered: Remembered) -> None:
-        """Go on with what another remembered."""
+        """Restore a checkpoint of another machine."""
         self._drains, self._ending = {**remembered.drains}, {*remembered.ending}
         self._moving, self._resting = {**remembered.moving}, {**remembered.resting}
         self._asked, self._look_s = remembered.asked, remembered.look_s
 
     def find(self, broker: BrokerId) -> Drain | None:
-        """The drain of a broker that is under way."""
+        """Find the active drain of a broker."""
         return self._drains.get(broker)
 
     def blocked(self, drain: Drain) -> dict[str, str]:
-        """The bundles that stay for now, and why."""
+        """Return the bundles that cannot move at present, with the reasons."""
         return {bundle: rest.why for bundle, rest in sorted(self._resting.items()) if rest.drain is drain}
 
     def state(self, drain: Drain, left: int) -> str:
@@ -225,7 +222,7 @@ class DrainMachine:
         return "blocked" if 0 < left <= len(self.blocked(drain)) else "draining"
 
     def step(self, event: Event, now_s: float) -> list[Instruction]:
-        """What there is to do now that this has happened."""
+        """Process an event and return the actions that follow."""
         self._now_s = now_s
         match event:
             case DrainPlanned(plan):
@@ -277,7 +274,7 @@ class DrainMachine:
         return order is not None and order.since_s == drain.since_s
 
     def _can_give_away(self, drain: Drain) -> bool:
-        """True while its broker is registered, and the drain is not about to end."""
+        """Return True while the drain's broker is registered and the drain is not about to end."""
         broker = drain.registration.broker
         return broker not in self._ending and self.registration_of(broker) == drain.registration
 
@@ -287,12 +284,12 @@ class DrainMachine:
             self._ask(BringHome(most, leave))
 
     def _is_astray(self, bundle: str, home: BrokerId) -> bool:
-        """Whether a pinned bundle could be brought home: another broker owns it."""
+        """Return True if another broker owns a pinned bundle whose home broker is registered."""
         owner = self.owner_of(bundle)
         return owner is not None and owner.broker != home and self.registration_of(home) is not None
 
     def _to_leave(self) -> frozenset[str]:
-        """What is on its way, and what rests; not for a drain that is over."""
+        """Return the bundles to leave alone: moving ones, and those in back-off unless their drain has ended."""
         drains = (None, *self._drains.values())
         resting = {b for b, rest in self._resting.items() if rest.until_s > self._now_s and rest.drain in drains}
         return frozenset(resting | self._moving.keys())
@@ -316,7 +313,7 @@ class DrainMachine:
         for step in [step for step in plan.steps if isinstance(step, Unload)][:most]:
             drain = self._find_drain(step.source) if of_drains else None
             if of_drains and (drain is None or not self._is_wished(drain)):
-                continue  # it was lifted meanwhile, or its broker is back, and that life of it is not drained
+                continue  # the order was removed meanwhile, or the broker has restarted and is not drained
             self._moving[step.bundle] = drain
             self._to_do.append(BeginMove(step, [verdicts[step.bundle]] if step.bundle in verdicts else []))
 
@@ -328,7 +325,7 @@ class DrainMachine:
                 self._rest(verdict.subject, verdict.sentence(), drain)
 
     def _find_drain(self, owner: Registration | None) -> Drain | None:
-        """The drain that is under way of that life of a broker."""
+        """Find the active drain of this registration."""
         drain = None if owner is None else self._drains.get(owner.broker)
         return None if drain is None or drain.registration != owner else drain
 
@@ -338,7 +335,7 @@ class DrainMachine:
     def _move_ended(self, bundle: str, outcome: Outcome) -> None:
         drain = self._moving.pop(bundle)
         if isinstance(outcome, Failed) and isinstance(outcome.error, StaleStepError):
-            return  # and no look at once: what is planned on the same picture is as stale
+            return  # without an immediate pass: another plan on the same mirror is as stale
         self._resting.pop(bundle, None)
         why = _why_not(outcome)
         if why is not None:
@@ -350,7 +347,7 @@ class DrainMachine:
 
 
 def _why_not(outcome: Outcome) -> str | None:
-    """Why the bundle has not moved, None if it has."""
+    """Return the reason why the bundle did not move, None if it did."""
     match outcome:
         case Kept(refusal=why) | CalledOff(why):
             return why

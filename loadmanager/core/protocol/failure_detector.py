@@ -1,7 +1,7 @@
 """Failure detector for the leader: decides when a standby takes over before the leader's session expires.
 
-A passive machine, as `loadmanager.core.protocol.move_machine` is. The leader is asked again and again, and answers once
-ZooKeeper has told it that its epoch is still the last one: an answer says that its loop runs and that it can write.
+The leader is polled. It answers once ZooKeeper has confirmed that its epoch is the latest, so an answer proves that its
+loop runs and that it can write.
 
     phase      event                          then
     -----      -----                          ----
@@ -25,29 +25,28 @@ ZooKeeper has told it that its epoch is still the last one: an answer says that 
                NodeLeads: nobody, or this node                                                           ─▶ IDLE
                NodeLeads: another node        as from IDLE
 
-What is not in the table has come too late and changes nothing.
+Events that are not in the table are stale and ignored.
 
-Why it is safe
-    Nothing here keeps two from writing: winning raises the epoch, which every write of a leader checks, so whoever was
-    replaced without cause has its next write refused and steps down. At worst an election was for nothing.
+Safety
+    Fencing prevents two writers: winning increments the epoch, which every write of a leader checks. A leader that was
+    replaced by mistake has its next write refused and steps down. At worst an election was needless.
 
-Why there is hardly any without cause
-    Silence is time in which this process ran itself: a step counts one tick at most, so one that was stopped, or
-    starved, holds nothing against the leader. A leader that cannot be heard is asked by another way as well: the
-    *doubt* is a znode, which any leader deletes as soon as it sees it, and the campaign goes through only while it is
-    there. So a leader stays while it has ZooKeeper, though this node may be cut off from it, or its connections be
-    refused: a firewall and a wrong port refuse as well as a process that is gone. ZooKeeper that is slow or stopped
-    itself says nothing about the leader: only looks that it answered within a tick count, three in a row. And whoever
-    has not answered yet, being of another version or not to be reached from here, is not missed. On a busy machine all
-    answers take longer, so patience is at least three times the slowest one of the last minutes.
+Few false positives
+    Silence counts only while this process itself ran: one tick per step at most, so a stopped or starved standby holds
+    nothing against the leader. A silent leader is asked through the store: the *suspicion* is a znode that a leader
+    deletes when it sees it, and the campaign succeeds only while it exists. So a leader that reaches ZooKeeper stays,
+    even if this node cannot reach it: a firewall or a wrong port refuses connections just as an exited process does. A
+    slow or stopped ZooKeeper proves nothing about the leader: only checks that it answers within a tick count, three in
+    a row. A leader that has never answered (another version, or unreachable from here) is not suspected. On a busy
+    machine answers take longer, so the timeout is at least three times the slowest answer of the last minutes.
 
-    Only Ended needs no doubt: the leader's address refuses, and the kernel of this very machine, in this very network
-    namespace, says that the process which holds the leader's znode has ended.
+    Only LeaderProcessEnded needs no suspicion: the leader's address refuses connections, and the kernel of this very
+    machine and network namespace says that the process holding the leader's znode has exited.
 
-Why they do not depose each other without end
-    A doubt that was answered is good for a session timeout. A take-over was needless when the session of the leader
-    that was replaced lives on: it would have led on. With each needless one within ten minutes this node's patience
-    doubles, up to the session timeout: then it is no sooner than without all this.
+No endless take-overs
+    An answered suspicion is valid for a session timeout. A take-over was needless if the replaced leader's session
+    lives on. Each needless one within ten minutes doubles this node's timeout, up to the session timeout; then it is no
+    faster than session expiry.
 """
 
 from __future__ import annotations
@@ -61,37 +60,37 @@ from loadmanager.core.protocol.leadership import Sighting
 from loadmanager.core.protocol.signals import Signal
 
 TICKS = 8
-"""In a patience: so often a silent leader is looked at."""
+"""Ticks per timeout."""
 
 _TICKS_UNTIL_DOUBT = 5
 _MOST_TICKS_A_STEP = 1
 _PROMPT_LOOKS = 3
 _TICKS_HELD = 2
-"""For so long the leader may keep its answer back: it is asked no more often."""
+"""Long polling: the leader may delay its answer for so many ticks."""
 
 _REMEMBERED_S = 600.0
 
 _TIMES_SLOWEST = 3.0
 _HALF_LIFE_S = 60.0
-"""The slowest answer counts half as much after that."""
+"""Half-life of the slowest answer time."""
 
 _JUDGED_AFTER_SESSIONS = 1.5
-"""By then a session whose holder has ended has expired, ticks of the servers included."""
+"""By then the session of an exited process has expired, server ticks included."""
 
 _NORMAL_PATIENCE_S = 0.8
-"""What goes by patience where silence never counts: how often the leader is asked."""
+"""Polling timeout where silence detection is off."""
 
 
 class FailureDetectorPhase(enum.Enum):
     IDLE = enum.auto()
-    """Nobody leads, as far as is known, or this node does."""
+    """There is no known leader, or this node leads."""
     STRANGE = enum.auto()
     """The leader has not answered yet."""
     HEARD = enum.auto()
     DOUBTING = enum.auto()
-    """It is asked through the store, too."""
+    """A suspicion is in the store."""
     RESTING = enum.auto()
-    """It has answered there and not here, or is to be replaced."""
+    """It answered through the store only, or is being replaced."""
 
 
 # Events
@@ -99,8 +98,8 @@ class FailureDetectorPhase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class NodeLeads:
-    """This node leads, by the newest that was read of the store; None: nobody, this one, or it is not known.
-    `session_s` is the timeout of sessions with the store, `sessions` those of registered nodes, None: not known.
+    """The leader changed, by the latest read of the store. `leader` is None if there is none, it is unknown, or it is
+    this node. `session_s` is the store's session timeout, `sessions` those of registered nodes, None if unknown.
     """
 
     leader: Sighting | None
@@ -110,28 +109,28 @@ class NodeLeads:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The leader of that znode has answered that it leads."""
+    """The leader of that znode answered that it leads."""
 
     czxid: int
 
 
 @dataclass(frozen=True, slots=True)
 class Missed:
-    """What it was asked has ended otherwise."""
+    """The request to the leader ended in any other way."""
 
     czxid: int
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderProcessEnded:
-    """The process of that leader has ended for certain."""
+    """The leader's process has exited for certain."""
 
     czxid: int
 
 
 @dataclass(frozen=True, slots=True)
 class Doubted:
-    """What came of putting the doubt into the store: whether there is one now."""
+    """Result of writing the suspicion to the store: True if a suspicion exists now."""
 
     czxid: int
     stands: bool
@@ -139,7 +138,7 @@ class Doubted:
 
 @dataclass(frozen=True, slots=True)
 class SuspicionChecked:
-    """What a look has shown: whether the doubt is still there; None: the store did not say."""
+    """Result of a check: True if the suspicion still exists; None if the store did not answer."""
 
     look: CheckSuspicion
     stands: bool | None
@@ -147,13 +146,13 @@ class SuspicionChecked:
 
 Event = NodeLeads | Heard | Missed | LeaderProcessEnded | Doubted | SuspicionChecked | Signal
 
-# Instructions
+# Actions
 
 
 @dataclass(frozen=True, slots=True)
 class AskLeader:
-    """Ask the leader whether it leads, to be answered after `hold_s` at the latest; wait `patience_s` longer. Come back
-    with Heard, Missed or Ended.
+    """Ask the leader whether it leads. It answers within `hold_s`; wait `patience_s` longer. Answered by Heard, Missed
+    or LeaderProcessEnded.
     """
 
     leader: Sighting
@@ -163,14 +162,14 @@ class AskLeader:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Ask the leader through the store, and come back with Doubted."""
+    """Write a suspicion of the leader to the store; answered by Doubted."""
 
     leader: Sighting
 
 
 @dataclass(frozen=True, slots=True)
 class CheckSuspicion:
-    """See whether the doubt is still there, and come back with Seen."""
+    """Check that the suspicion still exists; answered by SuspicionChecked."""
 
     czxid: int
     begun_s: float
@@ -178,7 +177,7 @@ class CheckSuspicion:
 
 @dataclass(frozen=True, slots=True)
 class EarlyTakeOver:
-    """Campaign in the place of that leader: while the doubt is there, unless its process `has_ended`."""
+    """Campaign to replace that leader: only while the suspicion exists, unless its process `has_ended`."""
 
     czxid: int
     has_ended: bool = False
@@ -186,7 +185,7 @@ class EarlyTakeOver:
 
 @dataclass(frozen=True, slots=True)
 class Spare:
-    """Do not: it was heard."""
+    """Cancel the early take-over: the leader answered."""
 
     czxid: int
 
@@ -196,14 +195,16 @@ Instruction = AskLeader | Doubt | CheckSuspicion | EarlyTakeOver | Spare | Say
 
 @dataclass(slots=True)
 class FailureDetector:
-    """`least_s` is the least patience with a silent leader; with 0 silence never counts."""
+    """Failure detector for the leader. `least_s` is the minimum timeout for a silent leader; 0 turns silence detection
+    off.
+    """
 
     least_s: float
     phase: FailureDetectorPhase = FailureDetectorPhase.IDLE
     silent_s: float = 0.0
-    """For how long the leader was not heard, in time that counts."""
+    """Time of silence so far, as counted here."""
     found_silent: int = 0
-    """How many leaders were."""
+    """Number of leaders found silent."""
     _leader: Sighting | None = None
     _session_s: float = 0.0
     _stepped_s: float = -math.inf
@@ -214,12 +215,12 @@ class FailureDetector:
     _takes_over: bool = False
     _slowest_s: float = 0.0
     _taken_over: list[tuple[float, int]] = field(default_factory=list)
-    """Time of the take-over, and the session of the leader before, unless that has expired."""
+    """Time of each take-over, and the session of the replaced leader, unless it has expired."""
     _to_do: list[Instruction] = field(default_factory=list)
 
     @property
     def wake_s(self) -> float | None:
-        """A tick after the last step, while somebody is watched."""
+        """Return the time of the next tick; None while no leader is watched."""
         return None if self.phase is FailureDetectorPhase.IDLE else self._stepped_s + self.tick_s
 
     @property
@@ -231,7 +232,7 @@ class FailureDetector:
         return self.least_s or _NORMAL_PATIENCE_S
 
     def patience_s(self, now_s: float) -> float:
-        """How long a leader may be silent now."""
+        """Return the current timeout for a silent leader, in seconds."""
         if not self.least_s:
             return math.inf
         judged_s = now_s - _JUDGED_AFTER_SESSIONS * self._session_s
@@ -240,7 +241,7 @@ class FailureDetector:
         return max(self.least_s, min(usual_s * 2.0**needless, self._session_s))
 
     def step(self, event: Event, now_s: float) -> list[Instruction]:
-        """What there is to do now that this has happened."""
+        """Process an event and return the actions that follow."""
         passed_s = now_s - self._stepped_s
         self.silent_s += min(passed_s, _MOST_TICKS_A_STEP * self.tick_s)
         self._slowest_s *= 0.5 ** (passed_s / _HALF_LIFE_S)
@@ -320,7 +321,7 @@ class FailureDetector:
             self._to_do.append(CheckSuspicion(leader.czxid, now_s))
 
     def _look_on(self, leader: Sighting, now_s: float, *, stands: bool) -> None:
-        """The doubt was asked about, and stands, or is gone."""
+        """Evaluate the result of a suspicion check."""
         if not stands:
             self._say("leader_has_zookeeper", leader, is_warning=False)
             self._rest(now_s)

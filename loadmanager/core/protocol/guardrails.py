@@ -1,32 +1,30 @@
-"""What stops a balancer that acts beside a Pulsar, which places bundles itself: asked before all that it does.
+"""Guardrails for acting on a real Pulsar cluster: checks before each round, move and split.
 
-Pure: facts of one moment go in, and each rail that stops something comes out as a verdict. Nothing may be moved or
-split while there is one.
+Pure functions: facts go in, each violated guardrail comes out as a verdict. Any verdict blocks the action.
 
-    asked of      rail              stops while
-    --------      ----              -----------
-    all           mode              it is not to act
-                  picture           not all that it goes by is known
-                  earlier moves     what became of moves under way in an earlier term is not known
-                  shedding, splits  a broker does so by itself, or has not said whether it does
+    applies to    guardrail         blocks while
+    ----------    ---------         ------------
+    all           mode              this node only observes
+                  mirror            the mirror is incomplete
+                  earlier moves     the outcome of an earlier term's moves is unknown
+                  shedding, splits  a broker does so by itself, or its setting is unknown
                   load managers     a broker runs another than ModularLoadManagerImpl
-                  leader            no registered broker is Pulsar's leader, who places what is unloaded
-                  settling          a broker has joined or left lately
-                  read-only         Pulsar's policies may not be written
-                  failures          so many moves in succession have failed, until an operator says go on
-    moves,        namespace         the namespace is left out; those in which Pulsar keeps its own always are
+                  leader            no registered broker is Pulsar's leader, which places unloaded bundles
+                  settling          a broker joined or left lately
+                  read-only         Pulsar's policies are read-only
+                  failures          too many moves failed in succession, until an operator resets the count
+    moves,        namespace         the namespace is excluded; Pulsar's own namespaces always are
     splits
-    rounds and    hour              so many own moves began within the hour
+    rounds and    hour              the hourly limit of own moves is reached
     own moves
-    own moves     round             so many moves of this round have begun
-                  reports           source or destination has not reported since a move touched it, or is overdue
+    own moves     round             the limit of moves per round is reached
+                  reports           source or destination has not reported since its last move, or is overdue
 
-An own move is one of shedding. What an operator wants (a drain, a pin, a plan, an unload) is not decided by load, so
-reports do not stop it, and it is not limited in number. Moves of one round were decided on one picture, each with
-regard to the others: they need no report of what the others have done.
+An own move is one of shedding. Moves for an operator (a drain, a pin, a plan, an unload) do not depend on load, so
+neither reports nor counts block them. The moves of one round were planned together: they need no report in between.
 
-A broker of Pulsar's reports when something has changed, and after the interval of reports at the latest: a report that
-is old may be true, one that is twice as old as that interval is overdue.
+A Pulsar broker reports on changes, and after the report interval at the latest: an old report may still be true, one
+older than two intervals is overdue.
 """
 
 from __future__ import annotations
@@ -50,9 +48,9 @@ _OVERDUE_AFTER_INTERVALS = 2
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """One registered broker. `sheds` and `splits` are whether it does so by itself, None while it has not said so;
-    `load_manager` is the class it runs. Wall clock in seconds: when its last report was made, None without one, and
-    when a move of an earlier round last took a bundle from it or gave it one, None if none did lately.
+    """Facts about one registered broker. `sheds` and `splits` tell if it does so by itself, None if unknown;
+    `load_manager` is the class it runs. Times are wall clock seconds: of its last report, and of the last move of an
+    earlier round that touched it; None if there was none.
     """
 
     sheds: bool | None
@@ -64,8 +62,8 @@ class BrokerFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that rails go by, at `now_s` of the wall clock. `open_moves` says why moves of earlier terms are not seen
-    through yet, or nothing, and `policies_fault` what is wrong with policies; `quiet_for_s` is since when no broker has
+    """Input of the guardrails at `now_s`, wall clock. `open_moves` says why moves of earlier terms are unfinished,
+    `policies_fault` why policies are unusable, both empty if all is well; `quiet_for_s` is the time since a broker last
     joined or left.
     """
 
@@ -85,7 +83,8 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceSelection:
-    """Which namespaces are moved: all that `included` match, all if there are none, but for what `excluded` match.
+    """Namespaces that may be moved: those that `included` matches (all if it is empty), minus those that `excluded`
+    matches.
 
     Raises `InvalidPolicyError` for a pattern that cannot be used.
     """
@@ -94,7 +93,7 @@ class NamespaceSelection:
     excluded: Patterns = field(default_factory=Patterns)
 
     def why_left_out(self, namespace: str) -> Mapping[str, Figure] | None:
-        """The figures of the sentence that says so; None for a namespace that is not."""
+        """Return the figures of the reason why a namespace is excluded, None if it is included."""
         if is_self_test_namespace(namespace):
             return {"namespace": namespace, "pattern": "the brokers, which test themselves in it"}
         if namespace.count("/") > 1:
@@ -109,7 +108,7 @@ class NamespaceSelection:
 
 @dataclass(frozen=True, slots=True)
 class GuardrailLimits:
-    """What an operator has set; times in seconds."""
+    """Limits set by the operator; times in seconds."""
 
     failures_until_stop: int
     settling_s: float
@@ -121,7 +120,7 @@ class GuardrailLimits:
 
 @dataclass(frozen=True, slots=True)
 class WantedMove:
-    """A move that is about to begin; `is_own`: shedding wants it, and no operator."""
+    """A move that is about to begin. `is_own`: requested by shedding, not by an operator."""
 
     bundle: str
     source: BrokerId
@@ -130,17 +129,17 @@ class WantedMove:
 
 
 def stops_of_round(facts: Facts, limits: GuardrailLimits) -> list[Verdict]:
-    """What keeps a round from moving anything, by rail; nothing if it may."""
+    """Return the guardrails that block a round; empty if it may run."""
     return [*_of_everything(facts, limits), *_of_the_hour(facts, limits, CLUSTER)]
 
 
 def stops_of_move(facts: Facts, limits: GuardrailLimits, move: WantedMove) -> list[Verdict]:
-    """What keeps this move from being made, by rail; nothing if it may be."""
+    """Return the guardrails that block a move; empty if it may begin."""
     return stops_of_moves(facts, limits, [move])[0]
 
 
 def stops_of_moves(facts: Facts, limits: GuardrailLimits, moves: Iterable[WantedMove]) -> list[list[Verdict]]:
-    """What keeps each of these moves from being made: brokers are looked through once."""
+    """Return the blocking guardrails of each move. Broker-wide checks run once."""
     of_everything = [*_of_everything(facts, limits)]
     return [[*of_everything, *_of_one(facts, limits, move)] for move in moves]
 
@@ -154,7 +153,7 @@ def _of_one(facts: Facts, limits: GuardrailLimits, move: WantedMove) -> Iterator
 
 
 def stops_of_split(facts: Facts, limits: GuardrailLimits, bundle: str) -> list[Verdict]:
-    """What keeps this bundle from being split, by rail; nothing if it may be."""
+    """Return the guardrails that block the split of a bundle; empty if it may begin."""
     return [*_of_everything(facts, limits), *_of_the_namespace(limits, bundle)]
 
 
@@ -216,7 +215,7 @@ def _of_the_namespace(limits: GuardrailLimits, bundle: str) -> Iterator[Verdict]
 def _of_reports(facts: Facts, limits: GuardrailLimits, move: WantedMove) -> Iterator[Verdict]:
     for broker in (move.source, move.destination):
         known = None if broker is None else facts.brokers.get(broker)
-        if broker is None or known is None:  # one that has left is refused by whoever makes the move
+        if broker is None or known is None:  # the move itself refuses a broker that has left
             continue
         if known.reported_at_s is None:
             yield _stop(GuardrailReason.REPORT_OVERDUE, move.bundle, broker=broker)

@@ -1,17 +1,17 @@
-"""Who may lead: a passive decision, made again from scratch whenever something is known anew.
+"""Leader election rules: a pure function from a node's current knowledge to its next action.
 
-An election alone does not stop a leader that was paused and wakes up, so leadership rests on three things at once:
+An election alone does not stop a paused leader that wakes up, so leadership has three conditions:
 
-- the **epoch**, the version of one znode: winning raises it, and every write of a leader checks it;
-- the **lease**: a leader trusts itself only while the newest answered heartbeat of its own session is young;
-- the **session** in which it won: another session is another life.
+- the fencing **epoch**, the version of one znode: winning increments it, and every write of a leader checks it;
+- the **lease**: a leader acts only while the last answered heartbeat of its session is recent;
+- the **session** in which it won.
 
-Since the epoch makes an early take-over safe, a standby may be quick: it campaigns when there is no leader, and when
-`loadmanager.core.protocol.failure_detector` has found that the leader's process has ended, or that it has been silent
-for too long, without waiting for the old session to expire.
+Since the epoch makes an early take-over safe, a standby campaigns when there is no leader, and when
+`loadmanager.core.protocol.failure_detector` finds that the leader's process has exited or is silent for too long,
+without waiting for the old session to expire.
 
-A node whose link to the store broke lately leaves others the first turn: when it is back it takes its own znode away,
-and waits a little before it campaigns. Else one whose link flaps would be elected each time that it is up.
+A node whose link to the store broke lately lets others campaign first: it deletes its own leader znode and waits a
+little. Otherwise a node with a flapping link would win each time that its link is up.
 
                     Campaign won
        FOLLOWING ────────────────▶ LEADING
@@ -41,7 +41,7 @@ class StepDownReason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """The leader znode as it was read: the session that holds it, and its `czxid`, which no other life of it has."""
+    """The leader znode as read: its session, and its `czxid`, which is unique per creation."""
 
     node_id: str
     service_url: str
@@ -54,7 +54,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """What a node won: an epoch, in one session."""
+    """A won election: its epoch and session."""
 
     epoch: int
     session_id: int
@@ -62,13 +62,12 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """Everything a node knows that bears on leadership, at one moment of the monotonic clock `now_s`.
+    """Input of the election rules at `now_s` of the monotonic clock.
 
-    `view_is_fresh` says that leader and epoch were read after the last (re)connection. `ended_czxid` is the leader
-    znode (by czxid) whose process has ended, `silent_czxid` the one whose leader a doubt stands against. `is_doubted`:
-    somebody asks through the store whether this node leads.
-    `open_since_s` is what `open_since` said last. Until `unsound_until_s` the own link is one that broke lately, and
-    then the turn is with the others for `turn_s` from `open_since_s` on; 0 when there are none.
+    `view_is_fresh`: leader and epoch were read after the last (re)connection. `ended_czxid` is the leader znode (by
+    czxid) whose process has exited, `silent_czxid` the one under suspicion. `is_doubted`: a standby suspects this node.
+    `open_since_s` is the last result of `open_since`. Until `unsound_until_s` the own link counts as unstable: others
+    campaign first for `turn_s` from `open_since_s` on; 0 when there are no others.
     """
 
     now_s: float
@@ -89,15 +88,15 @@ class Knowledge:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to do before `until_s`, or before something changes (None)."""
+    """Do nothing until `until_s`, or until something changes (None)."""
 
     until_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """Try to win epoch `epoch_version` + 1; `replaces_leader`: a leader znode is there and has to go with it. With
-    `on_doubt` only while the doubt is there, which goes too.
+    """Try to win epoch `epoch_version` + 1; `replaces_leader`: delete the existing leader znode. `on_doubt`: only while
+    the suspicion exists, and delete it too.
     """
 
     epoch_version: int
@@ -107,14 +106,14 @@ class Campaign:
 
 @dataclass(frozen=True, slots=True)
 class Vacate:
-    """Take the leader znode away, which is left over from this node, if the epoch is still `epoch_version`."""
+    """Delete this node's leftover leader znode, if the epoch is still `epoch_version`."""
 
     epoch_version: int
 
 
 @dataclass(frozen=True, slots=True)
 class Reassure:
-    """Take the doubt away if the epoch is still `epoch`: this node leads."""
+    """Delete the suspicion, if the epoch is still `epoch`: this node leads."""
 
     epoch: int
 
@@ -128,14 +127,14 @@ Action = Wait | Campaign | Vacate | Reassure | StepDown
 
 
 def next_action(known: Knowledge) -> Action:
-    """What this node has to do about leadership now."""
+    """Return the action that a node takes next in the election."""
     if known.term is not None:
         return _as_leader(known, known.term)
     return _as_follower(known)
 
 
 def open_since(known: Knowledge) -> float | None:
-    """Since when nobody has led, as far as this node has seen; None while somebody does."""
+    """Return the time since which this node has seen no leader; None while there is one."""
     if not known.view_is_fresh:
         return known.open_since_s
     if known.term is not None or not _is_open(known):
@@ -152,7 +151,7 @@ def find_end(
     lease_is_valid: bool,
     view_is_fresh: bool,
 ) -> StepDownReason | None:
-    """Why the term is over, None if it is not; asked for each lookup of a bundle without an owner."""
+    """Return the reason why the term is over, None if it is not. Called for each lookup of an unowned bundle."""
     if session_id != term.session_id:
         return StepDownReason.SESSION_CHANGED
     if not lease_is_valid:
@@ -194,23 +193,22 @@ def _as_follower(known: Knowledge) -> Action:
 
 
 def _others_turn_ends_s(known: Knowledge) -> float:
-    """When this node may campaign, if nobody else has by then: at once with a sound link."""
+    """Return the time from which this node may campaign: now, unless its link broke lately."""
     begun_s = known.now_s if known.open_since_s is None else known.open_since_s
     return min(known.unsound_until_s, begun_s + known.turn_s)
 
 
 def _is_open(known: Knowledge) -> bool:
-    """Whether nobody leads behind the leader znode, whatever it says.
+    """Return True if there is no working leader, whatever the leader znode says.
 
-    There is none, it is our own and we do not lead, no session holds it, the leader's process has ended, or it is
-    silent.
+    That is: there is none, it is this node's own, no session holds it, its process has exited, or it is silent.
     """
     leader = known.leader
     return leader is None or _is_gone(known, leader) or leader.czxid == known.silent_czxid
 
 
 def _is_gone(known: Knowledge, leader: Sighting) -> bool:
-    """Whether that is certain: then nobody need be asked."""
+    """Return True if the leader is gone for certain, so that no suspicion is needed."""
     return _is_own(known, leader) or leader.session_id == 0 or leader.czxid == known.ended_czxid
 
 

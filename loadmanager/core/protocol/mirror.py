@@ -1,4 +1,4 @@
-"""What a leader knows of the cluster at this moment: whoever carries something out asks it anew each time."""
+"""Interface of the mirror, a node's copy of the metadata store, for state machines."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registr
 
 
 class Mirror(Protocol):
-    """Brokers and bundles as they are now."""
+    """Current brokers and bundle ownerships."""
 
     @property
     def registrations(self) -> Mapping[BrokerId, Registration]:
-        """Every registered broker."""
+        """Return all registered brokers."""
 
     def is_registered(self, registration: Registration | None) -> bool:
-        """Whether that very life of the broker is registered."""
+        """Return True if this very registration of the broker still exists."""
 
     def holds(self) -> Mapping[BrokerId, float]:
-        """The brokers that are held off: for how many seconds the bundles that they had wait for them at most."""
+        """Return the held brokers, with the seconds for which their bundles still wait for them."""
 
     def find_ownership(self, bundle: str) -> Ownership | None:
-        """None of a bundle that there is not."""
+        """Find the ownership of a bundle; None for an unknown bundle."""
 
 
 def find_gone_owner(picture: Mirror, ownership: Ownership) -> Registration | None:
-    """The owner of a bundle if it is registered no more; None of a bundle that is free, on its way, or served."""
+    """Find the owner of an owned bundle if it is no longer registered, else None."""
     is_gone = ownership.state is OwnershipState.OWNED and not picture.is_registered(ownership.owner)
     return ownership.owner if is_gone else None

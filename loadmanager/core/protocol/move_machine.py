@@ -1,8 +1,8 @@
-"""Moves under way: unloads that are wanted, prepared, begun, asked for, and seen through to their end.
+"""State machine for moves: unloads that are queued, prepared, released, and completed or kept.
 
-A passive machine: `step(event, now_s)` takes what has happened and gives what is to be done; `wake_s` is when it wants
-to be stepped by itself, with `TIME`. A driver does what it is told, in its own way of waiting, and comes back with what
-came of it. The record is the truth at every phase, so that whoever leads next finishes what it finds released.
+A passive state machine: `step(event, now_s)` returns actions, a driver executes them and reports results as events;
+`wake_s` is when the machine wants a step with `TIME`. The record is valid in every phase, so that the next leader can
+complete any release that it finds.
 
     phase       event                       if                              then
     -----       -----                       --                              ----
@@ -36,13 +36,13 @@ came of it. The record is the truth at every phase, so that whoever leads next f
     COMPLETING, record, read again,         is the release as it was        Commit the same again
     KEEPING                                 is another                      Ended: Failed
 
-A destination prepares while the owner serves on: what can be done before the release keeps nobody waiting. It may be
-slow, or fail, or not know how, and the move goes on all the same; of one that is called off it hears nothing.
+A destination prepares while the owner still serves, so preparation adds no downtime. The move continues if the
+destination is slow, fails, or cannot prepare; it is not told about a cancelled move.
 
-A move that ended with Failed may have left its bundle released: whoever looks at the records resumes it. A turn is had
-from PREPARING to the end, also while nobody knows what became of a write; what is resumed has one, whatever the limits.
-An owner refuses for good where it is not the leader here who places bundles, and this one has gone to another broker
-than it was meant for: what is committed then is what is true, and the move has failed.
+A move that ended with Failed may leave its bundle released: the reconciler resumes it. A move holds a permit from
+PREPARING to the end, also while the outcome of a write is unknown; a resumed move takes one regardless of the limits.
+An owner refuses for good where another system places bundles (a real Pulsar) and chose another destination: the commit
+then records the true owner, and the move has failed.
 """
 
 from __future__ import annotations
@@ -83,18 +83,18 @@ class Phase(enum.Enum):
 
 
 class StaleStepError(IllegalTransitionError):
-    """The bundle is no longer as whoever planned the step took it to be."""
+    """The bundle has changed since the step was planned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a step was planned on: who owns the bundle, and at which version unless that does not matter."""
+    """Precondition of a step: the owner of the bundle, and its version unless that does not matter."""
 
     owner: Registration
     version: int | None = None
 
     def check(self, current: Ownership) -> None:
-        """Raise `StaleStepError` unless it still is so."""
+        """Raise `StaleStepError` unless the precondition holds."""
         if current.state is not OwnershipState.OWNED or current.owner != self.owner:
             raise StaleStepError(f"it is {current}, and not owned by {self.owner}")
         if self.version not in (None, current.version):
@@ -103,8 +103,8 @@ class Expected:
 
 @dataclass(slots=True, eq=False)
 class Move:
-    """One unload of one bundle. `check` is given the ownership as the release is written, and may refuse it; `released`
-    is the ownership while it is released, `refusal` what its owner last said instead of letting go.
+    """One unload of one bundle. `check` may reject the current ownership when the release is written; `released` is the
+    ownership while released, `refusal` the owner's last refusal.
     """
 
     bundle: str
@@ -122,30 +122,30 @@ class Move:
 
     @property
     def brokers(self) -> frozenset[BrokerId]:
-        """Whom it concerns."""
+        """Return the source and the destination, where known."""
         return frozenset(each.broker for each in (self.owner, self.destination) if each is not None)
 
     @property
     def why_kept(self) -> Reason:
-        """Why its owner keeps the bundle, if it does."""
+        """Return the reason that is recorded if the owner keeps the bundle."""
         return OwnershipReason.UNLOAD_CANCELLED if self.is_cancelled else OwnershipReason.UNLOAD_FAILED
 
     def get_released(self) -> Ownership:
-        """The ownership while it is released, of a move that has begun."""
+        """Return the released ownership of a move that has begun."""
         assert self.released is not None, "it has not begun"
         return self.released
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """The owner has let go; the bundle is `done` now."""
+    """The owner released the bundle; `done` is its ownership now."""
 
     done: Ownership
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The owner keeps the bundle: it did not let go in time, or somebody cancelled it (`refusal`)."""
+    """The owner keeps the bundle: the deadline passed, or an operator cancelled the move (`refusal`)."""
 
     kept: Ownership
     reason: Reason
@@ -154,14 +154,14 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class CalledOff:
-    """It never began."""
+    """The move was cancelled before it began."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A write was refused, or its outcome is not known; `error` is what the driver was told."""
+    """A write was refused, or its outcome is unknown; `error` is the driver's."""
 
     error: Exception
 
@@ -173,21 +173,21 @@ Outcome = Moved | Kept | CalledOff | Failed
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """A move is to be made when its turn has come."""
+    """Queue a move."""
 
     move: Move
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """A release that was found in the records is to be seen through."""
+    """Continue a release that was found in the records."""
 
     move: Move
 
 
 @dataclass(frozen=True, slots=True)
 class CallOff:
-    """Moves that have not begun are not to be, for this reason: all that `is_meant` says."""
+    """Cancel the queued moves for which `is_meant` is true."""
 
     is_meant: Callable[[Move], bool]
     why: str
@@ -195,14 +195,14 @@ class CallOff:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """The owner is to keep the bundle of a move that has begun."""
+    """Cancel a move that has begun: the owner keeps the bundle."""
 
     move: Move
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The destination is as ready as it gets."""
+    """The destination has finished preparing, or failed to."""
 
     move: Move
 
@@ -221,7 +221,7 @@ class NotCommitted:
 
 @dataclass(frozen=True, slots=True)
 class Unanswered:
-    """A write may have happened or not; `stored` is the bundle's ownership as read since, None if it is no more."""
+    """A write has an unknown outcome; `stored` is the ownership read afterwards, None if the bundle is gone."""
 
     move: Move
     stored: Ownership | None
@@ -230,7 +230,7 @@ class Unanswered:
 
 @dataclass(frozen=True, slots=True)
 class OwnerAnswered:
-    """None: the owner has let go; else why it did not, or that it did not answer. `is_final`: it is not asked again."""
+    """Answer of the owner: None if it released the bundle, else its refusal or an error; `is_final`: do not retry."""
 
     move: Move
     refusal: str | None
@@ -239,12 +239,12 @@ class OwnerAnswered:
 
 Event = Want | Resume | CallOff | Cancel | Prepared | Committed | NotCommitted | Unanswered | OwnerAnswered | Signal
 
-# Instructions
+# Actions
 
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Have the destination prepare, for `patience_s` at most, and come back with Prepared whatever it says."""
+    """Ask the destination to prepare, for at most `patience_s`; always answered by Prepared."""
 
     move: Move
     patience_s: float
@@ -252,7 +252,7 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Write what `transition` makes of the bundle's ownership, and come back with Committed or NotCommitted."""
+    """Write the `transition` of the bundle's ownership; answered by Committed, NotCommitted or Unanswered."""
 
     move: Move
     transition: Callable[[Ownership, Stamp], Ownership]
@@ -261,7 +261,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class AskOwner:
-    """Ask the owner to let go, for `patience_s` at most, and come back with OwnerAnswered."""
+    """Ask the owner to release the bundle within `patience_s`; answered by OwnerAnswered."""
 
     move: Move
     patience_s: float
@@ -269,7 +269,7 @@ class AskOwner:
 
 @dataclass(frozen=True, slots=True)
 class StopAsking:
-    """What the owner, or the destination, answers does not matter any more: do not come back with it."""
+    """Cancel the request to the owner or destination; its answer is no longer wanted."""
 
     move: Move
 
@@ -285,9 +285,9 @@ Instruction = Prepare | Commit | AskOwner | StopAsking | Ended
 
 @dataclass(slots=True)
 class MoveMachine:
-    """The moves of one leader. `limits` are how many have a turn at a time, in all and per broker; `deadline_s` is how
-    long an owner may take to let go, `prepare_s` how long a destination may prepare, 0 for one that is not to; all are
-    asked anew each time. `is_registered` is of this moment.
+    """State machine for the moves of one leader. Callables return current values: `limits` the global and the
+    per-broker limit, `deadline_s` the time an owner has to release, `prepare_s` the time a destination has to prepare
+    (0: none).
     """
 
     limits: Callable[[], tuple[int, int]]
@@ -306,24 +306,24 @@ class MoveMachine:
 
     @property
     def known(self) -> list[Move]:
-        """All there are: first those that have released nothing, in the order in which they came."""
+        """Return all moves: first the unreleased ones, in order of arrival."""
         return [*self._waiting, *self._begun]
 
     def is_waiting(self, bundle: str) -> bool:
-        """Whether a move of the bundle has not begun."""
+        """Return True if a move of the bundle is queued or preparing."""
         return any(move.bundle == bundle for move in self._waiting)
 
     @property
     def wake_s(self) -> float | None:
-        """When the next pause is over."""
+        """Return the time when the next back-off ends."""
         return min((move.wake_s for move in self._begun if move.phase is Phase.PAUSED), default=None)
 
     def find(self, bundle: str, version: int) -> Move | None:
-        """The move that follows the release of a bundle at this version."""
+        """Find the move that released the bundle at this version."""
         return self._by_version.get((bundle, version))
 
     def step(self, event: Event, now_s: float) -> list[Instruction]:
-        """What there is to do now that this has happened; a move that has ended hears of nothing more."""
+        """Process an event and return the actions that follow. Events of ended moves are ignored."""
         self._now_s = now_s
         match event:
             case Want(move):
@@ -352,7 +352,7 @@ class MoveMachine:
         return to_do
 
     def forget(self) -> list[Move]:
-        """The term is over: what has begun is the next leader's to finish. All there were."""
+        """Drop all moves at the end of the term, and return them. The next leader finishes what has begun."""
         ended = self.known
         for move in ended:
             move.phase = Phase.ENDED
@@ -363,7 +363,7 @@ class MoveMachine:
         return ended
 
     def restore(self, known: Iterable[Move]) -> None:
-        """Where there are none yet: go on with these, which another had, each in its phase."""
+        """Restore the moves of another machine, each in its phase. This machine must be empty."""
         for move in known:
             if move.phase is Phase.WAITING:
                 self._wait(move)
@@ -388,7 +388,7 @@ class MoveMachine:
             self._prepare(move)
 
     def _prepare(self, move: Move) -> None:
-        """Before anything is released; at once where nobody is to prepare."""
+        """Let the destination prepare before the release, or release at once if it has nothing to prepare."""
         destination = move.destination
         patience_s = self.prepare_s(destination) if destination is not None else 0.0
         if patience_s > 0 and self.is_registered(destination):
@@ -434,7 +434,7 @@ class MoveMachine:
             self._end(move, Kept(stored, move.why_kept, move.refusal))
 
     def _unanswered(self, move: Move, stored: Ownership | None, error: Exception) -> None:
-        """The record tells whether the write happened; if it did not, an end is written again."""
+        """Resolve a write of unknown outcome from the stored record; repeat a final write that did not happen."""
         before = move.released
         if stored is None:
             self._end(move, Failed(error))
@@ -455,7 +455,7 @@ class MoveMachine:
             self._end(move, Failed(error))
 
     def _follow(self, move: Move, released: Ownership) -> None:
-        """The bundle is released: from now on its owner has so long to let go."""
+        """Start the release deadline and ask the owner."""
         move.released = released
         move.deadline_s = self._now_s + self.deadline_s()
         self._have(move)
@@ -482,7 +482,7 @@ class MoveMachine:
             move.phase, move.wake_s = Phase.PAUSED, wake_s
 
     def _look(self) -> None:
-        """At pauses that are over, and brokers that are gone."""
+        """Handle ended back-offs and brokers that have left."""
         for move in list(self._waiting):
             if move.phase is Phase.PREPARING and not (
                 self.is_registered(move.owner) and self.is_registered(move.destination)
@@ -513,9 +513,7 @@ class MoveMachine:
             self._to_do.append(StopAsking(move))
 
     def _complete(self, move: Move) -> None:
-        """Nobody serves the bundle: its destination gets it if it is still there, else nobody does until it is asked
-        for.
-        """
+        """Give the released bundle to its destination if that is registered, else free it."""
         released = move.get_released()
         destination = released.destination if self.is_registered(released.destination) else None
         move.phase = Phase.COMPLETING
@@ -523,7 +521,7 @@ class MoveMachine:
         self._to_do.append(Commit(move, transition, released.reason))
 
     def _keep(self, move: Move) -> None:
-        """The owner keeps the bundle, at a higher version than it was asked to release."""
+        """Return the bundle to its owner, at a higher version than that of the release."""
         move.phase = Phase.KEEPING
         self._to_do.append(Commit(move, _of_release(move.get_released(), abandon), move.why_kept.value))
 
@@ -540,7 +538,7 @@ class MoveMachine:
 def _of_release(
     released: Ownership, transition: Callable[[Ownership, Stamp], Ownership]
 ) -> Callable[[Ownership, Stamp], Ownership]:
-    """The transition, of that very release: a later one of the same bundle is another move's."""
+    """Restrict a transition to this very release of the bundle."""
 
     def of_it(current: Ownership, stamp: Stamp) -> Ownership:
         if current.version != released.version:

@@ -1,13 +1,12 @@
-"""Plans that an operator looks at before they are executed: kept by their hash, and executed as they were shown.
+"""State machine for operator-approved plans: stored by hash, and executed exactly as shown.
 
-A passive machine: `step(event)` takes what has happened and gives what is to be done; of time it knows nothing. The
-hash is over everything that a step depends on: the bundle at its version, the life of the broker that owns it, and that
-of the broker that gets it. So a plan is executed as it was shown, or stops where the cluster is another by now.
+The hash covers the preconditions of each step: the bundle's version, and the registrations of its source and
+destination. So a plan runs as it was shown, or stops where the cluster has changed.
 
     a plan      event               if                                      then
     ------      -----               --                                      ----
-    computed,   Execute             frozen, and nobody insists, or a step
-    executed,                       does not fit                            PlanEnded                   ─▶ stopped
+    computed,   Execute             frozen and not even_if_frozen, or a
+    executed,                       step does not fit                       PlanEnded                   ─▶ stopped
     stopped                         else                                    BeginStep for the first     ─▶ executing
     executing   a step is done                                              BeginStep for the next, if
                                                                             it fits
@@ -27,8 +26,8 @@ of the broker that gets it. So a plan is executed as it was shown, or stops wher
                 either              else                                                                ─▶ not_begun
                 StepEnded: lost                                                                         ─▶ unknown
 
-A step that is unknown was begun, or may have been, and is for the leader to finish. What it depends on is compared
-three times: of all steps before the first, of each as it begins, and of each as its release is about to be written.
+An unknown step has begun, or may have; the leader completes it. Preconditions are checked three times: for all steps
+before the first begins, for each step as it begins, and for each step before its release is written.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ StepState = Literal["planned", "under_way", "done", "failed", "not_begun", "unkn
 
 @dataclass(slots=True, eq=False)
 class TrackedStep:
-    """A step, what it was planned on and because of what, and what became of it."""
+    """A step with its preconditions, reasons, state and error."""
 
     bundle: str
     version: int
@@ -67,7 +66,7 @@ class TrackedStep:
 
     @property
     def depends_on(self) -> DependsOn:
-        """What its being made depends on, as the hash of a plan has it."""
+        """Return the preconditions of the step, as hashed in the plan."""
         return {
             "bundle": self.bundle,
             "version": self.version,
@@ -78,9 +77,9 @@ class TrackedStep:
 
 @dataclass(slots=True, eq=False)
 class KeptPlan:
-    """A plan as it is kept; `stopped_by` is why its execution goes no further, `even_if_frozen` how it is executed.
+    """A stored plan. `stopped_by` is the reason why its execution stopped; `even_if_frozen` lets it run while frozen.
 
-    `certificate` says how near it comes to what no plan can beat; None of a plan that was read from a history.
+    `certificate` compares it with the best possible plan; None for a plan read from the history.
     """
 
     kind: str
@@ -106,12 +105,12 @@ class KeptPlan:
 
     @property
     def done(self) -> int:
-        """How many of its steps were made."""
+        """Return the number of completed steps."""
         return sum(step.state == "done" for step in self.steps)
 
 
 End = Literal["moved", "kept", "refused", "lost"]
-"""How a step ends: its owner has let go, or keeps the bundle; nothing was written; or nobody knows."""
+"""End of a step: the owner released or kept the bundle, nothing was written, or the outcome is unknown."""
 
 # Events
 
@@ -124,7 +123,7 @@ class Execute:
 
 @dataclass(frozen=True, slots=True)
 class StepEnded:
-    """With what was said if it was not made."""
+    """A step ended; `why` is the error or refusal if it was not completed."""
 
     plan: KeptPlan
     step: TrackedStep
@@ -134,14 +133,12 @@ class StepEnded:
 
 Event = Execute | StepEnded
 
-# Instructions
+# Actions
 
 
 @dataclass(frozen=True, slots=True)
 class BeginStep:
-    """Have the bundle moved, unless `check` raises `StaleStepError` as its release is about to be written; come back
-    with StepEnded.
-    """
+    """Move the bundle; `check` raises `StaleStepError` if it is stale before its release. Answered by StepEnded."""
 
     plan: KeptPlan
     step: TrackedStep
@@ -150,7 +147,7 @@ class BeginStep:
 
 @dataclass(frozen=True, slots=True)
 class WithdrawStep:
-    """Call the move of the bundle off if it still waits for its turn."""
+    """Cancel the move of the bundle if it is still queued."""
 
     bundle: str
 
@@ -165,9 +162,9 @@ Instruction = BeginStep | WithdrawStep | PlanEnded
 
 @dataclass(slots=True)
 class PlanMachine:
-    """The plans of one leader. All that it is given is of this moment: why everything is `frozen`, if it is; what is
-    different from what a step of a plan was planned on; the version of a bundle; how many steps of a plan are under way
-    `at_a_time`; and how many plans are kept at most.
+    """State machine for the plans of one leader. Callables return current values: the freeze reason (empty if not
+    frozen); the difference between a step's preconditions and the cluster; a bundle's version; the limit of concurrent
+    steps per plan; the limit of stored plans.
     """
 
     frozen: Callable[[], str]
@@ -184,14 +181,14 @@ class PlanMachine:
 
     @property
     def kept(self) -> list[KeptPlan]:
-        """All that are kept, those that were computed last first."""
+        """Return all stored plans, newest first."""
         return [*reversed(self._kept.values())]
 
     def find(self, plan_hash: str) -> KeptPlan | None:
         return self._kept.get(plan_hash)
 
     def keep(self, plan: KeptPlan) -> KeptPlan:
-        """The plan, which is kept in place of an equal one; or that one if it is being executed."""
+        """Store a plan in place of an equal one, and return it; an equal plan that is executing is returned instead."""
         known = self._kept.pop(plan.hash, plan)
         kept = self._kept[plan.hash] = known if known.state == "executing" else plan
         idle = [each.hash for each in self._kept.values() if each.state != "executing" and each is not kept]
@@ -200,7 +197,7 @@ class PlanMachine:
         return kept
 
     def step(self, event: Event) -> list[Instruction]:
-        """What there is to do now that this has happened."""
+        """Process an event and return the actions that follow."""
         if isinstance(event, Execute):
             self._execute(event.plan, even_if_frozen=event.even_if_frozen)
         else:
@@ -224,7 +221,7 @@ class PlanMachine:
         self._go_on(plan)
 
     def _go_on(self, plan: KeptPlan) -> None:
-        """Begin as many steps as may be, or end."""
+        """Begin as many steps as the limit allows, or end the plan."""
         while plan.stopped_by is None and plan.begun < len(plan.steps) and plan.under_way < self.at_a_time():
             step = plan.steps[plan.begun]
             plan.begun += 1
@@ -265,7 +262,7 @@ class PlanMachine:
             self._stop(plan, step, "unknown" if was_begun else "not_begun", why)
 
     def _stop(self, plan: KeptPlan, step: TrackedStep, state: StepState, why: str) -> None:
-        """Begin no further step, also none that waits for its turn."""
+        """Stop the plan: begin no further step and withdraw queued ones."""
         step.state, step.error = state, why
         if plan.stopped_by is not None:
             return
@@ -277,7 +274,7 @@ class PlanMachine:
                 other.state = "not_begun"
 
     def _find_obstacle(self, plan: KeptPlan) -> str | None:
-        """Why the plan is not begun, None if it may be."""
+        """Return the reason why the plan cannot begin, None if it can."""
         frozen = self._find_freeze(plan)
         if frozen is not None:
             return frozen

@@ -1,4 +1,4 @@
-"""What a balancer beside a Pulsar remembers of the moves and splits that it makes, so that a successor can go on.
+"""Record of moves and splits on a real Pulsar cluster, so that the next leader can continue.
 
     what happens        under way     began          touched                 failures
     ------------        ---------     -----          -------                 --------
@@ -11,9 +11,9 @@
     split: failed                                                            + 1
     go on                                                                    0
 
-A move has landed if its destination owns the bundle; one without a destination has if anybody does. What has failed too
-often is for an operator to judge: moves that were under way and land after all do not set that back. Times are seconds
-since 1970; what is older than it can matter is forgotten. Of splits nothing is under way: Pulsar makes one as a whole.
+A move has landed if its destination owns the bundle; without a destination, if any broker does. Once failures reach
+their limit only an operator resets them, not a move that lands late. Times are seconds since 1970; expired entries are
+dropped. Splits are never in progress: Pulsar makes each as a whole.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TOUCHED_KEPT_S = 24 * _HOUR_S
 
 @dataclass(frozen=True, slots=True)
 class MoveUnderWay:
-    """Where a bundle is taken from and where it is to go, None: wherever Pulsar places it. `is_own`: shedding's."""
+    """A move in progress. `destination` None: Pulsar places the bundle. `is_own`: requested by shedding."""
 
     source: BrokerId
     destination: BrokerId | None
@@ -37,15 +37,14 @@ class MoveUnderWay:
     is_own: bool
 
     def has_landed(self, owner: BrokerId | None) -> bool:
-        """Whether it has, if this is who owns the bundle now."""
+        """Return True if the bundle's current owner is an expected destination."""
         return owner is not None and self.destination in (None, owner)
 
 
 @dataclass(frozen=True, slots=True)
 class Acts:
-    """`under_way` by bundle; `began_s`: own moves, of the last hour; `touched_s`: when a move last took a bundle from a
-    broker, or gave it one, or one of its own was split; `failures`: how many moves and splits have failed since the
-    last one that did not.
+    """Moves and splits so far. `under_way` is by bundle; `began_s` are own moves of the last hour; `touched_s` is the
+    time of the last move or split at each broker; `failures` counts failures since the last success.
     """
 
     under_way: Mapping[str, MoveUnderWay] = field(default_factory=dict)
@@ -54,7 +53,7 @@ class Acts:
     failures: int = 0
 
     def at(self, now_s: float) -> Acts:
-        """Without what is too old; what lies in the future, by another's clock, was now."""
+        """Drop expired entries, and clamp future times of other clocks to now."""
         return replace(
             self,
             began_s=tuple(min(at_s, now_s) for at_s in self.began_s if at_s > now_s - _HOUR_S),
@@ -68,13 +67,13 @@ class Acts:
         return replace(self, under_way={**self.under_way, bundle: move}, began_s=began_s).at(move.began_s)
 
     def not_begun(self, bundle: str) -> Acts:
-        """It was to begin, and nobody was asked."""
+        """Remove a move that was announced but never requested."""
         return replace(self, under_way={each: move for each, move in self.under_way.items() if each != bundle})
 
     def ended(
         self, bundle: str, owner: BrokerId | None, now_s: float, *, is_cancelled: bool, failures_until_stop: int
     ) -> Acts:
-        """The bundle of a move under way belongs to `owner` now, and nothing more comes of it."""
+        """Record the end of a move; the bundle belongs to `owner` now."""
         move = self.under_way[bundle]
         if move.has_landed(owner):
             failures = self._after_success(failures_until_stop)
@@ -85,16 +84,16 @@ class Acts:
         return after.at(now_s)
 
     def split(self, owner: BrokerId, now_s: float, *, failures_until_stop: int) -> Acts:
-        """A bundle of this owner was split: what it has reported is about a bundle that is no more."""
+        """Record the split of a bundle of this owner: its last report is stale now."""
         touched = {**self.touched_s, owner: now_s}
         return replace(self, touched_s=touched, failures=self._after_success(failures_until_stop)).at(now_s)
 
     def not_split(self) -> Acts:
-        """A split has failed."""
+        """Record a failed split."""
         return replace(self, failures=self.failures + 1)
 
     def went_on(self) -> Acts:
-        """An operator has said so."""
+        """Reset the failure count at an operator's request."""
         return replace(self, failures=0)
 
     def _after_success(self, failures_until_stop: int) -> int:

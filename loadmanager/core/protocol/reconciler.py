@@ -1,38 +1,34 @@
-"""Reconciling: what the records say is unfinished, and who finishes it. Level-triggered: nothing is missed for good.
-
-A passive machine, as `loadmanager.core.protocol.move_machine` is. It has all records looked at, and finishes what they
-show.
+"""Reconciler: periodically compares all records with the cluster, and completes what was left unfinished.
 
     phase     event                       if                                then
     -----     -----                       --                                ----
-    RESTING   TIME                        the next look is due              ReadRecords                      ─▶ LOOKING
+    RESTING   TIME                        the next scan is due              ReadRecords                      ─▶ LOOKING
     LOOKING   Looked                      bundles are to be freed           Write that they are free         ─▶ FREEING
-                                          there are none                    what follows                     ─▶ RESTING
+                                          there are none                                                     ─▶ RESTING
     FREEING   WriteEnded                                                    Freed, or NotFreed
                                           it was the last one                                                ─▶ RESTING
 
-The next look is due at once when a term begins, and when something has changed by which a bundle may have come to be
-unfinished (MEMBERSHIP), also while one is under way; but not sooner than `least_pause_s` after the last one, so that
-brokers that restart together are looked at together. Else it is due when the next broker's time to return is over, or
-what it left is to be freed, and after 30 s at the latest. This is what is finished:
+A scan is due when a term begins and when brokers join or leave (MEMBERSHIP), also during a scan, but not sooner than
+`least_pause_s` after the last one, so that brokers that restart together share a scan. Otherwise it is due when a hold
+ends, when bundles are to be freed, and after 30 s at the latest. A scan completes:
 
     a bundle is                           if                                then
     -----------                           --                                ----
-    Releasing                                                               SeeThrough, unless somebody does
-    Owned by a broker that has gone       it is held off, and back          PlaceBundles: it gets it back
-                                          it is held off, and away          (it waits until the time is over)
-                                          it is not held off, that is
-                                          wanted, and there is a broker     PlaceBundles
-                                          it was found so FREED_AFTER_S
-                                          ago, and nothing is assigned now,
-                                          or 25 s longer ago                Write that it is free
-                                          else                              (it waits until it is asked for)
-    Free since its owner has gone         that is wanted, and there is a
-                                          broker                            PlaceBundles
+    Releasing                                                               SeeThrough, unless a move does
+    Owned by a broker that has left       it is held, the broker is back    PlaceBundles: the broker gets it
+                                          it is held, the broker is away    (wait for the end of the hold)
+                                          not held, `places_at_once`, and
+                                          a broker is registered            PlaceBundles
+                                          found FREED_AFTER_S ago, and no
+                                          assignment is pending, or found
+                                          25 s earlier                      Write that it is free
+                                          else                              (wait for a lookup)
+    Free since its owner has left         `places_at_once`, and a broker
+                                          is registered                     PlaceBundles
 
-That life of a broker never comes back, so nobody serves the bundle, and whoever asks for it is given it in one step. So
-when everything restarts, each bundle is written once. What nobody asks for is freed later, one write a namespace, so
-that no record names for long an owner that there is not.
+A registration never comes back, so nobody serves such a bundle, and a lookup assigns it in one write. When everything
+restarts, each bundle is written once. Bundles without lookups are freed later, one write per namespace, so that no
+record names a lost owner for long.
 """
 
 from __future__ import annotations
@@ -54,22 +50,22 @@ from loadmanager.core.protocol.mirror import Mirror, find_gone_owner
 from loadmanager.core.protocol.signals import Signal
 
 FREED_AFTER_S = 5.0
-"""Clients that come back at once find their bundles before."""
+"""Delay before bundles of a lost owner are freed: clients that reconnect at once have looked theirs up by then."""
 
 _LONGEST_PAUSE_S = 30.0
 _SOON_S = 0.05
 _WHILE_ASSIGNING_S = 0.5
-"""Until the next look for what is to be freed: what is being assigned is not held up by looks."""
+"""Pause between scans while assignments are pending, so that scans do not delay them."""
 _AT_MOST_LATER_S = 25.0
-"""Clients that are refused again and again have something assigned at every moment."""
+"""Limit of that delay: clients that are refused again and again keep assignments pending all the time."""
 
 # Events
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """All records were looked at: the bundles that are Releasing, the owners of others that are not registered, and the
-    bundles that are Free since their owner has gone, which may be left out unless such are to be placed.
+    """Result of a scan: released bundles, unregistered owners of other bundles, and bundles that are free because their
+    owner left (may be omitted unless those are to be placed).
     """
 
     releasing: Sequence[str]
@@ -79,31 +75,31 @@ class Looked:
 
 Event = Looked | WriteEnded | Signal
 
-# Instructions
+# Actions
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRecords:
-    """Look at all records, and come back with Looked."""
+    """Scan all records; answered by Looked."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeeThrough:
-    """See the release of this bundle through, if nobody does."""
+    """Complete the release of this bundle, unless a move already does."""
 
     bundle: str
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceBundles:
-    """Have owners found for these bundles, for which nobody waits."""
+    """Assign owners to these bundles; no lookup waits for them."""
 
     bundles: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Freed:
-    """This bundle of an owner that has gone is `stored` as free."""
+    """A bundle of a lost owner was stored as free."""
 
     bundle: str
     owner: Registration
@@ -112,7 +108,7 @@ class Freed:
 
 @dataclass(frozen=True, slots=True)
 class NotFreed:
-    """It is not, or nobody knows."""
+    """A bundle of a lost owner was not freed, or the outcome is unknown."""
 
     bundle: str
     error: Exception
@@ -123,9 +119,9 @@ Instruction = ReadRecords | SeeThrough | PlaceBundles | Write | Freed | NotFreed
 
 @dataclass(slots=True)
 class ReconcilerMachine:
-    """What one leader finds unfinished. `places_at_once`: bundles of brokers that have gone are to have other owners
-    without being asked for; `bundles_of`: those that any of these owns, without those that it is to release;
-    `is_assigning`: owners are being found for bundles at this time. They are asked anew each time.
+    """State machine of the reconciler. Callables return current values: `places_at_once` if bundles of lost brokers get
+    owners without a lookup; `bundles_of` the unreleased bundles of these owners; `is_assigning` if assignments are
+    pending.
     """
 
     picture: Mirror
@@ -137,19 +133,19 @@ class ReconcilerMachine:
     _soonest_s: float = -math.inf
     _is_looking: bool = False
     _free_s: dict[Registration, float] = field(default_factory=dict)
-    """From when on what these own is to be freed."""
+    """Time from which the bundles of each lost owner are freed."""
     _writes: set[Write] = field(default_factory=set)
     _former: dict[str, Registration] = field(default_factory=dict)
-    """The owners of the bundles that are free by these."""
+    """Lost owner of each bundle in a pending write."""
     _to_do: list[Instruction] = field(default_factory=list)
 
     @property
     def wake_s(self) -> float | None:
-        """When the next look is due, unless one is under way, or what it found is being written."""
+        """Return the time of the next scan; None during a scan and its writes."""
         return None if self._is_looking or self._writes else max(self._due_s, self._soonest_s)
 
     def step(self, event: Event, now_s: float) -> list[Instruction]:
-        """What there is to do now that this has happened; what nobody waits for any more is passed over."""
+        """Process an event and return the actions that follow. Stale events are ignored."""
         match event:
             case Looked() if self._is_looking:
                 self._is_looking = False
@@ -168,14 +164,14 @@ class ReconcilerMachine:
         return to_do
 
     def forget(self) -> None:
-        """The term is over."""
+        """Drop all state at the end of the term."""
         self._is_looking, self._due_s, self._soonest_s = False, -math.inf, -math.inf
         self._free_s.clear()
         self._writes.clear()
         self._former = {}
 
     def _finish(self, looked: Looked, now_s: float) -> None:
-        """Without a broker nothing is placed."""
+        """Place or free the bundles of lost owners. Without a registered broker nothing is placed."""
         there, holds = self.picture.registrations, self.picture.holds()
         is_placed = bool(there) and self.places_at_once()
         wanted = [owner for owner in looked.gone if (owner.broker in there if owner.broker in holds else is_placed)]
@@ -188,7 +184,7 @@ class ReconcilerMachine:
         self._free({owner for owner, free_s in self._free_s.items() if free_s + later_s <= now_s})
 
     def _free(self, owners: set[Registration]) -> None:
-        """Whatever comes of it: what they own by the next look has as much time again."""
+        """Free the bundles of these owners. A failed write is retried after the same delay."""
         for owner in owners:
             del self._free_s[owner]
         self._former = {}
@@ -217,7 +213,7 @@ class ReconcilerMachine:
                 self._to_do.append(NotFreed(bundle, outcome))
 
     def _rest(self, now_s: float) -> None:
-        """Unless writes are under way: look again soon enough, and not too soon."""
+        """Schedule the next scan, unless writes are pending."""
         if not self._writes:
             ends_s = [now_s + left_s + _SOON_S for left_s in self.picture.holds().values()]
             free_s = [max(free_s, now_s + _WHILE_ASSIGNING_S) for free_s in self._free_s.values()]

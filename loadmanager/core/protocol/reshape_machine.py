@@ -1,8 +1,7 @@
-"""Splits and merges under way: an owner that can be asked, where to cut, one write of the record, and the parts.
+"""State machine for splits and merges: ask the owner for topics, choose the cut, write the record, place the parts.
 
-A passive machine: `step(event)` takes what has happened and gives what is to be done. A driver does what it is told, in
-its own way of waiting, and comes back with what came of it. Nothing but the record counts: who dies before the write
-has changed nothing, and after it nothing is missing that does not come by itself.
+The write of the record is the only step that counts: a crash before it changes nothing, and all that follows it
+recovers by itself.
 
     phase       event                       if                              then
     -----       -----                       --                              ----
@@ -26,8 +25,8 @@ has changed nothing, and after it nothing is missing that does not come by itsel
                                             else                            Judge, as Over
     any         ReshapeRefused                                              ReshapeEnded with an error
 
-A write of which nobody knows whether it happened is refused, too: if it did, an agent that was not told of its bundles
-is told when it reports those that are no more, and the history was divided by hash range.
+A write of unknown outcome counts as refused. If it did happen, the agent learns of its bundles when it reports those
+that no longer exist, and the averages were divided by hash range.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ from loadmanager.core.strategies.splitting.bundle_divider import Divider
 from loadmanager.core.strategies.splitting.split_finder import Split, SplitCandidate, divide_bundle
 
 _MOST_LOOKS = 5
-"""How often an owner is waited for before it is said that the bundle does not come to rest."""
+"""Maximum waits for a registered owner before the split fails."""
 
 
 class ReshapePhase(enum.Enum):
@@ -67,7 +66,7 @@ class ReshapePhase(enum.Enum):
 
 
 class Parts(enum.Enum):
-    """What becomes of the parts of a bundle once it is split."""
+    """Placement of the parts after a split."""
 
     STAY = enum.auto()
     FREE = enum.auto()
@@ -75,16 +74,15 @@ class Parts(enum.Enum):
 
 
 class BundleGoneError(IllegalTransitionError):
-    """What was to be split or merged is no bundle any more."""
+    """The bundle to split or merge does not exist any more."""
 
 
 @dataclass(slots=True, eq=False)
 class Reshaping:
-    """One split or merge: of the bundles `before`, neighbours, are made those `after`.
+    """One split or merge of the neighbouring ranges `before` into those `after`.
 
-    It is about `bundle`, which is one of those before. `after` is empty until it is known where to cut; `divider` says
-    that, of a split that is asked for. `because` is why, and `topics` are those of the bundle that are known. Of the
-    parts that are still `to_place`, the first has the `owner`.
+    `bundle` is one of those before. `after` is empty until the cut is known; `divider` finds it for a requested split.
+    `because` is the verdict, `topics` the known topics of the bundle. `owner` owns the first of the parts `to_place`.
     """
 
     bundle: BundleName
@@ -102,17 +100,17 @@ class Reshaping:
 
     @classmethod
     def asked_for(cls, bundle: BundleName, divider: Divider, parts: Parts = Parts.STAY) -> Reshaping:
-        """A split at an operator's word."""
+        """Create a split that an operator requested."""
         return cls(bundle, SplitReason.ADMIN_SPLIT, (bundle.range,), divider=divider, parts=parts)
 
     @classmethod
     def merge(cls, bundle: BundleName, other: BundleName, because: Verdict) -> Reshaping:
-        """A merge of a bundle with a neighbour."""
+        """Create a merge of a bundle with a neighbour."""
         lower, upper = sorted((bundle.range, other.range))
         return cls(bundle, because.verdict, (lower, upper), (BundleRange(lower.lower, upper.upper),), because)
 
     def cut(self, split: Split, because: Verdict) -> None:
-        """It is known where, and why."""
+        """Set the boundaries and the verdict of a split."""
         ends = (self.bundle.range.lower, *split.boundaries, self.bundle.range.upper)
         self.after = tuple(BundleRange(*pair) for pair in pairwise(ends))
         boundaries = ", ".join(f"0x{boundary:08x}" for boundary in split.boundaries)
@@ -124,16 +122,18 @@ class Reshaping:
 
     @property
     def made(self) -> list[BundleName]:
-        """The bundles after it."""
+        """Return the bundles after the change."""
         return [BundleName(self.bundle.namespace, own) for own in self.after]
 
     @property
     def boundaries(self) -> tuple[int, ...]:
-        """Where a bundle is cut."""
+        """Return the hashes where the bundle is cut."""
         return tuple(own.lower for own in self.after[1:])
 
     def change(self, state: NamespaceState, stamp: Stamp) -> NamespaceState:
-        """The namespace after it; raises `BundleGoneError`, and what `NamespaceState.split` and `merge` do."""
+        """Return the namespace after the change. Raises `BundleGoneError`, and what `NamespaceState.split` and `merge`
+        do.
+        """
         index = min(_index(state, own) for own in self.before)
         return state.split(index, self.boundaries, stamp) if self.is_split else state.merge(index, stamp)
 
@@ -148,7 +148,7 @@ class ReshapeWanted:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """What was waited for is over, whatever came of it: an unload or an assignment, or the unload of a part."""
+    """The awaited unload or assignment has ended, with any result."""
 
     reshaping: Reshaping
 
@@ -161,7 +161,7 @@ class TopicsNamed:
 
 @dataclass(frozen=True, slots=True)
 class OwnerSilent:
-    """The owner does not say which topics it has."""
+    """The owner did not name its topics."""
 
     reshaping: Reshaping
     error: Exception
@@ -175,7 +175,7 @@ class ReshapeCommitted:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Where placement would put the part that was asked about."""
+    """Placement's choice for the part."""
 
     reshaping: Reshaping
     destination: Registration | None
@@ -184,7 +184,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class ReshapeRefused:
-    """What was instructed cannot be done, or nobody waits for it any more."""
+    """The last action failed, or nobody waits for the change any more."""
 
     reshaping: Reshaping
     error: BaseException
@@ -192,12 +192,12 @@ class ReshapeRefused:
 
 Event = ReshapeWanted | Over | TopicsNamed | OwnerSilent | ReshapeCommitted | Chosen | ReshapeRefused
 
-# Instructions
+# Actions
 
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Wait until the bundle's unload has ended, or have somebody own it; come back with Over or Refused."""
+    """Wait for the end of the bundle's unload, or assign the bundle; answered by Over or ReshapeRefused."""
 
     reshaping: Reshaping
     current: Ownership
@@ -205,7 +205,7 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class AskTopics:
-    """Ask the owner for the topics of the bundle; come back with TopicsNamed or OwnerSilent."""
+    """Ask the owner for the topics of the bundle; answered by TopicsNamed or OwnerSilent."""
 
     reshaping: Reshaping
     owner: Registration
@@ -213,14 +213,14 @@ class AskTopics:
 
 @dataclass(frozen=True, slots=True)
 class CommitReshape:
-    """Write what `change` makes of the namespace, and come back with Committed or Refused."""
+    """Write the `change` of the namespace; answered by ReshapeCommitted or ReshapeRefused."""
 
     reshaping: Reshaping
 
 
 @dataclass(frozen=True, slots=True)
 class Reshaped:
-    """The record has it: divide the history by what the topics of each part carry, and have the owner know."""
+    """The change is stored: divide the averages by the topic loads of each part, and notify the owner."""
 
     reshaping: Reshaping
     owner: Registration | None
@@ -229,14 +229,14 @@ class Reshaped:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Unload a part, so that it is placed anew; nobody waits for it."""
+    """Unload a part, so that it is placed again; not answered."""
 
     part: BundleName
 
 
 @dataclass(frozen=True, slots=True)
 class Choose:
-    """Where would placement put the part? Come back with Chosen."""
+    """Ask placement for a destination of the part; answered by Chosen."""
 
     reshaping: Reshaping
     part: BundleName
@@ -244,7 +244,7 @@ class Choose:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Unload a part, and come back with Over."""
+    """Unload a part; answered by Over."""
 
     reshaping: Reshaping
     step: Unload
@@ -253,7 +253,7 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """Say why something is, or is not, done; `asked` is "split" or "merge"."""
+    """Report a verdict; `asked` is "split" or "merge"."""
 
     asked: str
     verdict: Verdict
@@ -261,7 +261,7 @@ class Judge:
 
 @dataclass(frozen=True, slots=True)
 class ReshapeEnded:
-    """Nothing is left to be done: the record has it, or there is no place to cut, or this error kept it from being."""
+    """The split or merge has ended: stored, nowhere to cut, or failed with this error."""
 
     reshaping: Reshaping
     error: BaseException | None = None
@@ -272,7 +272,7 @@ Instruction = Settle | AskTopics | CommitReshape | Reshaped | Release | Choose |
 
 @dataclass(slots=True)
 class ReshapeMachine:
-    """The splits and merges of one leader. `find_excess` says why the limits on churn keep a step from being made."""
+    """State machine for the splits and merges of one leader. `find_excess` finds the churn limit that blocks a step."""
 
     picture: Mirror
     find_excess: Callable[[Unload], Verdict | None]
@@ -281,7 +281,7 @@ class ReshapeMachine:
 
     @property
     def being_split(self) -> frozenset[tuple[str, BundleRange]]:
-        """The bundles of which a split is under way, by namespace and range; not those whose parts are placed."""
+        """Return the bundles that are being split, as (namespace, range); not those whose parts are being placed."""
         return frozenset(
             (str(each.bundle.namespace), each.bundle.range)
             for each in self._under_way
@@ -289,7 +289,7 @@ class ReshapeMachine:
         )
 
     def step(self, event: Event) -> list[Instruction]:
-        """What there is to do now that this has happened; one that has ended hears of nothing more."""
+        """Process an event and return the actions that follow. Events of ended changes are ignored."""
         it = event.reshaping
         if isinstance(event, ReshapeWanted):
             self._under_way[it] = None
@@ -320,7 +320,7 @@ class ReshapeMachine:
                 self._end(it, event.error)
 
     def _settle(self, it: Reshaping) -> None:
-        """Only a registered owner can be asked, and only a bundle that is not on its way be cut."""
+        """Ask a registered owner for topics; wait while the bundle is unowned or on its way."""
         current = self.picture.find_ownership(str(it.bundle))
         if current is None:
             self._end(it, BundleGoneError(f"{it.bundle} is not a current bundle"))
@@ -336,7 +336,7 @@ class ReshapeMachine:
             self._to_do.append(Settle(it, current))
 
     def _divide(self, it: Reshaping) -> None:
-        """Cut where the algorithm says, if it finds a place."""
+        """Cut at the boundaries of the split algorithm, if it finds any."""
         divider = it.divider
         assert divider is not None, "of a split that is asked for, and of no other, topics are asked"
         split, verdict = divide_bundle(
@@ -365,7 +365,7 @@ class ReshapeMachine:
         self._place(it)
 
     def _place(self, it: Reshaping) -> None:
-        """Ask about the next part that has an owner; one that has none is placed when it is looked up."""
+        """Ask for a destination of the next owned part. Unowned parts are placed at their next lookup."""
         while it.to_place:
             current = self.picture.find_ownership(str(it.to_place[0]))
             if current is not None and current.state is OwnershipState.OWNED:
@@ -401,7 +401,7 @@ class ReshapeMachine:
 
 
 def _candidate(it: Reshaping) -> SplitCandidate:
-    """A bundle that somebody wants to be split, by what its topics say."""
+    """Build the split candidate of a requested split from its topics."""
     msg_rate, throughput = sum(each.msg_rate for each in it.topics), sum(each.throughput for each in it.topics)
     return SplitCandidate(str(it.bundle), it.bundle.range, len(it.topics), 0, msg_rate, throughput)
 

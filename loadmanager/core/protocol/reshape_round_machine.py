@@ -1,7 +1,7 @@
-"""Rounds of automatic splits and merges: what is looked at, who is asked, what is decided, and one after the other.
+"""State machine for rounds of automatic splits and merges: find candidates, ask for topics, decide, execute in order.
 
-A passive machine, as `loadmanager.core.protocol.reshape_machine`, which sees each split and merge through. There is one
-round at a time; when the next one is due, and what becomes of one that fails, is for the driver to say.
+`reshape_machine` executes each split and merge. There is one round at a time; the driver decides when the next one is
+due, and how a failed one is handled.
 
     stage       event                       if                              then
     -----       -----                       --                              ----
@@ -9,7 +9,7 @@ round at a time; when the next one is due, and what becomes of one that fails, i
                                             nothing is new, and the rule
                                             does not count rounds           RoundOver
                                             nothing may be split            Judge, and as if no split were left
-                                            else                            Judge each broker that is not believed;
+                                            else                            Judge each broker with a rejected report;
                                                                             FindCandidates            ─▶ LOOKING
     LOOKING     CandidatesFound                                             AskTopics of each that is above a limit, but
                                                                             Judge those that operators hold ─▶ ASKING
@@ -76,9 +76,8 @@ class ReshapeStage(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A round is to be made, with all that it goes by. `revision` is the model's. `brokers` are those that are
-    registered, in their order, with what is wrong with their last report. `places_parts`: parts of a bundle go where
-    placement puts them.
+    """A round begins. `revision` is the model's; `brokers` maps the registered brokers, in order, to the fault of their
+    last report; `places_parts`: parts of a split are placed by the strategy.
     """
 
     settings: PlannerSettings
@@ -116,13 +115,13 @@ _AWAITED = {
     ReshapeStage.MERGING: ReshapeEnded,
 }
 
-# Instructions, beside AskTopics and Judge
+# Actions, beside AskTopics and Judge
 
 
 @dataclass(frozen=True, slots=True)
 class FindCandidates:
-    """Look through the reports of these brokers (`core.strategies.splitting.split_candidates`), and come back with
-    Found.
+    """Find split candidates in these brokers' reports (`strategies.splitting.split_candidates`); answered by
+    CandidatesFound.
     """
 
     brokers: Sequence[Registration]
@@ -131,7 +130,7 @@ class FindCandidates:
 
 @dataclass(frozen=True, slots=True)
 class DecideSplits:
-    """Ask the rule that is configured about these (`find_splits`), and come back with Decided."""
+    """Apply the configured split rule (`find_splits`) to the candidates; answered by SplitsDecided."""
 
     looked_at: Sequence[LookedAt]
     topics: Mapping[str, Sequence[TopicLoad]]
@@ -140,23 +139,21 @@ class DecideSplits:
 
 @dataclass(frozen=True, slots=True)
 class CarryOut:
-    """See it through, and come back with Ended."""
+    """Execute the split or merge; answered by ReshapeEnded."""
 
     reshaping: Reshaping
 
 
 @dataclass(frozen=True, slots=True)
 class Refrain:
-    """In a dry run: say that it would have been done."""
+    """Report what a dry run would have done."""
 
     reshaping: Reshaping
 
 
 @dataclass(frozen=True, slots=True)
 class FindMerges:
-    """Look for cold neighbours by the reports of these brokers (`core.strategies.merging`), and come back with
-    MergesFound.
-    """
+    """Find merges of cold neighbours in these brokers' reports (`strategies.merging`); answered by MergesFound."""
 
     brokers: Sequence[Registration]
     controls: Controls
@@ -164,17 +161,17 @@ class FindMerges:
 
 @dataclass(frozen=True, slots=True)
 class RoundOver:
-    """Nothing is under way."""
+    """The round is over."""
 
 
 Request = FindCandidates | AskTopics | DecideSplits | CarryOut | FindMerges
-"""What an event answers; the rest is only to be said."""
+"""Actions that are answered by an event; the others only report."""
 
 Instruction = Request | Refrain | Judge | RoundOver
 
 
 class ReshapeRoundMachine:
-    """The rounds of one leader."""
+    """State machine for the reshape rounds of one leader."""
 
     _due: Due
     _divider: Divider
@@ -190,7 +187,7 @@ class ReshapeRoundMachine:
         self._to_do: list[Instruction] = []
 
     def step(self, event: Event) -> list[Instruction]:
-        """What there is to do now that this has happened; nothing if it is not waited for at this stage."""
+        """Process an event and return the actions that follow. Events that the stage does not await are ignored."""
         if not isinstance(event, _AWAITED[self._stage]):
             return []
         match event:
@@ -214,7 +211,7 @@ class ReshapeRoundMachine:
         return to_do
 
     def forget(self) -> None:
-        """The round that is under way, if there is one, does not go on: it failed, or the term is over."""
+        """Abort the current round: it failed, or the term is over."""
         self._stage = ReshapeStage.IDLE
         for each in (self._unanswered, self._queue, self._to_do):
             each.clear()
@@ -241,7 +238,7 @@ class ReshapeRoundMachine:
             self._go_on()
 
     def _may_split(self, due: Due) -> bool:
-        """Whether anything may be split at all; if not, it is said why."""
+        """Return True if automatic splits are possible; report the reason if not."""
         if not due.settings.auto_bundle_split_enabled:
             why: dict[str, Figure] = {"loadBalancerAutoBundleSplitEnabled": str(due.settings.auto_bundle_split_enabled)}
             self._judge("split", CLUSTER, SplitReason.SPLITTING_DISABLED, why)
@@ -257,7 +254,7 @@ class ReshapeRoundMachine:
         return True
 
     def _found(self, looked_at: Sequence[LookedAt]) -> None:
-        """Only of bundles above a limit are owners asked for the topics, and of none that an operator holds."""
+        """Ask for the topics of bundles above a limit, except those under operator controls."""
         self._stage, self._looked_at = ReshapeStage.ASKING, looked_at
         self._topics, self._left_alone = {}, set()
         for each in looked_at:
@@ -325,7 +322,7 @@ class ReshapeRoundMachine:
         self._go_on()
 
     def _go_on(self) -> None:
-        """The next split or merge, one after the other; after the splits the merges; then it is over."""
+        """Execute the next split or merge; find merges after the last split; else end the round."""
         while self._queue and self._due.controls.dry_run:
             self._to_do.append(Refrain(self._queue.popleft()))
         if self._queue:

@@ -1,4 +1,4 @@
-"""Events of the machines here that say nothing but that they happened."""
+"""Events without data, shared by the state machines."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import enum
 
 
 class Signal(enum.Enum):
-    """TIME: the machine's `wake_s` has come, or it is to look anyway. MEMBERSHIP: a broker has come or gone. CHANGED:
-    the controls are others, or a broker has gone.
+    """TIME: `wake_s` is reached, or a driver requests a pass. MEMBERSHIP: a broker joined or left. CHANGED: the
+    controls changed, or a broker left.
     """
 
     TIME = enum.auto()

@@ -1,4 +1,4 @@
-"""Interface of the state machines, and how drivers do their actions."""
+"""Interface of the state machines, and execution of their actions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _Instruction = TypeVar("_Instruction")
 
 
 class Machine(Protocol[_In_contra, _Instruction]):
-    """Stepped with an event, at a time; by itself it wants to be stepped with TIME at `wake_s`."""
+    """State machine: `step` processes an event at a time; `wake_s` is when it wants a step with `Signal.TIME`."""
 
     @property
     def wake_s(self) -> float | None: ...
@@ -19,9 +19,9 @@ class Machine(Protocol[_In_contra, _Instruction]):
 
 
 def do_all(actions: Iterable[_Instruction], do: Callable[[_Instruction], object]) -> None:
-    """Do every action of a step, also those after one that fails; then raise the first error.
+    """Execute all actions of a step, even after one fails; then raise the first error.
 
-    The machine takes all of them for done: one that was left out would never be made up for.
+    The machine counts all of them as done: a skipped action would never be repeated.
     """
     errors = []
     for action in actions:
