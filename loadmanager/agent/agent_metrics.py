@@ -1,4 +1,4 @@
-"""What the agent counts. Each agent has a registry of its own, so that several can live in one process."""
+"""Prometheus metrics of the agent. Each agent has its own registry, so several can live in one process."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ class AgentServer:
         return app
 
     def routes(self) -> list[AgentRoute]:
-        """What the leader asks, then operators."""
+        """Return the routes for the leader, then those for operators."""
         bundles = "/loadmanager/v1/namespaces/{tenant}/{namespace}/bundles"
         unload = "/admin/v2/namespaces/{tenant}/{namespace}/{range}/unload"
         return [
@@ -261,7 +261,7 @@ def _of_this_host(handler: Handler) -> Handler:
 
 
 def _is_of_this_host(request: web.Request) -> bool:
-    """Whether the connection was made over loopback, or by this host to an address of its own."""
+    """Tell if the connection came over loopback, or from this host to its own address."""
     if request.transport is None:
         return False
     caller, own = (ip_address(request.transport.get_extra_info(name)[0]) for name in ("peername", "sockname"))
@@ -303,7 +303,7 @@ def _natural(request: web.Request, header: str) -> int:
 
 
 def _registration(request: web.Request) -> Registration:
-    """Whom the call is for."""
+    """Return the registration that the call is for."""
     return Registration(parse_broker_id(_header(request, OWNER_HEADER)), _natural(request, INCARNATION_HEADER))
 
 

@@ -47,7 +47,7 @@ _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 
 
 def url_of(settings: AgentSettings, scheme: str, port: int) -> str:
-    """Where load-manager nodes reach the agent: as configured, else the bind address, else the broker's own host."""
+    """Return the agent's URL for nodes: as configured, else the bind address, else the broker's own host."""
     if settings.agent_url:
         return settings.agent_url.rstrip("/")
     host = settings.bind_address
@@ -164,7 +164,7 @@ class Agent:
         return LeaseAnswer(broker_id=self._settings.broker_id, incarnation=incarnation, valid_for_ms=valid_for_ms)
 
     def health(self) -> dict[str, object]:
-        """What /healthz says."""
+        """Return the body of /healthz."""
         process, fault = self.watch.process, self.find_fault()
         broker = "gone" if process is None else "answering" if self.watch.is_answering else "silent"
         return {

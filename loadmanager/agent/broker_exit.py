@@ -1,4 +1,4 @@
-"""Whether the broker's process has died for certain: then its leases are over, since nobody is left to use them.
+"""Detection of the broker's process exit. A process that has exited for certain needs its leases no more.
 
     what has to be known                        how it is
     --------------------                        ---------
@@ -39,7 +39,7 @@ class BrokerExit:
         self._own: set[int] = set()
 
     def follow(self, process: BrokerProcess | None) -> None:
-        """From now on this one; None: as before. The one before is followed no more, unless it has ended."""
+        """Follow this process instead of the one before; None: no change."""
         if process is None or process == self._process:
             return
         if self._has_ended():

@@ -1,4 +1,4 @@
-"""Whether the broker lives, and what its topics carry: the agent's eyes on the process beside it.
+"""Health check of the broker, and its statistics, by polling.
 
     last seen                                       the broker is
     ---------                                       -------------
@@ -87,7 +87,7 @@ class BrokerWatch:
 
     @property
     def measured_at_s(self) -> float:
-        """When the last usable statistics came, on the injected clock."""
+        """Time of the last usable statistics, on the injected clock."""
         return self._stats_at_s
 
     @property
@@ -97,7 +97,7 @@ class BrokerWatch:
 
     @property
     def is_answering(self) -> bool:
-        """Whether the last statistics that were asked for came."""
+        """Tell if the last statistics request was answered."""
         return self._stats is not None and not self._stats_failed
 
     def died(self, process: BrokerProcess) -> None:

@@ -1,4 +1,4 @@
-"""From the counters of a broker's topics to the load of its bundles. A calculation; nothing here reads anything.
+"""Bundle statistics, computed from the counters of a broker's topics. Pure functions, no I/O.
 
 A counter that went backwards belongs to a topic that was closed and opened again, so it counts from zero. Elapsed
 time is the broker's own, from its `monotonicS`: how long a call took on the way does not blur a rate.

@@ -1,4 +1,5 @@
-"""Which topics the broker may open, and which bundles were taken from it: the agent's side of "never two owners".
+"""State machine of ownership grants: topics that the broker may open, and bundles that were revoked. This is the
+agent's side of "never two owners".
 
 A passive machine: events in, verdicts out, no clock and no I/O.
 
@@ -50,7 +51,7 @@ from loadmanager.core.domain.ownership import OwnershipState, Registration
 
 
 class GrantVerdict(enum.StrEnum):
-    """What an answer about ownership came to."""
+    """Outcome of an ownership answer."""
 
     GRANTED = "granted"
     VOID = "void"
@@ -60,7 +61,7 @@ class GrantVerdict(enum.StrEnum):
 
 
 class UnloadRefusal(enum.StrEnum):
-    """Why an unload was not accepted."""
+    """Reason for refusing an unload."""
 
     NOT_REGISTERED = "not_registered"
     OTHER_BROKER = "other_broker"
@@ -80,7 +81,7 @@ class TopicQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a load-manager node says of a bundle."""
+    """Ownership of a bundle as a node states it."""
 
     bundle: BundleName
     state: OwnershipState
@@ -159,7 +160,6 @@ class Grants:
         return self._highest_epoch
 
     def __len__(self) -> int:
-        """How many topics are granted."""
         return len(self._bundle_of)
 
     def register(self, incarnation: int) -> None:
@@ -178,7 +178,7 @@ class Grants:
         return max((fence.version for fence in self._fences_over(bundle)), default=0)
 
     def ask(self, topic: TopicName) -> TopicQuestion | None:
-        """What the answer has to be handed in with; None while not registered."""
+        """Begin a question, to be passed to `answer`; None while not registered."""
         if self._registration is None:
             return None
         return TopicQuestion(topic, self._registration.incarnation, self._unloads)
@@ -296,12 +296,12 @@ class Grants:
 
 
 def _overlap(one: BundleRange, other: BundleRange) -> bool:
-    """Whether a hash lies in both. The closed end 0xffffffff belongs to one range only, the highest."""
+    """Tell if a hash lies in both. The closed end 0xffffffff belongs to one range only, the highest."""
     return one.lower < other.upper and other.lower < one.upper
 
 
 def _concerns(revoked: BundleRange, held: BundleRange, value: int) -> bool:
-    """Whether a topic granted in `held` is revoked; one that cannot be in there was hashed wrongly, so it is too."""
+    """Tell if a topic granted in `held` is revoked; so is one with a hash outside of it, which was hashed wrongly."""
     return value in revoked or value not in held
 
 

@@ -28,7 +28,7 @@ _INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """Where the kernel's files are."""
+    """Root folders of the kernel's files."""
 
     cgroup: Path = Path("/sys/fs/cgroup")
     proc: Path = Path("/proc")
@@ -192,7 +192,7 @@ def _interfaces_of_default_route(proc: Path) -> set[str]:
 
 
 def _process_usage(process: psutil.Process) -> tuple[PidAndStart, float, int] | None:
-    """Who it is, its CPU seconds and its resident bytes; None when it has ended meanwhile."""
+    """Return the identity, CPU seconds and resident bytes of a process; None if it has ended."""
     try:
         with process.oneshot():
             times = process.cpu_times()

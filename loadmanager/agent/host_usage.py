@@ -1,4 +1,4 @@
-"""How much of the machine (or container, or of one process) is in use: from counters to usage and limits.
+"""Usage and limits of the host, container or process, computed from kernel counters.
 
 Units are Pulsar's: CPU in percent of one core, memory in MiB, bandwidth in kbit/s. Everything in this module is a
 calculation on readings; `loadmanager.agent.host_readings` takes them.
@@ -39,7 +39,7 @@ class Nic:
 
 @dataclass(frozen=True, slots=True)
 class HostReading:
-    """What counters and gauges said at one moment.
+    """Counters and gauges at one moment.
 
     `cpu_s`: CPU seconds used so far, by process (one entry for a whole host or container). `memory_limit_bytes` and
     `cores` are the tightest limit that applies. `nics` are those that count.
@@ -119,13 +119,13 @@ def usage_between(
 
 
 def why_bandwidth_is_unknown(nics: tuple[Nic, ...]) -> str:
-    """What keeps `bandwidth_limit` from being known, for people."""
+    """Return the reason why `bandwidth_limit` is unknown, for people."""
     silent = ", ".join(nic.name for nic in nics if nic.speed_mbit_per_s is None)
     return f"no speed is to be read of {silent}" if silent else "there is no physical network card, as in a container"
 
 
 def bandwidth_limit(nics: tuple[Nic, ...], nic_speed_gbps: float | None) -> float | None:
-    """What all NICs together carry in one direction, in kbit/s; None when that is not known."""
+    """Return the bandwidth of all NICs in one direction, in kbit/s; None if unknown."""
     if not nics:
         return None
     if nic_speed_gbps is not None:

@@ -1,4 +1,4 @@
-"""How long the broker may serve without hearing from its agent again.
+"""Leases: the time for which a broker may serve without hearing from its agent.
 
 The broker asks; the answer holds from the moment *before* it asked. So an answer that waited in a socket while the
 broker was stopped is out of date by the broker's own clock, and no clock is ever compared with another one.
@@ -36,12 +36,12 @@ class Leases:
 
     @property
     def lapsed_at_s(self) -> float:
-        """When no lease granted so far is valid any more."""
+        """Time at which all leases granted so far have lapsed."""
         return max(self._lapse_at_s.values(), default=-math.inf)
 
     @property
     def last_granted_at_s(self) -> float | None:
-        """When the broker last was granted a lease: a sign of life."""
+        """Time of the last granted lease, which is a heartbeat of the broker."""
         return self._last_granted_at_s
 
     def grant(self, now_s: float, session_valid_until_s: float, holder: Hashable | None = None) -> int:

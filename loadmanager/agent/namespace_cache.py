@@ -1,4 +1,4 @@
-"""Which bundle an open topic is in: the boundaries of the namespaces this broker has topics in, kept for a while."""
+"""Cache of the bundle boundaries of the broker's namespaces, to find the bundle of an open topic."""
 
 from __future__ import annotations
 

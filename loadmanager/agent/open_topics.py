@@ -1,4 +1,4 @@
-"""What the leader asks and tells an agent about bundles: the topics of one, and the boundaries of a namespace."""
+"""Requests of the leader about open topics: those of a bundle, and split boundaries of a namespace."""
 
 from __future__ import annotations
 

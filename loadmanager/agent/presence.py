@@ -1,4 +1,4 @@
-"""Whether the broker's znode is to be there, so that it never says more than is true.
+"""State machine of the broker's registration znode.
 
 A passive machine: `step(event, now_s)` takes what has happened and gives what is to be done, at most one piece of work
 at a time, whose outcome is the next event; `wake_s` is when it wants to `CheckRegistration` again at the latest.
@@ -86,7 +86,7 @@ class HeldRegistration:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationMaker:
-    """What a znode says of the agent that made it; `is_over`: that life of an agent has ended for certain."""
+    """Agent that created a znode. `is_over`: that process has ended for certain."""
 
     life: str
     is_over: bool
@@ -116,7 +116,7 @@ class ZnodeRead:
 
 @dataclass(frozen=True, slots=True)
 class MakerRead:
-    """Who made the znode; None: it cannot be read."""
+    """The creator of the znode was read; None: it cannot be read."""
 
     znode: Znode
     by: RegistrationMaker | None
@@ -171,14 +171,14 @@ Event = CheckRegistration | ZnodeRead | MakerRead | WorkFailed | Wrote | Withdra
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """From here on what is granted is granted to this incarnation."""
+    """Grant to this incarnation from now on."""
 
     incarnation: int
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Whatever was granted is no more."""
+    """Forget all grants."""
 
     reason: str
 
@@ -249,7 +249,7 @@ class Presence:
 
     @property
     def registered(self) -> HeldRegistration | None:
-        """What is registered, and not being withdrawn."""
+        """Registration that is not being withdrawn."""
         return self._held if self.phase is PresencePhase.REGISTERED else None
 
     def incarnation(self, session_id: int) -> int | None:
@@ -269,11 +269,11 @@ class Presence:
         return 0 if self.incarnation(session_id) is None else self.leases.grant(now_s, session_valid_until_s, holder)
 
     def may_go(self, now_s: float) -> bool:
-        """Whether the session may be closed."""
+        """Tell if the session may be closed."""
         return self._held is None or now_s >= self._may_go_s
 
     def step(self, event: Event, now_s: float) -> list[Instruction]:
-        """What there is to do now that this has happened."""
+        """Return the actions for an event."""
         match event:
             case CheckRegistration():
                 self._look(event, now_s)
@@ -378,7 +378,7 @@ class Presence:
         self._wait(now_s + _RETRY_S)
 
     def _is_former_life(self, maker: RegistrationMaker) -> bool:
-        """Of this agent; in a session that was given up, this very one."""
+        """Tell if this agent made the znode, in a former process or an abandoned session."""
         return maker.is_over or maker.life == self.life
 
     def _delete_when_lapsed(self, znode: Znode, now_s: float) -> None:

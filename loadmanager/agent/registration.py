@@ -81,7 +81,7 @@ class Registrar:
 
     @property
     def is_overwritten(self) -> bool:
-        """Whether another has written our record, so that it has to be written again."""
+        """Tell if another writer has replaced our record, so that it has to be written again."""
         return self._presence.is_overwritten
 
     @property
@@ -91,7 +91,7 @@ class Registrar:
 
     @property
     def is_certain(self) -> bool:
-        """Whether the broker is registered beyond doubt, at this moment."""
+        """Tell if the broker is registered for certain at this moment."""
         return self.incarnation is not None and self._clock() < self._store.lease_valid_until_s
 
     def grant_lease(self, holder: BrokerProcess | None = None) -> int:
@@ -179,7 +179,7 @@ class Registrar:
     # The driver
 
     def _tell(self, event: Event) -> Work | None:
-        """What is to be done now that this has happened, if it takes the store."""
+        """Step the state machine, do its immediate actions, and return the one that needs the store, if any."""
         instructions = self._presence.step(event, self._clock())
         do_all(instructions, self._do_at_once)
         return next((each for each in instructions if isinstance(each, Work)), None)

@@ -44,7 +44,7 @@ LOAD_MANAGER_CLASS = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManag
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a report says of the broker that never changes while the agent runs."""
+    """Constant fields of all reports of the agent."""
 
     broker_id: str
     service_url: str
@@ -171,7 +171,7 @@ class Reporter:
         self._incarnation: int | None = None
 
     async def first_record(self) -> bytes:
-        """What a new znode says."""
+        """Return the content of a new znode."""
         self._first = self._build(None)
         return await asyncio.to_thread(pack_report, self._first.record)
 

@@ -121,7 +121,7 @@ class UnloadHandler:
         return all(await asyncio.gather(*(close_one(*entry) for entry in topics_by_bundle.items())))
 
     async def _was_elected(self, epoch: int) -> bool:
-        """Whether some leader has this epoch, or had it: after one that is made up, every leader would be refused."""
+        """Tell if some leader has or had this epoch: after an invented one, every leader would be refused."""
         if epoch <= self._grants.highest_epoch:
             return True
         try:

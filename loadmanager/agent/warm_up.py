@@ -47,9 +47,7 @@ class _Expected:
 
 
 class WarmUp:
-    """What the leader has said will come. `ask` is how the broker's questions are answered, and how long a "no" may
-    take.
-    """
+    """Announced bundles. `ask` answers the broker's questions and may hold a "no" back."""
 
     def __init__(
         self,
@@ -66,8 +64,8 @@ class WarmUp:
         self._looks: dict[str, asyncio.Event] = {}
 
     async def prepare(self, destination: Registration, wanted: TopicsOfBundle) -> UnloadRefusal | bool:
-        """Whether the broker has prepared; False when it does not know how. `PeerUnavailableError` when it says
-        neither. The call is for this destination.
+        """Announce a bundle to the broker, and tell if it has prepared; False if it does not support that. Raises
+        `PeerUnavailableError`. A call for another destination is refused.
         """
         if self._grants.registration is None:
             return UnloadRefusal.NOT_REGISTERED

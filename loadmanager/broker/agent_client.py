@@ -55,7 +55,7 @@ class AgentClient:
         return Leased(_whole(body, "incarnation", where), valid_for_ms / 1000)
 
     async def owner(self, topic: str, wait_ms: int = 0) -> OwnershipAnswered:
-        """Whether this broker owns the topic; a "no" may take `wait_ms`. `NoAnswerError` when nobody knows."""
+        """Ask if this broker owns the topic; the agent may hold a "no" back for `wait_ms`. Raises `NoAnswerError`."""
         query = {"topic": topic, **({"waitMs": str(wait_ms)} if wait_ms else {})}
         where, body = await self._get("/loadmanager/v1/owner", query, _OWNER_TIMEOUT_S + wait_ms / 1000)
         is_owned, owner = body.get("owned"), body.get("owner")
@@ -65,7 +65,7 @@ class AgentClient:
         return OwnershipAnswered(topic, is_owned, incarnation, owner if isinstance(owner, str) else None)
 
     async def _get(self, path: str, query: dict[str, str], timeout_s: float) -> tuple[str, dict[str, Any]]:
-        """Where was asked, and the object that a 200 holds."""
+        """Return the requested URL and the JSON object of a 200 answer."""
         where = "the agent"
         try:
             address = check_address(self._address if isinstance(self._address, str) else self._address())

@@ -127,7 +127,7 @@ class Hosting:
 
     @property
     def url(self) -> str:
-        """Where the agent finds this broker: its brokerUrl."""
+        """URL of this broker for the agent: its brokerUrl."""
         assert self._runner is not None, "it serves no port"
         host, port = self._runner.addresses[0][:2]
         return f"http://{host}:{port}"
@@ -139,7 +139,7 @@ class Hosting:
 
     @property
     def lease_until_s(self) -> float:
-        """When everything has to be closed by, or had to, on the clock that `clock` gives."""
+        """End of the lease on the given `clock`; by then everything has to be closed."""
         return self._contract.lease_until_s
 
     @property
@@ -179,7 +179,7 @@ class Hosting:
             await self._change()
 
     def routes(self) -> list[web.RouteDef]:
-        """What the agent asks of the broker, for an application of your own on a port that only the agent reaches."""
+        """Return the routes for the agent, for an application of your own on a port that only the agent reaches."""
         return Endpoints(self._stats, self._unload, self._prepare).routes()
 
     async def __aenter__(self) -> Self:
@@ -227,7 +227,7 @@ class Hosting:
 
     @contextlib.contextmanager
     def _interested(self, name: str) -> Iterator[None]:
-        """What nobody has an interest in any more is closed, unless it is kept."""
+        """Count the users of a topic; without any it is closed, unless it is kept."""
         TopicName.parse(name)
         self._interest[name] += 1
         try:
@@ -260,7 +260,7 @@ class Hosting:
         return topic
 
     def _is_leaving(self, name: str) -> bool:
-        """Whether it is being closed for no better reason than that nobody wanted it."""
+        """Tell if the topic is being closed only because nobody used it."""
         topic = self._topics.get(name)
         return topic is not None and topic.closing is not None and topic.closing.reason is CloseReason.LEFT
 
@@ -391,7 +391,7 @@ class Hosting:
             self._leave_unless_kept(name)
 
     def _fail(self, name: str, error: BaseException) -> None:
-        """Whoever wants the topic gets the error."""
+        """Pass the error to all who wait for the topic."""
         waiting = self._waiting.pop(name, None)
         if waiting is not None and self._interest[name]:
             waiting.set_exception(error)
@@ -459,7 +459,7 @@ class Hosting:
             self._step(TopicClosed(name))
 
     def _is_current(self, name: str) -> bool:
-        """Whether what is running has not been given up for something else."""
+        """Tell if the running task has not been superseded."""
         return self._work.get(name, [])[-1:] == [asyncio.current_task()]
 
     def _forget(self, name: str) -> None:

@@ -66,7 +66,7 @@ class TopicPhase(enum.Enum):
 
 
 class CloseReason(enum.StrEnum):
-    """Why a topic is closed."""
+    """Reason for closing a topic."""
 
     UNLOADED = "unloaded"
     """The bundle goes to another broker."""
@@ -79,7 +79,7 @@ class CloseReason(enum.StrEnum):
 
 
 class Refusal(enum.StrEnum):
-    """Why a topic cannot be served here now."""
+    """Reason for refusing a topic."""
 
     NO_LEASE = "no lease"
     NOT_OWNER = "not the owner"
@@ -126,7 +126,7 @@ class OwnershipUnanswered:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What belongs to the topic is loaded."""
+    """The topic is loaded."""
 
     topic: str
 
@@ -223,14 +223,14 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Serve:
-    """Whoever wanted the topic may use it."""
+    """Let those who wanted the topic use it."""
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Whoever wanted the topic may not; who may is a hint, and `why` is for people."""
+    """Refuse those who wanted the topic. `owner` is a hint, `why` is for people."""
 
     topic: str
     refusal: Refusal
@@ -271,7 +271,7 @@ Instruction = AskLease | AskOwnership | Open | Serve | Refuse | Close | Confirm 
 
 @dataclass(slots=True)
 class _Question:
-    """Whether this broker owns a topic; `is_void`: whatever the answer will be."""
+    """Pending ownership question; the answer to one that `is_void` does not count."""
 
     is_void: bool = False
     tries: int = 1
@@ -288,7 +288,7 @@ class _Held:
 
 @dataclass(slots=True)
 class Contract:
-    """What one broker process holds, and under which lease."""
+    """Lease and held topics of one broker process."""
 
     incarnation: int | None = None
     lease_until_s: float = -math.inf
@@ -318,7 +318,7 @@ class Contract:
         return now_s < self.lease_until_s
 
     def serves(self, topic: str, now_s: float) -> bool:
-        """Whether the topic may be served at this very moment."""
+        """Tell if the topic may be served at this moment."""
         held = self._held.get(topic)
         return held is not None and held.phase is TopicPhase.OPEN and self.has_lease(now_s)
 
@@ -338,7 +338,7 @@ class Contract:
 
     @property
     def wake_s(self) -> float:
-        """When TIME is due."""
+        """Time of the next TIME event."""
         ask_s = self._ask_s if self._asked_s is None else math.inf
         lapse_s = math.inf if self._has_lapsed else self.lease_until_s
         return min(ask_s, lapse_s, *self._stuck.values())
@@ -502,7 +502,9 @@ class Contract:
                 self._begin_to_close(topic, held, CloseReason.UNLOADED, unload)
 
     def _begin_to_close(self, topic: str, held: _Held, reason: CloseReason, unload: UnloadWanted | None = None) -> None:
-        """What is being closed is closed again only if it is stuck, or if the lease has ended under it."""
+        """Begin to close a topic. One that is being closed is closed again only after a failure, or when the lease has
+        ended meanwhile.
+        """
         is_closing = held.phase is TopicPhase.CLOSING
         if is_closing and (reason is not CloseReason.LAPSED or held.reason is CloseReason.LAPSED):
             return

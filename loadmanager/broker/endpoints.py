@@ -1,4 +1,4 @@
-"""What the agent asks of its broker: statistics, to let go of topics, and to make ready for some."""
+"""HTTP endpoints of a broker for its agent: statistics, unload, preparation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ application that has these routes allows.
 
 
 class NotDoneError(Exception):
-    """What was asked for has not been done; the agent will ask again."""
+    """The request was not carried out; the agent will ask again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """What to call. `unload` and `prepare` return when it is done, or raise `NotDoneError`."""
+    """Handlers of the endpoints. `unload` and `prepare` return when done, or raise `NotDoneError`."""
 
     stats: Callable[[], Mapping[str, Any]]
     unload: Callable[[Named], Awaitable[None]]

@@ -1,4 +1,4 @@
-"""What a broker's author gets to see: an open topic, why one is closed, and why one is refused."""
+"""Types for a broker's author: an open topic, its closing, and its refusal."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from loadmanager.broker.contract import CloseReason, Refusal
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """Why a topic is closed. What the agent wants closed comes with the bundle, with the number of the call, which all
-    topics of one have, and with the broker (`host:port`) that its clients may be sent to, where that is known.
+    """Reason for closing a topic. An unload by the agent also has the bundle, the number of the call, which all topics
+    of the call share, and the destination broker (`host:port`) for the clients, if known.
     """
 
     reason: CloseReason
@@ -48,7 +48,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How the broker serves: a latency, such as the 99th percentile; the share of failed requests; how many wait."""
+    """Health figures of the broker: latency (such as the 99th percentile), error rate, queue length."""
 
     latency_ms: float | None = None
     error_share: float | None = None

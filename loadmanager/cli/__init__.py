@@ -94,7 +94,7 @@ def _add(app: typer.Typer, name: str, module: ModuleType) -> None:
 
 
 def _first_word() -> str:
-    """What was typed behind `loadmanager`; when a shell asks how that word may go on, one that is no command."""
+    """Return the command that was typed; while a shell completes its name, a name that is no command."""
     if _COMPLETING not in os.environ:
         return sys.argv[1] if len(sys.argv) > 1 else ""
     line = os.environ.get(_LINE_OF_BASH) or os.environ.get(_LINE_OF_OTHERS, "")

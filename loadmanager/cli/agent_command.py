@@ -70,7 +70,7 @@ async def _run(settings: AgentSettings, ready_file: Path | None) -> None:
 
 
 def _listen_for_broker(settings: AgentSettings) -> socket.socket | None:
-    """Where the broker alone asks; None where it shares a port with nodes and operators."""
+    """Open the listener for the broker alone; None if it shares a port with nodes and operators."""
     if settings.broker_socket_path is not None:
         return listen_at(settings.key("broker_socket_path"), settings.broker_socket_path)
     if settings.agent_local_port is not None:
@@ -79,7 +79,7 @@ def _listen_for_broker(settings: AgentSettings) -> socket.socket | None:
 
 
 def local_url_of(listener: socket.socket) -> str:
-    """Where somebody on this host asks what listens there: a URL, or unix:PATH."""
+    """Return the address of a listener for clients on this host: a URL, or unix:PATH."""
     if listener.family == socket.AF_UNIX:
         return f"unix:{listener.getsockname()}"
     address, port = listener.getsockname()[:2]

@@ -135,7 +135,7 @@ def _admin_of(settings: BesideSettings) -> PulsarAdmin:
 
 
 async def _open_state_store(settings: BesideSettings, listener: socket.socket) -> MetadataStore:
-    """Where this process is elected, among others, or alone in its memory."""
+    """Open the store of this process's own election: ZooKeeper, or memory for a single process."""
     if not settings.state_store_url:
         store = MemoryStore(memory_after(settings.folder), session_timeout_s=settings.session_timeout_s)
         await store.start()

@@ -73,7 +73,7 @@ _ABOUT_BALANCING = re.compile(r"load(Balance|Manager)|.*(Bundle|Unload)")
 
 
 class Fate(StrEnum):
-    """What becomes of a key."""
+    """Outcome of a key."""
 
     USED = "used"
     TRANSLATED = "translated"
@@ -83,7 +83,7 @@ class Fate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What became of an entry and why: with a `key`, a node has that `value` under it.
+    """Outcome of an entry, with its reason. With a `key`, the node gets that `value` under it.
 
     `about_balancing` tells Pulsar's other keys apart.
     """
@@ -139,7 +139,7 @@ def _older_that_count(entries: Mapping[str, ConfEntry]) -> dict[str, str]:
 
 
 def _says_nothing(entry: ConfEntry) -> bool:
-    """Whether the entry is empty or the default."""
+    """Tell if the entry is empty or the default."""
     default = settings_of({}, "defaults")
     try:
         return not entry.value or with_overrides(default, {entry.key: entry.value}, entry.key) == default
@@ -148,7 +148,7 @@ def _says_nothing(entry: ConfEntry) -> bool:
 
 
 def _take(entry: ConfEntry, older: Mapping[str, str]) -> Taken:
-    """What becomes of an entry; `older` are the deprecated keys that hold, by the new ones."""
+    """Decide the outcome of an entry; `older` are the deprecated keys in use, by the new ones."""
     key = entry.key
     if not entry.value:
         return Taken(entry, Fate.IGNORED, "empty: the default holds", about_balancing=_is_about_balancing(key))
@@ -172,7 +172,7 @@ def _take_renamed(entry: ConfEntry, older: Mapping[str, str]) -> Taken:
 
 
 def _leave(entry: ConfEntry) -> Taken:
-    """Why a node has no such setting."""
+    """Return the outcome of an entry for which a node has no setting, with the reason."""
     key = entry.key
     if key == _HASH_STRATEGY:
         return Taken(entry, Fate.IGNORED, "only Pulsar's usual hash of a topic's name can be used")

@@ -63,7 +63,7 @@ def demo(
 
 
 def _history_of(folder: Path | None) -> Path:
-    """Where this run is recorded: each begins a history of its own, and it outlives the run."""
+    """Create the history folder of this run, which outlives it."""
     return (folder or Path()) / _HISTORY / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}"
 
 

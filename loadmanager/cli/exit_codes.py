@@ -1,4 +1,4 @@
-"""How a command ends that cannot do what it was asked for."""
+"""Exit codes of failed commands."""
 
 from __future__ import annotations
 

@@ -355,7 +355,7 @@ def _text(name: str, value: object) -> str:
 
 
 def _print_table(headings: list[str], rows: list[list[Any]]) -> None:
-    """As wide as it gets: whoever has it on a narrow terminal can scroll or cut it."""
+    """Print a table of full width; narrow terminals can scroll it."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for heading in headings:
         table.add_column(heading, no_wrap=True)

@@ -1,4 +1,4 @@
-"""Where a long-running command is reached: its ports, plain and by TLS, and what it shows there."""
+"""TCP and TLS listeners of the long-running commands."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Listeners:
 
 
 def tls_of(settings: TlsSettings, tls_port: int | None) -> ServerTls | None:
-    """What is shown on that port, if there is one; the process ends when it cannot be used."""
+    """Load the server TLS of a port, if there is one. The process ends when it cannot be used."""
     try:
         return None if tls_port is None else ServerTls.of(settings)
     except ConfigurationError as error:

@@ -1,4 +1,4 @@
-"""How far a run of the pipeline is, and how long it will take: by how long each step took the last time.
+"""Progress of a pipeline run, estimated by the durations of each step in the last run.
 
     part of the run = seconds that its steps so far should have taken / seconds that all should take
 
@@ -50,7 +50,7 @@ class Estimate:
         self._under_way_s, self._step_began_s = 0.0, now_s
 
     def part(self, now_s: float) -> float:
-        """Of the run, from 0 to 1."""
+        """Return the finished fraction of the run, from 0 to 1."""
         total = sum(self._expected.values())
         if not total:
             return 1.0
@@ -71,7 +71,7 @@ class Estimate:
         return f"{part}, about {f'{round(left / _MINUTE_S)} min' if left >= 2 * _MINUTE_S else f'{round(left)} s'} left"
 
     def _times(self) -> float:
-        """How many times as long as expected things take."""
+        """Return the ratio of actual to expected duration so far."""
         took = self._step_began_s - self._began_s
         return took / self._done_s if took and self._done_s else 1.0
 

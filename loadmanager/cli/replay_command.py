@@ -125,7 +125,7 @@ def _named(error: HistoryFileError) -> None:
 
 
 def _told(outcome: ReplayOutcome, start: Start) -> list[str]:
-    """What came of it, in sentences."""
+    """Format the outcome as sentences."""
     lines = [f"from the checkpoint of {show_moment(start.at_ms)} (epoch {start.epoch}, sequence {start.sequence})"]
     lines += [f"note: {note}" for note in outcome.notes]
     lines += [f"not compared: {count} x {why}" for why, count in sorted(outcome.left_out.items())]

@@ -1,4 +1,4 @@
-"""What the long-running commands share: exit codes, a port, a session with ZooKeeper, and how they start and stop."""
+"""Start and stop of the long-running commands: settings, logging, ports, the ZooKeeper session, exit codes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _GARBAGE_THRESHOLDS = (2_000, 20, 20)
 
 
 def given_settings(texts: Iterable[str]) -> dict[str, str]:
-    """What `--set KEY=VALUE` says, by key; the process ends when it does not say so."""
+    """Parse `--set KEY=VALUE` options, by key. The process ends for any other form."""
     found = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -59,13 +59,13 @@ def given_settings(texts: Iterable[str]) -> dict[str, str]:
 
 
 class Closable(Protocol):
-    """What can be given back."""
+    """Resource with an asynchronous `close`."""
 
     def close(self) -> None: ...
 
 
 def start_up(model: type[S], config: Path | None, overrides: Mapping[str, Any] | None = None, *, json_lines: bool) -> S:
-    """What every service does first: logging, settings (the process ends when they cannot be used), the event loop."""
+    """Set up logging, settings and the event loop of a service. The process ends for unusable settings."""
     configure_logging(json_lines=json_lines)
     try:
         settings = load_settings(model, config, overrides)
@@ -136,7 +136,7 @@ async def open_store(
 
 
 async def patiently(ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
-    """What the store says, however long it takes to say it."""
+    """Retry a request to the store until it answers."""
     while True:
         try:
             return await ask()

@@ -236,7 +236,7 @@ def _certified(rounds: Sequence[CertificateFigures]) -> str:
 
 
 def _curves(each: Run, width: int) -> list[str]:
-    """What happened over time."""
+    """Plot the figures of a run over time."""
     series = each.result.series
     curves = (
         ("imbalance (busiest broker / level)", series.imbalance),

@@ -36,7 +36,7 @@ Key = Annotated[
 
 
 def given_tls(trust_certs: Path | None, certificate: Path | None, key: Path | None) -> RenewedTls | None:
-    """What these options say, None without any; the process ends when a file cannot be used."""
+    """Load the client TLS of these options, None without any. The process ends when a file cannot be used."""
     if not (trust_certs or certificate or key):
         return None
     # It takes its time to load, and most who ask need none.

@@ -1,4 +1,4 @@
-"""What would have happened with other settings: the world of a recorded range, beside what happened."""
+"""Report of a simulated range under other settings, compared with the observed course."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _step_of(recorded: RecordedRange, step_s: float | None) -> float:
 
 
 def _half(number: int, advance: Callable[[float], None]) -> Callable[[Progress], None]:
-    """How far the first or the second of two worlds is, as a part of both."""
+    """Return a progress callback that maps the first or the second of two runs to its half of the whole."""
     return lambda progress: advance((number + progress.t_s / progress.duration_s) / 2)
 
 

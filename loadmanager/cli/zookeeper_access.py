@@ -1,4 +1,4 @@
-"""Who a process is to a ZooKeeper, and over which TLS it speaks, by its settings."""
+"""ZooKeeper credentials and TLS of a process, by its settings."""
 
 from __future__ import annotations
 

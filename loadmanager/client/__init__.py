@@ -1,6 +1,4 @@
-"""Who owns a topic, known inside a client's process. Needs aiohttp and mmh3, and nothing else of loadmanager that needs
-more (the extra `client`).
-"""
+"""Client library: owner lookup with a pushed owner map. Needs only aiohttp and mmh3 (the extra `client`)."""
 
 from loadmanager.util.optional_dependencies import naming_extra
 

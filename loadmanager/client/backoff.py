@@ -1,4 +1,4 @@
-"""How long to wait before the next try: longer each time, and by chance, so that thousands do not come at once."""
+"""Exponential back-off with jitter."""
 
 from __future__ import annotations
 

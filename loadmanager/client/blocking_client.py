@@ -38,7 +38,7 @@ class BlockingLookupClient:
         self._end()
 
     def lookup(self, topic: str, timeout_s: float = LOOKUP_TIMEOUT_S) -> Owner:
-        """As `LookupClient.lookup`; the thread waits."""
+        """Do `LookupClient.lookup` in the calling thread, which blocks."""
         owner = self.resolve(topic)
         return owner if owner is not None else self._run(self._client.lookup(topic, timeout_s))
 

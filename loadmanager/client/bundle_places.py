@@ -17,7 +17,7 @@ _ENDED = Pushed(BundleRange(0, HASH_SPACE_END))
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """Where the topics of one bundle are served. They all hold the same one, so a move is one assignment.
+    """Owner of the topics of one bundle. All of them share one object, so a move is one assignment.
 
     A topic of a namespace that is not followed has one of its own: nothing is pushed to it, and it is always asked for.
     """
@@ -39,7 +39,7 @@ class Place:
 
     @property
     def named(self) -> Owner | None:
-        """Whose refusal counts: whom we send topics to, or else who was the owner last."""
+        """Owner whose refusal counts: the one that clients are sent to, else the last known one."""
         return self.owner or self.known
 
     def settle(self, owner: Owner | None) -> None:
@@ -80,7 +80,7 @@ class PushedBundles:
         return cls.of(function, _places(news.bundles, brokers), brokers)
 
     def take(self, news: News) -> PushedBundles:
-        """As it is with a change: this, or another one where not all bundles go on. Raises as `of` does."""
+        """Apply a change: return this object, or a new one if bundles were split or merged. Raises as `of` does."""
         self._take_brokers(news.brokers)
         places = [self._place_of(each) for each in news.bundles]
         if any(place is None for place in places):
@@ -92,7 +92,7 @@ class PushedBundles:
         return self
 
     def is_older_than(self, other: PushedBundles) -> bool:
-        """Whether a bundle has a higher version there. At each hash versions only grow."""
+        """Tell if any bundle has a higher version in the other one. Versions of a hash only grow."""
         return any(
             _pushed(other.place_of_hash(_pushed(place).range.lower)).version > _pushed(place).version
             for place in self.places
@@ -134,7 +134,7 @@ def _places(bundles: Iterable[Pushed], brokers: Mapping[str, Owner | None]) -> l
 
 
 def _owner_of(pushed: Pushed, brokers: Mapping[str, Owner | None]) -> Owner | None:
-    """Who owns it, or is about to: a broker that was told so keeps whoever comes until then."""
+    """Return the owner, or the announced next one: that broker lets clients wait until it owns the bundle."""
     name = pushed.owner if pushed.is_owned else pushed.destination if pushed.is_moving else None
     return None if name is None else brokers.get(name)
 

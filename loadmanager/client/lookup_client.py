@@ -24,7 +24,7 @@ _LOOK_S = 5.0
 
 
 class LookupClient:
-    """Who owns a topic, by any of the nodes at `urls`. Use it with `async with`, in one event loop.
+    """Topic lookup through the nodes at `urls`. Use it with `async with`, in one event loop.
 
     `namespaces` are followed from the beginning, others from their first lookup on. `listener` names the advertised
     listener of brokers whose addresses are wanted. `token` is `token:...` or `file:///path`, which is read again when

@@ -101,7 +101,9 @@ class NamespaceWatch:
         return self._give_up(failures)
 
     def _ended(self, failures: list[LoadManagerError]) -> None:
-        """What makes no sense is not waited for; anything else another node is about to push."""
+        """Fall back to single lookups after an answer of another version; after any other error another node pushes
+        soon.
+        """
         if failures and isinstance(failures[-1], NoWatchError):
             self.trouble, self.is_answered = failures[-1], True
             self._on_news()
@@ -154,7 +156,7 @@ class NamespaceWatch:
 
 
 class Watches:
-    """As many streams as it takes. `close` ends them."""
+    """Watch streams of all followed namespaces, several per stream. `close` ends them."""
 
     def __init__(self, owners: OwnerMap, nodes: Nodes, chance: random.Random) -> None:
         self.news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -184,7 +186,7 @@ class Watches:
             watch.forget(namespace)
 
     def expects(self, namespace: str) -> bool:
-        """Whether a node is about to push what there is of it."""
+        """Tell if a node is about to push the snapshot of the namespace."""
         watch = self._of.get(namespace)
         return watch is not None and watch.trouble is None and not self._owners.is_settled(namespace)
 

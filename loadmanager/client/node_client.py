@@ -91,7 +91,7 @@ class Nodes:
         self._query = "" if listener is None else "?" + urlencode({"listenerName": listener})
 
     async def lookup(self, topic: str) -> Owner | NotNow:
-        """Who owns the topic; a node assigns it if nobody does.
+        """Return the owner of the topic; the node assigns a free bundle.
 
         Raises `NamespaceNotFoundError`, `InvalidNameError`, `UnauthenticatedError` or `ForbiddenError` as a node says,
         `NodesUnavailableError` when none answers.
@@ -196,7 +196,7 @@ async def _shown(url: str, response: aiohttp.ClientResponse) -> str:
 
 
 async def _reason(response: aiohttp.ClientResponse) -> str:
-    """What a node says beside a status that is not 200; empty from anybody else."""
+    """Return the reason in a node's error answer; empty if something else answered."""
     try:
         return text_of(parse_object(await _body(response), "answer"), "reason", "answer") or ""
     except InvalidRecordError:

@@ -1,4 +1,4 @@
-"""Who owns a topic, as a client gets to know it."""
+"""Owner of a topic, in a client's view."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Owner:
 
     @classmethod
     def of_json(cls, fields: object, where: str) -> Self:
-        """Of Pulsar's LookupData; `InvalidRecordError`, which names `where` it came from, for anything else."""
+        """Parse Pulsar's LookupData; raises `InvalidRecordError`, which names its origin `where`."""
         broker_id = text_of(fields, "brokerId", where)
         if broker_id is None:
             raise InvalidRecordError(f"{where}: brokerId: missing")

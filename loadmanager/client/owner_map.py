@@ -1,4 +1,4 @@
-"""Who owns what, as nodes push it, and what follows from it for a topic.
+"""Owner map: the bundles of followed namespaces, as nodes push them, with an LRU cache of topics.
 
 A passive machine, as `loadmanager.core.protocol.move_machine` is: no loop, clock, chance, input or output. Of each
 namespace that is followed it knows what a node has pushed:
@@ -44,7 +44,7 @@ TOPICS_KEPT = 100_000
 
 @dataclass(slots=True)
 class _Namespace:
-    """What is known of a namespace, and what the node that is followed has said of it: the same, unless that lags."""
+    """Known state of a namespace, and the state that the followed node has pushed; they differ while that node lags."""
 
     heard_s: float
     known: PushedBundles | None = None
@@ -68,7 +68,7 @@ class OwnerMap:
         self._topics: LruCache[Place] = LruCache(topics_kept)
 
     def resolve(self, topic: str) -> Owner | None:
-        """Who owns the topic, as far as is known; None: ask a node. `InvalidNameError` for what is no topic's name."""
+        """Return the known owner of the topic; None: ask a node. Raises `InvalidNameError`."""
         try:
             owner = self._topics.recent[topic].owner
         except KeyError:
@@ -76,7 +76,7 @@ class OwnerMap:
         return owner if owner is not None else self.place_of(topic).owner
 
     def place_of(self, topic: str) -> Place:
-        """Where the topic is served; `InvalidNameError`."""
+        """Return the place of the topic; raises `InvalidNameError`."""
         end = topic.find("/", topic.find("/", topic.find("://") + 3) + 1)
         bundles = self._shown.get(topic[:end]) if end > 0 else None
         if bundles is None:
@@ -93,7 +93,7 @@ class OwnerMap:
         return Place() if place is None or place.pushed is not None else place
 
     def last_known(self, place: Place, now_s: float) -> Owner | None:
-        """Who owned it last, for as long as that may be gone by."""
+        """Return the last known owner, until it expires."""
         place.was_named = True
         return place.known if now_s < place.known_until_s else None
 
@@ -117,7 +117,7 @@ class OwnerMap:
             place.owner, place.was_named = None, False
 
     def follow(self, namespace: str, now_s: float) -> None:
-        """What is pushed of it counts from now on."""
+        """Accept pushed events of the namespace from now on."""
         self._namespaces.setdefault(namespace, _Namespace(now_s))
 
     def forget(self, namespace: str) -> None:
@@ -127,16 +127,16 @@ class OwnerMap:
             self._lose(namespace, each)
 
     def is_settled(self, namespace: str) -> bool:
-        """Whether it was pushed who owns its topics, or that there is no such namespace."""
+        """Tell if the owners in the namespace were pushed, or that it does not exist."""
         each = self._namespaces.get(namespace)
         return each is not None and (each.known is not None or bool(each.mark))
 
     def marks(self, namespaces: Iterable[str]) -> list[str]:
-        """From where any node can go on, without those of which it has to begin anew."""
+        """Return the positions (event ids) to resume from; a namespace that has to start over has none."""
         return [each.mark for each in self._those(namespaces) if each.mark]
 
     def begin_anew(self, namespaces: Iterable[str]) -> None:
-        """What was said cannot be gone on from. What is known stays known."""
+        """Drop the positions to resume from. Known owners stay known."""
         for each in self._those(namespaces):
             each.mark = ""
 
@@ -210,7 +210,7 @@ class OwnerMap:
 
 
 def _after(said: PushedBundles | None, news: News) -> PushedBundles:
-    """What was said by then; `InvalidNameError` for news that make no sense."""
+    """Apply news to the pushed state; raises `InvalidNameError` for inconsistent ones."""
     if news.hash_function is not None:
         return PushedBundles.of_snapshot(news, news.hash_function)
     if said is None:

@@ -1,4 +1,4 @@
-"""What is asked of nodes: about each bundle one thing at a time, whoever waits for it, and never again at once."""
+"""Lookup requests to nodes: one at a time per bundle, shared by all callers, with back-off."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ _LONGEST_PAUSE_S = 5.0
 
 @dataclass(eq=False, slots=True)
 class _Question:
-    """Who owns `topic`, and so all topics of its place, if that is a bundle's. The answer None is to ask anew."""
+    """Pending lookup of `topic`, and so of all topics of its bundle, if that is known. The result None means: ask
+    again.
+    """
 
     topic: str
     key: str | Place
@@ -84,7 +86,7 @@ class OwnerQueries:
         return question
 
     async def _wait(self, question: _Question, timeout_s: float) -> bool:
-        """Whether it was answered, or failed. It ends when nobody waits for it any more."""
+        """Tell if the lookup ended within the timeout. It is cancelled when nobody waits for it any more."""
         question.waiting += 1
         try:
             await asyncio.wait({question.task}, timeout=max(0.0, timeout_s))
@@ -128,7 +130,7 @@ class OwnerQueries:
         return owner
 
     async def _ask_unless_pushed(self, topic: str) -> Owner | NotNow:
-        """What a node answers; raises as `Nodes.lookup` does. What is pushed meanwhile is as good."""
+        """Return the answer of a node, or what is pushed meanwhile. Raises as `Nodes.lookup` does."""
         place = self._owners.place_of(topic)
         pushed = place.pushed
         asking = asyncio.create_task(self._nodes.lookup(topic))

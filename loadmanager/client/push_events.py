@@ -1,4 +1,4 @@
-"""What a node pushes: events of a stream, and what each says of a namespace. Nothing of it is believed unchecked."""
+"""Events that nodes push, and their validation."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ class Pushed:
 
     @property
     def is_moving(self) -> bool:
-        """Whether the next owner is about to be pushed."""
+        """Tell if the next owner is about to be pushed."""
         return self.state == OwnershipState.RELEASING
 
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What became of a namespace: of the bundles and brokers that are named. With a hash function it is the whole.
+    """Pushed change of a namespace: the bundles and brokers in it. With a hash function it is a full snapshot.
 
     A broker that has no listener of the name that is wanted is None.
     """
@@ -109,7 +109,7 @@ def parse_snapshot(data: bytes, listener: str | None = None) -> News:
 
 
 def parse_change(data: bytes, listener: str | None = None) -> News:
-    """What changed of a namespace; otherwise as `parse_snapshot`."""
+    """Parse a change of a namespace; otherwise as `parse_snapshot`."""
     return _news(parse_object(data, "change"), "change", listener, None)
 
 

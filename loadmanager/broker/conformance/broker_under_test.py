@@ -47,7 +47,7 @@ class BrokerUnderTest:
         return stats
 
     async def names(self, topic: str) -> bool:
-        """Whether the topic is open by the statistics."""
+        """Tell if the statistics name the topic as open."""
         stats = await self.stats()
         return any(each.topic == topic for each in stats.topics)
 
@@ -75,8 +75,8 @@ class BrokerUnderTest:
             await asyncio.sleep(_REPEAT_S)
 
     async def unload_once(self, *topics: str, **more: object) -> float:
-        """When the broker had answered 204 (monotonic), called with `more` fields than an agent has. `LateError` for no
-        answer, `BrokenError` for another one.
+        """Send an unload, with `more` fields than an agent has, and return the time of the 204 (monotonic). Raises
+        `LateError` for no answer, `BrokenError` for another one.
         """
         answer = await self._post("unload", topics, more)
         if answer.status != HTTPStatus.NO_CONTENT:
@@ -84,7 +84,9 @@ class BrokerUnderTest:
         return time.monotonic()
 
     async def prepare(self, *topics: str) -> bool:
-        """Whether the broker knows how to. `LateError` for no answer, `BrokenError` for one that means nothing."""
+        """Send a preparation, and tell if the broker supports it. Raises `LateError` for no answer, `BrokenError` for
+        an invalid one.
+        """
         answer = await self._post("prepare", topics, {})
         if answer.status in _KNOWS_NOT_HOW:
             return False

@@ -1,4 +1,4 @@
-"""What happened between the agent that is played, the broker and its clients, in its order."""
+"""Event log of a check: agent, broker and clients, in order."""
 
 from __future__ import annotations
 

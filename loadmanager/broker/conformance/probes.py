@@ -26,7 +26,7 @@ _LONGEST_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """Whether a client got an acknowledgement or a message, and what it was told."""
+    """Result of a client's attempt: an acknowledgement or a message, or the refusal."""
 
     served: bool
     said: str

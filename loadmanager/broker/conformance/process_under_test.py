@@ -23,7 +23,7 @@ _LOOK_AGAIN_S = 0.01
 
 
 class ProcessUnderTest(Protocol):
-    """As far as rules have to do with it."""
+    """Process of the broker under test: pause, resume and end."""
 
     def stop(self) -> None:
         """It does nothing from now on, until `go_on`. `UnsettledError` if it cannot be stopped."""

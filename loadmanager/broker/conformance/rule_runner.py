@@ -35,8 +35,8 @@ async def check(
     begin: Callable[[Rule], None] = lambda _: None,
     tell: Callable[[Finding], None] = lambda _: None,
 ) -> list[Finding]:
-    """What is said of each rule. `lacking` are the needs that are not met, each with the reason; `begin` and `tell`
-    hear of each rule as it is begun and judged. No try goes on after the time is over.
+    """Check all rules and return the findings. `lacking` are the unmet needs with their reasons; `begin` and `tell` are
+    called for each rule. No attempt starts after the timeout.
     """
     until_s = time.monotonic() + timeout_s
     findings: list[Finding] = []
@@ -62,7 +62,7 @@ def _is_never_served(findings: Iterable[Finding]) -> bool:
 
 
 async def _judge(stage: RuleStage, rule: Rule, until_s: float) -> Finding:
-    """What must happen may be late on a slow machine; it is missing if it is late again and again."""
+    """Try a rule up to `TRIES` times. A slow machine may make the broker late; late `TIMES_LATE` times is broken."""
     began_s = time.monotonic()
     times_late = 0
     for _ in range(TRIES):

@@ -1,5 +1,4 @@
-"""What a rule's scenario has to do with: the agent it plays, the broker, its clients, and what they are asked again and
-again.
+"""Environment of a rule's scenario: the scripted agent, the broker, its clients, and polling.
 
 How slow the machine is breaks no rule. That a client was served although it must not be is proved by the order of
 events: it sent its request after the broker could not hold a valid lease any more, or after its 204. What must come is

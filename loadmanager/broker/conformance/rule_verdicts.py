@@ -1,4 +1,4 @@
-"""What a rule is, and what can be said of a broker by it."""
+"""Rules of the contract, and the verdicts about a broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RuleVerdict(enum.StrEnum):
 
 
 class RuleRequirement(enum.StrEnum):
-    """What a rule cannot be tested without; the text is the fix."""
+    """Requirement of a rule's test; the text is the remedy."""
 
     PROBE = "needs --probe: nothing is opened without a client"
     PROCESS = "needs the broker's process on this machine: --start, or --pid"
@@ -37,11 +37,11 @@ class BrokenError(LoadManagerError):
 
 
 class UnsettledError(LoadManagerError):
-    """What happened says nothing about the rule; the message says why. It is worth another try."""
+    """The attempt proves nothing about the rule; the message says why. Try again."""
 
 
 class LateError(UnsettledError):
-    """What the broker must do did not happen in time; if it never does, that is a broken rule."""
+    """The required action did not happen in time. If that repeats, the rule is broken."""
 
 
 class NotApplicableError(LoadManagerError):
@@ -71,8 +71,8 @@ def rule(name: str, text: str, *needs: RuleRequirement) -> Callable[[Scenario], 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is said of one rule. `why` is the event that showed a broken rule, or what was missing for another verdict;
-    `events` is what happened in the last try of a rule that was not kept, in its order.
+    """Verdict about one rule. `why` is the event that broke it, or the missing requirement; `events` is the log of the
+    last attempt of a rule that was not kept.
     """
 
     rule: Rule

@@ -22,7 +22,7 @@ _CLOCKS_DIFFER_BY = 1.01
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What is answered. `is_cut`: half of the body, and then the connection ends. `valid_for_ms` is of leases."""
+    """Scripted answer. `is_cut`: only half of the body is sent. `valid_for_ms` is for leases."""
 
     shown: str
     status: int
@@ -71,7 +71,7 @@ class AgentQuestion:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether the broker has hung up."""
+        """Tell if the broker has closed the connection."""
         return self.request.transport is None or self.request.transport.is_closing()
 
 
@@ -178,8 +178,8 @@ Listen = Callable[[web.Application], Awaitable[web.AppRunner]]
 
 @contextmanager
 def port_taken(port: int) -> Iterator[tuple[Listen, int]]:
-    """How to listen on a port of this host (0: any free one), and which one it is: it is taken, but nobody is answered
-    there yet. `OSError` when it cannot be had.
+    """Bind a port of this host (0: any free one), without listening yet. Yields the function that listens, and the
+    port. Raises `OSError`.
     """
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""How a shell goes on with the name of a broker, a namespace or a bundle: a node is asked, and not missed."""
+"""Shell completion of brokers, namespaces and bundles, by asking a node. No answer means no completion."""
 
 from __future__ import annotations
 

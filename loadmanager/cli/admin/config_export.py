@@ -16,7 +16,9 @@ from loadmanager.wire.operator_config import StoredOperatorConfig
 
 
 def read_laid_down(config: Path | None, metadata_store_url: str | None) -> tuple[str, StoredOperatorConfig, list[str]]:
-    """From which ZooKeeper, what, and which records could not be read; the process ends when it cannot be reached."""
+    """Return the ZooKeeper's URL, the operator config in it, and faults of unreadable records. The process ends when
+    ZooKeeper cannot be reached.
+    """
     configure_logging(json_lines=False, level="error")
     url = metadata_store_url or ""
     try:

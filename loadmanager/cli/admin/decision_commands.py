@@ -21,7 +21,7 @@ _INDENT = "  "
 
 
 def decision_lines(entry: Json, width: int | None, when: Callable[[float], str]) -> list[str]:
-    """What was decided, or not, of what; then why, and what came of it. `when` says the time of it."""
+    """Format a decision: kind, subject and brokers, then the reason and the effect. `when` formats its time."""
     source, destination = entry["source"], entry["destination"]
     way = f"{source or 'nobody'} -> {destination or 'nobody'}" if source or destination else ""
     repeated = f"({entry['times']} times, last {when(entry['lastAt'])})" if entry["times"] > 1 else ""
@@ -33,7 +33,7 @@ def decision_lines(entry: Json, width: int | None, when: Callable[[float], str])
 
 
 def _effect(entry: Json) -> str:
-    """What a move is to bring, and has; said where it begins."""
+    """Format the predicted and the measured effect of a move, for the entry of its beginning."""
     effect = entry.get("effect")
     if not effect or entry["kind"] != MOVE_BEGINS:
         return ""

@@ -86,7 +86,7 @@ class Following:
                 return begun
 
     def _decisions(self, stream: Stream) -> Iterator[Json]:
-        """What the stream says."""
+        """Yield the decisions of the stream."""
         for event, place, data in events(stream.lines()):
             self._place = place or self._place
             if event == "decision":
@@ -99,7 +99,7 @@ class Following:
         self._fault = fault
 
     def _is_news(self, entry: Json) -> bool:
-        """Whether it is wanted, and was not shown yet as it is now."""
+        """Tell if the decision is wanted and was not shown yet in this state."""
         about = (entry["subject"], entry["source"], entry["destination"])
         if (self._subject and self._subject not in about) or (self._kinds and entry["kind"] not in self._kinds):
             return False

@@ -85,7 +85,9 @@ class _Waiting:
             print(f"{self._broker} is drained: {progress['moved']} bundles moved in {took}; it can be stopped")
 
     def _look(self, service: Service, before: dict[str, Any]) -> dict[str, Any]:
-        """How far it is now; as before while nobody can say. That it is drained no more ends the process."""
+        """Return the current progress, the previous one while no node answers. The process ends if the drain was
+        stopped.
+        """
         try:
             return _progress(service.get(get(_BASE, self._broker, "drain")))
         except (NoNodeReachableError, NodeRefusedError) as error:

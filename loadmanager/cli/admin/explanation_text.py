@@ -17,17 +17,17 @@ _ANYBODY = "whoever is chosen then"
 
 
 def show_bundle(content: object) -> None:
-    """Where a bundle is and whether it stays; then what would come of it, and how the brokers stand."""
+    """Show the place of a bundle and what a round would do with it, then its possible placement and the brokers."""
     _show(content, _bundle_lines)
 
 
 def show_broker(content: object) -> None:
-    """Whether a round would take something from a broker, and whether it is given anything; then its figures."""
+    """Show what a round would take from a broker and whether it is given bundles, then its figures."""
     _show(content, _broker_lines)
 
 
 def show_why_not(content: object) -> None:
-    """Why a bundle is not on a broker, and what would have to change; then what is in the way, and how both stand."""
+    """Show the reason why a bundle is not on a broker and the remedy, then all obstacles and both brokers."""
     _show(content, _why_not_lines)
 
 
@@ -111,7 +111,7 @@ def _why_not_lines(content: Json, width: int | None) -> list[str]:
 
 
 def _whereabouts(content: Json, width: int | None) -> list[str]:
-    """Where the bundle is, and what a round would do with it now."""
+    """Format the owner of the bundle, and what a round would do with it now."""
     ownership, shedding = content["ownership"], content["shedding"]
     owner, age_s = ownership["owner"], ownership["ageS"]
     place = f"is on {owner}" if owner else "has no owner"

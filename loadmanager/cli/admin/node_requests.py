@@ -1,4 +1,4 @@
-"""What a command asks a node for, and how it is asked: of several nodes the first that can be reached answers."""
+"""HTTP requests of commands to nodes, with fail-over: the first node that can be reached answers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class AdminRequest:
 
 @dataclass(frozen=True, slots=True)
 class AdminAnswer:
-    """What a node answered."""
+    """Answer of a node."""
 
     status: int
     phrase: str
@@ -86,7 +86,7 @@ class AdminAnswer:
 
     @property
     def reason(self) -> str:
-        """Why the node refused."""
+        """Reason of a refusal."""
         content = self.content
         return str(content["reason"]) if isinstance(content, dict) and "reason" in content else str(content or "")
 

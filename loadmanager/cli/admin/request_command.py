@@ -1,6 +1,4 @@
-"""How a command is made: a function from its arguments to the request it stands for, or to the course that it takes
-when it asks more than once; the rest is done here.
-"""
+"""Base of the admin commands: a function that turns arguments into one request, or into a `Course` of several."""
 
 from __future__ import annotations
 

@@ -46,9 +46,7 @@ ASKING_ERRORS = (NoNodeReachableError, AnswerLostError, NodeRefusedError)
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Where nodes answer, how long they are waited for, whether the answers are for programs; what is shown to nodes,
-    and who is believed to be one.
-    """
+    """Connection settings of a command: node URLs, timeout, output format, token and TLS."""
 
     urls: Sequence[str]
     timeout_s: float
@@ -63,7 +61,7 @@ class Service:
         return answer
 
     def get(self, request: AdminRequest) -> object:
-        """What is answered, as JSON or text."""
+        """Return the answer as JSON or text."""
         return self.ask(request).content
 
     def stream(self, request: AdminRequest, silence_s: float) -> Stream:

@@ -133,7 +133,7 @@ def _widths(cells: Sequence[Mapping[str, str]]) -> dict[str, int]:
 
 
 def _width_of(cells: Sequence[Mapping[str, str]]) -> int:
-    """All that stands beside the bars."""
+    """Return the width of all columns beside the bars."""
     return sum(width + 2 for width in _widths(cells).values() if width)
 
 
@@ -159,7 +159,7 @@ def _cells(columns: Json, row: int, drains: Mapping[str, Json]) -> dict[str, str
 
 
 def _bar(percent: float, mean: float | None, width: int) -> str:
-    """How much is used; a line where the mean of all brokers is."""
+    """Draw a usage bar with a mark at the mean of all brokers."""
     filled = round(min(max(percent, 0.0), _FULL) / _FULL * width)
     cells = ["█"] * filled + ["·"] * (width - filled)
     if mean is not None:

@@ -95,7 +95,7 @@ def _lines(life: Json, width: int | None) -> list[str]:
 
 
 def _summary(life: Json, now_ms: float) -> str:
-    """Where the bundle was last, and how often it moved."""
+    """Summarize the last place of the bundle and its number of moves."""
     entries = life["entries"]
     period = f"since {relative(life['since'], now_ms)}"
     if not any(entry["bundle"] for entry in entries):

@@ -1,4 +1,4 @@
-"""What the store says of each broker, kept current by watches: a watch says "read again", never what changed."""
+"""Broker records of the metadata store, kept current by watches. A watch only triggers a new read."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class BrokerReadings:
 
 
 def reading_of(broker_id: str, record: Znode, averages: Znode | None) -> Reading:
-    """What a broker's two znodes say; whatever cannot be read is a fault in the reading, and no error."""
+    """Parse the two znodes of a broker; unreadable content becomes a fault of the reading."""
     faults: list[str] = []
     reading = Reading(broker_id)
     try:

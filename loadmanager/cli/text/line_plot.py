@@ -38,7 +38,7 @@ def _highest_of_each(values: Sequence[float], columns: int) -> list[float]:
 
 
 def _part(value: float, top: float, row: int, eighths: int) -> int:
-    """How many eighths of this row the value fills; something is seen of whatever is above 0."""
+    """Return how many eighths of this row the value fills; any value above 0 is visible."""
     if top <= 0:
         return 0
     filled = math.ceil(value / top * _ROWS * eighths) - row * eighths

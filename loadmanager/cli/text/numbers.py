@@ -44,7 +44,7 @@ def _scaled(figure: float, step: float, units: tuple[str, ...], space: str) -> s
 
 
 def lasting(seconds: float) -> str:
-    """How long something takes: its largest unit, and for hours and days the next one."""
+    """Format a duration: its largest unit, and for hours also the minutes."""
     seconds = round(seconds)
     if seconds < 2 * _MINUTE_S:
         return f"{seconds} s"

@@ -16,7 +16,7 @@ _STYLES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "cyan": 36
 
 
 def width_of_terminal() -> int | None:
-    """How many characters a line may have; None where output goes into a file or another program."""
+    """Return the width of the terminal; None where output goes into a file or another program."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 

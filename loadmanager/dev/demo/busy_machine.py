@@ -1,4 +1,4 @@
-"""Whether the machine is too busy for the demo: its processes wait for a processor instead of using one.
+"""Detection of CPU starvation: the demo's processes wait for a processor instead of using one.
 
 Linux tells how long a process was ready to run and was not (`/proc/<pid>/schedstat`). Elsewhere nothing is known, and
 no machine is too busy.
@@ -18,7 +18,7 @@ _NS_PER_S = 1e9
 
 
 def waited_s(pid: int) -> float | None:
-    """How long the process has waited for a processor so far; None if that is not known."""
+    """Return how long the process has waited for a processor so far; None if unknown."""
     try:
         _, waited_ns, _ = Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()
     except (OSError, ValueError):
@@ -27,12 +27,12 @@ def waited_s(pid: int) -> float | None:
 
 
 def is_starved(pid: int, elapsed_s: float) -> bool:
-    """Whether a process that was started so long ago could not do what it was to for want of a processor."""
+    """Tell if a process that was started `elapsed_s` ago had too little processor time."""
     return (waited_s(pid) or 0.0) >= 2 * _STARVED * elapsed_s
 
 
 class ProcessorWait:
-    """What part of the time the processes have waited, over the last looks."""
+    """Fraction of the time that the processes have waited for a processor, over the last samples."""
 
     def __init__(self) -> None:
         self._looks: deque[tuple[float, Mapping[int, float]]] = deque(maxlen=_LOOKS + 1)

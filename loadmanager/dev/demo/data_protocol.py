@@ -47,7 +47,7 @@ class Kind(enum.IntEnum):
 
 
 class ChannelCloseReason(enum.StrEnum):
-    """Why a broker refuses or closes a topic."""
+    """Reason why a broker refuses or closes a topic."""
 
     NOT_OWNER = "not_owner"
     UNLOADED = "unloaded"

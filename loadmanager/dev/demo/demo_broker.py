@@ -121,7 +121,7 @@ class ClientLink:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where to listen: `port` for the agent, `data_port` for clients; 0 lets the kernel choose a free one."""
+    """Addresses to listen on: `port` for the agent, `data_port` for clients; 0 lets the kernel choose."""
 
     bind_address: str = HOST
     port: int = 0

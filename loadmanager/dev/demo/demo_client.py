@@ -53,7 +53,7 @@ class ClientTotals:
 
 @dataclass(frozen=True, slots=True)
 class ClientServices:
-    """What all topics of the process share."""
+    """Shared services of all topic clients of the process."""
 
     lookups: LookupClient
     pool: ConnectionPool
@@ -112,7 +112,7 @@ class TopicClient:
         return self._attachment.connection.instance if self._attachment is not None else None
 
     def is_settled(self) -> bool:
-        """Whether all that was published is acknowledged, and all that the present owner took is delivered."""
+        """Tell if all published messages are acknowledged, and all that the present owner took are delivered."""
         owner = self.owner
         return owner is not None and not self._unacknowledged and not self.account.undelivered(owner)
 

@@ -112,7 +112,7 @@ class DemoCluster:
 
     @property
     def pids(self) -> list[int]:
-        """Of everything that runs."""
+        """Process ids of all running processes."""
         brokers = [pid for broker in self.brokers.values() for pid in (broker.pid, broker.agent_pid)]
         nodes = [node.pid for node in self.nodes.values()]
         return [self._zookeeper.pid, *nodes, *brokers, *self.clients.values()]

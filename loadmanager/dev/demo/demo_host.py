@@ -35,7 +35,7 @@ _REASONS = {
 
 
 def agent_in(agent_file: Path) -> Callable[[], str]:
-    """Where the agent answers: its URL is read from a file, which it may write after the broker has started."""
+    """Return a function that reads the agent's URL from a file, which may appear after the broker's start."""
 
     def find() -> str:
         agent = json.loads(agent_file.read_bytes())
@@ -82,7 +82,7 @@ class TopicHost:
         return self._topics[name]
 
     def serves(self, topic: DemoTopic) -> bool:
-        """Whether this very opening of the topic may be served now."""
+        """Tell if this opening of the topic may be served now."""
         return self.hosting.serving(topic.name) is topic.hosted
 
     def _health(self) -> Health:

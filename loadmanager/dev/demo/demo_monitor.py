@@ -1,4 +1,4 @@
-"""What is going on in the demo's cluster, asked from its own processes once a second."""
+"""Monitor of the demo's cluster: polls its processes once a second."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ShownBroker:
 
 @dataclass(slots=True)
 class DemoState:
-    """What the view shows and the summary counts; times are of the clock of leases."""
+    """State of the demo, for the screen and the summary; times are of the lease clock."""
 
     started_s: float = field(default_factory=clock.now_s)
     is_started: bool = False
@@ -131,7 +131,7 @@ class Monitor:
             self._state.add_event(f"{TOO_BUSY}: the demo's processes wait for a processor, and what follows is slow")
 
     def _show_page(self) -> None:
-        """Where the cluster can be looked at: at a node that is there."""
+        """Announce the page's address on a node that is alive."""
         urls = self._cluster.node_urls
         if self._state.page_url not in urls:
             self._state.page_url = urls[0]

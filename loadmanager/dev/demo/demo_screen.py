@@ -101,7 +101,7 @@ def _decisions(state: DemoState) -> RenderableType:
 
 
 def decision_line(state: DemoState, decision: dict[str, Any]) -> str:
-    """What was decided about what, and why, in a line; brokers by the names they have in the picture."""
+    """Format a decision in one line, with the screen's names of brokers."""
     mark = "•" if decision["acted"] else "·"
     where = " → ".join(end for end in (decision.get("source"), decision.get("destination")) if end)
     line = f"{mark} {decision['kind']} {decision['subject']} {where}  {decision['sentence'] or decision['reason']}"

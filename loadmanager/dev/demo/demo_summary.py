@@ -1,4 +1,4 @@
-"""What a run of the demo amounts to: arithmetic over the evidence its processes left, and the verdict.
+"""Summary and verdict of a demo run, computed from the evidence that its processes left.
 
 Every message number ends in exactly one place: delivered, lost with a broker process that was killed, dropped by one
 that said so (its lease lapsed, or its drain took too long), never acknowledged, or unaccounted for, which must not be.
@@ -169,7 +169,7 @@ class DemoSummary:
 
     @property
     def failures(self) -> list[str]:
-        """What must not have happened; empty for a good run."""
+        """All failures; empty for a good run."""
         return [*self._broken, *self._not_in_time]
 
     @property
@@ -184,7 +184,7 @@ class DemoSummary:
 
     @property
     def _broken(self) -> list[str]:
-        """What must not happen however busy the machine is."""
+        """Failures that a busy machine does not excuse."""
         return [
             *(f"{o.topic} had two owners for {o.overlap_s:.3f} s: {o.first}, {o.second}" for o in self.two_owners),
             *([f"{self.messages.unaccounted} messages are unaccounted for"] if self.messages.unaccounted else []),

@@ -24,7 +24,7 @@ class ClientConnection(Protocol):
     def send(self, frame: Frame) -> None: ...
 
     def is_congested(self) -> bool:
-        """Whether the client reads more slowly than it is written to."""
+        """Tell if the client reads more slowly than the broker writes."""
         ...
 
 

@@ -78,7 +78,7 @@ def _rates(workload: DemoWorkload, hot: tuple[int, ...]) -> tuple[float, ...]:
 
 
 class HotSpotFile:
-    """Where the director says which topics are hot, and every client reads it."""
+    """File in which the director names the hot topics; every client reads it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""What a client knows of one topic's messages, number by number; the brokers' logs have to explain the rest."""
+"""Message account of a client: numbers published, acknowledged and delivered of each topic."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TopicAccount:
         self.duplicates += messages - self.delivered.add(first, first + messages)
 
     def undelivered(self, instance: str) -> NumberRanges:
-        """What this broker process took and nobody has received."""
+        """Return the numbers that this broker process took and nobody received."""
         return self.acknowledged.get(instance, NumberRanges()).difference(self.delivered)
 
     def to_record(self) -> dict[str, object]:

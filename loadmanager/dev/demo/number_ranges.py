@@ -55,7 +55,6 @@ class NumberRanges:
         return [[start, end] for start, end in self]
 
     def __len__(self) -> int:
-        """How many numbers there are."""
         return sum(self._ends) - sum(self._starts)
 
     def __iter__(self) -> Iterator[tuple[int, int]]:

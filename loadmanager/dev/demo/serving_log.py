@@ -1,4 +1,4 @@
-"""Who served which topic when, from the brokers' serving logs: two owners at once would show here."""
+"""Ownership intervals of topics from the brokers' serving logs; overlaps are double ownership."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a broker serves: what it tells its agent of it, since it was asked last."""
+"""Health figures of a demo broker since the agent's last question."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Vitals:
         self._refused += not taken
 
     def take(self, waiting: int) -> Health:
-        """What was counted, which then begins anew; `waiting` batches are not delivered yet."""
+        """Return the figures and reset them; `waiting` batches are not delivered yet."""
         took_s, done, refused = list(self._took_s), self._done, self._refused
         self._took_s.clear()
         self._done = self._refused = 0

@@ -52,7 +52,7 @@ class PortTakenError(EmbeddedServerError):
 
 @dataclass(frozen=True, slots=True)
 class _ServerPlace:
-    """Where a server runs: its guarded processes, its name among them, its folder, port and command line."""
+    """Runtime of one server: guarded processes, name, folder, port and command line."""
 
     processes: ServerProcesses
     name: str
@@ -84,7 +84,7 @@ class ZooKeeperServer:
 
     @property
     def log_file(self) -> Path:
-        """What the server printed: warnings and errors."""
+        """Log file of the server: warnings and errors."""
         return self.data_dir / LOG_FILE
 
     @property
@@ -96,7 +96,7 @@ class ZooKeeperServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether the process is there; a paused one is."""
+        """Tell if the process exists; a paused one does."""
         return self._is_open() and self._pid is not None and self._find_exit_code() is None
 
     def start(self) -> None:
@@ -328,7 +328,7 @@ class EmbeddedEnsemble:
 
     @property
     def is_running(self) -> bool:
-        """Whether any member's process is there."""
+        """Tell if any member's process exists."""
         return any(member.is_running for member in self.members)
 
     def find_leader(self) -> ZooKeeperServer | None:

@@ -20,7 +20,7 @@ _TRIES = 200
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on `port` of the loopback interface now; connections of a dead one do not count."""
+    """Tell if a server could listen on `port` of the loopback interface; connections in TIME_WAIT do not count."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

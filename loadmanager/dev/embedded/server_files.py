@@ -1,4 +1,4 @@
-"""What a ZooKeeper server is started with: the jars of PySpark's wheel, its command line, `zoo.cfg`, logging.
+"""Files and command line of a ZooKeeper server: jars of PySpark's wheel, `zoo.cfg`, logging.
 
 The server runs inside its own folder and all its paths are relative: `zoo.cfg` is read as ISO-8859-1 with backslash
 escapes, so the name of a folder could not be written there safely.
@@ -58,8 +58,8 @@ _JVM_OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """What makes a server ask who its clients are, or speak TLS: lines of `zoo.cfg`, options of the JVM, and the
-    files that these name, relative to the server's folder.
+    """Client authentication and TLS of a server: lines of `zoo.cfg`, options of the JVM, and the files that these name,
+    relative to the server's folder.
     """
 
     keys: Mapping[str, object] = field(default_factory=dict)

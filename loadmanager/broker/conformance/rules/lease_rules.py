@@ -65,7 +65,7 @@ async def lease_lapses(stage: RuleStage) -> None:
 
 
 async def _is_served_under(stage: RuleStage, topic: str, valid_for_ms: int) -> bool:
-    """Whether a client was served under one lease, when all earlier ones have lapsed."""
+    """Tell if a client is served under one lease once all earlier ones have lapsed."""
     await stage.lapse()
     stage.agent.reply(await stage.fresh_lease_question(), lease(stage.incarnation, valid_for_ms))
     while (left_s := stage.agent.valid_until_s - time.monotonic()) > 0:

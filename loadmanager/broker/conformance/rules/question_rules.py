@@ -66,9 +66,7 @@ async def void_by_lapse(stage: RuleStage) -> None:
     "opened-once", "Two clients that ask for the same topic at the same time: it is opened once.", RuleRequirement.PROBE
 )
 async def opened_once(stage: RuleStage) -> None:
-    """What two clients send that come together is counted as it is of two that come one after the other: an opening
-    that replaced another one would have lost the first client's.
-    """
+    """Check that two concurrent clients share one opening: a second one would reset the first client's counters."""
     await stage.calm()
     after = stage.topic("one-after-the-other")
     await stage.open(after)

@@ -55,7 +55,7 @@ async def unload_twice(stage: RuleStage) -> None:
     RuleRequirement.PROBE,
 )
 async def unload_under_load(stage: RuleStage) -> None:
-    """What counts are requests that were sent after the 204 had come."""
+    """Check that no request sent after the 204 is served."""
     topic = stage.topic("unload-under-load")
     await stage.calm()
     await stage.open(topic)
@@ -136,7 +136,7 @@ async def unload_hangs(stage: RuleStage) -> None:
 
 
 async def _hangs(stage: RuleStage, unload: asyncio.Task[float]) -> bool:
-    """Whether the unload is not answered for a while, in which statistics are."""
+    """Tell if the unload stays unanswered while statistics are answered."""
     until_s = time.monotonic() + _HANGING_S
     while not unload.done() and time.monotonic() < until_s:
         await stage.broker.stats()
@@ -178,7 +178,7 @@ async def unload_stopped(stage: RuleStage) -> None:
     RuleRequirement.PROBE,
 )
 async def prepare(stage: RuleStage) -> None:
-    """What was prepared stays closed on a "no", and an unload makes the question about it void like any other."""
+    """Check that a prepared topic stays closed on a "no", and that an unload voids its question."""
     topic = stage.topic("prepare")
     await stage.calm()
     stage.disown(topic)
