@@ -1,6 +1,6 @@
-"""The live node: it watches the cluster, answers lookups, and, while it leads, decides and carries out.
+"""A load-manager node: it mirrors the cluster, answers lookups and, while it leads, decides and executes.
 
-`service.Node` puts it together. The rooms, each of which knows only those below it: `balancing` (when something moves),
-`carrying_out` (what is done to bundles), `deciding` (what a decision needs), `term` (who leads and writes), `recording`
-(what is written down of it), `picture` (the cluster as the store has it). `port` is all that HTTP sees of them.
+`node.Node` puts it together. Packages, each of which imports only those below it: `loops` (when bundles move),
+`execution` (unloads, assignments, splits and merges), `planning` (decisions), `election` (leadership and fenced
+writes), `audit` (history and logs), `mirror` (the metadata store in memory). `node_port` is all that HTTP sees of them.
 """

@@ -1,4 +1,4 @@
-"""A process that takes part in elections: its session, its registration, its terms, and the tasks it lives by."""
+"""Candidate in leader elections: session, registration, terms, and the tasks of the process."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _TRY_AGAIN_S = 0.5
 
 
 class Candidate(ABC):
-    """What it does while it leads is said by whoever derives from it. It is a `port.LeadershipPort`.
+    """Base of processes that can lead; subclasses define the leader's work. Implements `node_port.LeadershipPort`.
 
-    `view` mirrors the store in which it is elected. A leader that has been silent for `patience_s` is replaced early,
-    and asked whether it leads on behalf of the `caller`; 0: none is that lives. `life` is this process's own.
+    `view` mirrors the store of the election. A leader silent for `patience_s` is replaced early, after a question on
+    behalf of `caller`; 0 disables that. `life` is this process's own.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Candidate(ABC):
         self.vigil = LeaderWatch(store, view, self.election, caller, patience_s, self._life)
         self.leading = asyncio.Event()
         self.leader_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the leader changes, or this node begins to lead; then there is another one for the next time."""
+        """Done when the leader changes or this node begins to lead; then a new future replaces it."""
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._elected_in = view
         self._announced_url: str | None = None
@@ -76,7 +76,7 @@ class Candidate(ABC):
 
     @abstractmethod
     async def _prepare(self, term: Term) -> None:
-        """Read all that predecessors wrote, before the work of a term begins."""
+        """Read everything that former leaders wrote, before the work of a term begins."""
 
     @abstractmethod
     def _begin_work(self, group: asyncio.TaskGroup) -> None:
@@ -84,34 +84,34 @@ class Candidate(ABC):
 
     @abstractmethod
     def _note_end(self, reason: str) -> None:
-        """The term is over, as of this moment."""
+        """Note that the term is over."""
 
     @abstractmethod
     async def _put_down(self, error: Exception) -> None:
-        """Leave the work of a term that is over as it is; whoever waits for it is told `error`."""
+        """Drop the work of a term that is over; whoever waits for it gets `error`."""
 
     @property
     def leader_url(self) -> str | None:
-        """Where the leader answers, None when there is none."""
+        """URL of the leader, None when there is none."""
         leader = self._elected_in.leader
         return leader.service_url or None if leader else None
 
     def get_term(self) -> Term:
-        """The term that this node has won; `NotLeaderError` when it has not."""
+        """Return the term of this node; raises `NotLeaderError` when it does not lead."""
         return self.election.get_term()
 
     async def prove_term(self) -> Term:
-        """The term, once the store has said that no later one began. All who ask meanwhile wait for one answer.
+        """Return the term once the store has confirmed its epoch. Concurrent callers share one read.
 
-        Raises `NotLeaderError`, or the `StoreError` of a store that does not say.
+        Raises `NotLeaderError`, or the `StoreError` of a store that does not answer.
         """
         if self._epoch_asked is None or self._epoch_asked.done():
             self.get_term()
             self._epoch_asked = asyncio.create_task(self._ask_epoch())
-            # All who asked may have been cancelled before it fails: then nobody else retrieves the error.
+            # All callers may be cancelled before it fails: then nobody else retrieves the error.
             self._epoch_asked.add_done_callback(lambda asked: asked.cancelled() or asked.exception())
         asked = self._epoch_asked
-        await asyncio.wait([asked])  # unlike shield, reports no error of what nobody waits for any more
+        await asyncio.wait([asked])  # unlike shield, reports no error that nobody waits for
         epoch = asked.result()
         term = self.get_term()
         if epoch > term.epoch:
@@ -131,26 +131,26 @@ class Candidate(ABC):
             raise NoLeaderError("the new leader is still reading the cluster")
 
     def must_be_current(self) -> None:
-        """Raise `OutdatedViewError` when the session in which the view was read may be over.
+        """Raise `OutdatedViewError` when the session in which the mirror was read may be over.
 
-        ZooKeeper may have been set back since, and may give out again the incarnations that the view names: an agent
-        would believe what was true of another life.
+        After a store rollback ZooKeeper may reuse the incarnations in the mirror: an agent would believe what was true
+        of another process.
         """
         if self._elected_in.is_of_former_session or clock.now_s() >= self.store.lease_valid_until_s:
             raise OutdatedViewError(self.why_not_ready() or "the session with ZooKeeper may be over")
 
     @property
     def is_leading(self) -> bool:
-        """Whether this node leads, and has read all that its predecessors wrote."""
+        """True once this node leads and has read everything that former leaders wrote."""
         return self.leading.is_set()
 
     @property
     def denied(self) -> Mapping[str, str]:
-        """What access lists in the store keep from us, by znode."""
+        """Access that the store's ACLs deny to this node, by znode."""
         return self.store.denied
 
     def why_not_ready(self) -> str | None:
-        """Why this node's answers cannot be relied on at the moment; None when they can."""
+        """Return why this node's answers cannot be relied on now; None when they can."""
         state = self.store.state
         if state is not SessionState.CONNECTED:
             obstacle = self.store.obstacle
@@ -160,17 +160,17 @@ class Candidate(ABC):
         return self.election.why_nobody_leads()
 
     def _follow_session(self) -> None:
-        """Hear of the session's ups and downs, from before anything is read."""
+        """Subscribe to session events, before anything is read."""
         self._unsubscribe = self.store.on_session(self._on_session)
 
     def _stand(self) -> None:
-        """Register, and take part in elections from now on."""
+        """Register this node, and start to take part in elections."""
         self._spawn(self._registrar.run(), "register")
         self._spawn(self.election.run(), "election")
         self._spawn(self.vigil.run(), "vigil")
 
     async def _leave(self) -> None:
-        """Hand leadership over and end every task; what is under way is finished by the next leader."""
+        """Resign and end every task; the next leader finishes what is under way."""
         await self.election.resign()
         self.leading.clear()
         self._note_end("this node is stopping")
@@ -182,7 +182,7 @@ class Candidate(ABC):
         self._life.close()
 
     def _store_changed(self) -> None:
-        """Something that was read may bear on who leads."""
+        """Wake the election after the mirror has changed."""
         self.election.wake()
         self._keep_watch()
         if self.leader_url != self._announced_url:
@@ -222,7 +222,7 @@ class Candidate(ABC):
         log.info("term_over", reason=str(error))
 
     async def _lead(self, term: Term, end_of_last_term: asyncio.Task[None] | None) -> None:
-        """The leader's work, from the moment it has seen everything its predecessors wrote."""
+        """Do the leader's work, once everything that former leaders wrote is read."""
         with structlog.contextvars.bound_contextvars(epoch=term.epoch):
             if end_of_last_term is not None:
                 await end_of_last_term
@@ -236,7 +236,7 @@ class Candidate(ABC):
                 log.info("term_ended_under_way", epoch=term.epoch, error=str(over.exceptions[0]))
 
     async def _patiently(self, step: Callable[[], Awaitable[None]]) -> None:
-        """Do a step of the start, again and again while the store does not answer."""
+        """Run a step of the start, and retry while the store does not answer."""
         while True:
             try:
                 await step()

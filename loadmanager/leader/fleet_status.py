@@ -1,4 +1,4 @@
-"""The cluster as it is shown: on every node what it sees itself, and of the leader what only the leader knows."""
+"""Fleet status: the cluster as this node sees it, and on the leader what only the leader knows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _RESOURCES = ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut")
 
 
 class FleetSources(Protocol):
-    """The parts that are shown of whatever plans and moves bundles."""
+    """Parts of a node that the fleet status reads."""
 
     node_id: str
     view: ClusterMirror
@@ -61,7 +61,9 @@ class FleetSources(Protocol):
 
 
 class FleetStatus:
-    """To HTTP it is a `port.ShowingPort`. A node that `only_shows` moves nothing by itself, whatever operators say."""
+    """Builds the fleet status. Implements `node_port.FleetStatusPort`. A node that `only_shows` moves nothing by
+    itself, whatever the controls say.
+    """
 
     def __init__(self, node: FleetSources, *, only_shows: bool = False) -> None:
         self._node = node
@@ -71,7 +73,7 @@ class FleetStatus:
         self._task: asyncio.Task[None] | None = None
 
     def fleet(self, briefing: Briefing | None) -> dict[str, Any]:
-        """A `wire.fleet_bodies.Fleet` of this moment, but for `at`."""
+        """Return a `wire.fleet_bodies.Fleet` of this moment, without `at`."""
         node, view = self._node, self._node.view
         glance, controls, leader = view.model.glance(), view.laid_down.controls, view.leader
         highest = _shown(100 * weighted_max_usage(glance.usage_percent, node.live.current.resource_weights))
@@ -103,14 +105,14 @@ class FleetStatus:
         }
 
     def briefing(self, after: Mark | None) -> Briefing:
-        """What only the leader knows, with what was decided and done after that mark; `NotLeaderError` or
-        `NoLeaderError` of others.
+        """Return what only the leader knows, with the decisions and operations after the mark; raises `NotLeaderError`
+        or `NoLeaderError` on other nodes.
         """
         node = self._node
         node.must_lead()
         epoch, figures, doubts = node.get_term().epoch, node.desk.churn.figures(), node.view.model.doubts()
         mark = Mark(epoch, node.journal.place, node.audit.noted)
-        if after is not None and after.epoch != epoch:  # another leader's journal and audit are counted apart
+        if after is not None and after.epoch != epoch:  # another leader counts its decisions and operations separately
             after = Mark(epoch, 0, node.audit.noted_before_term)
         stopped_s, frozen = figures.shedding_stopped_for_s, figures.frozen_for_s
         return Briefing.model_validate(
@@ -129,7 +131,7 @@ class FleetStatus:
         )
 
     def _decisions(self, after: Mark) -> list[MarkedDecision]:
-        """Of this term; what was done before it is another leader's."""
+        """Return the decisions of this term; earlier ones are another leader's."""
         later = self._node.journal.later_than(after.place, _MOST)
         return [
             MarkedDecision(mark=str(after._replace(place=place)), decision=entry)
@@ -138,7 +140,7 @@ class FleetStatus:
         ]
 
     def _operations(self, mark: Mark, after: Mark) -> list[MarkedOperation]:
-        """With marks by which all decisions are known: they are told first."""
+        """Return operations with marks behind all decisions, which are sent first."""
         later = self._node.audit.later_than(after.operations, _MOST)
         first = mark.operations - len(later) + 1
         return [
@@ -176,7 +178,9 @@ class FleetStatus:
         }
 
     def _lower_bound(self) -> float | None:
-        """Of the last round whose bound is known, in per cent; that of a newer one is worked out meanwhile."""
+        """Return the lower bound of the last round that has one, in per cent; that of a newer round is computed
+        meanwhile.
+        """
         last = self._node.desk.last_round
         if last is None:
             self._bounded = self._bound = None
@@ -190,7 +194,7 @@ class FleetStatus:
             async with self._node.desk.previews.turn() as worker:
                 figures = (await worker.run(last.certified)).figures
         except TooManyPreviewsError:
-            self._bounded = None  # again the next time that somebody asks
+            self._bounded = None  # tried again at the next request
         except Exception:
             log.exception("bound_not_found")
         else:
@@ -198,7 +202,7 @@ class FleetStatus:
 
 
 class _States:
-    """What is to be known of a broker first."""
+    """State of each broker for the page: the most urgent one."""
 
     def __init__(self, controls: Controls, briefing: Briefing | None, stuck: Collection[BrokerId]) -> None:
         held_off = controls.holds(time.time())
@@ -217,7 +221,7 @@ class _States:
 
 
 def _shown(figures: FloatArray | Float32Array) -> FloatArray:
-    """With as many decimals as anybody reads; what is not a number, or nothing at all, is 0."""
+    """Round figures for display; replace NaN and infinities."""
     finite = np.nan_to_num(figures.astype(np.float64), posinf=_HIGHEST, neginf=0.0)
     return np.asarray(np.round(finite, _DECIMALS), dtype=np.float64)
 

@@ -1,4 +1,4 @@
-"""Which broker owns a topic: from memory on any node, and assigned now on the one that leads."""
+"""Owner lookups: from memory on any node, with an assignment on the leader."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ _LOOK_AGAIN_S = 0.01
 
 
 class OwnerLookups:
-    """`leads` says whether this node leads, and has read all that its predecessors wrote."""
+    """Looks up the owners of topics. `leads` returns True once this node leads and has read everything that former
+    leaders wrote.
+    """
 
     def __init__(
         self,
@@ -46,12 +48,12 @@ class OwnerLookups:
         self._patience_s = patience_s
 
     def find_owner(self, topic: TopicName) -> BrokerEntry | None:
-        """The owner of a topic's bundle from memory; None when it has none at the moment."""
+        """Return the owner of a topic's bundle from memory; None when it has none at the moment."""
         entry, index = self._view.bundle_of_topic(topic)
         return self._view.find_owner(entry.state.ownerships[index])
 
     async def have_assigned(self, topics: Iterable[TopicName]) -> float:
-        """Have owners found for all of these together that have none, which costs less than one by one.
+        """Assign owners to all of these topics that have none, in one batch, which costs less than one by one.
 
         What came of it `lookup` says, for which there is time until what is returned, by the monotonic clock.
         """
@@ -66,7 +68,7 @@ class OwnerLookups:
         return deadline_s
 
     def _ask(self, topic: TopicName) -> asyncio.Future[Ownership] | None:
-        """Who gets the topic's bundle; None where nobody is to be found, or nobody can be asked for it."""
+        """Request an owner for the topic's bundle; None where none is needed, or none can be requested."""
         try:
             entry, index = self._view.bundle_of_topic(topic)
             ownership = entry.state.ownerships[index]
@@ -77,7 +79,7 @@ class OwnerLookups:
             return None
 
     async def lookup(self, topic: TopicName, deadline_s: float | None = None) -> BrokerEntry:
-        """The owner of a topic's bundle, assigned now if it had none. The leader's part of a lookup.
+        """Return the owner of a topic's bundle, and assign one now if it has none. The leader's part of a lookup.
 
         Raises `NamespaceNotFoundError`, `NotLeaderError`, `NoBrokerAvailableError`, or a `StoreError`.
         """

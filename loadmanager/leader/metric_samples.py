@@ -1,4 +1,4 @@
-"""What a node counts and how it stands, under the names and with the words by which Prometheus shows it.
+"""Metric samples of a node, under the names and labels that Prometheus scrapes.
 
 Pulsar's names where it has them, `loadmanager_` for the rest. `Sample` is a name, its meaning, labels and the value.
 """
@@ -38,7 +38,7 @@ _MERGE_REASONS = (MergeReason.COLD_NEIGHBOURS, MergeReason.ADMIN_MERGE)
 
 
 class TakesIn(Protocol):
-    """Whoever keeps the view equal to what brokers say."""
+    """Intake that keeps the mirror up to date with reports."""
 
     @property
     def reports_applied(self) -> int: ...
@@ -47,7 +47,7 @@ class TakesIn(Protocol):
 
 
 class Counting(Protocol):
-    """The parts that count of whatever plans and moves bundles."""
+    """Parts of a node that count planning and moves."""
 
     desk: PlannerService
     drains: DrainLoop
@@ -69,14 +69,14 @@ class Counting(Protocol):
 
 
 class CountingSplits(Protocol):
-    """Whoever splits bundles."""
+    """Counters of splits."""
 
     splits: Counter[Reason]
     splits_failed: int
 
 
 class CountingOwners(Counting, Protocol):
-    """The parts that count of a node, which says besides who owns what, and how bundles are cut."""
+    """Parts of a load-manager node that count, including ownership and splits."""
 
     assigner: AssignmentDriver
     ledger: OwnershipLedger
@@ -86,14 +86,16 @@ class CountingOwners(Counting, Protocol):
 
 
 def scrape_of(node: CountingOwners) -> MetricSamples:
-    """What the node counts at this moment; called on the event loop."""
+    """Collect the samples of a node; called on the event loop."""
     merges = {reason.value: node.reshaper.merges[reason] for reason in _MERGE_REASONS}
     scrape = scrape_of_moves(node, _owner_counters(node), _owner_gauges(node))
     return replace(scrape, splits=splits_of(node.reshaper), merges=merges)
 
 
 def scrape_of_moves(node: Counting, counters: Iterable[Sample] = (), gauges: Iterable[Sample] = ()) -> MetricSamples:
-    """What whatever moves bundles counts at this moment, and these besides; called on the event loop."""
+    """Collect the samples of any process that plans and moves bundles, plus the given ones; called on the event
+    loop.
+    """
     return MetricSamples(
         node.desk.snapshot(),
         _as_floats(_counters(node), _churn_counters(node), _recording_counters(node), counters),
@@ -108,7 +110,7 @@ def scrape_of_moves(node: Counting, counters: Iterable[Sample] = (), gauges: Ite
 
 
 def split_counters(reshaper: CountingSplits, reshaping: ReshapeLoop) -> list[Sample]:
-    """What rounds of splits and merges have come to."""
+    """Return the counters of splits and merges by rounds."""
     split, none = {"metric": "bundlesSplit"}, dict[str, str]()
     done = reshaper.splits.total() - reshaper.splits[SplitReason.ADMIN_SPLIT]
     return [
@@ -231,7 +233,7 @@ def _as_floats(*groups: Iterable[Sample]) -> list[Sample]:
 
 
 def _recording_counters(node: Counting) -> list[Sample]:
-    """What was written into the recorded history, and what was lost; all 0 on a node that records nothing."""
+    """Return the counters of the history recorder; all 0 on a node that records nothing."""
     figures, none = node.recorder.figures, dict[str, str]()
     return [
         ("loadmanager_recorded_rows", "Rows written into the recorded history.", none, figures.rows_written),
@@ -258,7 +260,7 @@ def _recording_gauges(node: Counting) -> list[Sample]:
 
 
 def _churn_counters(node: Counting) -> list[Sample]:
-    """What was moved, by whomever, and how often the breaker tripped."""
+    """Return the counters of moves, drains and plans, and of breaker trips."""
     churn, none = node.desk.churn, dict[str, str]()
     return [
         ("loadmanager_moves", "Unloads completed, at an operator's word too.", none, churn.moves),
@@ -272,7 +274,9 @@ def _churn_counters(node: Counting) -> list[Sample]:
 
 
 def _churn_gauges(node: Counting) -> list[Sample]:
-    """What the limits on churn go by, and what the breaker has stopped; all 0 on a node that does not lead."""
+    """Return the figures behind the churn limits, and what the breaker has stopped; all 0 on a node that does not
+    lead.
+    """
     figures, none = node.desk.churn.figures(), dict[str, str]()
     leads = node.is_leading
     return [
@@ -317,7 +321,7 @@ def _churn_gauges(node: Counting) -> list[Sample]:
 
 
 def splits_of(reshaper: CountingSplits) -> dict[tuple[str, str], int]:
-    """By result and reason, as Pulsar names them."""
+    """Return the number of splits by result and reason, under Pulsar's names."""
     done = {("Success", label): reshaper.splits[reason] for reason, label in _SPLIT_REASONS.items()}
     return {**done, ("Failure", "Unknown"): reshaper.splits_failed}
 

@@ -1,14 +1,14 @@
-"""An operator's word that a namespace shall be no more.
+"""Deletion of namespaces at an operator's command.
 
-    nothing of it is given to anybody from here on ──▶ every owner lets go, and says so ──▶ one transaction deletes the
-    record, while it is as it was read and all of it is free, and whatever was laid down about the namespace
+    close the namespace: no new owners ──▶ unload every bundle ──▶ delete its record and its operator config in one
+    transaction, on condition that the record is unchanged and all of it is free
 
-So nobody serves anything of it when its record goes, and nobody may later: each former owner has been told, at a
-version that it does not forget, that the bundle was taken away. A namespace of that name that is created anew begins
-at the highest version of all namespaces that were ever deleted (`OwnershipLedger`), so that what is given to a former
-owner then is newer than what it was told.
+So no broker serves any of it when the record goes, or later: each former owner was told, at a version that it does not
+forget, that the bundle was taken away. A namespace that is created anew under the same name begins at the highest
+version of all deleted namespaces (`OwnershipLedger`), so its assignments are newer than what former owners were told.
 
-Without force it is refused while a topic is open. One that is opened between the question and the unload is closed.
+Without force the deletion is refused while a topic is open. A topic that is opened between that check and the unload is
+closed.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class NamespaceDeletion:
     async def delete(self, name: NamespaceName, *, force: bool) -> None:
         """Delete a namespace; with `force` also one with open topics, which are closed.
 
-        Raises `NamespaceNotFoundError`; `ConflictError` while topics are open, or when it is being deleted already;
-        `OwnerSilentError` when an owner does not say which are; `UnloadFailedError` when one did not let go: what was
-        released by then stays so. `NotLeaderError` or a `StoreError`.
+        Raises `NamespaceNotFoundError`; `ConflictError` while topics are open, or while another deletion runs;
+        `OwnerSilentError` when an owner does not name its open topics; `UnloadFailedError` when one did not let go:
+        what was released by then stays free. `NotLeaderError` or a `StoreError`.
         """
         self._bundles.must_lead()
         self._view.get_namespace(str(name))

@@ -1,4 +1,4 @@
-"""One load-manager node: a mirror of the cluster that answers lookups, and the leader's work while it leads."""
+"""Load-manager node: a mirror of the cluster that answers lookups, and the leader's work while it leads."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ from loadmanager.store.metadata_store import MetadataStore
 log = structlog.get_logger(__name__)
 
 SERVICE = "loadmanager"
-"""As traces name it."""
+"""Service name in traces."""
 
 
 class Node(Candidate):
-    """A node of the load-manager service. `start` returns once the view is fresh; `stop` hands leadership over.
+    """A node of the load-manager service. `start` returns once the mirror is fresh; `stop` hands leadership over.
 
-    To HTTP it is a `port.NodePort`. Raises `ConfigurationError` for what it is to show of itself and cannot be used.
+    Implements `node_port.NodePort`. Raises `ConfigurationError` for credentials that cannot be used.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Node(Candidate):
         seed: int,
         life: Life | None = None,
     ) -> None:
-        if settings.history_url == AUTO_HISTORY:  # whoever starts a process finds a place before
+        if settings.history_url == AUTO_HISTORY:  # the process entry point resolves it before
             settings = settings.model_copy(update={"history_url": ""})
         self.settings = settings
         self.caller = Caller.of(settings, tracing_of(settings, SERVICE, node_id))
@@ -174,7 +174,7 @@ class Node(Candidate):
         self._stand()
 
     async def stop(self) -> None:
-        """Hand leadership over and end; what is under way is finished by the next leader."""
+        """Hand leadership over and end; the next leader finishes what is under way."""
         await self._leave()
         await self.executor.close()
         await self.agents.close()
@@ -185,10 +185,10 @@ class Node(Candidate):
     def _on_reshaped(self, namespace: str, owner: Registration | None) -> None:
         self.persistence.reshaped(namespace)
         if owner is not None and not self.view.is_registered(owner):
-            self.reconciler.wake()  # it may have gone at that moment: its bundles were sought by their former names
+            self.reconciler.wake()  # if it left at that moment, the reconciler looked for the old bundle names
 
     def scrape(self) -> MetricSamples:
-        """What this node counts at this moment; called on the event loop."""
+        """Collect the metric samples; called on the event loop."""
         return scrape_of(self)
 
     def _on_change(self) -> None:
@@ -227,7 +227,7 @@ class Node(Candidate):
         await self.desk.end_term()
 
     async def _balance(self, group: asyncio.TaskGroup) -> None:
-        """What goes by what the last leader remembered, or writes over it, once that is known."""
+        """Start the loops that depend on the last leader's memory, or overwrite it, once it is read."""
         await self.persistence.taken_over()
         group.create_task(self.shedding.run())
         group.create_task(self.persistence.run())

@@ -1,24 +1,24 @@
-"""All that `http` knows of a node: what it may be asked and told, by purpose. Each of its classes gets what it needs.
+"""Ports: everything that `http` knows of a node, one Protocol per purpose. A route class takes only the ports it needs.
 
-| port | what for | who keeps it |
+| port | purpose | implementation |
 |---|---|---|
-| `LeadershipPort` | who leads; whether this node does | `service.Node` |
-| `HealthPort` | is it alive, can it be relied on, what does it count | `service.Node` |
-| `LookupPort` | which broker owns a topic | `lookups.OwnerLookups` |
-| `BundlePort`, `UnloadPort` | an operator's word on namespaces and bundles | `commands.BundleCommands` |
-| `DeletionPort` | that a namespace shall be no more | `deleting.NamespaceDeletion` |
-| `MirrorPort` | the cluster as this node knows it, to be read | `picture.view.ClusterView` |
-| `SettingsPort` | the settings as they are now | `picture.live_settings.LiveSettings` |
-| `OperatorConfigPort` | policies, controls, overrides of settings: to be changed | `term.operators.Operators` |
-| `PlannerPort`, `BreakerPort` | the snapshot that decisions go by; what the limits on churn have stopped | `deciding` |
-| `DecisionPort`, `ExplainPort` | what was decided, and why | `recording.journal`, `deciding.explaining` |
-| `AuditPort` | who changed what | `recording.audit` |
-| `LifePort` | what became of a bundle, by the history | `recording.lives` |
-| `DrainPort`, `PlanPort` | brokers that are drained, plans that are executed | `balancing` |
-| `FleetStatusPort` | the cluster as it is shown, again and again | `showing` |
-| `TimelinePort` | the last hours, as a heat map shows them | `chronicle` |
+| `LeadershipPort` | leadership of this node and of others | `node.Node` |
+| `HealthPort` | liveness, readiness, metric samples | `node.Node` |
+| `LookupPort` | owners of topics | `lookup_service.OwnerLookups` |
+| `BundlePort`, `UnloadPort` | operator commands on namespaces and bundles | `operator_commands.BundleCommands` |
+| `DeletionPort` | deletion of namespaces | `namespace_deletion.NamespaceDeletion` |
+| `MirrorPort` | the cluster in memory, read-only | `mirror.cluster_mirror.ClusterMirror` |
+| `SettingsPort` | the settings in force | `mirror.live_settings.LiveSettings` |
+| `OperatorConfigPort` | updates of policies, controls and overrides | `election.config_writer.ConfigWriter` |
+| `PlannerPort`, `BreakerPort` | the snapshot behind decisions; the thrash breaker | `planning` |
+| `DecisionPort`, `ExplainPort` | decisions and their reasons | `audit.decision_log`, `planning.explanation_service` |
+| `AuditPort` | the audit log | `audit.audit_log` |
+| `LifePort` | bundle lineage from the recorded history | `audit.lineage_reader` |
+| `DrainPort`, `PlanPort` | drains, and plans of operators | `loops` |
+| `FleetStatusPort` | the cluster for the page | `fleet_status` |
+| `TimelinePort` | the last hours for the heat map | `timeline_memory` |
 
-Nothing here is a part of the leader: only the forms of what it hands out, so that a part can change behind its port.
+The ports contain no part of the leader, so a part can change behind its port.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Sample = tuple[str, str, dict[str, str], float]
 
 @dataclass(frozen=True, slots=True)
 class MetricSamples:
-    """What a node counts, copied on the event loop so that another thread can render it.
+    """Metric samples of a node, copied on the event loop so that another thread can render them.
 
     `decisions` by kind, reason and whether something was done; `splits` by result and reason; `drains`: the bundles
     that a draining broker still owns; `strategy`: the figures of the shedding strategy under its own names.
@@ -77,8 +77,8 @@ class MetricSamples:
 
 @dataclass(frozen=True, slots=True)
 class ChurnFigures:
-    """Fractions of all load that shedding moved: back within the breaker's window, within the hour, again within two
-    hours, back within four (`core.planning.repeated_moves`); and what is stopped. Times are seconds that are left.
+    """Shares of all load that shedding moved: back within the breaker's window, within the hour, again within two
+    hours, back within four (`core.planning.repeated_moves`); and what the breaker has stopped. Times are seconds left.
     """
 
     thrash: float
@@ -90,7 +90,9 @@ class ChurnFigures:
 
 
 class LeadershipPort(Protocol):
-    """Who leads. `leader_changed` is done when that changes, or this node begins to; then there is another one."""
+    """Leadership of a node. `leader_changed` is done when the leader changes or this node begins to lead; then a new
+    future replaces it.
+    """
 
     @property
     def node_id(self) -> str: ...
@@ -102,25 +104,25 @@ class LeadershipPort(Protocol):
     def leader_changed(self) -> asyncio.Future[None]: ...
     @property
     def caller(self) -> Caller:
-        """What this node shows of itself to others."""
+        """Identity that this node presents to others."""
 
     def get_term(self) -> Term:
-        """The term that this node has won; `NotLeaderError` when it has not."""
+        """Return the term of this node; raises `NotLeaderError` when it does not lead."""
 
     async def prove_term(self) -> Term:
-        """The same, once the store has said that its epoch is still the last one; also a `StoreError`."""
+        """Return the term once the store has confirmed its epoch; raises also a `StoreError`."""
 
     def must_lead(self) -> None:
         """Raise `NotLeaderError` on a node that does not lead, `NoLeaderError` on one that is about to."""
 
     def must_be_current(self) -> None:
-        """Raise `OutdatedViewError` where the session that the node's view was read in may be over."""
+        """Raise `OutdatedViewError` when the session in which the mirror was read may be over."""
 
 
 class StuckPort(Protocol):
     @property
     def found(self) -> Sequence[StuckDiagnosis]:
-        """Why nothing can be moved, as the leader saw it last; nothing on a node that does not lead."""
+        """Last stuck diagnosis of the leader: why nothing can be moved; empty on a node that does not lead."""
 
     @property
     def limits(self) -> Sequence[BlockingLimit]:
@@ -128,7 +130,7 @@ class StuckPort(Protocol):
 
 
 class HealthPort(Protocol):
-    """`failure` is done when a task of the node has ended that must not."""
+    """Health of a node. `failure` is done when a task has ended that must not."""
 
     @property
     def node_id(self) -> str: ...
@@ -141,17 +143,17 @@ class HealthPort(Protocol):
 
     @property
     def denied(self) -> Mapping[str, str]:
-        """What access lists in the store keep from it, by znode."""
+        """Access that the store's ACLs deny to this node, by znode."""
 
     def why_not_ready(self) -> str | None:
-        """Why this node's answers cannot be relied on at the moment; None when they can."""
+        """Return why this node's answers cannot be relied on now; None when they can."""
 
     def scrape(self) -> MetricSamples:
-        """What the node counts at this moment; called on the event loop."""
+        """Collect the metric samples; called on the event loop."""
 
 
 class BrokerPort(Protocol):
-    """A registered broker, what it published but for its bundles, and the ready-made answer to a lookup."""
+    """A registered broker: its record without its bundles, and the encoded answer to a lookup."""
 
     @property
     def registration(self) -> Registration: ...
@@ -161,12 +163,12 @@ class BrokerPort(Protocol):
     def lookup_body(self) -> bytes: ...
 
     def find_answer(self, listener: str) -> bytes | None:
-        """The answer to a lookup by an advertised listener; None when the broker has none of that name."""
+        """Return the answer to a lookup by an advertised listener; None when the broker has none of that name."""
 
 
 class ReportPort(Protocol):
     async def read(self, broker_id: BrokerId) -> LocalBrokerData:
-        """What a registered broker wrote last, with what it says of its bundles.
+        """Return the last complete report of a registered broker.
 
         Raises `BrokerNotFoundError`, `InvalidRecordError` and `StoreError`.
         """
@@ -174,22 +176,22 @@ class ReportPort(Protocol):
 
 class LookupPort(Protocol):
     def find_owner(self, topic: TopicName) -> BrokerPort | None:
-        """The owner of a topic's bundle from memory; None when it has none at the moment."""
+        """Return the owner of a topic's bundle from memory; None when it has none at the moment."""
 
     async def have_assigned(self, topics: Iterable[TopicName]) -> float:
-        """Have owners found for all of these together that have none; until when `lookup` has time to say who."""
+        """Assign owners to all of these topics that have none; return the deadline for `lookup`."""
 
     async def lookup(self, topic: TopicName, deadline_s: float | None = None) -> BrokerPort:
-        """The owner of a topic's bundle, assigned now if it had none; only the leader may."""
+        """Return the owner of a topic's bundle, assigned now if it had none; leader only."""
 
 
 class UnloadPort(Protocol):
     async def cancel_unload(self, name: BundleName) -> None:
-        """Have the owner keep a bundle that it is asked to let go of; only the leader may."""
+        """Cancel an unload: the owner keeps the bundle; leader only."""
 
 
 class BundlePort(UnloadPort, Protocol):
-    """All but `get_topics` only the leader may; what each raises is said in `commands`."""
+    """Commands on bundles; all but `get_topics` are leader only. Errors: see `operator_commands`."""
 
     async def create_namespace(self, name: NamespaceName, bundles: NamespaceBundles) -> None: ...
     async def unload_namespace(self, name: NamespaceName) -> None: ...
@@ -200,15 +202,17 @@ class BundlePort(UnloadPort, Protocol):
     async def merge(self, name: BundleName, with_: BundleRange | None) -> BundleName: ...
 
     def find(self, namespace: NamespaceName, which: str) -> BundleName | None:
-        """The bundle that `LARGEST` or `HOT` stands for; None when no bundle of the namespace carries anything."""
+        """Return the bundle that `LARGEST` or `HOT` stands for; None when no bundle of the namespace carries
+        anything.
+        """
 
     async def get_topics(self, name: BundleName) -> list[OpenTopic] | None:
-        """The topics of a bundle that its owner may have open; None when nobody owns it."""
+        """Return the topics of a bundle that its owner may have open; None when nobody owns it."""
 
 
 class DeletionPort(Protocol):
     async def delete(self, name: NamespaceName, *, force: bool) -> None:
-        """Delete a namespace; only the leader may. What it raises is said in `deleting`."""
+        """Delete a namespace; leader only. Errors: see `namespace_deletion`."""
 
 
 class RecordPort(Protocol):
@@ -221,7 +225,7 @@ class RecordPort(Protocol):
 
 
 class PoliciesPort(Protocol):
-    """What operators laid down: each kind by the name of what it is about."""
+    """Operator config: each kind by the name of its subject."""
 
     @property
     def isolation(self) -> Mapping[str, IsolationData]: ...
@@ -243,7 +247,7 @@ class NodePlacePort(Protocol):
 
 
 class MirrorPort(Protocol):
-    """What each part means, and what is raised for what is not there, is said in `picture.view.ClusterView`."""
+    """Mirror of the cluster. Members and errors: see `mirror.cluster_mirror.ClusterMirror`."""
 
     @property
     def registrations(self) -> Mapping[BrokerId, Registration]: ...
@@ -277,7 +281,7 @@ class MirrorPort(Protocol):
 
 
 class SettingsPort(Protocol):
-    """`current`: the node's settings under what operators have changed since; `overrides`: that, by key."""
+    """Live settings: `current` under the dynamic `overrides`, by key."""
 
     @property
     def current(self) -> Settings: ...
@@ -285,11 +289,11 @@ class SettingsPort(Protocol):
     def overrides(self) -> Mapping[str, str]: ...
 
     def check(self, overrides: Mapping[str, str]) -> Settings:
-        """The settings under these overrides; raises as `settings_under` does."""
+        """Return the settings under these overrides; raises as `settings_under` does."""
 
 
 class OperatorConfigPort(Protocol):
-    """Each stores what `change` makes of what is stored; what they raise is said in `term.operators.Operators`."""
+    """Compare-and-set updates of operator config. Errors: see `election.config_writer.ConfigWriter`."""
 
     async def update_controls(self, change: Callable[[Controls], Controls]) -> Controls: ...
     async def update_isolation(
@@ -311,7 +315,7 @@ class BreakerPort(Protocol):
     def figures(self) -> ChurnFigures: ...
 
     def lift(self, bundle: str | None) -> None:
-        """Set the breaker back, of one bundle or of everything."""
+        """Reset the breaker, of one bundle or of everything."""
 
 
 class PlannerPort(Protocol):
@@ -319,10 +323,10 @@ class PlannerPort(Protocol):
     def churn(self) -> BreakerPort: ...
 
     def snapshot(self) -> Snapshot:
-        """The cluster now, as decisions see it."""
+        """Return the cluster now, as decisions see it."""
 
     async def standing(self) -> tuple[DecidedRound, DecidedRound | None]:
-        """How it stands now, and what the last round came to; raises `TooManyPreviewsError`."""
+        """Return the cluster as it is, and the last round; raises `TooManyPreviewsError`."""
 
 
 class DecisionPort(Protocol):
@@ -335,7 +339,7 @@ class DecisionPort(Protocol):
         since_ms: int | None = None,
         until_ms: int | None = None,
     ) -> list[dict[str, Any]]:
-        """The newest decisions and non-decisions, newest first; with `subject` only those about it, and so on."""
+        """Return the newest decisions and non-decisions, newest first; with `subject` only those about it."""
 
 
 class AuditPort(Protocol):
@@ -345,12 +349,14 @@ class AuditPort(Protocol):
     def note(self, entry: AuditEntry) -> None: ...
 
     async def recent(self, since_ms: int, until_ms: int, limit: int) -> list[AuditEntry]:
-        """The newest with `since_ms` <= `at` < `until_ms`, newest first; raises `HistoryError`."""
+        """Return the newest entries with `since_ms` <= `at` < `until_ms`, newest first; raises `HistoryError`."""
 
 
 class LifePort(Protocol):
     async def of(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLife:
-        """The newest of it within these times; `NotFoundError` without a history, `HistoryError` from reading it."""
+        """Return the newest of a bundle's lineage within these times; raises `NotFoundError` without a history,
+        `HistoryError` from reading it.
+        """
 
 
 class ExplainPort(Protocol):
@@ -375,15 +381,17 @@ class PlanPort(Protocol):
 
 class FleetStatusPort(Protocol):
     def fleet(self, briefing: Briefing | None) -> dict[str, Any]:
-        """A `wire.fleet_bodies.Fleet` of this moment, but for `at`, as this node sees it, with what the leader said."""
+        """Return a `wire.fleet_bodies.Fleet` of this moment, without `at`, with the leader's briefing."""
 
     def briefing(self, after: Mark | None) -> Briefing:
-        """What only the leader knows, with what was decided after that mark; raises as `LeadershipPort.must_lead`."""
+        """Return what only the leader knows, with the decisions after the mark; raises as
+        `LeadershipPort.must_lead`.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """From when until when, in ms since 1970, and in how many columns and rows at the most."""
+    """Time window of a timeline, in ms since 1970, and its maximum number of columns and rows."""
 
     from_ms: int
     until_ms: int
@@ -392,17 +400,17 @@ class Window:
 
 
 class TimelinePort(Protocol):
-    """`span_ms` is how far back the node remembers."""
+    """Timeline of the last hours; `span_ms` is how far back the node remembers."""
 
     @property
     def span_ms(self) -> int: ...
 
     async def draw(self, of: Literal["brokers", "bundles"], window: Window) -> dict[str, Any]:
-        """A `wire.timeline_bodies.Timeline`."""
+        """Return a `wire.timeline_bodies.Timeline`."""
 
 
 class BalancingPort(LeadershipPort, HealthPort, Protocol):
-    """Whatever plans, as the one who puts an application together sees it."""
+    """Any process that plans moves, as the HTTP application sees it."""
 
     @property
     def view(self) -> MirrorPort: ...
@@ -429,7 +437,7 @@ class BalancingPort(LeadershipPort, HealthPort, Protocol):
 
 
 class NodePort(BalancingPort, Protocol):
-    """A node, which says besides who owns what."""
+    """A load-manager node, with lookups and bundle commands."""
 
     @property
     def settings(self) -> Settings: ...

@@ -1,4 +1,4 @@
-"""The folders that every node needs, and its own record, which is there for as long as its session."""
+"""Registration of a node: the folders of the store, and the node's own ephemeral record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TRY_AGAIN_S = 0.5
 
 
 class NodeRegistrar:
-    """`run` returns once the node is registered in the current session."""
+    """Registers this node; `run` returns once it is registered in the current session."""
 
     def __init__(self, store: MetadataStore, record: NodeRecord) -> None:
         self._store = store
@@ -28,7 +28,7 @@ class NodeRegistrar:
             await self._store.ensure_path(path)
 
     async def _register(self) -> None:
-        """Register in the current session, with the folders that a store may have lost since the last one."""
+        """Register in the current session, and create folders that the store has lost."""
         path = paths.node(self._record.node_id)
         known = await self._store.get(path)
         if known is not None and known.ephemeral_owner == self._store.session_id:
@@ -38,7 +38,7 @@ class NodeRegistrar:
         await self._store.commit([*left_over, Create(path, self._record.to_json(), ephemeral=True)])
 
     async def run(self) -> None:
-        """Register, whatever is in the way for a moment: a left-over of a former life, or no connection."""
+        """Register, and retry while a leftover of a former process or a lost connection is in the way."""
         while True:
             try:
                 await self._register()

@@ -1,4 +1,4 @@
-"""An operator's word on namespaces and bundles. Whatever changes something, only the leader may do."""
+"""Operator commands on namespaces and bundles. Commands that change something need the leader."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ _ATTEMPTS = 5
 
 
 class BundleCommands:
-    """`must_lead` raises unless this node leads and has read everything, `get_term` unless it was elected."""
+    """Commands on bundles. `must_lead` raises unless this node leads and has read everything, `get_term` unless it was
+    elected.
+    """
 
     def __init__(
         self,
@@ -55,17 +57,15 @@ class BundleCommands:
         self._get_term = get_term
 
     async def create_namespace(self, name: NamespaceName, bundles: NamespaceBundles) -> None:
-        """Create a namespace with these bundles, none of them owned. Raises as `OwnershipLedger.create_namespace`
-        does.
-        """
+        """Create a namespace with these bundles, none of them owned. Raises as `OwnershipLedger.create_namespace`."""
         self.must_lead()
         await self._ledger.create_namespace(NamespaceState.unowned(name, bundles))
         log.info("namespace_created", namespace=str(name), bundles=len(bundles))
 
     async def unload(self, name: BundleName, destination: Registration | None, reason: Reason) -> None:
-        """Release one bundle at an operator's word, or give it to the destination, whoever owns it or nobody.
+        """Unload one bundle for an operator, or give it to the destination, whether it has an owner or not.
 
-        Lookups, and unloads under way, may give it to others meanwhile: then it is tried again. Raises
+        Lookups and unloads under way may give it to others meanwhile: then it is tried again. Raises
         `BundleNotFoundError`, `NotLeaderError`, `IllegalTransitionError` when it kept changing or the destination has
         left, `UnloadFailedError`, or a `StoreError`.
         """
@@ -109,20 +109,24 @@ class BundleCommands:
         await self._executor.cancel(name)
 
     def find(self, namespace: NamespaceName, which: str) -> BundleName | None:
-        """Find a bundle, as `ReshapeDriver.find_bundle`. Raises `NotLeaderError` where it may not be known."""
+        """Return a bundle by load, as `ReshapeDriver.find_bundle`. Raises `NotLeaderError` on a node without the
+        figures.
+        """
         self._get_term()
         return self._reshaper.find_bundle(namespace, which)
 
     async def get_topics(self, name: BundleName) -> list[OpenTopic] | None:
-        """The topics of a bundle that its owner may have open; None when nobody owns it. Raises as `AgentCalls`."""
+        """Return the topics of a bundle that its owner may have open; None when nobody owns it. Raises as
+        `AgentCalls`.
+        """
         owner = self._view.find_owner(self._view.get_ownership(name))
         return None if owner is None else await self._agents.get_topics(owner.registration, name)
 
     async def split(
         self, name: BundleName, *, algorithm: str, positions: Sequence[int], unload: bool
     ) -> list[BundleName]:
-        """Split a bundle at an operator's word; raises as `ReshapeDriver.split`, and `ConflictError` if the parts were
-        to be unloaded and no broker could own them then.
+        """Split a bundle for an operator; raises as `ReshapeDriver.split`, and `ConflictError` if the parts were to be
+        unloaded and no broker could own them then.
         """
         self.must_lead()
         stranded = [each for each in self._view.unplaceable() if str(name.namespace) in each.namespaces]
@@ -131,6 +135,6 @@ class BundleCommands:
         return await self._reshaper.split(name, algorithm=algorithm, positions=positions, unload=unload)
 
     async def merge(self, name: BundleName, with_: BundleRange | None) -> BundleName:
-        """Merge two neighbours at an operator's word; raises as `ReshapeDriver.merge`."""
+        """Merge two neighbours for an operator; raises as `ReshapeDriver.merge`."""
         self.must_lead()
         return await self._reshaper.merge(name, with_, MergeReason.ADMIN_MERGE)

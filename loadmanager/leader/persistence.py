@@ -1,6 +1,6 @@
-"""What a leader leaves to the next one: averages of bundles and brokers, and what strategies remember.
+"""Memory handed from one leader to the next: averages of bundles and brokers, and the state of strategies.
 
-Written now and then, and only what changed since: a cluster in which nothing happens makes no write.
+Written at intervals, and only what has changed: an idle cluster writes nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _AGAIN_S = 1.0
 
 
 class Persistence:
-    """Writes the leader's memory; `existing` are the paths of history known to be in the store."""
+    """Writes the leader's memory to the store; `existing` are the paths known to be there."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Persistence:
             await self._try(self.flush)
 
     async def run_memory(self) -> None:
-        """Write what is remembered soon after it has become worth it, for as long as the term lasts."""
+        """Write the state of strategies soon after a change worth writing, for as long as the term lasts."""
         changed = self._desk.churn.memory_changed
         while True:
             await changed.wait()
@@ -86,7 +86,7 @@ class Persistence:
             await self._try(self.flush_memory)
 
     async def run_reshaped(self) -> None:
-        """Write the history of namespaces soon after their bundles have changed, for as long as the term lasts."""
+        """Write the averages of namespaces soon after splits and merges, for as long as the term lasts."""
         while True:
             await self._reshaped_wake.wait()
             await asyncio.sleep(_SOON_S)
@@ -94,7 +94,7 @@ class Persistence:
             await self._try(self.flush_reshaped)
 
     def reshaped(self, namespace: str) -> None:
-        """Have the history of a namespace written soon: that of bundles which are no more goes by it."""
+        """Queue a namespace whose bundles have changed: its averages are written soon."""
         self._reshaped.add(namespace)
         self._reshaped_wake.set()
 
@@ -106,24 +106,24 @@ class Persistence:
             log.warning("history_not_written", error=str(error))
         except NotLeaderError:
             raise
-        except Exception:  # history is worth less than the leader's other work
+        except Exception:  # averages are worth less than the leader's other work
             log.exception("history_not_written")
 
     def resting(self) -> asyncio.Lock:
-        """With it nothing is written meanwhile."""
+        """Return the lock that suspends all writes while it is held."""
         return self._writing
 
     def forget_averages(self, namespace: str) -> None:
-        """They were deleted with the namespace."""
+        """Forget the averages of a namespace that was deleted."""
         path = paths.bundle_data(namespace)
         self.existing.discard(path)
         self._written.pop(path, None)
         self._reshaped.discard(namespace)
 
     async def take_over(self) -> None:
-        """Begin where the last leader stopped: what strategies remember, and which records there are to replace.
+        """Restore what the last leader left: the state of strategies, and the list of records to replace.
 
-        When the store does not say it now, assignments go on without; see `taken_over`.
+        If the store does not answer, assignments go on without it; see `taken_over`.
         """
         self._written.clear()
         self._flushed_revision = 0
@@ -131,7 +131,7 @@ class Persistence:
         self._is_taken_over = await self._try_to_take_over()
 
     async def taken_over(self) -> None:
-        """Return once what the last leader left is known. Until then nothing may be shed, nor written over it."""
+        """Wait until what the last leader left is read. Until then nothing may be shed, or written over it."""
         while not self._is_taken_over:
             await asyncio.sleep(_AGAIN_S)
             self._is_taken_over = await self._try_to_take_over()
@@ -152,7 +152,7 @@ class Persistence:
         return True
 
     def _find_record(self, data: bytes) -> StrategyStateRecord | None:
-        """What the last leader left, without what is wrong in it; None when nothing of it can be read."""
+        """Return the last leader's record, without its damaged parts; None when none of it can be read."""
         where = paths.STRATEGY_STATE
         try:
             record, fault = parse_strategy_state(decode(data, where), where)
@@ -171,7 +171,7 @@ class Persistence:
         self._view.model.restore_unloaded(bundles, sources)
 
     async def _list(self) -> set[str]:
-        """The averages that are in the store."""
+        """Return the paths of all averages in the store."""
         found = {paths.broker_time_average(broker) for broker in await self._store.children(paths.BROKER_TIME_AVERAGE)}
         for tenant in await self._store.children(paths.BUNDLE_DATA):
             names = await self._store.children(paths.bundle_data(tenant))
@@ -179,7 +179,7 @@ class Persistence:
         return found
 
     async def flush(self) -> None:
-        """Write what changed since the last flush; `StoreError` when the store did not take it."""
+        """Write everything that has changed since the last flush; raises the `StoreError` of a write that failed."""
         model = self._view.model
         revision = model.revision
         records: dict[str, bytes] = {}
@@ -195,7 +195,7 @@ class Persistence:
         self._flushed_revision = revision
 
     async def flush_reshaped(self) -> None:
-        """Write only the history of namespaces that were reshaped; `StoreError` when the store did not take it."""
+        """Write only the averages of reshaped namespaces; raises the `StoreError` of a write that failed."""
         namespaces, self._reshaped = self._reshaped, set()
         try:
             await self._write_history(namespaces)
@@ -212,7 +212,7 @@ class Persistence:
         await self._write({path: data for path, data in records.items() if self._written.get(path) != data}, [])
 
     async def flush_memory(self) -> None:
-        """Write only what strategies and the limits on churn remember; `StoreError` when the store did not take it."""
+        """Write only the state of strategies and churn limits; raises the `StoreError` of a write that failed."""
         data = await asyncio.to_thread(pack_within_limit, self._strategy_state())
         if self._written.get(paths.STRATEGY_STATE) != data:
             await self._write({paths.STRATEGY_STATE: data}, [])
@@ -261,7 +261,7 @@ class Persistence:
         return Create(path, data)
 
     async def _commit_what_is_taken(self, ops: list[Op]) -> list[StoreError]:
-        """Commit the operations but for those that the store refuses; the errors of these."""
+        """Commit the operations except those that the store refuses; return the errors of these."""
         errors: list[StoreError] = []
         while ops:
             try:
@@ -289,7 +289,7 @@ class Persistence:
         self.records_written += len(ops)
 
     def _learn(self, error: TransactionFailedError) -> None:
-        """The store knows better which records there are: the next flush does it right."""
+        """Correct the list of records in the store after a failed write: the next flush goes by it."""
         if error.cause == "node_exists":
             self.existing.add(error.path)
         elif error.cause == "no_node":
@@ -309,14 +309,14 @@ class Persistence:
 
 
 def pack_averages(averages: Mapping[str, BundleAverages]) -> bytes:
-    """The averages of a namespace as a znode."""
+    """Encode the averages of a namespace as a znode."""
     return pack_rounded(lambda digits: encode_bundle_data(averages, digits))
 
 
 def pack_within_limit(record: StrategyStateRecord) -> bytes:
-    """The record as a znode, without the largest parts if it would not fit into one.
+    """Encode the record as a znode, without its largest parts if it would not fit.
 
-    Strategies start without their states then, as after any loss; what else is written must not fail for it.
+    Strategies start without these parts; the rest of the record must still be written.
     """
     states = dict(sorted(as_json(record.states).items(), key=lambda state: len(orjson.dumps(state[1]))))
     left_out: list[str] = []

@@ -1,5 +1,5 @@
-"""What a node keeps in memory of the last hours, for the heat map: it looks at its own view, and at what was recorded
-before it started.
+"""Timeline of the last hours in memory, for the heat map: from this node's mirror, and from the history before its
+start.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ log = structlog.get_logger(__name__)
 _STEP_MS = 10_000
 _HOUR_MS = 3_600_000
 _KEPT = 20_000
-"""Moves, and splits, that are kept."""
+"""Moves and splits that are kept."""
 _SHOWN = 2_000
-"""Of these at most so many are told, the newest."""
+"""Newest of these in one answer."""
 
 
 class TimelineMemory:
-    """`run` looks for as long as the node lives. To HTTP it is a `port.ChroniclePort`.
+    """Timeline of one node; `run` samples for as long as the node lives. Implements `node_port.TimelinePort`.
 
-    Figures are put down and drawn in a thread of their own, one after the other, so that nothing else waits for it.
+    Samples are stored and drawn in a thread of their own, one after the other, so nothing else waits for it.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class TimelineMemory:
         return self._span_ms
 
     async def run(self) -> None:
-        """Put down what is seen, once in each step; first, beside that, what was recorded before."""
+        """Sample the mirror once per step; beside that, read the recorded history first."""
         async with asyncio.TaskGroup() as group:
             if self._history_url:
                 group.create_task(self._recall())
@@ -75,7 +75,7 @@ class TimelineMemory:
                 for of, grid in self._grids.items():
                     if at_ms // grid.step_ms != last[of]:
                         await self.look(of, at_ms)
-                        last[of] = at_ms // grid.step_ms  # steps may be longer since: else a new leader looks at once
+                        last[of] = at_ms // grid.step_ms  # after `look`: a full grid lengthens its steps
                 left_ms = min(grid.step_ms - at_ms % grid.step_ms for grid in self._grids.values())
                 leader = self._view.leader
                 if leader is not None:
@@ -83,7 +83,7 @@ class TimelineMemory:
                 await asyncio.wait({self._leader_changed()}, timeout=left_ms / 1000)
 
     async def draw(self, of: Literal["brokers", "bundles"], window: Window) -> dict[str, Any]:
-        """A `wire.timeline_bodies.Timeline`; `TooManyPreviewsError`."""
+        """Return a `wire.timeline_bodies.Timeline`; raises `TooManyPreviewsError`."""
         draw = draw_brokers if of == "brokers" else draw_bundles
         async with self._previews.turn() as worker:
             drawn = await worker.run(
@@ -92,7 +92,7 @@ class TimelineMemory:
         return {"of": of, **_figures(drawn), **self._happened(window)}
 
     async def look(self, of: str, at_ms: int) -> None:
-        """Put down what is seen of brokers or of bundles."""
+        """Sample brokers or bundles."""
         grid = self._grids[of]
         try:
             if of == "brokers":
@@ -110,7 +110,7 @@ class TimelineMemory:
         self._moments.changed(before.state, after.state, now_ms())
 
     async def _recall(self) -> None:
-        """What was recorded from the beginning of the span until this node started, the newest first."""
+        """Read the recorded history from the begin of the span until this node's start, newest first."""
         from_ms = self._began_ms - self._span_ms
         weights, step_ms = self._live.current.resource_weights, self._grids["bundles"].step_ms
         try:

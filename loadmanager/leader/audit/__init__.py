@@ -1,1 +1,1 @@
-"""What a leader writes down of what it saw, decided and moved: for the history, and for whoever asks."""
+"""Records of a leader's inputs, decisions and moves: the recorded history, the decision log and the audit log."""

@@ -1,7 +1,7 @@
-"""The log of the audit: a line of JSON for each entry, in a few files that together have a bounded size.
+"""Rotating audit log file: one JSON line per entry, bounded in total size.
 
-It is written in a thread of its own: a disk that hangs must not keep a node from its session. Lines that wait beyond
-what memory is meant for are dropped, and counted in the ordinary log.
+A thread writes it: a disk that hangs must not cost a node its session. Lines beyond the bounded queue are dropped, and
+counted in the ordinary log.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _WAITING_LINES = 10_000
 
 
 def require_writable(path: str) -> None:
-    """Raise `ConfigurationError` unless the file can be appended to; it is there afterwards. No path is no fault."""
+    """Raise `ConfigurationError` unless the file can be appended to; create it if it is missing. An empty path
+    passes.
+    """
     try:
         if path:
             Path(path).open("a").close()
@@ -33,7 +35,7 @@ def require_writable(path: str) -> None:
 
 
 class AuditFile:
-    """At `path`, former ones beside it as `path.1` to `path.4`; together at most `most_bytes`, but for one line."""
+    """Rotating file at `path`, with backups `path.1` to `path.4`; at most `most_bytes` in all, plus one line."""
 
     def __init__(self, path: str, most_bytes: int) -> None:
         self._path = path
@@ -43,7 +45,7 @@ class AuditFile:
         self._listener: QueueListener | None = None
 
     def start(self) -> None:
-        """Raises `ConfigurationError` as `require_writable`."""
+        """Start the writer thread; raises `ConfigurationError` as `require_writable`."""
         require_writable(self._path)
         file = _Writing(self._path, maxBytes=self._most_bytes // _FILES, backupCount=_FILES - 1, encoding="utf-8")
         self._listener = QueueListener(self._waiting, file)
@@ -53,7 +55,7 @@ class AuditFile:
         self._put.handle(logging.makeLogRecord({"msg": line}))
 
     def close(self) -> None:
-        """Once all that waits is written."""
+        """Flush all waiting lines, then close the file."""
         if self._listener is not None:
             self._listener.stop()
             for handler in self._listener.handlers:

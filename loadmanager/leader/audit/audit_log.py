@@ -1,7 +1,8 @@
-"""Who changed what: the newest entries in memory, all of them in a log of its own, and the leader's in the history.
+"""Audit log of operator commands: the newest entries in memory, all of them in a file or the ordinary log, and the
+leader's in the recorded history.
 
-What was refused, or could not be done as it was asked, is let in at a bounded rate, so that a stranger neither fills a
-disk nor drives what operators did out of memory: what came beyond it is counted, and said in the next such entry.
+Refused commands are rate-limited, so that a stranger neither fills a disk nor drives the commands of operators out of
+memory. The next entry tells how many were dropped.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ _REFUSED = range(400, 500)
 
 
 class AuditTrail:
-    """To HTTP it is a `port.AuditPort`. `start` raises `ConfigurationError` when the file cannot be written."""
+    """Audit log of a node; implements `node_port.AuditPort`. `start` raises `ConfigurationError` when the file cannot
+    be written.
+    """
 
     def __init__(self, node_id: str, settings: AuditSettings, recorder: HistoryRecorder, history_url: str) -> None:
         self.node_id = node_id
@@ -45,7 +48,7 @@ class AuditTrail:
         self._refusals = _Refusals()
         self._readings = HistoryQueries()
         self.noted = 0
-        """How many entries there have been, also of those that are in memory no more."""
+        """Number of entries so far, including those that have left memory."""
         self.noted_before_term = 0
 
     def start(self) -> None:
@@ -74,20 +77,21 @@ class AuditTrail:
         self._recorder.put(_row_of(entry), entry.at)
 
     def newest(self, count: int) -> list[AuditEntry]:
-        """What is in memory, newest first."""
+        """Return the entries in memory, newest first."""
         return list(islice(self._entries, count))
 
     def begin_term(self) -> None:
-        """From now on all that is done is done by this node, and therefore in memory."""
+        """Mark the begin of a term: from now on memory holds every operation of the leader."""
         self._complete_since_ms = now_ms()
         self.noted_before_term = self.noted
 
     def later_than(self, noted: int, most: int) -> list[AuditEntry]:
-        """The entries after the first so many: the last of them, oldest first."""
+        """Return the entries after the first `noted`, oldest first; at most the last `most` of them."""
         return self.newest(max(min(self.noted - noted, most), 0))[::-1]
 
     async def recent(self, since_ms: int, until_ms: int, limit: int) -> list[AuditEntry]:
-        """The newest with `since_ms` <= `at` < `until_ms`, newest first; those of former leaders are in the history.
+        """Return the newest entries with `since_ms` <= `at` < `until_ms`, newest first; those of former leaders come
+        from the recorded history.
 
         Raises `HistoryError` when that cannot be read.
         """
@@ -111,7 +115,7 @@ def _key(entry: AuditEntry) -> tuple[int, str, str]:
 
 
 class _Refusals:
-    """So many a minute, all at once if need be."""
+    """Token bucket: so many refused operations per minute are logged, all at once if need be."""
 
     def __init__(self) -> None:
         self._left = float(_REFUSALS_PER_MINUTE)
@@ -119,7 +123,7 @@ class _Refusals:
         self._unwritten = 0
 
     def let_in(self, now_s: float) -> int | None:
-        """How many were not let in since the last one that was; None for one that is not."""
+        """Take a token; return how many entries were dropped since the last one, None if this one is dropped."""
         gained = (now_s - self._at_s) * _REFUSALS_PER_MINUTE / 60
         self._left, self._at_s = min(float(_REFUSALS_PER_MINUTE), self._left + gained), now_s
         if self._left < 1:
@@ -131,7 +135,7 @@ class _Refusals:
 
 
 def _for_log(content: dict[str, Any]) -> dict[str, Any]:
-    """Under names that a line of a log has free; its time is that of the line."""
+    """Rename the keys that a log line already uses, and drop its time."""
     names = {"requestId": "request_id", "from": "address"}
     return {names.get(name, name): value for name, value in content.items() if name != "at" and value is not None}
 
@@ -170,4 +174,4 @@ def _entry_of(row: dict[str, Any]) -> AuditEntry:
 
 
 def _ignore(_: Exception) -> None:
-    """A file that cannot be used keeps nobody from the others; `loadmanager history` says what is wrong with it."""
+    """Skip an unreadable file; `loadmanager history` reports what is wrong with it."""

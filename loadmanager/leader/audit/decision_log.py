@@ -1,10 +1,10 @@
-"""The recent decisions of a leader, and what it decided not to do, each with its reason and the numbers behind it.
+"""Decision log of a leader: decisions and non-decisions, each with its reason and its numbers.
 
-Decisions are kept in order. A non-decision that only repeats the last one about the same subject is counted, not
-kept again: "broker b1 is below the threshold", every minute for a week, is one entry.
+A non-decision that repeats the last one about the same subject is counted, not kept again: "broker b1 is below the
+threshold", every minute for a week, is one entry.
 
-Each entry has a place, by which somebody who follows asks for what came later. An entry whose move was measured since
-takes a new one; its sequence stays.
+Each entry has a place, by which a follower asks for later ones. An entry whose move is measured gets a new place; its
+sequence number stays.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from loadmanager.core.planning.plan_effect import MoveEffect
 
 @dataclass(slots=True)
 class LoggedDecision:
-    """One line of the journal; times in epoch milliseconds, `times`: how often it was said in a row until `last_ms`."""
+    """Entry of the decision log. Times are epoch milliseconds; `times` counts consecutive repeats until `last_ms`."""
 
     place: int
     sequence: int
@@ -61,7 +61,7 @@ class LoggedDecision:
 
 
 class DecisionLog:
-    """Bounded memory of decisions; `counts` counts every one ever made by (kind, reason, acted)."""
+    """Bounded decision log; `counts` counts every entry ever made by (kind, reason, acted)."""
 
     def __init__(self, kept: int) -> None:
         self._kept = kept
@@ -83,7 +83,7 @@ class DecisionLog:
         because: Sequence[Verdict] = (),
         effect: MoveEffect | None = None,
     ) -> None:
-        """A bundle was assigned, or its release began, ended or failed; `because` are the verdicts that led to it."""
+        """Log an assignment, or the begin, end or failure of an unload; `because` are the verdicts that led to it."""
         entry = self._entry(kind, bundle, reason, epoch=epoch, acted=True)
         entry.source = source.broker if source else None
         entry.destination = destination.broker if destination else None
@@ -91,7 +91,9 @@ class DecisionLog:
         self._decisions.append(entry)
 
     def measured(self, effect: MoveEffect) -> None:
-        """What a move has brought is known now: what was said of it is said again, with that."""
+        """Give the entries of a move a new place, now that its effect is measured, so that followers read them
+        again.
+        """
         for entry in self._decisions:
             if entry.effect is effect:
                 entry.place = self._next_place()
@@ -107,7 +109,7 @@ class DecisionLog:
         destination: Registration | None,
         because: Sequence[Verdict],
     ) -> None:
-        """In a dry run: what would have been done, and was not."""
+        """Log a move that a dry run, or a move guard, kept from being made."""
         entry = self._entry(kind, bundle, reason, epoch=epoch, acted=False)
         entry.source = source.broker
         entry.destination = destination.broker if destination else None
@@ -115,11 +117,13 @@ class DecisionLog:
         self._decisions.append(entry)
 
     def stopped(self, subject: str, stops: Sequence[Verdict], *, epoch: int) -> None:
-        """Rails stopped something: a move of that bundle, or all that the cluster would have had moved."""
+        """Log that move guards stopped a move of that bundle, or every move of the cluster."""
         self.judged("rail", replace(stops[0], subject=subject), epoch=epoch, because=stops)
 
     def judged(self, kind: str, verdict: Verdict, *, epoch: int, because: Sequence[Verdict] = ()) -> None:
-        """A cycle looked at something and said why it acted on it, or did not; `because` of more than that verdict."""
+        """Log a verdict of a round, and whether the round acted on it; `because` replaces the verdict where several led
+        to it.
+        """
         because = because or (verdict,)
         key = (kind, verdict.subject)
         last = self._refrained.get(key)
@@ -150,9 +154,9 @@ class DecisionLog:
         since_ms: int | None = None,
         until_ms: int | None = None,
     ) -> list[dict[str, Any]]:
-        """The newest `limit` entries, newest first; with `subject` only those about that bundle or broker.
+        """Return the newest `limit` entries, newest first; with `subject` only those about that bundle or broker.
 
-        `kinds`, unless empty, are those wanted; a non-decision that was repeated lasts from its first time to its last.
+        `kinds`, unless empty, selects kinds. A repeated non-decision lasts from its first time to its last.
         """
         entries = [
             entry
@@ -167,11 +171,11 @@ class DecisionLog:
 
     @property
     def place(self) -> int:
-        """That of what was noted last."""
+        """Place of the newest entry."""
         return self._place
 
     def later_than(self, place: int, limit: int) -> list[tuple[int, dict[str, Any]]]:
-        """The entries of later places, with these: the last `limit` of them, oldest first."""
+        """Return the last `limit` entries behind `place`, each with its place, oldest first."""
         if place >= self._place:
             return []
         later = [entry for entry in chain(self._decisions, self._refrained.values()) if entry.place > place]

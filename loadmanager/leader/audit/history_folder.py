@@ -1,14 +1,13 @@
-"""Where a node records when nobody says: a folder of its own machine, for each cluster another one.
+"""Default folder of the recorded history: on the node's own machine, one for each cluster.
 
-    $STATE_DIRECTORY                what systemd gives the service
+    $STATE_DIRECTORY                set by systemd for the service
     $XDG_STATE_HOME/loadmanager     if that is set
-    /var/lib/loadmanager            if it is there
+    /var/lib/loadmanager            if it exists
     ~/.local/state/loadmanager      if there is a home
 
-The first one that can be written is taken, and in it `history/<cluster>-<store>`; nodes of one machine and one cluster
-share it, as they would one that was configured. Where there is none, nothing is recorded, and it is said how to have it
-otherwise: a container with a read-only file system is no reason not to start. A history of another store in its place,
-as where ZooKeeper's data were deleted, is put aside.
+The first one that is writable gets `history/<cluster>-<store>`; nodes of one machine and one cluster share it. Without
+any, nothing is recorded, and a warning names the fix: a container with a read-only file system must still start. A
+history of another store in its place, as after ZooKeeper's data were deleted, is put aside.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from loadmanager.store.metadata_store import MetadataStore
 log = structlog.get_logger(__name__)
 
 MOST_BYTES = 1024**3
-"""The history is kept below this where nobody has said that it is wanted."""
+"""Size limit of a history that was not configured."""
 _NAME = "loadmanager"
 _VAR_LIB = Path("/var/lib") / _NAME
 _UNUSABLE_IN_NAMES = re.compile(r"[^-.\w]", re.ASCII)
 
 
 async def with_history(settings: Settings, store: MetadataStore, environment: Mapping[str, str]) -> Settings:
-    """The settings with the place of the history in place of `auto`, empty if there is none; raises a `StoreError`."""
+    """Return the settings with a folder in place of `auto`, empty if none can be written; raises a `StoreError`."""
     if settings.history_url != AUTO_HISTORY:
         return settings
     znode = await store.get(paths.EPOCH)
@@ -60,7 +59,7 @@ async def with_history(settings: Settings, store: MetadataStore, environment: Ma
 
 
 def _prepared(settings: Settings, epoch: int, environment: Mapping[str, str]) -> Path:
-    """The folder, in which nothing of another store is. Raises `HistoryError`."""
+    """Return the folder, with the history of any other store put aside. Raises `HistoryError`."""
     folder = _find_base(environment) / _name_of(settings)
     with _alone(folder.parent):
         put_aside_if_ahead(folder, epoch, settings.key("metadata_store_url"))
@@ -82,7 +81,7 @@ def _find_base(environment: Mapping[str, str]) -> Path:
                 return base
         except OSError as error:
             tried.append(f"{base}: {error.strerror}")
-    raise HistoryError(f"no folder can be written ({'; '.join(tried) or 'there is neither a home nor a state folder'})")
+    raise HistoryError(f"no folder can be written ({'; '.join(tried) or 'neither $HOME nor a state folder exists'})")
 
 
 def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
@@ -98,7 +97,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[Path]:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Of the nodes on this machine one at a time."""
+    """Hold the lock file of the folder: one node of this machine at a time."""
     try:
         with (folder / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,7 +1,7 @@
-"""What is read of the history because somebody asks: one after the other, in a thread of its own, and few wait.
+"""Queue of reads from the recorded history: one at a time, in a thread of its own, with a bounded number of waiting
+callers.
 
-It may be hours of files. Whoever asks for it again and again keeps no thread busy that anything else waits for, as
-names of hosts are looked up in.
+A read may cover hours of files. Repeated reads must not occupy the default executor, which resolves host names.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class HistoryQueries:
         self._asked = 0
 
     async def run(self, read: Callable[..., _Found], *given: object) -> _Found:
-        """What `read` returns or raises; `HistoryError` when too many wait already."""
+        """Return what `read` returns, or raise what it raises; `HistoryError` when too many callers wait already."""
         if self._asked > MOST_WAITING:
-            raise HistoryError(f"{MOST_WAITING} readings of the history are waited for already; ask again later")
+            raise HistoryError(f"{MOST_WAITING} reads of the history are waiting already; try again later")
         self._asked += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, read, *given)

@@ -1,9 +1,9 @@
-"""What a leader puts into the history: first a checkpoint, then every input in the order in which it was applied, and
-every decision with all that it was taken with.
+"""Recorder of the leader's history: a checkpoint, then every input in the order of its application, and every decision
+with its inputs.
 
-So whoever reads it can bring an equal cluster to the same point and decide again: see `lab.replay.replayer`. Recording
-keeps references and returns; what they refer to is never changed, and is written down in the writer's thread. On a node
-that does not lead, or without a history, nothing is kept.
+A reader brings an equal cluster to the same point and decides again: see `lab.replay.replayer`. Recording keeps
+references to immutable values and returns; the writer's thread encodes them. A node that does not lead, or has no
+history, records nothing.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from loadmanager.wire.policy_records import encode_domains, encode_groups, encod
 from loadmanager.wire.strategy_state import digest_of
 
 _CLOSE_S = 5.0
-"""How long a node that stops waits for the last rows to be written, and again for the thread to end."""
+"""Timeout of a node that stops for writing the last rows, and again for the end of the thread."""
 
 _MOST_HASHED = 2_000
-"""Entries of a state that is hashed after each placement; a larger one is hashed after each round of shedding."""
+"""Largest state, in entries, that is hashed after each placement; a larger one only after each round."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeskMemory:
-    """What the desk goes by besides the model: what is remembered, and where its random generators stand, that of
-    small decisions and that of rounds.
+    """Planner state besides the model: what strategies remember, and the state of the random generators for small
+    decisions and for rounds.
     """
 
     states: State
@@ -57,13 +57,13 @@ class DeskMemory:
 
 
 class RecordedDesk(Protocol):
-    """Who decides, as a checkpoint needs to know it."""
+    """The planner service, as a checkpoint reads it."""
 
     def memory_now(self) -> DeskMemory: ...
 
 
 class Model(Protocol):
-    """What is known of the cluster, as a checkpoint needs to know it."""
+    """The cluster model, as a checkpoint reads it."""
 
     def image(self) -> ModelCheckpoint: ...
 
@@ -74,7 +74,7 @@ class Model(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A decision that has begun: on which snapshot, with which settings and when. `at_s` is on the monotonic clock."""
+    """A decision under way: its snapshot, its settings, and its start on the monotonic clock."""
 
     kind: str
     snapshot: int
@@ -83,10 +83,9 @@ class Asked:
 
 
 class HistoryRecorder:
-    """Puts into a history what this node sees and does while it leads; without a `writer` nothing.
+    """Records inputs and decisions of this node while it leads; without a `writer` it records nothing.
 
-    `laid_down` is what operators have laid down. `begin_term` comes once the node has taken over, and before it decides
-    anything.
+    `laid_down` is the operator config. Call `begin_term` after the take-over, before the first decision.
     """
 
     def __init__(
@@ -102,14 +101,14 @@ class HistoryRecorder:
         self._cycle = 0
         self._states: State = {}
         self.last_snapshot = NOT_RECORDED
-        """The place in the history of the snapshot that was taken last."""
+        """Sequence number of the last snapshot in the history."""
         self.settings_id = ""
         self.machines: dict[str, Callable[[], Image]] = {}
-        """By the name of each machine whose steps are recorded: all that it remembers now."""
+        """State of each recorded state machine, by its name."""
 
     @property
     def is_on(self) -> bool:
-        """Whether there is a history to record in."""
+        """True if the node has a history to record in."""
         return self._writer is not None
 
     @property
@@ -121,27 +120,27 @@ class HistoryRecorder:
         return WriterFigures() if self._writer is None else self._writer.figures
 
     def start(self) -> None:
-        """Have what is put from now on written, by a thread."""
+        """Start the writer thread."""
         if self._writer is not None:
             self._writer.start()
 
     def flush(self, timeout_s: float) -> bool:
-        """Have everything written that was recorded so far; blocks, and says whether it was within that time."""
+        """Write everything recorded so far; blocks, and returns False if that took longer than `timeout_s`."""
         return self._writer is None or self._writer.flush(timeout_s)
 
     def close(self) -> None:
-        """Write what is left, as far as that is possible within seconds; blocks."""
+        """Write what is left, within seconds; blocks."""
         if self._writer is not None:
             self._writer.close(timeout_s=_CLOSE_S)
 
     def put(self, entry: Entry, at_ms: int | None = None) -> int:
-        """Record it, if this node leads, as of now unless said; its place in the order, -1 when it was not."""
+        """Record an entry, at `at_ms` or now, and return its sequence number; -1 on a node that does not record."""
         if not self._is_recording or self._writer is None:
             return NOT_RECORDED
         return self._writer.put(now_ms() if at_ms is None else at_ms, entry)
 
     def begin_term(self, epoch: int, node_id: str, model: Model, desk: RecordedDesk) -> None:
-        """From here on everything is recorded; what was known and remembered until now is in the checkpoint."""
+        """Begin to record: a checkpoint holds everything known and remembered until now."""
         if self._writer is None:
             return
         self._writer.begin_term(epoch, now_ms())
@@ -158,7 +157,7 @@ class HistoryRecorder:
         self._writer.end_term(now_ms())
 
     def checkpoint(self, model: Model, desk: RecordedDesk) -> None:
-        """All that decisions depend on, as it is now. The snapshot that was taken last is not part of it."""
+        """Record everything that decisions depend on. The last snapshot is not part of it."""
         if not self._is_recording:
             return
         self.last_snapshot = NOT_RECORDED
@@ -186,7 +185,7 @@ class HistoryRecorder:
             self.put(HistoryEvent("checkpoint_part", holds, content))
 
     def configured(self) -> None:
-        """The settings may be others than before."""
+        """Record the settings if they have changed."""
         before = self.settings_id
         settings = self._settings()
         if self.settings_id != before:
@@ -204,11 +203,11 @@ class HistoryRecorder:
         self.last_snapshot = self.put(HistoryEvent("snapshot", "", {"atS": taken_at_s, "gracePeriodS": grace_period_s}))
 
     def ask(self, kind: str) -> Asked:
-        """A decision begins, on the snapshot that was taken last."""
+        """Begin a decision on the last snapshot."""
         return Asked(kind, self.last_snapshot, self.settings_id, time.monotonic())
 
     def begin(self, kind: str) -> Asked:
-        """As `ask`, of a decision beside which others are made: it goes by what is remembered now."""
+        """Begin a decision that runs beside others, and record that it starts from the present memory."""
         self.put(HistoryEvent("decision_began", kind, {"snapshot": self.last_snapshot}))
         return self.ask(kind)
 
@@ -219,12 +218,11 @@ class HistoryRecorder:
         verdicts: Sequence[Verdict],
         state: State | None = None,
         rng: np.random.Generator | None = None,
-        **detail: Any,  # noqa: ANN401 - whatever the decision was asked with
+        **detail: Any,  # noqa: ANN401 - the arguments of the decision
     ) -> None:
-        """It was decided; `state` is what strategies remember from now on, and `rng`, its generator, stands where
-        it was left.
+        """Record a decision; `state` is the memory of strategies from now on, and `rng` the generator after it.
 
-        Without them the decision neither remembers anything nor leaves anything to chance.
+        Without them the decision neither remembers anything nor draws random numbers.
         """
         if not self._is_recording:
             return
@@ -245,15 +243,15 @@ class HistoryRecorder:
         )
 
     def failed(self, asked: Asked, error: Exception, rng: np.random.Generator) -> None:
-        """The decision ended in an error, and may have drawn from the generator before."""
+        """Record a decision that raised an error; it may have drawn from `rng` before."""
         self.decided(asked, (), (), None, rng, error=f"{type(error).__name__}: {error}")
 
     def restored(self, states: State, split_state: State, churn_state: State) -> None:
-        """In the midst of a term: what is remembered from here on, as it was read late."""
+        """Record memory that was read late, in the middle of a term."""
         self.put(HistoryEvent("memory", "", {"states": states, "splitState": split_state, "churn": churn_state}))
 
     def remembered(self, states: State) -> None:
-        """After a round: what strategies remember, where it is something else than after the last one."""
+        """Record the memory of strategies after a round, where it has changed."""
         if not self._is_recording:
             return
         for name, state in states.items():
@@ -263,7 +261,7 @@ class HistoryRecorder:
 
 
 def policies_later(laid_down: OperatorConfig) -> Any:  # noqa: ANN401 - a function of no arguments
-    """The policies as they are now, in the form in which they are stored."""
+    """Return a function that encodes the policies as they are now."""
     isolation, domains, groups = laid_down.isolation, laid_down.failure_domains, laid_down.anti_affinity
     return lambda: {
         "isolation": orjson.loads(encode_isolation(isolation)),
@@ -273,19 +271,19 @@ def policies_later(laid_down: OperatorConfig) -> Any:  # noqa: ANN401 - a functi
 
 
 def controls_later(laid_down: OperatorConfig) -> Any:  # noqa: ANN401 - a function of no arguments
-    """The controls as they are now, in the form in which they are stored."""
+    """Return a function that encodes the operator controls as they are now."""
     controls = laid_down.controls
     return lambda: orjson.loads(encode_controls(controls))
 
 
 def learned_later(laid_down: OperatorConfig) -> Any:  # noqa: ANN401 - a function of no arguments
-    """What was learned, as it is now, in the form in which it is stored, but for what decides nothing."""
+    """Return a function that encodes the learned loads as they are now, without the parts that decide nothing."""
     learned = laid_down.learned
     return lambda: orjson.loads(encode_learned(learned and what_decides(learned)))
 
 
-def _hash_later(state: State, *, always: bool) -> Any:  # noqa: ANN401 - a text, or one that is worked out when written
-    """The hash of a state, unless it is a large one of which only rounds leave a hash."""
+def _hash_later(state: State, *, always: bool) -> Any:  # noqa: ANN401 - a string, or `Later`
+    """Hash a state when it is written; a large state is hashed after rounds only."""
     if not always and (sum(map(_size, state.values())) > _MOST_HASHED or any(map(_holds_columns, state.values()))):
         return ""
     return Later(lambda: digest_of(state))

@@ -1,4 +1,4 @@
-"""What became of bundles, by the history that this node records into."""
+"""Bundle lineage, read from the history that this node records."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from loadmanager.wire.lineage_bodies import BundleLife
 log = structlog.get_logger(__name__)
 
 _FLUSH_S = 2.0
-"""So long the last minute, which is not written yet, is waited for."""
+"""Timeout for writing the last minute before a read."""
 
 
 class LineageReader:
-    """To HTTP it is a `port.LifePort`."""
+    """Reads bundle lineage; implements `node_port.LifePort`."""
 
     def __init__(self, history_url: str, recorder: HistoryRecorder) -> None:
         self._history_url = history_url
@@ -28,10 +28,12 @@ class LineageReader:
         self._readings = HistoryQueries()
 
     async def of(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLife:
-        """The newest of it within these times; `NotFoundError` without a history, `HistoryError` from reading it."""
+        """Return the newest of a bundle's lineage within these times; raises `NotFoundError` without a history,
+        `HistoryError` from reading it.
+        """
         if not self._recorder.is_on:
             raise NotFoundError(
-                "nothing is recorded: historyUrl is not set; what was decided of late is in"
+                "nothing is recorded: set historyUrl; recent decisions are in"
                 f" `loadmanager admin decisions --bundle {name}`"
             )
         return await self._readings.run(self._tell, name, since_ms, until_ms, limit)

@@ -1,11 +1,10 @@
-"""What becomes of moves, for the journal and the history: what each was predicted to bring, how it ended, and what it
-has brought.
+"""Effects of moves, for the decision log and the recorded history: predicted imbalance, outcome, measured imbalance.
 
     began ──▶ done ──▶ measured, once both brokers have reported again
-          └─▶ kept: the owner did not let go, or somebody cancelled it
+          └─▶ kept: the owner did not let go, or an operator cancelled the move
 
-Predictions are for the move alone, on the last snapshot. What is measured is the imbalance of the bytes/s that brokers
-report, when the move began and afterwards; whatever else happened meanwhile is in it too.
+The prediction is for the move alone, on the last snapshot. The measurement is the imbalance of the brokers' reported
+bytes/s, at the begin of the move and afterwards; it includes everything else that happened meanwhile.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from loadmanager.leader.audit.history_recorder import HistoryRecorder, now_ms
 
 @dataclass(slots=True)
 class _Begun:
-    """A move that is not measured yet: its place in the history, and what was measured before it."""
+    """A move without a measurement: its row in the history, and the throughput before it."""
 
     row: int
     version: int
@@ -48,8 +47,8 @@ class _Awaited:
 
 
 class MoveRecorder:
-    """Measures what moves bring, and puts them into the history of the node that leads, if there is one. It knows what
-    each broker has reported last; `on_measured` is told of each effect once it is measured.
+    """Measures the effect of moves and records them. It holds the last throughput of each broker; `on_measured` is
+    called with each measured effect.
     """
 
     def __init__(self, recorder: HistoryRecorder) -> None:
@@ -60,12 +59,12 @@ class MoveRecorder:
         self._awaited: list[_Awaited] = []
 
     def forget(self) -> None:
-        """Another term: the moves of the last one are in the history as far as they came."""
+        """Drop the moves of the last term; the history has them as far as they came."""
         self._begun.clear()
         self._awaited.clear()
 
     def began(self, bundle: str, released: Ownership, snapshot: Snapshot) -> MoveEffect:
-        """The release is written: what the move is predicted to bring; what it has brought is filled in later."""
+        """Record the begin of a move and return its predicted effect; the measured effect is filled in later."""
         source, destination = (each.broker if each else None for each in (released.owner, released.destination))
         before, after = imbalance_of_move(snapshot, bundle, source, destination)
         row = snapshot.bundles.find_row(bundle)
@@ -90,9 +89,9 @@ class MoveRecorder:
         return effect
 
     def done(self, bundle: str, released: Ownership, done: Ownership, noted: dict[str, Any]) -> MoveEffect | None:
-        """The owner has let go; `noted` is what the memory of moves was told, and what it said.
+        """Record the end of a move; `noted` holds the inputs and verdicts of the churn memory.
 
-        Its effect, as far as it is known; None of a move that another leader began.
+        Returns its effect, as far as it is known; None for a move that another leader began.
         """
         begun = self._find(bundle, released)
         ended_ms = now_ms()
@@ -119,7 +118,7 @@ class MoveRecorder:
         return None if begun is None else begun.effect
 
     def kept(self, bundle: str, released: Ownership, outcome: str, error: str) -> None:
-        """The owner keeps the bundle."""
+        """Record that the owner keeps the bundle."""
         begun = self._find(bundle, released)
         self._recorder.put(
             MoveRow(
@@ -137,7 +136,7 @@ class MoveRecorder:
         )
 
     def reported(self, registration: Registration, report: BrokerReport) -> None:
-        """A broker has reported; moves that waited for it alone are measured."""
+        """Take in a report, and measure the moves that waited for this broker alone."""
         self._throughput[registration.broker] = float(report.load[THROUGHPUT_IN] + report.load[THROUGHPUT_OUT])
         if not self._awaited:
             return
@@ -151,7 +150,7 @@ class MoveRecorder:
                 self._measured(awaited, imbalance)
 
     def broker_gone(self, broker: BrokerId) -> None:
-        """Moves from it or to it can be measured no more."""
+        """Drop the moves from or to a broker that has left: they cannot be measured any more."""
         self._throughput.pop(broker, None)
         self._awaited = [each for each in self._awaited if broker not in (each.source, each.destination)]
 
@@ -181,7 +180,7 @@ class MoveRecorder:
         )
 
     def _find(self, bundle: str, released: Ownership) -> _Begun | None:
-        """The beginning of this very move; None when it was another leader that began it."""
+        """Return the begin of this very move; None if another leader began it."""
         begun = self._begun.pop(bundle, None)
         return begun if begun is not None and begun.version == released.version else None
 

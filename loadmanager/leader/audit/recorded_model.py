@@ -1,6 +1,4 @@
-"""The models of a node: whoever measures moves hears of each report, and in that of a node that records every input
-goes into the history, after it was applied.
-"""
+"""Cluster models of a node: one that measures moves, and one that also records every input after it was applied."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ from loadmanager.wire.checkpoint_codec import Later, Record, doubts_as_json, own
 
 @dataclass(frozen=True, slots=True)
 class _RecordChange:
-    """The record of a namespace in place of the one before: written down as what is different."""
+    """A changed namespace record, written as the difference to the one before."""
 
     before: Record | None
     after: Record
@@ -51,7 +49,7 @@ class _RecordChange:
 
 
 class MeasuredModel(ClusterModel):
-    """As any other, with `moves` told of reports and of brokers that have gone."""
+    """Cluster model that passes reports and departures of brokers on to `moves`."""
 
     def __init__(self, rules: ReportRules, moves: MoveRecorder) -> None:
         super().__init__(rules)
@@ -67,7 +65,7 @@ class MeasuredModel(ClusterModel):
 
 
 class RecordedModel(ClusterModel):
-    """As any other, with a `recorder` that is told of each input; none of them is made of others."""
+    """Cluster model that records each input with `recorder`. No input calls another one."""
 
     def __init__(
         self, rules: ReportRules, laid_down: OperatorConfig, recorder: HistoryRecorder, moves: MoveRecorder
@@ -80,7 +78,7 @@ class RecordedModel(ClusterModel):
         self._known: dict[BrokerId, Registration] = {}
 
     def records(self) -> dict[str, Record]:
-        """The record of each namespace as it was taken in."""
+        """Return the last record of each namespace."""
         return dict(self._records)
 
     def apply_report(self, registration: Registration, report: BrokerReport) -> None:
@@ -103,7 +101,7 @@ class RecordedModel(ClusterModel):
         self._put(namespace, (self.own_names(bundle_names), ownerships))
 
     def set_owners(self, ownerships: Mapping[str, Ownership]) -> None:
-        """As whole records, of which the history has what has changed."""
+        """Apply owners, and record the namespaces that changed as differences."""
         super().set_owners(ownerships)
         for namespace in dict.fromkeys(map(namespace_of, ownerships)):
             names, before = self._records[namespace]

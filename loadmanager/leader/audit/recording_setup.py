@@ -1,4 +1,4 @@
-"""The view of a node, and what records what happens to it."""
+"""Construction of a node's mirror with its history recorder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HOUR_S = 3_600.0
 
 
 def open_view(live: LiveSettings, node_id: str) -> tuple[ClusterMirror, HistoryRecorder, MoveRecorder]:
-    """An empty view, with what records into the history that the settings name, if they do, and what measures moves."""
+    """Return an empty mirror, the recorder for the history in the settings, and the move recorder."""
     settings, rules, laid_down = live.base, ReportRules.of(live.planner), OperatorConfig()
     if not settings.history_url:
         recorder = HistoryRecorder()

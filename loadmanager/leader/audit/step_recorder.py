@@ -1,5 +1,5 @@
-"""The steps of the leader's machines, for the history: each as it was made, and with a checkpoint all that a machine
-remembers. So a replay can make them again: see `wire.machines.step_form`.
+"""Recorder of state machine steps: each event, answer and action, and with a checkpoint the whole state. A replay
+repeats the steps: see `wire.machines.step_form`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ _Answer = TypeVar("_Answer")
 
 
 class RecordedAnswers:
-    """What one machine is answered while it is recorded: each answer that is another than the last one to the same
-    question, until it is taken down.
-    """
+    """Answers that a state machine received, without repeats of the same answer to the same question."""
 
     def __init__(self, recorder: HistoryRecorder) -> None:
         self._recorder = recorder
@@ -34,7 +32,9 @@ class RecordedAnswers:
     def noting(
         self, name: str, ask: Callable[_About, _Answer], as_json: Callable[[_Answer], Any] | None = None
     ) -> Callable[_About, _Answer]:
-        """The same to ask with, by this name; `as_json` writes an answer that JSON cannot hold."""
+        """Wrap a question so that its answers are noted under this name; `as_json` encodes answers that JSON cannot
+        hold.
+        """
         if as_json is not None:
             self._as_json[name] = as_json
 
@@ -51,7 +51,7 @@ class RecordedAnswers:
             self._last[key] = self._new[key] = answer
 
     def take(self) -> dict[str, Any]:
-        """What is new since the last time."""
+        """Return the answers since the last call, and clear them."""
         new, self._new = self._new, {}
         return {question(str(name), about): self._write(name, answer) for (name, *about), answer in new.items()}
 
@@ -59,15 +59,15 @@ class RecordedAnswers:
         return self._as_json[name](answer) if name in self._as_json else answer
 
     def forget(self) -> None:
-        """From here on every answer is new."""
+        """Forget the last answers, so that each one is new again."""
         self._last, self._new = {}, {}
 
 
 class RecordedMachine(Generic[_Event, _Instruction]):
-    """Steps a machine, and records each step while this node leads. The machine asks by way of the `answers`.
+    """Steps a state machine, and records each step while this node leads. The machine asks through `answers`.
 
-    A look is a step with TIME that leaves nothing to do. One that the machine did not want is not written, and of
-    several in a row that were answered the same only the first and the last are: see `wire.machines.step_form`.
+    A look is a step with TIME that leaves nothing to do. A look that the machine did not ask for is not recorded, and
+    of several in a row with the same answers only the first and the last are: see `wire.machines.step_form`.
     """
 
     def __init__(
@@ -109,15 +109,17 @@ class RecordedMachine(Generic[_Event, _Instruction]):
         self._recorder.put(HistoryEvent("stepped", self._name, _as_text(body)))
 
     def image(self) -> Image:
-        """All that the machine remembers, for a checkpoint: whoever begins there knows no answer of before."""
+        """Return the whole state of the machine for a checkpoint; a reader that begins there knows no earlier
+        answer.
+        """
         self._write_last_look()
         self._answers.forget()
         return self._form.image()
 
 
 def _as_text(body: dict[str, Any]) -> Json:
-    """Written at once: one text in the queue is less for the collector of garbage than all that is in it. What is no
-    text, such as half a character in an error, is left to the writer, who may refuse it.
+    """Encode a step at once: one string in the queue costs the garbage collector less than its many parts. What cannot
+    be encoded is left to the writer, which may refuse it.
     """
     try:
         return orjson.dumps(body).decode()

@@ -1,1 +1,1 @@
-"""What only the elected leader may do: win a term, and write under its epoch."""
+"""Leadership: win a term, and write under its fencing epoch."""

@@ -1,4 +1,4 @@
-"""Carries out what `loadmanager.core.protocol.leadership` decides: campaigns, answers a doubt, steps down."""
+"""Driver of `loadmanager.core.protocol.leadership`: campaigns, answers a suspicion, steps down."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ log = structlog.get_logger(__name__)
 _RETRY_S = 0.1
 _LONG_RETRY_S = 5.0
 _LONG_WITHOUT_LEADER_TIMEOUTS = 3
-"""For how many session timeouts nobody may lead before that is out of the ordinary: no failover takes so long."""
+"""Session timeouts without a leader from which that is reported: no failover takes so long."""
 
 _OTHERS_TURN_S = 1.0
-"""How long a node with a link that broke lately leaves it to others to campaign: far longer than they take."""
+"""Head start of other nodes over one whose connection broke lately: far longer than a campaign takes."""
 
 _OBSTACLES = {
     (paths.EPOCH, "no_node"): f"{paths.EPOCH} is missing: restart the nodes, then the agents",
     (paths.LEADER, "not_empty"): f"{paths.LEADER} is persistent and has children: delete it with all that is below it",
 }
-"""What takes an operator, by the path and the cause for which a campaign is refused."""
+"""Obstacles that only an operator can remove, by the path and the cause of a refused campaign."""
 
 
 class Election:
-    """One node's part in the election.
+    """Leader election, as one node takes part in it.
 
     `on_elected(term)` is called after a win, `on_deposed(reason)` as soon as the term is over.
     """
@@ -104,7 +104,7 @@ class Election:
         return term
 
     def why_nobody_leads(self) -> str | None:
-        """Why there is no leader when there should be one; None when there is, or it takes no longer than usual."""
+        """Return why there is no leader; None when there is one, or a failover is within its usual time."""
         if self._open_since_s is None:
             return None
         if self._obstacle is not None:
@@ -115,17 +115,17 @@ class Election:
         return f"nobody has led for {since_s:.0f} s"
 
     def wake(self) -> None:
-        """Something that may bear on leadership has changed."""
+        """Reconsider: something that bears on leadership has changed."""
         self._wake.set()
 
     def link_changed(self) -> None:
-        """The link to the store broke, or is back: for a session timeout from then on it is not sound."""
+        """Note a lost or restored connection: for a session timeout from now on it does not count as sound."""
         self._unsound_until_s = clock.now_s() + self._store.session_timeout_s
         self.wake()
 
     def find_other_leader(self) -> Sighting | None:
-        """The node that leads in place of this one, by a view that can be relied on, also one that is to be replaced
-        for its silence; None when there is none.
+        """Return the other node that leads, by a fresh mirror, even one that is to be replaced for its silence; None
+        when there is none.
         """
         known = replace(self._knowledge(), silent_czxid=None)
         if known.term is not None or not known.view_is_fresh or open_since(known) is not None:
@@ -133,7 +133,7 @@ class Election:
         return known.leader
 
     async def doubt(self, leader: Sighting) -> bool:
-        """Ask the leader through the store whether it is alive; False when it leads no more."""
+        """Write a suspicion of the leader into the store; return False when it leads no more."""
         record = DoubtRecord(node_id=self._node.broker_id, epoch=leader.epoch)
         doubt = Create(paths.DOUBT, record.to_json(), ephemeral=True)
         try:
@@ -145,22 +145,22 @@ class Election:
         return True
 
     def found_silent(self, czxid: int | None) -> None:
-        """The leader of that znode has answered nobody, and a doubt stands against it; None: it was heard after all."""
+        """Note that the leader of that znode answers nobody and is suspected; None: it was heard after all."""
         self._silent_czxid = czxid
         self.wake()
 
     def found_ended(self, czxid: int) -> None:
-        """The process of the leader of that znode has ended."""
+        """Note that the process of the leader of that znode has exited."""
         self._ended_czxid = czxid
         self.wake()
 
     def deposed(self) -> None:
-        """The store refused a write of this term: another leader has taken over."""
+        """Step down: the store refused a fenced write, so another leader has taken over."""
         if self._term is not None:
             self._step_down(StepDownReason.EPOCH_MOVED_ON)
 
     def violated(self) -> None:
-        """This term was about to write what must never be: another one begins with what is stored."""
+        """Step down: this term was about to write a record that breaks an invariant."""
         if self._term is not None:
             self._step_down(StepDownReason.INVARIANT_VIOLATED)
 
@@ -176,7 +176,7 @@ class Election:
                 await self._sleep_until(wait_until_s)
 
     async def resign(self) -> None:
-        """Hand leadership over at once: the leader znode goes, and this node takes no further part."""
+        """Step down at once: delete the leader znode, and take no further part."""
         self._resigned = True
         self.wake()
         term = self._term
@@ -234,7 +234,7 @@ class Election:
             ops.append(Delete(paths.LEADER))
         if campaign.on_doubt:
             ops.append(Delete(paths.DOUBT))
-            self._silent_czxid = None  # once: when it fails the leader has answered, or is another
+            self._silent_czxid = None  # one attempt: if it fails, the leader has answered or changed
         ops.append(Create(paths.LEADER, record.to_json(), ephemeral=True))
         try:
             await self._store.commit(ops, session_id=session_id)
@@ -258,14 +258,14 @@ class Election:
         self._on_elected(self._term)
 
     async def _take_znode_away(self, epoch: int, session_id: int) -> None:
-        """Delete our leader znode, unless another has been elected since that epoch."""
+        """Delete our leader znode, unless another leader was elected since that epoch."""
         try:
             await self._store.commit([Check(paths.EPOCH, epoch), Delete(paths.LEADER)], session_id=session_id)
         except StoreError as error:
             log.info("leader_znode_left_to_expire", error=str(error))
 
     async def _reassure(self, epoch: int) -> None:
-        """Take away the doubt of a standby that does not hear this node."""
+        """Delete the suspicion of a standby that does not hear this node."""
         doubted = self._view.doubt_czxid
         try:
             await self._store.commit([Check(paths.EPOCH, epoch), Delete(paths.DOUBT)])

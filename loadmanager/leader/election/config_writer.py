@@ -1,7 +1,7 @@
-"""Writes what operators lay down: policies, controls and dynamic configuration, each kind one znode.
+"""Writer of operator config: policies, controls and dynamic configuration, each kind in one znode.
 
-Only the leader writes, and every write checks its epoch and the version that it has read. Each node learns of it
-through its intake, this one before the caller is answered.
+Only the leader writes, and every write checks its epoch and the version that it read. Each node learns of the change
+through its intake, this one before the caller gets an answer.
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ _Value = TypeVar("_Value")
 
 
 class ConfigWriter:
-    """Each `update_...` makes one change of one znode; what it returns is stored, and known to this node.
+    """Compare-and-set updates of operator config. Each `update_...` changes one znode and returns its new value, which
+    this node's mirror has by then.
 
-    `change` gets what is stored now and returns what is to be stored; it may be called again when somebody else has
-    changed it meanwhile, and what it raises is passed on. Besides they raise `NotLeaderError`, `InvalidRecordError` if
-    what is stored cannot be read, `ConcurrentModificationError` after so many attempts, or a `StoreError`.
+    `change` maps the stored value to the new one; it is called again after a concurrent change, and its errors are
+    passed on. Further errors: `NotLeaderError`, `InvalidRecordError` if the stored value cannot be read,
+    `ConcurrentModificationError` after too many attempts, or a `StoreError`.
     """
 
     def __init__(self, store: MetadataStore, intake: MirrorIntake, election: Election) -> None:
@@ -64,34 +65,36 @@ class ConfigWriter:
     async def update_isolation(
         self, change: Callable[[Mapping[str, IsolationData]], Mapping[str, IsolationData]]
     ) -> Mapping[str, IsolationData]:
-        """The isolation policies by name."""
+        """Update the isolation policies by name."""
         return await self._update(paths.ISOLATION, decode_isolation, encode_isolation, change)
 
     async def update_failure_domains(
         self, change: Callable[[Mapping[str, FailureDomain]], Mapping[str, FailureDomain]]
     ) -> Mapping[str, FailureDomain]:
-        """The failure domains by name."""
+        """Update the failure domains by name."""
         return await self._update(paths.FAILURE_DOMAINS, decode_domains, encode_domains, change)
 
     async def update_anti_affinity(self, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Mapping[str, str]:
-        """The anti-affinity group of each namespace that has one."""
+        """Update the anti-affinity groups of namespaces."""
         return await self._update(paths.ANTI_AFFINITY, decode_groups, encode_groups, change)
 
     async def update_configuration(self, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Mapping[str, str]:
-        """The overrides of settings by key, as they are stored: one that cannot be used is among them.
+        """Update the overrides of settings by key, including those that cannot be used.
 
-        A damaged record is replaced: those in force here stand for it.
+        A damaged record is replaced, starting from the overrides in force on this node.
         """
         return await self._update(
             paths.CONFIGURATION, decode_configuration, encode_configuration, change, lambda: self._intake.overrides
         )
 
     async def update_learned(self, learned: LearnedData | None) -> LearnedData | None:
-        """What the pipeline learned, in place of what there was; None takes it back."""
+        """Replace the learned loads of the pipeline; None deletes them."""
         return await self._update(paths.LEARNED, decode_learned, encode_learned, lambda _: learned)
 
     async def forgetting(self, namespace: str) -> list[Op]:
-        """What deletes all that is kept of a namespace besides its record, to be committed together with that."""
+        """Return operations that delete everything kept of a namespace besides its record, to be committed with
+        that.
+        """
         averages = paths.bundle_data(namespace)
         ops: list[Op] = [] if await self._store.get(averages) is None else [Delete(averages)]
         controls = await self._store.get(paths.CONTROLS)
@@ -145,7 +148,7 @@ class ConfigWriter:
         raise ConcurrentModificationError(f"Concurrent modification of {path}: nothing was written")
 
     async def _seen(self, path: str, value: _Value) -> _Value:
-        """What is stored there, once the view shows it: also what somebody else has just laid down."""
+        """Wait until the mirror has the znode, and return the value."""
         self._intake.mark_dirty(path)
         await self._intake.settled_soon()
         return value

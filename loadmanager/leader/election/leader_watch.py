@@ -1,5 +1,5 @@
-"""Driver of the failure detector (`loadmanager.core.protocol.failure_detector`): asks the leader, the kernel and
-the store.
+"""Driver of the failure detector (`loadmanager.core.protocol.failure_detector`): asks the leader, the kernel and the
+store.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ _MOST_BYTES = 1024
 
 
 class LeaderWatch:
-    """`look` is to be called when what was read, or the own session or term, is another. `run` keeps the vigil."""
+    """Failure detector for the leader, on a standby. Call `look` when the mirror, the session or the term has
+    changed.
+    """
 
     def __init__(
         self,
@@ -71,12 +73,12 @@ class LeaderWatch:
 
     @property
     def found_silent(self) -> int:
-        """How many leaders were found silent, and were to be replaced."""
+        """Number of leaders found silent, which this node was to replace."""
         return self._vigil.found_silent
 
     @property
     def hears(self) -> bool:
-        """Whether the leader, another node, has answered lately."""
+        """True while the leader is another node that answers."""
         return self._vigil.phase is FailureDetectorPhase.HEARD
 
     async def run(self) -> None:
@@ -88,7 +90,7 @@ class LeaderWatch:
             self.look()
 
     def look(self) -> None:
-        """See whom to watch: nobody while this node leads, or does not know who does."""
+        """Choose whom to watch: nobody while this node leads, or does not know who does."""
         if self._is_kept:
             sessions = frozenset(self._view.node_sessions.values()) if self._view.is_fresh else None
             leader, session_s = self._election.find_other_leader(), self._store.session_timeout_s

@@ -1,4 +1,4 @@
-"""What drivers of passive machines have in common: their steps and their waiting, writes of bundles, and who waits."""
+"""Driver of passive state machines: steps, timers, and waiting callers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _Told = TypeVar("_Told")
 
 
 class MachineDriver(Generic[_Event, _Instruction]):
-    """Steps a machine. `do` does what it says, or gives the work for that, which ends with what came of it."""
+    """Steps a state machine. `do` carries out an action, or returns a coroutine that ends with the resulting event."""
 
     def __init__(
         self,
@@ -44,12 +44,12 @@ class MachineDriver(Generic[_Event, _Instruction]):
             self._stepped.set()
 
     async def run(self) -> None:
-        """Step it with TIME when it wants to be, for as long as the term lasts."""
-        self._context = contextvars.copy_context()  # of the term: its work is not that of the request that woke it
+        """Step the machine with TIME when it is due, for as long as the term lasts."""
+        self._context = contextvars.copy_context()  # of the term, not of the request that woke it
         async with asyncio.TaskGroup() as self._work:
             while True:
                 self.step(Signal.TIME)
-                self._stepped.clear()  # by whatever it was stepped before, it has just had its turn
+                self._stepped.clear()  # earlier events were handled by this step
                 due_s = self._machine.wake_s
                 # Not `wait_for`: in Python 3.11 it swallows a cancellation that arrives together with the wake-up.
                 with contextlib.suppress(TimeoutError):
@@ -61,7 +61,7 @@ class MachineDriver(Generic[_Event, _Instruction]):
         if work is None:
             return
         task = self._work.create_task(self._see_through(work), context=self._context.copy())
-        # A task that is cancelled before it begins never gets to what it was to wait for.
+        # A task that is cancelled before it begins never awaits the coroutine.
         task.add_done_callback(lambda _: work.close())
 
     async def _see_through(self, work: Coroutine[Any, Any, _Event]) -> None:
@@ -69,7 +69,7 @@ class MachineDriver(Generic[_Event, _Instruction]):
 
 
 class Waiters(Generic[_What, _Told]):
-    """Those who wait for something to end: each has a future of its own, and may go away before."""
+    """Futures of callers that wait for something to end; each caller has its own, and may go away before."""
 
     def __init__(self) -> None:
         self._futures: dict[_What, list[asyncio.Future[_Told]]] = {}
@@ -78,7 +78,7 @@ class Waiters(Generic[_What, _Told]):
         return what in self._futures
 
     def future(self, what: _What) -> asyncio.Future[_Told]:
-        """What will be told of it."""
+        """Return a new future of its outcome."""
         future: asyncio.Future[_Told] = asyncio.get_running_loop().create_future()
         self._futures.setdefault(what, []).append(future)
         return future
@@ -89,7 +89,7 @@ class Waiters(Generic[_What, _Told]):
                 continue
             if isinstance(told, Exception):
                 future.set_exception(told)
-                future.exception()  # nobody may be waiting any more: that is no reason for a warning
+                future.exception()  # retrieved here: nobody may be waiting any more
             else:
                 future.set_result(told)
 
@@ -99,7 +99,7 @@ class Waiters(Generic[_What, _Told]):
 
 
 async def write(ledger: OwnershipLedger, instruction: Write) -> WriteEnded:
-    """Have the ledger write it; every failure is what came of each of the bundles."""
+    """Have the ledger commit the transitions; a failure is the outcome of each of the bundles."""
     ranges = {bundle: BundleRange.parse(bundle.rpartition("/")[2]) for bundle in instruction.transitions}
     transitions = {own: instruction.transitions[bundle] for bundle, own in ranges.items()}
     made: dict[BundleRange, Ownership | Exception]

@@ -1,8 +1,8 @@
-"""The only writer of ownership: transitions go in, fenced transactions go to the store, the view follows.
+"""Only writer of bundle ownership: batches transitions into fenced transactions, then updates the mirror.
 
-Transitions that arrive while a transaction is under way share the next one, so that a burst of lookups, or the death
-of a broker with a thousand bundles, costs a few writes. Every transaction checks the leader's epoch first: a deposed
-leader's write fails as a whole.
+Transitions that arrive during a transaction share the next one, so a burst of lookups, or the loss of a broker with a
+thousand bundles, costs a few writes. Every transaction checks the leader's fencing epoch first: a deposed leader's
+write fails as a whole.
 """
 
 from __future__ import annotations
@@ -64,17 +64,18 @@ do, and `BundleNotFoundError`.
 
 
 Outcomes = dict[BundleRange, Ownership | Exception]
-"""What became of each of several transitions: the ownership that is stored, or why it could not be made."""
+"""Outcome of each of several transitions: the stored ownership, or the error."""
 
 
 _Step = tuple[BundleRange, Ownership, Ownership]
 
 _STEPS_KEPT = 200
-"""Of the newest: how it came to what must never be."""
+"""Newest transitions that are kept, for the story of an invariant violation."""
 
 
 class _Draft:
-    """The next record of a namespace while changes are made to it: transitions are put in together.
+    """Next record of a namespace while transitions are applied to it. Raises `InvariantViolatedError` instead of a
+    state that must never be. `steps` are the transitions, each with the ownership before and after.
 
     None is let in that must never be: `InvariantViolatedError`. `steps` are those that were, each from what to what.
     """
@@ -112,7 +113,7 @@ class _Draft:
         return following
 
     def step_all(self, transitions: Mapping[BundleRange, Transition], stamp: Stamp) -> Outcomes:
-        """Raises what the last one does if none can be made."""
+        """Apply all transitions that can be applied; raises the error of the last one if none can."""
         made: Outcomes = {}
         for bundle_range, transition in transitions.items():
             try:
@@ -133,7 +134,7 @@ class _Draft:
 
 
 def _must_hold(violations: list[str], *story: object) -> None:
-    """Raise `InvariantViolatedError` with the story unless there are none."""
+    """Raise `InvariantViolatedError` with the story if there are violations."""
     if violations:
         raise InvariantViolatedError(f"{'; '.join(violations)}: {', '.join(map(str, story))}")
 
@@ -149,7 +150,7 @@ _Made = Ownership | Outcomes | NamespaceState
 
 @dataclass(slots=True)
 class _Change:
-    """`make` puts it into a draft and says what the caller is given once that is stored."""
+    """A queued change: `make` applies it to a draft and returns the caller's result, valid once it is stored."""
 
     reason: str
     make: Callable[[_Draft, Stamp], _Made]
@@ -159,7 +160,7 @@ class _Change:
 
 @dataclass(slots=True)
 class _Write:
-    """The next record of one namespace, and the changes it contains with what each makes of its bundle."""
+    """Next record of one namespace, and the changes that it contains with the result of each."""
 
     entry: NamespaceEntry
     state: NamespaceState
@@ -185,10 +186,10 @@ class OwnershipLedger:
         self.writes_fenced = 0
 
     async def apply(self, namespace: str, bundle_range: BundleRange, transition: Transition, reason: str) -> Ownership:
-        """Commit one transition of one bundle; the ownership as it is then stored.
+        """Commit one transition of one bundle; return the stored ownership.
 
-        Raises `NotLeaderError` (also `StaleEpochError`), `IllegalTransitionError` when the bundle is in another
-        state than the transition needs, `BundleNotFoundError`, `InvalidRecordError`, or a `StoreError`.
+        Raises `NotLeaderError` (also `StaleEpochError`), `IllegalTransitionError` when the bundle is in another state
+        than the transition needs, `BundleNotFoundError`, `InvalidRecordError`, or a `StoreError`.
         """
         made: Ownership = await self._queue(
             namespace, reason, lambda draft, stamp: draft.step(bundle_range, transition, stamp)
@@ -196,16 +197,16 @@ class OwnershipLedger:
         return made
 
     async def apply_all(self, namespace: str, transitions: Mapping[BundleRange, Transition], reason: str) -> Outcomes:
-        """Commit one transition each of many bundles of a namespace in one write: far cheaper than one by one.
+        """Commit one transition for each of many bundles of a namespace in one write: far cheaper than one by one.
 
-        A transition that cannot be made keeps no other from it; raises as `apply`, what a transition does only if none
-        can be made.
+        A transition that cannot be made does not stop the others. Raises as `apply`; a transition's own error only if
+        none can be made.
         """
         made: Outcomes = await self._queue(namespace, reason, lambda draft, stamp: draft.step_all(transitions, stamp))
         return made
 
     async def reshape(self, namespace: str, change: Reshape, reason: str) -> NamespaceState:
-        """Commit other bundles of a namespace in one write; the namespace as it is stored then.
+        """Commit other bundles of a namespace in one write; return the stored namespace.
 
         Raises what `change` raises, and otherwise as `apply`.
         """
@@ -220,17 +221,17 @@ class OwnershipLedger:
         return await change.done
 
     async def settled(self) -> None:
-        """Return once the records were read again that a write without an answer may have changed, or after a while:
-        a write that goes by an older record is refused for its version.
+        """Wait until the records behind a write of unknown outcome are read again, or a while: a write on an older
+        record fails for its version.
         """
         with contextlib.suppress(OutcomeUnknownError):
             await self._intake.settled_soon()
 
     async def create_namespace(self, state: NamespaceState) -> None:
-        """Write the first record of a namespace and wait until the view has it.
+        """Write the first record of a namespace, and wait until the mirror has it.
 
-        Its versions go on from those of all namespaces that were deleted: agents may remember those of one of this
-        name. Raises `NamespaceExistsError`, `NotLeaderError` or a `StoreError`.
+        Its versions continue behind those of all deleted namespaces: agents may remember those of an earlier one of
+        this name. Raises `NamespaceExistsError`, `NotLeaderError` or a `StoreError`.
         """
         self.must_be_open(str(state.name))
         path = paths.namespace(str(state.name))
@@ -250,7 +251,7 @@ class OwnershipLedger:
 
     @contextlib.contextmanager
     def closed(self, namespace: str) -> Iterator[None]:
-        """Meanwhile nothing of the namespace is given to anybody. `ConflictError` if that is so already."""
+        """Refuse new owners for the namespace meanwhile. Raises `ConflictError` if it is closed already."""
         if namespace in self._closed:
             raise ConflictError(f"namespace {namespace} is being deleted already")
         self._closed.add(namespace)
@@ -266,12 +267,12 @@ class OwnershipLedger:
             raise NamespaceBeingDeletedError(f"namespace {namespace} is being deleted")
 
     async def delete_namespace(self, namespace: str, along: Sequence[Op]) -> None:
-        """Delete the record of a closed namespace, and do what goes `along`; wait until the view knows.
+        """Delete the record of a closed namespace together with the operations `along`; wait until the mirror knows.
 
-        Raises `IllegalTransitionError` unless all of it is free, `TransactionFailedError` when something is no longer
-        as it was read, which is read again by then; `NotLeaderError` or another `StoreError`.
+        Raises `IllegalTransitionError` unless all of it is free, `TransactionFailedError` when something has changed
+        since it was read (it is read again by then), `NotLeaderError` or another `StoreError`.
         """
-        assert namespace in self._closed, "or it could be given to somebody meanwhile"
+        assert namespace in self._closed, "an open namespace could get an owner meanwhile"
         async with self._one_at_a_time:
             highest, as_read = await self._highest_deleted()
             entry = self._view.get_namespace(namespace)
@@ -290,7 +291,7 @@ class OwnershipLedger:
                     await self._commit_alone([Delete(path.rpartition("/")[0])])
 
     async def _highest_deleted(self) -> tuple[int, int | None]:
-        """The highest version of all namespaces that were deleted, and the version of the znode that says so."""
+        """Return the highest version of all deleted namespaces, and the version of the znode that stores it."""
         await self._store.sync()
         znode = await self._store.get(paths.DELETED)
         if znode is None:
@@ -300,7 +301,7 @@ class OwnershipLedger:
         ).highest_version, znode.version
 
     async def _commit_alone(self, ops: Sequence[Op]) -> None:
-        """One transaction of its own, fenced as all are."""
+        """Commit one fenced transaction outside the batches."""
         term = self._election.get_term()
         try:
             await self._store.commit([Check(paths.EPOCH, term.epoch), *ops], session_id=term.session_id)
@@ -318,7 +319,7 @@ class OwnershipLedger:
                 await self._write_batch()
 
     def fail_pending(self, error: Exception) -> None:
-        """Give every waiting change `error`: the term is over."""
+        """Fail every pending change with `error`: the term is over."""
         pending, self._pending = self._pending, defaultdict(list)
         for changes in pending.values():
             for change in changes:
@@ -330,7 +331,7 @@ class OwnershipLedger:
             self.fail_pending(StaleEpochError("this node no longer leads"))
             return
         writes = self._take_batch(term.epoch)
-        if self._election.term != term:  # it ended over what was to be written
+        if self._election.term != term:  # an invariant violation ended it
             _fail_all(writes, StaleEpochError("this node no longer leads"))
             return
         if not writes:
@@ -362,7 +363,7 @@ class OwnershipLedger:
         return writes
 
     def _prepare(self, namespace: str, changes: list[_Change], epoch: int) -> _Write | None:
-        """The write that makes these changes; None when nothing is left to do. Those that cannot be made fail here."""
+        """Apply the changes to a draft; None when nothing is left to write. A change that cannot be made fails here."""
         entry = self._view.namespaces.get(namespace)
         if entry is None or entry.unreadable is not None:
             fault = entry.unreadable if entry else f"namespace {namespace} is gone"
@@ -389,7 +390,7 @@ class OwnershipLedger:
         return _Write(entry, state, pack(encode_namespace(state)), applied)
 
     def _violated(self, namespace: str, error: InvariantViolatedError) -> None:
-        """Nothing of this term is written any more: what it goes by is not what it should be."""
+        """Log the invariant violation with its story, and step down: the state behind this term is wrong."""
         self.invariants_violated += 1
         story = [
             f"{own}: {before} -> {after} ({after.reason})"
@@ -405,12 +406,12 @@ class OwnershipLedger:
             for change, made in write.changes:
                 self.transitions_committed += _transitions_in(made)
                 if self._has_orphan(made):
-                    self._view.unsettled += 1  # whoever places such bundles may have looked before this write
+                    self._view.unsettled += 1  # the reconciler may have looked before this write
                 if not change.done.done():
                     change.done.set_result(made)
 
     def _has_orphan(self, made: _Made) -> bool:
-        """Whether an owner has gone since the change was asked for."""
+        """True if an owner has left since the change was requested."""
         outcomes = made.values() if isinstance(made, dict) else [made]
         owned = [each for each in outcomes if isinstance(each, Ownership) and each.state is OwnershipState.OWNED]
         return not all(self._view.is_registered(each.owner) for each in owned)
@@ -423,7 +424,7 @@ class OwnershipLedger:
         await self._read_again_and_retry(writes, error)
 
     async def _unknown(self, writes: list[_Write], error: OutcomeUnknownError) -> None:
-        """The write may have happened: the records are read again before anybody decides on them."""
+        """Fail the changes, and read their records again: the write may have happened."""
         log.warning("outcome_of_write_unknown", error=str(error))
         for write in writes:
             self._intake.mark_dirty(paths.namespace(str(write.state.name)))

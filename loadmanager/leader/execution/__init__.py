@@ -1,1 +1,1 @@
-"""What is done to bundles: given an owner, taken from one, split and merged, and finished when left half done."""
+"""Execution of decisions: assign, unload, split and merge bundles, and reconcile what is left unfinished."""

@@ -1,4 +1,4 @@
-"""What is asked of, and told to, the agents of brokers about bundles. Unloads are the executor's."""
+"""HTTP calls to the agents of brokers about bundles. Unload calls are in `owner_calls`."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ log = structlog.get_logger(__name__)
 TIMEOUT_S = 3.0
 
 _MOST_NAMES_BYTES = 192 * 1024
-"""Of the topics that a destination is told to prepare for: its agent reads no more than 256 KiB."""
+"""Size limit for topic names in a prepare call: the agent reads at most 256 KiB."""
 
 
 class AgentCalls:
-    """The agents of the brokers that the view knows, asked on behalf of the caller; to be closed."""
+    """Client of the agents of all brokers in the mirror, with the credentials of `caller`."""
 
     def __init__(self, view: ClusterMirror, caller: Caller, timeout_s: float = TIMEOUT_S) -> None:
         self._view = view
@@ -50,7 +50,9 @@ class AgentCalls:
             await self._http.close()
 
     async def get_topics(self, owner: Registration, bundle: BundleName) -> list[OpenTopic]:
-        """The topics of a bundle that its owner may have open, by name; `OwnerSilentError` when it does not say."""
+        """Return the topics of a bundle that its owner may have open; raises `OwnerSilentError` when it does not
+        say.
+        """
         url = f"{self._url(owner)}/loadmanager/v1/topics"
         body = await self._call("GET", url, HTTPStatus.OK, params={"bundle": str(bundle)})
         try:
@@ -60,7 +62,9 @@ class AgentCalls:
         return [topic for topic in answer.topics if topic.hash in bundle.range]
 
     async def tell_bundles(self, broker: Registration, state: NamespaceState) -> None:
-        """Have the broker's load counted by these bundles from now on; `OwnerSilentError` when it was not heard."""
+        """Send the broker the bundles of a namespace, by which it counts load from now on; raises `OwnerSilentError`
+        when it does not confirm.
+        """
         data = BundlesData.of(state.bundles)
         policies = NamespacePolicies(
             bundles=WantedBundles(boundaries=data.boundaries, num_bundles=data.num_bundles),
@@ -71,8 +75,8 @@ class AgentCalls:
         await self._call("PUT", url, HTTPStatus.NO_CONTENT, data=policies.to_json(), headers=headers)
 
     async def prepare(self, destination: Registration, bundle: BundleName, topics: Iterable[str]) -> bool:
-        """Have the broker prepare for a bundle that it is about to get; False when it does not know how. As many topics
-        are named as go into one request. `OwnerSilentError` when it does not say that it has.
+        """Ask the broker to prepare for a bundle that it is about to get; return False when it does not support that.
+        Names as many topics as fit into one request. Raises `OwnerSilentError` when it does not confirm.
         """
         headers = {
             "Content-Type": "application/json",

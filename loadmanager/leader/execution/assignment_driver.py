@@ -1,4 +1,5 @@
-"""Carries out what `loadmanager.core.protocol.assignment_machine` says of bundles that are to have an owner.
+"""Driver of `loadmanager.core.protocol.assignment_machine`: waiting callers, decisions of the planner service, and
+writes of the ownership ledger.
 
 Here are the futures of those who wait for one, the decisions at the desk, and the writes of the ledger.
 """
@@ -42,9 +43,9 @@ log = structlog.get_logger(__name__)
 
 
 class AssignmentDriver:
-    """Gives free bundles an owner: lookups of one bundle share one decision, and a burst shares one batch.
+    """Assigns owners to free bundles: lookups of one bundle share one decision, and a burst shares one batch.
 
-    Bundles that nobody asks for take the places that lookups leave in a batch.
+    Bundles without a waiting caller fill the room that lookups leave in a batch.
     """
 
     def __init__(
@@ -67,11 +68,11 @@ class AssignmentDriver:
         self.assignments = 0
 
     def request(self, bundle: str, *, non_persistent: bool = False) -> asyncio.Future[Ownership]:
-        """A future of the committed ownership of a bundle that is free now; all who ask meanwhile are told the same.
+        """Return a future of the ownership of a bundle that is free now; concurrent requests share one assignment.
 
-        `non_persistent`: it is wanted for a topic of that kind, which not every broker serves.
-        It may fail with `NoBrokerAvailableError`, `NotLeaderError` or a `StoreError`. Raises `NotLeaderError` once the
-        term is over, since nobody would answer before this node's next one, and `NamespaceBeingDeletedError`.
+        `non_persistent`: for a topic of that domain, which not every broker serves. The future may fail with
+        `NoBrokerAvailableError`, `NotLeaderError` or a `StoreError`. Raises `NotLeaderError` once the term is over,
+        since the future would wait for the next one, and `NamespaceBeingDeletedError`.
         """
         self._ledger.must_be_open(namespace_of(bundle))
         future = self._waiting.future(bundle)
@@ -80,11 +81,11 @@ class AssignmentDriver:
         return future
 
     def place_soon(self, bundles: Sequence[str]) -> None:
-        """Have bundles placed that nobody has asked for, without holding up those that somebody waits for."""
+        """Queue bundles that nobody has asked for, behind those that callers wait for."""
         self._driver.step(PlaceSoon(bundles))
 
     async def give(self, name: BundleName, destination: Registration, reason: Reason) -> Ownership:
-        """Give a free bundle to this broker at an operator's word; the ownership as it is stored.
+        """Assign a free bundle to this broker for an operator; return the stored ownership.
 
         Raises `IllegalTransitionError` when it is not free or the broker has left, and as `OwnershipLedger.apply`.
         """
@@ -100,7 +101,7 @@ class AssignmentDriver:
         return stored
 
     def is_assigning(self, now_s: float) -> bool:
-        """Whether owners are being found for bundles at this time, by the monotonic clock."""
+        """True while assignments are under way at this time of the monotonic clock."""
         return self._machine.is_assigning(now_s)
 
     async def run(self) -> None:
@@ -108,7 +109,7 @@ class AssignmentDriver:
         await self._driver.run()
 
     def fail_waiting(self, error: Exception) -> None:
-        """Give every waiting lookup `error`: the term is over."""
+        """Fail every waiting lookup with `error`: the term is over."""
         self._machine.forget()
         self._trails.clear()
         self._waiting.tell_all(error)
@@ -139,11 +140,11 @@ class AssignmentDriver:
             return await write(self._ledger, instruction)
 
     def _asked(self, bundles: Iterable[str]) -> list[Trail]:
-        """Where those are in their traces who wait for these."""
+        """Return the trace spans of the callers that wait for these bundles."""
         return [self._trails[bundle] for bundle in bundles if bundle in self._trails]
 
     def _told(self, bundle: str, outcome: Outcome) -> Ownership | Exception:
-        """What those who wait are told; what was decided is noted."""
+        """Log the decision, and return the outcome for the waiting callers."""
         match outcome:
             case Given(stored, step, why, former):
                 self.assignments += 1

@@ -1,8 +1,7 @@
-"""Carries out what `loadmanager.core.protocol.move_machine` says of unloads, with who writes ownership and who asks
-owners.
+"""Driver of `loadmanager.core.protocol.move_machine`: executes unloads with the ledger and the owners' agents.
 
-Here is waiting and nothing else: a task for each write and each call under way, a timer for the machine's next look,
-and a future for whoever wants to know how a move ended.
+It only waits: a task for each write and each call under way, a timer for the machine's next TIME step, and a future for
+each caller that waits for the end of a move.
 """
 
 from __future__ import annotations
@@ -75,13 +74,13 @@ from loadmanager.wire.machines.move_codec import MovesForm
 log = structlog.get_logger(__name__)
 
 _LOOK_AHEAD = 256
-"""Steps of a plan that wait for their turn at a time: more than run at once, so that a busy broker stops no other."""
+"""Steps of a plan that wait at once: more than run at once, so that a busy broker holds up no other."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorSettings:
-    """Limits on unloads: the deadline of one, how many at a time, and how many per broker; and how long a destination
-    may prepare, 0 where none is to.
+    """Limits on unloads: the deadline of one, the concurrency in all and per broker, and the longest warm-up of a
+    destination (0: none).
     """
 
     deadline_s: float
@@ -101,28 +100,28 @@ class ExecutorSettings:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Steps of one round, which may be called off together: those that have not begun are then left out."""
+    """Steps of one round, which can be called off together: those that have not begun are skipped."""
 
     moves: set[Move] = field(default_factory=set)
     is_called_off: bool = False
 
 
 class Writes(Protocol):
-    """Who writes ownership."""
+    """Writer of ownership."""
 
     async def apply(self, namespace: str, bundle_range: BundleRange, transition: Transition, reason: str) -> Ownership:
-        """Commit one transition of one bundle; the ownership as it then is.
+        """Commit one transition of one bundle; return the stored ownership.
 
         Raises `IllegalTransitionError`, or a `LoadManagerError`; `OutcomeUnknownError` if it may have happened.
         """
 
     async def settled(self) -> None:
-        """Return once what a write without an answer may have changed was read again."""
+        """Wait until everything that a write of unknown outcome may have changed is read again."""
 
 
 class Followed(Protocol):
-    """Who is told of each unload: of the bundle and its ownership while it was released. `ended` comes last, and always
-    unless the process ends; the others say what became of it, if anything did. What they give is what it is to bring.
+    """Observer of unloads. `ended` is called last, and always unless the process ends; the others report the begin and
+    the outcome. They return the predicted effect.
     """
 
     def began(self, name: BundleName, released: Ownership) -> MoveEffect | None: ...
@@ -135,9 +134,9 @@ class Followed(Protocol):
 
 
 class Executor:
-    """Runs unloads of the current leader. `settings` are asked anew for each unload.
+    """Executes unloads of the current leader. `settings` is called for each unload.
 
-    `followed_by` is told when an unload has begun, and how it ended. Without `destinations` none of them prepares.
+    `followed_by` is told of the begin and the end of each unload. Without `destinations` none of them prepares.
     """
 
     def __init__(
@@ -191,7 +190,7 @@ class Executor:
         await self._owners.close()
 
     async def abort(self) -> None:
-        """Stop following the unloads under way: their records say what the next leader has to finish."""
+        """Stop following the unloads under way; the next leader finishes them by their records."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -201,10 +200,10 @@ class Executor:
         self._set_timer()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # What others want
+    # Commands
 
     async def execute_all(self, steps: Iterable[tuple[Unload, Sequence[Verdict]]], batch: Batch | None = None) -> None:
-        """Carry out the steps of a plan in their order, as far as the limits allow, until the batch is called off."""
+        """Execute the steps of a plan in order, within the concurrency limits, until the batch is called off."""
         remaining, batch = iter(steps), batch or Batch()
 
         async def work() -> None:
@@ -212,17 +211,17 @@ class Executor:
                 if batch.is_called_off:
                     return
                 await self.execute(step, because, batch)
-                await asyncio.sleep(0)  # refusing a step waits for nothing
+                await asyncio.sleep(0)  # a refused step yields nowhere else
 
         await asyncio.gather(*(work() for _ in range(_LOOK_AHEAD)))
 
     def call_off(self, batch: Batch) -> None:
-        """Begin no further step of the batch; what has begun is seen through."""
+        """Begin no further step of the batch; what has begun is finished."""
         batch.is_called_off = True
         self._step(CallOff(batch.moves.__contains__, "called off before it began"))
 
     async def execute(self, step: Unload, because: Sequence[Verdict] = (), batch: Batch | None = None) -> None:
-        """Carry out one step of a plan; a step that no longer fits what is true is refused and counted."""
+        """Execute one step of a plan; a step that no longer fits the ownership is refused and counted."""
         name, expected = BundleName.parse_any(step.bundle), Expected(step.source)
         try:
             expected.check(self._view.get_ownership(name))
@@ -246,13 +245,12 @@ class Executor:
         check: Callable[[Ownership], None] | None = None,
         batch: Batch | None = None,
     ) -> Ownership:
-        """Take an owned bundle from its owner when its turn has come; the ownership afterwards.
+        """Unload an owned bundle when the concurrency limits allow; return the ownership afterwards.
 
-        `check` is given the bundle's ownership as its release is about to be written, and may raise `StaleStepError`.
-        Besides this raises `UnloadFailedError` when the owner did not let go in time and keeps it, or
-        `UnloadCancelledError`; `IllegalTransitionError` when the bundle is not owned or the destination has left;
-        `BundleNotFoundError`, `NotLeaderError`, or a `StoreError`. Who stops waiting for it before it has begun calls
-        it off.
+        `check` gets the bundle's ownership just before its release is written, and may raise `StaleStepError`. Also
+        raises `UnloadFailedError` when the owner did not let go in time and keeps it, or `UnloadCancelledError`;
+        `IllegalTransitionError` when the bundle is not owned or the destination has left; `BundleNotFoundError`,
+        `NotLeaderError`, or a `StoreError`. Cancelling the caller calls the unload off if it has not begun.
         """
         move = Move(str(name), self._view.get_ownership(name).owner, destination, reason.value, check)
         if batch is not None:
@@ -267,13 +265,13 @@ class Executor:
             raise
 
     def withdraw(self, bundle: str) -> bool:
-        """Call the unload of a bundle off if it still waits for its turn, and say whether it did."""
+        """Call off the unload of a bundle if it still waits; return whether it did."""
         is_waiting = self._moves.is_waiting(bundle)
         self._step(CallOff(lambda move: move.bundle == bundle, "cancelled before it began"))
         return is_waiting
 
     async def cancel(self, name: BundleName) -> None:
-        """Give up the unload of a bundle: its owner keeps it, at a higher version if the unload had begun.
+        """Cancel the unload of a bundle: its owner keeps it, at a higher version if the unload had begun.
 
         Raises `NoUnloadError` when there is none, or when the owner has let go already; `BundleNotFoundError`,
         `NotLeaderError`, or a `StoreError`.
@@ -293,17 +291,19 @@ class Executor:
         raise NoUnloadError(f"too late: {name} is released already, and now {done}")
 
     def resume(self, name: BundleName) -> None:
-        """Finish the release of a bundle as the record is now; nothing if there is none, or if it is followed."""
+        """Finish the unload that the record of a bundle shows; do nothing if there is none, or if it is followed
+        already.
+        """
         current = self._view.find_ownership(str(name))
         if current is not None and current.state is OwnershipState.RELEASING:
             self._follow(name, current)
 
     async def outcome_of(self, name: BundleName, released: Ownership) -> Ownership:
-        """The end of a release under way; raises as `unload` does."""
+        """Wait for the end of an unload under way; raises as `unload` does."""
         return await self._end_of(self._follow(name, released))
 
     def membership_changed(self) -> None:
-        """A broker has come or gone: owners that are gone need not be waited for."""
+        """Step the machine after a broker has come or gone: an owner that is gone need not be waited for."""
         self._step(Signal.MEMBERSHIP)
 
     # The driver
@@ -333,7 +333,7 @@ class Executor:
         task.add_done_callback(lambda done: self._work_ended(move, done))
 
     def _trail(self, move: Move) -> None:
-        """All that is done for a move belongs to whoever wanted it, in logs, and to one span of theirs, in traces."""
+        """Keep the log context and one trace span of the caller for everything done for the move."""
         trail = self._trails[move] = self._tracing.begin("move", {"bundle": move.bundle, "reason": move.reason})
         context = self._contexts[move] = contextvars.copy_context()
         context.run(trail.enter)
@@ -347,7 +347,7 @@ class Executor:
                 self._step(NotCommitted(move, error))
 
     def _set_timer(self) -> None:
-        """Have the machine look when it wants to."""
+        """Schedule the next TIME step of the machine."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -382,7 +382,7 @@ class Executor:
             self._began(name, move, move.released)
 
     async def _read_again(self, name: BundleName) -> Ownership | None:
-        """A bundle's ownership, once what a write may have changed was read again; None if it is no more."""
+        """Return a bundle's ownership after it was read again; None if the bundle is gone."""
         await self._writes.settled()
         return self._view.find_ownership(str(name))
 
@@ -393,10 +393,10 @@ class Executor:
         else:
             self._step(OwnerAnswered(move, refusal.why, refusal.is_final))
 
-    # What becomes of moves, for whoever wants to know
+    # Outcomes of moves
 
     def _follow(self, name: BundleName, released: Ownership) -> Move:
-        """The move that sees this release through: one that is under way, or a new one."""
+        """Return the move that finishes this unload: one under way, or a new one."""
         move = self._moves.find(str(name), released.version)
         if move is None:
             move = Move(str(name), released.owner, released.destination, released.reason, released=released)
@@ -405,7 +405,7 @@ class Executor:
         return move
 
     def _end_of(self, move: Move) -> asyncio.Future[Ownership]:
-        """The ownership at the end of a move, for one of those who wait for it; it may fail as `unload` does."""
+        """Return a future of the ownership at the end of a move; it fails as `unload` does."""
         return self._ends.future(move)
 
     def _began(self, name: BundleName, move: Move, released: Ownership) -> None:
@@ -437,7 +437,7 @@ class Executor:
                 self._settle(move, error)
 
     def _settle(self, move: Move, outcome: Ownership | Exception) -> None:
-        """Tell everybody that it is over."""
+        """Finish a move: end its span, and tell all who wait."""
         self._because.pop(move, None)
         self._contexts.pop(move, None)
         self._trails.pop(move, NOWHERE).end(outcome if isinstance(outcome, Exception) else None)
@@ -462,7 +462,7 @@ class Executor:
         log.info("unloaded", bundle=str(name), source=str(released.owner), destination=str(done.owner))
 
     def _kept(self, name: BundleName, released: Ownership, outcome: Kept) -> Exception:
-        """Note that the bundle did not move as it was to; what those who wait are told."""
+        """Log that the owner keeps the bundle, and return the error for waiting callers."""
         kept, reason = outcome.kept, outcome.reason
         self._followed_by.kept(name, released, reason, outcome.refusal)
         why = Verdict(str(name), reason, acted=True, why={"error": outcome.refusal})

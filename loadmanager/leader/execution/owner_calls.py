@@ -1,4 +1,4 @@
-"""Who asks the owner of a bundle to let go of it, and how a node does: by a call to the owner's agent."""
+"""Unload calls to the owner of a bundle, over HTTP to its agent."""
 
 from __future__ import annotations
 
@@ -28,29 +28,27 @@ _LONGEST_REFUSAL_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class OwnerRefusal:
-    """Why an owner has not let go, or that it did not answer. `is_final`: to ask again would change nothing."""
+    """Reason for which an owner did not let go, or did not answer. `is_final`: asking again would change nothing."""
 
     why: str
     is_final: bool = False
 
 
 class Owners(Protocol):
-    """Asks owners; to be closed."""
+    """Client that asks owners to let go."""
 
     async def start(self) -> None: ...
 
     async def close(self) -> None: ...
 
     async def ask(self, name: BundleName, released: Ownership, patience_s: float) -> OwnerRefusal | None:
-        """Ask the owner of a bundle that is `released` once, and wait so long at most: None when it has let go. Raises
-        `NotLeaderError`.
+        """Ask the owner once to let go of a bundle that is being released; None when it has. Waits at most
+        `patience_s`. Raises `NotLeaderError`.
         """
 
 
 class AgentOwners:
-    """The agents of the brokers that the view knows, asked on behalf of the caller. `longest_s` is how long one of them
-    may take, asked anew for each call.
-    """
+    """Client of the agents of all brokers in the mirror. `longest_s` returns the timeout of one call."""
 
     def __init__(self, view: ClusterMirror, election: Election, caller: Caller, longest_s: Callable[[], float]) -> None:
         self._view = view
@@ -67,7 +65,7 @@ class AgentOwners:
             await self._http.close()
 
     async def ask(self, name: BundleName, released: Ownership, patience_s: float) -> OwnerRefusal | None:
-        """One unload call, under the epoch of this node's term."""
+        """Call the agent's unload endpoint once, with the epoch of this node's term."""
         owner = released.owner
         entry = self._view.brokers.get(owner.broker) if owner else None
         if owner is None or entry is None or entry.command_url is None:

@@ -1,4 +1,4 @@
-"""Carries out what `loadmanager.core.protocol.reconciler` says of what the records leave unfinished."""
+"""Driver of `loadmanager.core.protocol.reconciler`: finds unfinished records and finishes them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 
 class ReconcilerDriver:
-    """Finds what the records say is unfinished, and finishes it."""
+    """Finds unfinished work in the ownership records, and finishes it."""
 
     def __init__(
         self,
@@ -56,11 +56,11 @@ class ReconcilerDriver:
         self._driver = MachineDriver(self._machine, self._do)
 
     def wake(self) -> None:
-        """Something has changed by which a bundle may have come to be unfinished."""
+        """Look again: a change may have left a bundle unfinished."""
         self._driver.step(Signal.MEMBERSHIP)
 
     async def run(self) -> None:
-        """Look at every bundle at the start of the term, and then when it is due, for as long as the term lasts."""
+        """Check every bundle at the start of the term, and then when due, for as long as the term lasts."""
         self._machine.forget()
         await self._driver.run()
 
@@ -84,7 +84,7 @@ class ReconcilerDriver:
         return None
 
     async def _look(self) -> Event:
-        """Nothing is found before everything was read again."""
+        """Read the records; nothing counts as unfinished before the mirror is fresh."""
         if not self._view.is_fresh:
             return Looked((), ())
         model, is_registered = self._view.model, self._view.is_registered

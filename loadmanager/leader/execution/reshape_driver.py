@@ -1,5 +1,5 @@
-"""Splits and merges of the leader: does what `loadmanager.core.protocol.reshape_machine` says, with the ledger, the
-agents of owners and the executor. Here is waiting, and telling all whom it concerns.
+"""Driver of `loadmanager.core.protocol.reshape_machine`: executes splits and merges with the ledger, the owners' agents
+and the executor.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ log = structlog.get_logger(__name__)
 
 
 class ReshapeDriver:
-    """Splits and merges of the current leader, at an operator's word or as a round has decided."""
+    """Executes splits and merges of the current leader, for operators and for rounds."""
 
     def __init__(
         self,
@@ -100,11 +100,11 @@ class ReshapeDriver:
 
     @property
     def under_way(self) -> frozenset[tuple[str, BundleRange]]:
-        """The bundles that are being split, by namespace and range."""
+        """Bundles that are being split, by namespace and range."""
         return self._machine.being_split
 
     async def abort(self) -> None:
-        """The term is over: what remains to be done after a commit is left to the next leader, or to nobody."""
+        """End the term: what remains after a commit is left to the next leader, or to nobody."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -112,10 +112,10 @@ class ReshapeDriver:
     async def split(
         self, name: BundleName, *, algorithm: str = "", positions: Sequence[int] = (), unload: bool = False
     ) -> list[BundleName]:
-        """Split a bundle at an operator's word; its parts, none when the algorithm finds no place to cut.
+        """Split a bundle for an operator; return its parts, none when the algorithm finds no place to cut.
 
-        A bundle without an owner gets one first, and an unload under way is waited for. Raises `SplitRefusedError`, and
-        as `carry_out`.
+        A bundle without an owner gets one first, and the call waits for an unload under way. Raises
+        `SplitRefusedError`, and as `carry_out`.
         """
         self._view.bundle(name)
         try:
@@ -129,7 +129,7 @@ class ReshapeDriver:
         return split.made
 
     async def merge(self, name: BundleName, with_: BundleRange | None, reason: Reason) -> BundleName:
-        """Make one bundle of two neighbours of one owner: of this one and `with_`, by default the one above it.
+        """Merge two neighbours of one owner: this bundle and `with_`, by default the one above it.
 
         Those of owners that have gone are free first. Raises `BoundariesError` for bundles that are no neighbours, and
         as `carry_out`.
@@ -143,10 +143,10 @@ class ReshapeDriver:
         return merge.made[0]
 
     async def carry_out(self, it: Reshaping) -> None:
-        """See a split or merge through; what nobody waits for any more is given up, unless it is written already.
+        """Execute a split or merge; cancelling it before its commit gives it up.
 
-        Raises `BundleNotFoundError`, `OwnerSilentError` when the algorithm needs topics that nobody names, what an
-        assignment raises, or what `OwnershipLedger.reshape` does.
+        Raises `BundleNotFoundError`, `OwnerSilentError` when the algorithm needs topics that the owner does not name,
+        what an assignment raises, or what `OwnershipLedger.reshape` raises.
         """
         event: Event | None = ReshapeWanted(it)
         try:
@@ -159,7 +159,7 @@ class ReshapeDriver:
             raise
 
     async def ask_topics(self, it: Reshaping, owner: Registration) -> TopicsNamed | OwnerSilent:
-        """What the owner of a bundle says of its topics, or that it says nothing."""
+        """Ask the owner of a bundle for its topics."""
         try:
             topics = await self._agents.get_topics(owner, it.bundle)
         except OwnerSilentError as error:
@@ -168,11 +168,11 @@ class ReshapeDriver:
         return TopicsNamed(it, [_load_of(topic) for topic in topics])
 
     def tell(self, broker: Registration, namespace: str) -> None:
-        """Have the broker's agent know the bundles of the namespace as they are now, if it can be reached."""
+        """Send the broker's agent the bundles of a namespace, if it can be reached."""
         self._later(self._tell(broker, namespace))
 
     def find_bundle(self, namespace: NamespaceName, which: str) -> BundleName | None:
-        """The bundle that `LARGEST` or `HOT` stands for; None when none has a topic, or any throughput."""
+        """Return the bundle that `LARGEST` or `HOT` stands for; None when none has a topic, or any throughput."""
         snapshot = self._desk.snapshot()
         position = snapshot.find_namespace(str(self._view.get_namespace(str(namespace)).state.name))
         if position is None:
@@ -238,7 +238,7 @@ class ReshapeDriver:
             return ReshapeRefused(it, error)
 
     def _reshaped(self, done: Reshaped) -> None:
-        """Tell everybody whom it concerns."""
+        """Update the model, the decision log and the owner's agent after a commit."""
         it, owner, namespace = done.reshaping, done.owner, str(done.reshaping.bundle.namespace)
         self._view.model.redistribute(done.loads)
         (self.splits if it.is_split else self.merges)[it.reason] += 1
@@ -270,7 +270,7 @@ class ReshapeDriver:
     async def _unload(
         self, part: BundleName, destination: Registration | None, reason: Reason, because: Sequence[Verdict] = ()
     ) -> None:
-        """Have a part unloaded; what it was a part of is split all the same if it stays."""
+        """Unload a part; if that fails, the split stands all the same."""
         try:
             await self._executor.unload(part, destination, reason, because)
         except NotLeaderError:
@@ -279,7 +279,7 @@ class ReshapeDriver:
             log.warning("part_not_unloaded", bundle=str(part), error=str(error))
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something that nobody waits for, unless the term ends before."""
+        """Run work that nobody waits for, unless the term ends before."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)

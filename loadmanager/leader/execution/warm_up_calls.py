@@ -1,6 +1,6 @@
-"""Who has a destination prepare for a bundle, and how a node does: with the topics that the owner's agent names.
+"""Warm-up (`prepare`) of destinations, with the topics that the owner's agent names.
 
-Nothing depends on it. A broker that says that it does not know how is not asked again in this life of it.
+Optional: no move depends on it. A broker that does not support it is not asked again until it registers anew.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ log = structlog.get_logger(__name__)
 
 
 class Destinations:
-    """The brokers that get bundles, through their `agents`."""
+    """Warm-up calls to brokers that are about to get bundles, through their `agents`."""
 
     def __init__(self, agents: AgentCalls) -> None:
         self._agents = agents
         self._unable: dict[BrokerId, Registration] = {}
 
     def can_prepare(self, destination: Registration) -> bool:
-        """Whether it is worth asking."""
+        """True unless this registration of the broker has said that it does not support warm-up."""
         return self._unable.get(destination.broker) != destination
 
     async def prepare(
         self, name: BundleName, owner: Registration | None, destination: Registration, patience_s: float
     ) -> None:
-        """Have the destination prepare for what is still its owner's; return when it has, or after so long."""
+        """Ask the destination to prepare for a bundle, and wait until it has, or at most `patience_s`."""
         try:
             async with asyncio.timeout(patience_s):
                 topics = [] if owner is None else [each.topic for each in await self._agents.get_topics(owner, name)]

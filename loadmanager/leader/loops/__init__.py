@@ -1,1 +1,1 @@
-"""When bundles move, split and merge without being asked for, or as an operator wishes."""
+"""Control loops of the leader: shedding rounds, drains, splits and merges, and plans of operators."""

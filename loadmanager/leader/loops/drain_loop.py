@@ -1,4 +1,6 @@
-"""Carries out what `loadmanager.core.protocol.drain_machine` says: with the desk, the executor and the controls."""
+"""Driver of `loadmanager.core.protocol.drain_machine`, with the planner service, the executor and the operator
+controls.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,7 @@ _SHOWN_BLOCKED = 20
 
 
 class DrainLoop:
-    """`run` works for as long as the term lasts; `bundles_moved` counts what it moved for drains and pins."""
+    """Runs drains, and brings pinned bundles home; `bundles_moved` counts the moves of both."""
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class DrainLoop:
         self.bundles_moved = 0
 
     def forget(self) -> None:
-        """A new term: what was counted starts anew."""
+        """Begin a new term with a new state machine."""
         recorder = self._desk.recorder
         answers = RecordedAnswers(recorder)
         self._drains = DrainMachine(
@@ -107,7 +109,9 @@ class DrainLoop:
         return self.progress(broker)
 
     async def stop(self, broker: BrokerId) -> None:
-        """Drain the broker no more, if it was; what was not begun stays. `NotLeaderError` or a `StoreError`."""
+        """Stop the drain of a broker, if there is one; bundles that have not begun to move stay. Raises
+        `NotLeaderError` or a `StoreError`.
+        """
         await self._operators.update_controls(lambda controls: controls.without_drain(broker))
         log.info("drain_stopped", broker=broker)
         self._tell(Signal.CHANGED)
@@ -135,7 +139,7 @@ class DrainLoop:
         )
 
     def bundles_left(self) -> Mapping[BrokerId, int]:
-        """What each draining broker still owns."""
+        """Return the number of bundles that each draining broker still owns."""
         return {
             broker: self._view.model.count_bundles_of(self._view.registrations[broker])
             for broker in sorted(self._controls.draining)
@@ -143,8 +147,8 @@ class DrainLoop:
         }
 
     async def run(self) -> None:
-        """Look at the controls again and again, and do what they want."""
-        self._context = contextvars.copy_context()  # of the term: a drain outlives the request for it
+        """Step the machine every pause, and when woken, for as long as the term lasts."""
+        self._context = contextvars.copy_context()  # of the term: a drain outlives its request
         async with asyncio.TaskGroup() as self._work:
             while True:
                 if self._view.is_fresh:
@@ -210,7 +214,7 @@ class DrainLoop:
         self._tell(MoveEnded(step.bundle, outcome))
 
     async def _end(self, broker: BrokerId, since_s: float) -> None:
-        """Another process of the broker has registered."""
+        """End a drain after another process of the broker has registered."""
         try:
             await self._operators.update_controls(lambda controls: controls.without_drain(broker, since_s))
         except LoadManagerError as error:

@@ -1,4 +1,4 @@
-"""Carries out what `loadmanager.core.protocol.plan_machine` says: keeps plans in memory, and has their steps made."""
+"""Driver of `loadmanager.core.protocol.plan_machine`: keeps plans in memory, and executes their steps."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ log = structlog.get_logger(__name__)
 
 
 _PROVED = 3
-"""Of how many plans is kept what proves them: the columns of the whole cluster each."""
+"""Plans whose certificates are kept: each holds the columns of the whole cluster."""
 
 
 class PlanDriver:
-    """`executed` counts plans that were executed to the end, `stopped` those that were not."""
+    """Keeps and executes the plans of operators; `executed` counts plans that ran to the end, `stopped` the others."""
 
     def __init__(self, view: ClusterMirror, desk: PlannerService, executor: Executor, live: LiveSettings) -> None:
         self._view = view
@@ -69,7 +69,7 @@ class PlanDriver:
         self.stopped = 0
 
     def forget(self) -> None:
-        """A new term: plans of an earlier one are worth nothing."""
+        """Begin a new term: plans of an earlier one are dropped."""
         self._proved.clear()
         answers = RecordedAnswers(self._recorder)
         self._plans = PlanMachine(
@@ -82,7 +82,7 @@ class PlanDriver:
         self._recorded = RecordedMachine("plans", PlansForm(self._plans), answers, self._recorder)
 
     async def compute(self, request: PlanRequest) -> PlanAnswer:
-        """Make a plan and keep it; nothing is carried out. Raises as `RequestedPlans.compute` does."""
+        """Compute a plan and keep it; nothing is executed. Raises as `RequestedPlans.compute` does."""
         plan, packed = await self._requested.compute(request)
         self._proved.pop(plan.hash, None)
         self._proved[plan.hash] = packed
@@ -91,19 +91,19 @@ class PlanDriver:
         return PlanAnswer.of(self._plans.keep(plan))
 
     def all(self) -> PlansAnswer:
-        """All that are kept, the newest first."""
+        """Return all plans that are kept, newest first."""
         return PlansAnswer(plans=[ListedPlan.of(plan) for plan in self._plans.kept])
 
     def get(self, plan_hash: str) -> PlanAnswer:
-        """A plan that is kept; `PlanNotFoundError` otherwise."""
+        """Return a plan that is kept; raises `PlanNotFoundError` otherwise."""
         return PlanAnswer.of(self._get(plan_hash))
 
     async def file(self, plan_hash: str) -> bytes:
-        """A plan that is kept, as a file that whoever has it can check (`wire.plan_file`); raises as `get`."""
+        """Return a plan that is kept as a file with its certificate (`wire.plan_file`); raises as `get`."""
         plan, packed = self._get(plan_hash), self._proved.get(plan_hash)
         if packed is None:
             raise PlanNotFoundError(
-                f"what proves plan {plan_hash} is not kept any more, but of the last {_PROVED}; compute it anew"
+                f"the certificate of plan {plan_hash} is gone, only the last {_PROVED} are kept: compute the plan anew"
             )
         return await asyncio.to_thread(encode, plan, packed)
 
@@ -117,10 +117,10 @@ class PlanDriver:
         return plan
 
     async def execute(self, plan_hash: str, *, even_if_frozen: bool = False) -> ExecutionAnswer:
-        """Carry out exactly this plan, while the balancer is frozen only if somebody insists.
+        """Execute exactly this plan; while the balancer is frozen only with `even_if_frozen`.
 
-        Raises `PlanNotFoundError`, `PlanBusyError` while it is being executed, and `PlanDriftedError` when a step no
-        longer fits: before the first step if one is known not to fit by then, later if its turn comes too late.
+        Raises `PlanNotFoundError`, `PlanBusyError` while it is executing, and `PlanDriftedError` when a step no longer
+        fits: before the first step if that is known by then, otherwise when the turn of that step comes.
         """
         plan = self._get(plan_hash)
         if plan.state == "executing":
@@ -131,7 +131,7 @@ class PlanDriver:
         if plan.stopped_by is None:
             steps = [Unload(step.bundle, step.source, step.destination, step.reason) for step in plan.steps]
             self._recorder.decided(self._recorder.ask("plan"), steps, plan.verdicts, plan=plan_hash, of=plan.kind)
-        # Whoever asked may go away; the plan is carried out all the same.
+        # The plan is executed to its end even if the request is cancelled.
         report = await asyncio.shield(end)
         if report.reason is not None:
             raise PlanDriftedError(report.reason, report.model_dump(by_alias=True))
@@ -143,7 +143,7 @@ class PlanDriver:
     def _do(self, instruction: Instruction) -> None:
         match instruction:
             case BeginStep():
-                context = self._contexts[instruction.plan].copy()  # of the request that had it executed
+                context = self._contexts[instruction.plan].copy()  # of the request that executes it
                 name = f"plan {instruction.plan.hash}"
                 task = asyncio.create_task(self._carry_out(instruction), name=name, context=context)
                 self._tasks.add(task)

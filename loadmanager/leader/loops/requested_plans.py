@@ -1,4 +1,4 @@
-"""Makes the plans that operators ask for, and says what their execution is compared with: the cluster as it is."""
+"""Plans that operators ask for, and the check of their steps for drift before execution."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RequestedPlans:
         self._cluster = cluster
 
     async def compute(self, request: PlanRequest) -> tuple[KeptPlan, PackedCertificate]:
-        """Make a plan, and what proves its certificate; nothing is carried out.
+        """Compute a plan and its certificate; nothing is executed.
 
         Raises `BrokerNotFoundError` for the broker of a drain; for moves `BundleNotFoundError`,
         `NamespaceNotFoundError`, `IllegalTransitionError` when a bundle is not owned, `DestinationInactiveError` when
@@ -76,7 +76,7 @@ class RequestedPlans:
         return Plan(snapshot.revision, snapshot.taken_at_s, tuple(steps), ())
 
     def _step(self, step: object, because: Mapping[str, Sequence[Verdict]]) -> TrackedStep | None:
-        """The step with the version of its bundle; None when the bundle has another owner since the snapshot."""
+        """Return the step with its bundle's version; None when the bundle has another owner since the snapshot."""
         if not isinstance(step, Unload) or step.destination is None:
             return None
         try:
@@ -88,7 +88,7 @@ class RequestedPlans:
         return TrackedStep(step.bundle, current.version, step.source, step.destination, step.reason, why)
 
     def _clients(self, steps: Sequence[TrackedStep]) -> dict[str, int]:
-        """The producers and consumers of the bundles, by the last reports of their owners that are believed."""
+        """Return the producers and consumers of the bundles, by the last valid reports of their owners."""
         reports = self._view.model.latest_reports()
         found = {
             each.bundle: reports[each.source].find_sessions(each.bundle) for each in steps if each.source in reports
@@ -96,12 +96,12 @@ class RequestedPlans:
         return {bundle: clients for bundle, clients in found.items() if clients is not None}
 
     def version_of(self, bundle: str) -> int | None:
-        """None if there is no such bundle any more."""
+        """Return the version of a bundle's ownership; None if there is no such bundle any more."""
         current = self._view.find_ownership(bundle)
         return None if current is None else current.version
 
     def find_drift(self, plan: KeptPlan, step: TrackedStep) -> str | None:
-        """What is different from what the step was planned on."""
+        """Return the difference between the cluster and the step's plan, None if there is none."""
         try:
             Expected(step.source, step.version).check(self._view.get_ownership(BundleName.parse_any(step.bundle)))
         except (LoadManagerError, StaleStepError) as error:
@@ -114,7 +114,7 @@ class RequestedPlans:
         return None if refusal is None else refusal.sentence()
 
     def _find_refusal(self, kind: str, bundle: str, destination: BrokerId) -> Verdict | None:
-        """Why the destination may not be given the bundle; an operator's own moves keep to the pins as well."""
+        """Return the verdict that keeps the bundle from the destination; an operator's own moves obey pins as well."""
         pinned = self._view.laid_down.controls.pinned.get(bundle)
         if kind == "moves" and pinned is not None and pinned != destination:
             return pin_of(bundle, pinned)

@@ -58,26 +58,28 @@ _QUESTIONS_AT_A_TIME = 8
 
 
 class Reshapes(Protocol):
-    """Who sees the splits and merges of rounds through."""
+    """Executor of the splits and merges of rounds."""
 
     splits_failed: int
 
     @property
     def under_way(self) -> frozenset[tuple[str, BundleRange]]:
-        """The bundles that are being split, by namespace and range."""
+        """Bundles that are being split, by namespace and range."""
 
     async def ask_topics(self, it: Reshaping, owner: Registration) -> TopicsNamed | OwnerSilent:
-        """What the owner of a bundle says of its topics."""
+        """Ask the owner of a bundle for its topics."""
 
     async def carry_out(self, it: Reshaping) -> None:
-        """See one through; raises `LoadManagerError`, `IllegalTransitionError` or `InvalidNameError` if it fails."""
+        """Execute one; raises `LoadManagerError`, `IllegalTransitionError` or `InvalidNameError` if it fails."""
 
     def tell(self, broker: Registration, namespace: str) -> None:
-        """Have a broker that does not know them know the bundles of a namespace."""
+        """Send a broker the bundles of a namespace."""
 
 
 class ReshapeLoop:
-    """A round every `loadBalancerSplitIntervalMinutes`; what the rule of splitting remembers is on the desk."""
+    """Runs a round of splits and merges every `loadBalancerSplitIntervalMinutes`; the planner service keeps the memory
+    of the split rule.
+    """
 
     def __init__(
         self,
@@ -101,7 +103,7 @@ class ReshapeLoop:
         self.rounds_failed = 0
 
     async def run(self) -> None:
-        """Pause, look, carry out, for as long as the term lasts; the pause starts after the work ends."""
+        """Pause, then run a round, for as long as the term lasts; the pause starts after the round ends."""
         while True:
             await self._live.pause(lambda settings: settings.load_balancer_split_interval_minutes * MINUTE_S)
             try:
@@ -113,7 +115,7 @@ class ReshapeLoop:
                 log.exception("reshaping_round_failed", round=self.rounds)
 
     async def round(self) -> None:
-        """Splits, then merges."""
+        """Run one round: splits, then merges."""
         self._election.get_term()
         async with self._one_at_a_time:
             self._remind_agents()
@@ -128,7 +130,7 @@ class ReshapeLoop:
             except NotLeaderError:
                 raise
             except Exception:
-                self._desk.split_state = {}  # what was remembered may be the cause; the next round starts without it
+                self._desk.split_state = {}  # the memory may be the cause; the next round starts without it
                 raise
             finally:
                 self._machine.forget()
@@ -152,7 +154,7 @@ class ReshapeLoop:
 
     async def _ask_all(self, requests: Sequence[Request]) -> Sequence[Event]:
         if len(requests) == 1:
-            return [await self._ask(requests[0])]  # now, as it is recorded with the settings of now
+            return [await self._ask(requests[0])]  # not as a task: it is recorded with the settings of this moment
         return await asyncio.gather(*map(self._ask, requests))
 
     async def _ask(self, request: Request) -> Event:
@@ -228,7 +230,7 @@ class ReshapeLoop:
         )
 
     def _reports(self, brokers: Iterable[Registration]) -> dict[Registration, ReportedBundles]:
-        """What those of the brokers say of bundles that have said something that is believed."""
+        """Return the last valid reports of those of the brokers that have one."""
         reports = self._view.model.latest_reports()
         return {each: reports[each] for each in brokers if each in reports}
 
@@ -236,12 +238,12 @@ class ReshapeLoop:
         return {name: entry.state for name, entry in self._view.namespaces.items()}
 
     def _remembered(self) -> State:
-        """By broker: its incarnation, and how often each of its bundles was above a limit in succession."""
+        """Return by broker its incarnation, and how often in a row each of its bundles was above a limit."""
         found: State = self._desk.split_state.get("hits", {})
         return found
 
     def _remind_agents(self) -> None:
-        """Tell those agents of new boundaries that report bundles which are no more: nobody may have told them."""
+        """Send new boundaries to agents that report unknown bundles: they may have missed them."""
         for broker_id, namespaces in self._view.model.unknown_bundles().items():
             entry = self._view.brokers.get(broker_id)
             if entry is not None:

@@ -1,4 +1,6 @@
-"""When to shed, and what becomes of it: a round every `loadBalancerSheddingIntervalMinutes`."""
+"""Shedding loop: a round every `loadBalancerSheddingIntervalMinutes`, its explanations, and the execution of its
+steps.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +26,21 @@ from loadmanager.net.tracing import OFF, Tracing
 log = structlog.get_logger(__name__)
 
 _Steps = Sequence[tuple[Unload, Sequence[Verdict]]]
-"""What to move, and why."""
+"""Steps with the verdicts that led to them."""
 
 
 class MoveGuard(Protocol):
-    """What may keep a round from moving what it plans, besides all that a plan goes by."""
+    """Additional limits on the moves of a round, besides those that the planner obeys."""
 
     def begin_round(self) -> Sequence[Verdict]:
-        """What stops the round that begins now; nothing if it may move what it plans."""
+        """Begin a round; return the verdicts that stop all of it, none if it may move bundles."""
 
     def stops_of_steps(self, steps: Sequence[Unload]) -> Sequence[Sequence[Verdict]]:
-        """What stops each step of the round, also what stops the whole of it."""
+        """Return the verdicts that stop each step, including those that stop the whole round."""
 
 
 class NoRails:
-    """Nothing does."""
+    """Move guard that stops nothing."""
 
     def begin_round(self) -> Sequence[Verdict]:
         return ()
@@ -48,9 +50,10 @@ class NoRails:
 
 
 class SheddingLoop:
-    """Plans a round of shedding every interval and has its steps carried out; a broker that hangs holds up no other.
+    """Plans a round of shedding every interval and executes its steps; a broker that hangs holds up no other.
 
-    What `rails` stop is shown as in a dry run, with what stops it. `on_plan` is told of each round as it was decided.
+    Steps that the move guard stops are logged as in a dry run, with the verdicts that stop them. `on_plan` is called
+    with each round as it was decided.
     """
 
     def __init__(
@@ -81,10 +84,10 @@ class SheddingLoop:
         self.brokers_shed = 0
         self.last_cycle_s = 0.0
         self.strategy_metrics: Mapping[str, float] = {}
-        """What the strategy counted and measured in the last round, if it does (see `Plan.metrics`)."""
+        """Metrics of the strategy from the last round (see `Plan.metrics`)."""
 
     async def run(self, *, at_once: bool = False) -> None:
-        """Pause, decide, have it carried out, for as long as the term lasts; no round waits for moves.
+        """Pause, then run a round, for as long as the term lasts; no round waits for moves.
 
         `at_once`: the first round comes before the first pause.
         """
@@ -108,21 +111,21 @@ class SheddingLoop:
             log.exception("shedding_cycle_failed", cycle=self.cycles)
 
     async def cycle(self) -> Plan:
-        """One round of shedding, and all of its moves."""
+        """Run one round of shedding, and wait for all of its moves."""
         plan = await self.begin_cycle()
         await asyncio.gather(*self._moving)
         return plan
 
     async def begin_cycle(self) -> Plan:
-        """One round of shedding, whose moves begin; in a dry run, or where rails stop them, only explained."""
+        """Run one round of shedding, and begin its moves; a dry run, or a move guard, leaves it at explanations."""
         with self._tracing.span("shedding round", {"round": self.cycles + 1}):
             return await self._begin_cycle()
 
     async def _begin_cycle(self) -> Plan:
-        """The round, within the span of which its moves are a part.
+        """Run the round inside its trace span.
 
-        Steps of the last round that still wait for their turn are called off before: this one decides anew, on what is
-        true now, in which the moves under way are as good as made.
+        Steps of the last round that still wait are called off first: this round decides anew, on a projection in which
+        the moves under way have arrived.
         """
         self._executor.call_off(self._batch)
         self._batch = Batch()
@@ -154,9 +157,7 @@ class SheddingLoop:
         return plan
 
     async def _explain(self, plan: Plan, steps: Sequence[Unload], term: Term) -> None:
-        """Why what stays stays, all that there is to say of each in one entry; the executor says what becomes of the
-        others.
-        """
+        """Log one entry per subject that stays, with all its verdicts; the executor logs those that move."""
         moving = {step.bundle for step in steps}
         by_subject: dict[str, list[Verdict]] = {}
         for verdict in plan.verdicts:
@@ -165,7 +166,7 @@ class SheddingLoop:
         for said, verdicts in enumerate(by_subject.values()):
             if said % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
-            # What is wrong with a broker or its report comes after what was decided in spite of it.
+            # Faults of a broker or its report come last.
             verdicts.sort(
                 key=lambda verdict: (
                     isinstance(verdict.verdict, ValidationReason) or verdict.verdict is FilterReason.BROKER_SICK
@@ -174,9 +175,9 @@ class SheddingLoop:
             self._journal.judged("shed", verdicts[0], epoch=term.epoch, because=verdicts)
 
     def _show_stopped(self, plan: Plan, steps: Sequence[Unload], term: Term, *, is_dry_run: bool) -> _Steps:
-        """The steps that nothing stops, and why each is made; the others are shown."""
+        """Return the steps that nothing stops, with their verdicts; log the others."""
         verdicts = {verdict.subject: verdict for verdict in plan.verdicts}
-        # Why a broker sheds is what led here, and not what is wrong with its report.
+        # The verdict that acted wins over a fault of the report.
         verdicts |= {verdict.subject: verdict for verdict in plan.verdicts if verdict.acted}
         unstopped: list[tuple[Unload, Sequence[Verdict]]] = []
         for step, stops in zip(steps, self._rails.stops_of_steps(steps), strict=True):
@@ -188,7 +189,7 @@ class SheddingLoop:
         return unstopped
 
     def _show(self, step: Unload, because: Sequence[Verdict], term: Term) -> None:
-        """What would be moved if nothing stopped it."""
+        """Log a move that would have been made."""
         self._journal.would_move(
             "would_unload",
             step.bundle,
@@ -215,5 +216,5 @@ class SheddingLoop:
 
 
 def _own(step: Unload, stops: Sequence[Verdict]) -> Sequence[Verdict]:
-    """Those that stop this step alone: what stops all of them is said once, of the round."""
+    """Return the verdicts that stop this step alone: those for the whole round are logged once."""
     return [stop for stop in stops if stop.subject == step.bundle]

@@ -1,1 +1,1 @@
-"""What a node sees of the cluster, and of its own settings, as the store has them now."""
+"""In-memory mirror of the metadata store, and the node's live settings."""

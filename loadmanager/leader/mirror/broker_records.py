@@ -1,7 +1,7 @@
-"""What brokers say of themselves, from their znodes into the view.
+"""Intake of broker records: from znodes into the mirror and the model.
 
-A report is applied once for each time its znode was written. One that cannot be read, or is not to be believed, leaves
-what was known before; its broker lives all the same.
+A report is applied once per write of its znode. A report that cannot be read, or is rejected, leaves the last one in
+force; its broker counts as alive all the same.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from loadmanager.wire.load_report import decode_broker_record
 _ADDRESSES = ("pulsarServiceUrl", "pulsarServiceUrlTls", "webServiceUrl", "webServiceUrlTls")
 _BROKER_PREFIX = f"{paths.BROKERS}/"
 _LONG_BYTES = 32 * 1024
-"""Reports from here on are decoded in a thread, and so are compressed ones: the loop would stand still meanwhile."""
+"""Size from which reports are decoded in a thread, as compressed ones are, so that the event loop goes on."""
 
 _Decoding = asyncio.Future[tuple[LocalBrokerData, BrokerReport]]
 
 
 class BrokerRecords:
-    """Takes them in. `parse` reads the names of bundles, as in `report_of`. `find_fault` says why the load in a record
-    does not count, None when it does.
+    """Applies broker records. `parse` parses bundle names, as in `report_of`. `find_fault` returns why the load in a
+    record does not count, None when it does.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class BrokerRecords:
         self.applied = 0
 
     async def decode_long(self, path: str, znode: Znode | None) -> None:
-        """Decode a long report before it is applied, which comes next: one at a time, since threads share the
-        interpreter, and what is decoded takes many times the room of what is kept of it.
+        """Decode a long report in a thread before it is applied: one at a time, since threads share the interpreter,
+        and a decoded report takes many times the memory of what is kept.
         """
         if znode is None or not path.startswith(_BROKER_PREFIX) or not _is_long(znode.data):
             return
@@ -63,7 +63,7 @@ class BrokerRecords:
             await asyncio.wait({self._decoded})
 
     def apply(self, name: str, znode: Znode | None) -> None:
-        """Take in the znode of a broker, None if it is gone; raises `InvalidRecordError` and `InvalidNameError`."""
+        """Apply the znode of a broker, None if it is gone; raises `InvalidRecordError` and `InvalidNameError`."""
         broker_id = BrokerId(name)
         decoded, self._decoded = self._decoded, None
         if znode is None:
@@ -82,7 +82,9 @@ class BrokerRecords:
         self._raise_doubt(broker_id, record)
 
     def register(self, name: str, znode: Znode) -> Registration:
-        """Whose life the znode of a broker stands for, whatever is in it; raises `InvalidNameError`."""
+        """Return the registration that the broker's znode stands for, whatever its content; raises
+        `InvalidNameError`.
+        """
         registration = Registration(parse_broker_id(name), znode.czxid)
         if self._view.registrations.get(registration.broker) != registration:
             self._view.drop_broker(registration.broker)
@@ -103,7 +105,7 @@ class BrokerRecords:
             self.applied += 1
 
     def _decode(self, where: str, data: bytes) -> tuple[LocalBrokerData, BrokerReport]:
-        """What a broker says of itself, and its load; raises `InvalidRecordError`. Changes nothing."""
+        """Decode a broker's record and its load report; raises `InvalidRecordError`. Changes nothing."""
         record = decode_broker_record(decode(data, where), where, self._live.current.max_bundles_per_load_report)
         if not any(record.get(key) for key in _ADDRESSES):
             raise InvalidRecordError(f"{where}: no address for clients: one of {', '.join(_ADDRESSES)} is needed")
@@ -111,13 +113,13 @@ class BrokerRecords:
         return record, recordable(report_of(record, where, known, read_at_ms, self._parse))
 
     def _raise_doubt(self, broker: BrokerId, record: LocalBrokerData) -> None:
-        """Raise `InvalidRecordError` when the last report of a broker is not to be believed: then it is listed."""
+        """Raise `InvalidRecordError` when the last report of a broker is rejected, so that it is listed as a fault."""
         fault = self._find_fault(record)
         if fault is not None:
             raise InvalidRecordError(f"{paths.broker(broker)}: {fault}")
         doubt = self._view.gate.find_doubt(broker)
         if doubt is not None:
-            raise InvalidRecordError(f"{paths.broker(broker)}: the report is not to be believed: {doubt}")
+            raise InvalidRecordError(f"{paths.broker(broker)}: the report is rejected: {doubt}")
 
 
 def _is_long(data: bytes) -> bool:

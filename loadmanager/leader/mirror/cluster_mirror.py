@@ -1,8 +1,7 @@
-"""What a node believes about the cluster: the metadata store, mirrored in memory.
+"""Mirror: a node's copy of the metadata store in memory.
 
-Only `loadmanager.leader.mirror.mirror_intake` feeds it from the store, and
-`loadmanager.leader.election.ownership_ledger` with what it has committed itself. Everything here is a look-up: no I/O,
-no decision.
+Only `mirror_intake` feeds it from the store, and `loadmanager.leader.election.ownership_ledger` with its own commits.
+All methods are look-ups: no I/O, no decision.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ _What = TypeVar("_What")
 
 @dataclass(frozen=True, slots=True)
 class BrokerEntry:
-    """A registered broker: who it is, where its agent takes commands, and the ready-made answer to a lookup.
+    """A registered broker: its registration, the URL of its agent, and the encoded answer to a lookup.
 
-    `record` is what it wrote of itself, but for what it says of its bundles: that is in the model, if it is believed.
+    `record` is its own record without its bundles, which are in the model if the report is valid.
     """
 
     registration: Registration
@@ -52,30 +51,30 @@ class BrokerEntry:
 
     @property
     def command_url(self) -> str | None:
-        """Where commands go: the broker's agent, None when it published none. Never to a broker that did not ask for
-        them: one of Pulsar's has the same paths, and would obey.
+        """URL of the broker's agent, None when it published none. Never the broker's own: Pulsar's brokers have the
+        same paths, and would obey.
         """
         return (self.record.get("protocols") or {}).get(AGENT_PROTOCOL)
 
     def answers_as(self, other: BrokerEntry) -> bool:
-        """Whether lookups get the same of the same owner."""
+        """Return True if lookups of the same owner get the same answer."""
         listeners = (self.record.get("advertisedListeners"), other.record.get("advertisedListeners"))
         mine, others = (self.registration, self.lookup_body), (other.registration, other.lookup_body)
         return mine == others and listeners[0] == listeners[1]
 
     def find_answer(self, listener: str) -> bytes | None:
-        """The answer to a lookup by an advertised listener; None when the broker has none of that name."""
+        """Return the answer to a lookup by an advertised listener; None when the broker has none of that name."""
         answer = lookup_answer(self.registration.broker, self.record, listener)
         return None if answer is None else answer.to_json()
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceEntry:
-    """A namespace's record as it was read or committed.
+    """A namespace's record, as read or committed.
 
     `version` and `czxid` are its znode's, `digest` the hash of the znode's data. `commit` is the number of this node's
-    own commit that made it, 0 if it was read. `unreadable` says what is wrong with a newer record that could not be
-    read: `state` is then the last good one, which still answers lookups, but nothing may be decided on it.
+    commit that made it, 0 if it was read. `unreadable` says what is wrong with a newer record that could not be read:
+    `state` is then the last good one, which answers lookups, but is no base for decisions.
     """
 
     state: NamespaceState
@@ -86,16 +85,16 @@ class NamespaceEntry:
     unreadable: str | None = None
 
     def is_record(self, znode: Znode) -> bool:
-        """Whether the znode holds this very record. Where the store went back in time versions and ids come again."""
+        """Return True if the znode holds this very record. After a store rollback, versions and ids can repeat."""
         return (self.czxid, self.version, self.digest) == (znode.czxid, znode.version, hash(znode.data))
 
 
 @dataclass(slots=True)
 class OperatorConfig:
-    """What operators laid down, as it is stored: the last good value of each znode.
+    """Operator config as stored: the last good value of each znode.
 
-    `isolation` and `failure_domains` by name, `anti_affinity` the group of each namespace; `learned` is None while
-    nothing is published.
+    `isolation` and `failure_domains` by name, `anti_affinity` by namespace; `learned` is None while nothing is
+    published.
     """
 
     isolation: Mapping[str, IsolationData] = field(default_factory=dict)
@@ -112,7 +111,7 @@ class ClusterMirror:
     model: ClusterModel = field(default_factory=ClusterModel)
     gate: ReportValidator = field(default_factory=ReportValidator)
     registrations: dict[BrokerId, Registration] = field(default_factory=dict)
-    """Every registered broker, even one whose record cannot be read: it lives, so what it owns is not free."""
+    """Every registered broker, even one whose record cannot be read: it is alive, so its bundles are not free."""
     brokers: dict[BrokerId, BrokerEntry] = field(default_factory=dict)
     namespaces: dict[str, NamespaceEntry] = field(default_factory=dict)
     nodes: dict[str, NodeRecord] = field(default_factory=dict)
@@ -121,27 +120,27 @@ class ClusterMirror:
     laid_down: OperatorConfig = field(default_factory=OperatorConfig)
     leader: Sighting | None = None
     doubt_czxid: int | None = None
-    """Of the znode by which a standby asks whether the leader is alive, while it is there."""
+    """Creation id of the suspicion of a standby against the leader, while there is one."""
     epoch: int = 0
     commits: int = 0
-    """How many records this node has committed itself."""
+    """Number of records that this node has committed."""
     is_fresh: bool = False
     is_of_former_session: bool = False
-    """The session in which it was read is over, and not everything was read again in another one."""
+    """True once the session of the last read is over, until everything is read again in another one."""
     unsettled: int = 0
-    """Grows with everything read that may leave something to finish: a registration that ended, or began while bundles
+    """Counter of changes that may leave work for the reconciler: a registration that ended, or began while bundles
     waited for it, a foreign record."""
     faults: dict[str, str] = field(default_factory=dict)
-    """What is wrong with a znode, by its path, while it is wrong."""
+    """Faults of znodes by path, while they last."""
     on_record: Callable[[NamespaceEntry, NamespaceEntry], None] = lambda *_: None
-    """Told of each record that takes the place of another."""
+    """Called with the old and the new record when one replaces another."""
     on_namespace: list[Callable[[str], None]] = field(default_factory=list)
-    """Told of each namespace that has another record now, or none."""
+    """Called with each namespace whose record was replaced or deleted."""
     on_address: list[Callable[[BrokerId], None]] = field(default_factory=list)
-    """Told of each broker that lookups answer with from now on, with something else, or no more."""
+    """Called with each broker whose lookup answer has appeared, changed or gone."""
 
     def unplaceable(self) -> list[Unplaceable]:
-        """Namespaces that no registered broker may own, by what keeps them from it."""
+        """Return the namespaces that no registered broker may own, by what keeps them from it."""
         return find_unplaceable(self.model.policies, self.registrations, self.namespaces)
 
     def get_namespace(self, name: str) -> NamespaceEntry:
@@ -154,12 +153,14 @@ class ClusterMirror:
         return entry
 
     def bundle_of_topic(self, topic: TopicName) -> tuple[NamespaceEntry, int]:
-        """The namespace of a topic, and the position of the topic's bundle in it."""
+        """Return the namespace of a topic, and the index of the topic's bundle in it."""
         entry = self.get_namespace(str(topic.namespace))
         return entry, entry.state.bundles.index_of_topic(str(topic))
 
     def bundle(self, name: BundleName) -> tuple[NamespaceEntry, int]:
-        """The namespace of a bundle and its position there; `BundleNotFoundError` unless it is a current bundle."""
+        """Return the namespace of a bundle and its index there; raises `BundleNotFoundError` unless it is a current
+        bundle.
+        """
         entry = self.get_namespace(str(name.namespace))
         index = entry.state.bundles.find_index(name.range)
         if index is None:
@@ -167,7 +168,7 @@ class ClusterMirror:
         return entry, index
 
     def get_registration(self, broker_id: BrokerId) -> Registration:
-        """The broker's registration; `BrokerNotFoundError` when it has none."""
+        """Return the broker's registration; raises `BrokerNotFoundError` when it has none."""
         registration = self.registrations.get(broker_id)
         if registration is None:
             known = ", ".join(sorted(self.registrations)[:_SHOWN_BROKERS]) or "none"
@@ -183,7 +184,9 @@ class ClusterMirror:
         return 0 if entry is None else entry.record.get("startTimestamp") or entry.registration.incarnation
 
     def get_broker(self, broker_id: BrokerId) -> BrokerEntry:
-        """A registered broker; `BrokerNotFoundError` when it is not, `InvalidRecordError` when it cannot be read."""
+        """Return a registered broker; raises `BrokerNotFoundError` when it is not, `InvalidRecordError` when its record
+        cannot be read.
+        """
         self.get_registration(broker_id)
         entry = self.brokers.get(broker_id)
         if entry is None:
@@ -192,11 +195,11 @@ class ClusterMirror:
         return entry
 
     def is_registered(self, registration: Registration | None) -> bool:
-        """Whether that very life of the broker is registered now."""
+        """Return True if this very registration of the broker is alive."""
         return registration is not None and self.registrations.get(registration.broker) == registration
 
     def find_owner(self, ownership: Ownership) -> BrokerEntry | None:
-        """The broker that serves a bundle; None when it is free, on its way, or its owner is gone."""
+        """Return the broker that serves a bundle; None when it is free, being released, or its owner is gone."""
         owner = ownership.owner
         if ownership.state is not OwnershipState.OWNED or owner is None:
             return None
@@ -209,19 +212,19 @@ class ClusterMirror:
                 yield entry, index, ownership
 
     def get_ownership(self, name: BundleName) -> Ownership:
-        """Raises as `bundle` does."""
+        """Return the ownership of a bundle; raises as `bundle` does."""
         entry, index = self.bundle(name)
         return entry.state.ownerships[index]
 
     def find_ownership(self, bundle: str) -> Ownership | None:
-        """The ownership of a bundle by its name; None unless it is a current bundle of a namespace that is known."""
+        """Return the ownership of a bundle by its name; None unless it is a current bundle of a known namespace."""
         try:
             return self.get_ownership(BundleName.parse_any(bundle))
         except LoadManagerError:
             return None
 
     def holds(self) -> dict[BrokerId, float]:
-        """The brokers that are held off: for how many seconds the bundles that they had wait for them at most."""
+        """Return the brokers that are held off, with the seconds for which their bundles still wait for them."""
         return self.laid_down.controls.holds(time.time())
 
     def put_namespace(self, entry: NamespaceEntry) -> None:
@@ -237,7 +240,7 @@ class ClusterMirror:
         _tell(self.on_namespace, name)
 
     def commit_namespace(self, entry: NamespaceEntry) -> None:
-        """Take over a record that this node has just committed."""
+        """Apply a record that this node has just committed."""
         self.commits += 1
         self.put_namespace(replace(entry, commit=self.commits))
 
@@ -247,7 +250,7 @@ class ClusterMirror:
             _tell(self.on_namespace, name)
 
     def put_broker(self, registration: Registration, znode_version: int, record: LocalBrokerData) -> None:
-        """Take over what a broker wrote of itself."""
+        """Apply a broker's record."""
         self.registrations[registration.broker] = registration
         answer = lookup_answer(registration.broker, record)
         assert answer is not None, "only an advertised listener can be missing"
@@ -274,7 +277,7 @@ def _tell(those: Iterable[Callable[[_What], None]], what: _What) -> None:
 
 
 def lookup_answer(broker_id: BrokerId, record: LocalBrokerData, listener: str | None = None) -> LookupData | None:
-    """Pulsar's LookupData for a broker, from what it published of itself.
+    """Return Pulsar's LookupData for a broker, from its own record.
 
     With `listener` the addresses are those of that advertised listener; None when the broker has no such listener.
     """

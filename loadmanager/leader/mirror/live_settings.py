@@ -1,6 +1,6 @@
-"""A node's settings as they are now: those it was started with, under what operators have changed since.
+"""Live settings: the node's start settings under the dynamic overrides of operators.
 
-Whoever acts in cycles reads `current` once per cycle and goes by that; so a change holds from the next cycle on.
+A control loop reads `current` once per cycle, so a change takes effect with the next cycle.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ log = structlog.get_logger(__name__)
 
 
 class LiveSettings:
-    """`current` changes as a whole when other overrides are applied; `overrides` are those in force, by key."""
+    """Settings that change at run time: `current` is replaced as a whole, and `overrides` are those in force, by
+    key.
+    """
 
     def __init__(self, base: Settings) -> None:
         self.base = base
@@ -32,11 +34,11 @@ class LiveSettings:
         self._changed = asyncio.Event()
 
     def check(self, overrides: Mapping[str, str]) -> Settings:
-        """The settings under these overrides; raises as `settings_under` does."""
+        """Return the settings under these overrides; raises as `settings_under` does."""
         return settings_under(self.base, overrides)
 
     def apply(self, overrides: Mapping[str, str]) -> list[str]:
-        """Put these in force in place of those before, but for those that cannot be used; what is wrong with them."""
+        """Put these overrides in force, except those that cannot be used; return what is wrong with them."""
         if overrides == self._applied:  # it is read again more often than it is changed
             return self._faults
         settings, usable, self._faults = usable_overrides(self.base, overrides)
@@ -50,7 +52,7 @@ class LiveSettings:
         return self._faults
 
     async def pause(self, interval_s: Callable[[Settings], float]) -> None:
-        """Sleep for an interval that may be changed meanwhile: a shorter one counts from the beginning, too."""
+        """Sleep for an interval that may change meanwhile: a shorter one counts from the beginning, too."""
         started_s = time.monotonic()
         while (left_s := started_s + interval_s(self.current) - time.monotonic()) > 0:
             # Not `wait_for`: in Python 3.11 it swallows a cancellation that arrives together with the change.

@@ -1,12 +1,11 @@
-"""From watches to the view: a watch says what changed, this reads it again, and applies what it read.
+"""Intake from the store into the mirror: a watch marks a path, and the intake reads it again and applies it.
 
-Level-triggered: notifications only mark paths as dirty, so that a burst of them costs one read. A load report is
-applied once for each time its znode was written. After every reconnection everything is read again, and until that is
-done the view is not fresh: a notification may have been missed while nobody was listening.
+Level-triggered: notifications only mark paths as dirty, so a burst of them costs one read. A load report is applied
+once per write of its znode. After every reconnection everything is read again, and until then the mirror is not fresh:
+a notification may have been missed while nobody was listening.
 
-What is read counts, even if it is older than what is known: the store may have been set back. ZooKeeper never answers a
-session from an older state than it has shown it before; so the only answer that may be out of date is one to a question
-from before a commit of this node's own.
+A read always wins, even over newer state: the store may have been rolled back. ZooKeeper never answers a session from
+an older state than it has shown it before, so only a read from before a commit of this node can be outdated.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ log = structlog.get_logger(__name__)
 _SETTLES_WITHIN_S = 10.0
 _RETRY_S = 0.2
 _AT_A_TIME = 32
-"""So many znodes are read before they are applied."""
+"""Znodes that are read before they are applied."""
 _ELECTION_PATHS = (paths.EPOCH, paths.LEADER, paths.DOUBT)
 _POLICIES: dict[str, tuple[str, Callable[[bytes, str], object]]] = {
     paths.ISOLATION: ("isolation", decode_isolation),
     paths.FAILURE_DOMAINS: ("failure_domains", decode_domains),
     paths.ANTI_AFFINITY: ("anti_affinity", decode_groups),
 }
-"""Of each znode of policies: what it is in the view, and how it is read."""
+"""Attribute of `OperatorConfig` and decoder of each policy znode."""
 
 
 class MirrorIntake:
@@ -77,12 +76,12 @@ class MirrorIntake:
 
     @property
     def records_rejected(self) -> int:
-        """How many faults of records came up."""
+        """Number of rejected records."""
         return self._faults.counted
 
     @property
     def reports_applied(self) -> int:
-        """How many reports of brokers were taken in."""
+        """Number of load reports applied."""
         return self._brokers.applied
 
     async def run(self) -> None:
@@ -108,27 +107,29 @@ class MirrorIntake:
         await self._rereading.settled()
 
     async def settled_soon(self) -> None:
-        """The same after a write whose caller waits for an answer: `OutcomeUnknownError` when it takes too long."""
+        """Wait as `settled` after a write whose caller waits for an answer; raises `OutcomeUnknownError` when it takes
+        too long.
+        """
         try:
             async with asyncio.timeout(_SETTLES_WITHIN_S):
                 await self.settled()
         except TimeoutError:
             raise OutcomeUnknownError(
-                f"what was written has not been read again within {_SETTLES_WITHIN_S:g} s: ask what became of it"
+                f"the write was not confirmed within {_SETTLES_WITHIN_S:g} s: check whether it took effect"
             ) from None
 
     def _notified(self, path: str) -> None:
-        """Take a watch's word; the root's own name says that the watch has just been armed."""
+        """Mark the path of a watch event; the root itself says that the watch has just been armed."""
         if path == paths.ROOT:
             self._is_watching = True
         self.mark_dirty(path)
 
     async def settle_registrations(self) -> None:
-        """Return once every broker registered at the call is known, and all else that had changed by then.
+        """Wait until every broker registered at the call is known, and every change before it is applied.
 
-        One may be unknown that a former leader has given bundles to already: taken for gone, it would be deprived of
-        them while it serves them. The store tells of a change before it answers with it, so what it has told of by its
-        answer is all there is to read, unless a watch was not in force: then everything is read again.
+        A former leader may have given bundles to a broker that this node does not know yet: taken for gone, it would
+        lose them while it serves them. The store notifies of a change before it answers a read with it. So after the
+        answer every change is marked, unless a watch was not in force: then everything is read again.
         """
         while True:
             if await self._is_settled():
@@ -141,7 +142,7 @@ class MirrorIntake:
         except StoreError as error:
             log.debug("registrations_wait_for_store", error=str(error))
             return False
-        await asyncio.sleep(0)  # what it told of is marked
+        await asyncio.sleep(0)  # now its notifications are marked
         for name in registered.symmetric_difference(self._view.registrations):
             self.mark_dirty(paths.broker(BrokerId(name)))
         await self.settled()
@@ -156,7 +157,7 @@ class MirrorIntake:
 
     async def _read_and_apply(self, batch: set[str]) -> None:
         for path in batch:
-            if not _is_record(path):  # history is read at the start only: who writes it again, mends it
+            if not _is_record(path):  # averages are read at the start only: the next write mends them
                 self._view.faults.pop(path, None)
         everything = paths.ROOT in batch
         wanted = set(await self._all_paths()) if everything else {p for p in batch if _is_record(p)}
@@ -170,14 +171,14 @@ class MirrorIntake:
         if everything and self._is_watching and not self._rereading.is_marked(paths.ROOT):
             self._view.is_fresh = self._store.state is SessionState.CONNECTED
             self._view.is_of_former_session &= not self._view.is_fresh
-            self._view.unsettled += 1  # what was being written when the connection broke may have been left unfinished
+            self._view.unsettled += 1  # writes under way when the connection broke may be unfinished
         self._on_change()
 
     async def _read_election(self) -> None:
         self._apply_election(*await self._store.get_many(_ELECTION_PATHS))
 
     async def _read_part(self, part: Sequence[str]) -> None:
-        """What was read is let go of before the next part: all that brokers report is many times what is kept of it.
+        """Read and apply one part, and free it before the next: reports take many times the memory of what is kept.
 
         Who leads does not wait for the rest of a large batch.
         """
@@ -190,7 +191,7 @@ class MirrorIntake:
             self._on_change()
 
     async def _take_divided(self, batch: set[str]) -> None:
-        """Read what the leader has written of the history of new bundles, which it divides better than this node."""
+        """Read the averages that the leader has written for new bundles: it divides them better than this node."""
         prefix, model = f"{paths.BUNDLE_DATA}/", self._view.model
         awaited = [p for p in batch if p.startswith(prefix) and model.awaits_division(p.removeprefix(prefix))]
         for path, znode in zip(awaited, await self._store.get_many(awaited), strict=True):
@@ -250,7 +251,7 @@ class MirrorIntake:
             return
         known = self._view.namespaces.get(name)
         if known is not None and known.commit > self._commits_when_asked:
-            return  # the commit has told its own watch: it is read again
+            return  # the watch of that commit makes it read again
         if known is not None and known.is_record(znode):
             if known.unreadable is not None:
                 raise InvalidRecordError(known.unreadable)
@@ -278,7 +279,7 @@ class MirrorIntake:
         self._view.nodes[name] = parse_model(NodeRecord, decode(znode.data, where), where)
 
     def _apply_laid_down(self, name: str, znode: Znode | None) -> None:
-        """Policies and controls; one that cannot be read leaves the last good one in force."""
+        """Apply policies or controls; one that cannot be read leaves the last good one in force."""
         where = f"{paths.POLICIES}/{name}"
         data = b"{}" if znode is None else decode(znode.data, where)
         laid_down, model = self._view.laid_down, self._view.model
@@ -296,7 +297,7 @@ class MirrorIntake:
             model.set_policies(policies_of(laid_down.isolation, laid_down.failure_domains, laid_down.anti_affinity))
 
     def _apply_learned(self, _: str, znode: Znode | None) -> None:
-        """What bundles without any history are taken to carry; if it cannot be read, the last good one holds."""
+        """Apply the learned loads of bundles without history; if they cannot be read, the last good ones hold."""
         data = b"{}" if znode is None else decode(znode.data, paths.LEARNED)
         learned = decode_learned(data, paths.LEARNED)
         if learned != self._view.laid_down.learned:
@@ -304,7 +305,7 @@ class MirrorIntake:
             self._view.model.set_learned(learned_of(learned))
 
     def _apply_configuration(self, _: str, znode: Znode | None) -> None:
-        """Dynamic configuration; overrides that cannot be used are left out, and said."""
+        """Apply dynamic configuration; overrides that cannot be used are skipped, and listed as a fault."""
         where = paths.CONFIGURATION
         overrides = {} if znode is None else decode_configuration(decode(znode.data, where), where)
         faults = self._live.apply(overrides)
@@ -314,11 +315,11 @@ class MirrorIntake:
 
     @property
     def overrides(self) -> Mapping[str, str]:
-        """The overrides of settings that are in force on this node, by key."""
+        """Overrides of settings in force on this node, by key."""
         return self._live.overrides
 
     async def load_history(self) -> None:
-        """Seed the model with the averages a former leader wrote."""
+        """Seed the model with the averages that a former leader wrote."""
         ordered = sorted([path async for path in _grandchildren(self._store, paths.BUNDLE_DATA)])
         for part in in_parts(ordered, _AT_A_TIME):
             for path, znode in zip(part, await self._store.get_many(part), strict=True):
@@ -337,7 +338,7 @@ class MirrorIntake:
 
 
 def _is_record(path: str) -> bool:
-    """Whether a path holds a record of ours, rather than being a folder of them or somebody else's."""
+    """Return True if the path holds one of our records, not a folder or a foreign znode."""
     parts = path.removeprefix(f"{paths.ROOT}/").split("/")
     depth = {
         "brokers": 2,

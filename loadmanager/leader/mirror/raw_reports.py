@@ -1,4 +1,4 @@
-"""What brokers wrote of themselves, whole: read from the store for whoever asks, since a node does not keep it."""
+"""Complete load reports, read from the store on request: a node does not keep them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from loadmanager.wire.load_report import decode_broker_record
 
 
 class RawReports:
-    """`get` reads a znode."""
+    """Reads load reports; `get` reads a znode."""
 
     def __init__(self, get: Callable[[str], Awaitable[Znode | None]], view: ClusterMirror) -> None:
         self._get = get
         self._view = view
 
     async def read(self, broker_id: BrokerId) -> LocalBrokerData:
-        """As the port says."""
+        """Return the last report of a registered broker; see `node_port.ReportPort`."""
         self._view.get_registration(broker_id)
         where = paths.broker(broker_id)
         znode = await self._get(where)

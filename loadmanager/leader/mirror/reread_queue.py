@@ -1,7 +1,7 @@
-"""Paths that are to be read again: marked by whoever hears of a change, read and applied a batch at a time.
+"""Queue of paths to read again: marked on a change, read and applied in batches.
 
-Level-triggered: what is told of a change only marks a path, so that a burst of changes costs one read. A batch that the
-store does not answer stays marked, and is read after a while.
+Level-triggered: a notification only marks a path, so a burst of changes costs one read. A batch that fails stays
+marked, and is read again after a pause.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ _DEBOUNCE_S = 0.002
 
 
 class RereadQueue:
-    """`read_and_apply` gets the paths of a batch; it raises `StoreError` when they have to be read once more.
+    """Level-triggered queue. `read_and_apply` gets the paths of a batch, and raises `StoreError` when they have to be
+    read once more.
 
-    Batches begin `apart_s` after each other at least, unless somebody waits in `settled`.
+    Batches begin at least `apart_s` apart, unless a caller waits in `settled`.
     """
 
     def __init__(self, read_and_apply: Callable[[set[str]], Awaitable[None]], apart_s: float = 0.0) -> None:
@@ -33,7 +34,7 @@ class RereadQueue:
         self._wake = asyncio.Event()
         self._is_awaited = asyncio.Event()
         self._waiting = 0
-        self._marks = 1  # for everything, which is read once watches are in force: until then nothing is settled
+        self._marks = 1  # the first read of everything, once watches are in force
         self._marks_applied = 0
         self._waits_for_store = False
         self._settled = asyncio.Condition()
@@ -45,11 +46,11 @@ class RereadQueue:
         self._wake.set()
 
     def is_marked(self, path: str) -> bool:
-        """Whether it was marked since the batch that is under way began."""
+        """Return True if the path was marked since the current batch began."""
         return path in self._marked
 
     async def settled(self) -> None:
-        """Return once everything that was marked at the call has been read and applied."""
+        """Wait until everything that was marked at the call is read and applied."""
         marks = self._marks
         self._waiting += 1
         self._is_awaited.set()

@@ -1,4 +1,4 @@
-"""Bundles that have an owner and are not served: their brokers are stuck, by what their agents report."""
+"""Unserved bundles: bundles of brokers whose agents report them as stuck."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 
 
 def stuck_brokers(view: ClusterMirror) -> dict[BrokerId, str]:
-    """Return the brokers that serve nothing of what they own, by what their agents report, and why."""
+    """Return the brokers that serve nothing of what they own, each with the reason that its agent reports."""
     found = {broker: known.record.get("stuck", "") for broker, known in sorted(view.brokers.items())}
     return {broker: why for broker, why in found.items() if why}
 
 
 def unserved_bundles(view: ClusterMirror) -> list[dict[str, Any]]:
-    """Return how many bundles no client can use, by the broker that owns them: a list of
-    `wire.fleet_bodies.Unserved`.
-    """
+    """Return the number of bundles that no client can use, by their owner: a list of `wire.fleet_bodies.Unserved`."""
     stuck = stuck_brokers(view)
     if not stuck:
         return []

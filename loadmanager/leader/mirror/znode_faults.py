@@ -1,4 +1,4 @@
-"""What is wrong with znodes, by their paths, while it is wrong."""
+"""Faults of znodes: what is wrong with each, by path, for as long as it is wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = structlog.get_logger(__name__)
 
 
 class ZnodeFaults:
-    """Keeps `listed` true to what was read last; `counted` are those that came up."""
+    """Keeps `listed` true to the last read; `counted` is the number of faults so far."""
 
     def __init__(self, listed: dict[str, str]) -> None:
         self._listed = listed
@@ -22,7 +22,7 @@ class ZnodeFaults:
 
     @contextmanager
     def of(self, path: str) -> Iterator[None]:
-        """Applying what was read at a path: whatever is wrong with it is listed, and else nothing any more."""
+        """Apply what was read at a path: a record error is listed, success clears it."""
         try:
             yield
         except (InvalidRecordError, InvalidNameError) as error:
@@ -31,7 +31,7 @@ class ZnodeFaults:
             self._listed.pop(path, None)
 
     def reject(self, path: str, error: Exception) -> None:
-        """List what is wrong with a znode until it is mended; counted and logged once."""
+        """List a fault of a znode until it is mended; each one is counted and logged once."""
         if self._listed.get(path) != str(error):
             self.counted += 1
             log.warning("record_rejected", path=path, error=str(error))

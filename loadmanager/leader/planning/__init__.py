@@ -1,1 +1,1 @@
-"""What a decision needs: the snapshot of the moment, what strategies remember, and a thread."""
+"""Planning: the planner service with its threads and processes, explanations, and the stuck monitor."""

@@ -1,4 +1,4 @@
-"""Keeps the memory of moves while this node leads, by which shedding is limited, and speaks for the breaker."""
+"""Churn memory of the leader: past moves, by which shedding is limited, and the thrash breaker."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ log = structlog.get_logger(__name__)
 
 
 class Churn:
-    """`state` is what `core.planning.churn` remembers. `memory_changed` is set when the breaker trips or is lifted, and
-    when a round has moved something: it is worth writing down then. `snapshot` gives a snapshot that need not be of
-    this moment.
+    """Churn limits while this node leads; `state` is the memory of `core.planning.churn`. `memory_changed` is set when
+    it is worth writing: the breaker trips or is lifted, or a round has moved something. `snapshot` may return an older
+    snapshot.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Churn:
         self.trips = 0
 
     def began(self, name: BundleName, released: Ownership) -> MoveEffect:
-        """Note an unload that has begun; what it is predicted to bring."""
+        """Note the begin of an unload; return its predicted effect."""
         snapshot = self._snapshot()
         effect = self._moves.began(str(name), released, snapshot)
         if released.reason not in AT_AN_OPERATORS_WORD:
@@ -66,12 +66,12 @@ class Churn:
         return effect
 
     def ended(self, name: BundleName, released: Ownership) -> None:
-        """Nobody follows the unload any more, whatever came of it."""
+        """Note that an unload is not followed any more, whatever its outcome."""
         self._under_way.pop((str(name), released.version), None)
 
     @property
     def share_under_way(self) -> float:
-        """The share of all load that shedding has begun to move, and that has not arrived."""
+        """Share of all load that shedding has begun to move, and that has not arrived."""
         return sum(self._under_way.values())
 
     def kept(self, name: BundleName, released: Ownership, reason: Reason, error: str) -> None:
@@ -79,7 +79,7 @@ class Churn:
         self._moves.kept(str(name), released, reason.value, error)
 
     def moved(self, name: BundleName, released: Ownership, done: Ownership) -> MoveEffect | None:
-        """Note a completed unload; its effect, if this leader has seen it begin."""
+        """Note a completed unload; return its effect, if this leader has seen it begin."""
         if released.owner is None:
             return None
         snapshot, at_s, settings = self._snapshot(), time.time(), self._live.planner
@@ -112,7 +112,7 @@ class Churn:
         log.warning("breaker_tripped", subject=verdict.subject, sentence=verdict.sentence(), **verdict.why)
 
     def lift(self, bundle: str | None = None) -> None:
-        """Set the breaker back, of one bundle or of everything, at an operator's word."""
+        """Reset the breaker for an operator, of one bundle or of everything."""
         self.state = churn.lifted(self.state, bundle)
         self._recorder.put(HistoryEvent("breaker_lifted", bundle or ""))
         self.memory_changed.set()
@@ -121,7 +121,7 @@ class Churn:
         log.info("breaker_lifted", subject=verdict.subject)
 
     def figures(self) -> ChurnFigures:
-        """As they are now."""
+        """Return the churn figures of this moment."""
         now_s, settings = time.time(), self._live.planner
         memory = MoveMemory.of(self.state).at(now_s, settings)
         return ChurnFigures(

@@ -1,4 +1,4 @@
-"""Explanations with the inputs they are made from, and how old those are."""
+"""Explanation service: explanations of decisions, with their inputs and the age of these."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ from loadmanager.wire.explain_bodies import (
 from loadmanager.wire.http_bodies import DecisionEntry
 
 _DECISIONS = 10
-"""How many of the last decisions about a subject are shown."""
+"""Last decisions about a subject that are included."""
 _MS = 1000
 _PERCENT = 100
 
 
 class ExplanationService:
-    """Explains on the leader, in its turn among the previews; nothing is changed by it.
+    """Explains decisions on the leader, one at a time among the previews; changes nothing.
 
     Each explanation raises `TooManyPreviewsError` too.
     """
@@ -62,7 +62,7 @@ class ExplanationService:
         self._journal = journal
 
     async def bundle(self, name: BundleName) -> BundleExplanation:
-        """Raises `NamespaceNotFoundError`, `BundleNotFoundError`, `InvalidRecordError`."""
+        """Explain a bundle. Raises `NamespaceNotFoundError`, `BundleNotFoundError`, `InvalidRecordError`."""
         async with self._desk.previews.turn() as worker:
             situation = self._desk.look()
             ownership, inputs = self._about_bundle(name, situation)
@@ -79,7 +79,7 @@ class ExplanationService:
         )
 
     async def broker(self, broker: BrokerId) -> BrokerExplanation:
-        """Raises `BrokerNotFoundError`, `InvalidRecordError` when its record cannot be read."""
+        """Explain a broker. Raises `BrokerNotFoundError`; `InvalidRecordError` when its record cannot be read."""
         async with self._desk.previews.turn() as worker:
             self._view.get_registration(broker)
             situation = self._desk.look()
@@ -110,7 +110,7 @@ class ExplanationService:
         )
 
     async def why_not(self, name: BundleName, broker: BrokerId) -> WhyNotExplanation:
-        """Raises as `bundle`, and `BrokerNotFoundError`."""
+        """Explain why a broker does not get a bundle. Raises as `bundle`, and `BrokerNotFoundError`."""
         async with self._desk.previews.turn() as worker:
             self._view.get_registration(broker)
             situation = self._desk.look()
@@ -189,7 +189,7 @@ def _load(explained: BundleExplained, short_samples: int, long_samples: int, lea
 
 
 def _find_source(namespace: str, learned: Learned) -> str | None:
-    """Where the load of a bundle of the namespace comes from that has none of its own; None for the default."""
+    """Describe the source of the load assumed for a bundle without history; None for the default load."""
     if namespace not in learned.loads:
         return None
     day = datetime.fromtimestamp(learned.at_ms / _MS, UTC).date().isoformat()

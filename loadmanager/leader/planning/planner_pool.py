@@ -1,9 +1,9 @@
-"""Where rounds of shedding are worked out: in a thread, or, for a large cluster, in a process of its own.
+"""Planner pool: computes rounds of shedding in a thread or, for a large cluster, in a worker process.
 
-A thread that plans takes turns with the event loop at one interpreter, and lookups wait for it again and again. The
-process (`planner_worker.py`) has its own. It is started when the first round needs it and ended with the term. What a
-round begins with never changes, and it draws from a copy; so one that was lost with its process is made again, and
-comes out the same to the last bit wherever it is made.
+A planning thread shares the interpreter with the event loop, so lookups wait for it again and again; the process
+(`planner_worker.py`) has its own interpreter. It starts with the first round that needs it and ends with the term. A
+round's inputs never change, and it draws from a copy of the generator, so a round that was lost with its process is
+repeated with the same result to the last bit.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ log = structlog.get_logger(__name__)
 
 _TRIES = 2
 _LONGEST_S = 600.0
-"""No round takes so long: the process is stopped, or it hangs."""
+"""Timeout of a round: a process that takes longer is stopped or hangs."""
 _COMMAND = (sys.executable, "-m", "loadmanager.leader.planning.planner_worker")
 
 
 class PlannerProcess:
-    """The process, and what it holds from one round to the next. Starting it raises `OSError`."""
+    """Worker process, with the objects that it holds from one round to the next. Starting it raises `OSError`."""
 
     def __init__(self, command: tuple[str, ...] = _COMMAND) -> None:
         ours, theirs = socket.socketpair()
@@ -48,7 +48,7 @@ class PlannerProcess:
                     (*command, str(theirs.fileno())),
                     stdin=subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
-                    start_new_session=True,  # what a terminal sends us is not meant for it
+                    start_new_session=True,  # not in the terminal's process group: it must not get our signals
                 )
             except OSError:
                 ours.close()
@@ -61,7 +61,9 @@ class PlannerProcess:
     def propose(
         self, snapshot: Snapshot, settings: PlannerSettings, state: State, rng: np.random.Generator
     ) -> Proposal | Exception:
-        """As `shedding.propose`, or what that raises. Raises `LostError`, with `rng` as it was."""
+        """Run `shedding.propose` in the process; return its exception if it raises one. Raises `LostError`, with `rng`
+        unchanged.
+        """
         lasting: dict[Name, object] = {
             SETTINGS: settings,
             "names": snapshot.bundles.names,
@@ -85,18 +87,20 @@ class PlannerProcess:
         return proposed
 
     def kill(self) -> None:
-        """Have it end now; whoever waits for it is told that it is lost."""
+        """Kill the process; whoever waits for it gets `LostError`."""
         self._process.kill()
 
     def close(self) -> None:
-        """End it, and wait for that."""
+        """Kill the process and wait for its exit."""
         self.kill()
         self._process.wait()
         self._channel.close()
 
 
 class PlannerPool:
-    """Has rounds worked out, one after the other. `least_bundles` says from how many on in a process; 0: never."""
+    """Computes rounds one after the other. `least_bundles` returns the cluster size from which a process is used; 0:
+    never.
+    """
 
     def __init__(
         self, least_bundles: Callable[[], int] = lambda: 0, start: Callable[[], PlannerProcess] = PlannerProcess
@@ -112,7 +116,7 @@ class PlannerPool:
         self._is_over = False
 
     async def end_term(self) -> None:
-        """End the process; what it works on is for nobody any more."""
+        """Kill the process; nobody needs its result any more."""
         self._is_over = True
         if self._is_used:
             if self._process is not None:
@@ -123,7 +127,9 @@ class PlannerPool:
     async def propose(
         self, snapshot: Snapshot, settings: PlannerSettings, state: State, rng: np.random.Generator
     ) -> Proposal:
-        """As `shedding.propose`, which draws from `rng`. Raises what that raises; `LostError` when the term is over."""
+        """Run `shedding.propose`, which draws from `rng`. Raises what that raises; `LostError` when the term is
+        over.
+        """
         self._is_used |= (is_large := 0 < self._least_bundles() <= len(snapshot.bundles))
         propose = self._propose_apart if is_large else shedding.propose
         return await self._worker.run(propose, snapshot, settings, state, rng)
@@ -142,7 +148,7 @@ class PlannerPool:
                 continue
             if isinstance(found, Exception):
                 raise found
-            total_load(snapshot)  # the limits on churn go by it, on the event loop
+            total_load(snapshot)  # computed here, so that the churn limits on the event loop find it cached
             return found
         log.warning("planned_beside_lookups", bundles=len(snapshot.bundles))
         return shedding.propose(snapshot, settings, state, rng)
@@ -150,12 +156,12 @@ class PlannerPool:
     def _ask(
         self, snapshot: Snapshot, settings: PlannerSettings, state: State, rng: np.random.Generator
     ) -> Proposal | Exception:
-        """The process's answer; one that has not answered is of no use any more."""
+        """Return the process's answer; a process that did not answer is dropped."""
         found = None
         try:
             if self._process is None:
                 self._process = self._start()
-            if self._is_over:  # whoever said so may have found no process to kill
+            if self._is_over:  # `end_term` may have found no process to kill
                 raise LostError("the term is over")
             found = self._process.propose(snapshot, settings, state, rng)
         finally:

@@ -1,6 +1,6 @@
-"""What every decision needs: a snapshot, what strategies remember, chance, and a thread.
+"""Planner service: makes every decision of a leader, on a snapshot and in a thread.
 
-Deciding happens in threads, on a snapshot: a cycle over a hundred thousand bundles never holds up a lookup.
+A round over a hundred thousand bundles never holds up a lookup.
 """
 
 from __future__ import annotations
@@ -43,19 +43,18 @@ MINUTE_S = 60.0
 _Decided = TypeVar("_Decided")
 
 _TRIES = 2
-"""After so many a round is brought within the limits while nothing else happens: moves end too quickly."""
+"""Attempts to apply the churn limits beside the event loop; after these, moves end too quickly and it is done on it."""
 
 SLICE = 200
-"""Bundles looked at before others get their turn on the event loop."""
+"""Subjects per slice between two yields to the event loop."""
 
 
 class PlannerService:
-    """What every decision needs: the snapshot of the moment, the settings, what strategies remember, and chance.
+    """Makes decisions, with the snapshot, the settings, the memory of strategies and the random generators.
 
-    Each decision is recorded with all that it was taken with. Those that are small, as assignments are, are made one
-    after the other. A round of shedding may take long, and what is only shown may be asked for by anybody: both are
-    worked out beside them, from what was remembered when they began, with a generator of their own. What a round
-    remembers is put together with what the others have remembered meanwhile (see
+    Each decision is recorded with its inputs. Small decisions, such as assignments, run one after the other. Rounds of
+    shedding and previews may take long and run beside them, on the memory of their start and with generators of their
+    own. The memory of a round is merged with what the others have remembered meanwhile (see
     `core.planning.strategy_memory.merged`).
     """
 
@@ -71,7 +70,7 @@ class PlannerService:
     ) -> None:
         self.state: planner.State = {}
         self.split_state: planner.State = {}
-        """What the extensible rule of splitting remembers: it is asked apart from all the others."""
+        """Memory of the extensible split rule, which decides apart from the strategies."""
         self.recorder = recorder or HistoryRecorder()
         self.churn = Churn(
             view, live, journal, self._recent_snapshot, self.recorder, moves or MoveRecorder(self.recorder)
@@ -82,7 +81,7 @@ class PlannerService:
         self.last_round: DecidedRound | None = None
         """The last round of shedding of this term."""
         self._limits: tuple[BlockingLimit, ...] = ()
-        """Behind what the last round of this term left where it is."""
+        """Limits that kept bundles in place in the last round of this term."""
         self._snapshot: Snapshot | None = None
         self._small, self._round = asyncio.Lock(), asyncio.Lock()
         self._worker = Worker("small decisions")
@@ -91,11 +90,11 @@ class PlannerService:
 
     @property
     def memory(self) -> planner.State:
-        """What is remembered for the next leader, of strategies, of splitting and of churn."""
+        """Memory for the next leader: the state of strategies, of the split rule and of the churn limits."""
         return {**self.state, **self.churn.state, **({SPLIT_STRATEGY: self.split_state} if self.split_state else {})}
 
     def memory_now(self) -> DeskMemory:
-        """What is remembered, for a checkpoint; the next decision is made on a new snapshot."""
+        """Return the memory for a checkpoint, and drop the snapshot: the next decision takes a new one."""
         self._snapshot = None
         return DeskMemory(
             self.state,
@@ -106,13 +105,13 @@ class PlannerService:
         )
 
     def forget(self) -> planner.State:
-        """What is remembered, and from here on is not: before it is known what the last leader remembered."""
+        """Clear the memory and return it; called before the last leader's memory is read."""
         memory = self.memory
         self.state, self.split_state, self.churn.state = {}, {}, {}
         return memory
 
     async def restore(self, memory: planner.State) -> None:
-        """Go on with what a former leader remembered, and with what was remembered since `forget`."""
+        """Restore a former leader's memory, together with what was remembered since `forget`."""
         async with self._small:
             others = {name: state for name, state in memory.items() if name not in (churn.KEY, SPLIT_STRATEGY)}
             self.state = {**self.state, **others}
@@ -121,22 +120,22 @@ class PlannerService:
             self.recorder.restored(self.state, self.split_state, self.churn.state)
 
     def begin_term(self) -> None:
-        """Draw from generators of this term's own; no round has been decided in it."""
+        """Begin a term: spawn random generators of its own, and drop the last round."""
         self.last_round, self._limits = None, ()
         self._rng, self._round_rng = self._rng.spawn(2)
         self._planning.begin_term()
 
     async def end_term(self) -> None:
-        """No round is worked out any more."""
+        """End the term: no further round is computed."""
         await self._planning.end_term()
 
     async def checkpoint(self, model: RecordedModel) -> None:
-        """Record all that decisions depend on, between two of them."""
-        async with self._round, self._small:  # in this order nothing waits for a round
+        """Record a checkpoint of everything that decisions depend on, between two decisions."""
+        async with self._round, self._small:  # in this order small decisions do not wait for a round
             self.recorder.checkpoint(model, self)
 
     async def shed(self) -> Plan:
-        """One round of shedding, within the limits on churn; nothing is carried out."""
+        """Plan one round of shedding, within the churn limits; nothing is executed."""
         async with self._round:
             snapshot, settings, before = self._new_snapshot(), self._live.planner, self.state
             rng = copy.deepcopy(self._round_rng)
@@ -146,7 +145,7 @@ class PlannerService:
             except Exception as error:
                 async with self._small:
                     self._round_rng = rng
-                    self.state = {}  # what was remembered may be the cause; the next round starts without it
+                    self.state = {}  # the memory may be the cause; the next round starts without it
                     self.recorder.failed(asked, error, rng)
                 raise
             async with self._small:
@@ -165,9 +164,9 @@ class PlannerService:
             return done.plan
 
     async def _within_limits(self, proposal: Proposal, worker: Worker) -> tuple[Round, float]:
-        """What may be made of it, and the share under way that this goes by: looked at step by step, in a thread.
+        """Apply the churn limits to a proposal in a thread; return the round, and the share under way that was counted.
 
-        If moves have ended meanwhile, it is done again: they count, and are not to be forgotten.
+        Repeated if moves have ended meanwhile: they count, too.
         """
         for _ in range(_TRIES):
             noted, under_way = self.churn.state, self.churn.share_under_way
@@ -178,9 +177,9 @@ class PlannerService:
         return proposal.within_limits(self.churn.state, under_way), under_way
 
     async def preview_shed(self) -> tuple[Plan, Snapshot]:
-        """What `shed` would decide now, and on which snapshot. Nothing is remembered of it.
+        """Plan a round as `shed` would now; return it with its snapshot. Nothing is remembered.
 
-        This and the other previews raise `TooManyPreviewsError`.
+        All previews raise `TooManyPreviewsError`.
         """
         async with self.previews.turn() as worker:
             snapshot, settings, rng = self._shown_snapshot(), self._live.planner, copy.deepcopy(self._round_rng)
@@ -193,12 +192,12 @@ class PlannerService:
     async def certify(
         self, snapshot: Snapshot, steps: Sequence[Assign | Unload], emptied: Collection[BrokerId] = ()
     ) -> Certified:
-        """How near these steps come, of a plan on that snapshot, to what no plan can beat."""
+        """Certify how close these steps of a plan on that snapshot come to the best possible."""
         async with self.previews.turn() as worker:
             return await worker.run(certify, snapshot, self._live.planner, steps, emptied)
 
     async def standing(self) -> tuple[DecidedRound, DecidedRound | None]:
-        """The cluster as it is now, as if a round had moved nothing, and the last round; their figures are there."""
+        """Return the cluster as it is, as a round without moves, and the last round, both with their certificates."""
         async with self.previews.turn() as worker:
             now, last = DecidedRound(self._shown_snapshot(), self._live.planner, ()), self.last_round
             for work_out in (now.certified, now.reserve, *(() if last is None else (last.certified,))):
@@ -206,13 +205,13 @@ class PlannerService:
             return now, last
 
     def look(self) -> Situation:
-        """All that would be decided on now, to be explained: a copy, so that nothing done to it changes a decision."""
+        """Return a copy of all inputs of a decision, to be explained: changing it changes no decision."""
         snapshot, settings = self._shown_snapshot(), self._live.planner
         state = {**recency.before_round(self.state, snapshot, settings), **self.churn.state}
         return Situation(snapshot, settings, state, copy.deepcopy(self._rng))
 
     async def drain(self, brokers: Collection[BrokerId], most: int, leave: Collection[str]) -> Plan:
-        """Where the next `most` bundles of these brokers go, but not those to `leave`; nothing is carried out."""
+        """Plan the next `most` moves off these brokers, without the bundles in `leave`; nothing is executed."""
         async with self._small:
             snapshot, asked, rng = self.snapshot(), self.recorder.ask("drain"), copy.deepcopy(self._rng)
             settings = self._live.planner
@@ -225,7 +224,7 @@ class PlannerService:
             return plan
 
     async def preview_drain(self, broker: BrokerId) -> tuple[Plan, Snapshot]:
-        """Where all bundles of the broker would go now, and on which snapshot. Nothing is remembered of it."""
+        """Plan the moves of all bundles off the broker; return them with the snapshot. Nothing is remembered."""
         async with self.previews.turn() as worker:
             snapshot, rng = self._shown_snapshot(), copy.deepcopy(self._round_rng)
             asked = self.recorder.begin("preview_drain")
@@ -234,21 +233,21 @@ class PlannerService:
             return plan, snapshot
 
     def bring_home(self, leave: Collection[str]) -> Plan:
-        """The way home for pinned bundles that another broker owns, but not for those to `leave`."""
+        """Plan the moves of pinned bundles to their brokers, without the bundles in `leave`."""
         snapshot, asked = self.snapshot(), self.recorder.ask("bring_home")
         plan = planner.plan_pins(snapshot, self._live.planner, leave)
         self.recorder.decided(asked, plan.steps, plan.verdicts, leave=sorted(leave))
         return plan
 
     def find_move_refusal(self, bundle: str, destination: BrokerId) -> Verdict | None:
-        """Why that broker may not be given the bundle even at an operator's word, None if it may."""
+        """Return the verdict that forbids the move even to an operator, None if it is allowed."""
         snapshot = self._recent_snapshot()
         if not self._view.model.is_laid_down_in(snapshot) or snapshot.brokers.find_row(destination) is None:
             snapshot = self.snapshot()
         return planner.find_move_refusal(snapshot, bundle, destination, self._live.planner)
 
     def blocking_limits(self) -> list[BlockingLimit]:
-        """Limits that keep bundles where they are at this moment."""
+        """Return the limits that keep bundles where they are at this moment."""
         now_s, under_way = time.time(), self.churn.share_under_way
         standing = churn.standing_limits(
             self.churn.state, self._recent_snapshot(), self._live.planner, now_s, under_way
@@ -256,13 +255,13 @@ class PlannerService:
         return in_force([*standing, *self._limits], now_s)
 
     def find_excess(self, step: Unload) -> Verdict | None:
-        """Why the limits on churn keep a move from being made now that no round has planned, None if they do not."""
+        """Return the verdict of the churn limits against a move outside a round, None if they allow it."""
         return churn.find_excess(
             step, self.snapshot(), self._live.planner, self.churn.state, self.churn.share_under_way
         )
 
     async def place(self, bundles: list[str], non_persistent: Collection[str] = ()) -> Plan:
-        """Owners for free bundles, decided as one batch; `non_persistent` are those asked for by such a topic."""
+        """Choose owners for free bundles as one batch; `non_persistent` are those requested by such a topic."""
         async with self._small:
             snapshot, asked, rng = self.snapshot(), self.recorder.ask("place"), copy.deepcopy(self._rng)
             settings = self._live.planner
@@ -274,7 +273,7 @@ class PlannerService:
             return plan
 
     async def choose(self, bundle: str) -> tuple[Registration | None, Verdict]:
-        """Where placement would put a bundle now, whoever owns it."""
+        """Choose the broker on which placement would put a bundle now, whoever owns it."""
         async with self._small:
             snapshot, asked, rng = self.snapshot(), self.recorder.ask("choose"), copy.deepcopy(self._rng)
             settings = self._live.planner
@@ -288,7 +287,7 @@ class PlannerService:
     async def _decide(
         self, asked: Asked, rng: np.random.Generator, decide: Callable[..., _Decided], *given: object
     ) -> _Decided:
-        """Have a small decision made, which draws from `rng`, and record it when that fails."""
+        """Make a small decision, which draws from `rng`, and record its failure."""
         try:
             decided = await self._worker.run(decide, *given)
         except Exception as error:
@@ -299,7 +298,7 @@ class PlannerService:
         return decided
 
     def snapshot(self) -> Snapshot:
-        """The cluster now; taken anew only when something has changed."""
+        """Return a snapshot of the cluster; a new one is taken only after a change."""
         model = self._view.model
         if self._snapshot is None or self._snapshot.revision != model.revision:
             taken_at_s = time.time()
@@ -309,7 +308,7 @@ class PlannerService:
         return self._snapshot
 
     def _new_snapshot(self) -> Snapshot:
-        """Of this very moment: which bundles moved recently depends on the time, and who has long been silent."""
+        """Take a new snapshot: recent moves and silent brokers depend on the time."""
         settings = self._live.planner
         age_s, weights = settings.broker_load_data_ttl_in_seconds, settings.resource_weights
         patience_s = settings.sick_broker_patience_s
@@ -318,9 +317,9 @@ class PlannerService:
         return self.snapshot()
 
     def _shown_snapshot(self) -> Snapshot:
-        """Of this very moment, for what is only shown: what is worked out of it is not kept with the last snapshot."""
+        """Take a new snapshot for display only: figures computed on it are not kept with the last snapshot."""
         return self._new_snapshot().afresh()
 
     def _recent_snapshot(self) -> Snapshot:
-        """The last one that was taken, or a new one if there is none."""
+        """Return the last snapshot, or a new one if there is none."""
         return self._snapshot or self.snapshot()

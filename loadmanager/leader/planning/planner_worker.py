@@ -1,17 +1,15 @@
-"""A process that works out rounds of shedding for a leader: `python -m loadmanager.leader.planning.planner_worker
-SOCKET`.
+"""Worker process for rounds of shedding: `python -m loadmanager.leader.planning.planner_worker SOCKET`.
 
-It has an interpreter of its own, so a leader's lookups do not wait while it thinks; and they come first where
-processors are short. It knows nothing but what comes over the socket, and ends with whoever is at its other end. For
-each round:
+Its own interpreter keeps a leader's lookups from waiting, and its niceness puts them first where processors are short.
+It knows only what arrives over the socket, and exits with the other end. For each round:
 
-    comes                                                    goes
+    received                                                 sent
     -------------------------------------------------------  --------------------------------------------------------
-    what it does not hold yet, by name
-    the snapshot, what strategies remember, and a generator
-    the busiest bundles of that broker                       ASKED: which broker's busiest bundles, if it needs them
-                                                             FOUND: the proposal, or the error instead of one, and where
-                                                             the generator stands
+    lasting objects that it does not hold yet, by name
+    the snapshot, the memory of strategies, a generator
+    the busiest bundles of that broker                       ASKED: a broker whose busiest bundles it needs
+                                                             FOUND: the proposal or its error, and the state of the
+                                                             generator
 """
 
 from __future__ import annotations
@@ -37,15 +35,15 @@ ASKED, FOUND = "asked", "found"
 SNAPSHOT, SETTINGS = "snapshot", "settings"
 
 _NICE = 10
-"""Of processors that others want, too, it gets a tenth as much as a process that serves."""
+"""Niceness: under contention it gets a tenth of the processor time of a serving process."""
 
 
 def held_of_round(snapshot: Snapshot, state: State) -> dict[Name, object]:
-    """What both sides have of a round once it has begun, but for what they hold longer."""
+    """Return the objects that both sides hold once a round has begun, besides the lasting ones."""
     columns: dict[Name, object] = {
         (strategy, key): part
         for strategy, remembered in state.items()
-        if isinstance(remembered, Mapping)  # whoever wrote it
+        if isinstance(remembered, Mapping)  # strategies may store anything
         for key, part in remembered.items()
         if isinstance(part, InColumns)
     }
@@ -53,7 +51,7 @@ def held_of_round(snapshot: Snapshot, state: State) -> dict[Name, object]:
 
 
 def work_out(channel: WorkerChannel, held: Mapping[Name, object]) -> None:
-    """One round, from the snapshot on."""
+    """Receive and compute one round, from its snapshot on."""
     snapshot, lists_bundles, state, rng = channel.receive(held)
 
     def ask(broker: int) -> Listed:
@@ -69,7 +67,7 @@ def work_out(channel: WorkerChannel, held: Mapping[Name, object]) -> None:
     except LostError:
         raise
     except Exception as error:  # noqa: BLE001 - it is the leader's round that fails
-        error.add_note(f"In the process that plans:\n{traceback.format_exc()}")
+        error.add_note(f"In the planner worker:\n{traceback.format_exc()}")
         found = error
     channel.send((FOUND, found, rng.bit_generator.state), {**held, **held_of_round(snapshot, state)})
 
@@ -83,7 +81,7 @@ def main() -> None:
         while True:
             held |= channel.receive(held)
             work_out(channel, held)
-    except LostError:  # nobody is left to work for
+    except LostError:  # the leader has exited
         return
 
 

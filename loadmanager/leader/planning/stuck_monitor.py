@@ -1,4 +1,4 @@
-"""Tells, while this node leads, why nothing can be moved: in the log when it has begun, changed or ended."""
+"""Stuck monitor: diagnoses, while this node leads, why nothing can be moved, and logs each change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ log = structlog.get_logger(__name__)
 
 
 class StuckMonitor:
-    """`found` is what was found last, in this term. `more_limits` gives those that the desk does not know."""
+    """Periodic stuck diagnosis; `found` is the last one of this term. `more_limits` returns limits unknown to the
+    planner service.
+    """
 
     def __init__(
         self, desk: PlannerService, live: LiveSettings, more_limits: Callable[[], Sequence[BlockingLimit]] = lambda: ()
@@ -34,7 +36,7 @@ class StuckMonitor:
         return [*self._more_limits(), *self._desk.blocking_limits()] if self._is_running else []
 
     async def run(self) -> None:
-        """Look as often as shedding does, until the term ends."""
+        """Diagnose as often as shedding runs, until the term ends."""
         self._is_running = True
         try:
             while True:
@@ -53,7 +55,7 @@ class StuckMonitor:
         found = await asyncio.to_thread(find_standstill, self._desk.snapshot(), self._live.planner)
         keys, before = [each.key for each in found], [each.key for each in self.found]
         self.found = found
-        if keys == before and keys != self._told:  # what is there for one look only is not worth a word
+        if keys == before and keys != self._told:  # logged only if it lasts for two looks
             self._told = keys
             self._tell(keys)
 

@@ -1,4 +1,4 @@
-"""A term's part of the history: what is known and remembered when it begins, and again now and then."""
+"""History of a term: a checkpoint at its begin, and further ones at intervals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from loadmanager.leader.planning.planner_service import MINUTE_S, PlannerService
 
 
 class TermHistory:
-    """The terms of one node."""
+    """Records the terms of one node."""
 
     def __init__(
         self, node_id: str, view: ClusterMirror, desk: PlannerService, moves: MoveRecorder, live: LiveSettings
@@ -24,7 +24,7 @@ class TermHistory:
         self._live = live
 
     def begin(self, epoch: int) -> None:
-        """From here on decisions are this term's; they are recorded if the node records."""
+        """Begin the term of the planner service, and record it if the node records."""
         self._moves.forget()
         self._desk.begin_term()
         model = self._view.model
@@ -32,7 +32,7 @@ class TermHistory:
             self._desk.recorder.begin_term(epoch, self._node_id, model, self._desk)
 
     async def keep_checkpoints(self) -> None:
-        """Record everything again now and then: where a replay may begin."""
+        """Record a checkpoint at every interval: a replay can begin at each."""
         model = self._view.model
         while isinstance(model, RecordedModel):
             await asyncio.sleep(self._live.current.history_checkpoint_interval_minutes * MINUTE_S)

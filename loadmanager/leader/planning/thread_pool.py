@@ -1,4 +1,4 @@
-"""Threads of their own: what is worked out in one does not wait for what is worked out in another."""
+"""Worker threads of their own for decisions and previews, so that neither waits for the other."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from loadmanager.errors import TooManyPreviewsError
 _Found = TypeVar("_Found")
 
 MOST_WAITING = 32
-"""Previews that wait for their turn at most: a second or two of a large cluster each, and whoever asks gives up."""
+"""Waiting previews at most: each takes a second or two on a large cluster, and callers time out."""
 
 
 class Worker:
-    """One thread; what it is given is worked out in order."""
+    """One thread, which runs its jobs in order."""
 
     def __init__(self, name: str) -> None:
         self._pool = ThreadPoolExecutor(1, name)
 
     async def run(self, work: Callable[..., _Found], *given: object) -> _Found:
-        """What `work` returns or raises. It is worked out to its end even when nobody waits for it any more."""
+        """Run `work` in the thread and return its result. It runs to its end even when nobody waits any more."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, work, *given)
 
 
 class Previews:
-    """What is worked out only to be shown, one after the other: anybody may ask for it, no decision waits for it.
+    """Queue of computations for display only: one at a time, open to any caller, and never in the way of a decision.
 
-    What else the `worker` is given waits for one of them at most.
+    Other jobs of `worker` wait for at most one of them.
     """
 
     def __init__(self, worker: Worker | None = None) -> None:
@@ -40,11 +40,9 @@ class Previews:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[Worker]:
-        """Where to work it out once it is its turn; `TooManyPreviewsError` when too many wait already."""
+        """Wait for a turn, and yield the thread; raises `TooManyPreviewsError` when too many callers wait already."""
         if self._asked > MOST_WAITING:
-            raise TooManyPreviewsError(
-                f"{MOST_WAITING} answers that take their time are waited for already; ask again later"
-            )
+            raise TooManyPreviewsError(f"{MOST_WAITING} previews are waiting already; try again later")
         self._asked += 1
         try:
             async with self._lock:

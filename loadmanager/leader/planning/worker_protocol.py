@@ -1,8 +1,8 @@
-"""What passes between two interpreters that work on one round: messages over a socket, one at a time each way.
+"""Worker protocol: messages over a socket between a leader and its planner worker, one at a time each way.
 
-A message is pickled. Columns are not: they follow as they are in memory, so that sending them costs the sender next to
-nothing and lets its other threads go on. What the other side `holds` already, such as the names of all bundles, is
-named instead of being sent again, and comes out as the very object that is held.
+A message is pickled, except for columns: they follow as raw memory, so that sending them costs next to nothing and lets
+other threads run. Objects that the other side `holds` already, such as the names of all bundles, are sent by name, and
+arrive as the very object that is held.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from loadmanager.core.domain.policies import IsolationPolicy, Patterns, Policies
 from loadmanager.core.model.snapshot import Brokers, Bundles, Snapshot
 
 Name = str | tuple[str, str]
-"""Of something that is held."""
+"""Name of a held object."""
 
 _NUMBER = struct.Struct("<Q")
 
 
 class LostError(Exception):
-    """The other side has ended."""
+    """The other side has exited."""
 
 
 def _as_given(found: Any) -> tuple[type, tuple[Any, ...]]:  # noqa: ANN401 - one of the dataclasses below
-    """By what it is made of: what was worked out since is worked out again where it is needed."""
+    """Reduce a dataclass to its init arguments: cached results are computed again where needed."""
     of = type(found)
     return of, tuple(getattr(found, field.name) for field in fields(of) if field.init and field.name[0] != "_")
 
@@ -61,8 +61,8 @@ class _Unpickler(pickle.Unpickler):
 
 
 class WorkerChannel:
-    """One end. While it sends or waits other threads go on, but for the pickling. All of it raises `LostError`, also
-    when the other side does nothing for `longest_s`.
+    """One end of the socket. Other threads run while it sends or waits, except during pickling. Every call raises
+    `LostError`, also after `longest_s` of silence.
     """
 
     def __init__(self, end: socket.socket, longest_s: float | None = None) -> None:
@@ -73,7 +73,7 @@ class WorkerChannel:
         self._end.close()
 
     def send(self, message: object, holds: Mapping[Name, object]) -> None:
-        """`holds` is what the other side has, by the names by which it has it."""
+        """Send a message; `holds` are the objects that the other side has, by name."""
         text, columns = io.BytesIO(), list[pickle.PickleBuffer]()
         _Pickler(text, {id(held): name for name, held in holds.items()}, columns.append).dump(message)
         parts = [text.getbuffer(), *(column.raw() for column in columns)]
@@ -85,15 +85,15 @@ class WorkerChannel:
         except OSError as error:
             raise LostError(str(error)) from None
 
-    def receive(self, held: Mapping[Name, object]) -> Any:  # noqa: ANN401 - whatever the other side sends
-        """The next message; `held` is what it may name."""
+    def receive(self, held: Mapping[Name, object]) -> Any:  # noqa: ANN401 - any message
+        """Receive the next message; `held` are the objects that it may name."""
         (parts,) = _NUMBER.unpack(self._read(_NUMBER.size))
         sizes = [size for (size,) in _NUMBER.iter_unpack(self._read(_NUMBER.size * parts))]
         text, *columns = [self._read(size) for size in sizes]
         return _Unpickler(text, columns, held).load()
 
     def _read(self, size: int) -> memoryview:
-        """Nobody writes into what was read: columns that are made of it are read-only, as they were."""
+        """Read `size` bytes into a read-only buffer, so that columns made of it are read-only."""
         read = bytearray(size)
         left = memoryview(read)
         while left:
@@ -102,6 +102,6 @@ class WorkerChannel:
             except OSError as error:
                 raise LostError(str(error)) from None
             if not count:
-                raise LostError("it has ended")
+                raise LostError("the process has exited")
             left = left[count:]
         return memoryview(read).toreadonly()

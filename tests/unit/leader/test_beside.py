@@ -134,7 +134,7 @@ async def test_a_preview_that_too_many_wait_for_is_refused_and_asked_for_again_l
             if each.done():
                 answer = each.result()
                 assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
-                assert answer.reason == "2 answers that take their time are waited for already; ask again later"
+                assert answer.reason == "2 previews are waiting already; try again later"
         with pytest.raises(TooManyPreviewsError):
             await leader.node.desk.preview_drain(BrokerId("b1:8080"))
         explanation.let_go()

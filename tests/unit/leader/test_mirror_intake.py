@@ -296,7 +296,7 @@ async def test_a_report_that_is_not_to_be_believed_leaves_the_last_good_load_and
     doubtful["msgThroughputIn"] *= 100_000
     await write(mirror.store, BROKER, encode_local_broker_data(doubtful))
     await mirror.read()
-    assert "the report is not to be believed: it carries" in mirror.view.faults[BROKER]
+    assert "the report is rejected: it carries" in mirror.view.faults[BROKER]
     assert (mirror.intake.reports_applied, mirror.intake.records_rejected) == (1, 1)
     assert mirror.view.model.snapshot(0.0, 0.0).brokers.load[0][2] == load_of(3)["msgThroughputIn"]
     mirror.intake.mark_dirty(paths.ROOT)

@@ -297,9 +297,9 @@ async def test_a_write_without_an_answer_holds_up_no_other_when_nothing_is_read_
 @pytest.mark.usefixtures("stuck")
 async def test_who_has_written_is_told_that_it_is_not_read_again_yet(leader: RunningNode) -> None:
     bundles = NamespaceBundles((0, 0xFFFFFFFF))
-    with pytest.raises(OutcomeUnknownError, match=r"not been read again within 0\.05 s"):
+    with pytest.raises(OutcomeUnknownError, match=r"not confirmed within 0\.05 s"):
         await leader.node.ledger.create_namespace(NamespaceState.unowned(NamespaceName("t", "ns"), bundles))
-    with pytest.raises(OutcomeUnknownError, match=r"not been read again within 0\.05 s"):
+    with pytest.raises(OutcomeUnknownError, match=r"not confirmed within 0\.05 s"):
         await leader.node.operators.update_configuration(lambda _: {"maxConcurrentUnloads": "3"})
 
 

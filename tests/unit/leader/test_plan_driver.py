@@ -138,7 +138,7 @@ async def test_what_proves_a_plan_is_kept_of_the_last_three() -> None:
         plans = [await compute(leader, **moves(bundles[:count])) for count in (1, 2, 3, 4)]
         replies = [await leader.get(f"{PLANS}/{plan['hash']}/file") for plan in plans]
         assert [reply.status for reply in replies] == [404, 200, 200, 200]
-        assert "compute it anew" in replies[0].reason
+        assert "compute the plan anew" in replies[0].reason
         assert (await leader.get(f"{PLANS}/{plans[0]['hash']}")).status == 200
 
 
