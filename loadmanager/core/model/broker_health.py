@@ -1,7 +1,7 @@
-"""Which brokers are sick, by what they say of how they serve: far off their peers, and for some time.
+"""Detection of sick brokers by reported health figures: outliers among their peers for some time.
 
-A sick broker looks idle because it fails, so every strategy would give it more. While it is sick, nothing is moved to
-it (`core/constraints/filters.py`); what it has it keeps, and may give away.
+A sick broker looks idle because it fails, so every strategy would give it more. While it is sick it receives no bundles
+(`core/constraints/filters.py`); it keeps its own, and may give them away.
 
 | phase      | far off its peers now                                | not far off now                               |
 |------------|------------------------------------------------------|-----------------------------------------------|
@@ -10,16 +10,16 @@ it (`core/constraints/filters.py`); what it has it keeps, and may give away.
 | SICK       |                                                      | RECOVERING                                    |
 | RECOVERING | SICK                                                 | for twice the patience: WELL                  |
 
-*Far off* is above a bar: the least that counts, three times the median of all that say this figure, and six deviations
-above that, by the median of deviations; for one that is sick already half the bar, so that it does not come and go. A
-report holds until the next one. A broker that registers again is another one, and well.
+*Far off* is above a threshold: the minimum figure, three times the median of all brokers with this figure, and six
+median absolute deviations above that. For a sick broker the threshold is halved (hysteresis). A report is valid until
+the next one. A re-registered broker starts as WELL.
 
-Never is more than a third of those with figures sick: when more would be, the cause is common, and none is added. When
-brokers have gone and too many are sick for those left, the last to become so are suspects again. Suspects that may not
-become sick are only given less than others, the sicker the less (`sick_with_others`).
+At most a third of the brokers with figures are sick: if more would be, the cause is common, and none is added. When
+brokers leave and too many are sick for the rest, the latest become suspects again. Suspects beyond the limit receive
+less than others, in proportion to their figures (`sick_with_others`).
 
-Where the median itself is above the least that counts, most brokers may be sick, and it shows nothing. There a broker
-is a suspect above three times the lowest figure, and counts when more than a third are.
+Where the median itself is above the minimum, most brokers may be sick, and the median proves nothing. There a broker
+above three times the lowest figure is a suspect, and counts when more than a third are.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from loadmanager.core.domain.reasons import FilterReason, ValidationReason
 from loadmanager.core.domain.resources import HealthFigures
 
 LEAST = HealthFigures(latency_ms=100.0, error_share=0.05, queue=100.0)
-"""A figure below this is that of a broker that is well, however good its peers are."""
+"""Minimum figures of an outlier; a broker below them is healthy, however good its peers are."""
 FEWEST_PEERS = 3
-"""Among fewer brokers nobody can tell which of them is off."""
+"""Minimum number of brokers for a comparison."""
 _TIMES_MEDIAN, _DEVIATIONS, _OF_NORMAL = 3.0, 6.0, 1.4826
 _BAR_WHILE_SICK = 0.5
 WELL_AFTER = 2.0
-"""A broker comes back when it has been like its peers for so many times the patience."""
+"""Recovery time as a multiple of the patience."""
 _MOST_CHANGE = 1.5
 
 
@@ -58,7 +58,7 @@ _KEPT_AWAY = (HealthPhase.SICK, HealthPhase.RECOVERING)
 
 @dataclass(frozen=True, slots=True)
 class SickBrokers:
-    """What a look has found: the brokers to give nothing to, and why; those that are far off, and left in, and why."""
+    """Result of a pass: sick brokers, and outliers that are not excluded, each with the reason."""
 
     sick: Mapping[BrokerId, Verdict] = field(default_factory=dict)
     left_in: tuple[Verdict, ...] = ()
@@ -66,15 +66,15 @@ class SickBrokers:
 
 @dataclass(frozen=True, slots=True)
 class _Off:
-    """By which figure a broker is, or was last, far off, and what the median of its peers was."""
+    """Worst figure of an outlier, and the median of its peers."""
 
     figure: str
     value: float
     peers: float
     times: float
-    """Multiple of the bar of suspects."""
+    """Ratio to the suspects' threshold."""
     is_far: bool
-    """Whether it is above the bar of the sick, too."""
+    """True if above the threshold of sick brokers."""
 
     def why(self) -> dict[str, Figure]:
         name, factor, unit = _SHOWN[self.figure]
@@ -87,7 +87,7 @@ _SHOWN = {"latency_ms": ("latency", 1, " ms"), "error_share": ("share of errors"
 
 @dataclass(slots=True)
 class _Life:
-    """One life of a broker, in its phase since `since_s`; `sick_since_s` and `off` are of the time when it was off."""
+    """State of a registration, in `phase` since `since_s`; `sick_since_s` and `off` are of its last outlier time."""
 
     registration: Registration
     figures: HealthFigures | None = None
@@ -101,15 +101,15 @@ class _Life:
 
 
 class HealthDetector:
-    """The machine: it is told what is reported, who is gone, and when somebody wants to know."""
+    """State machine: takes reports and departures, and returns the sick brokers on request."""
 
     def __init__(self) -> None:
         self._lives: dict[BrokerId, _Life] = {}
         self._bars: dict[str, _Bars] = {}
-        """Of the last look, by figure."""
+        """Thresholds of the last pass, by figure."""
 
     def hear(self, registration: Registration, figures: HealthFigures | None, now_s: float) -> None:
-        """A broker has reported; without any figures it is not far off."""
+        """Take a report; a broker without figures is no outlier."""
         life = self._lives.get(registration.broker)
         if life is None or life.registration != registration:
             life = self._lives[registration.broker] = _Life(registration)
@@ -117,11 +117,11 @@ class HealthDetector:
         self._judge(life, now_s)
 
     def forget(self, broker: BrokerId) -> None:
-        """The broker is gone."""
+        """Forget a broker that has left."""
         self._lives.pop(broker, None)
 
     def look(self, now_s: float, patience_s: float | None) -> SickBrokers:
-        """Who is sick now; with no patience at all nobody ever is."""
+        """Return the sick brokers; none if `patience_s` is None."""
         if patience_s is None:
             for life in self._lives.values():
                 life.turn(HealthPhase.WELL, now_s)
@@ -144,7 +144,7 @@ class HealthDetector:
         return HealthPhase.WELL if life is None else life.phase
 
     def _judge(self, life: _Life, now_s: float) -> None:
-        """What the figures of now make of its phase, whatever others are."""
+        """Update the phase of a broker by its own figures."""
         off = self._find_off(life)
         if off is not None:
             life.off = off
@@ -159,7 +159,7 @@ class HealthDetector:
                 life.turn(HealthPhase.SICK, now_s)
 
     def _find_off(self, life: _Life) -> _Off | None:
-        """The figure that is furthest above its bar, None when none is above it."""
+        """Find the figure furthest above its threshold, None if there is none."""
         is_kept_away = life.phase in _KEPT_AWAY
         said = {} if life.figures is None else life.figures.said()
         above = [
@@ -172,9 +172,7 @@ class HealthDetector:
         return max(above, key=lambda each: (each.is_far, each.times), default=None)
 
     def _admit(self, now_s: float, patience_s: float) -> tuple[Verdict, ...]:
-        """Let those become sick that have been suspects for long enough, if a third allows it; say who of the others
-        are no better.
-        """
+        """Promote suspects to sick, up to a third of the brokers; return verdicts on the remaining ones."""
         lives = self._lives.values()
         brokers = sum(life.figures is not None for life in lives)
         most = brokers // 3
@@ -201,8 +199,8 @@ class HealthDetector:
 
 
 def has_changed(before: HealthFigures | None, now: HealthFigures | None) -> bool:
-    """Whether it is worth a report: a figure has come or gone, or is by half larger or smaller, unless both are far
-    below the least that counts.
+    """Return True if the change is worth a report: a figure appeared or disappeared, or changed by half, unless both
+    values are far below the minimum of an outlier.
     """
     one, other = ({} if each is None else each.said() for each in (before, now))
     if one.keys() != other.keys():
@@ -216,7 +214,7 @@ def has_changed(before: HealthFigures | None, now: HealthFigures | None) -> bool
 
 @dataclass(frozen=True, slots=True)
 class _Bars:
-    """Of one figure: what makes a suspect and what makes sick, and the figure of peers that the first goes by."""
+    """Thresholds of one figure for suspects and for sick brokers, and the peers' figure behind the first."""
 
     suspect: float
     sick: float

@@ -1,4 +1,4 @@
-"""One broker that reports, and what its last report says of its bundles, by their rows."""
+"""A reporting broker and the bundle columns of its last report, by row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _no_rows() -> RowArray:
 
 @dataclass(slots=True, eq=False)
 class ReportedLoad:
-    """What a report says of the bundles in `rows` (k,): columns of the report itself, which nobody writes into."""
+    """Bundle columns of a report for the bundles in `rows` (k,), read-only."""
 
     rows: RowArray
     topics: IntArray
@@ -37,7 +37,7 @@ class ReportedLoad:
         return cls(rows, report.bundle_topics, report.bundle_sessions, report.bundle_load, report.bundle_cache_bytes)
 
     def named(self, all_names: Sequence[str], places: RowArray) -> LatestReport:
-        """With names for the rows: those at these places, by row, in sorted names."""
+        """Return the report with names for the rows: those at these places, by row, in sorted names."""
         return LatestReport(all_names, places[self.rows], self.topics, self.sessions, self.load, self.cache_bytes)
 
     def only(self, kept: BoolArray) -> ReportedLoad:
@@ -56,9 +56,9 @@ class ReportedLoad:
 
 
 class Busiest:
-    """The busiest bundles of a report, by their rows: found when somebody asks for the first time, which few do.
+    """Busiest bundles of a report, by row; found on first use, since few callers need them.
 
-    `find` is told the names of all bundles, and by row where each is among them. Two threads that ask at once may both
+    `find` takes the names of all bundles, and by row the position of each among them. Two concurrent callers may both
     find them; they get equal values.
     """
 
@@ -68,7 +68,7 @@ class Busiest:
 
     @classmethod
     def of_report(cls, said: ReportedLoad, listable: Listable) -> Busiest:
-        """By the rules and policies of when the report came."""
+        """Prepare by the rules and policies at the time of the report."""
 
         def find(all_names: Sequence[str], places: RowArray) -> Listed:
             top = find_busiest(said.named(all_names, places), listable)
@@ -88,11 +88,11 @@ class Busiest:
 
 @dataclass(slots=True, eq=False)
 class ReportingBroker:
-    """A registered broker: its registration's row, its last report without the bundles, and the rows of those.
+    """A registered broker: its registration's row, its last report without bundles, and the rows of those.
 
-    `latest` is what it says of them: nothing, until the first report since the model was restored. `overtaken`: another
-    broker has since reported one of those bundles. `unknown` is the part of the report about bundles that the record of
-    their namespace does not have.
+    `latest` holds the bundle columns; empty until the first report after a restore. `overtaken`: another broker has
+    since reported one of those bundles. `unknown` is the part of the report on bundles that are not in the record of
+    their namespace.
     """
 
     registration: Registration
@@ -106,7 +106,7 @@ class ReportingBroker:
     unknown: BrokerReport | None = None
 
     def keep(self, stays: BoolArray, names: Sequence[str]) -> None:
-        """Let go of all bundles but these, by their rows; `names` are those of all rows."""
+        """Drop all bundles except these, by row; `names` are those of all rows."""
         if stays[self.rows].all():
             return
         top, throughput = self.busiest.find(names, np.arange(len(names), dtype=np.int32))

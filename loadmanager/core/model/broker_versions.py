@@ -10,10 +10,10 @@ import numpy as np
 from loadmanager.core.model.load import IntArray
 
 UNREADABLE = -1
-"""The rank of a version that is no semantic version."""
+"""Rank of a string that is no semantic version."""
 
 _MAX_LENGTH = 255
-"""What is longer was not meant as a version, and its numbers might be too long to be read."""
+"""Maximum length of a version: longer strings are no versions, and their numbers might be too long to parse."""
 
 _NUMBER = r"(?:0|[1-9]\d*)"
 _IDENTIFIER = rf"(?:{_NUMBER}|\d*[A-Za-z-][0-9A-Za-z-]*)"
@@ -28,7 +28,7 @@ _Key = tuple[int, int, int, bool, _Identifiers, bool, _Identifiers]
 
 
 def rank_versions(versions: Sequence[str]) -> IntArray:
-    """A number per version: equal for equal ones, greater for later ones, `UNREADABLE` for what is none."""
+    """Rank versions: equal for equal ones, greater for later ones, `UNREADABLE` for invalid ones."""
     keys = {version: _find_key(version) for version in set(versions)}
     ranks: dict[_Key | None, int] = {None: UNREADABLE}
     ranks |= {key: rank for rank, key in enumerate(sorted({key for key in keys.values() if key is not None}))}
@@ -36,7 +36,7 @@ def rank_versions(versions: Sequence[str]) -> IntArray:
 
 
 def _find_key(version: str) -> _Key | None:
-    """What orders the version among others: no pre-release comes after any, no build metadata before any."""
+    """Parse the sort key: a release sorts after its pre-releases, and build metadata after none."""
     found = _VERSION.fullmatch(version) if len(version) <= _MAX_LENGTH else None
     if found is None:
         return None
@@ -47,6 +47,6 @@ def _find_key(version: str) -> _Key | None:
 
 
 def _identifiers(text: str | None) -> _Identifiers:
-    """The parts between dots: numbers in their order, and before all words."""
+    """Parse the dot-separated identifiers: numbers sort before words."""
     parts = text.split(".") if text else ()
     return tuple((False, int(part), "") if part.isdigit() else (True, 0, part) for part in parts)

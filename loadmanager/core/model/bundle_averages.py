@@ -1,8 +1,8 @@
-"""The history of bundles: means of their load, over reports and by time, and their latest number of topics.
+"""Bundle history: running means of load over reports and over time, and the latest number of topics.
 
 Differs from Pulsar: a bundle gets one sample per report of its broker, where Pulsar samples all bundles at any
-notification; and its history is kept as long as a namespace record or a report has the bundle, where Pulsar deletes
-it as soon as no report does, so that a bundle whose topics are idle for a minute starts again from the default.
+notification. Its history is kept as long as a namespace record or a report has the bundle; Pulsar deletes it as soon as
+no report does, so that a bundle that is idle for a minute restarts at the default.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from loadmanager.core.model.time_means import TimeMeans, as_amounts
 
 
 class AverageColumns:
-    """The columns of averages, their samples and topics: who writes there, does it here."""
+    """Single writer of the columns of averages, sample counts and topics."""
 
     def __init__(self, rows: NamedRows) -> None:
         self._rows = rows
 
     def sample(self, rows: Rows, load: FloatArray, topics: npt.NDArray[np.int64], at_ms: int) -> None:
-        """Add one sample to each, of the time at which its broker reported."""
+        """Add one sample to each bundle, at the time of its broker's report."""
         columns = self._rows.columns
         samples = columns.long_samples[rows]
         columns.put_time_means(rows, columns.time_means(rows).reported(load, at_ms / 1000, samples))
@@ -50,7 +50,7 @@ class AverageColumns:
         self._rows.note_changed(rows)
 
     def seed(self, name: str, averages: BundleAverages) -> None:
-        """Take persisted history: see `ClusterModel.seed_bundle`."""
+        """Restore persisted history: see `ClusterModel.seed_bundle`."""
         table, columns = self._rows, self._rows.columns
         row = table.by_name.get(name)
         has_more = row is not None and columns.long_samples[row] >= averages.long_samples
@@ -69,7 +69,7 @@ class AverageColumns:
             columns.last[row] = columns.mean[row]
 
     def divide(self, parts: Mapping[str, PartLoad]) -> None:
-        """Divide what the parts of a split bundle carry: see `ClusterModel.redistribute`."""
+        """Divide the load among the parts of a split bundle: see `ClusterModel.redistribute`."""
         table, columns = self._rows, self._rows.columns
         shares = divide_by_topics(list(parts.values()))
         rows = np.array([table.by_name.get(name, NOBODY) for name in parts], dtype=np.intp)
@@ -84,9 +84,9 @@ class AverageColumns:
         table.note_changed(rows)
 
     def inherit(self, heirs: Rows, former: Rows, overlaps: Overlaps) -> None:
-        """Give new bundles the history of those whose place they take.
+        """Pass the history of replaced bundles on to the new ones.
 
-        What was reported before the record was read counts for more: only columns without a sample are filled.
+        Reports that arrived before the record take precedence: only columns without a sample are filled.
         """
         table, columns = self._rows, self._rows.columns
         # A former bundle without history stands at the default, which says nothing of what its heirs carry.
@@ -109,7 +109,7 @@ class AverageColumns:
         table.note_changed(heirs)
 
     def of_namespace(self, namespace: str) -> dict[str, BundleAverages]:
-        """The history of the namespace's bundles that have any."""
+        """Return the averages of the namespace's bundles that have a history."""
         columns = self._rows.columns
         return {
             self._rows.names[row]: BundleAverages(
@@ -125,21 +125,21 @@ class AverageColumns:
         }
 
     def samples_of(self, bundle: str) -> tuple[int, int]:
-        """How many samples are in the short-term and the long-term average; none in those of an unknown bundle."""
+        """Return the sample counts of the short-term and long-term average; 0 for an unknown bundle."""
         row, columns = self._rows.by_name.get(bundle), self._rows.columns
         return (0, 0) if row is None else (int(columns.short_samples[row]), int(columns.long_samples[row]))
 
     def awaits_division(self, namespace: str) -> bool:
-        """Whether a bundle of the namespace inherited by its share of the hash range, for want of anything better."""
+        """Return True if a bundle of the namespace inherited only by its share of the hash range."""
         return any(namespace_of(name) == namespace for name in self._rows.divided_by_range)
 
 
 def _passed_on(means: TimeMeans, known: BoolArray, overlaps: Overlaps, heirs: int) -> TimeMeans:
-    """What the heirs have of those bundles that are `known`: parts by their shares, and what is usual by the load."""
+    """Compute the heirs' means from the `known` bundles: load by shares, sigma weighted by load."""
     means = means.at_latest_report()
 
     def sums(column: Float32Array) -> Float32Array:
-        """Of a column (k, n)."""
+        """Sum a column (k, n) by heir."""
         return overlaps.sums(np.where(known[:, None], column, 0.0), heirs).astype(np.float32)
 
     mean, off = sums(means.mean), sums((throughput_of(means.mean) * means.sigma)[:, None])[:, 0]

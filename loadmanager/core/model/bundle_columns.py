@@ -1,4 +1,4 @@
-"""The hot state of all bundles: columns that reports and records are written into, a row for each bundle."""
+"""Mutable columns of all bundles, one row per bundle, written by reports and records."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Rows = npt.NDArray[np.intp]
 
 
 class RecordedState(enum.IntEnum):
-    """What the namespace record says of a bundle; `NO` when it is only known from a report."""
+    """Ownership state of a bundle in its namespace record; `NO` if it is only known from a report."""
 
     NO = 0
     FREE = 1
     OWNED = 2
     RELEASING = 3
     FREED = 4
-    """Free since its owner has gone."""
+    """Free because its owner left."""
 
 
 _RECORDED_STATE = {
@@ -43,8 +43,8 @@ def recorded_state(ownership: Ownership) -> RecordedState:
 
 @dataclass(slots=True, eq=False)
 class BundleColumns:
-    """`reporter` and `owner` are rows of registrations, `namespace` of namespaces; `mean`, `last`, `reported_s` and
-    `sigma` are columns of `TimeMeans`.
+    """Columns by bundle row. `reporter` and `owner` are registration rows, `namespace` namespace rows; `mean`, `last`,
+    `reported_s` and `sigma` are the columns of `TimeMeans`.
     """
 
     short: FloatArray
@@ -80,7 +80,7 @@ class BundleColumns:
         )
 
     def grow(self, rows: int) -> None:
-        """A large column is not copied: the system moves its pages. One that somebody looks at is left to them."""
+        """Grow the columns: large ones by remapping pages, without a copy. Shared columns are left to their readers."""
         for column in fields(self):
             shape = (rows, *getattr(self, column.name).shape[1:])
             try:
@@ -92,7 +92,7 @@ class BundleColumns:
                 setattr(self, column.name, new)
 
     def clear(self, rows: Rows, namespace: RowArray) -> None:
-        """Make the rows bundles that nothing is known of yet."""
+        """Reset the rows to bundles without data."""
         self.expect(rows, DEFAULT_LOAD)
         self.reporter[rows] = self.owner[rows] = NOBODY
         for column in (self.short_samples, self.long_samples, self.topics, self.recorded, self.reported_s, self.sigma):
@@ -100,11 +100,11 @@ class BundleColumns:
         self.namespace[rows] = namespace
 
     def expect(self, rows: Rows, load: FloatArray) -> None:
-        """Take bundles without any history to carry this."""
+        """Set the expected load of bundles without history."""
         self.short[rows] = self.long[rows] = self.mean[rows] = self.last[rows] = load
 
     def time_means(self, rows: Rows | RowArray) -> TimeMeans:
-        """A copy of these rows of what bundles carry at present."""
+        """Copy the time means of these rows."""
         return TimeMeans(
             self.mean.take(rows, axis=0),
             self.last.take(rows, axis=0),

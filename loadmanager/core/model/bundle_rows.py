@@ -1,8 +1,8 @@
-"""Which row a bundle has, by its name, and which bundles are a namespace's.
+"""Row allocation: the row of each bundle by name, and the bundles of each namespace.
 
-Rows are given out as names come and used again once nobody names the bundle any more, so their order says nothing. A
-snapshot needs the names sorted: that order is kept, too, and mended where names have come or gone since it was used
-last. To sort 100,000 names each time would cost more than all the rest of a snapshot.
+Rows are allocated as names appear and reused when nothing names the bundle any more, so their order has no meaning. A
+snapshot needs sorted names: that order is cached and updated incrementally. Sorting 100,000 names each time would cost
+more than the rest of a snapshot.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from loadmanager.core.model.load import METRICS, RowArray
 from loadmanager.core.model.snapshot import NOBODY
 
 _GROWTH = 64
-"""Columns grow by one part in so many: little slack, and small ones are copied each time."""
+"""Inverse growth factor of the columns: little slack, and small columns are copied each time."""
 _FEWEST_ROWS = 64
 
 
 @dataclass(slots=True, eq=False)
 class _KnownNamespace:
-    """`changed_at` is the revision at which an average of one of its bundles changed last."""
+    """State of a namespace; `changed_at` is the revision of the last change to its bundles' averages."""
 
     row: int
     bundles: int = 0
@@ -36,7 +36,7 @@ class _KnownNamespace:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NameOrder:
-    """The bundles sorted by name: their rows, and what a snapshot says of the names. Good until one comes or goes."""
+    """Bundles sorted by name: rows and columns for snapshots. Valid until a name appears or disappears."""
 
     names: tuple[str, ...]
     rows: RowArray
@@ -44,11 +44,10 @@ class NameOrder:
 
 
 class NamedRows:
-    """All bundles that a record or a report names; `revision` is the model's. `loads_written` grows whenever something
-    is written into the columns of what bundles carry.
+    """Bundles named by a record or a report; `revision` is the model's. `loads_written` counts writes to load columns.
 
-    A new one is taken to carry what was `learned` of its namespace. `divided_by_range` are those that inherited by
-    their share of the hash range, for want of anything better.
+    A new bundle has the expected load that was `learned` of its namespace. `divided_by_range` are those that inherited
+    only by their share of the hash range.
     """
 
     def __init__(self) -> None:
@@ -65,10 +64,10 @@ class NamedRows:
         self._free_namespace_rows: list[int] = []
         self._order = NameOrder((), np.empty(0, np.int32), ())
         self._renamed: set[str] = set()
-        """Names that have come or gone since the order was worked out."""
+        """Names that appeared or disappeared since the order was computed."""
 
     def of(self, names: Sequence[str]) -> Rows:
-        """The rows of bundles, new rows for new bundles."""
+        """Return the rows of bundles, allocating rows for new ones."""
         try:
             return self.known(names)
         except KeyError:
@@ -76,7 +75,7 @@ class NamedRows:
             return self.known(names)
 
     def known(self, names: Sequence[str]) -> Rows:
-        """The rows of bundles; raises `KeyError` when one of them has none."""
+        """Return the rows of bundles; raises `KeyError` for an unknown one."""
         return np.fromiter(map(self.by_name.__getitem__, names), dtype=np.intp, count=len(names))
 
     def of_namespace(self, namespace: str) -> Rows:
@@ -84,9 +83,9 @@ class NamedRows:
         return np.flatnonzero(self.columns.namespace[: len(self.names)] == known.row) if known else np.empty(0, np.intp)
 
     def forget_unnamed(self, rows: Rows | RowArray) -> Rows | RowArray:
-        """Forget those bundles that neither a namespace record nor a report has any more; their rows, to be used again.
+        """Free the rows of bundles that neither a namespace record nor a report names, and return them.
 
-        The rows keep their columns until then: whoever holds one has to let go of it.
+        The rows keep their values until reuse: all references must be dropped by then.
         """
         columns = self.columns
         gone: Rows | RowArray = rows[(columns.recorded[rows] == RecordedState.NO) & (columns.reporter[rows] == NOBODY)]
@@ -105,14 +104,14 @@ class NamedRows:
         return gone
 
     def learn(self, learned: Learned) -> None:
-        """Take bundles without any history to carry this from now on."""
+        """Set the expected loads of bundles without history."""
         self.learned = learned
         self.loads_written += 1
         rows = np.fromiter(self.by_name.values(), dtype=np.intp, count=len(self.by_name))
         self._expect(rows[self.columns.long_samples[rows] == 0])
 
     def note_changed(self, rows: Rows) -> None:
-        """The averages of these bundles are others than before."""
+        """Mark the averages of these bundles as changed."""
         self.loads_written += 1
         for namespace in set(self.columns.namespace[rows].tolist()):
             self._namespace_at[namespace].changed_at = self.revision
@@ -125,7 +124,7 @@ class NamedRows:
         return known is not None and known.has_record
 
     def set_record(self, namespace: str, *, there: bool) -> None:
-        """Whether there is a record of the namespace; without any bundle nobody asks."""
+        """Set if the namespace has a record; forget a namespace without record and bundles."""
         if namespace in self._namespaces:
             self._namespaces[namespace].has_record = there
 
@@ -133,7 +132,7 @@ class NamedRows:
         return sorted(name for name, namespace in self._namespaces.items() if namespace.has_record)
 
     def order(self) -> NameOrder:
-        """The order, with the names that have come or gone since it was used last."""
+        """Return the name order, updated with recent changes."""
         if self._renamed:
             namespaces = sorted(self._namespaces, key=lambda name: f"{name}/")  # as their bundles' names are sorted
             self._order = NameOrder(*self._mended(self._order), tuple(namespaces))
@@ -141,14 +140,14 @@ class NamedRows:
         return self._order
 
     def places(self) -> RowArray:
-        """The position of each row in the order, -1 for a row that is not in use."""
+        """Return the position of each row in the order, -1 for an unused row."""
         rows = self.order().rows
         places = np.full(len(self.columns.owner), NOBODY, dtype=np.int32)
         places[rows] = np.arange(len(rows))
         return places
 
     def namespace_places(self) -> RowArray:
-        """The position of each namespace in the order, by its row."""
+        """Return the position of each namespace row in the order."""
         namespaces = self.order().namespaces
         places = np.full(len(self._namespace_at), NOBODY, dtype=np.int32)
         places[[self._namespaces[name].row for name in namespaces]] = np.arange(len(namespaces))
@@ -158,7 +157,7 @@ class NamedRows:
         return self.columns.nbytes() + self._order.rows.nbytes
 
     def _mended(self, former: NameOrder) -> tuple[tuple[str, ...], RowArray]:
-        """The names and their rows. What lies between names that have come or gone is copied, and not compared."""
+        """Update the sorted names and rows. Stretches between changed names are copied without comparisons."""
         names: list[str] = []
         stays, places, new = np.ones(len(former.names), dtype=bool), list[int](), list[int]()
         copied = gone = 0
@@ -196,12 +195,12 @@ class NamedRows:
             self._expect(rows)
 
     def _expect(self, rows: Rows) -> None:
-        """These bundles have no history: they are taken to carry what was learned of their namespace."""
+        """Set the expected load of new bundles from what was learned."""
         loads = [self.learned.load_of(namespace_of(self.names[row])) for row in rows.tolist()]
         self.columns.expect(rows, np.array(loads).reshape(-1, METRICS))
 
     def _count_in_namespace(self, bundle: str) -> int:
-        """Count the bundle to its namespace, and return the namespace's row."""
+        """Add the bundle to its namespace's count, and return the namespace's row."""
         name = namespace_of(bundle)
         namespace = self._namespaces.get(name)
         if namespace is None:

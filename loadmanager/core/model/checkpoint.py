@@ -1,7 +1,7 @@
-"""The whole of a `ClusterModel` at one moment, as values that can be written down: what is made of it is its equal.
+"""Checkpoint of a `ClusterModel`: all of its state at one moment, as serializable values.
 
-Everything that a later report, record or snapshot depends on is in it, but for the rules, the policies and the
-controls, which are given to a model apart. Bundles are numbers: position i is `names[i]`.
+It holds all that later reports, records and snapshots depend on, except rules, policies and controls, which are set
+separately. Bundles are numbered: position i is `names[i]`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from loadmanager.core.model.time_means import TimeMeans
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BrokerCheckpoint:
-    """A broker that has reported: its last report without the bundles, and which those were, in the report's order.
+    """A broker that has reported: its last report without bundles, and their positions in the report's order.
 
-    `find_busiest` gives the busiest of them; `unknown` is what the report said of bundles that are in no record, None
-    when there was nothing.
+    `find_busiest` returns the busiest of them; `unknown` is the part of the report on bundles that are in no record,
+    None if there is none.
     """
 
     registration: Registration
@@ -38,12 +38,11 @@ class BrokerCheckpoint:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelCheckpoint:
-    """All bundles (N,), sorted by name, all brokers in the order in which they came, and when what was unloaded.
+    """All bundles (N,), sorted by name, all brokers in order of arrival, and the times of recent unloads.
 
-    `reporter`, `owner` and `destination` (N,) are positions in `registrations`, -1 for nobody; `recorded` (N,) is what
-    the namespace's record says (0: nothing). `by_range` (N,): its history is a share of another's by the hash range.
-    `time_means` is None in an image that was written down before there were any.
-    `with_record` are the namespaces that have a record.
+    `reporter`, `owner` and `destination` (N,) are positions in `registrations`, -1 for none; `recorded` (N,) is the
+    state in the namespace's record (0: none). `by_range` (N,): the history is a share of another's by hash range.
+    `time_means` is None in a checkpoint from before they existed. `with_record` are the namespaces that have a record.
     """
 
     revision: int

@@ -1,11 +1,11 @@
-"""The cluster as it is known now: mutable columns that reports and ownership records are written into.
+"""Model of the cluster: mutable columns, written by reports and ownership records.
 
-There is one writer, the driver's event loop; everything else reads the snapshots it takes. A bundle is a row in a
-table of columns, found by its name; a broker's registration is a row in a second table, so that a bundle's owner and
-reporter are numbers, and those of a registration that has ended match no broker.
+There is one writer, the driver's event loop; everything else reads snapshots. A bundle is a row in one table, found by
+name; a broker's registration is a row in a second table, so that owners and reporters are numbers, and those of an
+ended registration match no broker.
 
-What the bundles of a namespace are is said by its record, where there is one. New ones inherit the history of those
-whose place they take: by the share of the hash range when a bundle is split, the sum when bundles are merged.
+A namespace's record, where there is one, defines its bundles. New bundles inherit the history of those they replace: by
+the share of the hash range after a split, the sum after a merge.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from loadmanager.core.model.snapshot_builder import Last, sorted_bundles, top_bu
 
 
 class ClusterModel:
-    """All brokers and bundles, their load and their owners; `rules` say how reports are taken in."""
+    """Brokers and bundles with loads and owners; `rules` define how reports are processed."""
 
     def __init__(self, rules: ReportRules | None = None) -> None:
         self._rows = NamedRows()
@@ -54,101 +54,101 @@ class ClusterModel:
 
     @property
     def revision(self) -> int:
-        """It grows with each change."""
+        """Return a number that grows with each change."""
         return self._rows.revision
 
     @property
     def bundles_ignored(self) -> int:
-        """How often a report named a bundle that the record of its namespace does not have."""
+        """Return the count of reported bundles that were not in the record of their namespace."""
         return self._reporters.ignored
 
     @property
     def known_bundles(self) -> Container[str]:
-        """The names of all bundles that have a row."""
+        """Return the names of all bundles with a row."""
         return self._rows.by_name
 
     def own_names(self, names: Sequence[str]) -> list[str]:
-        """The names of bundles that have a row, as the objects by which they are known here anyway."""
+        """Return these names as the model's own string objects, for bundles with a row."""
         return [self._rows.names[row] for row in self._rows.known(names).tolist()]
 
-    # What reports and records say
+    # Reports and records
 
     def apply_report(self, registration: Registration, report: BrokerReport) -> None:
-        """Take in one report: one sample for each bundle in it.
+        """Take in a report: one sample per bundle.
 
-        A broker that has registered again starts without its old heat. A bundle that another broker reports and owns
-        is left to that one: this report is from before it moved.
+        A re-registered broker starts with fresh averages. A bundle that another broker reports and owns is left to that
+        one: this report predates the move.
         """
         self._rows.revision += 1
         self._reporters.take_in(registration, report, self._policies.has_policy)
 
     def remove_broker(self, broker_id: BrokerId) -> None:
-        """Forget a broker that is gone, and its load; the history of its bundles stays."""
+        """Remove a broker that has left, and its load; its bundles keep their history."""
         self._reporters.remove(broker_id)
 
     def set_namespace(self, namespace: str, bundle_names: Sequence[str], ownerships: Sequence[Ownership]) -> None:
-        """Take in a namespace record: its bundles and, in the same order, who owns them."""
+        """Take in a namespace record: its bundles and, in the same order, their ownerships."""
         self._namespaces.put(namespace, bundle_names, ownerships)
 
     def set_owners(self, ownerships: Mapping[str, Ownership]) -> None:
-        """Take in who owns these bundles, all of them of records that are otherwise as they were."""
+        """Take in changed ownerships of records with unchanged bundles."""
         self._namespaces.change_owners(ownerships)
 
     def remove_namespace(self, namespace: str) -> None:
-        """Its record is gone."""
+        """Remove the record of a namespace."""
         self._namespaces.remove(namespace)
 
     def redistribute(self, parts: Mapping[str, PartLoad]) -> None:
-        """Divide the history of these bundles, the parts of a split one, by what is known of their topics.
+        """Divide the history of a split bundle's parts by their topic loads.
 
-        Their sum stays. Ignored where one of them has no history, and without any topic.
+        The sum is preserved. Ignored if one of them has no history, or if there is no topic.
         """
         self._averages.divide(parts)
 
     def awaits_division(self, namespace: str) -> bool:
-        """Whether a bundle of the namespace inherited by its share of the hash range, for want of anything better."""
+        """Return True if a bundle of the namespace inherited only by its share of the hash range."""
         return self._averages.awaits_division(namespace)
 
     def unknown_bundles(self) -> dict[BrokerId, set[str]]:
-        """The brokers whose last report names bundles that are none, and the namespaces in which."""
+        """Return, by broker, the namespaces in which its last report names nonexistent bundles."""
         return self._reporters.unknown_bundles()
 
     def latest_reports(self) -> dict[Registration, LatestReport]:
-        """What each broker's last report that was believed says of its bundles, in the order of the brokers' names."""
+        """Return the bundle columns of each broker's last accepted report, sorted by broker name."""
         return self._reporters.latest()
 
     def registrations(self) -> dict[BrokerId, Registration]:
-        """The registration of each broker that has reported."""
+        """Return the registration of each broker that has reported."""
         return {broker_id: broker.registration for broker_id, broker in self._reporters.brokers.items()}
 
     def owners(self) -> set[Registration]:
-        """All that own a bundle by the records."""
+        """Return all registrations that own a bundle in the records."""
         return self._owners.all()
 
     def count_bundles_of(self, registration: Registration) -> int:
-        """How many bundles that life of a broker owns by the records, those that it is to release included."""
+        """Count the bundles that this registration owns in the records, including those it is to release."""
         return self._owners.count_of(registration)
 
     def bundles_of(self, registration: Registration) -> list[str]:
-        """The bundles that life of a broker owns by the records, those that it is to release included."""
+        """Return the bundles that this registration owns in the records, including those it is to release."""
         return self._owners.names_of(registration)
 
     def releasing(self) -> list[str]:
-        """The bundles that are on their way, by the records."""
+        """Return the bundles being released, by the records."""
         return self._owners.releasing()
 
     def freed(self) -> list[str]:
-        """The bundles that are free since their owner has gone, by the records."""
+        """Return the bundles that are free because their owner left, by the records."""
         return self._owners.freed()
 
     def bundles_owned_by(self, registrations: Iterable[Registration]) -> list[str]:
-        """The bundles that any of these lives of brokers owns by the records, without those that it is to release."""
+        """Return the bundles that these registrations own in the records, without those they are to release."""
         return self._owners.owned_by(registrations)
 
-    # What is set besides
+    # Settings
 
     def set_rules(self, rules: ReportRules) -> None:
-        """Take later reports in by these rules."""
+        """Set the rules for later reports."""
         self._reporters.rules = rules
 
     @property
@@ -156,116 +156,116 @@ class ClusterModel:
         return self._policies
 
     def set_policies(self, policies: Policies) -> None:
-        """Take in what operators have laid down about who may own what, in place of what held before."""
+        """Replace the operators' policies on ownership."""
         self._rows.revision += 1
         self._policies = policies
 
     def set_controls(self, controls: Controls) -> None:
-        """Take in what operators told the balancer, in place of what held before."""
+        """Replace the operator controls."""
         self._rows.revision += 1
         self._controls = controls
 
     def doubts(self) -> Doubts:
-        """What is wrong with brokers and bundles, as it was taken in."""
+        """Return the faults of brokers and reports."""
         return self._doubts
 
     def set_doubts(self, doubts: Doubts) -> None:
-        """Take in what is wrong with brokers and bundles, in place of what was before."""
+        """Replace the faults of brokers and reports."""
         if doubts is not self._doubts:
             self._rows.revision += 1
             self._doubts = doubts
 
     def set_learned(self, learned: Learned) -> None:
-        """Take in what bundles without any history are taken to carry, in place of what held before."""
+        """Replace the expected loads of bundles without history."""
         self._rows.revision += 1
         self._rows.learn(learned)
 
     def is_laid_down_in(self, snapshot: Snapshot) -> bool:
-        """Whether the snapshot has the policies and controls of now."""
+        """Return True if the snapshot has the current policies and controls."""
         return snapshot.policies is self._policies and snapshot.controls is self._controls
 
     # History
 
     def seed_bundle(self, name: str, averages: BundleAverages) -> None:
-        """Take persisted history for a bundle that has less of its own, or only what it inherited by its share of the
-        hash range: the leader may know better. Ignored for one in no record and no report.
+        """Restore persisted history for a bundle that has less of its own, or inherited only by hash range. Ignored for
+        a bundle in no record and no report.
         """
         self._averages.seed(name, averages)
 
     def bundle_averages(self, namespace: str) -> dict[str, BundleAverages]:
-        """The history of the namespace's bundles that have any."""
+        """Return the averages of the namespace's bundles that have a history."""
         return self._averages.of_namespace(namespace)
 
     def samples_of(self, bundle: str) -> tuple[int, int]:
-        """How many samples are in the short-term and the long-term average of a bundle; none in those of an unknown."""
+        """Return the sample counts of a bundle's short-term and long-term average; 0 for an unknown bundle."""
         return self._averages.samples_of(bundle)
 
     def broker_time_averages(self) -> dict[BrokerId, FloatArray]:
-        """Per broker the sums (2, 4) of the short-term and long-term averages of the bundles it owns and reports."""
+        """Return sums (2, 4) by broker of short-term and long-term averages of bundles that it owns and reports."""
         brokers = self._snapshot(0.0, np.inf).brokers
         return dict(zip(brokers.ids, brokers.time_average, strict=True))
 
     def namespaces_changed_since(self, revision: int) -> set[str]:
-        """The namespaces in which averages were sampled, or a bundle's were forgotten, after `revision`."""
+        """Return the namespaces with averages sampled or forgotten after `revision`."""
         return self._rows.changed_since(revision)
 
     def mark_unloaded(self, name: str, at_s: float, source: BrokerId | None = None) -> None:
-        """Note that a bundle was taken from `source` just now: it stays where it is for the grace period."""
+        """Record that a bundle was taken from `source` now: it stays in place for the grace period."""
         self._rows.revision += 1
         self._unloads.mark(name, at_s, source)
 
     def recently_unloaded(self) -> dict[str, float]:
-        """When each bundle was last unloaded, seconds since 1970; entries past the grace period go at a snapshot."""
+        """Return the last unload time of each bundle, seconds since 1970; a snapshot drops expired entries."""
         return dict(self._unloads.of_bundles)
 
     def last_unloaded(self) -> dict[BrokerId, float]:
-        """When a bundle was last taken from each broker, seconds since 1970.
+        """Return the last time when a bundle was taken from each broker, seconds since 1970.
 
-        Of brokers that are not registered the entries past the grace period go at a snapshot.
+        A snapshot drops expired entries of unregistered brokers.
         """
         return dict(self._unloads.from_brokers)
 
     def restore_unloaded(self, unloaded: Mapping[str, float], sources: Mapping[BrokerId, float] | None = None) -> None:
-        """Add what a former leader noted, of bundles and of brokers, where nothing later is known."""
+        """Add a former leader's unload times, where nothing later is known."""
         self._rows.revision += 1
         self._unloads.add(unloaded, sources or {})
 
-    # The whole
+    # Snapshots and checkpoints
 
     def snapshot(self, taken_at_s: float, grace_period_s: float) -> Snapshot:
-        """The cluster as it is now. A bundle unloaded less than the grace period ago counts as recently unloaded."""
+        """Take a snapshot. A bundle unloaded less than the grace period ago counts as recently unloaded."""
         found = self._snapshot(taken_at_s, grace_period_s)
         return found.averaged_by_time() if self._reporters.rules.averages_by_time else found
 
     def glance(self) -> ClusterSummary:
-        """What is shown of it again and again; nothing is averaged or sorted for it."""
+        """Return the summary for frequent display, without averaging or sorting."""
         return glance_at(self._rows, self._owners, self._reporters.in_order())
 
     def throughput(self) -> tuple[tuple[str, ...], FloatArray]:
-        """All bundles by name, the same tuple while none comes or goes, and their bytes/s by short-term averages.
+        """Return all bundle names (the same tuple while unchanged) and their short-term bytes/s.
 
-        One of which nothing was ever reported has 0, and not what it is taken to carry until then.
+        A bundle that was never reported has 0, not its expected load.
         """
         order, columns = self._rows.order(), self._rows.columns
         throughput = throughput_of(columns.short.take(order.rows, axis=0))
         return order.names, np.where(columns.short_samples.take(order.rows) > 0, throughput, 0.0)
 
     def image(self) -> ModelCheckpoint:
-        """Everything that is known now, to be written down; what is done here later does not change it."""
+        """Take a checkpoint. Later changes of the model do not affect it."""
         return image_of(self._rows, self._owners, self._reporters, self._unloads)
 
     def restore(self, image: ModelCheckpoint) -> None:
-        """Make an empty model the equal of the one that the image was taken of, but for what is set besides."""
+        """Restore an empty model from a checkpoint, except for rules, policies and controls."""
         restore(image, self._rows, self._owners, self._reporters, self._unloads)
 
     def hot_bytes(self) -> int:
-        """The memory of all bundles' columns, of their order and of who reports them, without their names, and without
-        what last reports say of them, 56 bytes each, which no snapshot has.
+        """Return the memory of all bundle columns, orders and reporters, without names and without the bundle columns
+        of last reports, 56 bytes per bundle, which no snapshot has.
         """
         return self._rows.nbytes() + self._reporters.nbytes()
 
     def _snapshot(self, taken_at_s: float, grace_period_s: float) -> Snapshot:
-        """With averages over reports."""
+        """Take a snapshot with averages over reports."""
         reporters, unloads = self._reporters, self._unloads
         unloads.forget_before(taken_at_s - grace_period_s, reporters.brokers)
         brokers = reporters.in_order()

@@ -1,4 +1,4 @@
-"""The cluster at a glance: what is shown of it again and again, for a small part of what a snapshot costs."""
+"""Summary of the cluster for frequent display, at a small part of a snapshot's cost."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from loadmanager.core.model.owner_columns import RecordedOwners
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClusterSummary:
-    """The brokers that have reported, sorted by name, with their last believed reports: `usage_percent` (M, 5), `load`
-    (M, 4), and `reported_ms` (M,), since 1970; `owned` (M,) are the bundles that each owns by the records, those it
-    is to release included. `releasing` are those by name, `bundles` is how many there are, `unowned` how many of a
-    record have no owner that has reported.
+    """Brokers that have reported, sorted by name, with their last accepted reports: `usage_percent` (M, 5), `load` (M,
+    4), and `reported_ms` (M,), since 1970; `owned` (M,) counts the bundles each owns in the records, including those to
+    release. `releasing` are the names of those, `bundles` is the number of all, `unowned` the number of recorded
+    bundles without a reporting owner.
     """
 
     brokers: tuple[BrokerId, ...]
@@ -34,7 +34,7 @@ class ClusterSummary:
 
 
 def glance_at(table: NamedRows, owners: RecordedOwners, brokers: Sequence[ReportingBroker]) -> ClusterSummary:
-    """`brokers` in the order of their names."""
+    """Summarize; `brokers` in the order of their names."""
     used, columns = len(table.names), table.columns
     reports = [broker.report for broker in brokers]
     usage = np.array([report.usage for report in reports]).reshape(-1, RESOURCES, 2)

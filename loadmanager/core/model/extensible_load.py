@@ -1,14 +1,13 @@
-"""What each broker of Pulsar's extensible load manager computes and publishes itself, made here from its reports: its
-averaged load, and its busiest bundles.
+"""Averaged loads and busiest bundles, which brokers of Pulsar's extensible load manager publish themselves; computed
+here from reports.
 
 Source: Pulsar's BrokerLoadData and TopKBundles. Arrays belong to the brokers of a snapshot, row by row.
 
-Differs from Pulsar: a broker there advances its averages every 5 s but shows them only with its next report, so what
-everybody sees may be an average of 15 minutes ago; here the averages are advanced for every 5 s that pass, as if the
-broker's load had stayed as last reported. They start anew when a broker registers again, where Pulsar also starts them
-anew when a bundle comes or goes: three minutes later, when the broker may shed again, 2 % of the past are left.
-Bundles of equal load are ordered by name before the busiest are chosen. With a number of bundles of 0 or less no bundle
-is published, where Pulsar may fail.
+Differs from Pulsar: a broker there advances its averages every 5 s but publishes them only with its next report, so a
+published average may be 15 minutes old; here averages are advanced for every 5 s that pass, as if the load had stayed
+as last reported. They restart when a broker registers again; Pulsar also restarts them when a bundle comes or goes:
+three minutes later, when the broker may shed again, 2 % of the past are left. Bundles of equal load are ordered by name
+before the busiest are chosen. With a number of bundles of 0 or less no bundle is published, where Pulsar may fail.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ from loadmanager.core.model.load import (
 )
 
 ADVANCE_INTERVAL_MS = 5_000
-"""How often Pulsar's brokers take a sample of their own load into its averages."""
+"""Interval at which Pulsar's brokers sample their own load."""
 
 _THROUGHPUT_RESOLUTION = 1e5
 _MSG_RATE_RESOLUTION = 100
 _COUNT_RESOLUTION = 500
 _CACHE_RESOLUTION = 100_000
-"""Differences below these are none: bytes/s, messages/s, topics and sessions, bytes in the cache."""
+"""Resolutions of comparisons: bytes/s, messages/s, topics and sessions, bytes in the cache."""
 
 _Positions = npt.NDArray[np.intp]
 _Float = TypeVar("_Float", np.float32, np.float64)
@@ -61,10 +60,10 @@ _DEFAULTS = PlannerSettings()
 
 @dataclass(frozen=True, slots=True)
 class ReportRules:
-    """How loads are averaged, and how many bundles of which namespaces are listed.
+    """Rules for averaging loads and for listing the busiest bundles.
 
-    `history` is the weight of the past. `with_policies`: bundles of namespaces with policies are listed too.
-    `averages_by_time`: bundles' averages are those over time.
+    `history` is the weight of the past. `with_policies`: list bundles of namespaces with policies too.
+    `averages_by_time`: bundle averages are means over time.
     """
 
     weights: ResourceWeights = _DEFAULTS.resource_weights
@@ -88,13 +87,13 @@ class ReportRules:
         )
 
     def usage(self, percent: Float32Array) -> FloatArray:
-        """The weighted maximum over all resources of (..., 5) percentages, heap memory included, as fractions."""
+        """Return the weighted maximum over all resources of (..., 5) percentages, heap included, as fractions."""
         with np.errstate(invalid="ignore"):
             memory = percent[..., MEMORY].astype(np.float64) * self.memory_weight / 100
         return np.asarray(np.fmax(weighted_max_usage(percent, self.weights), memory))
 
     def average_after(self, report: BrokerReport, previous: LoadAverage) -> LoadAverage:
-        """The broker's averages with one more report."""
+        """Return the broker's averages after one more report."""
         usage = float(self.usage(percent_usage(report.usage[:, 0], report.usage[:, 1])))
         throughput = float(report.load[THROUGHPUT_IN] + report.load[THROUGHPUT_OUT])
         return previous.updated(usage, throughput, report.last_update_ms, self.history)
@@ -102,9 +101,9 @@ class ReportRules:
 
 @dataclass(frozen=True, slots=True)
 class LoadAverage:
-    """The moving averages of one broker's usage (a fraction) and throughput (bytes/s), and what it reported last.
+    """Moving averages of a broker's usage (a fraction) and throughput (bytes/s), and its last reported figures.
 
-    Before the first report nothing is known: the broker counts as fully used, and its first figures are taken whole.
+    Before the first report the broker counts as fully used; its first figures become the average.
     """
 
     usage_ema: float = 1.0
@@ -114,7 +113,7 @@ class LoadAverage:
     msg_throughput: float = 0.0
 
     def updated(self, usage: float, msg_throughput: float, at_ms: int, history: float) -> LoadAverage:
-        """The averages after a report; until then the load was as the report before it said."""
+        """Return the averages after a report; in between, the load was as last reported."""
         if self.updated_at_ms == 0:
             return LoadAverage(usage, msg_throughput, at_ms, usage, msg_throughput)
         samples = max(0, (at_ms - self.updated_at_ms) // ADVANCE_INTERVAL_MS - 1)
@@ -134,9 +133,9 @@ class LoadAverage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BrokerLoad:
-    """The averaged load of each broker (M,); `known` is False for one that has published none.
+    """Averaged load of each broker (M,); `known` is False for one that has published none.
 
-    Usage is a fraction, throughput in bytes/s; `updated_at_ms` is when the broker reported, milliseconds since 1970.
+    Usage is a fraction, throughput in bytes/s; `updated_at_ms` is the time of the report, milliseconds since 1970.
     """
 
     known: BoolArray
@@ -162,7 +161,7 @@ class BrokerLoad:
     def of_first_reports(
         cls, usage_percent: Float32Array, load: FloatArray, at_ms: int, rules: ReportRules
     ) -> BrokerLoad:
-        """The load of brokers that all reported for the first time just now: (M, 5) percentages and (M, 4) loads."""
+        """Build from first reports made now: (M, 5) percentages and (M, 4) loads."""
         brokers = len(load)
         return cls(
             known=np.ones(brokers, dtype=bool),
@@ -175,7 +174,7 @@ class BrokerLoad:
 
     @classmethod
     def of_averages(cls, averages: Sequence[LoadAverage], load: FloatArray, now_ms: int, history: float) -> BrokerLoad:
-        """The averages as they are now; `load` (M, 4) is as last reported."""
+        """Build from averages, advanced to now; `load` (M, 4) is as last reported."""
         columns = np.array(
             [(each.usage_ema, each.usage, each.msg_throughput_ema, each.msg_throughput) for each in averages]
         ).reshape(-1, 4)
@@ -191,36 +190,36 @@ class BrokerLoad:
         )
 
     def only(self, rows: IntArray) -> BrokerLoad:
-        """These rows of the brokers alone."""
+        """Select broker rows."""
         return BrokerLoad(**{column.name: getattr(self, column.name)[rows] for column in fields(self)})
 
 
 Listed = tuple[RowArray, FloatArray]
-"""The busiest bundles of a broker, the least busy of them first: their rows, and bytes/s, both ways together."""
+"""Busiest bundles of a broker, ascending: rows, and bytes/s, both ways together."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TopBundles:
-    """The busiest bundles of each broker, by the broker's row: `find` is asked for those of few brokers, if any.
+    """Busiest bundles of each broker, by broker row, found lazily: few brokers are asked about.
 
-    Rows are those of a snapshot, -1 for a bundle that is no more.
+    Rows are those of a snapshot, -1 for a bundle that no longer exists.
     """
 
     find: Callable[[int], Listed]
 
     def only(self, brokers: IntArray) -> TopBundles:
-        """Those of these rows of the brokers alone."""
+        """Select broker rows."""
         rows = brokers.tolist()
         return TopBundles(lambda broker: self.find(rows[broker]))
 
     def of_broker(self, broker: int) -> list[tuple[int, float]]:
-        """Its bundle rows with their throughputs."""
+        """Return the broker's bundle rows with their throughputs."""
         rows, throughput = self.find(broker)
         return list(zip(rows.tolist(), throughput.tolist(), strict=True))
 
 
 class NamedLoads(ReportedBundles, Protocol):
-    """What a report says of its bundles: see `BrokerReport`."""
+    """Bundle columns of a report: see `BrokerReport`."""
 
     @property
     def bundle_cache_bytes(self) -> IntArray: ...
@@ -228,7 +227,7 @@ class NamedLoads(ReportedBundles, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PublishedLoad:
-    """The averaged load that one broker has published: see `BrokerLoad`."""
+    """Averaged load published by one broker: see `BrokerLoad`."""
 
     weighted_max_ema: float
     msg_throughput_ema: float
@@ -239,10 +238,10 @@ class PublishedLoad:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Published:
-    """What brokers have made known besides their reports, and when a bundle was last taken from each.
+    """Data that brokers published besides their reports, and the last unload time of each.
 
-    `top_bundles` maps a bundle to its load (4,), the least busy first. None: nobody said, so it is to be computed; in
-    a mapping that is there, a broker that is not in it has published none.
+    `top_bundles` maps a bundle to its load (4,), ascending. None: nothing was published, compute it; a broker missing
+    from a mapping has published none.
     """
 
     broker_load: Mapping[BrokerId, PublishedLoad] | None = None
@@ -250,7 +249,7 @@ class Published:
     last_unloaded_s: Mapping[BrokerId, float] = field(default_factory=dict)
 
     def completed(self, reports: Mapping[Registration, BrokerReport]) -> Mapping[Registration, BrokerReport]:
-        """The reports with those of the busiest bundles that are in none of them."""
+        """Add to the reports those busiest bundles that none of them names."""
         reported = {name for report in reports.values() for name in report.bundle_names}
         completed = dict(reports)
         for registration, report in reports.items():
@@ -275,7 +274,7 @@ class Published:
         )
 
     def find_top_bundles(self, brokers: Sequence[BrokerId], find_row: Callable[[str], int | None]) -> TopBundles | None:
-        """The busiest bundles as rows that `find_row` finds; it knows all of them after `completed`."""
+        """Find the busiest bundles as rows of `find_row`, which knows all of them after `completed`."""
         if self.top_bundles is None:
             return None
         lists = []
@@ -287,21 +286,21 @@ class Published:
 
 
 def throughput_of(load: npt.NDArray[_Float]) -> npt.NDArray[_Float]:
-    """Bytes/s in and out together of (k, 4) loads."""
+    """Return bytes/s, in and out together, of (k, 4) loads."""
     return np.asarray(load[:, THROUGHPUT_IN] + load[:, THROUGHPUT_OUT])
 
 
 def find_top_bundles(report: NamedLoads, rules: ReportRules, has_policy: Callable[[str], bool]) -> _Positions:
-    """The positions in the report of its busiest bundles, the least busy of them first.
+    """Find the busiest bundles of a report: positions, ascending.
 
-    Idle ones are not listed, nor those that may not be shed: of system namespaces, of excluded ones, and of namespaces
-    with policies (`has_policy`) unless the rules want them.
+    Excluded are idle bundles and those that may not be shed: of system namespaces, of excluded ones, and of namespaces
+    with policies (`has_policy`) unless the rules include them.
     """
     return find_busiest(report, Listable(rules, has_policy))
 
 
 def find_busiest(report: NamedLoads, listed: Listable) -> _Positions:
-    """`find_top_bundles` of many reports, of whose namespaces it is found out once whether they are listed."""
+    """Find the busiest bundles as `find_top_bundles` does; `listed` caches namespaces across reports."""
     candidates = np.flatnonzero(throughput_of(report.bundle_load))
     ranks, most = _ranks(report, candidates), listed.most_bundles
     found: list[int] = []
@@ -321,7 +320,7 @@ def find_busiest(report: NamedLoads, listed: Listable) -> _Positions:
 def _find_among_equals(
     report: NamedLoads, candidates: _Positions, ranks: IntArray, listed: Mapping[str, bool], most: int
 ) -> _Positions:
-    """`find_top_bundles` where the order of equally busy bundles matters."""
+    """Find the busiest bundles where the order of equally busy ones matters."""
     names = report.bundle_names
     by_name = sorted(
         (names[position], i) for i, position in enumerate(candidates.tolist()) if listed[namespace_of(names[position])]
@@ -332,9 +331,9 @@ def _find_among_equals(
 
 
 def partition_sort(values: Sequence[int], most: int) -> list[int]:
-    """The positions of the greatest values, the greatest first: Pulsar's quick-select with a three-way partition.
+    """Return the positions of the greatest values, descending: Pulsar's quick-select with a three-way partition.
 
-    The last value of a range is its pivot, and the order of equal values is what the exchanges make of it.
+    The last value of a range is its pivot; the order of equal values results from the swaps.
     """
     order = list(range(len(values)))
     start, end, target = 0, len(values) - 1, most - 1
@@ -363,9 +362,7 @@ def partition_sort(values: Sequence[int], most: int) -> list[int]:
 
 
 class Listable(dict[str, bool]):
-    """Whether the bundles of a namespace may be listed by these rules and policies, found out when asked for the first
-    time.
-    """
+    """Cache of the namespaces whose bundles may be listed by these rules and policies."""
 
     def __init__(self, rules: ReportRules, has_policy: Callable[[str], bool]) -> None:
         super().__init__()
@@ -377,7 +374,7 @@ class Listable(dict[str, bool]):
         return self._rules.most_bundles
 
     def is_of(self, rules: ReportRules, has_policy: Callable[[str], bool]) -> bool:
-        """Whether it still holds."""
+        """Return True if it is still valid."""
         return self._rules is rules and self._has_policy == has_policy
 
     def __missing__(self, namespace: str) -> bool:
@@ -388,8 +385,8 @@ class Listable(dict[str, bool]):
 
 
 def _ranks(report: NamedLoads, candidates: _Positions) -> IntArray:
-    """How busy each candidate is (n,), equal numbers for equally busy ones: compared by throughput in, then out, then
-    messages, then topics and sessions, then cache, each in steps of a resolution.
+    """Rank candidates by busyness (n,), equal ranks for equal load: throughput in, out, messages, topics and sessions,
+    cache, each rounded to its resolution.
     """
     load = report.bundle_load[candidates]
     counts = report.bundle_topics[candidates] + report.bundle_sessions[candidates]

@@ -1,4 +1,4 @@
-"""What bundles take over from those whose place they have taken: nothing but arithmetic on ranges and loads."""
+"""Inheritance of load by bundles that replace others: arithmetic on ranges and loads."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from loadmanager.core.model.load import METRICS, FloatArray, IntArray
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Overlaps:
-    """Where ranges overlap: (k,) positions of the one and of the other list, and the share (k,) of the other's range
-    that lies in the one.
+    """Overlaps of two lists of ranges: (k,) positions in each, and the share (k,) of the second's range that lies in
+    the first.
     """
 
     heir: IntArray
@@ -25,7 +25,7 @@ class Overlaps:
 
     @classmethod
     def of(cls, heirs: Sequence[str], former: Sequence[str]) -> Overlaps:
-        """Of bundles of one namespace by their names; those of each list do not overlap among themselves."""
+        """Compute the overlaps of bundles of one namespace, by name; neither list overlaps itself."""
         new, old = _ends(heirs), _ends(former)
         order, old_order = np.argsort(new[:, 0]), np.argsort(old[:, 0])
         new, old = new[order], old[old_order]
@@ -37,7 +37,7 @@ class Overlaps:
         return cls(order[in_new], old_order[in_old], width[both] / (old[in_old, 1] - old[in_old, 0]))
 
     def sums(self, columns: npt.NDArray[np.float64], heirs: int) -> FloatArray:
-        """(heirs, n): what each heir gets of the columns (former, n), by its shares."""
+        """Return each heir's part (heirs, n) of the columns (former, n)."""
         sums = np.zeros((heirs, columns.shape[1]))
         np.add.at(sums, self.heir, columns[self.former] * self.share[:, None])
         return sums
@@ -45,14 +45,14 @@ class Overlaps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartLoad:
-    """What is known of the topics of a bundle: their latest load (4,) added up, and how many they are."""
+    """Topic load of a bundle: the sum (4,) of its topics' latest loads, and the number of topics."""
 
     load: FloatArray
     topics: int
 
 
 def loads_by_part(parts: Mapping[str, BundleRange], topics: Sequence[TopicLoad]) -> dict[str, PartLoad]:
-    """What the topics of each part carry, by its name."""
+    """Sum the topic loads of each part, by name."""
     found = {}
     for name, own in parts.items():
         loads = [each.load for each in topics if each.hash in own]
@@ -61,8 +61,8 @@ def loads_by_part(parts: Mapping[str, BundleRange], topics: Sequence[TopicLoad])
 
 
 def divide_by_topics(parts: Sequence[PartLoad]) -> FloatArray | None:
-    """The share (n, 4) of each part in what all of them carry: by the latest load, by the number of topics in a metric
-    in which there is none. None without any topic.
+    """Return the share (n, 4) of each part in the total: by latest load, by number of topics where a metric is 0. None
+    without topics.
     """
     topics = np.array([part.topics for part in parts], dtype=np.float64)
     if not topics.sum():
@@ -80,6 +80,6 @@ def _ends(names: Sequence[str]) -> IntArray:
 
 
 def _position(ends: IntArray, at: IntArray) -> IntArray:
-    """Which of the sorted ranges each hash lies in, -1 for none."""
+    """Return the index of the sorted range that holds each hash, -1 for none."""
     found = np.searchsorted(ends[:, 0], at, side="right") - 1
     return np.where((found >= 0) & (at < ends[found, 1]), found, -1)

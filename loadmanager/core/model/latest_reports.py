@@ -1,6 +1,4 @@
-"""What a broker's last report says of its bundles, for those who go by it and not by averages: splits, merges, and the
-lists of the busiest bundles.
-"""
+"""Bundle columns of last reports, for callers that use those in place of averages: splits, merges, busiest bundles."""
 
 from __future__ import annotations
 
@@ -14,10 +12,10 @@ from loadmanager.core.model.snapshot import find_row
 
 @dataclass(frozen=True, eq=False)
 class LatestReport:
-    """The last report of a broker that was taken in, as far as it is about bundles: see `BrokerReport`.
+    """Bundle columns of a broker's last accepted report: see `BrokerReport`.
 
-    `all_names` are those of all bundles, sorted, `places` (k,) where those in the report are among them. So the model
-    makes it without a look at any name, and it may be read in a worker thread: nothing in it changes later.
+    `all_names` are the sorted names of all bundles, `places` (k,) the positions of the report's bundles among them. It
+    is built without copying names, and immutable, so that worker threads may read it.
     """
 
     all_names: Sequence[str]
@@ -35,7 +33,7 @@ class LatestReport:
         return tuple(map(self.all_names.__getitem__, self.places.tolist()))
 
     def find_sessions(self, bundle: str) -> int | None:
-        """The consumers and producers of a bundle; None when it is not in the report."""
+        """Find the number of consumers and producers of a bundle; None if it is not in the report."""
         place = find_row(self.all_names, bundle)
         found = () if place is None else self.bundle_sessions[self.places == place].tolist()
         return found[0] if found else None

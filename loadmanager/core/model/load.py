@@ -1,7 +1,7 @@
-"""Load as numbers: what a broker reports, how used it is, and the running means of a bundle.
+"""Load in numbers: reports, usage of brokers, and running means of bundles.
 
-Columns are always in the same order: the four metrics of a load, and the five resources of a broker, as below.
-Source: Pulsar's LocalBrokerData, ResourceUsage and TimeAverageMessageData.
+Columns always have the same order: the four metrics of a load, and the five resources of a broker, as below. Source:
+Pulsar's LocalBrokerData, ResourceUsage and TimeAverageMessageData.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ CPU, MEMORY, DIRECT_MEMORY, BANDWIDTH_IN, BANDWIDTH_OUT = range(5)
 """Columns of a broker's resources."""
 
 RATED = {CPU: "CPU", DIRECT_MEMORY: "direct memory", BANDWIDTH_IN: "bandwidth in", BANDWIDTH_OUT: "bandwidth out"}
-"""The names of the resources that have a weight in a broker's usage."""
+"""Names of the resources with a weight in a broker's usage."""
 
 METRICS = 4
 RESOURCES = 5
 
 SHORT_WINDOW = 10
 LONG_WINDOW = 1000
-"""The samples after which a running mean becomes an exponential one with weight 1/window for the newest sample."""
+"""Window of the long-term mean: after so many samples it is an exponential mean with weight 1/window."""
 
 FloatArray = npt.NDArray[np.float64]
 Float32Array = npt.NDArray[np.float32]
@@ -41,22 +41,22 @@ _Scalar = TypeVar("_Scalar", bound=np.generic)
 _Integer = TypeVar("_Integer", np.int8, np.int16)
 
 DEFAULT_LOAD: FloatArray = np.array([50.0, 50.0, 50_000.0, 50_000.0])
-"""What a bundle without any history is taken to carry: 50 messages/s and 50,000 bytes/s, both ways."""
+"""Default load of a bundle without history: 50 messages/s and 50,000 bytes/s, each way."""
 DEFAULT_LOAD.setflags(write=False)
 
 _RATED = (CPU, DIRECT_MEMORY, BANDWIDTH_IN, BANDWIDTH_OUT)
-"""The resources a broker is judged by. Heap memory is not among them: a full heap is how a JVM looks."""
+"""Rated resources. Heap memory is not rated: a JVM's heap normally looks full."""
 
 
 def read_only(array: npt.NDArray[_Scalar], *shape: int) -> npt.NDArray[_Scalar]:
-    """`array` itself, made read-only; it must have this shape."""
+    """Make `array` read-only, check its shape, and return it."""
     assert array.shape == shape, f"shape {array.shape}: expected {shape}"
     array.setflags(write=False)
     return array
 
 
 class ReportedBundles(Protocol):
-    """What a report says of bundles: their names, and in the same order columns of what they carry, as below."""
+    """Bundle names of a report and, in the same order, the columns below."""
 
     @property
     def bundle_names(self) -> tuple[str, ...]: ...
@@ -75,10 +75,10 @@ class ReportedBundles(Protocol):
 class BrokerReport:
     """One report of a broker.
 
-    `usage` is (5, 2): per resource how much is used and the limit, in any unit common to both. `load` is the broker's
-    reported totals. `bundle_load` (k, 4), `bundle_topics`, `bundle_sessions` (k,; consumers and producers) and
-    `bundle_cache_bytes` (k,) belong to `bundle_names`, which holds the bundles with at least one loaded topic. `health`
-    is None when nothing is said of it. `stuck` says why the broker serves nothing of what it owns; empty: it serves.
+    `usage` is (5, 2): used and limit per resource, in any common unit. `load` is the broker's reported totals.
+    `bundle_load` (k, 4), `bundle_topics`, `bundle_sessions` (k,; consumers and producers) and `bundle_cache_bytes` (k,)
+    belong to `bundle_names`, the bundles with at least one loaded topic. `health` is None if not reported. `stuck` is
+    the reason why the broker serves none of its bundles; empty if it serves.
     """
 
     usage: FloatArray
@@ -112,7 +112,7 @@ class BrokerReport:
         read_only(self.bundle_cache_bytes, bundles)
 
     def with_bundles(self, loads: Mapping[str, FloatArray]) -> BrokerReport:
-        """The report with more bundles, of which nothing is known but their load (4,)."""
+        """Add bundles of which only the load (4,) is known."""
         unknown = np.zeros(len(loads), dtype=np.int64)
         return replace(
             self,
@@ -124,7 +124,7 @@ class BrokerReport:
         )
 
     def only(self, kept: BoolArray) -> BrokerReport:
-        """The report with these (k,) of its bundles alone; what it says of the broker itself stays."""
+        """Keep only these (k,) bundles; the broker's own figures stay."""
         return replace(
             self,
             bundle_names=tuple(name for name, is_kept in zip(self.bundle_names, kept.tolist(), strict=True) if is_kept),
@@ -135,7 +135,7 @@ class BrokerReport:
         )
 
     def without_bundles(self) -> BrokerReport:
-        """What the report says of the broker itself, without its bundles' columns and names."""
+        """Return the broker's own figures, without bundles."""
         none = np.empty(0, dtype=np.int64)
         return replace(
             self,
@@ -149,7 +149,7 @@ class BrokerReport:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimeMean:
-    """The mean over time (4,) of what one bundle carries, as it was last reported, and its usual deviation from it."""
+    """Mean load over time (4,) of one bundle at its last report, and its usual deviation."""
 
     load: FloatArray
     sigma: float
@@ -160,9 +160,9 @@ class TimeMean:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BundleAverages:
-    """The running means of one bundle, `short` over 10 and `long` over 1,000 samples, and its latest topic count.
+    """Running means of one bundle, `short` over 10 and `long` over 1,000 samples, and its latest topic count.
 
-    `time_mean` is its mean over time, None where nobody wrote it down: then the short one is taken for it.
+    `time_mean` is the mean over time; None if it was not stored: then the short one stands in.
     """
 
     short: FloatArray
@@ -181,8 +181,8 @@ class BundleAverages:
 
 
 def percent_usage(usage: npt.ArrayLike, limit: npt.ArrayLike) -> Float32Array:
-    """Usage in percent of the limit, 0 where there is no limit: in 32-bit floats, as Pulsar, so 30 of 100 is a bit
-    more than 30. It may exceed 100.
+    """Return usage in percent of the limit, 0 without a limit: in 32-bit floats, as Pulsar, so 30 of 100 is slightly
+    above 30. It may exceed 100.
     """
     used, limits = np.asarray(usage, dtype=np.float64), np.asarray(limit, dtype=np.float64)
     ratio = np.zeros(np.broadcast_shapes(used.shape, limits.shape), dtype=np.float32)
@@ -192,14 +192,14 @@ def percent_usage(usage: npt.ArrayLike, limit: npt.ArrayLike) -> Float32Array:
 
 
 def max_resource_usage(percent: Float32Array) -> Float32Array:
-    """The unweighted maximum over the rated resources of (..., 5) percentages, as a fraction in 32-bit floats."""
+    """Return the unweighted maximum of (..., 5) percentages over rated resources, as a fraction in 32-bit floats."""
     return np.asarray(np.fmax.reduce(percent[..., _RATED], axis=-1, initial=np.float32(-np.inf)) / np.float32(100))
 
 
 def weighted_max_usage(percent: Float32Array, weights: ResourceWeights) -> FloatArray:
-    """The weighted maximum over the rated resources of (M, 5) percentages, as fractions (1.0 is 100 %), not clamped.
+    """Return the weighted maximum of (M, 5) percentages over rated resources, as fractions (1.0 is 100 %), unclamped.
 
-    What is not a number is ignored; nothing but such gives minus infinity.
+    NaN is ignored; only NaN gives minus infinity.
     """
     factors = np.array([weights.cpu, weights.direct_memory, weights.bandwidth_in, weights.bandwidth_out])
     with np.errstate(invalid="ignore"):
@@ -210,9 +210,9 @@ def weighted_max_usage(percent: Float32Array, weights: ResourceWeights) -> Float
 def next_average(
     average: FloatArray, samples: npt.NDArray[_Integer], sample: FloatArray, window: int
 ) -> tuple[FloatArray, npt.NDArray[_Integer]]:
-    """The running means (k, 4) and their sample counts (k,) after one more sample each.
+    """Return the running means (k, 4) and their sample counts (k,) after one more sample each.
 
-    The first sample replaces whatever default stood there.
+    The first sample replaces the default.
     """
     count = np.minimum(samples + 1, window).astype(samples.dtype)
     n = count.astype(np.float64)[:, np.newaxis]

@@ -1,7 +1,7 @@
-"""An image of a model, and a model made of one.
+"""Taking a checkpoint of a model, and restoring one.
 
-Not in it is what last reports say of single bundles (`latest_reports.py`): no snapshot has it, the next report says it
-anew.
+Bundle columns of last reports (`latest_reports.py`) are not included: no snapshot has them, and the next report brings
+them again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _COPIED = ("short", "long", "short_samples", "long_samples", "topics", "recorded
 
 
 def image_of(table: NamedRows, owners: RecordedOwners, reporters: Reporters, unloads: UnloadTimes) -> ModelCheckpoint:
-    """Everything that is known now; what is done to the model later does not change it."""
+    """Take a checkpoint; later changes of the model do not affect it."""
     order, columns, registrations = table.order(), table.columns, owners.registrations.by_registration
     rows, position, places = order.rows, owners.registrations.places(registrations.values()), table.places()
     by_range = np.zeros(len(columns.owner), dtype=bool)
@@ -52,7 +52,7 @@ def image_of(table: NamedRows, owners: RecordedOwners, reporters: Reporters, unl
 def restore(
     image: ModelCheckpoint, table: NamedRows, owners: RecordedOwners, reporters: Reporters, unloads: UnloadTimes
 ) -> None:
-    """Make the parts of an empty model those of the one that the image was taken of."""
+    """Restore the parts of an empty model from a checkpoint."""
     assert not table.names, "only an empty model is made into another"
     rows = table.of(image.names)
     columns, row_of = table.columns, owners.registrations.of
@@ -82,13 +82,13 @@ def restore(
 
 
 def _busiest_of(broker: BrokerCheckpoint, rows: Rows) -> Busiest:
-    """Those of the image, by the rows of its bundles."""
+    """Return the busiest bundles of the checkpoint, by row."""
     positions, throughput = broker.find_busiest()
     return Busiest.already(rows[positions].astype(np.int32), throughput)
 
 
 def _broker_image(broker: ReportingBroker, names: Sequence[str], places: RowArray) -> BrokerCheckpoint:
-    """The broker, with the bundles' positions by their rows in `places`; those that are no more are left out."""
+    """Build the broker's checkpoint with bundle positions from `places`, by row; omit bundles that no longer exist."""
     bundles, busiest = places[broker.rows], broker.busiest
 
     def find_busiest() -> Listed:

@@ -1,12 +1,12 @@
-"""What a namespace's record does to all the rest: which bundles there are, and who owns them.
+"""Processing of namespace records: the existing bundles and their owners.
 
 bundles                             with the record
 -------                             ---------------
-the same as before                  owners are written anew, history stays
-new ones, in others' place          inherit what those carried, and that they were unloaded
-new ones, already reported          what was kept aside of the report counts
-gone, and still reported            the report is of nothing any more
-gone, and not reported              are forgotten, with their history
+unchanged                           owners are updated, history stays
+new, replacing others               inherit their load and unload times
+new, already reported               are sampled from the part of the report kept aside
+gone, still reported                are dropped from the report
+gone, not reported                  are forgotten, with their history
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from loadmanager.core.model.reporters import Reporters
 
 
 class NamespaceRecords:
-    """Takes records in."""
+    """Applies records to the model."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class NamespaceRecords:
         self._unloads = unloads
 
     def put(self, namespace: str, bundle_names: Sequence[str], ownerships: Sequence[Ownership]) -> None:
-        """Take in a record: its bundles and, in the same order, who owns them."""
+        """Apply a record: its bundles and, in the same order, their ownerships."""
         assert all(namespace_of(name) == namespace for name in bundle_names), f"bundles of {namespace} only"
         self._rows.revision += 1
         self._reporters.sweep_registrations()
@@ -58,7 +58,7 @@ class NamespaceRecords:
         self._reporters.forget_unnamed(previous)
 
     def change_owners(self, ownerships: Mapping[str, Ownership]) -> None:
-        """Take in what is new of records that have the same bundles as before: the owners of these."""
+        """Apply changed ownerships of records with unchanged bundles."""
         self._rows.revision += 1
         self._reporters.sweep_registrations()
         rows = self._rows.known(list(ownerships))
@@ -66,19 +66,19 @@ class NamespaceRecords:
         self._owners.write(rows, list(ownerships.values()))
 
     def remove(self, namespace: str) -> None:
-        """The record is gone: its bundles are those that brokers report, whatever they are."""
+        """Remove a record: the namespace's bundles are those that brokers report."""
         self.put(namespace, (), ())
         self._rows.set_record(namespace, there=False)
 
     def _reshape(self, previous: Rows, former: Rows, rows: Rows) -> None:
-        """The record's bundles are these `rows`: before, `former` ones were, and `previous` ones known."""
+        """Replace the `former` bundles of the record by `rows`; `previous` are all bundles known before."""
         # Nearly every record has the bundles that it had, and nothing but those was known.
         if len(former) == len(previous) and np.array_equal(former, np.sort(rows)):
             return
         gone, heirs = previous[~np.isin(previous, rows)], rows[~np.isin(rows, former)]
         replaced = former[~np.isin(former, rows)]
-        # They inherit before what brokers say of them is let go of, and before a report that was quicker counts: that
-        # report is a sample after what was inherited.
+        # Inherit before the reports of former bundles are dropped, and before an earlier report is sampled: that
+        # sample comes after the inherited history.
         if len(heirs) and len(replaced):
             self._inherit(heirs, replaced)
         if len(gone):
@@ -87,7 +87,7 @@ class NamespaceRecords:
             self._reporters.take_in_unknown()
 
     def _inherit(self, heirs: Rows, former: Rows) -> None:
-        """Give new bundles the history, and the marks, of those whose place they take."""
+        """Pass the history and unload times of replaced bundles on to the new ones."""
         names = self._rows.names
         overlaps = Overlaps.of([names[row] for row in heirs], [names[row] for row in former])
         pairs = zip(heirs[overlaps.heir].tolist(), former[overlaps.former].tolist(), strict=True)

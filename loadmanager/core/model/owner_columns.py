@@ -1,6 +1,6 @@
-"""What namespace records say of bundles: who owns each, and where one on its way goes.
+"""Ownership by the namespace records: the owner of each bundle, and the destination of one on its way.
 
-An owner is a registration, one life of a broker, and a number here: that of a life that has ended matches no broker.
+An owner is a registration, as a number: that of an ended registration matches no broker.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from loadmanager.core.model.load import BoolArray, RowArray
 from loadmanager.core.model.snapshot import NOBODY
 
 _SPARE_REGISTRATIONS = 1024
-"""Rows of ended registrations are looked for once the table exceeds twice the brokers by so many, and again once it has
-grown by so many: to look for them is to look at all bundles.
+"""Slack before rows of ended registrations are collected: the table must exceed twice the number of brokers by this,
+and grow by it again, since each collection scans all bundles.
 """
 
 
 @dataclass(slots=True, eq=False)
 class RegistrationRows:
-    """Rows for registrations, current ones and those that records still name."""
+    """Rows of registrations, current ones and those that records still name."""
 
     by_registration: dict[Registration, int] = field(default_factory=dict)
     unused: list[int] = field(default_factory=list)
@@ -43,7 +43,7 @@ class RegistrationRows:
             self.unused.append(self.by_registration.pop(registration))
 
     def places(self, rows: Iterable[int]) -> RowArray:
-        """By row the position in `rows`, -1 for any other, and for nobody: the last, which -1 picks, is no row's."""
+        """Return by row the position in `rows`, -1 for others; index -1 (nobody) maps to -1 too."""
         places = np.full(self.size + 1, NOBODY, dtype=np.int32)
         own = list(rows)
         places[own] = np.arange(len(own))
@@ -51,7 +51,7 @@ class RegistrationRows:
 
 
 class RecordedOwners:
-    """The owners of all bundles; `destinations`, by row, are where those on their way go."""
+    """Owners of all bundles; `destinations`, by row, are those of bundles on their way."""
 
     def __init__(self, rows: NamedRows) -> None:
         self._rows = rows
@@ -60,7 +60,7 @@ class RecordedOwners:
         self.destinations: dict[int, int] = {}
 
     def strike(self, rows: Rows) -> Rows:
-        """The record is about to be read anew: forget what it said of these; those that it had."""
+        """Clear the recorded state of these rows before a record is read again; return those that had one."""
         columns = self._rows.columns
         former: Rows = rows[columns.recorded[rows] != RecordedState.NO]
         columns.recorded[rows] = RecordedState.NO
@@ -80,29 +80,29 @@ class RecordedOwners:
                 self.destinations[row] = row_of(ownership.destination)
 
     def all(self) -> set[Registration]:
-        """Who owns a bundle, those that are to release it included."""
+        """Return all owners of bundles, including those that are to release them."""
         is_one = np.zeros(self.registrations.size + 1, dtype=bool)
         is_one[self._rows.columns.owner[: len(self._rows.names)]] = True  # nobody is the last
         return {owner for owner, row in self.registrations.by_registration.items() if is_one[row]}
 
     def count_of(self, registration: Registration) -> int:
-        """How many bundles that life of a broker owns, those that it is to release included."""
+        """Count the bundles of this registration, including those it is to release."""
         return len(self._rows_of(registration))
 
     def names_of(self, registration: Registration) -> list[str]:
-        """Which those are."""
+        """Return the bundles of this registration, including those it is to release."""
         return [self._rows.names[row] for row in self._rows_of(registration).tolist()]
 
     def releasing(self) -> list[str]:
-        """The bundles that are on their way."""
+        """Return the bundles being released."""
         return self._named(self._is_recorded(RecordedState.RELEASING))
 
     def freed(self) -> list[str]:
-        """The bundles that are free since their owner has gone."""
+        """Return the bundles that are free because their owner left."""
         return self._named(self._is_recorded(RecordedState.FREED))
 
     def owned_by(self, registrations: Iterable[Registration]) -> list[str]:
-        """The bundles that any of these owns, without those that it is to release."""
+        """Return the bundles of these registrations, without those they are to release."""
         wanted, known = np.zeros(self.registrations.size + 1, dtype=bool), self.registrations.by_registration
         wanted[[known[each] for each in registrations if each in known]] = True
         is_one = wanted[self._rows.columns.owner[: len(self._rows.names)]]
@@ -119,13 +119,13 @@ class RecordedOwners:
         return np.flatnonzero(self._rows.columns.owner[: len(self._rows.names)] == row)
 
     def destination_places(self, places: RowArray) -> RowArray:
-        """By row of a bundle where it goes, as the position of that registration in `places`, -1 for nowhere."""
+        """Return by bundle row the position of the destination in `places`, -1 for none."""
         destination = np.full(len(self._rows.columns.owner), NOBODY, dtype=np.int32)
         destination[list(self.destinations)] = places[list(self.destinations.values())]
         return destination
 
     def sweep(self, reporting: Iterable[int], brokers: int) -> None:
-        """Use rows of ended registrations again, once there are many that nothing refers to."""
+        """Collect rows of ended registrations, once there are many without references."""
         known = self.registrations.by_registration
         if len(known) > max(2 * brokers, self._swept) + _SPARE_REGISTRATIONS:
             used = set(np.unique(self._rows.columns.owner[: len(self._rows.names)]).tolist())

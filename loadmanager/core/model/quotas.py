@@ -1,17 +1,17 @@
-"""What bundles are expected to need: quotas, which follow what reports measure.
+"""Quotas: expected needs of bundles, smoothed from reports.
 
-Source: Pulsar's SimpleLoadManagerImpl. A quota follows what is measured over 30 minutes upward and over a day downward,
-by the clock of the reports, and starts from a default, which follows the average bundle. So do two factors: how much
-CPU a message takes, and how much memory so many topics, producers and consumers.
+Source: Pulsar's SimpleLoadManagerImpl. A quota follows measurements within 30 minutes upward and a day downward, by the
+clock of the reports. It starts from a default, which follows the average bundle. So do two factors: CPU per message,
+and memory per group of topics, producers and consumers.
 
 As JSON, all of it optional: `{"quotas": {bundle: quota}, "fixed": [bundle, ...], "default": quota, "default_fixed":
 bool, "average": quota, "cpu_factor": number, "memory_factor": number, "last_update_ms": ms, "stored_at_ms": ms}`; a
 quota is `[messages/s in, messages/s out, bytes/s in, bytes/s out, MB]`, and a fixed one never changes. Without
-`last_update_ms` all quotas jump to what is measured, as at the start of a broker of Pulsar's.
+`last_update_ms` all quotas jump to the measurement, as at the start of a Pulsar broker.
 
 Differs from Pulsar: quotas are kept as long as a record has the bundle; averages are compared like with like before
-they become the default; a report without usage is of a broker that uses nothing. In a snapshot without `reports` the
-short-term averages stand for what is measured, and topics alone for the objects of a bundle.
+they become the default; a report without usage is of a broker that uses nothing. In a snapshot without `reports`
+short-term averages stand in for measurements, and topics alone for the objects of a bundle.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from loadmanager.core.model.load import CPU, MEMORY, BoolArray, FloatArray, IntA
 from loadmanager.core.model.snapshot import Snapshot
 
 DEFAULT_QUOTA = (40.0, 120.0, 100_000.0, 300_000.0, 80.0)
-"""What a bundle is expected to need when nothing is known of it, nor of any other."""
+"""Initial default quota."""
 
 QUOTA_MEMORY = 4
 QUOTA_FIELDS = 5
-"""A quota's columns: those of a load, and memory."""
+"""Number of quota columns: those of a load, and memory."""
 
 OBJECTS_PER_GROUP = 500
-"""Topics, producers and consumers that take one unit of memory together."""
+"""Number of topics, producers and consumers per group, the unit of memory need."""
 
 _MINUTE_MS = 60_000
 _UP_MS = 30 * _MINUTE_MS
@@ -41,20 +41,20 @@ _DOWN_MS = 1440 * _MINUTE_MS
 _LEAST = np.array([5.0, 5.0, 10_000.0, 10_000.0, 2.0])
 _MOST = np.array([np.inf, np.inf, 1e6, 1e6, 200.0])
 _CPU_FACTOR = 0.025
-"""Percent of one core for each message/s."""
+"""Percent of one core per message/s."""
 _MEMORY_FACTOR = 25.0
-"""MB for each group of objects."""
+"""MB per group of objects."""
 _CPU_FACTORS = (0.01, 0.1)
 _MEMORY_FACTORS = (10.0, 50.0)
 _FEW_MESSAGES_PER_S = 1000
 _FEW = 30
-"""So few groups, or bundles, say nothing of the average one."""
+"""Minimum number of groups, or bundles, for an average."""
 
 _Bounds = float | FloatArray
 
 
 def smooth(old: _Bounds, sample: _Bounds, least: _Bounds, most: _Bounds, elapsed_ms: float) -> FloatArray:
-    """The expectation after a sample that came so long after the last one: quickly up, slowly down."""
+    """Return the smoothed quota after a sample at this interval: fast up, slow down."""
     bounded = np.clip(sample, least, most)
     up, down = (min(max(elapsed_ms / window_ms, 0.0), 1.0) for window_ms in (_UP_MS, _DOWN_MS))
     weight = np.where(bounded >= old, up, down)
@@ -62,13 +62,13 @@ def smooth(old: _Bounds, sample: _Bounds, least: _Bounds, most: _Bounds, elapsed
 
 
 def is_worth_storing(old: FloatArray, new: FloatArray) -> bool:
-    """Whether an expectation has changed by the smallest quota in any of its fields."""
+    """Return True if a quota changed by at least the smallest quota in any field."""
     return bool(np.any(np.abs(new - old) >= _LEAST))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """What is measured of each bundle: (N, 4) messages/s and bytes/s, (N,) topics, producers and consumers."""
+    """Measurements per bundle: (N, 4) messages/s and bytes/s, (N,) topics, producers and consumers."""
 
     load: FloatArray
     objects: IntArray
@@ -95,9 +95,9 @@ class Samples:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quotas:
-    """The quotas of bundles and what goes with them, in columns, which later ones share as far as they are equal.
+    """Quotas of bundles, in columns that successors share as far as they are equal.
 
-    `quota` (N, 5) belongs to `names`. One that is not `known` (N,) was never measured, and is the default; one that is
+    `quota` (N, 5) belongs to `names`. One that is not `known` (N,) was never measured and is the default; one that is
     `fixed` (N,) never changes.
     """
 
@@ -156,7 +156,7 @@ class Quotas:
         }
 
     def after(self, snapshot: Snapshot, flush_interval_minutes: float) -> Quotas:
-        """The quotas of the snapshot's bundles, brought up to date with its reports."""
+        """Return the quotas of the snapshot's bundles, updated with its reports."""
         kept = _of_bundles(self, snapshot.bundles.names)
         if not len(snapshot.brokers):
             return kept
@@ -173,7 +173,7 @@ class Quotas:
 
 
 def _of_bundles(quotas: Quotas, names: tuple[str, ...]) -> Quotas:
-    """The quotas of these bundles: rows are looked for only when the names have changed."""
+    """Select the quotas of these bundles; rows are looked up only when names have changed."""
     if names is quotas.names:
         return quotas
     if names == quotas.names:
@@ -191,7 +191,7 @@ def _of_bundles(quotas: Quotas, names: tuple[str, ...]) -> Quotas:
 
 
 def _smoothed(quotas: Quotas, snapshot: Snapshot, elapsed_ms: float) -> Quotas:
-    """The quotas, the average and the factors after what the snapshot measures."""
+    """Return quotas, average and factors after the snapshot's measurements."""
     samples = Samples.of(snapshot)
     reported = np.flatnonzero(snapshot.bundles.broker >= 0)
     groups = 1 + samples.objects // OBJECTS_PER_GROUP
@@ -218,7 +218,7 @@ def _smoothed(quotas: Quotas, snapshot: Snapshot, elapsed_ms: float) -> Quotas:
 
 
 def _flushed(quotas: Quotas, now_ms: int, interval_minutes: float) -> Quotas:
-    """With the average for the default, if it is time for it and the two differ."""
+    """Replace the default by the average, if that is due and they differ."""
     stored_at_ms = now_ms if quotas.stored_at_ms is None else quotas.stored_at_ms
     if now_ms - stored_at_ms < interval_minutes * _MINUTE_MS:
         return replace(quotas, stored_at_ms=stored_at_ms)
@@ -229,5 +229,5 @@ def _flushed(quotas: Quotas, now_ms: int, interval_minutes: float) -> Quotas:
 
 
 def _in_columns(columns: list[FloatArray]) -> FloatArray:
-    """The columns side by side (N, 5), each contiguous."""
+    """Stack the columns (N, 5), each contiguous."""
     return np.stack(columns).T

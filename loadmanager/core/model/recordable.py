@@ -1,9 +1,9 @@
-"""Which figures of a report decisions are made on: those that the history can keep exactly.
+"""Rounding of report figures to values that the history stores exactly.
 
-A report is brought into this form where it is taken in, before anything is decided on it. So what is read back from the
-history later is the same, bit for bit, and so are the decisions that are taken on it again.
+A report is rounded on arrival, before any decision. So the history returns it bit for bit, and replayed decisions are
+the same.
 
-Source: none, our own. Differs from Pulsar: it decides on all digits of a double.
+Source: none, our own. Differs from Pulsar, which decides on all digits of a double.
 """
 
 from __future__ import annotations
@@ -15,19 +15,18 @@ import numpy as np
 from loadmanager.core.model.load import MSG_RATE_IN, MSG_RATE_OUT, BrokerReport, FloatArray
 
 RATE_STEPS_PER_UNIT = 1000
-"""A message rate of a bundle is a whole number of thousandths."""
+"""Resolution of a bundle's message rate: thousandths."""
 
 MAX_RATE = 1e12
-"""More messages/s than this in one bundle are a mistake, and are taken for as many."""
+"""Upper limit of messages/s per bundle: more is a mistake, and is clamped."""
 
 _RATES = (MSG_RATE_IN, MSG_RATE_OUT)
 
 
 def recordable(report: BrokerReport) -> BrokerReport:
-    """The report with its bundles in the order of their names, their message rates rounded to thousandths and their
-    throughputs to whole bytes/s.
+    """Round a report: bundles sorted by name, message rates in thousandths, throughputs in whole bytes/s.
 
-    What it says of the broker itself is kept as it is. Doing it twice changes nothing.
+    The broker's own figures are kept. The function is idempotent.
     """
     names = report.bundle_names
     order = sorted(range(len(names)), key=names.__getitem__)
@@ -42,7 +41,7 @@ def recordable(report: BrokerReport) -> BrokerReport:
 
 
 def _rounded(load: FloatArray) -> FloatArray:
-    """Loads (k, 4), rounded; adding zero leaves no negative zero, which an integer has no room for."""
+    """Round loads (k, 4); adding zero removes negative zeros, which integers cannot hold."""
     rounded = np.rint(load) + 0.0
     rates = np.minimum(load[:, _RATES], MAX_RATE)
     rounded[:, _RATES] = np.rint(rates * RATE_STEPS_PER_UNIT) / RATE_STEPS_PER_UNIT + 0.0

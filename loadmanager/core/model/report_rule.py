@@ -1,4 +1,4 @@
-"""When a broker publishes its load again.
+"""Rule for when a broker publishes its load again.
 
 Source: Pulsar's ModularLoadManagerImpl.needUpdate. Load reports are compared by four figures; topic, consumer and
 producer counts do not make a report due.
@@ -15,8 +15,8 @@ from loadmanager.core.domain.resources import ResourceWeights, UsedResources
 
 
 class MeasuredLoad(Protocol):
-    """What a broker reports, as columns or as plain numbers: messages/s in and out, bytes/s in and out; and of each
-    resource how much is used, and the limit.
+    """Measured load of a broker, as columns or plain numbers: messages/s in and out, bytes/s in and out; used and limit
+    of each resource.
     """
 
     @property
@@ -29,8 +29,8 @@ class MeasuredLoad(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReportFigures:
-    """What decides whether a report is due: messages/s and bytes/s (both ways together), the number of bundles, and
-    the weighted maximum usage as a fraction; `at_s` is any clock in seconds that only goes forward.
+    """Figures that make a report due: messages/s and bytes/s (both ways together), the number of bundles, and the
+    weighted maximum usage as a fraction; `at_s` is any monotonic clock in seconds.
     """
 
     at_s: float
@@ -48,7 +48,7 @@ class ReportFigures:
 
 @dataclass(frozen=True, slots=True)
 class ReportDue:
-    """Why a report is due; `figure` changed most, by `change` percent (usage: by that many percentage points).
+    """Reason why a report is due; `figure` changed most, by `change` percent (usage: percentage points).
 
     For a report that is too old, `figure` is its age and `change` the seconds.
     """
@@ -61,7 +61,7 @@ class ReportDue:
 def report_due(
     last: ReportFigures | None, now: ReportFigures, threshold_percent: float, max_interval_s: float
 ) -> ReportDue | None:
-    """Whether to publish `now` when `last` is what was published last (None: nothing yet).
+    """Return the reason to publish `now` after `last` (None: nothing yet), None if no report is due.
 
     Due when a figure changed by more than the threshold, or the last report is older than `max_interval_s`.
     """

@@ -1,14 +1,13 @@
-"""Whether a report of a broker is to be believed, and what is done about one that is not.
+"""Report validation: rejects implausible reports, and defines what replaces them.
 
-A broker whose report is doubted keeps the load of its last good one, and shedding leaves it alone: it neither gives nor
-gets, until a report is good again. A new broker whose first report is doubted has nothing better, so that one counts:
-clients have to be served. So it is with a broker that has long been silent, and with its last report.
+A broker with a rejected report keeps the load of its last accepted one, and shedding leaves it alone: it neither gives
+nor receives, until a report is accepted again. A new broker has no accepted report, so its first one counts even if
+rejected: clients have to be served. So does the last report of a broker that has long been silent.
 
-Whether a broker is sick by the figures in its report is found out by `core.model.broker_health`, which hears those that
-are not doubted.
+`core.model.broker_health` finds sick brokers by the figures of accepted reports.
 
-A limit that is not known any more is taken to be what it was. One that never was known is said: the resource has no
-part in the broker's usage, and nobody is to believe that it is 0 %.
+A limit that is missing is taken from earlier reports. One that was never known is reported: the resource has no part in
+the broker's usage, which does not mean 0 %.
 """
 
 from __future__ import annotations
@@ -38,24 +37,24 @@ from loadmanager.core.model.load import (
 _MIB = 1024 * 1024
 
 MOST_USED = 2.0
-"""Nothing uses more than this many times what it has."""
+"""Maximum plausible usage, as a multiple of the limit."""
 CAPACITY_CHANGES = 1.5
-"""No broker has so many times as much of something as before, or so much less, without being started anew."""
+"""Maximum plausible change of a capacity without a restart, as a factor."""
 ALMOST_NOTHING = 1e-6
-"""Messages/s or bytes/s: less is no load, but what is left of one that decayed and was never set back."""
+"""Load below this is 0: the rest of a decayed average."""
 MOST_AHEAD_S = 60.0
-"""How far the clock of a broker may be ahead of the leader's. Clocks that are kept together differ by less than a
-second; a minute forgives one that is kept badly, and is little beside the age to which a report is believed.
+"""Maximum plausible clock skew of a broker. Synchronized clocks differ by less than a second; a minute tolerates bad
+ones, and is small next to the maximum age of a report.
 """
 SUM_DIFFERS = 2.0
-"""What a broker carries, and what its bundles add up to, are never so many times apart, above the least amounts."""
+"""Maximum plausible ratio of a broker's load to the sum of its bundles, above minimum amounts."""
 _LEAST_RATE, _LEAST_THROUGHPUT = 1_000.0, float(_MIB)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Doubts:
-    """What is wrong with brokers or their reports at a moment: those to leave alone, and why; what else has to be said;
-    and those that are sick or stuck, to which nothing is to be moved.
+    """Faults of brokers and reports: brokers to leave alone, other findings, and sick or stuck brokers, which receive
+    nothing; each with the reason.
     """
 
     quarantined: Mapping[BrokerId, Verdict] = field(default_factory=dict)
@@ -64,7 +63,7 @@ class Doubts:
 
     @property
     def unwell(self) -> Mapping[BrokerId, Verdict]:
-        """The sick brokers, and those that are no better, but too many to be kept away."""
+        """Return the sick brokers, and outliers beyond the limit of sick ones."""
         others = (each for each in self.remarks if each.verdict is ValidationReason.SICK_WITH_OTHERS)
         return {**{BrokerId(each.subject): each for each in others}, **self.sick}
 
@@ -72,7 +71,7 @@ class Doubts:
         return broker in self.sick and self.sick[broker].verdict is FilterReason.BROKER_STUCK
 
     def with_stuck(self, broker: BrokerId, why: str) -> Doubts:
-        """Return the doubts with this broker stuck, or no longer so where `why` is empty."""
+        """Return the faults with this broker stuck, or no longer so if `why` is empty."""
         others = {each: verdict for each, verdict in self.sick.items() if each != broker}
         return replace(self, sick={**others, broker: _stuck(broker, why)} if why else others)
 
@@ -82,7 +81,7 @@ NO_DOUBTS = Doubts()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ValidatedReport:
-    """A report as it is to be taken in, if it `counts`, and why it is doubted, if it is."""
+    """A validated report, used if it `counts`, and the reason for its rejection, if any."""
 
     report: BrokerReport
     counts: bool
@@ -91,9 +90,9 @@ class ValidatedReport:
 
 @dataclass(slots=True, eq=False)
 class _Life:
-    """What is known of one life of a broker: its last report that was not doubted, and of the very last what was wrong.
+    """Last accepted report of one registration, and the fault of its very last report.
 
-    `unknown` are the rated resources without a limit in it, `is_recalled` whether earlier limits stand in for those.
+    `unknown` are the rated resources without a limit in it; `is_recalled`: earlier limits stand in for those.
     """
 
     registration: Registration
@@ -107,7 +106,7 @@ class _Life:
 
 
 class ReportValidator:
-    """Judges reports as they come in. A capacity that stays changed for as long as a report may be old is believed."""
+    """Validates reports on arrival. A changed capacity is accepted once it lasts for the maximum age of a report."""
 
     def __init__(self) -> None:
         self._lives: dict[BrokerId, _Life] = {}
@@ -116,7 +115,7 @@ class ReportValidator:
     def judge(
         self, registration: Registration, report: BrokerReport, at_s: float, most_age_s: float
     ) -> ValidatedReport:
-        """`at_s`, seconds since 1970, is when the report came in; one that is older than `most_age_s` is doubted."""
+        """Validate a report that arrived at `at_s`, seconds since 1970; one older than `most_age_s` is rejected."""
         life = self._lives.get(registration.broker)
         if life is None or life.registration != registration:
             life = self._lives[registration.broker] = _Life(registration, at_s)
@@ -137,21 +136,21 @@ class ReportValidator:
         return ValidatedReport(report, counts, doubt)
 
     def find_doubt(self, broker: BrokerId) -> str | None:
-        """What is wrong with its last report."""
+        """Return the fault of the broker's last report, None if accepted."""
         life = self._lives.get(broker)
         return None if life is None else life.doubt
 
     def forget(self, broker: BrokerId) -> None:
-        """The broker is gone."""
+        """Forget a broker that has left."""
         self._lives.pop(broker, None)
         self._health.forget(broker)
 
     def doubts(
         self, now_s: float, most_age_s: float, weights: ResourceWeights, patience_s: float | None = None
     ) -> Doubts:
-        """What is wrong with any broker now; limits are missed of resources that have a weight.
+        """Return the current faults of all brokers; missing limits count for resources with a weight.
 
-        `patience_s` is how long a broker has to be far off its peers to be sick, None where none is to be.
+        `patience_s` is the time a broker has to be an outlier to be sick, None to turn that off.
         """
         quarantined: dict[BrokerId, Verdict] = {}
         remarks = []
@@ -182,7 +181,7 @@ def _stuck(broker: BrokerId, why: str) -> Verdict:
 
 
 def find_doubt(report: BrokerReport, at_s: float, most_age_s: float) -> str | None:
-    """What is wrong with a report by itself, in words; None when nothing is."""
+    """Return the fault of a report by itself, as text; None if there is none."""
     numbers = (report.usage, report.load, report.bundle_load)
     if not all(np.isfinite(each).all() for each in numbers) or any((each < 0).any() for each in numbers[1:]):
         return "it has numbers that are negative, or none"
@@ -195,7 +194,7 @@ def find_doubt(report: BrokerReport, at_s: float, most_age_s: float) -> str | No
 
 
 def find_change(report: BrokerReport, good: BrokerReport) -> str | None:
-    """What cannot have become of a good report without a restart; None when there is no such thing."""
+    """Return an implausible change since the last accepted report without a restart; None if there is none."""
     before, now = good.usage[:, 1], report.usage[:, 1]
     for resource, name in RATED.items():
         if before[resource] <= 0 or now[resource] <= 0:
@@ -220,7 +219,7 @@ def _find_decay(load: FloatArray) -> str | None:
 
 
 def _find_difference(report: BrokerReport) -> str | None:
-    """Between the load of the broker and that of its bundles, as messages/s and as bytes/s."""
+    """Compare the broker's load with the sum of its bundles, in messages/s and bytes/s."""
     bundles = np.add.reduce(report.bundle_load, axis=0)
     for first, least, scale, unit in (
         (0, _LEAST_RATE, 1.0, "messages/s"),
@@ -234,7 +233,7 @@ def _find_difference(report: BrokerReport) -> str | None:
 
 
 def _with_limits_recalled(report: BrokerReport, life: _Life) -> BrokerReport:
-    """The report with the limits that the broker had before, where it has none now."""
+    """Fill in missing limits from the broker's earlier reports."""
     life.is_recalled = False
     if life.good is None or not life.unknown:
         return report
@@ -248,7 +247,7 @@ def _with_limits_recalled(report: BrokerReport, life: _Life) -> BrokerReport:
 
 
 def weighted_resources(weights: ResourceWeights) -> frozenset[int]:
-    """Return the rated resources that have a weight."""
+    """Return the rated resources with a weight."""
     by_resource = {
         CPU: weights.cpu,
         DIRECT_MEMORY: weights.direct_memory,

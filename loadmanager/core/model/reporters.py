@@ -1,7 +1,7 @@
-"""What brokers report: who reports each bundle, and each broker's last report.
+"""Reports of brokers: the reporter of each bundle, and each broker's last report.
 
-A report may name bundles that are not there any more, or not yet: those of a record that is older, or newer, than the
-one that was read last. What it says of them is kept aside until a record has them.
+A report may name bundles that are gone or not yet known, because the record read last is newer or older. Their part of
+the report is kept aside until a record has them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from loadmanager.core.model.snapshot import NOBODY
 
 
 class Reporters:
-    """The brokers that have reported, each with its last report; `ignored` counts the bundles of reports that are none.
+    """Brokers with their last reports; `ignored` counts reported bundles that do not exist.
 
-    By the `rules` each report goes into the broker's averages, and the busiest bundles in it are found.
+    The `rules` define the broker averages and the busiest bundles.
     """
 
     def __init__(self, rows: NamedRows, owners: RecordedOwners, averages: AverageColumns, rules: ReportRules) -> None:
@@ -39,11 +39,11 @@ class Reporters:
         self._listable = Listable(rules, lambda _: False)
 
     def in_order(self) -> list[ReportingBroker]:
-        """Sorted by name, as the brokers of a snapshot are."""
+        """Return brokers sorted by name, as in a snapshot."""
         return [self.brokers[broker_id] for broker_id in sorted(self.brokers)]
 
     def take_in(self, registration: Registration, report: BrokerReport, has_policy: Callable[[str], bool]) -> None:
-        """One sample for each bundle in the report, but for those that are left to another broker."""
+        """Sample each bundle of the report, except those left to another broker."""
         broker = self.brokers.get(registration.broker)
         if broker is None or broker.registration != registration:
             broker = self._register(registration, report)
@@ -64,30 +64,30 @@ class Reporters:
             self._drop(broker, previous[~np.isin(previous, rows)])
 
     def remove(self, broker_id: BrokerId) -> None:
-        """Forget a broker that is gone, and its load; the history of its bundles stays."""
+        """Remove a broker that has left, and its load; its bundles keep their history."""
         broker = self.brokers.pop(broker_id, None)
         if broker is not None:
             self._rows.revision += 1
             self._drop(broker, broker.rows)
 
     def forget_unnamed(self, rows: Rows | RowArray) -> None:
-        """Forget those bundles that neither a namespace record nor a report has any more."""
+        """Forget bundles that neither a namespace record nor a report names."""
         gone = self._rows.forget_unnamed(rows)
-        # Nobody is their reporter. But the last report of a broker that lost a dispute names them, and their rows
-        # will be other bundles'.
+        # They have no reporter. But the last report of a broker that lost a dispute names them, and their rows will
+        # be reused.
         overtaken = [broker for broker in self.brokers.values() if broker.overtaken] if len(gone) else []
         for broker in overtaken:
             broker.keep(self._all_but(gone), self._rows.names)
 
     def release(self, gone: Rows) -> None:
-        """A record has these bundles no more: whoever reports them reports what is not there."""
+        """Drop bundles that a record no longer has from their reporters."""
         self._rows.columns.reporter[gone] = NOBODY
         stays = self._all_but(gone)
         for broker in self.brokers.values():
             broker.keep(stays, self._rows.names)
 
     def take_in_unknown(self) -> None:
-        """A report was quicker than the record: what it said of bundles that are current by now counts after all."""
+        """Sample bundles that were reported before their record arrived."""
         for broker in self.brokers.values():
             unknown = broker.unknown
             if unknown is None:
@@ -102,7 +102,7 @@ class Reporters:
             broker.unknown = None if current.all() else unknown.only(~current)
 
     def unknown_bundles(self) -> dict[BrokerId, set[str]]:
-        """The brokers whose last report names bundles that are none, and the namespaces in which."""
+        """Return, by broker, the namespaces in which its last report names nonexistent bundles."""
         return {
             broker_id: {namespace_of(name) for name in broker.unknown.bundle_names}
             for broker_id, broker in self.brokers.items()
@@ -110,7 +110,7 @@ class Reporters:
         }
 
     def latest(self) -> dict[Registration, LatestReport]:
-        """What each broker's last report says of its bundles, in the order of the brokers' names."""
+        """Return the bundle columns of each broker's last report, sorted by broker name."""
         names, places = self._rows.order().names, self._rows.places()
         return {broker.registration: broker.latest.named(names, places) for broker in self.in_order()}
 
@@ -118,11 +118,11 @@ class Reporters:
         return sum(broker.rows.nbytes for broker in self.brokers.values())
 
     def sweep_registrations(self) -> None:
-        """Have rows of ended registrations used again."""
+        """Collect rows of ended registrations."""
         self._owners.sweep((broker.row for broker in self.brokers.values()), len(self.brokers))
 
     def _register(self, registration: Registration, report: BrokerReport) -> ReportingBroker:
-        """A broker that is new, or has registered again: then it is another one, and what it was is gone."""
+        """Add a new or re-registered broker; a former registration of it is dropped."""
         self.remove(registration.broker)
         self.sweep_registrations()
         broker = ReportingBroker(registration, self._owners.registrations.of(registration), report)
@@ -130,7 +130,7 @@ class Reporters:
         return broker
 
     def _drop(self, broker: ReportingBroker, rows: Rows | RowArray) -> None:
-        """The broker's report has these bundles no more."""
+        """Drop these bundles from the broker's report."""
         rows = rows[self._rows.columns.reporter[rows] == broker.row]
         self._rows.columns.reporter[rows] = NOBODY
         self.forget_unnamed(rows)
@@ -141,7 +141,7 @@ class Reporters:
         return stays
 
     def _sample(self, broker: ReportingBroker, rows: Rows, report: BrokerReport) -> None:
-        """Count what is this broker's to report."""
+        """Add samples for the bundles that this broker reports."""
         reporter = self._rows.columns.reporter
         reporters = reporter[rows]
         foreign = (reporters != NOBODY) & (reporters != broker.row)
@@ -156,10 +156,10 @@ class Reporters:
             reporter[rows] = broker.row
 
     def _settle_dispute(self, broker: ReportingBroker, rows: Rows, foreign: BoolArray) -> BoolArray:
-        """Which of `rows` are this broker's to report, when others report some of them (`foreign`) too.
+        """Return a mask of the `rows` that this broker reports, when others report some of them (`foreign`) too.
 
-        A bundle stays with a reporter that is also its owner. Whoever loses one carries load in its figures that is
-        no longer its own, until it reports without it.
+        A bundle stays with a reporter that is also its owner. The loser's figures still include its load, until it
+        reports without it.
         """
         columns = self._rows.columns
         kept = foreign & (columns.owner[rows] == columns.reporter[rows])
@@ -170,7 +170,7 @@ class Reporters:
         return np.asarray(~kept)
 
     def _of_current_bundles(self, broker: ReportingBroker, report: BrokerReport) -> BrokerReport:
-        """The report without bundles that the record of their namespace does not have: those are kept aside."""
+        """Return the report without bundles that the record of their namespace lacks; those are kept aside."""
         new = [name for name in report.bundle_names if name not in self._rows.by_name]
         unknown = {name for name in new if self._rows.has_record(namespace_of(name))}
         if not unknown:

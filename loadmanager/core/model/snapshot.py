@@ -1,4 +1,4 @@
-"""The cluster at one moment, as read-only columns: all that a decision may look at.
+"""Snapshot of the cluster: read-only columns, the only input of decisions.
 
 Rows are numbers: broker row `i` is `brokers.ids[i]`, bundle row `j` is `bundles.names[j]`, both sorted by name, so that
 "the first of equals" is the lexicographically first everywhere.
@@ -46,10 +46,10 @@ from loadmanager.core.model.report_validation import NO_DOUBTS, Doubts
 from loadmanager.core.model.time_means import TimeMeans, as_amounts, seconds_of
 
 SHORT_TERM, LONG_TERM = range(2)
-"""Rows of a broker's time average."""
+"""Indices of a broker's time average."""
 
 NOBODY = -1
-"""The broker row of a bundle that no broker has."""
+"""Broker row of an unowned bundle."""
 
 _NO_BROKER = BrokerId("")
 
@@ -58,13 +58,12 @@ _Derived = TypeVar("_Derived")
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Bundles:
-    """All bundles, sorted by name, so that those of one namespace are neighbours.
+    """All bundles, sorted by name, so that those of one namespace are adjacent.
 
-    `namespace` (N,) is the position in `namespaces`. `broker` (N,) is the broker that owns the bundle and has it in its
-    report, -1 otherwise. `assigned` (N,) is the broker that has it once everything under way is done: the destination
-    of a release, else its owner, -1 when there is none. `free` (N,): it has no owner and may be assigned. `movable`
-    (N,): owned, reported by its owner, and not on its way. `short` and `long` (N, 4) are its averages over reports, and
-    `time_means` those over time.
+    `namespace` (N,) is the position in `namespaces`. `broker` (N,) is the broker that owns the bundle and reports it,
+    -1 otherwise. `assigned` (N,) is the broker that has it once pending moves are done: the destination of a release,
+    else its owner, -1 for none. `free` (N,): unowned and assignable. `movable` (N,): owned, reported by its owner, and
+    not on its way. `short` and `long` (N, 4) are averages over reports, `time_means` those over time.
     """
 
     names: tuple[str, ...]
@@ -97,21 +96,21 @@ class Bundles:
 
     @property
     def present(self) -> FloatArray:
-        """(N, 4): what each carries at present, by time: see `TimeMeans`. Worked out by whoever asks first."""
+        """Return the current load (N, 4) by time means, computed on first use: see `TimeMeans`."""
         if not self._present:
             self._present.append(read_only(self.time_means.present(self.taken_at_s), len(self), METRICS))
         return self._present[0]
 
     @property
     def sigma(self) -> Float32Array:
-        """(N,): how far from `present` its bytes/s usually are, as a part of that."""
+        """Return the usual relative deviation of bytes/s from `present` (N,)."""
         return self.time_means.sigma
 
     def find_row(self, bundle: str) -> int | None:
         return find_row(self.names, bundle)
 
     def rows_of_namespace(self, namespace: int) -> slice:
-        """The rows of the namespace at this position of `namespaces`."""
+        """Return the rows of the namespace at this position of `namespaces`."""
         ends = np.array((namespace, namespace + 1), dtype=self.namespace.dtype)  # else the whole column is converted
         first, last = np.searchsorted(self.namespace, ends)
         return slice(int(first), int(last))
@@ -119,7 +118,7 @@ class Bundles:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Preallocated:
-    """What the bundles that each broker was given since its report add up to: (M, 4) long-term load, (M,) topics."""
+    """Totals of the bundles assigned to each broker since its report: (M, 4) long-term load, (M,) topics."""
 
     load: FloatArray
     topics: IntArray
@@ -136,20 +135,20 @@ class Preallocated:
 
 
 def _sum_time_averages(bundles: Bundles, brokers: int) -> FloatArray:
-    """The sums (M, 2, 4) per broker of the bundles that it has and keeps."""
+    """Return sums (M, 2, 4) per broker over the bundles that it has and keeps."""
     sums = [sum_by_broker(_keeper(bundles), averages.T, brokers) for averages in (bundles.short, bundles.long)]
     return read_only(np.stack(sums, axis=1), brokers, 2, METRICS)
 
 
 def _keeper(bundles: Bundles) -> RowArray:
-    """The broker (N,) that has each bundle and keeps it: nobody for one that leaves its broker."""
+    """Return the broker (N,) that has and keeps each bundle; nobody for one that is leaving."""
     keeper = bundles.broker.copy()
     keeper[keeper != bundles.assigned] = NOBODY
     return keeper
 
 
 def sum_by_broker(broker: RowArray, columns: Iterable[FloatArray], brokers: int) -> FloatArray:
-    """Sums of k columns (n,) per broker row (n,), (brokers, k), added up in row order; rows of nobody do not count."""
+    """Sum k columns (n,) by broker row (n,) to (brokers, k), in row order; unowned rows do not count."""
     bins = np.add(broker, 1, dtype=np.intp)
     sums = []
     for column in columns:
@@ -161,12 +160,12 @@ def sum_by_broker(broker: RowArray, columns: Iterable[FloatArray], brokers: int)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Brokers:
-    """The registered brokers that have reported, sorted by id.
+    """Registered brokers that have reported, sorted by id.
 
     `usage` (M, 5, 2), used and limit, `usage_percent` (M, 5) and `load` (M, 4) are as reported, as are `topics`,
-    `bundle_count` and `last_update_ms`, milliseconds since 1970 by the broker's clock. `settled` is False
-    when a bundle of its last report has left it since, or is leaving: its load is then out of date. `last_unloaded_s`
-    (M,) is when a bundle was last taken from it, seconds since 1970, not a number for never.
+    `bundle_count` and `last_update_ms`, milliseconds since 1970 by the broker's clock. `settled` is False if a bundle
+    of its last report has left since, or is leaving: its load is then stale. `last_unloaded_s` (M,) is the last time a
+    bundle was taken from it, seconds since 1970, NaN for never.
     """
 
     ids: tuple[BrokerId, ...]
@@ -205,16 +204,16 @@ class Brokers:
 
     @property
     def time_average(self) -> FloatArray:
-        """(M, 2, 4): sums of the short-term and long-term averages of the bundles each owns and reports.
+        """Return sums (M, 2, 4) of short-term and long-term averages of the bundles each owns and reports.
 
-        Sums are added up by whoever asks first, and only those: not by the event loop that takes the snapshot.
+        Computed on first use by the caller, not by the event loop that takes the snapshot.
         """
         if not self._time_average:
             self._time_average.append(_sum_time_averages(self.bundles, len(self)))
         return self._time_average[0]
 
     def long_term(self, metrics: Sequence[int]) -> FloatArray:
-        """(M, k): these columns of the long-term `time_average`, without adding up what is not asked for."""
+        """Return these columns (M, k) of the long-term `time_average`, without summing the others."""
         if self._time_average:
             return self._time_average[0][:, LONG_TERM, list(metrics)]
         columns = [self.bundles.long[:, metric] for metric in metrics]
@@ -222,20 +221,20 @@ class Brokers:
 
     @property
     def preallocated(self) -> FloatArray:
-        """(M, 4): sums of the long-term averages of the bundles each was given since its report."""
+        """Return sums (M, 4) of long-term averages of the bundles assigned to each since its report."""
         return self._summed_preallocated().load
 
     @property
     def preallocated_topics(self) -> IntArray:
-        """(M,): the topics of the bundles each was given since its report."""
+        """Return the topics (M,) of the bundles assigned to each since its report."""
         return self._summed_preallocated().topics
 
     def with_bundles(self, bundles: Bundles, settled: BoolArray) -> Brokers:
-        """The brokers with these bundles in place of theirs."""
+        """Replace the bundles."""
         return replace(self, bundles=bundles, settled=settled, _time_average=[], _preallocated=[])
 
     def only(self, rows: IntArray, bundles: Bundles) -> Brokers:
-        """These rows of the brokers alone; `bundles` counts them from 0 on."""
+        """Select broker rows; `bundles` numbers them from 0."""
         kept = rows.tolist()
         return Brokers(
             ids=tuple(self.ids[row] for row in kept),
@@ -256,7 +255,7 @@ class Brokers:
         ).with_time_average(self.time_average[rows])
 
     def with_time_average(self, time_average: FloatArray) -> Brokers:
-        """The brokers with these sums (M, 2, 4), whatever their bundles add up to."""
+        """Replace the sums (M, 2, 4) of the bundles."""
         return replace(self, _time_average=[read_only(time_average, len(self), 2, METRICS)])
 
     def _summed_preallocated(self) -> Preallocated:
@@ -270,13 +269,12 @@ class Brokers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """The cluster at `taken_at_s` (seconds since 1970); `revision` is the model's that it was taken from.
+    """The cluster at `taken_at_s` (seconds since 1970); `revision` is that of the model.
 
-    `policies` are what operators have laid down about who may own what, `controls` what they told the balancer to do or
-    to leave; `doubts` are about brokers' reports; `learned` is what is expected of bundles without any history.
-    `broker_load` and `top_bundles` are what brokers make known in the extensible load manager, None when it was not
-    given: ask `broker_load_of` and `top_bundles_of`, which make it from `reports`, those of the brokers with their
-    bundles.
+    `policies` and `controls` are the operator config; `doubts` are faults of brokers and reports; `learned` are
+    expected loads of bundles without history. `broker_load` and `top_bundles` are published by brokers in the
+    extensible load manager, None if not given: use `broker_load_of` and `top_bundles_of`, which compute them from
+    `reports`, those of the brokers with their bundles.
     """
 
     taken_at_s: float
@@ -293,9 +291,9 @@ class Snapshot:
     _derived: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     def derive(self, key: Hashable, compute: Callable[[], _Derived]) -> _Derived:
-        """What `compute` makes of this snapshot, worked out once per `key`, by whoever asks first.
+        """Return `compute()`, cached under `key` for this snapshot.
 
-        Two threads that ask at once may both compute it; they get equal values.
+        Two concurrent callers may both compute it; they get equal values.
         """
         try:
             found: _Derived = self._derived[key]
@@ -304,12 +302,12 @@ class Snapshot:
         return found
 
     def afresh(self) -> Snapshot:
-        """The same, of which nothing is worked out yet: what is goes with it, columns of all bundles among it."""
+        """Return the same snapshot with an empty cache, which may hold columns of all bundles."""
         bundles = replace(self.bundles, _present=[])
         return replace(self, bundles=bundles, brokers=replace(self.brokers, bundles=bundles), _derived={})
 
     def averaged_by_time(self) -> Snapshot:
-        """The same with what bundles carry at present for both of their averages."""
+        """Return the snapshot with time means in place of both averages."""
         bundles = replace(self.bundles, short=self.bundles.present, long=self.bundles.present)
         brokers = self.brokers.with_bundles(bundles, self.brokers.settled)
         return replace(self, bundles=bundles, brokers=brokers, _derived={})
@@ -319,7 +317,7 @@ class Snapshot:
         return positions.get(namespace)
 
     def bundles_per_broker(self, namespace: int) -> IntArray:
-        """How many bundles of the namespace each broker has, or is about to have: (M,)."""
+        """Count the namespace's bundles that each broker has or is about to have: (M,)."""
         assigned = self.bundles.assigned[self.bundles.rows_of_namespace(namespace)]
         return np.bincount(assigned[assigned >= 0], minlength=len(self.brokers)).astype(np.int64)
 
@@ -334,11 +332,11 @@ def snapshot_of_reports(
     published: Published | None = None,
     learned: Learned = NOTHING_LEARNED,
 ) -> Snapshot:
-    """A snapshot from reports alone, without any ownership record: a bundle belongs to the broker that reports it, and
-    to the one that reported it last when several do. A bundle without averages is as its report says.
+    """Build a snapshot from reports alone, without ownership records: a bundle belongs to its latest reporter. A bundle
+    without averages has its reported load.
 
-    `preallocated` are the bundles that were given to a broker which does not report them yet. `published` is what
-    brokers made known besides; a bundle that is in no report belongs to the broker whose busiest bundles have it.
+    `preallocated` are bundles assigned to a broker that does not report them yet. `published` is what brokers published
+    besides; a bundle in no report belongs to the broker that lists it among its busiest.
     """
     published = published or Published()
     reports = published.completed(reports)
@@ -369,7 +367,7 @@ def _bundles_of_reports(
     preallocated: Mapping[str, BrokerId],
     learned: Learned,
 ) -> Bundles:
-    """The bundles that are named anywhere; `order` are the registrations in the order of the brokers' rows."""
+    """Build the columns of all bundles named anywhere; `order` are the registrations by broker row."""
     rows = {registration.broker: row for row, registration in enumerate(order)}
     holders: dict[str, tuple[int, int]] = {}
     for registration in sorted(order, key=lambda registration: reports[registration].last_update_ms):
@@ -413,7 +411,9 @@ def _bundles_of_reports(
 
 
 def _time_means(averages: Sequence[BundleAverages], said: Sequence[tuple[float, FloatArray] | None]) -> TimeMeans:
-    """Of bundles of which a report `said` at a time, in seconds, that they carry a load (4,); None is in no report."""
+    """Build time means from averages and from the time, in seconds, and load (4,) that a report `said`; None if none
+    did.
+    """
     means = [each.by_time() for each in averages]
     last = [each or (0.0, mean.load) for each, mean in zip(said, means, strict=True)]
     return TimeMeans(
@@ -431,7 +431,7 @@ def brokers_of(
     settled: BoolArray,
     last_unloaded_s: Mapping[BrokerId, float],
 ) -> Brokers:
-    """The brokers' columns from their reports; `registrations` are sorted by broker id."""
+    """Build the broker columns from reports; `registrations` are sorted by broker id."""
     usage = np.array([report.usage for report in reports]).reshape(-1, RESOURCES, 2)
     return Brokers(
         ids=tuple(registration.broker for registration in registrations),
@@ -455,7 +455,7 @@ def brokers_of(
 
 
 def intern_namespaces(names: Sequence[str]) -> tuple[tuple[str, ...], RowArray]:
-    """The namespaces of sorted bundle names in their order, and per bundle the position of its own."""
+    """Return the namespaces of sorted bundle names in order, and per bundle the position of its own."""
     positions: dict[str, int] = {}
     column = np.fromiter((positions.setdefault(namespace_of(name), len(positions)) for name in names), dtype=np.int32)
     assert bool(np.all(column[1:] >= column[:-1])), "bundle names must be sorted and end in '/<range>'"
@@ -463,12 +463,12 @@ def intern_namespaces(names: Sequence[str]) -> tuple[tuple[str, ...], RowArray]:
 
 
 def usage_per_broker(snapshot: Snapshot, weights: ResourceWeights) -> FloatArray:
-    """The weighted maximum usage of each broker as a fraction, worked out once per snapshot."""
+    """Return the weighted maximum usage of each broker as a fraction, cached per snapshot."""
     return snapshot.derive(("usage", weights), lambda: weighted_max_usage(snapshot.brokers.usage_percent, weights))
 
 
 def broker_load_of(snapshot: Snapshot, rules: ReportRules) -> BrokerLoad:
-    """The averaged load of each broker: what was made known, else as if all had reported for the first time now."""
+    """Return the averaged load of each broker: published, else as if all had just reported for the first time."""
     if snapshot.broker_load is not None:
         return snapshot.broker_load
     brokers, now_ms = snapshot.brokers, round(snapshot.taken_at_s * 1000)
@@ -479,7 +479,7 @@ def broker_load_of(snapshot: Snapshot, rules: ReportRules) -> BrokerLoad:
 
 
 def top_bundles_of(snapshot: Snapshot, rules: ReportRules) -> TopBundles:
-    """The busiest bundles of each broker: what was made known, else as the rules find them in the reports."""
+    """Return the busiest bundles of each broker: published, else found in the reports by the rules."""
     if snapshot.top_bundles is not None:
         return snapshot.top_bundles
 
@@ -493,7 +493,7 @@ def top_bundles_of(snapshot: Snapshot, rules: ReportRules) -> TopBundles:
 
 
 def bundle_load(snapshot: Snapshot, bundle: int | None, namespace: str) -> FloatArray:
-    """The long-term load (4,) of a bundle row; what is expected of one that the snapshot does not know."""
+    """Return the long-term load (4,) of a bundle row; the expected load of an unknown bundle."""
     return snapshot.learned.load_of(namespace) if bundle is None else np.asarray(snapshot.bundles.long[bundle])
 
 
@@ -503,6 +503,6 @@ def _first_sample(report: BrokerReport, index: int) -> BundleAverages:
 
 
 def find_row(names: Sequence[str], name: str) -> int | None:
-    """Where the name is among sorted ones."""
+    """Find the index of a name in sorted names."""
     row = bisect_left(names, name)
     return row if row < len(names) and names[row] == name else None

@@ -1,4 +1,4 @@
-"""A snapshot of the columns: bundles by name, brokers by name, and numbers of brokers for those of registrations."""
+"""Building of snapshots from the model: bundles and brokers sorted by name, registration rows mapped to broker rows."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from loadmanager.core.model.time_means import TimeMeans
 
 
 class Last:
-    """The bundles of the last snapshot, while somebody has it. As long as nothing is written of what bundles carry, and
-    none comes or goes, the next one has the same columns of that, nine tenths of it: so it is between assignments.
+    """Bundles of the last snapshot, while it is in use. As long as no load was written and no name changed, the next
+    snapshot shares nine tenths of its columns: the usual case between assignments.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Last:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Carried:
-    """What the bundles carry, in name order; as in `Bundles`."""
+    """Load columns in name order; as in `Bundles`."""
 
     namespace: RowArray
     short: FloatArray
@@ -50,7 +50,7 @@ class _Carried:
 
     @classmethod
     def of(cls, table: NamedRows) -> _Carried:
-        """Columns are gathered with `take`, which for a column by itself is twice as quick as an index."""
+        """Gather the columns with `take`, which is twice as fast as indexing for a single column."""
         rows, columns = table.order().rows, table.columns
         return cls(
             namespace=table.namespace_places()[columns.namespace.take(rows)],
@@ -69,10 +69,10 @@ def sorted_bundles(
     taken_at_s: float,
     last: Last,
 ) -> tuple[Bundles, BoolArray]:
-    """The bundles in name order with broker positions for registrations, and which brokers are settled."""
+    """Build the bundles in name order with broker positions, and a mask of settled brokers."""
     order, columns = table.order(), table.columns
     rows = order.rows
-    # A registration that no broker has any more is nobody's: its bundles are free, and what it reported is nothing.
+    # An ended registration maps to nobody: its bundles are free, and its reports do not count.
     position = owners.registrations.places(broker.row for broker in brokers)
     reporter, owner = position.take(columns.reporter.take(rows)), position.take(columns.owner.take(rows))
     recorded = columns.recorded.take(rows)
@@ -84,7 +84,7 @@ def sorted_bundles(
     unloaded = np.zeros(len(columns.owner), dtype=bool)
     unloaded[[table.by_name[name] for name in unloads.of_bundles if name in table.by_name]] = True
     settled = np.array([not broker.overtaken for broker in brokers], dtype=bool)
-    # What a broker reports that it is not to keep, by the record, is load in its figures that is about to go.
+    # A reported bundle that the broker is to release is load in its figures that is about to go.
     leaving = (reporter >= 0) & (recorded != RecordedState.NO) & ~(owned & reported)
     settled[reporter[leaving]] = False
     carried = last.find(table) or _Carried.of(table)
@@ -108,7 +108,7 @@ def sorted_bundles(
 
 
 def top_bundles(table: NamedRows, brokers: Sequence[ReportingBroker]) -> TopBundles:
-    """The busiest bundles of each broker, as rows of a snapshot. What the model becomes later does not change them."""
+    """Build the lazy busiest bundles of each broker, as rows. Later changes of the model do not affect them."""
     names, places, busiest = table.order().names, table.places(), [broker.busiest for broker in brokers]
 
     def find(broker: int) -> Listed:

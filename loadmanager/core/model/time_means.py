@@ -1,25 +1,24 @@
-"""What bundles carry at present: means over time, in which a load counts for as long as it stood.
+"""Current load of bundles: exponential means over time, weighted by the duration of each reported load.
 
-Brokers report when something has changed, so what was reported last goes on: at a time t the mean is
+Brokers report changes, so the last reported load continues: at a time t the mean is
 
     last + (mean as it was reported - last) * exp(-(t - reported) / TAU_S)
 
-which comes to what was reported last. A load that is off from the mean by more than it usually is, and by more than
-`_LEAST_JUMP`, may be a jump. Then the mean begins anew, when that is no spike:
+which converges to the last report. A load whose deviation exceeds the usual one, and `_LEAST_JUMP`, may be a jump. Then
+the mean restarts, unless it is a spike:
 
-    what was reported last   the next report comes before `STOOD_S`             nothing comes for `STOOD_S`
+    last report              the next report comes before `STOOD_S`             no report for `STOOD_S`
     -----------------------  -------------------------------------------------  ------------------------------
-    is no jump               goes on                                            goes on
-    may be a jump            may be one to the same side: begins anew at it;    begins anew at what was
-                             else goes on                                       reported last; to who looks,
-                                                                                after `BELIEVED_S` already
+    is no jump               continues                                          continues
+    may be a jump            may be one in the same direction: restarts at it;  restarts at the last report;
+                             else continues                                     for readers after `BELIEVED_S`
 
-How far off means the logarithm of how many times the mean the bytes/s are, in and out together: what is little is the
-relative deviation, and to have doubled is as far as to be halved. How far off a bundle usually is, is its `sigma`, over
-some `_SAMPLES` reports. A jump does not count for more than the most that would have been none. So bundles that burst
-have a large sigma, and begin anew hardly ever: what they burst to says little of what they will carry.
+The deviation is the logarithm of the ratio of bytes/s, in and out together, to the mean: small ones are relative
+deviations, and doubling is as far as halving. A bundle's usual deviation is its `sigma`, over some `_SAMPLES` reports.
+A jump is clamped to the largest deviation that is none. So bursty bundles have a large sigma and hardly ever restart:
+a burst says little of their future load.
 
-Times are those of reports, by their brokers' clocks; while one goes backwards, no time passes.
+Times are those of reports, by the brokers' clocks; no time passes while a clock goes backwards.
 """
 
 from __future__ import annotations
@@ -34,22 +33,22 @@ from loadmanager.core.model.extensible_load import throughput_of
 from loadmanager.core.model.load import METRICS, BoolArray, Float32Array, FloatArray, read_only
 
 TAU_S = 900.0
-"""After so long a load makes 63 % of the mean."""
+"""Time constant: after this time a load makes up 63 % of the mean."""
 STOOD_S = 75.0
-"""A broker measures every minute: by then it has measured again, and had nothing to add."""
+"""A broker measures every minute: by then it has measured again without a change to report."""
 BELIEVED_S = 45.0
-"""Who looks takes a jump for one after so long already, so that an overload is relieved in the round after it. If the
-next report denies it, the mean goes on as if it had not been.
+"""Readers accept a jump after this time, so that an overload is relieved in the next round. If the next report denies
+it, the mean continues as if the jump had not been.
 """
 _LEAST_JUMP = math.log(1.30)
 _SIGMAS = 3.0
 _SAMPLES = 20
 _MOST_OFF = 20.0
-"""More than so many times the mean, or less than the mean divided by it, is no further off."""
+"""Upper limit of the ratio to the mean, up or down."""
 _A_BYTE = np.float32(1)
-"""As many bytes/s are added to both that are compared, so that nothing is not infinitely far from next to nothing."""
+"""Added to both compared values, so that 0 is not infinitely far from almost 0."""
 _MOST = 1e18
-"""More than this is no load."""
+"""Upper limit of a plausible load."""
 
 SecondsArray = npt.NDArray[np.uint32]
 _LATEST_S = 2**32 - 1
@@ -57,8 +56,8 @@ _LATEST_S = 2**32 - 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TimeMeans:
-    """Of n bundles: `mean` (n, 4) as it was when they were reported, what was reported then, `last` (n, 4), when that
-    was, `reported_s` (n,), seconds since 1970, and `sigma` (n,).
+    """Time means of n bundles: `mean` (n, 4) at the last report, the reported load `last` (n, 4), its time `reported_s`
+    (n,), seconds since 1970, and `sigma` (n,).
     """
 
     mean: Float32Array
@@ -75,25 +74,25 @@ class TimeMeans:
 
     @classmethod
     def steady(cls, load: FloatArray) -> TimeMeans:
-        """Of bundles that have always carried this (n, 4), for all that is known."""
+        """Build means of bundles with a constant load (n, 4)."""
         mean = as_amounts(load).astype(np.float32)
         return cls(mean, mean, np.zeros(len(load), dtype=np.uint32), np.zeros(len(load), dtype=np.float32))
 
     def present(self, now_s: float) -> FloatArray:
-        """(n, 4): the means at that time."""
+        """Return the means (n, 4) at that time."""
         return self._after(self._silent_s(now_s), self._jump(), BELIEVED_S)
 
     def only(self, kept: BoolArray) -> TimeMeans:
         return TimeMeans(self.mean[kept], self.last[kept], self.reported_s[kept], self.sigma[kept])
 
     def at_latest_report(self) -> TimeMeans:
-        """As if all had been reported once more, with the same load, when the last of them was."""
+        """Return the means as if all bundles had been reported again, unchanged, at the time of the latest report."""
         latest_s = self.reported_s.max(initial=0)
         mean = self._after(self._silent_s(float(latest_s)), self._jump(), STOOD_S).astype(np.float32)
         return TimeMeans(mean, self.last, np.full_like(self.reported_s, latest_s), self.sigma)
 
     def reported(self, load: FloatArray, at_s: float, samples: npt.NDArray[np.int16]) -> TimeMeans:
-        """The means after these loads (n, 4) were reported; `samples` (n,) reports had been before."""
+        """Return the means after these loads (n, 4) were reported; `samples` (n,) reports came before."""
         now_s = seconds_of(at_s)
         last, silent_s, jump = as_amounts(load).astype(np.float32), self._silent_s(now_s), self._jump()
         mean = self._after(silent_s, jump, STOOD_S).astype(np.float32)
@@ -105,8 +104,8 @@ class TimeMeans:
         return TimeMeans(mean, last, np.full_like(self.reported_s, now_s), sigma.astype(np.float32))
 
     def _after(self, silent_s: FloatArray, jump: Float32Array, stood_s: float) -> FloatArray:
-        """The means (n, 4) after so much silence (n,), when what was reported last is so far off (n,) that it may be a
-        jump; it is one when it has stood for so long.
+        """Return the means (n, 4) after this much silence (n,). A last report with a `jump` (n,) restarts the mean once
+        it has stood for `stood_s`.
         """
         stays = np.exp(silent_s / -TAU_S)
         stays[(silent_s >= stood_s) & (jump != 0)] = 0.0
@@ -116,26 +115,26 @@ class TimeMeans:
         return np.asarray(np.maximum(now_s - self.reported_s, 0.0))
 
     def _jump(self) -> Float32Array:
-        """(n,): how far off what was reported last is, 0 where that is no jump."""
+        """Return the deviation of the last report (n,), 0 if it is no jump."""
         off = _off(self.last, self.mean)
         return np.where(np.abs(off) > self._least_jump(), off, np.float32(0))
 
     def _least_jump(self) -> Float32Array:
-        """(n,): how far off a load is that may be a jump."""
+        """Return the minimum deviation of a jump (n,)."""
         return np.asarray(np.maximum(np.float32(_SIGMAS) * self.sigma, np.float32(_LEAST_JUMP)))
 
 
 def _off(load: Float32Array, mean: Float32Array) -> Float32Array:
-    """(n,): how far bytes/s are off from the mean, as the logarithm of how many times that they are."""
+    """Return the logarithm (n,) of the ratio of bytes/s to the mean."""
     ratio = (throughput_of(load) + _A_BYTE) / (throughput_of(mean) + _A_BYTE)
     return np.asarray(np.log(ratio.clip(1 / _MOST_OFF, _MOST_OFF)))
 
 
 def as_amounts(load: FloatArray) -> FloatArray:
-    """The loads without what is no amount of anything."""
+    """Clamp loads to valid amounts."""
     return np.asarray(np.fmin(np.fmax(load, 0.0), _MOST))
 
 
 def seconds_of(time_s: float) -> int:
-    """The time as a whole number of seconds that the columns have room for."""
+    """Return the time in whole seconds, clamped to the column's range."""
     return int(min(max(time_s, 0.0), _LATEST_S))

@@ -1,7 +1,7 @@
-"""Limits that keep bundles where they are now: which setting each goes by, and when it ends.
+"""Limits that block moves at present: the setting of each, and the time when it ends.
 
-A round of shedding refuses moves for many reasons; those that end by themselves are limits. What the last round was
-refused is told until the limit ends, or until the next round.
+A shedding round refuses moves for many reasons; those that expire by themselves are limits. The refusals of the last
+round are shown until the limit ends or the next round begins.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MINUTE_S = 60.0
 
 
 class BlockingLimit(NamedTuple):
-    """The setting behind it, a sentence for people, and when it ends, in seconds since 1970, None if nobody knows."""
+    """Setting behind a limit, a sentence for operators, and its end in seconds since 1970, None if unknown."""
 
     key: str
     sentence: str
@@ -27,14 +27,14 @@ class BlockingLimit(NamedTuple):
 
 
 class RoundPace(NamedTuple):
-    """Time to the next round, and time for which bundles are left alone after an unload."""
+    """Time to the next round, and the grace period of bundles after an unload."""
 
     interval_s: float
     grace_s: float
 
 
 class _Kind(NamedTuple):
-    """Words for a limit: what waits, why, by which setting, and for how many seconds more."""
+    """Description of a limit: what waits, why, the setting, and the seconds left."""
 
     who: str
     why: str
@@ -98,7 +98,7 @@ _NEEDS_FIGURE: Mapping[Reason, str] = {
 
 
 def limits_of_round(verdicts: Iterable[Verdict], decided_at_s: float, pace: RoundPace) -> tuple[BlockingLimit, ...]:
-    """Return the limits behind what a round left where it is, each with when the first move is allowed again."""
+    """Return the limits behind the refused moves of a round, each with the time when a move is allowed again."""
     found: dict[tuple[str, Reason], list[float | None]] = {}
     for verdict in verdicts:
         kind = _KINDS.get(verdict.verdict)
@@ -121,7 +121,7 @@ def _first(ends: list[float | None]) -> float | None:
 
 
 def in_force(limits: Iterable[BlockingLimit], now_s: float) -> list[BlockingLimit]:
-    """Return those that have not ended, the first to end first, one for each setting."""
+    """Return the limits that have not ended, soonest first, one per setting."""
     left = [limit for limit in limits if limit.until_s is None or limit.until_s > now_s]
     by_key: dict[str, BlockingLimit] = {}
     for limit in left:

@@ -1,15 +1,14 @@
-"""Limits on churn: how much shedding may move, and a breaker for the day when it moves things to and fro.
+"""Limits on churn: budgets for shedding, and a circuit breaker against moving bundles back and forth.
 
-A memory of completed moves goes in and comes out, under `KEY` of the state, and holds no more than the windows of the
-settings need. `limit` drops from a plan what is beyond the limits; `noted` adds a move that was completed, and trips
-the breaker. Load is that of `core.planning.plan_effect`, bytes/s in and out by short-term averages; shares are of all
-brokers' load.
+The memory of completed moves is kept under `KEY` of the state, for no longer than the windows of the settings. `limit`
+drops steps beyond the limits; `noted` adds a completed move and may trip the breaker. Load is that of
+`core.planning.plan_effect`, bytes/s in and out by short-term averages; shares are of all brokers' load.
 
-Only what shedding moved by itself counts against the shares and for the breaker. What an operator moved counts where
-it has to be respected: shedding does not return a bundle to a broker from which an operator took it just now.
+Only shedding's own moves count against the budgets and the breaker. Operators' moves count in one respect: shedding
+does not return a bundle to a broker from which an operator has just taken it.
 
-The breaker goes by what was made for nothing (`core.planning.repeated_moves`): bundles that went back within
-`loadBalancerThrashWindowMinutes`, and those that were moved again within two hours.
+The breaker counts wasted moves (`core.planning.repeated_moves`): bundles that returned within
+`loadBalancerThrashWindowMinutes`, and bundles moved again within two hours.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from loadmanager.core.planning.repeated_moves import (
 State = dict[str, Any]
 
 KEY = "churn"
-"""Where the state keeps the memory."""
+"""Key of the memory in the state."""
 
 _MEMORY = "memory"
 
@@ -56,20 +55,20 @@ AT_AN_OPERATORS_WORD = frozenset(
         SplitReason.ADMIN_SPLIT,
     }
 )
-"""Why a bundle was unloaded when it was not shedding that wanted it."""
+"""Reasons of unloads that shedding did not request."""
 
 MOST_MOVES = 10_000
-"""Moves that are remembered at the most, so that the memory fits a znode; the oldest are forgotten first."""
+"""Maximum number of remembered moves, so that the memory fits a znode; the oldest are dropped."""
 
 _HOUR_S = 3600.0
 _MINUTE_S = 60.0
 _ROUNDING = 1e-9
-"""Shares add up to a whole but for this."""
+"""Rounding error of summed shares."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoveMemory:
-    """Moves in the order of their ends, until when bundles are frozen, and until when shedding is stopped."""
+    """Moves in order of completion, the end of each bundle's freeze, and the end of shedding's stop."""
 
     moves: tuple[PastMove, ...] = ()
     frozen_until_s: Mapping[str, float] = field(default_factory=dict)
@@ -77,7 +76,7 @@ class MoveMemory:
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> MoveMemory:
-        """The memory in the state; an empty one if there is none or it cannot be read."""
+        """Read the memory from the state; empty if missing or unreadable."""
         content = state.get(KEY, {}).get(_MEMORY, {})
         if isinstance(content, MoveMemory):
             return content
@@ -91,11 +90,11 @@ class MoveMemory:
             return cls()
 
     def into(self, state: State) -> State:
-        """The state with this memory in it."""
+        """Return the state with this memory."""
         return {**state, KEY: {_MEMORY: self}}
 
     def as_json(self) -> dict[str, Any]:
-        """For the metadata store; see `core.planning.strategy_memory`."""
+        """Return the memory as JSON; see `core.planning.strategy_memory`."""
         return {
             "moves": [[None if figure == NEVER else figure for figure in move] for move in self.moves],
             "frozenUntilS": dict(self.frozen_until_s),
@@ -103,7 +102,7 @@ class MoveMemory:
         }
 
     def at(self, now_s: float, settings: PlannerSettings) -> MoveMemory:
-        """What of it still matters."""
+        """Drop expired entries."""
         longest_s = max(
             BACK_WITHIN_S, settings.return_cool_down_minutes * _MINUTE_S, settings.thrash_window_minutes * _MINUTE_S
         )
@@ -115,7 +114,7 @@ class MoveMemory:
         )
 
     def not_after(self, now_s: float, settings: PlannerSettings) -> MoveMemory:
-        """What a clock that was ahead noted, as if it was noted now: else it would count until this one is as far."""
+        """Clamp future times to now; they were noted by a clock that was ahead."""
         frozen_s = now_s + settings.thrash_bundle_freeze_minutes * _MINUTE_S
         stopped_s = now_s + settings.thrash_shedding_stop_minutes * _MINUTE_S
         return MoveMemory(
@@ -125,7 +124,7 @@ class MoveMemory:
         )
 
     def joined(self, other: MoveMemory) -> MoveMemory:
-        """What both remember."""
+        """Merge two memories."""
         frozen = {
             bundle: max(each.frozen_until_s.get(bundle, 0.0) for each in (self, other))
             for bundle in {**self.frozen_until_s, **other.frozen_until_s}
@@ -135,7 +134,7 @@ class MoveMemory:
         )
 
     def moved_this_hour(self, snapshot: Snapshot, now_s: float) -> list[PastMove]:
-        """Return the load that shedding has moved within the hour, without namespaces that are gone or idle by now."""
+        """Return shedding's moves of the last hour, without namespaces that are gone or idle."""
         moves = [move for move in self._since(now_s - _HOUR_S) if move.is_own]
         of_bundles: dict[str, dict[str, float]] = {}
         for move in moves:
@@ -145,19 +144,19 @@ class MoveMemory:
         return [move for move in moves if namespace_of(move.bundle) not in idle]
 
     def moved_share(self, snapshot: Snapshot, now_s: float) -> float:
-        """The shares of what shedding has moved within the hour, as `moved_this_hour`, added up."""
+        """Return the sum of the shares of `moved_this_hour`."""
         return sum(move.share for move in self.moved_this_hour(snapshot, now_s))
 
     def moved_again(self, now_s: float) -> float:
-        """The shares that shedding has moved again within the last two hours, added up."""
+        """Return the share that shedding moved again in the last two hours."""
         return share_again(self._since(now_s - AGAIN_WITHIN_S))
 
     def moved_back(self, now_s: float) -> float:
-        """The shares that shedding has moved back within the last four hours, added up."""
+        """Return the share that shedding moved back in the last four hours."""
         return share_back(self._since(now_s - BACK_WITHIN_S))
 
     def thrash(self, now_s: float, settings: PlannerSettings) -> float:
-        """The shares that shedding has returned within the window, added up: 0 is how it should be."""
+        """Return the share that shedding returned within the thrash window; ideally 0."""
         return sum(move.share for move in self._returns(now_s, settings))
 
     def returns_of(self, bundle: str, now_s: float, settings: PlannerSettings) -> int:
@@ -168,7 +167,7 @@ class MoveMemory:
         return [move for move in self._since(now_s - window_s) if move.is_own and is_back(move, window_s)]
 
     def find_departure(self, bundle: str, broker: Registration, since_s: float) -> float | None:
-        """When the bundle was last taken from that life of the broker, if it was after `since_s`."""
+        """Find the last time after `since_s` when the bundle left that registration of the broker."""
         left_s = find_departure(self._since(since_s), bundle, broker)
         return None if left_s == NEVER else left_s
 
@@ -179,7 +178,7 @@ class MoveMemory:
 def standing_limits(
     state: State, snapshot: Snapshot, settings: PlannerSettings, now_s: float, under_way: float
 ) -> list[BlockingLimit]:
-    """Return what keeps all bundles where they are, whatever a round would want: the breaker, and the spent hour."""
+    """Return the limits that block all moves regardless of a plan: the breaker, and the spent hourly budget."""
     memory = MoveMemory.of(state).at(now_s, settings)
     found = []
     if memory.stopped_until_s:
@@ -205,7 +204,7 @@ def noted(
     at_s: float,
     is_own: bool,
 ) -> tuple[State, list[Verdict]]:
-    """The state after a completed move, and what the breaker has to say of it."""
+    """Return the state after a completed move, and the breaker's verdicts."""
     memory = MoveMemory.of(state).at(at_s, settings)
     move = next_move(memory.moves, at_s, bundle, source, destination, share, is_own=is_own)
     memory = replace(memory, moves=(*memory.moves, move))
@@ -214,14 +213,14 @@ def noted(
 
 
 def restored(state: State, stored: Mapping[str, Any], now_s: float, settings: PlannerSettings) -> State:
-    """The state with what a former leader remembered."""
+    """Return the state merged with the memory of a former leader."""
     if KEY not in stored:
         return state
     return MoveMemory.of(stored).not_after(now_s, settings).joined(MoveMemory.of(state)).into(state)
 
 
 def lifted(state: State, bundle: str | None = None) -> State:
-    """The state with the breaker set back: of one bundle, or of all bundles and of shedding."""
+    """Return the state with the breaker reset: for one bundle, or for all and for shedding."""
     memory = MoveMemory.of(state)
     if bundle is None:
         memory = replace(memory, frozen_until_s={}, stopped_until_s=0.0)
@@ -234,9 +233,9 @@ def lifted(state: State, bundle: str | None = None) -> State:
 def limit(
     plan: Plan, snapshot: Snapshot, settings: PlannerSettings, state: State, under_way: float = 0.0
 ) -> tuple[Plan, State]:
-    """The plan without the steps that are beyond the limits, with a verdict for each of those; and the state.
+    """Drop the steps beyond the limits; return the plan, with a verdict for each dropped step, and the state.
 
-    `under_way` is the share that moves of former rounds, which have not ended, take along.
+    `under_way` is the share of load in unfinished moves of former rounds.
     """
     memory = MoveMemory.of(state).at(snapshot.taken_at_s, settings)
     state = memory.into(state)
@@ -258,13 +257,13 @@ def limit(
 def find_excess(
     step: Unload, snapshot: Snapshot, settings: PlannerSettings, state: State, under_way: float = 0.0
 ) -> Verdict | None:
-    """Why the limits keep this step, alone, from being carried out now, None if they do not."""
+    """Return the limit that blocks this single step now, None if it may run."""
     memory = MoveMemory.of(state).at(snapshot.taken_at_s, settings)
     return _Allowance(memory, snapshot, settings, under_way).find_refusal(step)
 
 
 class _Allowance:
-    """What a round may still move; each step that is not refused counts."""
+    """Remaining budget of a round; each accepted step counts."""
 
     def __init__(self, memory: MoveMemory, snapshot: Snapshot, settings: PlannerSettings, under_way: float) -> None:
         self._memory = memory
@@ -323,7 +322,7 @@ class _Allowance:
         return Verdict(step.bundle, ChurnReason.NO_RETURN, acted=False, why=why)
 
     def _find_excess_of_cycle(self, step: Unload, share: float) -> Verdict | None:
-        """A round may always move one bundle: one that is heavier than the limit could never move otherwise."""
+        """Check the budget per round. One bundle may always move, else one above the limit never could."""
         most_percent = self._settings.max_load_moved_per_cycle_percentage
         if self._this_cycle == 0 and most_percent > 0:
             return None
@@ -340,7 +339,7 @@ class _Allowance:
         return refusal if left_s is None else replace(refusal, why={**refusal.why, "seconds_left": round(left_s)})
 
     def _seconds_until(self, most: float) -> float | None:
-        """In how many seconds no more than this share will have been moved within the hour; None: not by waiting."""
+        """Return the seconds until the hourly share falls to `most`; None if waiting does not help."""
         moved = self._this_hour
         for move in self._moved:
             moved -= move.share
@@ -358,7 +357,7 @@ class _Allowance:
 
 
 def _drop_broken_exchanges(steps: Sequence[Assign | Unload], refusals: dict[str, Verdict]) -> None:
-    """Refuse what is left of an exchange of two brokers: half of it could put load on the one that was to be relieved.
+    """Refuse the rest of a broken exchange of two brokers: half of it could load the broker that was to be relieved.
 
     A refusal names the bundle that broke the exchange.
     """
@@ -382,7 +381,7 @@ def _pair(step: Unload) -> frozenset[Registration | None]:
 
 
 def _judged(memory: MoveMemory, move: PastMove, settings: PlannerSettings) -> tuple[MoveMemory, list[Verdict]]:
-    """The memory after a move, with the breaker tripped where it is due, and a verdict for what tripped."""
+    """Return the memory after a move, with the breaker tripped if due, and the verdicts on that."""
     if not move.is_own:
         return memory, []
     verdicts = []
@@ -433,7 +432,7 @@ def _move_of(
     own: bool,  # noqa: FBT001 - as it was stored
     *before: float | bool | None,
 ) -> PastMove:
-    """A move as JSON. Before there was `moved_s` and `left_s`, one figure said whether the bundle had returned."""
+    """Read a move from JSON. Before `moved_s` and `left_s` existed, one flag said that the bundle had returned."""
     known = PastMove(float(at_s), str(bundle), str(source), int(incarnation), float(share), bool(own))
     if len(before) == 1:
         return known._replace(left_s=known.at_s) if before[0] else known

@@ -1,10 +1,9 @@
-"""Whether the others could carry what a broker has, or all of a failure domain, if it were lost.
+"""Headroom: capacity of the remaining brokers to carry the load of a lost broker or failure domain.
 
-Whoever is lost leaves its bundles to the others, which keep theirs. Two figures bracket how high the most used of them
-would stand, as a fraction of what it has: the **bound**, which no way of sharing them out is below, and **placed**,
-which one way comes to: heaviest first, each to a broker that would be least used. If that is not above 1, nobody would
-be overloaded. Bundles that only who is lost may own are **stranded**: nobody would serve them. What an idle broker uses
-is not counted, as everywhere in Level.
+Lost brokers leave their bundles to the others, which keep theirs. Two figures bracket the highest usage that follows,
+as a fraction of capacity: the **bound**, a lower bound for any distribution, and **placed**, the result of a greedy
+one, heaviest first to the least used broker. If placed is at most 1, nobody is overloaded. Bundles that only lost
+brokers may own are **stranded**: nobody would serve them. Idle usage is not counted, as everywhere in Level.
 
 Every loss is bounded; the ones with the highest bounds are placed as well.
 """
@@ -25,14 +24,14 @@ from loadmanager.core.planning.certificate.problem_builder import instance_of, o
 from loadmanager.core.strategies.level.level_load import LevelLoads
 
 _PLACED = 3
-"""Of how many losses it is tried where their bundles would go."""
+"""Number of losses that are placed."""
 _AT_ONCE = 2
-"""A batch of bundles goes to a part of the brokers, one to each: to one in so many."""
+"""Divisor of the brokers per batch of the greedy distribution."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Of a broker, or a failure domain, by its name: usages as fractions, and how many bundles nobody else may own."""
+    """Loss of a broker or failure domain, by name: usages as fractions, and the number of stranded bundles."""
 
     lost: str
     bound: float
@@ -41,20 +40,20 @@ class Loss:
 
     @property
     def is_borne(self) -> bool:
-        """Whether the others could carry it all."""
+        """Return True if the remaining brokers can carry the load."""
         return self.placed <= 1 and not self.stranded
 
 
 @dataclass(frozen=True, slots=True)
 class Reserve:
-    """The worst loss of one broker, and of one failure domain; None where nothing is left to lose it to."""
+    """Worst loss of one broker, and of one failure domain; None if no broker would remain."""
 
     broker: Loss | None
     domain: Loss | None
 
 
 def reserve_of(snapshot: Snapshot, settings: PlannerSettings) -> Reserve:
-    """Of the cluster as it is."""
+    """Compute the headroom of the cluster."""
     ids = snapshot.brokers.ids
     named = [snapshot.policies.failure_domain(broker) for broker in ids]
     names = sorted(set(named) - {DEFAULT_DOMAIN})
@@ -64,7 +63,7 @@ def reserve_of(snapshot: Snapshot, settings: PlannerSettings) -> Reserve:
 
 
 class _Look:
-    """One look at the cluster."""
+    """Headroom computation over one snapshot."""
 
     def __init__(self, snapshot: Snapshot, settings: PlannerSettings, loads: LevelLoads) -> None:
         self._snapshot, self._settings, self._loads = snapshot, settings, loads
@@ -75,7 +74,7 @@ class _Look:
         return instance_of(self._snapshot, self._settings, self._loads, self._owner, lost)
 
     def worst(self, names: Sequence[str], losses: BoolArray) -> Loss | None:
-        """Of losses (k, M) of brokers, if one does not take all of them."""
+        """Find the worst of losses (k, M) of brokers that leave at least one broker."""
         possible = np.flatnonzero(~losses.all(axis=1))
         if not len(possible):
             return None
@@ -85,14 +84,14 @@ class _Look:
         return max(found, key=lambda loss: (loss.stranded > 0, loss.placed))
 
     def _place(self, name: str, lost: BoolArray, bound: float) -> Loss:
-        """With who may own what once they are lost (M,): those that are secondary by a policy step in."""
+        """Place the load of lost brokers (M,). Secondary brokers of isolation policies become eligible."""
         ids = self._snapshot.brokers.ids
         placed, stranded = _place(self._without([ids[row] for row in np.flatnonzero(lost)]), self._owner, lost)
         return Loss(name, bound, max(bound, placed), stranded)
 
 
 def _bounds(instance: BalancingProblem, losses: BoolArray) -> FloatArray:
-    """(k,): all load over what those have that are left, and what those keep."""
+    """Return the bounds (k,): total load over remaining capacity, or what a remaining broker keeps."""
     load = instance.load(instance.owner)
     capacity, kept = instance.capacity, ~losses
     having = np.stack([np.where(kept, each, 0.0).sum(axis=1) for each in capacity.T], axis=1)
@@ -102,8 +101,8 @@ def _bounds(instance: BalancingProblem, losses: BoolArray) -> FloatArray:
 
 
 def _place(instance: BalancingProblem, owner: Rows, lost: BoolArray) -> tuple[float, int]:
-    """Tries where the bundles would go that those own who are lost (M,): how high the most used of the others gets, and
-    how many bundles none of them may own.
+    """Distribute the bundles of lost brokers (M,): return the highest usage that follows, and the number of bundles
+    that no remaining broker may own.
     """
     rows = np.flatnonzero((owner >= 0) & lost[owner])
     load = instance.load(np.where(np.isin(np.arange(len(owner)), rows), -1, owner))
@@ -120,9 +119,7 @@ def _place(instance: BalancingProblem, owner: Rows, lost: BoolArray) -> tuple[fl
 
 
 def _share_out(instance: BalancingProblem, load: FloatArray, bundles: Rows, brokers: Rows) -> None:
-    """Add the bundles, heaviest first, to those that would be least used by a middling one of them; one to each, and
-    again when there are more.
-    """
+    """Distribute the bundles, heaviest first, to the brokers that would be least used; one each per pass."""
     for first in range(0, len(bundles), len(brokers)):
         some = bundles[first : first + len(brokers)]
         middling = instance.need[some].mean(axis=0)

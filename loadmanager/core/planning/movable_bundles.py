@@ -1,10 +1,9 @@
-"""The cluster as shedding is to see it: without what operators keep it from moving.
+"""The cluster as shedding sees it, without what operators have restrained.
 
-Pinned and frozen bundles may not move, so that a strategy chooses among the others. A broker that is being
-drained is left out altogether: its bundles leave it by the drain, and an emptying broker would make every strategy
-believe that all others have too much. So is one whose reports are not to be believed (`core.model.report_validation`).
-A verdict says so of each broker that is left out, and of each bundle that stays on a broker which gives something away
-or has nothing that may move.
+Pinned and frozen bundles may not move, so a strategy chooses among the others. A draining broker is left out: its
+bundles leave it by the drain, and its falling load would make all others look overloaded. So is a broker with rejected
+reports (`core.model.report_validation`). Verdicts name each broker left out, and each restrained bundle on a broker
+that gives bundles away or has none that may move.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ _NOTHING_MAY_MOVE = (
 
 
 def find_freeze(snapshot: Snapshot) -> Verdict | None:
-    """Why nothing at all may be shed, None when something may."""
+    """Return the reason why shedding is frozen as a whole, None if it is not."""
     frozen = snapshot.controls.frozen
     return Verdict("cluster", SheddingReason.SHEDDING_FROZEN, acted=False, why={"frozen": frozen}) if frozen else None
 
 
 def restrain(snapshot: Snapshot) -> Snapshot:
-    """The cluster without what may not be shed; itself when operators restrain nothing."""
+    """Return the snapshot without what may not be shed; the same one if nothing is restrained."""
     controls = snapshot.controls
     if _kept(snapshot):
         snapshot = _with_bundles_kept(snapshot)
@@ -44,7 +43,7 @@ def restrain(snapshot: Snapshot) -> Snapshot:
 
 
 def as_if_draining(snapshot: Snapshot, brokers: Collection[BrokerId]) -> Snapshot:
-    """The cluster in which none of these brokers is given anything."""
+    """Return the snapshot with these brokers draining, so that none receives bundles."""
     draining = snapshot.controls.draining
     more = {broker: DrainOrder(snapshot.taken_at_s) for broker in sorted(brokers) if broker not in draining}
     if not more:
@@ -54,7 +53,7 @@ def as_if_draining(snapshot: Snapshot, brokers: Collection[BrokerId]) -> Snapsho
 
 
 def restrained(snapshot: Snapshot, shed: Shed) -> Iterator[Verdict]:
-    """What was left alone of the whole `snapshot` when a strategy decided `shed`, and why."""
+    """Yield verdicts on what was left out of the `snapshot` for the decision `shed`."""
     controls = snapshot.controls
     for broker in sorted(controls.draining):
         if snapshot.brokers.find_row(broker) is not None:
@@ -72,7 +71,7 @@ def restrained(snapshot: Snapshot, shed: Shed) -> Iterator[Verdict]:
 
 
 def doubted(snapshot: Snapshot) -> Iterator[Verdict]:
-    """What is wrong with brokers and their reports: which are left out for it, and which are given nothing."""
+    """Yield verdicts on faulty brokers and reports: brokers left out, and brokers that receive nothing."""
     known, doubts = set(snapshot.brokers.ids), snapshot.doubts
     for verdict in (*doubts.quarantined.values(), *doubts.sick.values(), *doubts.remarks):
         if verdict.subject in known:
@@ -80,14 +79,14 @@ def doubted(snapshot: Snapshot) -> Iterator[Verdict]:
 
 
 def drain_of(snapshot: Snapshot, broker: BrokerId) -> Verdict:
-    """Why a broker that is being drained is left out."""
+    """Return the verdict on a draining broker that is left out."""
     since_s = snapshot.controls.draining[broker].since_s
     why: dict[str, Figure] = {"seconds": max(0, round(snapshot.taken_at_s - since_s))}
     return Verdict(broker, FilterReason.BROKER_DRAINING, acted=False, why=why)
 
 
 def restraint_of(bundle: str, snapshot: Snapshot) -> Verdict:
-    """Return why a bundle that is pinned or frozen is left alone."""
+    """Return the verdict on a pinned or frozen bundle."""
     controls = snapshot.controls
     if bundle in controls.frozen_bundles:
         why: dict[str, Figure] = {"frozen": controls.frozen_bundles[bundle]}
@@ -96,12 +95,12 @@ def restraint_of(bundle: str, snapshot: Snapshot) -> Verdict:
 
 
 def pin_of(bundle: str, broker: BrokerId) -> Verdict:
-    """Why a bundle that belongs on that broker does not go elsewhere."""
+    """Return the verdict on a bundle pinned to that broker."""
     return Verdict(bundle, SheddingReason.BUNDLE_PINNED, acted=False, why={"pinned_to": broker})
 
 
 def _kept(snapshot: Snapshot) -> Collection[str]:
-    """The bundles that may not be shed, by their names."""
+    """Return the names of bundles that may not be shed."""
     controls = snapshot.controls
     return controls.pinned.keys() | controls.frozen_bundles.keys()
 
@@ -118,7 +117,7 @@ def _with_bundles_kept(snapshot: Snapshot) -> Snapshot:
 
 
 def _without(snapshot: Snapshot, left_out: Collection[BrokerId]) -> Snapshot:
-    """The other brokers alone. The bundles keep their rows: those of a broker that is left out belong to nobody."""
+    """Return the snapshot without these brokers. Bundles keep their rows; those of an omitted broker become unowned."""
     rows = np.array([row for row, broker in enumerate(snapshot.brokers.ids) if broker not in left_out], dtype=np.int64)
     position = np.full(len(snapshot.brokers) + 1, NOBODY, dtype=np.int32)  # the last one is that of nobody
     position[rows] = np.arange(len(rows))

@@ -1,13 +1,12 @@
-"""What a plan would make of the cluster: the imbalance before and after it, what it moves, and what no plan can beat.
+"""Predicted effect of a plan: the imbalance before and after, the moved load, and the lower bound.
 
-The load of a bundle is its bytes/s, in and out together, by its short-term averages; that of a broker is what the
-bundles add up to that it owns, or is about to own. The imbalance is the load of the busiest broker divided by the mean
-over all brokers: 1 is perfect balance, and what an idle cluster has.
+The load of a bundle is its bytes/s, in and out together, by short-term averages; that of a broker is the sum over the
+bundles that it owns or is about to own. The imbalance is the highest load over the mean: 1 is perfect balance, and that
+of an idle cluster.
 
-The bound holds for every way of giving the movable bundles to the brokers, whatever filters and limits say, so a plan
-that keeps to those may not reach it. It is the highest of: the level at which the movable load would stand if it could
-be poured over what cannot move; the most that one broker keeps in any case; and for each k, what a broker has at the
-least that gets k of the heaviest bundles, as one of m brokers gets k of any (k - 1) * m + 1 bundles.
+The lower bound ignores filters and limits, so a plan may not reach it. It is the highest of: the level if the movable
+load were divisible; the most that one broker keeps in any case; and for each k, the least load of a broker with k of
+the heaviest bundles, as one of m brokers gets k of any (k - 1) * m + 1 bundles.
 """
 
 from __future__ import annotations
@@ -29,16 +28,15 @@ Rows = npt.NDArray[np.integer]
 
 
 UNEVEN = 1.2
-"""With a higher imbalance load counts as uneven, where nobody has asked for another measure."""
+"""Imbalance above which load counts as uneven, where no other measure is configured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a plan is predicted to do; load in bytes/s, `share_moved` as a fraction of the load of all brokers.
+    """Predicted effect of a plan; load in bytes/s, `share_moved` as a fraction of the load of all brokers.
 
-    `lower_bound` is the imbalance that no plan can beat. `clients_disturbed` are the producers and consumers of the
-    bundles that move. `by_broker` is the load of each broker before and after, `by_bundle` the load and the clients of
-    each bundle that moves.
+    `lower_bound` is the best possible imbalance. `clients_disturbed` are the producers and consumers of moved bundles.
+    `by_broker` is the load of each broker before and after, `by_bundle` the load and clients of each moved bundle.
     """
 
     imbalance_before: float
@@ -54,10 +52,10 @@ class Effect:
 
 @dataclass(slots=True, eq=False)
 class MoveEffect:
-    """What one move was predicted to bring, and what it has brought: imbalances before and after it.
+    """Predicted and measured effect of one move: imbalances before and after.
 
-    `load` is what the bundle carried, in bytes/s; `source` and `destination` are what these brokers reported before it
-    and afterwards, in bytes/s, None while that is not known. What is `measured` has in it whatever else happened.
+    `load` is the bundle's bytes/s; `source` and `destination` are the reported bytes/s of these brokers before and
+    after, None if unknown. `measured` includes all other changes of the load.
     """
 
     predicted: tuple[float, float]
@@ -71,7 +69,7 @@ class MoveEffect:
 def imbalance_of_move(
     snapshot: Snapshot, bundle: str, source: BrokerId | None, destination: BrokerId | None
 ) -> tuple[float, float]:
-    """The imbalance with this bundle at one broker, and with it at the other, or at nobody; all else is as it is."""
+    """Return the imbalance with this bundle at one broker and at the other (None: unowned), all else unchanged."""
     brokers, assigned = len(snapshot.brokers), snapshot.bundles.assigned
     load = snapshot.derive(
         "load by broker", lambda: _by_broker(assigned.astype(np.int64), carried_load(snapshot), brokers)
@@ -93,9 +91,9 @@ def effect_of(
     clients: Mapping[str, int] | None = None,
     emptied: Collection[str] = (),
 ) -> Effect:
-    """The effect of the steps. `clients` are the producers and consumers of bundles by name.
+    """Compute the effect of the steps. `clients` are the producers and consumers by bundle.
 
-    `emptied` are brokers that are to own nothing afterwards: they count neither for the mean nor for the bound.
+    `emptied` brokers are to own nothing afterwards; they count neither for the mean nor for the bound.
     """
     load, bundles = carried_load(snapshot), snapshot.bundles
     before = bundles.assigned.astype(np.int64)
@@ -129,8 +127,8 @@ def effect_of(
 
 
 def highest_load_at_least(load: FloatArray, broker: Rows, movable: BoolArray, kept: BoolArray) -> float:
-    """The load that the busiest broker has at the least, however the movable bundles are given to the brokers (M,) that
-    are `kept`; the others end up without any. `load`, `broker` and `movable` (n,) belong to the bundles.
+    """Return the lower bound of the highest load, for any distribution of the movable bundles over the brokers (M,)
+    that are `kept`; the others end up empty. `load`, `broker` and `movable` (n,) are of the bundles.
     """
     stays = ~movable & kept[broker]
     base = _by_broker(broker[stays], load[stays], len(kept))[kept]
@@ -141,7 +139,7 @@ def highest_load_at_least(load: FloatArray, broker: Rows, movable: BoolArray, ke
 
 
 def _movable(snapshot: Snapshot) -> BoolArray:
-    """Which bundles (N,) a plan may take from their brokers: all but those that are pinned where they are."""
+    """Return a mask (N,) of the bundles that a plan may move: all but those pinned to their current broker."""
     movable = np.ones(len(snapshot.bundles), dtype=bool)
     for name, broker in snapshot.controls.pinned.items():
         row, at = snapshot.bundles.find_row(name), snapshot.brokers.find_row(broker)
@@ -151,14 +149,14 @@ def _movable(snapshot: Snapshot) -> BoolArray:
 
 
 def _poured(base: FloatArray, amount: float) -> float:
-    """The level at which `amount` stands when it is poured over the base."""
+    """Return the level at which a divisible `amount` stands on top of the base."""
     heights = np.sort(base)
     levels = (np.cumsum(heights) + amount) / np.arange(1, len(heights) + 1)
     return float(levels.min())
 
 
 def _pairing(heaviest_first: FloatArray, brokers: int) -> float:
-    """Of any k * m + 1 bundles one of m brokers gets k + 1: at the least the lightest of the heaviest so many."""
+    """Return the pigeonhole bound: of any k * m + 1 bundles one of m brokers gets k + 1."""
     most = (len(heaviest_first) - 1) // brokers if len(heaviest_first) else -1
     sums = np.concatenate([[0.0], np.cumsum(heaviest_first)])
     last = np.arange(most + 1) * brokers + 1
@@ -166,7 +164,7 @@ def _pairing(heaviest_first: FloatArray, brokers: int) -> float:
 
 
 def _with(load: FloatArray, snapshot: Snapshot, broker: BrokerId | None, more: float) -> FloatArray:
-    """The load of each broker (M,), with more at one of them, if that is one."""
+    """Return the load of each broker (M,), with more at one of them, if given."""
     row = None if broker is None else snapshot.brokers.find_row(broker)
     if row is None:
         return load
@@ -176,7 +174,7 @@ def _with(load: FloatArray, snapshot: Snapshot, broker: BrokerId | None, more: f
 
 
 def _by_broker(broker: Rows, load: FloatArray, brokers: int) -> FloatArray:
-    """The load of each broker (M,); bundles of nobody do not count."""
+    """Return the load of each broker (M,) without unowned bundles."""
     return np.bincount(broker + 1, weights=load, minlength=brokers + 1)[1:].astype(np.float64)
 
 

@@ -1,12 +1,12 @@
-"""The phases of a decision in their order: filter brokers, place; or shed first, then place what was shed.
+"""Phases of a decision: filter brokers, then place; or shed first, then place what was shed.
 
 Source: Pulsar's ModularLoadManagerImpl (selectBroker, doLoadShedding). A shedding round asks the strategy first and
-looks at excluded namespaces and destinations afterwards, as Pulsar does, so a round may do nothing although other
-bundles could have moved: the strategy's choice is what an operator configured.
+checks excluded namespaces and destinations afterwards, as Pulsar does, so a round may move nothing although other
+bundles could move: the operator configured that strategy.
 
 Differs from Pulsar: the broker that sheds a bundle is never its destination, where Pulsar may choose it and then do
-nothing; every choice of a round sees the earlier ones. There is no one-shot affinity either, by which Pulsar hands a
-destination from an unload to the next lookup: here the destination is part of the transfer itself.
+nothing; every choice of a round sees the earlier ones. There is no one-shot affinity, by which Pulsar hands a
+destination from an unload to the next lookup: here the destination is part of the transfer.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ __all__ = [
 ]
 
 State = dict[str, Any]
-"""What strategies remember, by strategy name, goes in and comes out. A new leader starts with {}, or with what
-`core.planning.strategy_memory.as_json` made of it.
+"""Memory of the strategies by strategy name, passed in and returned. A new leader starts with {}, or with the result of
+`core.planning.strategy_memory.as_json`.
 """
 
 EXCLUDED_NAMESPACES = KEYS["shedding_excluded_namespaces"]
-"""Where the state keeps whose turn it is to get a bundle of a namespace that is excluded from shedding."""
+"""Key of the round-robin position for bundles of namespaces excluded from shedding."""
 
 
 def plan_shedding(
@@ -87,9 +87,9 @@ def plan_shedding(
     *,
     offers_source: bool = False,
 ) -> tuple[Plan, State]:
-    """One shedding round: which bundles move from which broker to which. Raises `UnknownStrategyError`.
+    """Plan a shedding round. Raises `UnknownStrategyError`.
 
-    With `offers_source` the broker that sheds a bundle may be chosen for it, which then stays: Pulsar's rule.
+    With `offers_source` the source may be chosen as destination, and the bundle then stays: Pulsar's rule.
     """
     whole, snapshot = snapshot, restrain(snapshot)
     refusal = find_round_refusal(snapshot, settings)
@@ -116,10 +116,10 @@ def plan_assignments(
     rng: np.random.Generator,
     non_persistent: Collection[str] = (),
 ) -> tuple[Plan, State]:
-    """Owners for a batch of bundles that have none; `non_persistent` names those that hold a non-persistent topic.
+    """Plan owners for unowned bundles; `non_persistent` names those that hold a non-persistent topic.
 
-    Each bundle gets a verdict: one that the snapshot does not know is placed with the default load, and one that has
-    an owner, or is on its way to one, is left alone. Raises `UnknownStrategyError`.
+    Each bundle gets a verdict: an unknown one is placed with the default load, one that has an owner or is on its way
+    to one is left alone. Raises `UnknownStrategyError`.
     """
     placer = _Placer(snapshot, settings, state, rng)
     steps: list[Assign | Unload] = []
@@ -147,7 +147,7 @@ def choose_destination(
     state: State,
     rng: np.random.Generator,
 ) -> tuple[Registration | None, Verdict, State]:
-    """A broker for one bundle, whatever its ownership is, but not `exclude`. Raises `UnknownStrategyError`."""
+    """Choose a broker for one bundle, whatever its ownership, except `exclude`. Raises `UnknownStrategyError`."""
     placer = _Placer(snapshot, settings, state, rng)
     excluded = None if exclude is None else snapshot.brokers.find_row(exclude)
     placement = placer.place(bundle, snapshot.bundles.find_row(bundle), excluded)
@@ -167,7 +167,8 @@ def plan_drain(
     most: int | None = None,
     leave: Container[str] = (),
 ) -> tuple[Plan, State]:
-    """Other brokers for the bundles of these ones, heaviest first: `most` bundles, without those to `leave` for now.
+    """Plan other brokers for the bundles of these brokers, heaviest first: at most `most` bundles, not those to
+    `leave`.
 
     A bundle that no other broker may own stays, with a verdict. Raises `UnknownStrategyError`.
     """
@@ -192,7 +193,7 @@ def plan_drain(
 
 
 def plan_pins(snapshot: Snapshot, settings: PlannerSettings, leave: Container[str] = ()) -> Plan:
-    """The way home for pinned bundles that another broker owns; those whose broker may not own them stay, and why."""
+    """Plan the return of pinned bundles that another broker owns; a verdict explains each that must stay."""
     steps: list[Assign | Unload] = []
     verdicts = []
     for name, broker in sorted(snapshot.controls.pinned.items()):
@@ -212,7 +213,7 @@ def plan_pins(snapshot: Snapshot, settings: PlannerSettings, leave: Container[st
 
 
 def _find_sickness(snapshot: Snapshot, bundle: str, broker: BrokerId) -> Verdict | None:
-    """Why the bundle is not brought home for now, None unless its broker is sick."""
+    """Return the verdict on a pinned bundle whose broker is sick, None if it is healthy."""
     sick = snapshot.doubts.sick.get(broker)
     return None if sick is None else replace(sick, subject=bundle, why={"broker": broker, **sick.why})
 
@@ -220,7 +221,7 @@ def _find_sickness(snapshot: Snapshot, bundle: str, broker: BrokerId) -> Verdict
 def find_move_refusal(
     snapshot: Snapshot, bundle: str, destination: BrokerId, settings: PlannerSettings
 ) -> Verdict | None:
-    """Why that broker may not be given the bundle even at an operator's word, None if it may."""
+    """Return the reason why the broker may not get the bundle even for an operator, None if it may."""
     row = snapshot.brokers.find_row(destination)
     if row is None:
         rule = "it is not registered, or has not reported"
@@ -244,15 +245,15 @@ def find_move_refusal(
 def try_transfer(
     snapshot: Snapshot, bundle: int, settings: PlannerSettings, state: State, rng: np.random.Generator
 ) -> tuple[Unload | None, Verdict]:
-    """What a round would do with the bundle (a row), if a strategy chose it; `rng` is not used up."""
+    """Return what a round would do with the bundle (a row) if a strategy chose it; `rng` is not advanced."""
     pick = Pick(int(snapshot.bundles.broker[bundle]), (bundle,), OwnershipReason.LOOKUP)
     return _transfer(_Placer(snapshot, settings, state, deepcopy(rng)), pick, bundle)
 
 
 class PlacementTrial:
-    """A placement of one bundle that is tried, to be explained: nothing is remembered of it, nor is `rng` used up.
+    """Trial placement of one bundle for explanations, without side effects on memory or `rng`.
 
-    `candidates` are the broker rows among which was chosen.
+    `candidates` are the broker rows to choose from.
     """
 
     def __init__(
@@ -266,7 +267,7 @@ class PlacementTrial:
         *,
         non_persistent: bool = False,
     ) -> None:
-        """As `choose_destination`. Raises `UnknownStrategyError`."""
+        """Prepare as `choose_destination` does. Raises `UnknownStrategyError`."""
         self._placer = _Placer(snapshot, settings, state, deepcopy(rng))
         self._state = state
         self._bundle = snapshot.bundles.find_row(bundle)
@@ -279,7 +280,7 @@ class PlacementTrial:
         self.verdict = _placed(snapshot, bundle, self.placement, nobody)
 
     def choices(self) -> Iterator[Placement]:
-        """The choice, and the next ones, each without those that the ones before might have been, or in turn."""
+        """Yield the choice and its successors in order, each without the alternatives of earlier ones."""
         placement, left = self.placement, self.candidates
         while len(left):
             yield placement
@@ -293,7 +294,7 @@ class PlacementTrial:
 
 
 class _Placer:
-    """Chooses owners one after the other; the caller tells `projection` which choices it keeps."""
+    """Chooses owners one after the other; the caller adds accepted choices to `projection`."""
 
     def __init__(self, snapshot: Snapshot, settings: PlannerSettings, state: State, rng: np.random.Generator) -> None:
         self.projection = Projection(snapshot)
@@ -301,7 +302,7 @@ class _Placer:
         self.snapshot = snapshot
         self.settings = settings
         self.candidates: Rows = np.empty(0, dtype=np.intp)
-        """Among whom the last choice was made."""
+        """Candidates of the last choice."""
         self._rng = rng
         self._name, self._strategy = placement_strategy(settings)
         self._asked: tuple[str, PlacementStrategy] = (self._name, self._strategy)
@@ -319,10 +320,9 @@ class _Placer:
         *,
         non_persistent: bool = False,
     ) -> Placement:
-        """Filter, place, and place once more without preferences if the chosen broker is overloaded.
+        """Filter and place; place again without preferences if the chosen broker is overloaded.
 
-        A `destination` that was decided on before is taken if the limits allow it, whatever the preferences say; and
-        before all the broker on which an operator pinned the bundle.
+        A `destination` decided earlier is taken if hard limits allow it; a pin comes before everything.
         """
         question = self.ask(name, excluded, non_persistent=non_persistent)
         allowed, dropped = self._answers.allowed(question)
@@ -344,7 +344,7 @@ class _Placer:
     def _choose(
         self, allowed: BoolArray, question: PlacementQuestion, bundle: int | None
     ) -> tuple[Placement, Mapping[str, Figure]]:
-        """A broker by the strategy, and how many preferences passed over, by reason, or why there is none."""
+        """Choose a broker by the strategy, with the number skipped per preference, or the reasons why there is none."""
         preferred, passed_over = preferred_brokers(self.rules, allowed, question)
         placement = self._place_first(np.flatnonzero(preferred), question.namespace, bundle)
         if placement.broker is None:
@@ -354,7 +354,7 @@ class _Placer:
         return placement, passed_over
 
     def _place_first(self, candidates: Rows, namespace: str, bundle: int | None) -> Placement:
-        """By the strategy, but the bundles of a namespace that is excluded from shedding are dealt in turn."""
+        """Place by the strategy; bundles of a namespace excluded from shedding are placed round-robin."""
         if namespace not in self.settings.shedding_excluded_namespaces:
             return self._place(candidates, bundle)
         return self._ask(EXCLUDED_NAMESPACES, RoundRobinBrokerSelector(), candidates, bundle)
@@ -367,13 +367,13 @@ class _Placer:
         return self.take(destination)
 
     def take(self, destination: int, reason: Reason = PlacementReason.DECIDED_BEFORE) -> Placement:
-        """The broker that was decided on before, as it is."""
+        """Take the destination that was decided earlier."""
         remembered = self.state.get(self._name, {})
         self.candidates = np.array([destination])
         return Placement(destination, self.candidates, reason, {}, remembered)
 
     def _find_memory(self, bundle: str) -> RemembersDestinations | None:
-        """The strategy, if it remembers where bundles go and this one is for it to place."""
+        """Return the strategy if it remembers destinations and places this bundle itself."""
         if self._memory is None or namespace_of(bundle) in self.settings.shedding_excluded_namespaces:
             return None
         return self._memory
@@ -384,7 +384,7 @@ class _Placer:
         return None if broker is None else self.snapshot.brokers.find_row(broker)
 
     def _remember(self, bundle: str, placement: Placement) -> None:
-        """Tell a strategy that wants to know where the bundle was placed."""
+        """Tell a strategy that remembers destinations about the placement."""
         memory = self._find_memory(bundle)
         if memory is None or placement.broker is None:
             return
@@ -405,11 +405,11 @@ class _Placer:
         return placement
 
     def choose_again(self, candidates: Rows, bundle: int | None) -> Placement:
-        """By the strategy that chose last."""
+        """Choose by the last strategy used."""
         return self._ask(*self._asked, candidates, bundle)
 
     def find_refusal(self, name: str, source: int) -> dict[str, Figure] | None:
-        """Why the bundle should not leave its broker at all, whoever else may own it; the modular rules alone ask."""
+        """Return the figures of an anti-affinity refusal to unload the bundle; only under the modular rules."""
         if not self.rules.policies:
             return None
         return find_anti_affinity_refusal(self.rules, self.ask(name, source))
@@ -427,7 +427,7 @@ class _Placer:
 
 
 def find_round_refusal(snapshot: Snapshot, settings: PlannerSettings) -> Verdict | None:
-    """Why no round of shedding takes place at all, None if one does."""
+    """Return the reason why no shedding round takes place, None if one does."""
     if not (settings.load_balancer_enabled and settings.shedding_enabled):
         why: dict[str, Figure] = {
             KEYS["load_balancer_enabled"]: str(settings.load_balancer_enabled).lower(),
@@ -445,7 +445,7 @@ def find_round_refusal(snapshot: Snapshot, settings: PlannerSettings) -> Verdict
 def _transfer(
     placer: _Placer, pick: Pick, bundle: int, *, offers_source: bool = False
 ) -> tuple[Unload | None, Verdict]:
-    """Where one shed bundle goes, if anywhere."""
+    """Place one shed bundle: return the step, if any, and the verdict."""
     snapshot, settings = placer.snapshot, placer.settings
     name = snapshot.bundles.names[bundle]
     namespace = namespace_of(name)
@@ -473,7 +473,7 @@ def _unload(snapshot: Snapshot, bundle: str, source: int, destination: int, reas
 
 
 def _stays(snapshot: Snapshot, bundle: str, placement: Placement, candidates: int) -> Verdict:
-    """It was offered to its owner too, which was chosen."""
+    """Return the verdict on a bundle whose owner was chosen again."""
     assert placement.broker is not None, "its owner was chosen"
     why = {
         **placement.why,
@@ -493,7 +493,7 @@ def _placed(snapshot: Snapshot, bundle: str, placement: Placement, nobody: Reaso
 
 
 def _holder(snapshot: Snapshot, bundle: int) -> str:
-    """The broker that has the bundle, or is about to; empty while it is released for nobody in particular."""
+    """Return the broker that has the bundle or is about to; empty while it is released without destination."""
     assigned = int(snapshot.bundles.assigned[bundle])
     return snapshot.brokers.ids[assigned] if assigned >= 0 else ""
 

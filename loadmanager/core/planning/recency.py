@@ -1,12 +1,12 @@
-"""Where the past misleads: which averages of usage a round of shedding begins anew.
+"""Reset of moving averages that mislead a shedding round.
 
-A slow average keeps a broker that is overloaded now from being relieved for several rounds, and has one that was
-relieved already relieved again and again. So it begins anew, with what the broker uses now, for a broker that is above
-`loadBalancerBrokerOverloadedThresholdPercentage`, for those from or to which a round moves something, and for those
-that have not reported since.
+A slow average delays the relief of an overloaded broker by several rounds, and repeats the relief of one that was
+relieved already. So the average restarts at the current usage for a broker above
+`loadBalancerBrokerOverloadedThresholdPercentage`, for sources and destinations of a round, and for brokers that have
+not reported since.
 
-Differs from Pulsar, where averages go on. A decision on a dump takes the averages as the dump has them; a dump of a
-cluster of ours leaves out those that the next round begins anew.
+Differs from Pulsar, where averages continue. A decision on a dump takes the averages of the dump; a dump of our own
+cluster omits those that the next round resets.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAME = ThresholdShedder.__name__
 
 
 def before_round(state: State, snapshot: Snapshot, settings: PlannerSettings) -> State:
-    """What strategies remember when a round begins: not what a broker used before it was overloaded."""
+    """Return the strategies' memory at the begin of a round, with the averages of overloaded brokers reset."""
     if _NAME not in state:
         return state
     overloaded = are_overloaded(usage_per_broker(snapshot, settings.resource_weights), settings)
@@ -36,12 +36,12 @@ def before_round(state: State, snapshot: Snapshot, settings: PlannerSettings) ->
 
 
 def are_overloaded(usage: FloatArray, settings: PlannerSettings) -> BoolArray:
-    """Which of these usages, as fractions, are too high to wait for an average."""
+    """Return a mask of usages (fractions) that are too high to wait for an average."""
     return usage * 100 > settings.broker_overloaded_threshold_percentage
 
 
 def after_round(state: State, plan: Plan, snapshot: Snapshot) -> State:
-    """What strategies remember when a round is carried out: not what brokers used before load came or went."""
+    """Return the strategies' memory after a round, with the averages of sources and destinations reset."""
     if _NAME not in state:
         return state
     brokers = snapshot.brokers
@@ -56,7 +56,7 @@ def after_round(state: State, plan: Plan, snapshot: Snapshot) -> State:
 
 
 def begin_anew(state: State, brokers: AbstractSet[str]) -> State:
-    """What strategies remember without the averages of these brokers."""
+    """Return the strategies' memory without the averages of these brokers."""
     usage = state.get(_NAME, {}).get("usage", {})
     if brokers.isdisjoint(usage):
         return state

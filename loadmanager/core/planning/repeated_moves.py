@@ -1,11 +1,10 @@
-"""Completed moves, and which of them others had made for nothing: what was moved again, and what went back.
+"""Completed moves, and detection of repeated ones: bundles moved again, and bundles that returned.
 
-A bundle is moved *again* when shedding had moved it within the two hours before. It goes *back* when it comes to the
-very registration that it had left, at whoever's word, within the four hours before. Both are told when a move is
-completed, and depend on no setting: a cool-down that forbids bundles to return for an hour makes them return later, or
-sends them on to somebody else.
+A bundle is moved *again* when shedding moved it in the two hours before. It goes *back* when it returns to the very
+registration that it left, for any reason, in the four hours before. Both are determined when a move is completed and
+depend on no setting: a longer cool-down would only make bundles return later, or go elsewhere.
 
-A broker that has restarted is another registration: bundles that left it for its sake may come back.
+A restarted broker has a new registration: bundles that left it for the restart may come back.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from loadmanager.core.domain.ownership import Registration
 AGAIN_WITHIN_S = 2 * 3600.0
 BACK_WITHIN_S = 4 * 3600.0
 NEVER = -math.inf
-"""When something happened that did not, or that is not remembered any more."""
+"""Time of an event that never happened or is forgotten."""
 
 
 class Completed(Protocol):
-    """A move that ended at `at_s`. `share` is what it carried of all load. `moved_s` is when shedding had moved the
-    bundle before, `left_s` when the bundle had left the broker to which it went.
+    """A move completed at `at_s`, with its `share` of all load. `moved_s` is the last time shedding moved the bundle,
+    `left_s` the last time it left its destination.
     """
 
     @property
@@ -40,7 +39,7 @@ class Completed(Protocol):
 
 
 class PastMove(NamedTuple):
-    """A completed move of a bundle from one life of a broker. `is_own`: by shedding, not at an operator's word."""
+    """A completed move of a bundle from one registration of a broker. `is_own`: by shedding, not by an operator."""
 
     at_s: float
     bundle: str
@@ -62,7 +61,7 @@ def next_move(
     *,
     is_own: bool,
 ) -> PastMove:
-    """The move that comes after these, which are in the order of their ends."""
+    """Build the move that follows these, which are in order of completion."""
     before = [move for move in moves if move.bundle == bundle]
     moved_s = max((move.at_s for move in before if move.is_own), default=NEVER)
     if destination == source:
@@ -73,13 +72,13 @@ def next_move(
 
 
 class MoveTrail:
-    """Tells of moves, in the order of their ends, what came before them; for whoever keeps no memory of churn."""
+    """Builds moves, in order of completion, with their predecessors; for callers without a memory of churn."""
 
     def __init__(self) -> None:
         self._moves: dict[str, list[PastMove]] = {}
 
     def follow(self) -> MoveTrail:
-        """A trail that goes on from here by itself."""
+        """Copy the trail."""
         other = MoveTrail()
         other._moves = {bundle: list(moves) for bundle, moves in self._moves.items()}
         return other
@@ -93,7 +92,7 @@ class MoveTrail:
         *,
         is_own: bool = True,
     ) -> PastMove:
-        """The move as it is remembered; what is too long before it to matter is forgotten."""
+        """Add a move and return it; expired moves are dropped."""
         known = [move for move in self._moves.get(bundle, ()) if at_s - move.at_s < BACK_WITHIN_S]
         move = next_move(known, at_s, bundle, source, destination, 0.0, is_own=is_own)
         self._moves[bundle] = [*known, move]
@@ -101,7 +100,7 @@ class MoveTrail:
 
 
 def find_departure(moves: Sequence[PastMove], bundle: str, broker: Registration) -> float:
-    """When the bundle was last taken from that life of the broker."""
+    """Return the last time when the bundle left that registration of the broker."""
     for move in reversed(moves):
         if move.bundle == bundle and (move.source, move.incarnation) == (broker.broker, broker.incarnation):
             return move.at_s
@@ -109,20 +108,20 @@ def find_departure(moves: Sequence[PastMove], bundle: str, broker: Registration)
 
 
 def is_again(move: Completed) -> bool:
-    """Whether shedding had moved the bundle already within two hours before."""
+    """Return True if shedding moved the bundle in the two hours before."""
     return move.at_s - move.moved_s < AGAIN_WITHIN_S
 
 
 def is_back(move: Completed, within_s: float = BACK_WITHIN_S) -> bool:
-    """Whether the bundle had left the broker to which it went within the time before."""
+    """Return True if the bundle had left its destination within this time before."""
     return move.at_s - move.left_s < within_s
 
 
 def share_again(moves: Iterable[Completed]) -> float:
-    """The shares of all load that shedding moved again, added up."""
+    """Return the share of all load that shedding moved again."""
     return sum((move.share for move in moves if move.is_own and is_again(move)), 0.0)
 
 
 def share_back(moves: Iterable[Completed]) -> float:
-    """The shares of all load that shedding moved back, added up."""
+    """Return the share of all load that shedding moved back."""
     return sum((move.share for move in moves if move.is_own and is_back(move)), 0.0)

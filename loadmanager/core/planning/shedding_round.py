@@ -1,6 +1,6 @@
-"""A whole round of shedding: what strategies want to be moved, and what of it stays within the limits on churn.
+"""A shedding round: the strategy's proposal, then the limits on churn.
 
-In two parts, because the first may take long: moves that are completed while it lasts count for the limits.
+It has two parts because the first may take long: moves completed meanwhile count for the limits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from loadmanager.core.planning.planner import State, plan_shedding
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Round:
-    """What to carry out; and what strategies, and the limits on churn, remember if that is done."""
+    """Plan to execute, and the memory of strategies and churn after it."""
 
     plan: Plan
     state: State
@@ -27,7 +27,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
-    """What strategies want, and what they remember of it; decided on this snapshot, with these settings."""
+    """Plan of the strategies and their memory after it, with the snapshot and settings of the decision."""
 
     snapshot: Snapshot
     settings: PlannerSettings
@@ -35,13 +35,13 @@ class Proposal:
     state: State
 
     def within_limits(self, churn_state: churn.State, under_way: float = 0.0) -> Round:
-        """The round, by the moves that are remembered, and the share of those that have not ended."""
+        """Apply the limits on churn, given completed moves and the share of unfinished ones."""
         plan, churn_state = churn.limit(self.plan, self.snapshot, self.settings, churn_state, under_way)
         return Round(plan, recency.after_round(self.state, plan, self.snapshot), churn_state)
 
 
 def propose(snapshot: Snapshot, settings: PlannerSettings, state: State, rng: np.random.Generator) -> Proposal:
-    """What strategies want when they forget what would mislead them. Raises `UnknownStrategyError`."""
+    """Plan a round after resetting misleading averages. Raises `UnknownStrategyError`."""
     plan, state = plan_shedding(snapshot, settings, recency.before_round(state, snapshot, settings), rng)
     return Proposal(snapshot, settings, plan, state)
 
@@ -54,5 +54,5 @@ def shed(
     rng: np.random.Generator,
     under_way: float = 0.0,
 ) -> Round:
-    """Both parts at once. Raises `UnknownStrategyError`."""
+    """Propose a round and apply the limits. Raises `UnknownStrategyError`."""
     return propose(snapshot, settings, state, rng).within_limits(churn_state, under_way)

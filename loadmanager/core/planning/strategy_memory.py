@@ -1,8 +1,7 @@
-"""What strategies remember: as JSON, and put together when two decisions were made beside each other.
+"""Memory of strategies: conversion to JSON, and three-way merge of concurrent decisions.
 
-A decision takes in what strategies remember and gives it out again, often and for a hundred thousand bundles. So a part
-of it may be a value that holds columns, and becomes JSON only where it leaves the process: see `as_json`. Each strategy
-takes either form in.
+A decision passes the memory in and out, often for a hundred thousand bundles. So a part of it may hold columns and
+becomes JSON only when it leaves the process: see `as_json`. Each strategy accepts either form.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from typing import Any, Protocol, runtime_checkable
 
 @runtime_checkable
 class InColumns(Protocol):
-    """A value that never changes and stands for a JSON value."""
+    """Immutable value in columns that stands for a JSON value."""
 
     def as_json(self) -> Any: ...  # noqa: ANN401 - whatever JSON can hold
 
 
 def as_json(state: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The state, by strategy name, as nothing but JSON."""
+    """Return the memory, by strategy name, as plain JSON."""
     return {
         strategy: {key: part.as_json() if isinstance(part, InColumns) else part for key, part in remembered.items()}
         for strategy, remembered in state.items()
@@ -27,9 +26,9 @@ def as_json(state: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]
 
 
 def merged(before: Any, after: Any, now: Any) -> Any:  # noqa: ANN401 - a state, or a part of one
-    """What is remembered after two decisions that began with `before`, neither of which saw what the other remembers.
+    """Merge the memories of two concurrent decisions that began with `before` (three-way merge).
 
-    It is `now`, what one of them has left, with all that the other has changed on the way to `after`.
+    The result is `now`, with all changes from `before` to `after`.
     """
     if now is before or not all(isinstance(each, Mapping) for each in (before, after, now)):
         return after

@@ -1,1 +1,1 @@
-"""What no plan can beat, and what any plan has to move, of a cluster as columns; and how near to it a plan comes."""
+"""Optimality certificates: lower bounds of the imbalance and of the load to move, and a plan's gap to them."""

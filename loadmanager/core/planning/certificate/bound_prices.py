@@ -1,7 +1,7 @@
-"""Finds prices that make a high bound: multiplicative weights on a sample of bundles; what is used most gets dearer.
+"""Search for prices that make a high bound: multiplicative weights on a sample of bundles.
 
-Brokers that are alike take the same prices, which loses nothing. Where all are alike, prices say no more than volumes,
-and none are looked for.
+Similar brokers take the same prices without loss. If all are similar, prices give no better bound than volumes, and
+none are searched.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from loadmanager.core.planning.certificate.bounds import Volume
 
 _SAMPLE = 1500
 _STEP_SIZES, _STEPS = (0.5, 0.15, 0.05, 0.015), 40
-"""By which power of e what is used most gets dearer in a step; so many steps of each size, from the best so far."""
+"""Exponential step sizes by which the most used resource gets dearer; `_STEPS` steps of each, from the best so far."""
 _TINY = 1e-300
 _OTHERS = 0.5
 _GROUPS = 48
 _FINEST = 8
-"""Brokers are alike whose capacities differ by less than this root of two; by less than a coarser one if there would be
-more groups.
+"""Brokers are similar if their capacities differ by less than this root of two, or a coarser one if there would be more
+groups.
 """
 
 
 def find_prices(instance: BalancingProblem, volume: Volume) -> FloatArray | None:
-    """(M, R); None where all brokers are alike."""
+    """Find prices (M, R); None if all brokers are similar."""
     group = _groups(instance)
     groups = int(group.max(initial=-1)) + 1
     if groups <= 1:
@@ -43,12 +43,12 @@ def find_prices(instance: BalancingProblem, volume: Volume) -> FloatArray | None
 
 
 def _finite(instance: BalancingProblem) -> FloatArray:
-    """(M, R): capacities; 0 where they do not count."""
+    """Return capacities (M, R); 0 where they do not count."""
     return np.where(np.isfinite(instance.capacity), instance.capacity, 0.0)
 
 
 def _groups(instance: BalancingProblem) -> Rows:
-    """(M,): brokers that have about the same, and that the same classes of bundles may go to."""
+    """Group brokers of similar capacity and equal eligibility (M,)."""
     capacity = _finite(instance)
     size = np.log2(capacity, out=np.zeros_like(capacity), where=capacity > 0)
     classes = np.unique(instance.may_own, axis=1, return_inverse=True)[1]
@@ -61,7 +61,7 @@ def _groups(instance: BalancingProblem) -> Rows:
 
 
 def _sample(instance: BalancingProblem) -> tuple[Rows, FloatArray]:
-    """Some bundles that somebody owns, by their size, and how many such each stands for."""
+    """Sample owned bundles by size, with the number of bundles that each represents."""
     size = instance.size
     rows = np.flatnonzero(size)
     if len(rows) <= _SAMPLE:
@@ -72,7 +72,7 @@ def _sample(instance: BalancingProblem) -> tuple[Rows, FloatArray]:
 
 
 def _ascend(need: FloatArray, offered: BoolArray, capacity: FloatArray, begin: FloatArray) -> FloatArray:
-    """(T, R): the best prices found for needs (n, R) of bundles to which groups (n, T) of brokers are open."""
+    """Return the best prices (T, R) found for needs (n, R) of bundles that may go to groups (n, T) of brokers."""
     per_need = np.divide(1.0, capacity, out=np.zeros_like(capacity), where=capacity > 0)
     even = _normal(capacity / np.maximum(capacity.sum(axis=0), _TINY))
     best = share = _OTHERS * even + (1 - _OTHERS) * _normal(begin * capacity)

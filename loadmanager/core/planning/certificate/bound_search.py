@@ -1,4 +1,4 @@
-"""What proves high bounds of an instance: for each kind of bound a good one, in time that grows with the bundles."""
+"""Search for high lower bounds of a problem, one per kind, in time linear in the number of bundles."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from loadmanager.core.planning.certificate.bounds import (
 )
 
 _PLACES = 1024
-"""Sets of brokers of which the volume is looked at, and of those that come highest the pigeonholes."""
+"""Maximum sets of brokers whose volume is computed; the highest of them are tried as pigeonholes."""
 _PIGEONHOLES = 3
 _AT_ONCE, _LOOKS = 64, 8
-"""How many bundles are looked at exactly to find the one that uses most, and how often."""
+"""Bundles evaluated exactly per pass to find the one that uses most, and maximum passes."""
 
 
 def find_bounds(instance: BalancingProblem) -> list[tuple[float, Bound]]:
-    """Bounds of all kinds with what the peak is not below, the highest first, of equals the plainest; none where nobody
-    owns anything.
+    """Find bounds of all kinds with their values, highest first, simplest first among equals; none without owned
+    bundles.
     """
     if not counted(instance).any():
         return []
@@ -49,7 +49,9 @@ def find_bounds(instance: BalancingProblem) -> list[tuple[float, Bound]]:
 
 
 def _places(instance: BalancingProblem) -> BoolArray:
-    """(K', M): all brokers, and those to which some bundles are confined; of many, those that are needed most."""
+    """Return sets of brokers (K', M): all brokers, and those to which bundles are confined; the most loaded ones of
+    many.
+    """
     used = np.bincount(instance.classes[counted(instance)], minlength=len(instance.may_own)) > 0
     everybody = np.ones((1, len(instance.per_need)), dtype=bool)
     places = np.unique(np.concatenate([everybody, instance.may_own[used]]), axis=0)
@@ -61,7 +63,7 @@ def _places(instance: BalancingProblem) -> BoolArray:
 
 
 def _volumes(instance: BalancingProblem, places: BoolArray) -> FloatArray:
-    """(K', R): how high the load stands that only the brokers of each place may own, poured over what they have."""
+    """Return the usage (K', R) if the load confined to each set were spread evenly over it."""
     sums = [
         np.bincount(instance.classes, weights=np.where(counted(instance), each, 0.0), minlength=len(instance.may_own))
         for each in instance.need.T
@@ -73,7 +75,7 @@ def _volumes(instance: BalancingProblem, places: BoolArray) -> FloatArray:
 
 
 def _heaviest(instance: BalancingProblem) -> int:
-    """The bundle that uses most, wherever it is: looked for among those that may be it."""
+    """Find the bundle with the highest minimum usage, among the candidates for it."""
     least, most = _use_between(instance)
     found = int(np.argmax(least))
     best = least_use(instance, found)
@@ -90,7 +92,7 @@ def _heaviest(instance: BalancingProblem) -> int:
 
 
 def _use_between(instance: BalancingProblem) -> tuple[FloatArray, FloatArray]:
-    """(N,): what each bundle uses at the least where it uses least, and at the most: at the brokers that have most."""
+    """Return the lowest and the highest estimate (N,) of each bundle's minimum usage."""
     least, most = np.zeros(len(instance.need)), np.zeros(len(instance.need))
     rows_of = _rows_of(instance)
     for rows, allowed in zip(rows_of, instance.may_own, strict=True):
@@ -104,14 +106,14 @@ def _use_between(instance: BalancingProblem) -> tuple[FloatArray, FloatArray]:
 
 
 def _rows_of(instance: BalancingProblem) -> list[Rows]:
-    """For each class its bundles that somebody owns."""
+    """Return the owned bundles of each class."""
     rows = np.flatnonzero(counted(instance))
     rows = rows[np.argsort(instance.classes[rows], kind="stable")]
     return np.split(rows, np.searchsorted(instance.classes[rows], np.arange(1, len(instance.may_own))))
 
 
 def _pigeonhole(instance: BalancingProblem, places: BoolArray) -> Pigeonhole:
-    """The best for any of these places (k, M)."""
+    """Find the best pigeonhole bound for any of these sets (k, M)."""
     best, highest = Pigeonhole(0, places[0], 0), -1.0
     for brokers in places:
         need = instance.need[confined(instance, brokers)]
@@ -124,7 +126,7 @@ def _pigeonhole(instance: BalancingProblem, places: BoolArray) -> Pigeonhole:
 
 
 def _shared(largest_first: FloatArray, brokers: int) -> tuple[int, float]:
-    """For which k the k + 1 smallest of the k * m + 1 largest are most, and how much."""
+    """Find the k for which the k + 1 smallest of the k * m + 1 largest bundles sum to most, and that sum."""
     sums = np.concatenate([[0.0], np.cumsum(largest_first)])
     each = np.arange((len(largest_first) - 1) // brokers + 1)
     last = each * brokers + 1

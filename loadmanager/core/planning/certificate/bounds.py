@@ -1,4 +1,4 @@
-"""Lower bounds of the peak of any assignment, each with what proves it: whoever has the columns can check it.
+"""Lower bounds of the peak of any assignment, each with a proof that can be checked from the columns.
 
 A bound is what it is made of, and `peak` says what follows from that. It holds whatever it is made of, so a bad choice
 makes a low bound and never a wrong one; `core.planning.certificate.bound_search` looks for good ones. Rounding is on
@@ -22,20 +22,20 @@ from loadmanager.core.model.load import BoolArray, FloatArray
 from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem
 
 SAFE = 1 - 1e-9
-"""Sums of a million floats are exact to more digits than this."""
+"""Safety factor for rounding: sums of a million floats are more exact than this."""
 _PRODUCTS = 1 << 20
-"""How many prices of bundles are worked out at a time."""
+"""Bundle prices computed at a time."""
 
 
 class Bound(Protocol):
-    """What no assignment's peak is below, and why."""
+    """Lower bound of the peak of every assignment, with its proof."""
 
     def peak(self, instance: BalancingProblem) -> float: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Volume:
-    """Of a resource, over these `brokers` (M,)."""
+    """Volume bound of a resource over these `brokers` (M,)."""
 
     resource: int
     brokers: BoolArray
@@ -48,7 +48,7 @@ class Volume:
 
 @dataclass(frozen=True, slots=True)
 class Heaviest:
-    """Of a bundle."""
+    """Bound of a single bundle."""
 
     bundle: int
 
@@ -58,7 +58,7 @@ class Heaviest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pigeonhole:
-    """Of a resource, over these `brokers` (M,), one of which gets one more than `each` of the largest bundles."""
+    """Pigeonhole bound of a resource over these `brokers` (M,): one of them gets `each` + 1 of the largest bundles."""
 
     resource: int
     brokers: BoolArray
@@ -75,7 +75,7 @@ class Pigeonhole:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prices:
-    """`per_need` (M, R): what a unit of need costs at each broker; only what they are to each other matters."""
+    """Weak duality bound. `per_need` (M, R) is the price of a unit of need at each broker; only ratios matter."""
 
     per_need: FloatArray
 
@@ -88,25 +88,25 @@ class Prices:
 
 
 def counted(instance: BalancingProblem) -> BoolArray:
-    """(N,): the bundles that somebody owns."""
+    """Return a mask (N,) of the owned bundles."""
     return np.asarray(instance.owner >= 0)
 
 
 def confined(instance: BalancingProblem, brokers: BoolArray) -> BoolArray:
-    """(N,): the bundles that only these brokers (M,) may own."""
+    """Return a mask (N,) of the bundles that only these brokers (M,) may own."""
     classes: BoolArray = ~np.asarray((instance.may_own & ~brokers).any(axis=1))
     return np.asarray(classes[instance.classes] & counted(instance))
 
 
 def least_use(instance: BalancingProblem, bundle: int) -> float:
-    """The most used resource of the broker that this bundle alone uses least; 0 for one of nobody."""
+    """Return the lowest usage that this bundle alone can cause at any broker; 0 for an unowned one."""
     allowed = instance.may_own[instance.classes[bundle]]
     use = float((instance.need[bundle] * instance.per_need[allowed]).max(axis=1).min())
     return use if instance.owner[bundle] >= 0 else 0.0
 
 
 def _cheapest(instance: BalancingProblem, prices: FloatArray) -> float:
-    """What it costs to put each bundle at the cheapest broker that may own it; brokers of one price are as one."""
+    """Return the total cost with each bundle at its cheapest eligible broker. Brokers of equal prices count as one."""
     distinct, which = np.unique(prices, axis=0, return_inverse=True)
     offers: BoolArray = np.zeros((len(instance.may_own), len(distinct)), dtype=np.bool_)
     for group in range(len(distinct)):
@@ -120,7 +120,7 @@ def _cheapest(instance: BalancingProblem, prices: FloatArray) -> float:
 
 
 def _sum_of_least(need: FloatArray, prices: FloatArray) -> float:
-    """The sum over needs (n, R) of what each costs at the least of these prices (t, R)."""
+    """Return the sum over needs (n, R) of the cheapest cost at these prices (t, R)."""
     at_once = max(1, _PRODUCTS // len(prices))
     chunks = (need[first : first + at_once] for first in range(0, len(need), at_once))
     return sum(float((prices @ chunk.T).min(axis=0).sum()) for chunk in chunks)

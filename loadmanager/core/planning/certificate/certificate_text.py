@@ -1,4 +1,4 @@
-"""Says in a sentence how near a plan comes to what no plan can beat, and why none can."""
+"""Certificates in words: the gap of a plan to the best possible one, and the reason for the bound."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from loadmanager.core.planning.certificate.bounds import Bound, Heaviest, Pigeon
 from loadmanager.core.planning.certificate.plan_certificate import CertificateFigures, Certified
 
 BOUND_NAMES = {"Volume": "volume", "Heaviest": "heaviest", "Pigeonhole": "pigeonhole", "Prices": "prices"}
-"""The bounds as they are written down."""
+"""Names of the bounds in JSON."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CertificateSummary:
-    """A certificate without what proves it: its figures, which bound binds, and all of it in a sentence."""
+    """Certificate without its proof: its figures, the binding bound, and a sentence."""
 
     figures: CertificateFigures
     bound_by: str
@@ -27,13 +27,13 @@ class CertificateSummary:
 
 
 def binding_of(certified: Certified) -> str:
-    """Which bound binds, as it is written down; empty where nobody owns anything."""
+    """Return the names of the binding bounds; empty without owned bundles."""
     bounds = certified.proof.bounds
     return BOUND_NAMES[type(bounds[0]).__name__] if bounds else ""
 
 
 def verdict_of(certified: Certified) -> Verdict:
-    """Of the cluster."""
+    """Return the certificate as a verdict on the cluster."""
     figures, bounds = certified.figures, certified.proof.bounds
     why: dict[str, Figure] = {
         "heat_before": figures.heat_before,
@@ -51,7 +51,7 @@ def verdict_of(certified: Certified) -> Verdict:
 
 
 def describe(certified: Certified, bound: Bound) -> str:
-    """What makes the bound."""
+    """Describe a bound in a sentence."""
     match bound:
         case Heaviest(bundle):
             return f"bundle {certified.bundles[bundle]} alone, where it uses least"

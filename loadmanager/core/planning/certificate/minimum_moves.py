@@ -1,4 +1,4 @@
-"""The least that must move to bring the peak down: in load, and in bundles; and what peak a budget cannot get below.
+"""Lower bounds on moves: the least load and the fewest bundles to move for a peak, and the lowest peak of a budget.
 
 For a peak x, broker b has to lose at least `excess` = L_br - x C_br of each resource r, from among its own bundles. Let
 one resource of each broker count, and let it take a price y_b for a unit: a bundle that leaves is worth y_b w_ir and
@@ -24,29 +24,29 @@ from loadmanager.core.planning.certificate.bounds import SAFE, counted
 _HALVINGS = 40
 _ROUNDING = 1e-7
 _CANCELLED = 1e-10
-"""How much of what is subtracted from each other may be rounding."""
+"""Rounding error of a difference, relative to the operands."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Relief:
-    """To bring all brokers to this `peak`: of which `resource` (M,) each has to lose most, and its `price` (M,)."""
+    """Dual solution for a target `peak`: the binding `resource` (M,) of each broker, and its `price` (M,)."""
 
     peak: float
     resource: Rows
     price: FloatArray
 
     def least_load(self, instance: BalancingProblem) -> float:
-        """The share of all load that moves at the least."""
+        """Return the minimum share of all load that moves."""
         forced = _forced(instance)
         return SAFE * (float(self._costs(instance, instance.cost).sum()) + float(instance.cost[forced].sum()))
 
     def least_moves(self, instance: BalancingProblem) -> int:
-        """How many bundles move at the least."""
+        """Return the minimum number of bundles that move."""
         costs = self._costs(instance, np.ones(len(instance.cost)))
         return int(np.ceil(costs * SAFE - (1 - SAFE)).sum()) + int(_forced(instance).sum())
 
     def _costs(self, instance: BalancingProblem, cost: FloatArray) -> FloatArray:
-        """(M,): what the relief of each broker costs at the least."""
+        """Return the minimum cost (M,) of relieving each broker."""
         brokers = np.arange(len(self.price))
         price = np.maximum(self.price, 0.0)
         excess = _excess(instance, _staying(instance), self.peak)[brokers, self.resource]
@@ -60,33 +60,33 @@ class Relief:
 
 
 def _excess(instance: BalancingProblem, staying: FloatArray, peak: float) -> FloatArray:
-    """(M, R): how much of what is `staying` (M, R) has to leave; nothing for the last digit's sake."""
+    """Return the excess load (M, R) of what is `staying` (M, R), without rounding errors."""
     grows = instance.per_need > 0
     room = np.multiply(peak * (2 - SAFE), instance.capacity, out=np.full_like(staying, np.inf), where=grows)
     return np.maximum(staying - room, 0.0)
 
 
 def _staying(instance: BalancingProblem) -> FloatArray:
-    """(M, R): what the bundles of each broker need that can stay there."""
+    """Return the load (M, R) of bundles that can stay at each broker."""
     return instance.load(np.where(_forced(instance), -1, instance.owner))
 
 
 def _forced(instance: BalancingProblem) -> BoolArray:
-    """(N,): the bundles that cannot stay where they are."""
+    """Return a mask (N,) of the bundles that cannot stay."""
     return np.asarray(counted(instance) & ~instance.may_own[instance.classes, instance.owner])
 
 
 def _leaving(instance: BalancingProblem) -> BoolArray:
-    """(N,): the bundles that can leave their broker and need not."""
+    """Return a mask (N,) of the bundles that can leave and need not."""
     choices = instance.may_own.sum(axis=1)[instance.classes]
     return np.asarray(counted(instance) & instance.may_own[instance.classes, instance.owner] & (choices > 1))
 
 
 class Reliefs:
-    """Finds what must move at the least for any peak from `lowest` on: what can leave is sorted once."""
+    """Minimum moves for any peak from `lowest` on. Bundles that can leave are sorted once."""
 
     def __init__(self, instance: BalancingProblem, lowest: float, *, in_moves: bool = False) -> None:
-        """`in_moves`: what counts is not load but how many bundles move."""
+        """Prepare; `in_moves` minimizes the number of moves in place of their load."""
         self._instance = instance
         self._staying = _staying(instance)
         cost = np.ones(len(instance.cost)) if in_moves else instance.cost
@@ -99,17 +99,17 @@ class Reliefs:
         ]
 
     def relief(self, peak: float) -> Relief:
-        """With the prices that say most of this peak."""
+        """Return the dual solution with the highest bound for this peak."""
         cost, price = self._find(peak)
         resource = cost.argmax(axis=1)
         return Relief(peak, resource, price[np.arange(len(price)), resource])
 
     def cost(self, peak: float) -> float:
-        """What it costs at the least to get to this peak, but for rounding."""
+        """Return the minimum cost to reach this peak, up to rounding."""
         return self._forced + float(self._find(peak)[0].max(axis=1).sum())
 
     def _find(self, peak: float) -> tuple[FloatArray, FloatArray]:
-        """(M, R): what the relief of each broker costs, and the price of the last unit."""
+        """Return the cost (M, R) of relieving each broker, and the price of the last unit."""
         excess = _excess(self._instance, self._staying, peak)
         found = [cover.find(excess[:, resource]) for resource, cover in enumerate(self._covers)]
         return np.stack([cost for cost, _ in found], axis=1), np.stack([price for _, price in found], axis=1)
@@ -117,7 +117,7 @@ class Reliefs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Cover:
-    """Bundles of brokers by what they cost for what they need of one resource, the cheapest of each broker first.
+    """Bundles of each broker, sorted by cost per need of one resource.
 
     `need` and `cost` (n,) add up from the first row on; `first` and `end` (M,) are where those of a broker are, `ratio`
     (n,) is cost by need.
@@ -143,7 +143,7 @@ class _Cover:
         return cls(need, total, ratio, first, end)
 
     def find(self, excess: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """(M,): what it costs at the least to take so much (M,) from each broker, and the price of the last unit."""
+        """Return the minimum cost (M,) of taking an excess (M,) from each broker, and the price of the last unit."""
         asked = (excess > 0) & (self.end > self.first)
         last = np.searchsorted(self.need, self.need[self.first] + excess, side="left") - 1
         last = np.clip(last, self.first, np.maximum(self.end - 1, self.first))
@@ -155,8 +155,8 @@ class _Cover:
 
 
 def find_least_peak(instance: BalancingProblem, lowest: float, load: float) -> Relief:
-    """What proves that no plan which moves so much of all load gets to its peak, the highest such, if it does: see
-    `Relief.least_load`. Peaks below `lowest` are not looked at.
+    """Find the highest peak, and its proof, that no plan with this budget of load can go below; see
+    `Relief.least_load`. Peaks below `lowest` are not searched.
     """
     reliefs = Reliefs(instance, lowest)
     low, high = lowest, max(lowest, instance.peak(instance.owner))

@@ -1,9 +1,9 @@
-"""What a perfect assignment that stands still would show all the same, with the noise that is in the load.
+"""Noise floor: the heat that a perfect assignment without moves would still show, given the noise of the load.
 
-Each broker has its part of all load at the level; its bundles vary by themselves, each by its `sigma`, so the broker
-varies by s_b = sqrt(V / g_b) / W, where g_b is its part of all capacity, W all load and V the sum of (sigma w)^2. Of
-many brokers one is always high: the floor is the mean of the highest of them, if they vary as normal numbers do, one
-by one. What moves with all others at once, as by day and by night, does not count as noise.
+Each broker has its part of all load at the level. Bundles vary independently, each by its `sigma`, so a broker varies
+by s_b = sqrt(V / g_b) / W, where g_b is its part of all capacity, W all load and V the sum of (sigma w)^2. The floor is
+the expected maximum over independent normal variables of all brokers. Variation common to all, as by day and night, is
+not noise.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from loadmanager.core.model.load import FloatArray
 from loadmanager.core.planning.certificate.balancing_problem import BalancingProblem
 
 _SPAN, _POINTS = 8.0, 512
-"""How many deviations are looked at, at how many points."""
+"""Integration range in standard deviations, and number of points."""
 _NONE = 1e-9
 _DIGITS = 2
-"""Deviations that are equal in so many digits are as one."""
+"""Digits to which deviations are rounded, so that equal ones share a computation."""
 
 
 def noise_floor(instance: BalancingProblem, sigma: FloatArray) -> float:
-    """The heat of the hottest broker in the mean over time; `sigma` (N,) are parts of what each bundle carries."""
+    """Return the mean heat of the hottest broker over time; `sigma` (N,) are parts of each bundle's load."""
     counts = instance.owner >= 0
     need = instance.need[counts]
     total, varying = need.sum(axis=0), np.square(need * sigma[counts, None]).sum(axis=0)
@@ -35,7 +35,7 @@ def noise_floor(instance: BalancingProblem, sigma: FloatArray) -> float:
 
 
 def highest_of(deviation: FloatArray) -> float:
-    """The mean of the highest of independent normal numbers with these standard deviations, and a mean of 0."""
+    """Return the expected maximum of independent normal variables of mean 0 with these standard deviations."""
     largest = float(deviation.max(initial=0.0))
     if largest < _NONE:
         return 0.0
@@ -48,7 +48,7 @@ def highest_of(deviation: FloatArray) -> float:
 
 
 def _normal(at: FloatArray) -> FloatArray:
-    """How much of a normal distribution is below these points: to 1e-7 (Abramowitz and Stegun, 26.2.17)."""
+    """Return the standard normal distribution function, to 1e-7 (Abramowitz and Stegun, 26.2.17)."""
     t = 1 / (1 + 0.2316419 * np.abs(at))
     powers = t * (0.319381530 + t * (-0.356563782 + t * (1.781477937 + t * (-1.821255978 + t * 1.330274429))))
     above = np.exp(-at * at / 2) / np.sqrt(2 * np.pi) * powers

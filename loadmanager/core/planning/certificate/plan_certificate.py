@@ -1,7 +1,7 @@
-"""The certificate of a plan: how near it comes to what no plan can beat, and what proves that.
+"""Certificate of a plan: its gap to the best possible plan, with a proof.
 
-All heats are peaks over the level, at which all load would stand if it could be poured over the brokers. The proof is
-found once; the figures follow from columns, plan and proof alone, so whoever has these three can work them out again.
+All heats are peaks over the level, the peak if all load were divisible. The proof is found once; the figures follow
+from columns, plan and proof alone, so that anybody with these three can recompute them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from loadmanager.core.strategies.level.level_load import LevelLoads
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Proof:
-    """The bounds of the peak, the best of each kind, the highest first; and what proves how high a plan stays that
-    moves so much, how much moves at the least to get where it gets, and how many bundles.
+    """Bounds of the peak, the best of each kind, highest first; and the dual solutions for the lowest peak of the
+    plan's load, for the least load, and for the fewest bundles to reach its peak.
     """
 
     bounds: tuple[Bound, ...]
@@ -39,9 +39,9 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class CertificateFigures:
-    """Heats before and after the plan; what no assignment is below; what no plan is below that moves no more; and what
-    a perfect one would show with the noise that there is. What moves is a fraction of all load, and a number of
-    bundles; at least so much has to for any plan that gets as low. `level` is a usage, a fraction.
+    """Heats before and after the plan; the lower bound of all assignments; that of plans that move no more; the noise
+    floor. Moves are a fraction of all load and a number of bundles, each with its lower bound for the reached peak.
+    `level` is a usage, a fraction.
     """
 
     level: float
@@ -57,18 +57,18 @@ class CertificateFigures:
 
     @property
     def gap(self) -> float:
-        """How many times the bound the plan stays at; 1 is as good as any."""
+        """Return the plan's heat over the lower bound; 1 is optimal."""
         return self.heat_after / self.bound if self.bound > 0 else 1.0
 
     @property
     def load_gap(self) -> float | None:
-        """How many times the least load the plan moves; None when it moves some and nothing would have to move."""
+        """Return the moved load over the least load; None if load moves though none has to."""
         return _ratio(self.load_moved, self.least_load)
 
 
 def sums_of(rounds: Sequence[CertificateFigures]) -> dict[str, float]:
-    """Of one plan after the other: the mean gaps, in all that is possible and within what each moved; what was moved in
-    all, and what had to be for the heat that each left.
+    """Summarize successive plans: mean gaps to the bound and to the bound within the moved load; load moved in all, and
+    the least load for the reached heats.
     """
     in_budget = [each.heat_after / each.bound_in_budget for each in rounds if each.bound_in_budget > 0]
     return {
@@ -82,7 +82,7 @@ def sums_of(rounds: Sequence[CertificateFigures]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Certified:
-    """A plan with its proof: the columns, who owns each bundle `after` it, and the names of the rows.
+    """A plan with its proof: the columns, the owners `after` it, and the names of the rows.
 
     `sigma` (N,) is how far each bundle's load usually is from its mean, as a part of that.
     """
@@ -103,7 +103,7 @@ def certify(
     steps: Sequence[Assign | Unload],
     emptied: Collection[str] = (),
 ) -> Certified:
-    """Of the steps of a plan, made on this snapshot; `emptied` are brokers that it is to leave with nothing."""
+    """Certify the steps of a plan on this snapshot; `emptied` are brokers to be left with nothing."""
     loads = LevelLoads.of(snapshot, settings)
     after = owners_after(snapshot, steps)
     instance = instance_of(snapshot, settings, loads, after, emptied)
@@ -117,7 +117,7 @@ def certify(
 
 
 def find_proof(instance: BalancingProblem, after: Rows) -> Proof:
-    """What proves most of a plan after which these own the bundles (N,)."""
+    """Find the best proof for a plan that results in these owners (N,)."""
     bounds = find_bounds(instance)
     lowest = bounds[0][0] if bounds else 0.0
     peak, moved = instance.peak(after), _moved(instance, after)
@@ -130,7 +130,7 @@ def find_proof(instance: BalancingProblem, after: Rows) -> Proof:
 
 
 def figures_of(instance: BalancingProblem, after: Rows, sigma: FloatArray, proof: Proof) -> CertificateFigures:
-    """What follows for that plan, also from a proof that is not the best, or is none."""
+    """Compute the figures of that plan, from any proof, also a weak or empty one."""
     level, moved = instance.level, _moved(instance, after)
     load_moved, peak = float(instance.cost[moved].sum()), instance.peak(after)
     bound = max((each.peak(instance) for each in proof.bounds), default=0.0)
@@ -150,7 +150,7 @@ def figures_of(instance: BalancingProblem, after: Rows, sigma: FloatArray, proof
 
 
 def _of_peak(relief: Relief, peak: float) -> Relief:
-    """The same prices, for a peak that is no lower than what the plan reaches."""
+    """Return the same prices for a peak that is not below the plan's."""
     return Relief(max(relief.peak, peak), relief.resource, relief.price)
 
 

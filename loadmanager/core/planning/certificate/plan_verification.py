@@ -1,4 +1,4 @@
-"""Checks a plan and what is claimed of it, from its columns, its steps and its proof alone."""
+"""Verification of a plan and its claims, from its columns, steps and proof alone."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from loadmanager.core.planning.certificate.certificate_text import binding_of
 from loadmanager.core.planning.certificate.plan_certificate import CertificateFigures, Certified, figures_of
 
 _EQUAL = 1e-9
-"""Figures that differ by less, as a part of themselves, are equal: another machine adds up in another order."""
+"""Relative tolerance of figures: another machine sums in another order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Claims:
-    """What a plan says of itself: its hash and what that is over; which bound binds, and both gaps."""
+    """Claims of a plan: its hash and the hashed content, the binding bound, and both gaps."""
 
     cluster: str
     kind: str
@@ -30,7 +30,7 @@ class Claims:
 
 @dataclass(frozen=True, slots=True)
 class PlannedStep:
-    """A step by names, with the incarnations of the brokers."""
+    """A step by names, with the brokers' incarnations."""
 
     bundle: str
     version: int
@@ -48,8 +48,8 @@ class PlannedStep:
 
 
 def find_faults(certified: Certified, claims: Claims) -> list[str]:
-    """What is not as it is said, a sentence each; nothing for a plan that is what it says. `certified.after` is not
-    believed, nor are its figures: both are worked out again.
+    """Return one sentence per false claim; empty for a correct plan. `certified.after` and its figures are recomputed,
+    not trusted.
     """
     faults = list(_faults_of_steps(certified, claims))
     if claims.hash != hash_of(claims.cluster, claims.kind, [step.depends_on for step in claims.steps]):
@@ -61,7 +61,7 @@ def find_faults(certified: Certified, claims: Claims) -> list[str]:
 
 
 def owners_after(certified: Certified, steps: Sequence[PlannedStep]) -> Rows:
-    """(N,): who owns each bundle after the steps; -1 for a broker that has no columns."""
+    """Return the owners (N,) after the steps; -1 for a broker without columns."""
     bundles, brokers = _rows(certified.bundles), _rows(certified.brokers)
     after = certified.instance.owner.copy()
     for step in steps:
@@ -105,7 +105,7 @@ def _faults_of_gaps(certified: Certified, claims: Claims, found: CertificateFigu
 
 
 def _binding(certified: Certified) -> list[str]:
-    """Which bounds of the proof make the highest."""
+    """Return the names of the bounds with the highest value."""
     peaks = [bound.peak(certified.instance) for bound in certified.proof.bounds]
     if not peaks:
         return [""]

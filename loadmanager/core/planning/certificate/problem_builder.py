@@ -1,8 +1,8 @@
-"""Makes an instance of a snapshot: what strategies go by, as Level sees it, and who may own what for good.
+"""Balancing problem of a snapshot: needs and capacities as Level sees them, and permanent eligibility.
 
-Only rules count that hold whoever owns what: what operators say, isolation policies, the load manager's class, pins and
-frozen bundles. Those that count what brokers have (topics, anti-affinity groups) leave more choice in the long run, and
-a bound with more choice holds as well. What a plan itself does is always among the choices.
+Only rules that do not depend on the current owners count: operator controls, isolation policies, the load manager's
+class, pins and frozen bundles. Omitted limits (topics, anti-affinity groups) would restrict choice, so the bounds hold
+without them. The plan's own moves are always allowed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from loadmanager.core.strategies.placement import placement_strategy
 def instance_of(
     snapshot: Snapshot, settings: PlannerSettings, loads: LevelLoads, after: Rows, emptied: Collection[str] = ()
 ) -> BalancingProblem:
-    """`after` (N,) is who owns each bundle after the plan; `emptied` are brokers that are to own nothing.
+    """Build the problem; `after` (N,) are the owners after the plan, `emptied` brokers are to own nothing.
 
-    Needs and capacities are rounded to single precision, so that a file of half the size has them exactly. Where there
-    is no broker, there are no bundles either.
+    Needs and capacities are rounded to single precision, so that a file of half the size has them exactly. Without
+    brokers there are no bundles either.
     """
     if not len(snapshot.brokers):
         nothing = np.zeros((0, len(loads.resources)))
@@ -48,7 +48,7 @@ def instance_of(
 
 
 def owners_after(snapshot: Snapshot, steps: Sequence[Assign | Unload]) -> Rows:
-    """(N,): who owns each bundle once these steps are made; (0,) where there is no broker."""
+    """Return the owner of each bundle (N,) after these steps; (0,) without brokers."""
     after = snapshot.bundles.assigned.astype(np.int64)[: None if len(snapshot.brokers) else 0]
     brokers = {broker: row for row, broker in enumerate(snapshot.brokers.ids)}
     for step in steps:
@@ -67,7 +67,7 @@ def _rows_of(snapshot: Snapshot, brokers: Collection[str]) -> list[int]:
 
 
 def _by_rules(snapshot: Snapshot, settings: PlannerSettings, emptied: Collection[str]) -> tuple[Rows, BoolArray]:
-    """Classes (N,) and who may own theirs (K, M), by the namespaces' policies."""
+    """Return the class of each bundle (N,) and the eligibility of each class (K, M), by namespace policies."""
     seen = as_if_draining(snapshot, [snapshot.brokers.ids[row] for row in _rows_of(snapshot, emptied)])
     rules, projection = rules_of(settings, placement_strategy(settings)[0]), Projection(seen)
     of_policy: dict[str | None, int] = {}
@@ -88,7 +88,7 @@ def _by_rules(snapshot: Snapshot, settings: PlannerSettings, emptied: Collection
 def _kept(
     snapshot: Snapshot, owner: Rows, emptied: Collection[str], classes: Rows, may_own: BoolArray
 ) -> tuple[Rows, BoolArray]:
-    """With what is pinned and frozen kept where it is, or goes home."""
+    """Restrict pinned and frozen bundles to their current or home broker."""
     controls, ids = snapshot.controls, snapshot.brokers
     more: list[BoolArray] = []
     classes = classes.copy()
@@ -105,7 +105,7 @@ def _kept(
 
 
 def _opened(classes: Rows, may_own: BoolArray, broker: Rows) -> tuple[Rows, BoolArray]:
-    """Classes in which each bundle may also be with this broker (N,); -1 says nothing."""
+    """Split classes so that each bundle may also be at this broker (N,); -1 adds nothing."""
     is_new = (broker >= 0) & ~may_own[classes, broker]
     if not is_new.any():
         return classes, may_own

@@ -1,7 +1,6 @@
-"""What a round has come to, worked out for whoever asks first: decisions do not wait for it.
+"""Certificates of shedding rounds, computed lazily: decisions do not wait for them.
 
-A round is kept for long, and with it the columns that it was decided on. No others are: of what is worked out only the
-figures stay.
+A decided round keeps its columns alive. The computation's own columns are dropped; only figures stay.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from loadmanager.core.planning.movable_bundles import restrain
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DecidedRound:
-    """A round of shedding: what it was decided on, and its steps. Two threads that ask at once may both work it out."""
+    """A decided shedding round: its input and its steps. Two concurrent callers may both compute its figures."""
 
     snapshot: Snapshot
     settings: PlannerSettings
@@ -29,14 +28,14 @@ class DecidedRound:
     _reserve: list[Reserve] = field(default_factory=list)
 
     def certified(self) -> CertificateSummary:
-        """How near its steps come to what no plan can beat, of the brokers that shedding looks at."""
+        """Return the certificate of its steps, over the brokers that shedding considers."""
         if not self._certified:
             seen = restrain(self.snapshot.afresh())
             self._certified.append(CertificateSummary.of(certify(seen, self.settings, self.steps)))
         return self._certified[0]
 
     def reserve(self) -> Reserve:
-        """Whether the others could carry what a broker had before it, or a failure domain."""
+        """Return the headroom for the loss of a broker or failure domain, before the round."""
         if not self._reserve:
             self._reserve.append(reserve_of(restrain(self.snapshot.afresh()), self.settings))
         return self._reserve[0]
