@@ -1,5 +1,3 @@
-"""What operators lay down is written by the leader alone, and nobody's change is lost."""
-
 from __future__ import annotations
 
 import asyncio

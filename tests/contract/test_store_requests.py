@@ -1,5 +1,3 @@
-"""What both metadata stores promise of reads and of transactions."""
-
 from __future__ import annotations
 
 import pytest

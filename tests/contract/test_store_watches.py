@@ -1,5 +1,3 @@
-"""What both metadata stores promise of watches and of the session's callbacks."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Whatever stands in a znode: it is named, counted, and has no effect on anything else."""
-
 from __future__ import annotations
 
 import gzip

@@ -1,5 +1,3 @@
-"""What operators lay down at any node holds at all of them, on a real ZooKeeper and after the leader's death."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator

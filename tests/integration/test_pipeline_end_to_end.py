@@ -1,5 +1,3 @@
-"""From a demo to its history, a report and what the leader goes by, by the commands alone."""
-
 from __future__ import annotations
 
 import asyncio

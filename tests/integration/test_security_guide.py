@@ -1,5 +1,3 @@
-"""What docs/security.md says to type closes a cluster: each command is run as it is written."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""What the page makes of a refusal: it says of which kind it is, what the server said, and goes on."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""How the page reads a stream of events."""
-
 from __future__ import annotations
 
 import random

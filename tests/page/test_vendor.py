@@ -1,5 +1,3 @@
-"""What the page uses of others is what their packages were published with."""
-
 from __future__ import annotations
 
 import hashlib

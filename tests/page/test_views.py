@@ -1,5 +1,3 @@
-"""What each view shows of a real node."""
-
 from __future__ import annotations
 
 import re

@@ -1,5 +1,3 @@
-"""What is said of the balance, against the same worked out by hand or by the leader's own code."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

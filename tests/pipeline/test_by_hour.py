@@ -1,5 +1,3 @@
-"""What is kept of reports by hours, against the same worked out report by report."""
-
 from __future__ import annotations
 
 from collections import defaultdict

@@ -1,5 +1,3 @@
-"""What of the tables is published: against the same worked out by hand."""
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,3 @@
-"""Which settings and failure domains held last, of what a history says of them."""
-
 from __future__ import annotations
 
 import json

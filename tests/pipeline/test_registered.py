@@ -1,5 +1,3 @@
-"""Who is there."""
-
 from __future__ import annotations
 
 from pyspark.sql import SparkSession

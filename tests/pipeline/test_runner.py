@@ -1,5 +1,3 @@
-"""What the runner sees to for every step, tried with steps that do little."""
-
 from __future__ import annotations
 
 from pathlib import Path

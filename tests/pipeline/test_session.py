@@ -1,5 +1,3 @@
-"""What is said when there can be no Spark session."""
-
 from __future__ import annotations
 
 import importlib.util

@@ -1,5 +1,3 @@
-"""Every hash has exactly one bundle, and a report's means are those of its samples."""
-
 from __future__ import annotations
 
 from hypothesis import example, given

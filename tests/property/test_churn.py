@@ -1,5 +1,3 @@
-"""Limits on churn hold for every plan, whatever it was made by."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass

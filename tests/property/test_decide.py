@@ -1,5 +1,3 @@
-"""Whatever a dump that is well formed says, a decision comes out, and it is about what the dump holds."""
-
 from __future__ import annotations
 
 import json

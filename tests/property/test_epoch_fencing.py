@@ -1,5 +1,3 @@
-"""Whatever the interleaving of campaigns, writes, partitions and expired sessions, a deposed leader writes nothing."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Whatever is recorded comes back as it was, in its order; and what is lost is marked."""
-
 from __future__ import annotations
 
 import tempfile

@@ -1,5 +1,3 @@
-"""What holds for whatever a node may know, and for nodes that act on it together."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""How far a broker is from being shed from: a bit more than the margin reaches the threshold, a bit less does not."""
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""What must hold of every plan under policies, whatever the strategies."""
-
 from __future__ import annotations
 
 from dataclasses import replace

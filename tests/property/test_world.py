@@ -1,5 +1,3 @@
-"""Whatever happens in a world: nothing is lost, nothing is owned twice, and the same seed gives the same run."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""What the model of ZooKeeper does beside the store's contract: its servers come back with older data."""
-
 from __future__ import annotations
 
 import asyncio

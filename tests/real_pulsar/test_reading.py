@@ -1,5 +1,3 @@
-"""What is read of a real Pulsar is what it says itself, and reading leaves no trace."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""What the package says of itself: its licence, and that everything it imports is named among what it needs."""
-
 from __future__ import annotations
 
 import ast

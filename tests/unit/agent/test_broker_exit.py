@@ -1,5 +1,3 @@
-"""The death of a process: what the kernel says of it, of processes and connections there really are."""
-
 from __future__ import annotations
 
 import asyncio

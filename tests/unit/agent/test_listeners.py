@@ -1,5 +1,3 @@
-"""Who may ask an agent what: each route belongs to one of its listeners."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""How long an agent goes by boundaries, and what makes it read them again."""
-
 from __future__ import annotations
 
 from typing import cast

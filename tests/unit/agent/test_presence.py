@@ -1,5 +1,3 @@
-"""Presence: each line of the table, and what holds whatever happens in whatever order."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

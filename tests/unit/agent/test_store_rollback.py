@@ -1,5 +1,3 @@
-"""What the store says is compared with what unloads have told, when the two contradict each other."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator

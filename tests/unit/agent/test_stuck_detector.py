@@ -1,5 +1,3 @@
-"""Detector for a stuck broker: what counts as serving nothing, and until when."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Questions about bundles that are about to come: when a "no" is held back, and who looks."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""What a broker's author uses: openings, closings, what the agent asks, and what is said when something is wrong."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""The broker's side of the contract: each line of its table, and its four rules whatever happens in whatever order."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""Clients by URL and by command: what counts as served."""
-
 from __future__ import annotations
 
 import asyncio

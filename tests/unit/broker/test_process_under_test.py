@@ -1,5 +1,3 @@
-"""A process is stopped only if it is certain to be the broker's."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""`loadmanager admin`: what each command asks a node, what it prints, and how it ends."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""`loadmanager config import`: a broker.conf of Pulsar's becomes the configuration of a node."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""`loadmanager check-broker`: what it says of what is no broker, and how it ends."""
-
 from __future__ import annotations
 
 import json

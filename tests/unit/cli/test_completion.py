@@ -1,5 +1,3 @@
-"""How shells go on with names: nodes are asked, and that none answers is nothing."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator

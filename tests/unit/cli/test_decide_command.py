@@ -1,5 +1,3 @@
-"""`loadmanager decide` as it is typed: what it refuses, and what it prints."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""`loadmanager admin decisions`: the list, and following, through lost nodes and changes of the leader."""
-
 from __future__ import annotations
 
 import json

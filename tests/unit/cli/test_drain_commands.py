@@ -1,5 +1,3 @@
-"""`loadmanager admin brokers drain --wait`: progress, ends and their exit codes."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""`loadmanager admin explain`: the answer first, then the few numbers that decided."""
-
 from __future__ import annotations
 
 import json

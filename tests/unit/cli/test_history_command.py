@@ -1,5 +1,3 @@
-"""`loadmanager history`, in this process."""
-
 from __future__ import annotations
 
 import threading

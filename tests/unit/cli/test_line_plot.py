@@ -1,5 +1,3 @@
-"""Curves in a terminal."""
-
 from __future__ import annotations
 
 from loadmanager.cli.text.line_plot import plot

@@ -1,5 +1,3 @@
-"""Where processes listen, and what they say of a place that cannot be had."""
-
 from __future__ import annotations
 
 import socket

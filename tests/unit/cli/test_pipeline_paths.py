@@ -1,5 +1,3 @@
-"""Paths that cannot be meant are refused before Spark is started; what only Spark can see is left to it."""
-
 from __future__ import annotations
 
 import os

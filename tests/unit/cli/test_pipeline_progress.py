@@ -1,5 +1,3 @@
-"""How far a run is and how long it will take, in a time of the test's own."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""`loadmanager plan verify`: what it says of files, and how it ends."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""The command line as it is typed."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Tables, figures and times as people read them."""
-
 from __future__ import annotations
 
 import pytest

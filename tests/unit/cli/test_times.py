@@ -1,5 +1,3 @@
-"""Moments and durations as options have them."""
-
 from __future__ import annotations
 
 import time

@@ -1,5 +1,3 @@
-"""`loadmanager token`: what it makes is what a gate takes."""
-
 from __future__ import annotations
 
 from pathlib import Path

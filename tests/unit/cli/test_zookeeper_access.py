@@ -1,5 +1,3 @@
-"""What the settings say of who we are to a ZooKeeper."""
-
 from __future__ import annotations
 
 import importlib.util

@@ -1,5 +1,3 @@
-"""Pauses that grow, and that are not the same for any two."""
-
 from __future__ import annotations
 
 import random

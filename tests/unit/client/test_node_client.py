@@ -1,5 +1,3 @@
-"""Single lookups: which node is asked, and what its answers mean."""
-
 from __future__ import annotations
 
 import random

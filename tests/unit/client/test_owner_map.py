@@ -1,5 +1,3 @@
-"""What a client makes of what nodes push."""
-
 from __future__ import annotations
 
 import json

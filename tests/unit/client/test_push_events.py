@@ -1,5 +1,3 @@
-"""Events from bytes, and what each says; nothing of it is believed unchecked."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Dynamic configuration: which keys may be changed while nodes run, to what, and what becomes of bad ones."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""AvgShedder on both its sides, beyond Pulsar's own cases."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Limits that keep bundles where they are: their setting, and when they end."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Bounds hold for every assignment, and what must move is a least: against all assignments of small clusters."""
-
 from __future__ import annotations
 
 from itertools import product

@@ -1,5 +1,3 @@
-"""Which brokers are sick, and when they are well again."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping

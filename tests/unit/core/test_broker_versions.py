@@ -1,5 +1,3 @@
-"""Which version is later than which."""
-
 from __future__ import annotations
 
 import pytest

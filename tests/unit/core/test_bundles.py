@@ -1,5 +1,3 @@
-"""How a namespace is cut into bundles."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""How much shedding may move, what may not return, and the breaker."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

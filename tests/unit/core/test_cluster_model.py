@@ -1,5 +1,3 @@
-"""What the model of the cluster makes of reports and records."""
-
 from __future__ import annotations
 
 import numpy as np

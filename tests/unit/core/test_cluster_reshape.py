@@ -1,5 +1,3 @@
-"""What the model of the cluster makes of bundles that are split and merged."""
-
 from __future__ import annotations
 
 import numpy as np

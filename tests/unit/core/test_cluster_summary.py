@@ -1,5 +1,3 @@
-"""The cluster at a glance says what a snapshot says, without one."""
-
 from __future__ import annotations
 
 from support.builders import broker, bundle, owned, releasing, report

@@ -1,5 +1,3 @@
-"""Turns: limits in all and per broker, and who goes first."""
-
 from __future__ import annotations
 
 from collections import Counter

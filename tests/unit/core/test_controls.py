@@ -1,5 +1,3 @@
-"""What operators tell the balancer: who gets no bundles, where a bundle belongs, and what does not move."""
-
 from __future__ import annotations
 
 from dataclasses import replace

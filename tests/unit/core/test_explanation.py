@@ -1,5 +1,3 @@
-"""Why a bundle is where it is, what a broker has to expect, and why a bundle is not on another broker."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-"""What brokers of the extensible load manager would publish, made from reports: averaged loads and busiest bundles."""
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""The vigil: each line of its table, and what holds whatever happens in whatever order."""
-
 from __future__ import annotations
 
 import math

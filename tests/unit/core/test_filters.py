@@ -1,5 +1,3 @@
-"""Broker filters beyond Pulsar's own cases."""
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""Rails: each line of the table, and that nothing moves while one of them stops it."""
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""The hash functions, against published values."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Whether the others could carry what is lost: bounded, and placed, so that what is said to be borne is."""
-
 from __future__ import annotations
 
 from dataclasses import replace

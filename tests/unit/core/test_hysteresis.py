@@ -1,5 +1,3 @@
-"""Level's calm: who is relieved and filled when, what rests, and how noisy load is."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Each violation is found and named."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""What the model says of the brokers' last reports, bundle by bundle."""
-
 from __future__ import annotations
 
 from dataclasses import replace

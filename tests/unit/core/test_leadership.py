@@ -1,5 +1,3 @@
-"""What a node does about leadership, one situation at a time."""
-
 from __future__ import annotations
 
 from dataclasses import replace

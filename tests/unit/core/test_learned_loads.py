@@ -1,5 +1,3 @@
-"""What bundles without any history are taken to carry once something was learned."""
-
 from __future__ import annotations
 
 import numpy as np

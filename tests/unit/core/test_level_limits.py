@@ -1,5 +1,3 @@
-"""What filters and policies say of the moves that Level's search considers."""
-
 from __future__ import annotations
 
 from dataclasses import replace

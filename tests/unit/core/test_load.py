@@ -1,5 +1,3 @@
-"""Usage and running means beyond Pulsar's own figures."""
-
 from __future__ import annotations
 
 import numpy as np

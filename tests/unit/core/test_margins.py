@@ -1,5 +1,3 @@
-"""How far a broker is from being shed from: cases beside the property that holds for every strategy."""
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""Which neighbours are cold enough to be one bundle."""
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""Level's search: the many moves that are made together, those that are made one by one, and what both keep to."""
-
 from __future__ import annotations
 
 from dataclasses import replace

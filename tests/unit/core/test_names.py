@@ -1,5 +1,3 @@
-"""Names as they are written on the wire."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""Every filter between a bundle and a broker, with its numbers and what would have to change."""
-
 from __future__ import annotations
 
 from dataclasses import replace

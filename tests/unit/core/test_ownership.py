@@ -1,5 +1,3 @@
-"""The life of one bundle's ownership."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

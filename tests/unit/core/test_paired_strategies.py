@@ -1,5 +1,3 @@
-"""A strategy for both sides has to be configured on both."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Parts of something."""
-
 from __future__ import annotations
 
 from hypothesis import given

@@ -1,5 +1,3 @@
-"""What a verdict says to an operator."""
-
 from __future__ import annotations
 
 from loadmanager.core.domain.plan import Verdict

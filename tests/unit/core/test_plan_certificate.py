@@ -1,5 +1,3 @@
-"""The certificate of a plan: of what the cluster allows, how near the plan comes, and what it says of it."""
-
 from __future__ import annotations
 
 from dataclasses import astuple, replace

@@ -1,5 +1,3 @@
-"""Where the bundles of a drained broker go, the way home for pinned ones, and who may be given a bundle at all."""
-
 from __future__ import annotations
 
 from collections.abc import Collection

@@ -1,5 +1,3 @@
-"""The predicted effect of a plan, and the imbalance that no plan can beat."""
-
 from __future__ import annotations
 
 import itertools

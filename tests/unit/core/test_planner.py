@@ -1,5 +1,3 @@
-"""Whole decisions: rounds of shedding, batches of lookups, a destination for one bundle."""
-
 from __future__ import annotations
 
 from dataclasses import replace

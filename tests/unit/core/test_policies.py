@@ -1,5 +1,3 @@
-"""What operators lay down, and what matches it."""
-
 from __future__ import annotations
 
 import re

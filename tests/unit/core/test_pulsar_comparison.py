@@ -1,5 +1,3 @@
-"""Pulsar's moves against ours: what is said of each, of what Pulsar leaves undone, and of a stall."""
-
 from __future__ import annotations
 
 from collections import Counter

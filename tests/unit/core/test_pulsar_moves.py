@@ -1,5 +1,3 @@
-"""What is remembered of moves that are made beside a Pulsar: each line of the table, and on paper."""
-
 from __future__ import annotations
 
 from dataclasses import replace

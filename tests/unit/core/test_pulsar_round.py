@@ -1,5 +1,3 @@
-"""A round of shedding as Pulsar's leader makes it."""
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""What there is to count of a stretch of time beside a Pulsar."""
-
 from __future__ import annotations
 
 import pytest

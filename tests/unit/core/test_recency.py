@@ -1,5 +1,3 @@
-"""Which averages of usage a round of shedding begins anew."""
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""Reconciling: each line of the tables, and what holds whatever happens in whatever order."""
-
 from __future__ import annotations
 
 from collections.abc import Iterable

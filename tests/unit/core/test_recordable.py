@@ -1,5 +1,3 @@
-"""Reports in the form that the history can keep exactly."""
-
 from __future__ import annotations
 
 import numpy as np

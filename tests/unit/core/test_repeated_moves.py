@@ -1,5 +1,3 @@
-"""What was moved again, and what went back to where it had been."""
-
 from __future__ import annotations
 
 from itertools import pairwise

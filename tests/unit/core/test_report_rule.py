@@ -1,5 +1,3 @@
-"""When a report is due."""
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""Whether a report is to be believed, and what becomes of a broker whose report is not."""
-
 from __future__ import annotations
 
 from dataclasses import replace

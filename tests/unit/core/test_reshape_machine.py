@@ -1,5 +1,3 @@
-"""Splits and merges under way: each line of the table, and what holds whatever happens in whatever order."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace

@@ -1,5 +1,3 @@
-"""Rounds of automatic splits and merges: each line of the table, and what holds whatever comes of it."""
-
 from __future__ import annotations
 
 from dataclasses import replace

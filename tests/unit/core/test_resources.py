@@ -1,5 +1,3 @@
-"""Usage in plain numbers is to the bit what `core.model.load` makes of arrays."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""What shedding strategies say and leave alone, beyond Pulsar's own cases."""
-
 from __future__ import annotations
 
 import json

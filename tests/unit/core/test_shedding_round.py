@@ -1,5 +1,3 @@
-"""A whole round of shedding: what it forgets, what it is limited by, and what it remembers."""
-
 from __future__ import annotations
 
 from copy import deepcopy

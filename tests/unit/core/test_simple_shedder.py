@@ -1,5 +1,3 @@
-"""Quotas that are remembered, and the rules of SimpleLoadManagerImpl beyond those that Pulsar's tests name."""
-
 from __future__ import annotations
 
 import json

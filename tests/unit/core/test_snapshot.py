@@ -1,5 +1,3 @@
-"""Snapshots made of reports alone, and what is worked out from them."""
-
 from __future__ import annotations
 
 from dataclasses import replace

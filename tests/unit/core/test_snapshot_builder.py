@@ -1,5 +1,3 @@
-"""What a snapshot of the model has in common with the one before it, while somebody has that."""
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""What a round of splits looks at, of what brokers report."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

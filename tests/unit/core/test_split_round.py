@@ -1,5 +1,3 @@
-"""One round of splits as a function of what was looked at, as the leader and a replay ask it."""
-
 from __future__ import annotations
 
 import json

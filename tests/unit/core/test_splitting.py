@@ -1,5 +1,3 @@
-"""Which bundles are split, and where."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-"""Actions of a step: all of them are done."""
-
 from __future__ import annotations
 
 import pytest

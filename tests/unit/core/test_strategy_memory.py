@@ -1,5 +1,3 @@
-"""What two decisions remember that were made beside each other."""
-
 from __future__ import annotations
 
 from typing import Any

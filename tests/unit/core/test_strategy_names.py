@@ -1,5 +1,3 @@
-"""How strategies are configured."""
-
 from __future__ import annotations
 
 import pytest

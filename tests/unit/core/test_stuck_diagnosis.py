@@ -1,5 +1,3 @@
-"""Why nothing can move: told where it is so, and not where the load is even or something can."""
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""What bundles carry at present: means over time."""
-
 from __future__ import annotations
 
 import math

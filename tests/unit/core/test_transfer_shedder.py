@@ -1,5 +1,3 @@
-"""When the TransferShedder acts, what it leaves alone, and what it says about it."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""What UniformLoadShedder says and leaves alone, beyond Pulsar's own cases."""
-
 from __future__ import annotations
 
 import time

@@ -1,5 +1,3 @@
-"""A machine is too busy when the demo's processes wait for a processor instead of using one."""
-
 from __future__ import annotations
 
 import os

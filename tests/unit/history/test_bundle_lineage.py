@@ -1,5 +1,3 @@
-"""What became of a bundle: everything about it and its range, once, in order, across leaders."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-"""Compacted hours: at every moment, whoever reads sees each row once, in its order, whatever is killed."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""Entries as rows: what each field becomes."""
-
 from __future__ import annotations
 
 import math

@@ -1,5 +1,3 @@
-"""Rows for other programs."""
-
 from __future__ import annotations
 
 import csv

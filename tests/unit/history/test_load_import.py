@@ -1,5 +1,3 @@
-"""Load from elsewhere: reports in files, and series turned into bundles."""
-
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta

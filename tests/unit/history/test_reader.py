@@ -1,5 +1,3 @@
-"""Reading: in order, only what is asked for, and past files that cannot be used."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""What is deleted when the history gets too old or too large, and what never is."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""What is had from a history for a timeline: the newest first, and of what is older less."""
-
 from __future__ import annotations
 
 from pathlib import Path

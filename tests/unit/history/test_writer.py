@@ -1,5 +1,3 @@
-"""Recording: nothing is lost unmarked, nobody waits, and no reader ever sees half a file."""
-
 from __future__ import annotations
 
 import time

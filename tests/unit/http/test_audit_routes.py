@@ -1,5 +1,3 @@
-"""Every operation that changes something leaves an entry: who, from where, what, from what to what."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Many topics in one request: each is answered as it would be alone."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence

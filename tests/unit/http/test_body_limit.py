@@ -1,5 +1,3 @@
-"""Whatever strangers send as bodies: few large ones are in memory at a time, and what cannot be wanted is not read."""
-
 from __future__ import annotations
 
 import asyncio

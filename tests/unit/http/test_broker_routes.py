@@ -1,5 +1,3 @@
-"""Pulsar's admin paths for brokers and their statistics."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Splitting and merging over HTTP, and what topics hash to."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator

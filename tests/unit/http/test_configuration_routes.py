@@ -1,5 +1,3 @@
-"""Dynamic configuration over HTTP."""
-
 from __future__ import annotations
 
 import pytest

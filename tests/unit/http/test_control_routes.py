@@ -1,5 +1,3 @@
-"""An operator's hand on the balancer, over HTTP."""
-
 from __future__ import annotations
 
 import time

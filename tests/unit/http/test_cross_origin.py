@@ -1,5 +1,3 @@
-"""A page of somebody else's that an operator opens: their browser lets it send, and nothing comes of it."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator

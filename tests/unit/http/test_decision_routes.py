@@ -1,5 +1,3 @@
-"""Our own paths: decisions, the cluster at a glance."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator

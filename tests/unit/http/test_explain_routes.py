@@ -1,5 +1,3 @@
-"""Explanations over HTTP: what they contain, whom they are asked of, and what a bad question gets."""
-
 from __future__ import annotations
 
 import asyncio

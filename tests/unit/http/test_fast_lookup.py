@@ -1,5 +1,3 @@
-"""Lookups that are answered before they are parsed: the same answers, and nobody gets one who would not have."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""What streams send: encoded once, at each reader's own pace, and never more than is kept."""
-
 from __future__ import annotations
 
 from typing import Any

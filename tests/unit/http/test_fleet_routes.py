@@ -1,5 +1,3 @@
-"""The cluster as it is shown, and its stream."""
-
 from __future__ import annotations
 
 import asyncio

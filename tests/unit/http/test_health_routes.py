@@ -1,5 +1,3 @@
-"""How brokers serve, and which are sick, over HTTP."""
-
 from __future__ import annotations
 
 from support.nodes import a_leader

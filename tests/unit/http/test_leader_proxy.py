@@ -1,5 +1,3 @@
-"""Whichever node is asked, the leader does what only it may do."""
-
 from __future__ import annotations
 
 import asyncio

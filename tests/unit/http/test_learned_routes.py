@@ -1,5 +1,3 @@
-"""What the pipeline publishes, over HTTP: what it does to placement, and what explanations, dumps and replays say."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""What became of a bundle, over HTTP: across leaders, by the history that they record into."""
-
 from __future__ import annotations
 
 import time

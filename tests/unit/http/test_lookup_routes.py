@@ -1,5 +1,3 @@
-"""Pulsar's lookup paths, asked over a socket."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Pulsar's admin paths: namespaces, bundles, unloads, brokers."""
-
 from __future__ import annotations
 
 import asyncio

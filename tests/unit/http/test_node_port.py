@@ -1,5 +1,3 @@
-"""The port between HTTP and a node is as narrow as it can be."""
-
 from __future__ import annotations
 
 import ast

@@ -1,5 +1,3 @@
-"""The document of a node's HTTP interface says what the node answers: all of it, and nothing else."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Ownership without side effects: what agents grant by, at once or once it is as they wait for."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""The page's files over HTTP: whole, compressed, or not again."""
-
 from __future__ import annotations
 
 import gzip

@@ -1,5 +1,3 @@
-"""Isolation policies, failure domains and anti-affinity groups over HTTP."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

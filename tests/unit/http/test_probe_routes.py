@@ -1,5 +1,3 @@
-"""For those who run a node: health, readiness, metrics; and what happens to a request that fails."""
-
 from __future__ import annotations
 
 import asyncio

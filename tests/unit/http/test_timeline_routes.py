@@ -1,5 +1,3 @@
-"""The last hours as a heat map shows them: what a node has seen, and what was recorded before it started."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Who owns what, pushed: asked over sockets."""
-
 from __future__ import annotations
 
 import asyncio

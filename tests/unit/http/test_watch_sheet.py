@@ -1,5 +1,3 @@
-"""A namespace as its watchers have it: whoever follows, however seldom, knows in the end what there is."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace

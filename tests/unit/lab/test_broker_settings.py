@@ -1,5 +1,3 @@
-"""The settings of a broker of Pulsar's, asked of its admin interface, and what is said when none can be had."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""A dump of a cluster says enough to decide again, without it, what its leader decided."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""What docs/strategies.md shows of `loadmanager decide` is what it says."""
-
 from __future__ import annotations
 
 import re

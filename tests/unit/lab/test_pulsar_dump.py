@@ -1,5 +1,3 @@
-"""A dump of a cluster of Pulsar's, from the znodes that its brokers write."""
-
 from __future__ import annotations
 
 import json

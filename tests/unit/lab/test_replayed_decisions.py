@@ -1,5 +1,3 @@
-"""Decisions that are taken again with what they were taken with."""
-
 from __future__ import annotations
 
 import numpy as np

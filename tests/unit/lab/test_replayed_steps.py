@@ -1,5 +1,3 @@
-"""The steps of a machine, recorded and made again: the same, or the first that is not, by its name."""
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,3 @@
-"""What a dump tells of quotas: what bundles without a history carry, and what the simple load manager begins with."""
-
 from __future__ import annotations
 
 from typing import Any

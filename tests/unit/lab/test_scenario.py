@@ -1,5 +1,3 @@
-"""What a scenario file may hold, and what is said of one that cannot be used."""
-
 from __future__ import annotations
 
 import re

@@ -1,5 +1,3 @@
-"""What is expected of a scenario, held against what became of it."""
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,3 @@
-"""How a recorded range went, and how it would have with some strategies, worked out by a process of its own."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""What agents are asked and told about bundles."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator

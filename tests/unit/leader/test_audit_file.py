@@ -1,5 +1,3 @@
-"""The log of the audit: whole lines in files of a bounded size, and a fault of the disk is no fault of the node."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""What is decided beside what: nothing waits for a round of shedding, nor for what is only shown."""
-
 from __future__ import annotations
 
 import asyncio

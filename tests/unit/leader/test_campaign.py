@@ -1,5 +1,3 @@
-"""Elections among nodes in one process, and what spoils them."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""The limits on churn in a leader: moves are noted when they are completed, and the breaker speaks."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Each kind of what operators lay down has its own znode, and what is changed is what is stored."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,5 +1,3 @@
-"""What becomes of a running node that access lists keep from a znode."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Drains, from the wish to a broker that owns nothing; and pinned bundles that are brought home."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Unloads, from the release in the record to its outcome."""
-
 from __future__ import annotations
 
 import asyncio

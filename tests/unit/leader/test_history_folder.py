@@ -1,5 +1,3 @@
-"""A node records by default, in a folder of its own machine, and starts without where there is none."""
-
 from __future__ import annotations
 
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-"""What a leader says to those who watch it, and what they do when it is gone."""
-
 from __future__ import annotations
 
 import asyncio

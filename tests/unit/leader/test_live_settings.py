@@ -1,5 +1,3 @@
-"""Settings that change while a node runs."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""What drivers of machines share, with a machine that does as it is told."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""What operators laid down, as each node mirrors it: read when it changes, and kept when it becomes garbage."""
-
 from __future__ import annotations
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""What a leader writes down for the next one, and what the next one makes of it."""
-
 from __future__ import annotations
 
 import time

@@ -1,5 +1,3 @@
-"""Plans by hash: computed, shown, executed as they are, or stopped where the cluster has drifted."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Assignments at lookup, and rounds of shedding."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""What records say is unfinished is finished, whoever left it so."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""What a leader puts into the history, and that it never costs it anything else."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""Paths that are marked, and when they are read again; in virtual time."""
-
 from __future__ import annotations
 
 import asyncio

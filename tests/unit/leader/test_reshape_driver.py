@@ -1,5 +1,3 @@
-"""Splits and merges by command, with one node and agents that say what a test has them say."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Splits and merges by themselves: one node, and brokers that report what a test has them report."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator

@@ -1,5 +1,3 @@
-"""How a node starts on a store that does not answer everything at once."""
-
 from __future__ import annotations
 
 import asyncio

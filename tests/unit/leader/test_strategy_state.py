@@ -1,5 +1,3 @@
-"""What a leader leaves to the next one besides averages: states of strategies, and what was unloaded from where."""
-
 from __future__ import annotations
 
 import numpy as np

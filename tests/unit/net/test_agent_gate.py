@@ -1,5 +1,3 @@
-"""What an agent wants of whom: the leader proves itself, the broker is known by where it asks from."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator

@@ -1,5 +1,3 @@
-"""Whom the gate lets pass: by whose token, for whom, until when, and what it keeps of it."""
-
 from __future__ import annotations
 
 import asyncio

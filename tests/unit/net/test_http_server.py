@@ -1,5 +1,3 @@
-"""The HTTP server of nodes and agents over real sockets: nobody can silence it, and what goes wrong is said in JSON."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Whichever node is asked, the leader decides by the token of whoever asked, not by who passed it on."""
-
 from __future__ import annotations
 
 from typing import Any

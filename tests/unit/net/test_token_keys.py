@@ -1,5 +1,3 @@
-"""Where the key of tokens comes from, which are refused, and what becomes of one that is replaced."""
-
 from __future__ import annotations
 
 import base64

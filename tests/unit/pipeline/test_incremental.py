@@ -1,5 +1,3 @@
-"""Hours that are made again: what is there is counted, and what was counted stays, whatever retention deletes."""
-
 from __future__ import annotations
 
 import re

@@ -1,5 +1,3 @@
-"""What a child process says of itself is left out as long as it lives, and everything else it says comes through."""
-
 from __future__ import annotations
 
 import os

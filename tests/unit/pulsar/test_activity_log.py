@@ -1,5 +1,3 @@
-"""The diary: what is told of a round, and where it is kept."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""When brokers are asked again by which settings they go."""
-
 from __future__ import annotations
 
 from dataclasses import dataclass, field

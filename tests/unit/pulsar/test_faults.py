@@ -1,5 +1,3 @@
-"""What goes wrong in a move beside a Pulsar, and where its bundle is in the end."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""What is said, before anything else, of two addresses that are not those of one Pulsar that we know how to read."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator

@@ -1,5 +1,3 @@
-"""A process beside a Pulsar goes on with the history that another one has left in its folder, or puts it aside."""
-
 from __future__ import annotations
 
 from pathlib import Path

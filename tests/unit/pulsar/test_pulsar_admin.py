@@ -1,5 +1,3 @@
-"""What a Pulsar is asked, as it stands in the requests, and what is made of the answers."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator

@@ -1,5 +1,3 @@
-"""The picture of a Pulsar, kept from its znodes while they change."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""How Pulsar is asked for one move, by who owns the bundle; and what is written down of it meanwhile."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""The HTTP interface of a process beside a Pulsar: what is its own, what it shares with a node, and what it has not."""
-
 from __future__ import annotations
 
 import re

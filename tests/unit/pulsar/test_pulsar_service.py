@@ -1,5 +1,3 @@
-"""A process beside a Pulsar as a whole: what it changes and what it does not, what stops it, and who goes on."""
-
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,5 +1,3 @@
-"""Pulsar's znodes, one by one: what is at a path, and what is in it."""
-
 from __future__ import annotations
 
 import json

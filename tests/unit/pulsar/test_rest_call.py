@@ -1,5 +1,3 @@
-"""Calls to Pulsar, line by line of the table in `rest_call.py`, and the errors of those without an answer."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""A process of its own that is asked for a score: what it may end with."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Scores of hours and days: what is measured, what a model says of it, and how both are shown."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""Bundles of a Pulsar are split by our rules, at Pulsar's hands, and nothing is split that a rail stops."""
-
 from __future__ import annotations
 
 import asyncio

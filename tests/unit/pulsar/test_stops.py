@@ -1,5 +1,3 @@
-"""What is not as it has to be at a Pulsar, and stops whoever acts beside it."""
-
 from __future__ import annotations
 
 import time

@@ -1,5 +1,3 @@
-"""Pulsar's own balancing is switched off while we act, and given back, whoever is killed in between."""
-
 from __future__ import annotations
 
 import asyncio

@@ -1,5 +1,3 @@
-"""A lookup names a topic: for every bundle there is a name that falls into it."""
-
 from __future__ import annotations
 
 import zlib

@@ -1,5 +1,3 @@
-"""What becomes of a session on which a server hangs up, by the handshakes of a scripted server."""
-
 from __future__ import annotations
 
 import asyncio

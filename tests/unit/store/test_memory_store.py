@@ -1,5 +1,3 @@
-"""What only the store in memory offers: time and partitions at will."""
-
 from __future__ import annotations
 
 import asyncio

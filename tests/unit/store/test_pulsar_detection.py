@@ -1,5 +1,3 @@
-"""Whose metadata is in a store, from what lies in it."""
-
 from __future__ import annotations
 
 import json

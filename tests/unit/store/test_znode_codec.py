@@ -1,5 +1,3 @@
-"""How records become bytes and back."""
-
 from __future__ import annotations
 
 import gzip

@@ -1,5 +1,3 @@
-"""Who we are, by a file or a variable, and who may do what, by one table."""
-
 from __future__ import annotations
 
 import ssl

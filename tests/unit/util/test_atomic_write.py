@@ -1,5 +1,3 @@
-"""Files that appear whole or not at all."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Clock of leases and sessions: it counts the time that the machine is suspended."""
-
 from __future__ import annotations
 
 import inspect

@@ -1,5 +1,3 @@
-"""Logs for people: nothing that a stranger sends is a command to the terminal that shows it."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""What a process that holds a large cluster asks of the allocator."""
-
 from __future__ import annotations
 
 import ctypes

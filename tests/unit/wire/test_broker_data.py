@@ -1,5 +1,3 @@
-"""LocalBrokerData, as Pulsar's brokers write it and as others might."""
-
 from __future__ import annotations
 
 from typing import Any

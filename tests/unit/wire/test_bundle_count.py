@@ -1,5 +1,3 @@
-"""What a broker's record says in columns."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Controls as they are stored, and what of a stored record cannot be used."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Lives of one bundle, as several nodes have them, put together."""
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,3 @@
-"""LoadReport, the record of brokers under SimpleLoadManagerImpl, read as the record of all others."""
-
 from __future__ import annotations
 
 from typing import Any

@@ -1,5 +1,3 @@
-"""The document of what operators have laid down."""
-
 from __future__ import annotations
 
 import json

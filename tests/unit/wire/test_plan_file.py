@@ -1,5 +1,3 @@
-"""A plan's file: it says what it is, in a form that others read; whatever is forged in it, or is garbage, is found."""
-
 from __future__ import annotations
 
 import io

@@ -1,5 +1,3 @@
-"""The record of moves that are made beside a Pulsar."""
-
 from __future__ import annotations
 
 import pytest

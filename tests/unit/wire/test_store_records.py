@@ -1,5 +1,3 @@
-"""The records the load manager keeps, there and back, and what becomes of damaged ones."""
-
 from __future__ import annotations
 
 from dataclasses import replace

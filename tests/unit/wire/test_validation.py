@@ -1,5 +1,3 @@
-"""What is said of a value that cannot be used is short, and costs no more than that."""
-
 from __future__ import annotations
 
 from hypothesis import given

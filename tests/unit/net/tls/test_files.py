@@ -1,5 +1,3 @@
-"""Files of TLS: what cannot be used is refused by key and file; later the last good ones stay in use."""
-
 from __future__ import annotations
 
 import ssl

@@ -1,5 +1,3 @@
-"""Who owns what, pushed by both event loops, plain and by TLS: each has buffers of its own."""
-
 from __future__ import annotations
 
 import asyncio
