@@ -67,10 +67,6 @@ class Message:
     response: web.StreamResponse | None = None
     failure: str = ""
 
-    @property
-    def is_request(self) -> bool:
-        return self.response is None and not self.failure
-
 
 @dataclass(slots=True)
 class Network:

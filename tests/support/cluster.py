@@ -251,8 +251,3 @@ def topics_of_bundles(state: NamespaceState, count: int | None = None) -> list[s
         found.setdefault(state.bundles.index_of_topic(str(topic)), f"{state.name}/t{number}")
         number += 1
     return [found[index] for index in range(wanted)]
-
-
-def epochs_of(state: NamespaceState) -> Mapping[str, int]:
-    """The epoch in which each bundle's ownership was written."""
-    return dict(zip(state.bundle_names(), (ownership.epoch for ownership in state.ownerships), strict=True))

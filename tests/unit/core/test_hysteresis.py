@@ -30,7 +30,6 @@ from loadmanager.core.strategies.level.move_prices import move_costs, parse_move
 SETTINGS = PlannerSettings(shedding_strategy="Level", placement_strategy="Level")
 BANDS = Bands.of(SETTINGS)
 NOW_S = 1_000_000.0
-NONE = np.zeros(1)
 
 
 def looked(

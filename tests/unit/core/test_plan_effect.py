@@ -18,8 +18,6 @@ from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.plan_effect import effect_of, highest_load_at_least, imbalance_of_move
 from loadmanager.core.strategies.shedding.overload_shedder import OverloadReason
 
-NOBODY_LEAVES = np.array([True, True, True])
-
 
 def of_loads(loads: Mapping[str, list[float]]) -> Snapshot:
     """Brokers with one bundle of so many bytes/s each; bundles are numbered through."""

@@ -8,7 +8,7 @@ from unittest.mock import AsyncMock
 import pytest
 from structlog.testing import capture_logs
 from support.delays import a_memory_cluster
-from support.nodes import Cluster, FakeAgent, RunningNode, in_memory
+from support.nodes import Cluster, FakeAgent, RunningNode, a_leader, in_memory
 from support.registrations import read, write
 from support.waiting import eventually
 
@@ -505,3 +505,36 @@ async def test_bundles_of_another_shape_at_lower_versions_are_not_written(
     with pytest.raises(InvariantViolatedError, match="version 0 follows version 1"):
         await leader.node.ledger.reshape("t/ns", forget, "a test")
     await eventually(lambda: leader.leads and leader.node.election.terms_won == 2)
+
+
+ATTEMPTS = 5
+
+
+@pytest.mark.parametrize(("conflicts", "attempts"), [(ATTEMPTS - 1, ATTEMPTS), (ATTEMPTS, ATTEMPTS)])
+async def test_a_change_is_tried_five_times_and_then_says_that_the_record_was_changed(
+    conflicts: int, attempts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with a_leader() as (cluster, leader):
+        agent = await cluster.a_broker()
+        name = BundleName.parse((await cluster.a_namespace())[0])
+        commit, tried = leader.store.commit, 0
+
+        async def compete(ops: Sequence[Op], *, session_id: int | None = None) -> list[int]:
+            nonlocal tried
+            if any(isinstance(op, Put) and op.path == NAMESPACE for op in ops):
+                tried += 1
+                if tried <= conflicts:
+                    await write(cluster.store, NAMESPACE, await read(cluster.store, NAMESPACE))
+            return await commit(ops, session_id=session_id)
+
+        def give(current: Ownership, stamp: Stamp, owner: Registration = agent.registration) -> Ownership:
+            return assign(current, owner, stamp)
+
+        monkeypatch.setattr(leader.store, "commit", compete)
+        outcome = leader.node.ledger.apply("t/ns", name.range, give, "test")
+        if conflicts < ATTEMPTS:
+            assert (await outcome).owner == agent.registration
+        else:
+            with pytest.raises(TransactionFailedError, match="bad_version"):
+                await outcome
+        assert tried == attempts
