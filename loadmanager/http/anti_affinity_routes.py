@@ -23,7 +23,7 @@ _MOST_CHARACTERS = 200
 
 
 class AntiAffinityHandlers:
-    """Any node tells what is laid down; the leader changes it."""
+    """Anti-affinity groups: any node reads them, the leader changes them."""
 
     def __init__(self, cluster: str, view: MirrorPort, operators: OperatorConfigPort, forwarder: Forwarder) -> None:
         self._cluster = cluster
@@ -123,7 +123,7 @@ class AntiAffinityHandlers:
         return await self._forwarder.on_leader(request, act)
 
     def _namespace(self, request: web.Request) -> str:
-        """The namespace that the path names; `NamespaceNotFoundError` when there is none."""
+        """Return the namespace in the path; raises `NamespaceNotFoundError` when there is none."""
         name = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
         self._view.get_namespace(str(name))
         return str(name)

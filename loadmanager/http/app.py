@@ -1,4 +1,4 @@
-"""Puts the handlers of a node, or of a process beside a Pulsar, together into one application."""
+"""HTTP applications of a node, and of a process beside a Pulsar, put together from their handlers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _ASK_PULSAR = (
 
 
 def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
-    """The HTTP application of a node that has been, or is being, started; `tls` is what it shows on its TLS port."""
+    """Build the HTTP application of a node; `tls` is the certificate side of its TLS port."""
     forwarder, http = _forwarder(node, node.settings.lookup_timeout_ms / 1000)
     registry, cluster = add_process_metrics(CollectorRegistry()), node.settings.cluster_name
     registry.register(TlsMetrics(node.caller.tls, tls, {"cluster": cluster}))
@@ -104,7 +104,7 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
 
 
 def make_beside_app(node: BesidePort) -> web.Application:
-    """The HTTP application of a process beside a Pulsar: what a node's operators have, but for owners and lookups."""
+    """Build the HTTP application of a process beside a Pulsar: a node's without owners and lookups."""
     forwarder, http = _forwarder(node, node.live.current.lookup_timeout_ms / 1000)
     settings, registry = node.live.current, add_process_metrics(CollectorRegistry())
     gate = _gate(node.settings, registry, settings.cluster_name)
@@ -133,14 +133,14 @@ def make_beside_app(node: BesidePort) -> web.Application:
 
 
 def _gate(settings: Settings | BesideSettings, registry: CollectorRegistry, cluster: str) -> AuthGate:
-    """Raises `ConfigurationError` for keys that cannot be used."""
+    """Build the authentication gate; raises `ConfigurationError` for keys that cannot be used."""
     gate = AuthGate(settings, address=settings.bind_address)
     gate.show_in(registry, {"cluster": cluster})
     return gate
 
 
 def _forwarder(node: LeadershipPort, patience_s: float) -> tuple[Forwarder, HttpClient]:
-    """What is passed on shows the token of whoever asked, in place of the node's own."""
+    """Build the forwarder to the leader, which sends the caller's token instead of the node's own."""
     http = HttpClient(_CONNECTIONS_TO_LEADER, Caller(tls=node.caller.tls, tracing=node.caller.tracing))
     return Forwarder(node, http, patience_s), http
 
@@ -153,8 +153,8 @@ def _application(
     streaming: Sequence[LiveHandlers | WatchHandlers],
     elsewhere: str = "",
 ) -> web.Application:
-    """All of these and the document about them, behind the gate, and nothing else; `http` is closed with it, and
-    streams end.
+    """Build an application of these handlers and their OpenAPI document, behind the authentication gate. `http` is
+    closed with it, and its streams end.
     """
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     described = [*operations, *OpenApiHandlers(operations).operations()]

@@ -1,4 +1,4 @@
-"""Every operation that changes something leaves an entry in the audit, answered or refused: it is made with its route.
+"""Audit middleware: an audit entry for every operation that changes something, answered or refused.
 
 An operation that a node has passed on leaves its entry on the leader, which did it; the node leaves one only when it
 answers by itself. Handlers say with `note_change` what was before and what is after.
@@ -31,7 +31,7 @@ _Stored = TypeVar("_Stored")
 
 
 def audited(operation: str, handler: Handler, audit: AuditPort) -> Handler:
-    """The handler, with an entry for each request; `operation` is what the entry says was asked for."""
+    """Wrap a handler so that each request leaves an audit entry under the name `operation`."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         with noted(request):
@@ -64,7 +64,7 @@ def _entry(operation: str, request: web.Request, status: int, node: str) -> Audi
 
 
 def _address(request: web.Request) -> str:
-    """Where the connection comes from; what a node says of a request that it passes on is said beside it."""
+    """Return the peer's address; of a forwarded request also the caller's address that the forwarding node names."""
     peer = request.remote or "unknown"
     client = request.headers.get(CLIENT_HEADER, "")
     if FORWARDED_HEADER not in request.headers or not _is_address(client):
@@ -81,13 +81,13 @@ def _is_address(text: str) -> bool:
 
 
 def _bounded(value: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
-    """The value, as JSON has it, if it is small enough for a line of a log, else its size."""
+    """Return the value as JSON if it is small enough for a log line, else its size."""
     data = orjson.dumps(value, default=list)
     return orjson.loads(data) if len(data) <= _MOST_BYTES else {"bytesLeftOut": len(data)}
 
 
 def note_change(request: web.Request, before: object, after: object) -> None:
-    """What the request changes is `before`, and is `after` from now on: of two objects, only where they differ."""
+    """Note the value before and after a change in the request's audit entry; of two objects only the differences."""
     request[_CHANGE] = differing(before, after)
 
 
@@ -97,7 +97,7 @@ async def noting(
     change: Callable[[_Stored], _Stored],
     shown: Callable[[_Stored], object] = lambda stored: stored,
 ) -> None:
-    """Make a change of what operators laid down, and note what it changed, once it is stored."""
+    """Change operator config, and note the difference once it is stored."""
     seen: list[tuple[object, object]] = []
 
     def make(stored: _Stored) -> _Stored:
@@ -110,7 +110,7 @@ async def noting(
 
 
 def differing(before: object, after: object) -> tuple[object, object]:
-    """The parts of two JSON values in which they differ; both None when they are equal."""
+    """Return the parts in which two JSON values differ; both None when they are equal."""
     if before == after:
         return None, None
     if not isinstance(before, Mapping) or not isinstance(after, Mapping):

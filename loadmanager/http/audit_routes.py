@@ -1,4 +1,4 @@
-"""Who changed what, of late and longer ago."""
+"""Audit log: recent operations, and those in the recorded history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DAY_MS = 86_400_000
 
 
 class AuditHandlers:
-    """Answered by the leader, which does what operators ask for."""
+    """Audit log, answered by the leader, which executes operator commands."""
 
     def __init__(self, leadership: LeadershipPort, audit: AuditPort, forwarder: Forwarder) -> None:
         self._leadership = leadership

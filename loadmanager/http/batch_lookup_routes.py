@@ -1,4 +1,4 @@
-"""Lookups of many topics in one request: each is answered as it would be alone, and nobody waits for another's."""
+"""Batch lookups: many topics in one request, each answered as it would be alone, and none waiting for another's."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _topic_of = lru_cache(maxsize=_TOPICS_KEPT)(TopicName.parse)
 
 
 class ManyLookupHandlers:
-    """One operation."""
+    """Batch lookup of owners."""
 
     def __init__(self, lookups: LookupPort, forwarder: Forwarder, metrics: LookupMetrics) -> None:
         self._lookups = lookups
@@ -73,7 +73,7 @@ class ManyLookupHandlers:
         return await self._forwarder.once_it_leads(request, act)
 
     def _known(self, request: web.Request, topic: str, listener: str | None) -> bytes | None:
-        """The answer from memory; None for a topic that nobody owns at the moment."""
+        """Return the answer from memory; None for a topic without an owner."""
         try:
             owner = self._lookups.find_owner(_topic_of(topic))
             return None if owner is None else _answer(owner, listener)
@@ -81,7 +81,7 @@ class ManyLookupHandlers:
             return _failed(problem_of(request, error))
 
     async def _chosen(self, request: web.Request, topic: str, listener: str | None, deadline_s: float) -> bytes:
-        """The answer, with an owner who is chosen now if there is none."""
+        """Return the answer for a topic, with an owner assigned now if there is none."""
         try:
             return _answer(await self._lookups.lookup(_topic_of(topic), deadline_s), listener)
         except (NotLeaderError, NoLeaderError):
@@ -104,7 +104,7 @@ def _answer(owner: BrokerPort, listener: str | None) -> bytes:
 
 
 def _failed(answer: web.Response) -> bytes:
-    """What is told of one topic where an answer of its own would have been this one."""
+    """Return the entry of one topic for the error that a single lookup would have been answered with."""
     return b"%b%d,%b" % (_FAILED, answer.status, _body(answer)[1:])
 
 

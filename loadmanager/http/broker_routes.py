@@ -1,4 +1,4 @@
-"""Pulsar's admin paths for brokers: who is there, who leads, what each owns."""
+"""Pulsar's admin paths for brokers: active brokers, the leader, owned bundles, health."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ _CLUSTER = "{cluster:(?!(?:health|ready|version|configuration|internal-configura
 
 
 class BrokerHandlers:
-    """Read-only; any node answers from memory. A cluster's name is not looked at: a node knows one cluster."""
+    """Brokers, read-only; any node answers from memory. The cluster in the path is ignored: a node knows one
+    cluster.
+    """
 
     def __init__(self, node: HealthPort, view: MirrorPort, desk: PlannerPort) -> None:
         self._node = node
@@ -107,7 +109,7 @@ class BrokerHandlers:
         return json_bytes(BrokerInfo(service_url=leader.service_url, broker_id=leader.node_id).to_json())
 
     async def health(self, request: web.Request) -> web.Response:
-        """`?brokerId=`: a registered broker is in order, since its agent gives the registration up when it is not."""
+        """`?brokerId=`: 200 for a registered broker: its agent withdraws the registration of an unhealthy one."""
         broker_id = request.query.get("brokerId")
         if broker_id is not None:
             self._view.get_registration(BrokerId(broker_id))
@@ -121,14 +123,14 @@ class BrokerHandlers:
         return web.Response(text=__version__)
 
     async def owned(self, request: web.Request) -> web.Response:
-        """`GET .../{broker}/ownedNamespaces`: every bundle it owns; one on its way elsewhere is no more active."""
+        """`GET .../{broker}/ownedNamespaces`: every bundle that it owns; one that is being released is not active."""
         registration = self._view.get_registration(BrokerId(request.match_info["broker"]))
         policies = self._desk.snapshot().policies
         return json_response(await asyncio.to_thread(_owned_by, registration, self._view, policies))
 
 
 def _owned_by(registration: Registration, view: MirrorPort, policies: Policies) -> dict[str, dict[str, object]]:
-    """The status of each bundle of a broker, in Pulsar's JSON, whose names are not in camel case."""
+    """Return the status of each bundle of a broker, in Pulsar's JSON with underscores."""
     owned = {}
     for entry, index, ownership in view.ownerships():
         if ownership.owner == registration:

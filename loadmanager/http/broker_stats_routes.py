@@ -1,4 +1,4 @@
-"""Pulsar's admin paths for broker statistics. A broker of Pulsar's answers about itself, a node about any broker."""
+"""Pulsar's admin paths for broker statistics. A Pulsar broker answers about itself, a node about any broker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _USAGE = (
 
 
 class BrokerStatsHandlers:
-    """Read-only, and any node answers."""
+    """Broker statistics, read-only; any node answers."""
 
     def __init__(self, reports: ReportPort, desk: PlannerPort) -> None:
         self._reports = reports
@@ -85,7 +85,7 @@ class BrokerStatsHandlers:
 
 
 def _metrics(snapshot: Snapshot) -> list[dict[str, object]]:
-    """One element per broker, in Pulsar's form."""
+    """Return one element per broker, in Pulsar's form."""
     return [
         {
             "metrics": dict(zip(_USAGE, snapshot.brokers.usage_percent[row].tolist(), strict=True)),

@@ -1,4 +1,4 @@
-"""Splitting and merging of bundles, and what their topics hash to."""
+"""Splits and merges of bundles, and the hash positions of their topics."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PARTITION = re.compile(r"-partition-[0-9]+$")
 
 
 class BundleHandlers:
-    """Bundles are split and merged by the leader; their topics are named by their owner, whom any node may ask."""
+    """Bundles: the leader splits and merges them; any node asks their owners for topics."""
 
     def __init__(self, bundles: BundlePort, live: SettingsPort, forwarder: Forwarder) -> None:
         self._bundles = bundles
@@ -137,7 +137,7 @@ class BundleHandlers:
 
 
 async def _positions_of(request: web.Request) -> list[int]:
-    """The body of a split; an empty one, as `null`, is a split without positions."""
+    """Return the body of a split; an empty body, or `null`, is a split without positions."""
     content = (await request.read()).strip()
     if content in (b"", b"null"):
         return []

@@ -1,4 +1,4 @@
-"""Pulsar's admin paths for dynamic configuration: what may be changed while nodes run, and what has been."""
+"""Pulsar's admin paths for dynamic configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CONFIGURATION = "/admin/v2/brokers/configuration"
 
 
 class ConfigurationHandlers:
-    """Any node tells its settings; the leader changes those of all nodes."""
+    """Dynamic configuration: any node reads its settings, the leader changes those of all nodes."""
 
     def __init__(self, live: SettingsPort, operators: OperatorConfigPort, forwarder: Forwarder) -> None:
         self._live = live
@@ -27,7 +27,7 @@ class ConfigurationHandlers:
         self._forwarder = forwarder
 
     def questions(self) -> list[Operation]:
-        """Those that change nothing."""
+        """Return the read-only operations."""
         texts = dict[str, str]
         return [
             Operation(
@@ -90,7 +90,7 @@ class ConfigurationHandlers:
         return json_response(values_as_text(self._live.current))
 
     async def set_value(self, request: web.Request) -> web.Response:
-        """`POST`: 200 as in Pulsar, once the leader goes by it; 400 for an unusable value, 412 for the key."""
+        """`POST`: 200 as in Pulsar, once the leader has applied it; 400 for an unusable value, 412 for the key."""
         key, text = request.match_info["key"], request.match_info["value"]
 
         def put(stored: Mapping[str, str]) -> Mapping[str, str]:

@@ -1,4 +1,4 @@
-"""An operator's hand on the balancer: exclude or hold off a broker, pin or freeze a bundle, freeze all, dry run."""
+"""Operator controls: exclude or hold off a broker, pin or freeze a bundle, freeze the balancer, dry run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ _Change = Callable[[Controls], Controls]
 
 
 class ControlHandlers:
-    """Any node tells the controls; the leader changes them. Taking back what is not in force is no error."""
+    """Operator controls: any node reads them, the leader changes them. Removing a control that is not in force
+    succeeds.
+    """
 
     def __init__(
         self, leadership: LeadershipPort, view: MirrorPort, operators: OperatorConfigPort, forwarder: Forwarder
@@ -45,7 +47,7 @@ class ControlHandlers:
         return [*self.of_balancing(), *self._of_placement()]
 
     def _of_placement(self) -> list[Operation]:
-        """Controls that mean something only to who places the bundles that nobody owns."""
+        """Return the controls that matter only to a process that assigns free bundles."""
         return [
             Operation(
                 "PUT",
@@ -67,7 +69,7 @@ class ControlHandlers:
         ]
 
     def of_balancing(self) -> list[Operation]:
-        """Controls that say what may be moved, and where to."""
+        """Return the controls of moves."""
         of_broker, of_bundle, done = (204, 404, 409), (204, 404, 409, 412), (204, 409)
         return [
             Operation(
@@ -180,7 +182,7 @@ class ControlHandlers:
         return await self._change(request, lambda controls: replace(controls, excluded=controls.excluded - {broker}))
 
     async def hold_off(self, request: web.Request) -> web.Response:
-        """`PUT`: the time counts from now on; putting it again prolongs or shortens it."""
+        """`PUT`: the time counts from now; a repeated call prolongs or shortens it."""
         broker, wanted = _broker_of(request), await body_of(request, HoldOff)
 
         def change(controls: Controls) -> Controls:
@@ -240,7 +242,7 @@ class ControlHandlers:
     async def _change(
         self, request: web.Request, change: _Change, check: Callable[[], object] = lambda: None
     ) -> web.Response:
-        """The change, made on the leader if `check` finds nothing wrong there."""
+        """Change the controls on the leader, if `check` passes there."""
 
         async def act() -> web.Response:
             self._leadership.get_term()  # only the leader knows for certain what there is
@@ -251,7 +253,7 @@ class ControlHandlers:
         return await self._forwarder.on_leader(request, act)
 
     def _must_be_known(self, broker: BrokerId) -> None:
-        """`BrokerNotFoundError` unless the broker is registered, or has bundles while it is away."""
+        """Raise `BrokerNotFoundError` unless the broker is registered, or owns bundles while it is away."""
         view = self._view
         if broker not in view.registrations:
             owners = {ownership.owner.broker for _, _, ownership in view.ownerships() if ownership.owner}

@@ -1,4 +1,4 @@
-"""What a browser sends for a page of somebody else's changes nothing here.
+"""Protection against cross-site requests: a foreign page in a browser cannot change anything here.
 
 Whoever opens that page may be let in by where they are, while nobody is asked for a token, or by a certificate that
 their browser shows for them. Browsers say of whose page a request is, and pages cannot keep them from it; who is no
@@ -23,7 +23,7 @@ _SHOWN_CHARACTERS = 80
 
 
 def refuse_foreign_page(request: web.Request) -> None:
-    """`ForbiddenError` for a request of a page that comes from elsewhere, unless it shows a token."""
+    """Raise `ForbiddenError` for a request from a page of another origin, unless it carries a token."""
     if bearer_token(request.headers.get(_AUTHORIZATION, "")) is not None:
         return
     site, origin = request.headers.get(_FETCH_SITE), request.headers.get(_ORIGIN)
@@ -37,7 +37,7 @@ def refuse_foreign_page(request: web.Request) -> None:
 
 
 def _host_in(origin: str) -> str:
-    """With its port; empty where there is none."""
+    """Return the host and port of an origin; empty where there is none."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:

@@ -1,4 +1,4 @@
-"""Our own surface, for what Pulsar lacks: decisions with their reasons, and how things stand."""
+"""Decisions with their reasons, and the balance of the cluster, under `/loadbalance/v1`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOAD = ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut")
 
 
 class LoadBalanceHandlers:
-    """`/loadbalance/v1`: read-only."""
+    """Decisions and balance, read-only."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class LoadBalanceHandlers:
         return await self._forwarder.on_leader(request, act)
 
     async def balance(self, request: web.Request) -> web.Response:
-        """How even the load lies, beside what no assignment can beat."""
+        """`GET /loadbalance/v1/balance`: the imbalance of the cluster, with the best possible one."""
 
         async def act() -> web.Response:
             return json_response(BalanceAnswer.of(*await self._desk.standing()).model_dump(by_alias=True))
@@ -96,7 +96,7 @@ class LoadBalanceHandlers:
         return await self._forwarder.once_it_leads(request, act)
 
     async def cluster(self, request: web.Request) -> web.Response:
-        """The cluster in one answer: who leads, and each broker's usage, load and number of bundles."""
+        """`GET /loadbalance/v1/cluster`: the leader, and each broker's usage, load and number of bundles."""
         del request
         view = self._view
         brokers = self._desk.snapshot().brokers

@@ -1,4 +1,4 @@
-"""Drains, the end of an unload under way, and what the limits on churn have stopped."""
+"""Drains, cancellation of unloads, and the churn limits with their breaker."""
 
 from __future__ import annotations
 

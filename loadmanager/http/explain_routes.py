@@ -1,4 +1,6 @@
-"""Why a bundle is where it is, what a broker has to expect, and why a bundle is not on another broker."""
+"""Explanations: why a bundle is where it is, why it is not on another broker, and what a round would do with a
+broker.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _EXPLAIN = "/loadbalance/v1/explain"
 
 
 class ExplainHandlers:
-    """`/loadbalance/v1/explain`: answered by the leader, which alone knows what strategies remember. Read-only."""
+    """`/loadbalance/v1/explain`, read-only; answered by the leader, which alone has the memory of strategies."""
 
     def __init__(self, explainer: ExplainPort, forwarder: Forwarder) -> None:
         self._explainer = explainer

@@ -1,4 +1,4 @@
-"""The plainest lookups, answered from the bytes of their requests: most of what a lookup costs is HTTP.
+"""Fast path for lookups, parsed from the raw bytes of a request: HTTP parsing is most of the cost of a lookup.
 
 A request qualifies when there is nothing in it that anything but finding the owner could depend on:
 
@@ -47,7 +47,7 @@ _LINE = re.compile(
 
 
 class QuickLookups:
-    """Called with what a connection has received while no request of it was under way."""
+    """Fast-path handler; called with the bytes that an idle connection has received."""
 
     def __init__(self, lookups: LookupPort, metrics: LookupMetrics, gate: AuthGate) -> None:
         self._lookups = lookups
@@ -55,7 +55,7 @@ class QuickLookups:
         self._gate = gate
 
     def __call__(self, received: bytes) -> bytes | None:
-        """The whole answer, None for what is to be asked the usual way."""
+        """Return the complete answer, or None for a request that takes the usual way."""
         started_s = time.perf_counter()
         if not received.startswith(_BEGINNING) or len(received) > _MOST_BYTES:
             return None
@@ -78,7 +78,7 @@ class QuickLookups:
 
 @lru_cache(_TOPICS_KEPT)
 def _topic_of(line: bytes) -> TopicName | None:
-    """The topic that the first line, up to the version, asks for; None of one that does not qualify."""
+    """Return the topic in the request line, up to the version; None if it does not qualify."""
     found = _TARGET.fullmatch(line)
     if found is None:
         return None
@@ -90,7 +90,7 @@ def _topic_of(line: bytes) -> TopicName | None:
 
 @lru_cache(_HEADS_KEPT)
 def _authorization_of(head: bytes) -> str | None:
-    """The Authorization header among all lines but the first, empty without one; None where they do not qualify."""
+    """Return the Authorization header, empty without one; None where the headers do not qualify for the fast path."""
     at, hosts, found = 0, 0, list[str]()
     while (line := _LINE.match(head, at)) is not None:
         at = line.end()

@@ -1,9 +1,9 @@
-"""What all streams of a node send: looked at once a second while somebody reads, and encoded once for all of them.
+"""Feed of the fleet status for all streams of a node: sampled once a second while somebody reads, and encoded once.
 
     the node, the leader ──once a second──▶ Feed ──▶ Frames ◀──each at its own pace── streams
 
-A stream holds a place in the frames, and nothing else: a reader that is slow finds the newest picture, and what
-happened meanwhile as far as it is kept. So no reader makes anything grow, and none holds up another.
+A stream holds only a position in the frames: a slow reader gets the newest snapshot, and the events that are still
+kept. So no reader makes memory grow, and none holds up another.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _UNHEARD_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """How far a stream has come: the picture that it sent last, and the event."""
+    """Position of a stream: the number of its last snapshot and of its last event."""
 
     picture: int = 0
     event: int = 0
@@ -39,7 +39,7 @@ class StreamPosition:
 
 @dataclass(frozen=True, slots=True)
 class FeedEvent:
-    """A `decision`, or an `operation`, and how far whoever has been told of it has come."""
+    """A `decision` or an `operation`, with the mark of a reader that has received it."""
 
     kind: Literal["decision", "operation"]
     data: bytes
@@ -50,7 +50,9 @@ class FeedEvent:
         return frame_of(self.kind, self.data, self.mark)
 
     def is_after(self, seen: Mark) -> bool:
-        """Decisions and operations are counted apart, in each term anew."""
+        """Return True if the event is later than the mark. Decisions and operations have separate counters, which
+        restart in each term.
+        """
         if self.kind == "decision":
             return (self.mark.epoch, self.mark.place) > (seen.epoch, seen.place)
         return (self.mark.epoch, self.mark.operations) > (seen.epoch, seen.operations)
@@ -65,7 +67,7 @@ class _Kept:
 
 @dataclass(slots=True, eq=False)
 class Frames:
-    """The newest picture and the last events, as they are sent."""
+    """The newest snapshot and the last events, encoded."""
 
     kept: int = _EVENTS_KEPT
     _events: deque[_Kept] = field(default_factory=deque)
@@ -79,14 +81,14 @@ class Frames:
 
     @property
     def beginning(self) -> StreamPosition:
-        """Of a stream to which nothing was sent yet: it gets the picture, and of events what happens from now on."""
+        """Position of a new stream: it gets the snapshot, and events from now on."""
         return replace(self._newest, picture=0)
 
     def forget_picture(self) -> None:
         self._body = self._picture = b""
 
     def show(self, picture: dict[str, Any], at_ms: int) -> None:
-        """Take a picture, if it differs from the one before in more than its time."""
+        """Take a snapshot of the fleet, if it differs from the last one in more than its time."""
         body = orjson.dumps(picture)
         if body != self._body:
             self._body, self._picture = body, frame_of("fleet", b'{"at":%d,%b' % (at_ms, body[1:]))
@@ -99,7 +101,7 @@ class Frames:
             self._events.popleft()
 
     def after(self, place: StreamPosition, seen: Mark | None = None) -> tuple[bytes, StreamPosition]:
-        """All that is new since then, but for events up to `seen`, and how far that is."""
+        """Return the frames after a position, without events up to `seen`, and the new position."""
         if place == self._newest:
             return b"", place
         new = [each for each in self._events if each.number > place.event]
@@ -109,8 +111,8 @@ class Frames:
 
 
 class Feed:
-    """`look` composes the picture with what the leader says. `ask` asks it, telling how far decisions are known; it
-    gives None when the leader cannot be asked.
+    """Samples the fleet. `look` builds the snapshot from the leader's briefing. `ask` requests the briefing after a
+    mark; None when the leader does not answer.
     """
 
     def __init__(
@@ -136,7 +138,7 @@ class Feed:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """It looks for as long as anybody is within."""
+        """Count a reader; the feed samples while there is one."""
         self.readers += 1
         if self._task is None or self._task.done():
             self._looked.clear()
@@ -149,7 +151,9 @@ class Feed:
             self.readers -= 1
 
     async def events_after(self, mark: Mark) -> tuple[bytes, Mark]:
-        """What happened since then, as far as the leader knows, and how far that is. What follows is in the frames."""
+        """Return the events after the mark that the leader still has, and the mark of the last one. Later events are in
+        the frames.
+        """
         await self._looked.wait()
         briefing = await self._ask(mark)
         if briefing is None:
@@ -157,7 +161,7 @@ class Feed:
         return b"".join(event.frame for event in _events_of(briefing)), _mark_of(briefing.mark)
 
     def close(self) -> None:
-        """Have all streams end."""
+        """End all streams."""
         self.is_closed = True
         self._looked.set()
         self._announce()
@@ -166,7 +170,7 @@ class Feed:
                 task.cancel()
 
     async def _run(self) -> None:
-        """Until an interval has passed without a reader."""
+        """Sample until an interval has passed without a reader."""
         announced = self.frames.newest
         while self.readers:
             began_s = time.monotonic()
@@ -189,7 +193,7 @@ class Feed:
             log.exception("live_picture_failed")
 
     async def _hear(self) -> None:
-        """Have the leader say what only it knows, and what was decided since it said so last."""
+        """Request the briefing of the leader, and keep its new decisions and operations."""
         try:
             briefing = await self._ask(self._mark)
         except Exception:

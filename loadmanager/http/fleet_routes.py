@@ -1,4 +1,4 @@
-"""The cluster as it is shown: at once, or as a stream of server-sent events, which goes on whoever leads."""
+"""Fleet status of the cluster: as one answer, or as a stream of server-sent events that survives a change of leader."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _SLOW_S = 30.0
 
 
 class LiveHandlers:
-    """Every node answers with what it sees itself, and asks the leader for what only the leader knows: once a second
-    for all streams together.
+    """Fleet status on any node: its own mirror, and the leader's briefing, requested once a second for all streams
+    together.
     """
 
     def __init__(self, showing: FleetStatusPort, live: SettingsPort, forwarder: Forwarder, gate: AuthGate) -> None:
@@ -76,7 +76,7 @@ class LiveHandlers:
         ]
 
     def close(self) -> None:
-        """Have all streams end."""
+        """End all streams."""
         self._feed.close()
 
     async def fleet(self, request: web.Request) -> web.Response:
@@ -85,7 +85,7 @@ class LiveHandlers:
         return json_response({"at": at_ms, **self._showing.fleet(await self._ask(None))})
 
     async def briefing(self, request: web.Request) -> web.Response:
-        """`?after=`: the leader's word."""
+        """`?after=`: the leader's briefing for other nodes."""
         text = request.query.get("after")
         after = None if text is None else Mark.parse(text)
         if text is not None and after is None:
@@ -112,9 +112,7 @@ class LiveHandlers:
         return response
 
     async def _send(self, request: web.Request, response: web.StreamResponse) -> None:
-        """The picture, and each event after the last that was seen, until the node ends, or the reader is gone or may
-        not read any more.
-        """
+        """Send snapshots and events until the node ends, or the reader is gone or not permitted any more."""
         feed, place, sent_s = self._feed, self._feed.frames.beginning, time.monotonic()
         seen = Mark.parse(request.headers.get(_LAST_SEEN, ""))
         if seen is not None:
@@ -137,7 +135,9 @@ class LiveHandlers:
         await response.write_eof()
 
     async def _ask(self, after: Mark | None) -> Briefing | None:
-        """What the leader says, which may be this node; None when there is none, or it does not answer."""
+        """Request the leader's briefing, which may be this node's; None when there is no leader, or it does not
+        answer.
+        """
         try:
             return self._showing.briefing(after)
         except (NotLeaderError, NoLeaderError):

@@ -1,4 +1,4 @@
-"""How brokers serve, by what they say, and which of them are sick."""
+"""Health of brokers: their own figures, and which of them are sick compared with their peers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from loadmanager.wire.http_bodies import BrokerHealth
 
 
 class HealthHandlers:
-    """Answered by the leader, which alone looks who is sick, once a round."""
+    """Health of brokers, answered by the leader, which evaluates it once a round."""
 
     def __init__(self, view: MirrorPort, desk: PlannerPort, forwarder: Forwarder) -> None:
         self._view = view

@@ -1,4 +1,4 @@
-"""All that operators have laid down, taken from a document at once: `loadmanager admin import`."""
+"""Import of operator config from one document: `loadmanager admin import`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PATIENCE_S = 300.0
 
 
 class ImportHandlers:
-    """Done by the leader. Everything is checked before anything is changed; what is right already is not written."""
+    """Import by the leader: everything is checked before anything changes, and equal records are not written."""
 
     def __init__(
         self,
@@ -67,7 +67,9 @@ class ImportHandlers:
         ]
 
     async def put_laid_down(self, request: web.Request) -> web.Response:
-        """200 with what was changed, or would be; 400 or 412 for what cannot be used, and then nothing was."""
+        """`PUT`: 200 with the changes made, or to be made; 400 or 412 for a document that cannot be used, without any
+        change.
+        """
         try:
             wanted = decode_laid_down(await request.read(), "body")
         except InvalidRecordError as error:

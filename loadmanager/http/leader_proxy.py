@@ -1,4 +1,4 @@
-"""What only the leader may do is done by the leader, whichever node was asked."""
+"""Forwarding of requests to the leader, for operations that only the leader may do."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ _REDIRECTS = range(300, 400)
 
 
 def unloading_timeout_s(settings: Settings) -> float:
-    """How long another node may take for what unloads bundles."""
+    """Return the timeout of another node for an operation that unloads bundles."""
     unload_ms = settings.namespace_bundle_prepare_timeout_ms + settings.namespace_bundle_unloading_timeout_ms
     return unload_ms / 1000 + _MARGIN_S
 
 
 class Forwarder:
-    """Does a request here when this node leads, and passes it on to the leader when it does not.
+    """Handles a request here when this node leads, and forwards it to the leader otherwise.
 
     While nobody leads, or this node is about to, it waits for the next leader, up to `patience_s`; then
     `NoLeaderError`. A request that was passed on once is not passed on again.
@@ -69,7 +69,7 @@ class Forwarder:
     async def on_leader(
         self, request: web.Request, act: Callable[[], Awaitable[web.Response]], timeout_s: float = 0.0
     ) -> web.Response:
-        """`act()` on the leader. Another node is given `timeout_s` to answer, and never less than it waits itself."""
+        """Call `act()` on the leader. A forwarded request gets `timeout_s`, and at least the node's own timeout."""
         timeout_s = max(timeout_s, self._patience_s + _MARGIN_S)
         deadline_s = time.monotonic() + self._patience_s
         while True:
@@ -93,7 +93,7 @@ class Forwarder:
             await asyncio.wait({changed}, timeout=min(left_s, _ASK_AGAIN_S) if answer else left_s)
 
     def _is_elected(self) -> bool:
-        """Whether this node is about to lead, by its term or by what it has read: others may have read it before."""
+        """True if this node is about to lead, by its term or by its mirror: others may have read it before."""
         try:
             self._leadership.get_term()
         except NotLeaderError:
@@ -103,7 +103,7 @@ class Forwarder:
     async def once_it_leads(
         self, request: web.Request, act: Callable[[], Awaitable[web.Response]], timeout_s: float = 0.0
     ) -> web.Response:
-        """As `on_leader`, where `act` may be called only once the leader has read all that its predecessors wrote."""
+        """Call `act` as `on_leader`, but only once the leader has read everything that former leaders wrote."""
 
         async def lead_and_act() -> web.Response:
             self._leadership.must_lead()
@@ -112,12 +112,12 @@ class Forwarder:
         return await self.on_leader(request, lead_and_act, timeout_s)
 
     async def ask_leader(self, path: str, timeout_s: float) -> bytes | None:
-        """What the leader, another node, answers to this question of the node's own; None without an answer of 200."""
+        """Request from the leader, another node, on this node's behalf; None unless it answers 200."""
         url = self._leadership.leader_url
         return None if url is None or url == self._leadership.service_url else await self.ask(url, path, timeout_s)
 
     async def ask(self, url: str, path: str, timeout_s: float) -> bytes | None:
-        """The same of the node that answers at this URL."""
+        """Request from the node at this URL, as `ask_leader`."""
         headers = {FORWARDED_HEADER: self._leadership.node_id, **self._leadership.caller.headers()}
         try:
             whole = URL(f"{url}{path}", encoded=True)
@@ -128,7 +128,7 @@ class Forwarder:
         return answer.body if answer.status == HTTPStatus.OK else None
 
     def _note_refusal(self, answer: HttpAnswer) -> None:
-        """Say once that the leader does not take this node for one of its own."""
+        """Log once that the leader refuses this node's credentials."""
         is_refused = answer.status in _REFUSALS
         if is_refused and not self._is_refused:
             log.warning(
@@ -137,7 +137,7 @@ class Forwarder:
         self._is_refused = is_refused
 
     async def _pass_on_while_it_leads(self, request: web.Request, body: bytes, timeout_s: float) -> web.Response | str:
-        """`_pass_on`, but a question to a leader that is stopped does not wait for it once there is a successor."""
+        """Forward as `_pass_on`, but stop waiting for a stopped leader once it has a successor."""
         url = self._leadership.leader_url
         if url is None or url == self._leadership.service_url:
             return ""
@@ -154,7 +154,9 @@ class Forwarder:
             passing.cancel()
 
     async def _pass_on(self, request: web.Request, url: str, body: bytes, timeout_s: float) -> web.Response | str:
-        """The leader's answer; why there is none when it was not reached or no longer leads, and nothing was done."""
+        """Return the leader's answer; or the reason, when the leader was not reached or no longer leads, and nothing
+        was done.
+        """
         headers = {
             FORWARDED_HEADER: self._leadership.node_id,
             CLIENT_HEADER: request.remote or "",

@@ -1,4 +1,4 @@
-"""What the pipeline learned from a history: the loads that bundles never seen are taken to carry."""
+"""Learned loads of bundles without history, published by the pipeline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LEARNED = "/loadbalance/v1/learned"
 
 
 class LearnedHandlers:
-    """Any node tells what is published; the leader takes it, and lets go of it."""
+    """Learned loads: any node reads them, the leader changes and deletes them."""
 
     def __init__(self, view: MirrorPort, operators: OperatorConfigPort, forwarder: Forwarder) -> None:
         self._view = view

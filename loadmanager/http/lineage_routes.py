@@ -1,4 +1,4 @@
-"""What became of a bundle, by the history: decisions, moves, orders and leaders, also of before this leader.
+"""Bundle lineage from the recorded history: decisions, moves, operator commands and leaders, across terms.
 
 Each node records where it is told to: all of them in one place, or each in a folder of its own machine. So every node
 is asked for what it has, and what they say is put together.
@@ -68,7 +68,7 @@ class LifeHandlers:
         ]
 
     async def bundle(self, request: web.Request) -> web.Response:
-        """`?since=&until=&limit=`; the range need not be one of today's bundles."""
+        """`?since=&until=&limit=`; the range may be a bundle of the past."""
         name, since_ms, until_ms, limit = _asked(request)
         query = f"?since={since_ms}&until={until_ms}&limit={limit}"
         path = f"{_OF_THIS_NODE.partition('{')[0]}{name}{query}"
@@ -82,18 +82,18 @@ class LifeHandlers:
         return json_response(put_together(heard, limit, unheard).model_dump(by_alias=True))
 
     async def bundle_here(self, request: web.Request) -> web.Response:
-        """The same of this node alone."""
+        """Answer from this node's history alone."""
         return json_response((await self._own(*_asked(request))).model_dump(by_alias=True))
 
     async def _own(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLife:
-        """What this node has: nothing, where it does not record."""
+        """Read this node's lineage; empty where it does not record."""
         try:
             return await self._lives.of(name, since_ms, until_ms, limit)
         except NotFoundError:
             return BundleLife(bundle=str(name), since=since_ms, until=until_ms, omitted=0, entries=[])
 
     async def _of(self, url: str, path: str) -> BundleLife | None:
-        """What the node there has; None when it does not say."""
+        """Request the lineage of the node at this URL; None when it does not answer."""
         said = await self._forwarder.ask(url, path, _READING_TIMEOUT_S)
         try:
             return None if said is None else BundleLife.model_validate_json(said)
@@ -102,7 +102,7 @@ class LifeHandlers:
 
 
 def _asked(request: web.Request) -> tuple[BundleName, int, int, int]:
-    """Of which bundle, from when, until when, and how many entries at most."""
+    """Parse the bundle, the time range and the limit of a request."""
     namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
     name = BundleName(namespace, BundleRange.parse(request.match_info["range"].lower()))
     now_ms = time.time_ns() // 1_000_000

@@ -1,4 +1,4 @@
-"""Lookup: which broker owns a topic. Any node answers for an owned bundle; the leader assigns the others."""
+"""Lookups of topic owners. Any node answers for an owned bundle; the leader assigns the others."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _topic_of = lru_cache(maxsize=_TOPICS_KEPT)(TopicName.of)
 
 
 def topic_of(request: web.Request) -> TopicName:
-    """The topic that a path names; `InvalidNameError` when it is none."""
+    """Return the topic in a path; raises `InvalidNameError` when it is none."""
     names = request.match_info
     return _topic_of(names["domain"], names["tenant"], names["namespace"], names["topic"])
 
 
 def listener_of(request: web.Request) -> str | None:
-    """Which of the owner's advertised listeners is asked for, if any."""
+    """Return the advertised listener that is requested, None for the default."""
     listener = request.query.get("listenerName") if "?" in request.raw_path else None
     return listener or request.headers.get(_LISTENER_HEADER)
 
 
 def answer_with(owner: BrokerPort, listener: str | None) -> web.Response:
-    """Where the owner listens; as in Pulsar, a listener that it does not have is a 500."""
+    """Return the owner's LookupData; as in Pulsar, an unknown listener is a 500."""
     if not listener:
         return json_bytes(owner.lookup_body)
     answer = owner.find_answer(listener)
@@ -97,7 +97,7 @@ class LookupHandlers:
         ]
 
     async def lookup(self, request: web.Request) -> web.Response:
-        """`GET /lookup/v2/topic/...`: LookupData of the owner, who is chosen now if there is none.
+        """`GET /lookup/v2/topic/...`: LookupData of the owner, which is assigned now if there is none.
 
         The hot path of the service: it guards itself, since another coroutine around it would be felt.
         """
@@ -128,6 +128,6 @@ class LookupHandlers:
         return web.Response(text=str(entry.state.bundles.range_at(index)), content_type="application/json")
 
     async def partitions(self, request: web.Request) -> web.Response:
-        """`GET /admin/v2/.../partitions`: what a client asks before a lookup. Topics here are never partitioned."""
+        """`GET /admin/v2/.../partitions`: a client's question before a lookup. Topics here are never partitioned."""
         self._view.get_namespace(str(topic_of(request).namespace))
         return json_bytes(_NOT_PARTITIONED)

@@ -28,7 +28,7 @@ _BUCKETS_S = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 
 
 class LookupMetrics(Collector):
-    """What lookups count: the client library's own histogram would cost three times as much on the hot path."""
+    """Counters of lookups: the client library's own histogram would cost three times as much on the hot path."""
 
     def __init__(self, registry: CollectorRegistry, cluster: str) -> None:
         self.failures = Counter(
@@ -56,7 +56,7 @@ class LookupMetrics(Collector):
 
 
 class WatchMetrics(Collector):
-    """What watchers count: plain numbers, since a change is pushed to thousands."""
+    """Counters of watchers: plain numbers, since a change is pushed to thousands."""
 
     def __init__(self, registry: CollectorRegistry, cluster: str) -> None:
         self.watchers = 0
@@ -140,7 +140,7 @@ class NodeCollector(Collector):
         return left
 
     def _certified(self, last: DecidedRound) -> Iterator[Metric]:
-        """What the last round comes to beside what no plan can beat; and what the worst losses would."""
+        """Return the imbalance of the last round with its lower bound, and the usage after the worst losses."""
         certified, reserve = last.certified(), last.reserve()
         figures = certified.figures
         for name, text, value in (

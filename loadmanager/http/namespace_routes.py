@@ -29,7 +29,7 @@ _BUNDLE = _NAMESPACE + "/{range}"
 
 
 class AdminHandlers:
-    """Namespaces are created and bundles unloaded by the leader; everything else any node answers from memory."""
+    """Namespaces and bundles: the leader creates, deletes and unloads; any node reads from memory."""
 
     def __init__(
         self,
@@ -239,7 +239,7 @@ class AdminHandlers:
         return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))
 
     def _owners(self, name: NamespaceName) -> dict[str, str]:
-        """The owner of each bundle of a namespace that has one, by its range."""
+        """Return the owner of each owned bundle of a namespace, by its range."""
         state = self._view.get_namespace(str(name)).state
         return {
             str(state.bundles.range_at(index)): each.owner.broker

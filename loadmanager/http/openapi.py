@@ -85,8 +85,8 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One verb of one path. `path` is as aiohttp writes it; its variables are documented from the path itself.
-    `role` is what the caller must be permitted; it has no default, so that nobody forgets to say it.
+    """One verb of one path. `path` is as aiohttp writes it; its variables are documented from the path itself. `role`
+    is the permission of the caller; it has no default, so that it cannot be forgotten.
 
     `body_model` and `response_model` are whatever pydantic has a schema for (a model class, `list[str]`). An answer
     without a `response_model` has no body, or one of `media_type` that has no schema. Beside `statuses` 503 is always
@@ -114,7 +114,7 @@ class Operation:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The path as the document writes it, and the verb."""
+        """Return the path in OpenAPI form, and the verb."""
         return _VARIABLE.sub(r"{\1}", self.path), self.method.lower()
 
     @property
@@ -129,7 +129,8 @@ class Operation:
         return {*self.statuses, *of_request, *of_role, HTTPStatus.SERVICE_UNAVAILABLE}
 
     def route(self, gate: AuthGate, audit: AuditPort, room: BodyLimit, tracing: Tracing = OFF) -> web.RouteDef:
-        """The route, behind the gate; what changes something leaves an entry in the `audit`, also if it is refused.
+        """Return the route, behind the authentication gate; an operation that changes something leaves an entry in the
+        `audit`, even if it is refused.
 
         It is traced, unless anyone may ask it all the time, or it is a stream.
         """
@@ -158,7 +159,7 @@ class Operation:
 
 
 class OpenApiHandlers:
-    """Serves the document of all operations, its own included."""
+    """Serves the OpenAPI document of all operations, its own included."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         self._document = cache(lambda: orjson.dumps(document([*operations, *self.operations()])))
@@ -173,7 +174,7 @@ class OpenApiHandlers:
 
 
 def document(operations: Sequence[Operation]) -> dict[str, Any]:
-    """The OpenAPI 3.1 document of these operations."""
+    """Return the OpenAPI 3.1 document of these operations."""
     inputs: list[tuple[Any, Any, TypeAdapter[Any]]] = [(_PROBLEM, "serialization", TypeAdapter(Problem))]
     for operation in operations:
         if operation.body_model is not None:
@@ -198,7 +199,7 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
 
 
 def _described(operation: Operation, schemas: Mapping[tuple[Any, Any], _JsonSchema]) -> _JsonSchema:
-    """The operation object of the document."""
+    """Return the operation object of the document."""
     described: _JsonSchema = {"summary": operation.summary, "x-role": operation.role.value}
     described["security"] = [] if operation.role is AccessRole.ANYONE else [{"token": [operation.role.value]}]
     parameters = [_path_parameter(name) for name in operation.path_variables]

@@ -1,4 +1,6 @@
-"""Who owns what, without side effects: at once, or held back until it is whom the caller waits for."""
+"""Ownership of bundles, read without side effects; the answer can wait until the bundle has the owner that the caller
+expects.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ LONGEST_WAIT_MS = 1_000
 
 
 class OwnershipHandlers:
-    """One operation, by what this node knows itself. Agents grant by it."""
+    """Ownership as this node knows it; agents grant by it."""
 
     def __init__(self, leadership: LeadershipPort, view: MirrorPort) -> None:
         self._leadership = leadership
@@ -48,7 +50,7 @@ class OwnershipHandlers:
         ]
 
     async def ownership(self, request: web.Request) -> web.Response:
-        """The answer is as of after the wait, and so is whether the view is current."""
+        """Answer as of the end of the wait, with whether the mirror is current then."""
         topic, awaited = topic_of(request), request.query.get("owner")
         wait_ms = number_of(request, "waitMs", 0, 0, LONGEST_WAIT_MS)
         if awaited is not None and wait_ms:

@@ -1,4 +1,4 @@
-"""The page, which every node serves: the files in `page/`, as they come with the package.
+"""Files of the web page in `page/`, which every node serves.
 
 They are read once. A browser asks each time whether what it has is still the same (an entity tag made of the content),
 so a page is never of another version than the node. Nothing may be loaded from elsewhere, nor a script that is no file.
@@ -56,7 +56,7 @@ _HEADERS = {
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """`compressed` is None where it is not worth it."""
+    """A file of the page; `compressed` is None where compression does not pay."""
 
     media_type: str
     tag: ETag
@@ -72,7 +72,7 @@ class _File:
 
 
 class PageHandlers:
-    """Anyone may load the page: it holds nothing of the cluster. What it asks for, it is asked a token for."""
+    """Anyone may load the page: it contains no data of the cluster. Its requests carry the reader's token."""
 
     def __init__(self) -> None:
         self._files = _all_files()
@@ -124,7 +124,7 @@ def _answer(request: web.Request, file: _File) -> web.Response:
 
 @cache
 def _all_files() -> Mapping[str, _File]:
-    """By path below `page/`."""
+    """Load all files by their path below `page/`."""
     return {name: _File.of(name, body) for name, body in _read(files("loadmanager.http") / "page", "")}
 
 

@@ -1,4 +1,4 @@
-"""Plans that are computed, looked at, and then executed as they are."""
+"""Plans: computed, reviewed, and executed exactly as they are."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ _Data = TypeVar("_Data")
 
 
 def check_cluster(own: str, request: web.Request) -> None:
-    """`NotFoundError` unless the path names the node's own cluster."""
+    """Raise `NotFoundError` unless the path names the node's own cluster."""
     name = request.match_info["cluster"]
     if name != own:
         raise NotFoundError(f"cluster {name[:80]!r} not found; this one is {own!r}")
@@ -67,7 +67,7 @@ def refuse_to_strand(
     namespaces: Collection[str],
     force: bool,  # noqa: FBT001 - as asked
 ) -> None:
-    """Raise `ConflictError` if bundles of these namespaces would be unloaded that no broker could be given then."""
+    """Raise `ConflictError` if unloading bundles of these namespaces would leave them without a possible owner."""
     for each in [] if force else unplaceable:
         for namespace in each.namespaces:
             if namespace in namespaces and any(owned.owner for owned in view.namespaces[namespace].state.ownerships):
@@ -78,7 +78,7 @@ def refuse_to_strand(
 
 @dataclass(frozen=True, slots=True)
 class _Kind(Generic[_Data]):
-    """What is laid down under names of its own. `known`: all of them; `update` stores what a change makes of them.
+    """A kind of named operator config. `known` returns all by name; `update` stores the result of a change.
 
     `variable` is that of the path which names one.
     """
@@ -107,7 +107,7 @@ class _Kind(Generic[_Data]):
 
 
 class PolicyHandlers:
-    """Any node tells what is laid down; the leader changes it."""
+    """Isolation policies and failure domains: any node reads them, the leader changes them."""
 
     def __init__(
         self,
@@ -261,7 +261,7 @@ class PolicyHandlers:
         return handle
 
     def _delete(self, kind: _Kind[_Data]) -> Handler:
-        """204; nothing is unloaded, and what is placed next goes by what is left."""
+        """`DELETE`: 204; nothing is unloaded, and later placements obey the remaining policies."""
 
         async def handle(request: web.Request) -> web.Response:
             check_cluster(self._cluster, request)
@@ -325,7 +325,9 @@ class PolicyHandlers:
             raise UnloadFailedError(said) from None
 
     async def list_matches(self, request: web.Request) -> web.Response:
-        """`GET ?policy= | ?failureDomain= | ?setting=`: a row for each pattern or name, and what no broker may own."""
+        """`GET ?policy= | ?failureDomain= | ?setting=`: a row per pattern or name, and the namespaces that no broker
+        may own.
+        """
 
         async def act() -> web.Response:  # of the leader alone it is certain that it knows what was just set
             return json_response([self._shown_match(each) for each in self._matches(request.query)])
@@ -349,7 +351,7 @@ class PolicyHandlers:
         return [*found, *stranded]
 
     def _named_by(self, key: str) -> list[str]:
-        """The namespaces that a setting names, sorted."""
+        """Return the namespaces that a setting names, sorted."""
         if key not in _NAMESPACE_KEYS:
             raise BadRequestError(f"setting {key[:80]!r}: expected {' or '.join(_NAMESPACE_KEYS)}")
         settings = self._live.current
@@ -393,7 +395,7 @@ class PolicyHandlers:
 
 
 def _usable(name: str, data: IsolationData) -> IsolationPolicy:
-    """The policy; `BadRequestError` names the pattern that cannot be used, or the list that must not be empty."""
+    """Validate the policy; raises `BadRequestError` for a bad pattern or an empty list."""
     for key in ("namespaces", "primary"):
         if not data.get(key):
             raise BadRequestError(f"body: {key}: at least one pattern is needed")
@@ -408,7 +410,7 @@ def _require_usable(isolation: Mapping[str, IsolationData]) -> tuple[IsolationPo
 
 
 def _under_policy(broker: str, policies: list[IsolationPolicy]) -> BrokerUnderPolicy:
-    """The first policy by name that names the broker."""
+    """Return the first policy by name that names the broker."""
     host = broker_host(BrokerId(broker))
     for policy in policies:
         if policy.has_primary(host) or policy.has_secondary(host):

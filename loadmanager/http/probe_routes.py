@@ -1,4 +1,4 @@
-"""For those who run a node: is it alive, can it be asked, and what does it count."""
+"""Probes for operators: liveness, readiness, metrics."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ class OpsHandlers:
         ]
 
     async def healthz(self, request: web.Request) -> web.Response:
-        """200 while the process does its work; it leaves the store out: a restart would not mend ZooKeeper."""
+        """200 while the process works. It ignores the store: a restart would not mend ZooKeeper."""
         del request
         if self._node.failure.done():
             return problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"a task ended: {self._node.failure.exception()}")
         return json_bytes(HealthBody(node_id=self._node.node_id, leading=self._node.is_leading).to_json())
 
     async def readyz(self, request: web.Request) -> web.Response:
-        """200 when the view of the cluster is current, so that answers can be relied on; else 503 saying why."""
+        """200 when the mirror is current, so that answers can be relied on; else 503 with the reason."""
         del request
         reason = self._node.why_not_ready()
         if reason is not None:

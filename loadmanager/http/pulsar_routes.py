@@ -1,4 +1,4 @@
-"""For those who run a process beside a Pulsar: how it stands, what it has seen and would have done, and go on."""
+"""Status, decision diary, scores and controls of a process beside a Pulsar."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROUNDS = 60
 
 
 class BesideHandlers:
-    """The diary and the scores are the leader's, as it alone plans."""
+    """Process beside a Pulsar; diary and scores are the leader's, which alone plans."""
 
     def __init__(self, node: BesidePort, forwarder: Forwarder) -> None:
         self._node = node

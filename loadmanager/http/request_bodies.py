@@ -1,4 +1,4 @@
-"""From a request's bytes and query to typed values; what cannot be used is `BadRequestError`, which is 400."""
+"""Parsing of request bodies and queries into typed values; unusable input is `BadRequestError` (400)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TRUTHS = {"": False, "false": False, "true": True}
 
 
 async def body_of(request: web.Request, model: type[M]) -> M:
-    """The body as a `model`; an empty body is an empty object."""
+    """Parse the body as a `model`; an empty body is an empty object."""
     content = await request.read()
     try:
         return model.model_validate_json(content if content.strip() else b"{}")
@@ -29,7 +29,7 @@ async def body_of(request: web.Request, model: type[M]) -> M:
 
 
 async def value_of(request: web.Request, adapter: TypeAdapter[V]) -> V:
-    """The body as a value of the adapter's type."""
+    """Parse the body as a value of the adapter's type."""
     try:
         return adapter.validate_json(await request.read())
     except ValidationError as error:
@@ -37,7 +37,7 @@ async def value_of(request: web.Request, adapter: TypeAdapter[V]) -> V:
 
 
 def number_of(request: web.Request, name: str, default: int, lowest: int, highest: int) -> int:
-    """A whole number from the query."""
+    """Parse a whole number from the query."""
     text = request.query.get(name, str(default))
     if not _NUMBER.fullmatch(text) or not lowest <= int(text) <= highest:
         raise BadRequestError(f"{name} {text[:_SHOWN_CHARACTERS]!r}: expected a number from {lowest} to {highest}")
@@ -45,7 +45,7 @@ def number_of(request: web.Request, name: str, default: int, lowest: int, highes
 
 
 def time_of(request: web.Request, name: str) -> int | None:
-    """Milliseconds since 1970 from the query; None when it is not there."""
+    """Parse milliseconds since 1970 from the query; None when absent."""
     text = request.query.get(name)
     if text is None:
         return None
@@ -55,7 +55,7 @@ def time_of(request: web.Request, name: str) -> int | None:
 
 
 def truth_of(request: web.Request, name: str) -> bool:
-    """`true` or `false` from the query; false when it is not there."""
+    """Parse `true` or `false` from the query; false when absent."""
     text = request.query.get(name, "")
     truth = _TRUTHS.get(text.lower())
     if truth is None:

@@ -1,4 +1,4 @@
-"""From errors to status codes, and bodies that every handler shares."""
+"""Error responses: status codes of errors, and the bodies that handlers share."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def json_bytes(body: bytes) -> web.Response:
 
 
 def problem(status: int, reason: str) -> web.Response:
-    """Pulsar's error body; what will pass by itself comes with `Retry-After`, what wants a token says which kind."""
+    """Build Pulsar's error body; temporary errors carry `Retry-After`, missing tokens `WWW-Authenticate`."""
     headers = _HEADERS.get(status)
     return web.Response(
         body=orjson.dumps({"reason": reason}), status=status, headers=headers, content_type="application/json"
@@ -117,7 +117,7 @@ def response_of(error: LoadManagerError | InvalidNameError | IllegalTransitionEr
 
 
 def guarded(handler: Handler) -> Handler:
-    """The handler, with every error as an answer that says why in JSON; none carries a stack trace.
+    """Wrap a handler so that every error is a JSON answer with its reason, never a stack trace.
 
     Not a middleware: aiohttp would look one up for every request, and lookups are many.
     """
@@ -132,7 +132,7 @@ def guarded(handler: Handler) -> Handler:
 
 
 def problem_of(request: web.Request, error: Exception) -> web.Response:
-    """The answer to a request that ended in `error`."""
+    """Build the answer to a request that ended in `error`."""
     if isinstance(error, LoadManagerError | InvalidNameError | IllegalTransitionError):
         return response_of(error)
     if isinstance(error, web.RequestPayloadError):
@@ -147,7 +147,7 @@ def problem_of(request: web.Request, error: Exception) -> web.Response:
 
 
 def no_such_route(elsewhere: str = "") -> Handler:
-    """What answers whatever no other route takes: 405 naming the methods of a path that there is, else 404.
+    """Build the handler of unknown routes: 405 with the methods of a known path, else 404.
 
     `elsewhere` says whom to ask, to be read after a semicolon.
     """

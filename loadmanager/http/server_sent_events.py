@@ -1,4 +1,4 @@
-"""Server-sent events: what streams begin with, and one event as it is sent."""
+"""Server-sent events: the response of a stream, and the encoding of one event."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ NOTHING_NEW = b": nothing new\n\n"
 
 
 def event_stream() -> web.StreamResponse:
-    """The answer that events are written to; proxies are told to keep none of them back."""
+    """Return the response of an event stream; its headers keep proxies from buffering."""
     response = web.StreamResponse(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
     response.content_type = EVENTS
     return response
 
 
 def frame_of(event: str, data: bytes, identity: object = "") -> bytes:
-    """One event, with the id that a reader comes back with; `data` has no line ends, as JSON of ours has none."""
+    """Encode one event, with the id for a reader that reconnects; `data` is JSON without line ends."""
     line = f"id: {identity}\n" if identity else ""
     return b"event: %b\n%bdata: %b\n\n" % (event.encode(), line.encode(), data)

@@ -1,4 +1,4 @@
-"""What standbys ask the leader again and again: whether it leads, and can write."""
+"""Leadership check for standbys: whether this node leads, and can write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from loadmanager.wire.http_bodies import LONGEST_HOLD_MS, TermAnswer
 
 
 class TermHandlers:
-    """`/loadbalance/v1/term`. Never passed on: it is about the node that is asked."""
+    """`/loadbalance/v1/term`; never forwarded: it is about the node that is asked."""
 
     def __init__(self, leadership: LeadershipPort) -> None:
         self._leadership = leadership
@@ -36,7 +36,9 @@ class TermHandlers:
         ]
 
     async def term(self, request: web.Request) -> web.Response:
-        """The hold keeps whoever watches from asking too often, and a request under way that ends with the process."""
+        """Answer after the hold, which limits the rate of standbys and gives them a pending request that ends with the
+        process.
+        """
         hold_ms = number_of(request, "holdMs", 0, 0, LONGEST_HOLD_MS)
         if hold_ms:
             await asyncio.wait({self._leadership.leader_changed}, timeout=hold_ms / 1000)

@@ -1,4 +1,4 @@
-"""The last hours as a heat map shows them, from this node's memory."""
+"""Timeline of the last hours for the heat map, from this node's memory."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""Whoever watches namespaces on this node, and how what changes gets to them.
+"""Watch hub: pushes changes of namespaces to the watchers on this node.
 
-    the view ──told──▶ Hub ──look──▶ Sheet ──▶ who keeps up: written at once, the same bytes for all
-                                      └──────▶ who is behind: woken, and sends what is newest once there is room
+    the mirror ──notifies──▶ Hub ──look──▶ Sheet ──▶ up-to-date readers: written at once, the same bytes for all
+                                            └──────▶ slow readers: woken, and sent the newest state once there is room
 
-A watcher holds a place in each of its sheets, and of what is to be sent at most one event: nobody makes anything grow,
-and nobody waits for anybody else. Pushing goes on in short turns, and rests for as long as it worked: lookups of this
-node come first.
+A watcher holds a place in each of its sheets and at most one unsent event: none makes memory grow, and none holds up
+another. Pushing works in short turns, and pauses for as long as it worked: lookups of this node come first.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ _T = TypeVar("_T")
 
 
 class Watcher:
-    """One stream, which is over when its reader is gone, may not read any more, or does not read.
+    """One stream; it ends when its reader is gone, not permitted any more, or does not read.
 
     `places` says how far it has come in each of its sheets, None: it knows nothing.
     """
@@ -86,7 +85,7 @@ class Watcher:
         return self.request.transport is None
 
     def push(self, sheet: Sheet) -> None:
-        """Write what is new at once if that is short, and all before it is on its way; else leave it to `run`."""
+        """Write an event at once if it is short and all before it is sent; else leave it to `run`."""
         transport = self._free_transport()
         event = b"" if transport is None else self._event_of(sheet)
         if transport is None or len(event) > _PIECE_BYTES:
@@ -96,7 +95,7 @@ class Watcher:
         self._come_to(sheet)
 
     def beat(self, now_s: float) -> None:
-        """Write that there is nothing new, if that was not seen otherwise."""
+        """Write a heartbeat, unless the reader got something lately."""
         transport = self._free_transport() if now_s - self.sent_s > HEARTBEAT_S else None
         if transport is not None:
             self._write(transport, _HEARTBEAT)
@@ -106,7 +105,9 @@ class Watcher:
         self._wake()
 
     async def run(self) -> None:
-        """Send whatever is not written at once. Raises `ConnectionError`, and `TimeoutError` for who is too slow."""
+        """Send everything that is not written at once. Raises `ConnectionError`, and `TimeoutError` for a slow
+        reader.
+        """
         while not self._is_over:
             behind = next((sheet for sheet, place in self.places.items() if place != sheet.place), None)
             if behind is not None:
@@ -122,7 +123,7 @@ class Watcher:
             self._idle.set_result(None)
 
     def _free_transport(self) -> asyncio.Transport | None:
-        """None while `run` has something to send, or something waits on its way."""
+        """Return the transport; None while `run` has something to send, or data waits in it."""
         transport = self.request.transport
         if self._idle is None or self._idle.done() or transport is None or transport.is_closing():
             return None
@@ -133,7 +134,9 @@ class Watcher:
         self.sent_s = time.monotonic()
 
     async def _send(self, sheet: Sheet) -> None:
-        """In pieces, each when there is room for it; what is sent is the newest when there is room for the first."""
+        """Send an event in pieces, each when there is room for it; the event is built when there is room for the
+        first.
+        """
         await self._has_room()
         event = memoryview(self._event_of(sheet))
         self._come_to(sheet)
@@ -159,7 +162,9 @@ class Watcher:
 
 
 class Hub:
-    """All watchers of a node. It hears of changes from the `view`; `permits` says who may go on reading."""
+    """All watchers of a node. It hears of changes from the mirror; `permits` says whether a request may go on
+    reading.
+    """
 
     def __init__(self, view: MirrorPort, permits: Callable[[web.Request], bool], metrics: WatchMetrics) -> None:
         self.watchers: dict[Watcher, None] = {}
@@ -176,16 +181,18 @@ class Hub:
         view.on_address.append(self._address_changed)
 
     def has_room_for(self, names: Collection[str]) -> bool:
-        """Of namespaces that are there nobody can name too many; of others one could go on for ever."""
+        """Return True if these namespaces may be watched. The number of existing ones bounds itself, that of others is
+        limited.
+        """
         return len(self._sheets) + len(names) <= len(self._view.namespaces) + _MOST_UNKNOWN
 
     def sheets(self, names: Iterable[str]) -> list[Sheet]:
-        """Of these namespaces as they are now, whether anybody watches them or not."""
+        """Return the sheets of these namespaces as they are now, watched or not."""
         return [self._sheets.get(name) or self._looked_at(Sheet(name)) for name in names]
 
     @contextmanager
     def has(self, watcher: Watcher) -> Iterator[None]:
-        """What changes in its sheets is pushed to the watcher for as long as it is within."""
+        """Push changes of its sheets to the watcher inside the context."""
         self._begin()
         self.watchers[watcher] = None
         for sheet in watcher.places:
@@ -201,7 +208,7 @@ class Hub:
                 self._leave(sheet, watcher)
 
     def close(self) -> None:
-        """Have all streams end."""
+        """End all streams."""
         self.is_closed = True
         for task in self._tasks:
             task.cancel()
@@ -236,7 +243,7 @@ class Hub:
         return sheet
 
     def _look(self, sheet: Sheet) -> bool:
-        """Whether anything is new."""
+        """Bring a sheet up to date; return True if it has changed."""
         try:
             record = self._view.get_namespace(sheet.name)
         except LoadManagerError as error:
@@ -257,7 +264,7 @@ class Hub:
             await asyncio.sleep(worked_s)
 
     async def _push_namespace(self, name: str, told_s: float) -> float:
-        """To all who watch it, if anything is new; how long that was worked at, in seconds."""
+        """Push a namespace to all its watchers if it has changed; return the seconds of work."""
         sheet = self._sheets.get(name)
         if sheet is None:
             return 0.0
@@ -293,14 +300,14 @@ class Hub:
 
 
 async def _in_turns(each: Sequence[_T]) -> AsyncIterator[Sequence[_T]]:
-    """A few at a time; whatever else there is to do has its turn between."""
+    """Yield slices, and let other tasks run between them."""
     for start in range(0, len(each), _TURN):
         yield each[start : start + _TURN]
         await asyncio.sleep(0)
 
 
 def _bound(transport: asyncio.Transport | None) -> None:
-    """Have little wait between here and a reader: what is newest is to be told, and not all that ever was."""
+    """Limit the buffers before a reader, so that it gets the newest state instead of a backlog."""
     if transport is not None:
         transport.set_write_buffer_limits(high=_PIECE_BYTES)
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)

@@ -1,4 +1,4 @@
-"""Who owns what, pushed to clients that keep it themselves: a snapshot of each namespace, then what changes."""
+"""Watches: ownership of namespaces, pushed to clients that keep a copy: a snapshot of each, then its changes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NAMES = {**_TEXTS, "minItems": 1, "maxItems": _MOST_NAMESPACES}
 
 
 class WatchHandlers:
-    """Every node answers by what it knows itself."""
+    """Watches on any node, from its own mirror."""
 
     def __init__(
         self, node_id: str, view: MirrorPort, live: SettingsPort, gate: AuthGate, metrics: WatchMetrics
@@ -61,7 +61,7 @@ class WatchHandlers:
         ]
 
     def close(self) -> None:
-        """Have all streams end."""
+        """End all streams."""
         self._hub.close()
 
     async def watch(self, request: web.Request) -> web.StreamResponse:
@@ -110,7 +110,7 @@ class WatchHandlers:
 
 
 def _namespaces_of(request: web.Request) -> list[str]:
-    """The namespaces that are asked for, each once."""
+    """Return the requested namespaces, each once."""
     protocol = request.query.get("protocol", PROTOCOL)
     if protocol != PROTOCOL:
         raise BadRequestError(
@@ -126,6 +126,6 @@ def _namespaces_of(request: web.Request) -> list[str]:
 
 
 def _ids_of(request: web.Request) -> dict[str, str]:
-    """The last id that the client has seen of each namespace."""
+    """Return the last id that the client has seen of each namespace."""
     texts = [*request.headers.get(_LAST_SEEN, "").split(","), *request.query.getall("from", [])]
     return {text.strip().partition("@")[0]: text.strip() for text in texts}

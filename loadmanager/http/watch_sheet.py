@@ -1,4 +1,5 @@
-"""A namespace as its watchers have it: all of it, or what has changed since any of the last steps, encoded once.
+"""Sheet of a namespace for its watchers: the whole namespace, or the changes since one of the last steps, encoded
+once.
 
     its record, who is registered ──look──▶ Sheet ──since(place)──▶ the event for all who are at that place
 
@@ -33,7 +34,7 @@ _MADE_KEPT = 16
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A bundle or a broker as it is told: `source` is what `data` was made of, `digest` a part of the id."""
+    """Row of a bundle or a broker: `source` is the input of `data`, `digest` its part of the id."""
 
     source: object
     data: bytes
@@ -42,7 +43,7 @@ class _Row:
 
 
 class Sheet:
-    """The namespace `name`. Nothing of it is known before the first look."""
+    """Sheet of the namespace `name`; empty before the first look."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -59,15 +60,15 @@ class Sheet:
 
     @property
     def id(self) -> str:
-        """Of all that is told of the namespace at this place."""
+        """Id of the namespace's contents at this place."""
         return f"{self.name}@{self._digest:016x}"
 
     def names(self, broker: BrokerId) -> bool:
-        """Whether a bundle may have the broker as its owner or destination, registered or not."""
+        """Return True if a bundle may have the broker as its owner or destination, registered or not."""
         return broker in self._brokers
 
     def place_of(self, text: str) -> int | None:
-        """The newest place with this id; None for one that is not kept, or is none."""
+        """Return the newest place with this id; None for an unknown id."""
         name, _, digest = text.partition("@")
         try:
             return self._steps.get(int(digest, 16)) if name == self.name else None
@@ -75,7 +76,7 @@ class Sheet:
             return None
 
     def look(self, record: RecordPort, brokers: Mapping[BrokerId, BrokerPort]) -> bool:
-        """Take the namespace as it is now; whether that is a step."""
+        """Take the namespace as it is now; return True if that is a new step."""
         before = self._digest
         bundles = record.state.bundles
         if self._reason or bundles.hash_function != self._function:
@@ -91,7 +92,7 @@ class Sheet:
         return True
 
     def lose(self, reason: str) -> bool:
-        """There is no such namespace, or none that can be read: why; whether that is a step."""
+        """Note that the namespace is gone or unreadable, and why; return True if that is a new step."""
         if reason == self._reason:
             return False
         self._forget()
@@ -100,7 +101,7 @@ class Sheet:
         return True
 
     def since(self, place: int | None) -> bytes:
-        """The event that takes a watcher from that place to this one, as a chunk of HTTP; None: who knows nothing."""
+        """Encode the event from a place, None for nothing, to the present one, as an HTTP chunk."""
         oldest = next(iter(self._steps.values()))
         start = place if place is not None and place >= oldest else None
         if start not in self._made:
@@ -138,7 +139,7 @@ class Sheet:
             del self._steps[next(iter(self._steps))]
 
     def _forget(self) -> None:
-        """Nothing that was told before holds any more: whoever knows it begins anew."""
+        """Drop all rows and steps: every watcher gets a new snapshot."""
         self._reason, self._digest, self._texts = "", 0, ()
         for known in (self._bundles, self._brokers, self._steps):
             known.clear()
@@ -156,7 +157,7 @@ class Sheet:
                 self._digest ^= self._bundles.pop(text).digest
 
     def _take_brokers(self, record: RecordPort, brokers: Mapping[BrokerId, BrokerPort]) -> None:
-        """Those that the record names; of one that is not registered nothing is told."""
+        """Update the brokers that the record names; unregistered ones have no address."""
         named = {
             each.broker
             for ownership in record.state.ownerships
@@ -171,7 +172,7 @@ class Sheet:
             self._digest ^= self._brokers.pop(broker).digest
 
     def _put(self, rows: dict[Any, _Row], key: str, source: object, data: bytes) -> None:
-        """Rows that changed last are last."""
+        """Put a row behind all others, in the order of changes."""
         known = rows.get(key)
         if known is not None and known.data == data:
             rows[key] = _Row(source, data, known.digest, known.step)
@@ -183,12 +184,12 @@ class Sheet:
 
 
 def chunk_of(frame: bytes) -> bytes:
-    """A frame as a chunk of HTTP, as it is written to all connections."""
+    """Encode a frame as an HTTP chunk, the same for all connections."""
     return b"%x\r\n%b\r\n" % (len(frame), frame)
 
 
 def _reachable(registration: Registration | None, brokers: Mapping[BrokerId, BrokerPort]) -> BrokerId | None:
-    """The broker, if that very life of it is registered and can be read."""
+    """Return the broker, if that very registration is alive and readable."""
     if registration is None:
         return None
     entry = brokers.get(registration.broker)
@@ -220,7 +221,7 @@ def _broker(entry: BrokerPort) -> bytes:
 
 
 def _newer(rows: dict[Any, _Row], place: int) -> dict[Any, _Row]:
-    """Those that have changed after the place, the newest first."""
+    """Return the rows changed after the place, newest first."""
     newer = {}
     for key in reversed(rows):
         if rows[key].step <= place:
@@ -230,5 +231,5 @@ def _newer(rows: dict[Any, _Row], place: int) -> dict[Any, _Row]:
 
 
 def _hash(data: bytes) -> int:
-    """Of nothing it is 0, so whoever is not told of has no part in the id."""
+    """Hash a row; 0 of empty data, so that a row without data does not change the id."""
     return mmh3.hash64(data, signed=False)[0]

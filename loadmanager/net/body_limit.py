@@ -1,4 +1,4 @@
-"""Bodies of requests in memory: none is larger than its operation has use for, and few are large at a time.
+"""Request body limits: a maximum size per operation, and a limit on concurrent large bodies.
 
 Without that, whoever may connect could have a body of the largest size wait unfinished on each connection.
 """
@@ -22,14 +22,15 @@ _SHOWN_CHARACTERS = 40
 
 
 class BodyLimit:
-    """Room for the large bodies of one server."""
+    """Limit on concurrent large bodies of one server."""
 
     def __init__(self) -> None:
         self._places = asyncio.Semaphore(_LARGE_AT_A_TIME)
 
     @contextlib.asynccontextmanager
     async def read(self, request: web.Request, most_bytes: int) -> AsyncIterator[None]:
-        """Have the body read; a large one has its place until the end. One that waits for long is a 408, as a slow one.
+        """Read the body; a large one holds its place until the end of the request. A long wait is a 408, as a slow body
+        is.
 
         Raises `BodyTooLargeError`, of a body that says its length before anything of it is read, and `BadRequestError`
         for one that is packed: a few bytes could become as many as anybody likes.

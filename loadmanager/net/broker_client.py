@@ -1,4 +1,4 @@
-"""The broker as its agent sees it: its statistics, its preparing and its unloads, and whether its process is there."""
+"""Client of the agent for its broker: statistics, warm-up, unloads, and a check of its process."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ UNLOAD_TIMEOUT_S = 8.0
 
 
 class UnloadRefusedError(PeerUnavailableError):
-    """The broker has answered that it has not closed the topics."""
+    """The broker has answered that the topics are not closed."""
 
 
 class BrokerClient:
-    """The HTTP interface of one broker."""
+    """Client of one broker's HTTP interface."""
 
     def __init__(
         self,
@@ -36,7 +36,9 @@ class BrokerClient:
         self._unload_timeout_s = unload_timeout_s
 
     async def stats(self) -> BrokerStats:
-        """`PeerUnavailableError` without an answer, `InvalidRecordError` when it cannot be true."""
+        """Read the statistics; raises `PeerUnavailableError` without an answer, `InvalidRecordError` if they cannot be
+        true.
+        """
         answer = await self._http.call("GET", f"{self._url}/loadmanager/v1/stats", self._stats_timeout_s)
         if answer.status != HTTPStatus.OK:
             raise PeerUnavailableError(answer.shown())
@@ -45,8 +47,8 @@ class BrokerClient:
         return stats
 
     async def prepare(self, wanted: TopicsOfBundle) -> bool:
-        """Return once the broker has prepared for the bundle, or has said that it does not know how: False.
-        `PeerUnavailableError` when it says neither.
+        """Ask the broker to prepare for a bundle; False if it does not support that. Raises `PeerUnavailableError`
+        without an answer.
         """
         answer = await self._tell("prepare", wanted)
         if answer.status not in {HTTPStatus.NO_CONTENT, *UNKNOWN}:
@@ -54,8 +56,8 @@ class BrokerClient:
         return answer.status == HTTPStatus.NO_CONTENT
 
     async def unload(self, bundle: str, topics: list[str], destination: str | None = None) -> None:
-        """Return once the broker has closed the topics; `PeerUnavailableError` when it did not say so in time.
-        `destination` is who is to have them next, if somebody is.
+        """Wait until the broker has closed the topics; raises `PeerUnavailableError` when it did not confirm in time.
+        `destination` is the next owner, if known.
         """
         answer = await self._tell("unload", UnloadRequest(bundle=bundle, topics=topics, destination=destination))
         if answer.status != HTTPStatus.NO_CONTENT:
@@ -71,7 +73,7 @@ class BrokerClient:
         )
 
     async def is_gone(self) -> bool:
-        """Whether the broker's process has ended: its port refuses connections."""
+        """Return True if the broker's process has exited: its port refuses connections."""
         return await is_refused(self._url)
 
 

@@ -1,4 +1,4 @@
-"""How many connections a server has open: for one more, the one that has been silent for longest is closed."""
+"""Connection limit of a server: beyond it, the connection that was idle longest is closed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ log = structlog.get_logger(__name__)
 
 
 class Connection(Protocol):
-    """What counts, from the moment at which it was accepted."""
+    """A counted connection, from its accept on."""
 
     @property
     def is_silent(self) -> bool:
-        """Whether nobody waits for anything on it."""
+        """True if no request is under way."""
 
     def abort(self) -> None:
-        """Close it at once, without another word."""
+        """Close the connection at once."""
 
 
 class ConnectionLimit:
-    """Those that are open, the one that has been silent for longest first."""
+    """Open connections, the longest idle first."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -30,7 +30,7 @@ class ConnectionLimit:
         self._is_full = False
 
     def admit(self, connection: Connection) -> bool:
-        """Whether there is room for one more: else the one that has been silent for longest is closed, if any is."""
+        """Return True if there is room for one more, after closing the longest idle connection if need be."""
         if len(self._open) >= self._most and not self._close_a_silent_one():
             return False
         self._open[connection] = None

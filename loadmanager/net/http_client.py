@@ -1,4 +1,4 @@
-"""What is asked of other processes over HTTP: no redirect is followed, what is read is bounded, failures have names.
+"""HTTP client for other processes: no redirects, bounded answers, named failures.
 
 Whoever answers must be the one who was asked: an agent that sends its caller elsewhere has let go of nothing.
 """
@@ -25,16 +25,16 @@ _SHOWN_CHARACTERS = 200
 
 
 class PeerUnavailableError(LoadManagerError):
-    """The other side did not answer, or answered that it cannot; the message says which call and what came."""
+    """The other side did not answer, or answered that it cannot; the message names the call and the answer."""
 
 
 class PeerNotReachedError(PeerUnavailableError):
-    """There was no connection, or the URL is none: the other side has not heard of the command."""
+    """No connection was made, or the URL is invalid: the other side has not received the command."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """A whole HTTP answer; `url` is what was asked."""
+    """A complete HTTP answer; `url` is the request's."""
 
     url: str
     status: int
@@ -42,14 +42,14 @@ class HttpAnswer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def shown(self) -> str:
-        """The answer for a log or an error: its status and the start of its text."""
+        """Describe the answer for a log or an error: its status and the start of its text."""
         text = self.body[:_SHOWN_CHARACTERS].decode("utf-8", errors="replace")
         return f"{self.url} answered {self.status} {text!r}" if text else f"{self.url} answered {self.status}"
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """What a process shows of itself to those whom it asks, and whom it believes to be those.
+    """Outgoing identity of a process: its token and certificate, and the certificates that it trusts.
 
     Without `tls` whoever the system trusts is believed.
     """
@@ -60,7 +60,7 @@ class Caller:
 
     @classmethod
     def of(cls, settings: AuthSettings, tracing: Tracing = OFF) -> Self:
-        """Raises `ConfigurationError` for a token or files that cannot be used."""
+        """Build it from the settings; raises `ConfigurationError` for a token or files that cannot be used."""
         tls = client_tls_of(settings) if isinstance(settings, TlsSettings) else None
         return cls(own_token(settings), tls, tracing)
 
@@ -73,8 +73,8 @@ NOBODY = Caller()
 
 
 class HttpClient:
-    """Connections to other processes, `connections` at most at a time, on behalf of the caller. Made in a running event
-    loop; to be closed, or used with `async with`.
+    """HTTP client with at most `connections` connections, on behalf of the caller. Created in a running event loop;
+    close it, or use `async with`.
     """
 
     def __init__(self, connections: int = _CONNECTIONS, caller: Caller = NOBODY) -> None:
@@ -103,7 +103,7 @@ class HttpClient:
         headers: Mapping[str, str] | None = None,
         **options: Any,  # noqa: ANN401 - handed on to aiohttp as they are
     ) -> HttpAnswer:
-        """The answer to one request, whatever its status: a redirect is an answer like any other.
+        """Send one request and return its answer, whatever the status: redirects are not followed.
 
         `PeerUnavailableError` without an answer; `InvalidRecordError` for one of more than `most_bytes`,
         or `LARGEST_ANSWER_BYTES`.
@@ -127,7 +127,7 @@ class HttpClient:
 
 
 async def _with_request_id(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """What is asked because of a request bears its id."""
+    """Add the id of the causing request to an outgoing one."""
     request_id = current_id()
     if request_id is not None:
         request.headers[REQUEST_ID_HEADER] = request_id
@@ -135,8 +135,8 @@ async def _with_request_id(request: aiohttp.ClientRequest, send: aiohttp.ClientH
 
 
 async def _once_unless_get(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """A command is given once. By itself aiohttp repeats PUT and DELETE too when the connection ends without an answer,
-    and tells what became of the second one alone.
+    """Stop aiohttp from repeating requests other than GET: it repeats PUT and DELETE when the connection ends without
+    an answer, and returns the second outcome alone.
     """
     try:
         return await send(request)

@@ -1,4 +1,4 @@
-"""An HTTP server that nobody can silence: limits on each connection, and on how many there are.
+"""HTTP server with limits on each connection and on their number, so that no client can exhaust it.
 
 What aiohttp lacks: a time for the head and for the body of a request, a number of connections, and errors as JSON. For
 a request that arrives at once, as nearly all do, no timer is started.
@@ -45,8 +45,8 @@ QUICK: web.AppKey[Quick] = web.AppKey("quick")
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Times in seconds: for the head of a request from its first byte on, for its body, and between two requests. A TLS
-    handshake has as long as a head.
+    """Timeouts in seconds: for the head of a request from its first byte, for its body, and between two requests. A TLS
+    handshake has the timeout of a head.
 
     `connections` is how many may be open at a time.
     """
@@ -58,8 +58,8 @@ class ServerLimits:
 
     @classmethod
     def of(cls, settings: HttpSettings, servers: int = 1) -> ServerLimits:
-        """As configured for each of so many `servers` of this process, but no more connections than it can have without
-        running out of files.
+        """Return the configured limits for each of so many `servers` of this process, with no more connections than its
+        open files allow.
 
         Raises the process's own limit on open files as far as it may.
         """
@@ -85,7 +85,7 @@ def with_trailing_slashes(routes: list[web.RouteDef]) -> list[web.RouteDef]:
 
 
 async def serve_within(app: web.Application, limits: ServerLimits, shutdown_timeout_s: float) -> web.AppRunner:
-    """A runner that has been set up; it serves once it has a site."""
+    """Return a runner that is set up; it serves once it has a site."""
     runner = _Runner(
         app,
         limits,
@@ -104,7 +104,7 @@ BACKLOG = 1024
 
 
 async def listen_on(runner: web.AppRunner, listener: socket.socket, tls: ServerTls | None = None) -> None:
-    """Serve on one more socket: TCP by TLS or plain, or a unix socket."""
+    """Serve on one more socket: plain TCP, TLS, or a unix socket."""
     await _Site(runner, listener, tls).start()
 
 
@@ -134,7 +134,7 @@ class _Site(web.SockSite):
 
 
 def _raise_open_files(wanted: int) -> int:
-    """How many files this process may have open, once it has raised its limit as far as it may and is wanted."""
+    """Raise the limit on open files as far as allowed and wanted; return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
     if soft == unlimited or soft >= wanted:
@@ -196,7 +196,7 @@ class _LimitedConnection(web.RequestHandler):
 
     @property
     def is_silent(self) -> bool:
-        """Whether no request has arrived that was not answered."""
+        """True if every request that arrived is answered."""
         return self._waiter is not None and not self._waiter.done()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -219,7 +219,7 @@ class _LimitedConnection(web.RequestHandler):
         self._head_is_whole()
 
     def _answers_at_once(self, data: bytes) -> bool:
-        """Whether it was a request of the kind that is answered before it is parsed.
+        """Answer a request that qualifies for the fast path; return True if it did.
 
         Nobody may wait for anything else on the connection, take their time to read, or have sent half a request. The
         time that aiohttp waits between two requests begins anew.
@@ -259,7 +259,7 @@ class _LimitedConnection(web.RequestHandler):
             self._head_timer = None
 
     def _end_slow_body(self, body: StreamReader) -> None:
-        """Have whoever reads the body answer 408, unless it has arrived, and wait for no more of it."""
+        """Answer 408 for a body that has not arrived, and stop waiting for it."""
         if not body.is_eof() and body.exception() is None:
             self._lingering_time = 0.0
             reason = f"the body took longer than {self._limits.body_s:g} s"
@@ -272,7 +272,7 @@ class _LimitedConnection(web.RequestHandler):
     def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> Coroutine[Any, Any, tuple[web.StreamResponse, bool]]:
-        """Send the answer; an error that aiohttp raised outside of handlers, such as 417, as JSON like all others."""
+        """Send the answer; aiohttp's own errors, such as 417, become JSON like all others."""
         if isinstance(resp, web.HTTPException):
             resp = self.handle_error(request, resp.status, message=resp.text)
         return super().finish_response(request, resp, start_time)
@@ -284,7 +284,7 @@ class _LimitedConnection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """The answer to what no handler has answered: a request that is none, or an error that nobody foresaw."""
+        """Answer a request that no handler got: a malformed one, or an unforeseen error."""
         if request.writer.output_size > 0:
             raise ConnectionError("a part of the answer was sent already")
         if isinstance(exc, web.RequestPayloadError):
@@ -300,11 +300,11 @@ class _LimitedConnection(web.RequestHandler):
 
 
 def connections_allowed(request: web.Request) -> float:
-    """How many connections there may be at a time to the server that was asked; infinite where nobody counts them."""
+    """Return the connection limit of the request's server; infinite without one."""
     connection = request.protocol
     return connection.most_at_a_time if isinstance(connection, _LimitedConnection) else math.inf
 
 
 def unreadable(error: web.RequestPayloadError) -> str:
-    """What to say of a body that is not encoded as its headers say."""
+    """Describe a body that is not encoded as its headers say."""
     return f"body: cannot be read: {error}"

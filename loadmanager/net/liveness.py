@@ -1,4 +1,4 @@
-"""Evidence that a process is gone, and not merely slow: its address refuses; the kernel says that it has ended.
+"""Evidence that a process has exited, and is not merely slow: its address refuses; the kernel reports its end.
 
 That a life of a process is over can be told for certain only where it was lived, by what the kernel keeps there and
 nobody can copy: it holds an abstract socket of its own name, which goes with the process. The place is a network
@@ -80,7 +80,7 @@ def this_place() -> str:
 
 
 class Life:
-    """One life of this process, as a `kind` of process; `name` is unlike that of any other, here or elsewhere."""
+    """Identity of one run of a process of this `kind`; `name` is unique across hosts."""
 
     def __init__(self, place: str | None = None, kind: str = "agent") -> None:
         self._place = this_place() if place is None else place
@@ -91,16 +91,16 @@ class Life:
         self._close = weakref.finalize(self, os.close, sign.detach())
 
     def close(self) -> None:
-        """End the life, as the end of the process would, or that of whatever lives it."""
+        """End the identity, as the exit of the process would."""
         self._close()
 
     def is_over(self, name: str) -> bool:
-        """Return whether the life of that name has ended for certain; False wherever that cannot be known."""
+        """Return True if the process run of that name has ended for certain; False wherever that is unknown."""
         place, _, _ = name.partition("/")
         return bool(place) and place == self._place and _is_unheld(self._kind, name)
 
     def count_agents_here(self) -> int:
-        """Agents that live in this network namespace, this one included: by the sockets that they hold."""
+        """Count the agents in this network namespace, this one included, by their sockets."""
         try:
             sockets = _SOCKETS.read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -120,7 +120,7 @@ def _is_unheld(kind: str, name: str) -> bool:
 
 
 def _address(kind: str, name: str) -> str:
-    """In Linux's abstract namespace, which has no files; at most 107 bytes."""
+    """Address in Linux's abstract socket namespace, which has no files; at most 107 bytes."""
     return f"\0{_prefix(kind)}{name}"
 
 

@@ -1,4 +1,4 @@
-"""Tells a collector of OpenTelemetry, over OTLP with HTTP, what a process does.
+"""OpenTelemetry export: spans over OTLP/HTTP to a collector.
 
 Lookups are many, so only a part of them begins a trace; what a leader decides and moves by itself always does. What
 belongs to a trace that was begun elsewhere is told if that was.
@@ -30,8 +30,8 @@ _FORMAT = TraceContextTextMapPropagator()
 
 
 class CollectorTracing(Tracing):
-    """Tells the collector at `endpoint` (its URL without path) as `service`, in a thread of its own; what cannot be
-    told is dropped.
+    """Exports spans to the collector at `endpoint` (its URL without path) as `service`, in a thread of its own; spans
+    that cannot be sent are dropped.
     """
 
     def __init__(self, endpoint: str, lookup_ratio: float, service: str, instance: str) -> None:
@@ -93,7 +93,7 @@ class _SpanTrail(Trail):
 
 
 class _PartOfRequests(Sampler):
-    """Of requests that belong to no trace yet a part; everything else that begins one."""
+    """Sampler: a share of new request traces, and all other new traces."""
 
     def __init__(self, ratio: float) -> None:
         self._of_requests = TraceIdRatioBased(ratio)

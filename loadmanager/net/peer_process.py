@@ -1,4 +1,4 @@
-"""Which process is at the other end of a connection of this host, as the kernel tells it.
+"""Process at the other end of a local connection, as the kernel reports it.
 
 Over a unix socket it keeps who connected. Over TCP it is asked for the socket at the other end, by its addresses, and a
 process has that if one of its descriptors leads there. What it does not tell (of another pid or network namespace, of
@@ -34,13 +34,15 @@ Address = tuple[Any, ...]
 
 
 def pid_that_connected(connection: socket.socket) -> int:
-    """Of a unix socket; 0 for a process that is not seen from here."""
+    """Return the peer's process id of a unix socket; 0 for a process outside this pid namespace."""
     found: int = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[0]
     return found
 
 
 def inode_at_other_end(own: Address, other: Address) -> int | None:
-    """Of a TCP connection between these addresses the socket at `other`, if it is one of this network namespace."""
+    """Return the inode of the peer's socket of a TCP connection between these addresses, if it is in this network
+    namespace.
+    """
     ours, theirs = _plain(own[0]), _plain(other[0])
     family = socket.AF_INET if ours.version == 4 else socket.AF_INET6  # noqa: PLR2004 - IPv4
     request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0xFFFFFFFF)
@@ -60,7 +62,7 @@ def inode_at_other_end(own: Address, other: Address) -> int | None:
 
 
 def has_socket(pid: int, inode: int) -> bool:
-    """Whether the process has this socket open, as far as it may be looked at."""
+    """Return True if the process has this socket open, as far as it may be inspected."""
     try:
         with os.scandir(f"/proc/{pid}/fd") as descriptors:
             return any(_is_socket(each, inode) for each in descriptors)
@@ -88,6 +90,6 @@ def _is_socket(descriptor: os.DirEntry[str], inode: int) -> bool:
 
 
 def _plain(host: str) -> IPv4Address | IPv6Address:
-    """An IPv4 address in IPv6's clothes as what it is."""
+    """Return an IPv4-mapped IPv6 address as IPv4."""
     address = ip_address(host.partition("%")[0])
     return getattr(address, "ipv4_mapped", None) or address

@@ -1,4 +1,4 @@
-"""The id of a request: in its answer, in what is logged of what it caused, and in what others are asked because of it.
+"""Request ids: in the answer, in the log lines of the request, and in the requests to others that it causes.
 
 One that the client gave is taken over if it can stand in a line of a log; else one is made.
 """
@@ -26,7 +26,7 @@ _COUNT = count(1)
 
 
 def id_of(request: web.BaseRequest) -> str:
-    """The same for as long as the request lives."""
+    """Return the id of the request, the same for its whole life."""
     known = request.get(_IN_REQUEST)
     if known is None:
         given = request.headers.get(_HEADER, "")
@@ -35,23 +35,23 @@ def id_of(request: web.BaseRequest) -> str:
 
 
 def new_id() -> str:
-    """Of a request that came without one."""
+    """Return a new id for a request that came without one."""
     return f"{_PROCESS}-{next(_COUNT):x}"
 
 
 async def name_answer(request: web.BaseRequest, response: web.StreamResponse) -> None:
-    """Put the id into an answer that is about to be sent; for `on_response_prepare` of an application."""
+    """Add the id to an answer; for `on_response_prepare` of an application."""
     response.headers[_HEADER] = id_of(request)
 
 
 @contextmanager
 def noted(request: web.BaseRequest) -> Iterator[None]:
-    """What is logged and asked of others meanwhile, and in tasks that begin meanwhile, is because of this request."""
+    """Bind the id of the request to logs, outgoing requests and tasks inside the context."""
     with structlog.contextvars.bound_contextvars(**{_IN_LOGS: id_of(request)}):
         yield
 
 
 def current_id() -> str | None:
-    """The id of the request because of which this is done; None when nobody asked for it."""
+    """Return the id of the causing request; None without one."""
     known: str | None = structlog.contextvars.get_contextvars().get(_IN_LOGS)
     return known

@@ -1,4 +1,4 @@
-"""TLS contexts made of files, and made anew when these change: whom we believe, and what we show of ourselves.
+"""TLS contexts from certificate files, renewed when the files change.
 
 Files that cannot be used are refused at the start, by key and file. Later the last good ones stay in use, with an alarm
 in the log and in the metrics, until the files change again. What is asked at each new connection costs three `stat`s.
@@ -33,7 +33,7 @@ lack of files, or a certificate that holds from now on.
 
 @dataclass(frozen=True, slots=True)
 class TlsKeys:
-    """What the keys, or options, are called that name the files: for those who have to mend them."""
+    """Names of the settings, or options, of the files, for error messages."""
 
     trust_certs: str = "tlsTrustCertsFilePath"
     certificate: str = "tlsCertificateFilePath"
@@ -45,7 +45,7 @@ _OF_PEERS = TlsKeys("brokerClientTrustCertsFilePath", "brokerClientCertificateFi
 
 
 class TlsFiles(Protocol):
-    """The files of one side of a connection."""
+    """Certificate files of one side of a connection."""
 
     @property
     def keys(self) -> TlsKeys: ...
@@ -60,12 +60,12 @@ class TlsFiles(Protocol):
     def key(self) -> Path | None: ...
 
     def context(self) -> ssl.SSLContext:
-        """Raises `ConfigurationError`, which names the key and the file, for what cannot be used."""
+        """Build a context; raises `ConfigurationError`, which names the setting and the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """A client's side; without `trust_certs` those are believed whom the system trusts."""
+    """TLS options of a client; without `trust_certs` the system's trust store counts."""
 
     trust_certs: Path | None = None
     certificate: Path | None = None
@@ -91,8 +91,8 @@ class TlsOptions:
 
 @dataclass(frozen=True, slots=True)
 class TlsServerOptions:
-    """A server's side. With `trust_certs` clients are asked for a certificate, and one that is shown has to be signed
-    by one of those; `require_client` refuses who shows none. `protocols` are of `TLSv1.2`, `TLSv1.3`; none: both.
+    """TLS options of a server. With `trust_certs` clients are asked for a certificate, which these must have signed;
+    `require_client` refuses clients without one. `protocols` are of `TLSv1.2`, `TLSv1.3`; empty: both.
     """
 
     certificate: Path | None = None
@@ -131,10 +131,10 @@ _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_
 
 
 class RenewedTls:
-    """The context that goes with the files as they are, or as they were when they could last be used."""
+    """A context that follows its files; unusable files leave the last good one."""
 
     def __init__(self, files: TlsFiles) -> None:
-        """Raises `ConfigurationError` if they cannot be used."""
+        """Load the files; raises `ConfigurationError` if they cannot be used."""
         self.files = files
         self.fault = ""
         """Why the files as they are cannot be used; empty while they can."""
@@ -145,7 +145,7 @@ class RenewedTls:
         self._context = self._make()
 
     def context(self) -> ssl.SSLContext:
-        """For one more connection."""
+        """Return the context for one more connection."""
         stamps, now_s = self._stamps(), time.monotonic()
         if stamps != self._seen or (self.fault and now_s >= self._try_again_at_s):
             self._seen, self._try_again_at_s = stamps, now_s + _TRY_AGAIN_S
@@ -173,7 +173,7 @@ class RenewedTls:
 
 
 class ServerTls(RenewedTls):
-    """What a server shows, and what became of the handshakes that it did not finish."""
+    """TLS side of a server, with counters of failed handshakes."""
 
     def __init__(self, files: TlsFiles) -> None:
         super().__init__(files)
@@ -181,7 +181,7 @@ class ServerTls(RenewedTls):
 
     @classmethod
     def of(cls, settings: TlsSettings) -> ServerTls:
-        """As configured; `ConfigurationError`."""
+        """Build it from the settings; raises `ConfigurationError`."""
         return cls(
             TlsServerOptions(
                 certificate=settings.tls_certificate_file_path,
@@ -195,8 +195,8 @@ class ServerTls(RenewedTls):
 
 
 def client_tls_of(settings: TlsSettings) -> RenewedTls | None:
-    """What this process shows to the nodes and agents that it asks, None where nothing is configured: whom the system
-    trusts is believed then. `ConfigurationError`.
+    """Build the TLS side of outgoing calls to nodes and agents; None where nothing is configured, and the system's
+    trust store counts. Raises `ConfigurationError`.
     """
     options = TlsOptions(
         trust_certs=settings.broker_client_trust_certs_file_path,
@@ -216,7 +216,7 @@ def principal_of(request: web.BaseRequest) -> str | None:
 
 
 class TlsMetrics(Collector):
-    """What `client` and `server` have to say in /metrics, with these `labels`; a server without TLS is None."""
+    """Collector of TLS metrics of `client` and `server`, with these `labels`; `server` is None without TLS."""
 
     def __init__(
         self, client: RenewedTls | None, server: ServerTls | None, labels: Mapping[str, str] | None = None
@@ -294,7 +294,7 @@ def _untrusted(files: TlsFiles, error: OSError) -> ConfigurationError:
 
 
 def _end_of(files: TlsFiles, now: datetime) -> datetime | None:
-    """When the certificate ends, None without one; one that nobody would take now is refused."""
+    """Return the expiry of the certificate, None without one; raises for one that is not valid now."""
     if files.certificate is None:
         return None
     from cryptography import x509  # noqa: PLC0415 - takes 0.1 s, and most commands have no certificate

@@ -1,4 +1,4 @@
-"""Connections by TLS on their way in: each has its time for the handshake, and counts from the moment it is accepted.
+"""TLS listener: each handshake has a timeout, and counts as a connection from its accept on.
 
 asyncio's own servers tell nobody of a connection before its handshake is over, so whoever begins none could take all
 files that the process may open; and they keep one context for good, where certificates are renewed.
@@ -34,7 +34,7 @@ _SAID_EVERY_S = 10.0
 
 
 class Handshake:
-    """One connection until its handshake is over."""
+    """A connection during its handshake."""
 
     is_silent = True
 
@@ -48,7 +48,7 @@ class Handshake:
         return self._task
 
     def take(self) -> socket.socket:
-        """The socket, which whoever takes it closes."""
+        """Hand over the socket, which the caller closes."""
         self._has_begun = True
         return self._socket
 
@@ -60,7 +60,7 @@ class Handshake:
 
 
 class TlsListener:
-    """Accepts on `listener` until it is closed. `serve` makes what goes on with a connection after its handshake."""
+    """Accepts on `listener` until closed. `serve` creates the protocol after the handshake."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class TlsListener:
         self._listen()
 
     def close(self) -> None:
-        """Accept no more, and break off the handshakes under way."""
+        """Stop accepting, and abort the handshakes under way."""
         self._loop.remove_reader(self._listener)
         self._listener.close()
         for handshake in list(self._under_way):
@@ -130,7 +130,7 @@ class TlsListener:
             self._failed(error.with_traceback(None))
 
     def _failed(self, error: Exception) -> None:
-        """Who only looked whether somebody listens is no failure; who was refused is said, but not for each."""
+        """Count and log a failed handshake, with a limited rate; a connection without data is none."""
         if not isinstance(error, ssl.SSLError):
             self._tls.handshakes["broken_off"] += 1
             return

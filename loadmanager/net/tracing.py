@@ -1,4 +1,4 @@
-"""Spans of a lookup, a decision and a move, over all processes that take part in it.
+"""Tracing: spans of lookups, decisions and moves across processes.
 
 This is how it is when nothing is traced, which costs nothing; `loadmanager.net.otlp` tells a collector of
 OpenTelemetry. Which trace something belongs to goes along with its task, and from process to process in the header
@@ -21,45 +21,45 @@ Attributes = Mapping[str, str | int]
 
 
 class Trail:
-    """A place in a trace that others take up: other tasks, or what is done for several at once."""
+    """A span that other tasks can continue, or several can share."""
 
     def enter(self) -> None:
-        """What is done in this context (of `contextvars`) from now on belongs there."""
+        """Make the span current in this context (of `contextvars`)."""
 
     def end(self, error: Exception | None = None) -> None:
-        """What was begun with it is over."""
+        """End the span."""
 
 
 NOWHERE = Trail()
 
 
 class Tracing:
-    """What a process tells of what it does."""
+    """Tracing interface; this class does nothing."""
 
     def close(self) -> None:
-        """Tell what was not told yet; takes a few seconds at most."""
+        """Export remaining spans; takes a few seconds at most."""
 
     def headers(self) -> dict[str, str]:
-        """What tells another process to which trace the request belongs that it is sent."""
+        """Return the trace headers of an outgoing request."""
         return {}
 
     def serving(self, route: str, handler: Handler) -> Handler:
-        """The handler of that route, with a span for each request, of the trace that the request belongs to."""
+        """Wrap the handler of a route so that each request gets a span, in the trace of its caller."""
         del route
         return handler
 
     @contextmanager
     def span(self, name: str, attributes: Attributes, of: Iterable[Trail] = ()) -> Iterator[None]:
-        """What is done within belongs to the first trail, and is linked to the others; without any, to the task's."""
+        """Open a span in the first trail's trace, linked to the others; without trails in the current trace."""
         del name, attributes, of
         yield
 
     def here(self) -> Trail:
-        """Where the task is now."""
+        """Return the current span."""
         return NOWHERE
 
     def begin(self, name: str, attributes: Attributes) -> Trail:
-        """A span that several tasks see through, until its trail is ended."""
+        """Begin a span across tasks, until its trail is ended."""
         del name, attributes
         return NOWHERE
 
@@ -68,7 +68,7 @@ OFF = Tracing()
 
 
 def tracing_of(settings: TracingSettings, service: str, instance: str) -> Tracing:
-    """As configured. `ConfigurationError` where OpenTelemetry is wanted and not installed."""
+    """Build tracing from the settings. Raises `ConfigurationError` if OpenTelemetry is configured but not installed."""
     if not settings.otlp_endpoint:
         return OFF
     try:

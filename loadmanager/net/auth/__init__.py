@@ -1,1 +1,1 @@
-"""Who may ask for what: roles of operations, and the tokens by which callers are known."""
+"""Authentication and authorization: access roles of operations, and the tokens of callers."""

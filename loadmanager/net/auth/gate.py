@@ -1,4 +1,4 @@
-"""Who may pass: stands before every operation that states a role but ANYONE, on nodes, beside a Pulsar and on agents.
+"""Authentication gate: checks every operation with a role other than ANYONE, on nodes, agents and beside a Pulsar.
 
 A token is checked once. Afterwards it costs one look into a dictionary, which is emptied when the key changes and of
 which each entry ends with its token. Only tokens that were found good are kept, so nobody fills it who has none. Who
@@ -54,7 +54,9 @@ _LONGEST_KEPT = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Whom a token is of, what they may do, until when (seconds since the epoch), and whether they ask for others."""
+    """An authenticated caller: principal, roles, end of the token (seconds since the epoch), and whether it acts for
+    others.
+    """
 
     principal: str
     roles: frozenset[AccessRole]
@@ -75,7 +77,7 @@ def _is_loopback(address: str) -> bool:
 
 
 class AuthGate:
-    """The gate by these settings, of a server that listens on `address`. `clock` is in seconds since the epoch.
+    """Gate with these settings, of a server that listens on `address`. `clock` is in seconds since the epoch.
 
     `is_open` without `authenticationEnabled`. Raises `ConfigurationError` for a key that cannot be used.
     """
@@ -94,11 +96,11 @@ class AuthGate:
 
     @property
     def key_fault(self) -> str:
-        """What is wrong with the key's file now, while the last good one stays; empty when nothing is."""
+        """Fault of the key file, while the last good key stays in use; empty when there is none."""
         return self._key.fault if self._key is not None else ""
 
     def permitting(self, role: AccessRole, handler: Handler) -> Handler:
-        """The handler for those alone who may; `UnauthenticatedError` or `ForbiddenError` for others."""
+        """Wrap a handler; raises `UnauthenticatedError` or `ForbiddenError` for callers without the role."""
         if self.is_open or role is AccessRole.ANYONE:
             return handler
 
@@ -109,7 +111,7 @@ class AuthGate:
         return pass_or_refuse
 
     def check(self, request: web.Request, role: AccessRole) -> None:
-        """On the hot path of lookups. Raises `UnauthenticatedError`, `ForbiddenError`."""
+        """Authorize a request, on the hot path of lookups. Raises `UnauthenticatedError`, `ForbiddenError`."""
         now_s = self._clock()
         if now_s >= self._look_again_s:
             self._look_at_key(now_s)
@@ -124,8 +126,8 @@ class AuthGate:
             request[PRINCIPAL] = self._original(request, visitor, role)
 
     def knows(self, header: str, role: AccessRole) -> bool:
-        """Whether `check` would let whoever sends this Authorization pass, as somebody it has let pass before and who
-        asks for themselves; it says nothing of others.
+        """Return True if `check` would let this Authorization header pass, by its cache of callers that do not act for
+        others. False means nothing.
         """
         now_s = self._clock()
         if now_s >= self._look_again_s:
@@ -134,7 +136,7 @@ class AuthGate:
         return visitor is not None and now_s < visitor.expires_s and role in visitor.roles and not visitor.is_proxy
 
     def still_permits(self, request: web.Request, role: AccessRole) -> bool:
-        """Whether one who was let in may stay: tokens end, and keys change, while a stream goes on."""
+        """Return True if a caller may keep its stream: tokens expire and keys change meanwhile."""
         if self.is_open:
             return True
         try:
@@ -144,7 +146,7 @@ class AuthGate:
         return True
 
     def show_in(self, registry: CollectorRegistry, labels: Mapping[str, str]) -> None:
-        """Have the registry show what the gate counts, with these labels."""
+        """Register the gate's counters with these labels."""
         registry.register(_GateMetrics(self, labels))
 
     def _look_at_key(self, now_s: float) -> None:
@@ -153,7 +155,7 @@ class AuthGate:
             self._known.clear()
 
     def _authenticate(self, request: web.Request, header: str) -> Visitor:
-        """By the token, or by the certificate of a caller who sends none."""
+        """Authenticate by the token, or by the client certificate of a caller without one."""
         named = principal_of(request) if not header else None
         if named is not None:
             return self._visitor(Claimed(named, math.inf))
@@ -186,7 +188,9 @@ class AuthGate:
         return Visitor(principal, permissions.of(principal), claimed.expires_s, permissions.is_proxy(principal))
 
     def _original(self, request: web.Request, visitor: Visitor, role: AccessRole) -> str:
-        """For whom the visitor asks, as in Pulsar: a proxy has to say it, nobody else may, and both need the role."""
+        """Return the original principal, as in Pulsar: a proxy must name it, others must not, and both need the
+        role.
+        """
         original = request.headers.get(_ORIGINAL, "").strip()
         if not visitor.is_proxy:
             if original in ("", visitor.principal):

@@ -1,4 +1,4 @@
-"""The token that a process of ours shows to others. It is said nowhere, in no error either."""
+"""Outgoing authentication token. Never logged, nor part of an error."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ FILE_SCHEME = "file:"
 
 
 class Token(Protocol):
-    """What is shown at the moment."""
+    """Source of the outgoing token."""
 
     def read(self) -> str: ...
 
 
 class TokenAlone:
-    """A token that was given as it is."""
+    """A fixed token."""
 
     def __init__(self, text: str, where: str) -> None:
-        """Raises `ConfigurationError`, which names `where` it was given, for what is no token."""
+        """Check the token; raises `ConfigurationError`, which names `where` it was given."""
         self._token = _one_word(text, where)
 
     def read(self) -> str:
@@ -33,17 +33,17 @@ class TokenAlone:
 
 
 class TokenFile:
-    """The token in a file, read again when the file has changed."""
+    """A token in a file, read again when the file has changed."""
 
     def __init__(self, path: Path) -> None:
-        """Raises `ConfigurationError` if there is no token."""
+        """Read the file; raises `ConfigurationError` if it holds no token."""
         self.path = path
         self._seen: object = None
         self._token = ""
         self.read_again()
 
     def read(self) -> str:
-        """The token as it is in the file now; the last one while the file cannot be read."""
+        """Return the token in the file; the last one while the file cannot be read."""
         try:
             if self._stamp() != self._seen:
                 self.read_again()
@@ -52,7 +52,7 @@ class TokenFile:
         return self._token
 
     def read_again(self) -> str:
-        """The token in the file, whether that has changed or not; `ConfigurationError` if there is none."""
+        """Return the token in the file, changed or not; raises `ConfigurationError` if there is none."""
         try:
             seen = self._stamp()
             text = self.path.read_text("ascii")
@@ -70,13 +70,17 @@ class TokenFile:
 
 
 def own_token(settings: AuthSettings) -> Token | None:
-    """What `brokerClientAuthenticationParameters` says, None without it; `ConfigurationError` for what is no token."""
+    """Return the token of `brokerClientAuthenticationParameters`, None without one; raises `ConfigurationError` if it
+    is no token.
+    """
     text = settings.broker_client_authentication_parameters.get_secret_value()
     return token_of(text, settings.key("broker_client_authentication_parameters"))
 
 
 def token_of(text: str, where: str) -> Token | None:
-    """`token:...` or `file:///path`, None for an empty text; `ConfigurationError`, which names `where` it was given."""
+    """Parse `token:...` or `file:///path`, None for an empty text; raises `ConfigurationError`, which names `where` it
+    was given.
+    """
     if not text:
         return None
     if text.startswith(FILE_SCHEME):

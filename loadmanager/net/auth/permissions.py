@@ -1,4 +1,4 @@
-"""Who may do what: the one table of lists of principals and of the roles that each list gives.
+"""Permissions: the lists of principals in the settings, and the access roles that each list grants.
 
 | a principal in | READ | LOOKUP | OPERATE | ADMIN | PEER |
 |---|---|---|---|---|---|
@@ -34,12 +34,12 @@ _LISTS = {"super_user_roles": ALL, **_GIVES}
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """The lists of these settings."""
+    """Permissions by the lists in these settings."""
 
     settings: AuthSettings
 
     def of(self, principal: str) -> frozenset[AccessRole]:
-        """What the principal may do."""
+        """Return the roles of the principal."""
         settings = self.settings
         if not settings.authorization_enabled or principal in settings.super_user_roles:
             return ALL
@@ -53,6 +53,6 @@ class Permissions:
         return principal in self.settings.proxy_roles
 
     def keys_that_give(self, role: AccessRole) -> list[str]:
-        """The keys whose lists give the role, the narrowest first."""
+        """Return the settings whose lists grant the role, the narrowest first."""
         names = sorted((name for name, roles in _LISTS.items() if role in roles), key=lambda name: len(_LISTS[name]))
         return [self.settings.key(name) for name in names]

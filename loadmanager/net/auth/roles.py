@@ -1,4 +1,4 @@
-"""What one must be permitted to do for an operation; each operation states exactly one of these."""
+"""Access roles: the permission that a caller needs; each operation names exactly one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class AccessRole(StrEnum):
-    """A kind of access. None contains another."""
+    """An access role. None contains another."""
 
     ANYONE = "anyone"
     """No proof of who asks: probes, and the files of the page."""

@@ -1,4 +1,4 @@
-"""Keys and tokens made for a start, in the forms in which `pulsar tokens` makes them."""
+"""Keys and tokens for a first setup, in the forms of `pulsar tokens`."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _CURVES: dict[str, type[ec.EllipticCurve]] = {"ES256": ec.SECP256R1, "ES384": ec
 
 
 def create_secret(algorithm: SecretAlgorithm) -> bytes:
-    """A secret as long as the algorithm wants it."""
+    """Create a secret of the algorithm's length."""
     return secrets.token_bytes(SECRET_BYTES[algorithm])
 
 
 def create_pair(algorithm: PublicAlgorithm) -> tuple[bytes, bytes]:
-    """The private key (PKCS 8) and the public one (X.509), both in DER form."""
+    """Create a private key (PKCS 8) and its public key (X.509), both in DER form."""
     curve = _CURVES.get(algorithm)
     key = rsa.generate_private_key(_PUBLIC_EXPONENT, _RSA_BITS) if curve is None else ec.generate_private_key(curve())
     private = key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
@@ -41,7 +41,9 @@ def create_pair(algorithm: PublicAlgorithm) -> tuple[bytes, bytes]:
 
 
 def create_token(key: bytes, algorithm: str, claims: dict[str, object]) -> str:
-    """A token with these claims, signed with a secret or a private key; `ConfigurationError` for another key."""
+    """Create a token with these claims, signed with a secret or a private key; raises `ConfigurationError` for another
+    key.
+    """
     try:
         return jwt.encode(claims, _signing_key(key, algorithm), algorithm=algorithm)
     except (ValueError, TypeError, jwt.PyJWTError):
@@ -49,7 +51,9 @@ def create_token(key: bytes, algorithm: str, claims: dict[str, object]) -> str:
 
 
 def algorithm_of_secret(secret: bytes) -> SecretAlgorithm:
-    """The one that Pulsar signs with, by the length of the secret; `ConfigurationError` for one that is too short."""
+    """Return the algorithm that Pulsar signs with, by the secret's length; raises `ConfigurationError` for a short
+    secret.
+    """
     for name in reversed(get_args(SecretAlgorithm)):
         if len(secret) >= SECRET_BYTES[name]:
             found: SecretAlgorithm = name

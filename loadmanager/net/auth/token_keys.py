@@ -1,4 +1,5 @@
-"""Key for the signatures of tokens, from the places where Pulsar looks for it; read again when its file changes.
+"""Validation keys of token signatures, from the places where Pulsar looks for them; read again when the file
+changes.
 
 | the setting says | the key is |
 |---|---|
@@ -50,14 +51,14 @@ _LONGEST_KEY_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class ValidationKey:
-    """What signatures are checked with, and by which algorithms alone, whatever a token says of itself."""
+    """A validation key, and the only algorithms that it accepts, whatever a token's header says."""
 
     key: bytes | RSAPublicKey | EllipticCurvePublicKey
     algorithms: tuple[str, ...]
 
 
 class KeyPlace:
-    """Where a setting, or an option, says that a key is."""
+    """Location of a key, by a setting or a command-line option."""
 
     def __init__(self, name: str, text: str) -> None:
         self._name, self._text = name, text
@@ -65,11 +66,11 @@ class KeyPlace:
         self._is_file = self.path is not None and (text.startswith(FILE_SCHEME) or self.path.is_file())
 
     def __str__(self) -> str:
-        """Its name, and the file if it is certain that there is one: the key itself is said nowhere."""
+        """Name the setting, and the file if it is certain to be one: the key itself is never shown."""
         return f"{self._name} {self.path}" if self._is_file else self._name
 
     def stamp(self) -> object:
-        """Another one once the file has changed."""
+        """Stamp of the file, which changes with it."""
         if self.path is None:
             return None
         try:
@@ -79,7 +80,7 @@ class KeyPlace:
         return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
     def read(self) -> bytes:
-        """The key's bytes; `ConfigurationError` when there are none."""
+        """Read the key's bytes; raises `ConfigurationError` when there are none."""
         if self.path is None:
             return _decoded(self._text, self._name)
         try:
@@ -94,7 +95,7 @@ class KeyPlace:
 
 
 def secret_key(place: KeyPlace) -> ValidationKey:
-    """The secret there; `ConfigurationError` for what is none."""
+    """Return the secret; raises `ConfigurationError` if there is none."""
     content = place.read()
     try:
         HMACAlgorithm(HMACAlgorithm.SHA256).prepare_key(content)
@@ -111,7 +112,7 @@ def secret_key(place: KeyPlace) -> ValidationKey:
 
 
 def public_key(place: KeyPlace, algorithm: PublicAlgorithm) -> ValidationKey:
-    """The public key there; `ConfigurationError` for what is none that goes with the algorithm."""
+    """Return the public key; raises `ConfigurationError` unless it fits the algorithm."""
     content = place.read()
     wanted: type[RSAPublicKey | EllipticCurvePublicKey]
     wanted, kind = (EllipticCurvePublicKey, "EC") if algorithm.startswith("E") else (RSAPublicKey, "RSA")
@@ -127,10 +128,10 @@ def public_key(place: KeyPlace, algorithm: PublicAlgorithm) -> ValidationKey:
 
 
 class KeySource:
-    """The key of these settings; `current` changes with its file."""
+    """Validation key of these settings; `current` follows its file."""
 
     def __init__(self, settings: AuthSettings) -> None:
-        """Raises `ConfigurationError`, which names the key of the configuration and the file."""
+        """Read the key; raises `ConfigurationError`, which names the setting and the file."""
         secret, public = settings.token_secret_key.get_secret_value(), settings.token_public_key
         if bool(secret) == bool(public):
             said = "both are set" if secret else "neither is set"
@@ -145,7 +146,7 @@ class KeySource:
         self.current = self._load()
 
     def look_again(self) -> bool:
-        """Read the file if it has changed; whether there is another key now."""
+        """Read the file if it has changed; return True if the key is a new one."""
         stamp = self._place.stamp()
         if self._place.path is None or (stamp == self._seen and not self.fault):
             return False

@@ -1,4 +1,4 @@
-"""A token checked, as Pulsar's AuthenticationProviderToken does it: signature, times, audience, and whose it is.
+"""Token verification as in Pulsar's AuthenticationProviderToken: signature, times, audience, principal.
 
 By which algorithm a signature is checked is fixed by the configuration (`keys.ValidationKey`); what the head of a token
 says of itself decides nothing, so neither "none" nor a public key used as a secret gets anybody in.
@@ -32,7 +32,7 @@ _OPTIONS: Options = {
 
 
 class TokenFault(StrEnum):
-    """Why somebody is not who they would have to be; a label of the metric."""
+    """Reason for which a token is rejected; a label of the metric."""
 
     MISSING = "missing"
     INVALID = "invalid"
@@ -43,7 +43,7 @@ class TokenFault(StrEnum):
 
 
 class TokenError(Exception):
-    """A token that is not taken, and why; never the token itself."""
+    """A rejected token, with the reason; never the token itself."""
 
     def __init__(self, fault: TokenFault, reason: str) -> None:
         super().__init__(reason)
@@ -52,7 +52,7 @@ class TokenError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """Whose a token is that was checked, and until when it holds, in seconds since the epoch."""
+    """Principal of a verified token, and its expiry in seconds since the epoch."""
 
     principal: str
     expires_s: float
@@ -65,7 +65,7 @@ def bearer_token(authorization: str) -> str | None:
 
 
 def refuse_half_an_audience(settings: AuthSettings) -> None:
-    """`ConfigurationError` where only one of the two keys about the audience is set."""
+    """Raise `ConfigurationError` if only one of the two audience settings is set."""
     claim, audience = settings.token_audience_claim, settings.token_audience
     if bool(claim) != bool(audience):
         given, other = ("tokenAudienceClaim", "tokenAudience") if claim else ("tokenAudience", "tokenAudienceClaim")
@@ -73,7 +73,7 @@ def refuse_half_an_audience(settings: AuthSettings) -> None:
 
 
 def check_token(token: str, key: ValidationKey, settings: AuthSettings) -> Claimed:
-    """Whose the token is; `TokenError` for one that is not taken."""
+    """Verify the token; raises `TokenError` if it is rejected."""
     try:
         claims = jwt.decode(
             token,
@@ -110,7 +110,7 @@ def _check_audience(claims: dict[str, Any], settings: AuthSettings) -> None:
 
 
 def _principal(claims: dict[str, Any], claim: str) -> str:
-    """As in Pulsar: a text, or the first of a list."""
+    """Return the principal, as in Pulsar: a string, or the first of a list."""
     said = claims.get(claim)
     if isinstance(said, list) and said:
         said = said[0]
