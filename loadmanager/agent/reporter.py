@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import cast
@@ -24,6 +23,7 @@ from loadmanager.core.model.broker_health import has_changed
 from loadmanager.core.model.report_rule import ReportDue, ReportFigures, report_due
 from loadmanager.errors import StoreError
 from loadmanager.store import znode_codec
+from loadmanager.util import clock
 from loadmanager.wire.broker_data import (
     AGENT_PROTOCOL,
     HealthData,
@@ -269,7 +269,7 @@ class Reporter:
             health=stats.health if stats else None,
             stuck=self._find_fault(),
         )
-        record = build_report(self._identity, now, written.record if written else None, _now_ms())
+        record = build_report(self._identity, now, written.record if written else None, clock.now_ms())
         return _Report(record, ReportFigures.of(load_and_usage_of(record), self._weights, self._clock()))
 
     def _bundle_of(self, topic: str) -> str | None:
@@ -299,7 +299,3 @@ def _add_sums(record: LocalBrokerData, stats: Collection[NamespaceBundleStats]) 
     record["numTopics"] = sum(entry["topics"] for entry in stats)
     record["numConsumers"] = sum(entry["consumerCount"] for entry in stats)
     record["numProducers"] = sum(entry["producerCount"] for entry in stats)
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

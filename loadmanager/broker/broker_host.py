@@ -11,7 +11,6 @@ import contextlib
 import logging
 import math
 import os
-import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from types import TracebackType
@@ -49,7 +48,7 @@ from loadmanager.broker.contract import (
 from loadmanager.broker.endpoints import Endpoints, Named, NotDoneError
 from loadmanager.broker.topic import Closing, Health, RefusedError, Topic
 from loadmanager.core.domain.names import TopicName
-from loadmanager.util.clock import now_s
+from loadmanager.util.clock import now_ms, now_s
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +100,7 @@ class Hosting:
         self._health = health
         self._version = version
         self._clock = clock
-        self._started_ms = time.time_ns() // 1_000_000
+        self._started_ms = now_ms()
         self._contract = Contract()
         self._topics: dict[str, Topic] = {}
         self._work: dict[str, list[asyncio.Task[None]]] = {}

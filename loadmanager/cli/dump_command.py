@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ from loadmanager.lab.decide.record_collector import Collected
 from loadmanager.net.http_client import Caller
 from loadmanager.store.pulsar_detection import find_pulsar
 from loadmanager.store.zookeeper_store import ZooKeeperStore
+from loadmanager.util import clock
 from loadmanager.util.logging import configure_logging
 from loadmanager.wire.dump_line import encode
 
@@ -80,7 +80,7 @@ def dump(
 async def _collect_pulsar(settings: Settings, cluster: str | None, admin_url: str | None, caller: Caller) -> Collected:
     told = None if admin_url is None else await fetch_settings(admin_url, caller=caller)
     async with _reading(settings) as store:
-        return await collect_pulsar(store, _now_ms(), cluster, told)
+        return await collect_pulsar(store, clock.now_ms(), cluster, told)
 
 
 async def _collect(settings: Settings) -> Collected:
@@ -91,7 +91,7 @@ async def _collect(settings: Settings) -> Collected:
                 f"metadataStoreUrl {settings.metadata_store_url}: this is a Pulsar's metadata ({znode}):"
                 " with --pulsar it is read"
             )
-        return await collect_cluster(store, _now_ms(), settings)
+        return await collect_cluster(store, clock.now_ms(), settings)
 
 
 @asynccontextmanager
@@ -102,10 +102,6 @@ async def _reading(settings: Settings) -> AsyncIterator[ZooKeeperStore]:
         yield store
     finally:
         await store.close()
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _write(line: str, output: Path | None) -> None:

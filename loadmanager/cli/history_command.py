@@ -44,6 +44,7 @@ from loadmanager.history.synthetic_fleet import SyntheticFleet, import_series, r
 from loadmanager.history.table_schemas import TABLES, wanted_columns
 from loadmanager.lab.decide.pulsar_dump import collect_brokers, collect_pulsar
 from loadmanager.lab.decide.record_collector import Collected, Reader
+from loadmanager.util import clock
 from loadmanager.util.logging import configure_logging
 from loadmanager.wire.broker_data import decode_local_broker_data
 from loadmanager.wire.dump_line import encode
@@ -232,7 +233,7 @@ async def _sample(
     store = store_of(settings.metadata_store_url, settings, create_chroot=False)
     await store.start()
     try:
-        taken_at_ms = _now_ms()
+        taken_at_ms = clock.now_ms()
         collected = await collect_pulsar(store, taken_at_ms, cluster)
         # In a thread: that of a large Pulsar takes longer than its session lasts unless the loop renews it.
         content = await asyncio.to_thread(lambda: encode(collected.finish()))
@@ -251,7 +252,7 @@ async def _sample(
 
 async def _look(store: Reader, importer: Importer, known: dict[str, Any], said: set[str]) -> None:
     """Add the reports that are new; what cannot be read is said once."""
-    at_ms = _now_ms()
+    at_ms = clock.now_ms()
     collected = Collected({"brokers": {}})
     await collect_brokers(store, collected)
     faults = list(collected.faults)
@@ -307,12 +308,12 @@ def _failing_well() -> Iterator[None]:
 def _importing(url: str, source: str) -> Iterator[Importer]:
     """An import, which is ended also when it is interrupted: what was written until then stays."""
     with _failing_well():
-        importer = Importer(Directory.of(url), source, _now_ms())
+        importer = Importer(Directory.of(url), source, clock.now_ms())
         try:
             yield importer
         except KeyboardInterrupt:
             print("interrupted: what was written until now stays", file=sys.stderr)
-        importer.finish(_now_ms())
+        importer.finish(clock.now_ms())
     done = importer.imported
     print(f"{done.reports} reports, {done.rows} rows in {done.files} files")
 
@@ -369,7 +370,3 @@ def _lines(console: Console, table: Table) -> list[str]:
     with console.capture() as capture:
         console.print(table)
     return capture.get().splitlines()
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

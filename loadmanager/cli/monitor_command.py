@@ -21,6 +21,7 @@ from loadmanager.cli.service_runner import store_of
 from loadmanager.cli.text.output import write_nowhere
 from loadmanager.config import Settings, load_settings
 from loadmanager.errors import ConfigurationError, StoreError
+from loadmanager.util import clock
 from loadmanager.util.logging import configure_logging
 
 
@@ -84,7 +85,7 @@ async def _draw(readings: BrokerReadings, interval_s: float) -> None:
 
 def _print(update: Update, *, as_json: bool, complete: bool) -> None:
     if as_json:
-        print(render_json(update, time.time_ns() // 1_000_000).decode(), flush=True)
+        print(render_json(update, clock.now_ms()).decode(), flush=True)
         return
     if update.problem is not None:
         print(f"not current: {update.problem}", file=sys.stderr, flush=True)

@@ -25,6 +25,7 @@ from loadmanager.history.gaps import GAP, TERM_BEGAN, TERM_ENDED, End, find_end,
 from loadmanager.history.reader import History
 from loadmanager.history.retention import Retention
 from loadmanager.history.row_packer import PackedFile, pack_entries
+from loadmanager.util import clock
 
 log = structlog.get_logger(__name__)
 
@@ -198,7 +199,7 @@ class HistoryWriter:
 
     def close(self, at_ms: int | None = None, timeout_s: float = 10.0) -> bool:
         """End the term and the thread; whether everything could be written within that time."""
-        self.end_term(time.time_ns() // 1_000_000 if at_ms is None else at_ms)
+        self.end_term(clock.now_ms() if at_ms is None else at_ms)
         is_written = self.flush(timeout_s)
         with self._condition:
             self._queue.stop = True
@@ -388,7 +389,7 @@ class HistoryWriter:
         if now_s - self._swept_at_s < _SWEEP_INTERVAL_S:
             return
         self._swept_at_s = now_s
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = clock.now_ms()
         try:
             deleted = self._retention.apply(self.directory, now_ms) if self._retention else 0
             compacted = self._compaction.apply(self.directory, now_ms) if self._compaction else Compacted(0, 0)

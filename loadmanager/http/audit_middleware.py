@@ -6,7 +6,6 @@ answers by itself. Handlers say with `note_change` what was before and what is a
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -20,6 +19,7 @@ from loadmanager.http.leader_proxy import PASSED_ON
 from loadmanager.leader.node_port import AuditPort
 from loadmanager.net.auth.gate import PRINCIPAL
 from loadmanager.net.request_ids import id_of, noted
+from loadmanager.util import clock
 from loadmanager.wire.audit_entry import ANONYMOUS, AuditEntry
 from loadmanager.wire.http_bodies import CLIENT_HEADER, FORWARDED_HEADER
 
@@ -50,7 +50,7 @@ def audited(operation: str, handler: Handler, audit: AuditPort) -> Handler:
 def _entry(operation: str, request: web.Request, status: int, node: str) -> AuditEntry:
     before, after = request.get(_CHANGE, (None, None))
     return AuditEntry(
-        at=time.time_ns() // 1_000_000,
+        at=clock.now_ms(),
         node=node,
         request_id=id_of(request),
         who=request.get(PRINCIPAL, ANONYMOUS)[:_MOST_CHARACTERS],

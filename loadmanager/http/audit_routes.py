@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from aiohttp import web
 
 from loadmanager.http.leader_proxy import Forwarder
@@ -12,6 +10,7 @@ from loadmanager.http.request_bodies import number_of, time_of
 from loadmanager.http.responses import json_bytes
 from loadmanager.leader.node_port import AuditPort, LeadershipPort
 from loadmanager.net.auth.roles import AccessRole
+from loadmanager.util import clock
 from loadmanager.wire.audit_entry import AuditAnswer
 
 _LIMIT = 100
@@ -49,7 +48,7 @@ class AuditHandlers:
         ]
 
     async def show(self, request: web.Request) -> web.Response:
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = clock.now_ms()
         given_since_ms, given_until_ms = time_of(request, "since"), time_of(request, "until")
         until_ms = now_ms + 1 if given_until_ms is None else given_until_ms
         since_ms = min(until_ms, now_ms) - _DAY_MS if given_since_ms is None else given_since_ms

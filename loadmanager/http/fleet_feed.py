@@ -20,6 +20,7 @@ import orjson
 import structlog
 
 from loadmanager.http.server_sent_events import frame_of
+from loadmanager.util import clock
 from loadmanager.wire.fleet_bodies import Briefing, Mark
 
 log = structlog.get_logger(__name__)
@@ -188,7 +189,7 @@ class Feed:
         if time.monotonic() - self._heard_s > _UNHEARD_S:
             self._briefing = None
         try:
-            self.frames.show(self._look(self._briefing), time.time_ns() // 1_000_000)
+            self.frames.show(self._look(self._briefing), clock.now_ms())
         except Exception:
             log.exception("live_picture_failed")
 

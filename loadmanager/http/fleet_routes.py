@@ -19,6 +19,7 @@ from loadmanager.http.server_sent_events import NOTHING_NEW, event_stream
 from loadmanager.leader.node_port import FleetStatusPort, SettingsPort
 from loadmanager.net.auth.gate import AuthGate
 from loadmanager.net.auth.roles import AccessRole
+from loadmanager.util import clock
 from loadmanager.wire.fleet_bodies import Briefing, FleetBody, Mark
 
 _BRIEFING = "/loadbalance/v1/briefing"
@@ -81,7 +82,7 @@ class LiveHandlers:
 
     async def fleet(self, request: web.Request) -> web.Response:
         del request
-        at_ms = time.time_ns() // 1_000_000
+        at_ms = clock.now_ms()
         return json_response({"at": at_ms, **self._showing.fleet(await self._ask(None))})
 
     async def briefing(self, request: web.Request) -> web.Response:

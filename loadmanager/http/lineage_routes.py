@@ -7,7 +7,6 @@ is asked for what it has, and what they say is put together.
 from __future__ import annotations
 
 import asyncio
-import time
 
 from aiohttp import web
 from pydantic import ValidationError
@@ -20,6 +19,7 @@ from loadmanager.http.request_bodies import number_of, time_of
 from loadmanager.http.responses import json_response
 from loadmanager.leader.node_port import LeadershipPort, LifePort, MirrorPort
 from loadmanager.net.auth.roles import AccessRole
+from loadmanager.util import clock
 from loadmanager.wire.lineage_bodies import BundleLife, put_together
 
 _LIFE = "/loadbalance/v1/history/bundle/{tenant}/{namespace}/{range}"
@@ -105,7 +105,7 @@ def _asked(request: web.Request) -> tuple[BundleName, int, int, int]:
     """Parse the bundle, the time range and the limit of a request."""
     namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
     name = BundleName(namespace, BundleRange.parse(request.match_info["range"].lower()))
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = clock.now_ms()
     given_since_ms, given_until_ms = time_of(request, "since"), time_of(request, "until")
     until_ms = now_ms + 1 if given_until_ms is None else given_until_ms
     since_ms = max(0, min(until_ms, now_ms) - _HALF_A_DAY_MS) if given_since_ms is None else given_since_ms

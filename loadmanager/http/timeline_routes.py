@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Literal
 
 from aiohttp import web
@@ -13,6 +12,7 @@ from loadmanager.http.request_bodies import number_of, time_of
 from loadmanager.http.responses import json_response
 from loadmanager.leader.node_port import TimelinePort, Window
 from loadmanager.net.auth.roles import AccessRole
+from loadmanager.util import clock
 from loadmanager.wire.timeline_bodies import Timeline
 
 _MOST = 2_000
@@ -52,7 +52,7 @@ class TimelineHandlers:
     async def timeline(self, request: web.Request) -> web.Response:
         of = _of(request)
         until_ms = time_of(request, "until")
-        until_ms = time.time_ns() // 1_000_000 if until_ms is None else until_ms
+        until_ms = clock.now_ms() if until_ms is None else until_ms
         since_ms = time_of(request, "since")
         since_ms = max(until_ms - self._chronicle.span_ms, 0) if since_ms is None else since_ms
         if since_ms >= until_ms:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
@@ -70,7 +69,7 @@ class Candidate(ABC):
         self._term_task: asyncio.Task[None] | None = None
         self._end_of_term: asyncio.Task[None] | None = None
         self._epoch_asked: asyncio.Task[int] | None = None
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = clock.now_ms()
         node = NodeRecord(node_id=node_id, service_url=service_url, version=__version__, start_timestamp=now_ms)
         self._registrar = NodeRegistrar(store, node)
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import time
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -27,6 +26,7 @@ from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEnt
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.node_port import Window
 from loadmanager.leader.planning.thread_pool import Previews, Worker
+from loadmanager.util import clock
 
 log = structlog.get_logger(__name__)
 
@@ -57,7 +57,7 @@ class TimelineMemory:
         self._moments = Moments(_KEPT)
         self._worker = Worker("timeline")
         self._previews = Previews(self._worker)
-        self._began_ms = now_ms()
+        self._began_ms = clock.now_ms()
         view.on_record = self._record_changed
 
     @property
@@ -71,7 +71,7 @@ class TimelineMemory:
                 group.create_task(self._recall())
             last = dict.fromkeys(self._grids, -1)
             while True:
-                at_ms = now_ms()
+                at_ms = clock.now_ms()
                 for of, grid in self._grids.items():
                     if at_ms // grid.step_ms != last[of]:
                         await self.look(of, at_ms)
@@ -79,7 +79,7 @@ class TimelineMemory:
                 left_ms = min(grid.step_ms - at_ms % grid.step_ms for grid in self._grids.values())
                 leader = self._view.leader
                 if leader is not None:
-                    self._moments.leads(leader.node_id, self._view.epoch, now_ms())
+                    self._moments.leads(leader.node_id, self._view.epoch, clock.now_ms())
                 await asyncio.wait({self._leader_changed()}, timeout=left_ms / 1000)
 
     async def draw(self, of: Literal["brokers", "bundles"], window: Window) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class TimelineMemory:
             log.exception("timeline_not_kept", of=of)
 
     def _record_changed(self, before: NamespaceEntry, after: NamespaceEntry) -> None:
-        self._moments.changed(before.state, after.state, now_ms())
+        self._moments.changed(before.state, after.state, clock.now_ms())
 
     async def _recall(self) -> None:
         """Read the recorded history from the begin of the span until this node's start, newest first."""
@@ -147,7 +147,3 @@ def _figures(drawn: Drawn) -> dict[str, Any]:
         "cells": base64.b64encode(drawn.cells.tobytes()).decode(),
         "scale": drawn.scale,
     }
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000

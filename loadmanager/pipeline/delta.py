@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 import secrets
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -38,6 +37,7 @@ from loadmanager.history.reader import times_in
 from loadmanager.pipeline.datasets import require, rows_of, schema_of
 from loadmanager.pipeline.reading import CANNOT_GO_ON, cause_of
 from loadmanager.pipeline.schemas import frame_of
+from loadmanager.util import clock
 
 DAY = "part"
 """The column by which the files of a table are kept apart: a day of UTC, or `WHOLE`."""
@@ -219,7 +219,7 @@ class Tables:
 
     def _commit(self, name: str, files: Sequence[Mapping[str, Any]], days: Collection[str] | None) -> None:
         """Make these files count in place of those of the days, or of all; retry after another writer."""
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = clock.now_ms()
         actions = [
             AddAction(file["path"], file["size_bytes"], {DAY: file[DAY]}, now_ms, True, _statistics(file))  # noqa: FBT003 - its API
             for file in files
@@ -277,7 +277,7 @@ def _read_files(root: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch])
 
 
 def _new_folder() -> str:
-    return f"{time.time_ns() // 1_000_000:013d}-{secrets.token_hex(4)}"
+    return f"{clock.now_ms():013d}-{secrets.token_hex(4)}"
 
 
 def _version(table: DeltaTable | None) -> int:

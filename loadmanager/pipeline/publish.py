@@ -8,7 +8,6 @@ than the best persistence (`core.domain.significance`), a day ahead and in both 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Hashable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
@@ -26,6 +25,7 @@ from loadmanager.pipeline.delta import Tables
 from loadmanager.pipeline.schemas import METRICS
 from loadmanager.pipeline.summary import Summary
 from loadmanager.pipeline.windows import throughput
+from loadmanager.util import clock
 from loadmanager.wire.learned_records import LearnedData, NamespaceLearned
 
 MOST_PROFILES = 500
@@ -48,7 +48,7 @@ def learned_from(tables: Tables, summary: Summary) -> LearnedData:
         proved = frozenset(row["key"] for row in proved_namespaces(tables.read("backtest")).collect())
     return LearnedData(
         run=next((done.run for done in summary.steps if done.step == "ingest"), summary.run),
-        publishedAt=time.time_ns() // 1_000_000,
+        publishedAt=clock.now_ms(),
         history=summary.history,
         rangeFrom=summary.from_ms or 0,
         rangeTo=summary.to_ms or 0,

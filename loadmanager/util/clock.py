@@ -1,7 +1,7 @@
-"""Clock for promises that expire (leases, sessions): seconds since boot, including the time the machine was suspended.
+"""Clocks: wall time in milliseconds, and seconds since boot for promises that expire (leases, sessions).
 
-`time.monotonic()` stands still while a machine sleeps, so a process that wakes up would take an expired lease for a
-valid one. CLOCK_BOOTTIME (Linux) and CLOCK_MONOTONIC (macOS) go on. Where neither exists, `time.monotonic()` is used.
+`time.monotonic()` stands still while a machine is suspended, so a process that wakes up would take an expired lease for
+a valid one. CLOCK_BOOTTIME (Linux) and CLOCK_MONOTONIC (macOS) go on. Where neither exists, `time.monotonic()` is used.
 Timers of asyncio and of kazoo use `time.monotonic()` all the same: whoever relies on a promise compares it with this
 clock at that moment.
 """
@@ -23,6 +23,11 @@ def _is_available() -> bool:
 
 
 COUNTS_SUSPENSION = _is_available()
+
+
+def now_ms() -> int:
+    """Return the wall time in milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
 
 
 def now_s() -> float:

@@ -33,6 +33,7 @@ from loadmanager.broker.conformance.scripted_agent import (
     not_owned,
     owned,
 )
+from loadmanager.util import clock
 
 NAMESPACE = "persistent://check/broker"
 _BETWEEN_TRIES_S = 0.02
@@ -69,7 +70,7 @@ class RuleStage:
     incarnation: int = 1_000
     _slowest_s: float = 0.0
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
-    _run: str = field(default_factory=lambda: f"{time.time_ns() // 1_000_000:x}")
+    _run: str = field(default_factory=lambda: f"{clock.now_ms():x}")
     _runner: web.AppRunner | None = None
 
     # The agent

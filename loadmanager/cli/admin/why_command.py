@@ -21,6 +21,7 @@ from loadmanager.cli.text.text_tables import styled, width_of_terminal, wrapped
 from loadmanager.cli.text.times import read_moment
 from loadmanager.core.domain.names import BundleName
 from loadmanager.errors import HistoryError, HistoryFileError
+from loadmanager.util.clock import now_ms
 
 _LIFE = "/loadbalance/v1/history/bundle"
 _INDENT = "  "
@@ -44,7 +45,7 @@ def why(
         return get(_LIFE, bundle, since=since_ms, until=until_ms, limit=limit)
 
     def course(service: Service) -> None:
-        until_now_ms = until_ms if until_ms is not None else round(time.time() * 1000) + 1
+        until_now_ms = until_ms if until_ms is not None else now_ms() + 1
         life = _read(history, bundle, since_ms or 0, until_now_ms, limit)
         if service.as_json:
             show_json(life)

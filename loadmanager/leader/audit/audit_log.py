@@ -22,7 +22,8 @@ from loadmanager.history.reader import History
 from loadmanager.history.table_schemas import OPERATIONS
 from loadmanager.leader.audit.audit_file import AuditFile
 from loadmanager.leader.audit.history_queries import HistoryQueries
-from loadmanager.leader.audit.history_recorder import HistoryRecorder, now_ms
+from loadmanager.leader.audit.history_recorder import HistoryRecorder
+from loadmanager.util import clock
 from loadmanager.wire.audit_entry import AuditEntry
 
 log = structlog.get_logger(__name__)
@@ -44,7 +45,7 @@ class AuditTrail:
         self._recorder = recorder
         self._history_url = history_url
         self._entries: deque[AuditEntry] = deque(maxlen=_KEPT)
-        self._complete_since_ms = now_ms()
+        self._complete_since_ms = clock.now_ms()
         self._refusals = _Refusals()
         self._readings = HistoryQueries()
         self.noted = 0
@@ -82,7 +83,7 @@ class AuditTrail:
 
     def begin_term(self) -> None:
         """Mark the begin of a term: from now on memory holds every operation of the leader."""
-        self._complete_since_ms = now_ms()
+        self._complete_since_ms = clock.now_ms()
         self.noted_before_term = self.noted
 
     def later_than(self, noted: int, most: int) -> list[AuditEntry]:

@@ -9,7 +9,6 @@ sequence number stays.
 
 from __future__ import annotations
 
-import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.reasons import Reason
 from loadmanager.core.planning.plan_effect import MoveEffect
+from loadmanager.util import clock
 
 
 @dataclass(slots=True)
@@ -130,7 +130,7 @@ class DecisionLog:
         if last is not None and not verdict.acted and last.reason is verdict.verdict and last.epoch == epoch:
             self.counts[kind, verdict.verdict.value, False] += 1
             last.times += 1
-            last.last_ms = _now_ms()
+            last.last_ms = clock.now_ms()
             last.because = because
             self._refrained.move_to_end(key)
             return
@@ -185,7 +185,7 @@ class DecisionLog:
     def _entry(self, kind: str, subject: str, reason: Reason, *, epoch: int, acted: bool) -> LoggedDecision:
         self._sequence += 1
         self.counts[kind, reason.value, acted] += 1
-        now_ms = _now_ms()
+        now_ms = clock.now_ms()
         return LoggedDecision(
             self._next_place(), self._sequence, now_ms, epoch, kind, subject, reason, acted, last_ms=now_ms
         )
@@ -208,7 +208,3 @@ def _effect_as_json(effect: MoveEffect) -> dict[str, Any]:
 
 def _imbalances(before_after: tuple[float, float]) -> dict[str, float]:
     return dict(zip(("imbalanceBefore", "imbalanceAfter"), before_after, strict=True))
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

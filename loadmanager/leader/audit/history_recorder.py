@@ -29,6 +29,7 @@ from loadmanager.history.entry_rows import Decision, Entry, HistoryEvent, Strate
 from loadmanager.history.writer import NOT_RECORDED, HistoryWriter, WriterFigures
 from loadmanager.leader.mirror.cluster_mirror import OperatorConfig
 from loadmanager.leader.mirror.live_settings import LiveSettings
+from loadmanager.util import clock
 from loadmanager.wire.checkpoint_codec import Later, Record, doubts_as_json, head_of, parts_of
 from loadmanager.wire.control_records import encode_controls
 from loadmanager.wire.learned_records import encode_learned, what_decides
@@ -137,13 +138,13 @@ class HistoryRecorder:
         """Record an entry, at `at_ms` or now, and return its sequence number; -1 on a node that does not record."""
         if not self._is_recording or self._writer is None:
             return NOT_RECORDED
-        return self._writer.put(now_ms() if at_ms is None else at_ms, entry)
+        return self._writer.put(clock.now_ms() if at_ms is None else at_ms, entry)
 
     def begin_term(self, epoch: int, node_id: str, model: Model, desk: RecordedDesk) -> None:
         """Begin to record: a checkpoint holds everything known and remembered until now."""
         if self._writer is None:
             return
-        self._writer.begin_term(epoch, now_ms())
+        self._writer.begin_term(epoch, clock.now_ms())
         self._is_recording = True
         self._cycle, self._states = 0, {}
         self.put(HistoryEvent("leader_elected", node_id, {"epoch": epoch}))
@@ -154,7 +155,7 @@ class HistoryRecorder:
             return
         self.put(HistoryEvent("leader_lost", reason))
         self._is_recording = False
-        self._writer.end_term(now_ms())
+        self._writer.end_term(clock.now_ms())
 
     def checkpoint(self, model: Model, desk: RecordedDesk) -> None:
         """Record everything that decisions depend on. The last snapshot is not part of it."""
@@ -295,7 +296,3 @@ def _size(remembered: Mapping[str, Any]) -> int:
 
 def _holds_columns(remembered: Mapping[str, Any]) -> bool:
     return any(isinstance(part, InColumns) for part in remembered.values())
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000

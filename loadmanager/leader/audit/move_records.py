@@ -20,7 +20,8 @@ from loadmanager.core.model.load import THROUGHPUT_IN, THROUGHPUT_OUT, BrokerRep
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.plan_effect import MoveEffect, imbalance_of_move
 from loadmanager.history.entry_rows import MoveRow
-from loadmanager.leader.audit.history_recorder import HistoryRecorder, now_ms
+from loadmanager.leader.audit.history_recorder import HistoryRecorder
+from loadmanager.util import clock
 
 
 @dataclass(slots=True)
@@ -68,7 +69,7 @@ class MoveRecorder:
         source, destination = (each.broker if each else None for each in (released.owner, released.destination))
         before, after = imbalance_of_move(snapshot, bundle, source, destination)
         row = snapshot.bundles.find_row(bundle)
-        started_ms = now_ms()
+        started_ms = clock.now_ms()
         sequence = self._recorder.put(
             MoveRow(
                 kind="began",
@@ -94,7 +95,7 @@ class MoveRecorder:
         Returns its effect, as far as it is known; None for a move that another leader began.
         """
         begun = self._find(bundle, released)
-        ended_ms = now_ms()
+        ended_ms = clock.now_ms()
         source, destination = released.owner, done.owner
         self._recorder.put(
             MoveRow(
@@ -128,7 +129,7 @@ class MoveRecorder:
                 destination=released.destination.broker if released.destination else None,
                 reason=released.reason,
                 started_ms=None if begun is None else begun.started_ms,
-                ended_ms=now_ms(),
+                ended_ms=clock.now_ms(),
                 outcome=outcome,
                 move=None if begun is None else begun.row,
                 detail={"error": error},
@@ -159,7 +160,7 @@ class MoveRecorder:
         throughput = {
             broker: (before, self._throughput.get(broker, 0.0)) for broker, before in begun.throughput.items()
         }
-        begun.effect.measured, begun.effect.measured_at_ms = (begun.imbalance, imbalance), now_ms()
+        begun.effect.measured, begun.effect.measured_at_ms = (begun.imbalance, imbalance), clock.now_ms()
         begun.effect.source = throughput.get(awaited.source)
         begun.effect.destination = throughput.get(awaited.destination)
         self.on_measured(begun.effect)

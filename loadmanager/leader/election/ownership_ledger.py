@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -48,6 +47,7 @@ from loadmanager.leader.mirror.mirror_intake import MirrorIntake
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import MAX_ZNODE_BYTES, Check, Create, Delete, MetadataStore, Op, Put
 from loadmanager.store.znode_codec import decode, pack
+from loadmanager.util import clock
 from loadmanager.wire.store_records import DeletedRecord, encode_namespace
 from loadmanager.wire.validation import parse_model
 
@@ -370,7 +370,7 @@ class OwnershipLedger:
             for change in changes:
                 _fail(change, InvalidRecordError(fault or ""))
             return None
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = clock.now_ms()
         draft = _Draft(entry.state, self._view.is_registered, is_closed=namespace in self._closed)
         applied: list[tuple[_Change, _Made]] = []
         for change in changes:

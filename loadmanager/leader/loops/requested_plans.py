@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 
 from loadmanager.core.domain.names import BrokerId, BundleName
@@ -19,6 +18,7 @@ from loadmanager.core.protocol.plan_machine import KeptPlan, TrackedStep
 from loadmanager.errors import BadRequestError, DestinationInactiveError, LoadManagerError
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.planning.planner_service import PlannerService
+from loadmanager.util import clock
 from loadmanager.wire.plan_bodies import PlannedMove, PlanRequest
 from loadmanager.wire.plan_file import PackedCertificate
 
@@ -51,7 +51,7 @@ class RequestedPlans:
         made = [(each, step) for each in plan.steps if (step := self._step(each, because)) is not None]
         steps = tuple(step for _, step in made)
         effect = effect_of(snapshot, plan.steps, self._clients(steps), emptied)
-        at_ms, epoch = time.time_ns() // 1_000_000, self._view.epoch
+        at_ms, epoch = clock.now_ms(), self._view.epoch
         seen = restrain(snapshot) if request.kind == "shed" else snapshot
         certified = await self._desk.certify(seen, [each for each, _ in made], emptied)
         certificate = CertificateSummary.of(certified)

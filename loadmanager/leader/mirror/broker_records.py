@@ -20,6 +20,7 @@ from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Znode
 from loadmanager.store.znode_codec import decode, is_packed
+from loadmanager.util import clock
 from loadmanager.wire.broker_columns import report_of
 from loadmanager.wire.broker_data import LocalBrokerData
 from loadmanager.wire.load_report import decode_broker_record
@@ -109,7 +110,7 @@ class BrokerRecords:
         record = decode_broker_record(decode(data, where), where, self._live.current.max_bundles_per_load_report)
         if not any(record.get(key) for key in _ADDRESSES):
             raise InvalidRecordError(f"{where}: no address for clients: one of {', '.join(_ADDRESSES)} is needed")
-        known, read_at_ms = self._view.model.known_bundles, time.time_ns() // 1_000_000
+        known, read_at_ms = self._view.model.known_bundles, clock.now_ms()
         return record, recordable(report_of(record, where, known, read_at_ms, self._parse))
 
     def _raise_doubt(self, broker: BrokerId, record: LocalBrokerData) -> None:

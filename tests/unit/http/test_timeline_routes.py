@@ -22,7 +22,8 @@ from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.leader.node_port import Window
 from loadmanager.leader.planning.thread_pool import MOST_WAITING
-from loadmanager.leader.timeline_memory import TimelineMemory, now_ms
+from loadmanager.leader.timeline_memory import TimelineMemory
+from loadmanager.util import clock
 
 HOUR_MS = 3_600_000
 TIMELINE = "/loadbalance/v1/timeline"
@@ -55,7 +56,7 @@ async def has_lived(recorded: Recorded) -> None:
     await recorded.leader.put("/admin/v2/namespaces/t/other/0x00000000_0x15555555/split")
     chronicle = recorded.leader.node.chronicle
     for of in ("brokers", "bundles"):
-        await chronicle.look(of, now_ms())
+        await chronicle.look(of, clock.now_ms())
 
 
 async def test_however_many_ask_few_wait_and_what_is_seen_waits_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +71,7 @@ async def test_however_many_ask_few_wait_and_what_is_seen_waits_for_one(monkeypa
         asked = [asyncio.create_task(node.get(TIMELINE)) for _ in range(MOST_WAITING + 2)]
         try:
             await eventually(lambda: any(each.done() for each in asked))
-            looked = asyncio.create_task(node.node.chronicle.look("brokers", now_ms()))
+            looked = asyncio.create_task(node.node.chronicle.look("brokers", clock.now_ms()))
             await asyncio.sleep(0)
         finally:
             may_end.set()
@@ -121,7 +122,7 @@ async def test_a_node_that_starts_has_of_before_what_was_recorded(tmp_path: Path
         seen, seen_cells = await timeline(recorded.leader, "of=brokers")
     started = a_chronicle(recorded.leader.node.settings)
     running = asyncio.create_task(started.run())
-    window = Window(now_ms() - HOUR_MS, now_ms(), 1, 100)
+    window = Window(clock.now_ms() - HOUR_MS, clock.now_ms(), 1, 100)
 
     async def has_bundles() -> bool:
         return bool((await started.draw("bundles", window))["rows"])
@@ -143,7 +144,7 @@ async def test_a_history_that_cannot_be_read_costs_nothing_but_itself() -> None:
     with capture_logs() as logs:
         running = asyncio.create_task(chronicle.run())
         await eventually(lambda: any(entry["event"] == "timeline_not_recalled" for entry in logs))
-    assert (await chronicle.draw("brokers", Window(0, now_ms(), 1, 1)))["rows"] == ()
+    assert (await chronicle.draw("brokers", Window(0, clock.now_ms(), 1, 1)))["rows"] == ()
     assert not running.done()
     running.cancel()
 
@@ -165,7 +166,7 @@ async def test_a_question_that_is_none_is_refused(query: str, said: str) -> None
 
 
 async def test_a_leader_that_has_just_been_elected_is_no_reason_to_look_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeline_memory, "now_ms", lambda: 10**12)
+    monkeypatch.setattr(clock, "now_ms", lambda: 10**12)
     view = ClusterMirror()
     view.model.apply_report(broker("a"), report({bundle(number): throughput(1.0) for number in range(100)}))
     changes, looks, look = list[asyncio.Future[None]](), list[None](), view.model.throughput
