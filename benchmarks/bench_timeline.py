@@ -24,6 +24,7 @@ from loadmanager.http.fleet_feed import Frames
 from loadmanager.leader.fleet_status import FleetStatus
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
 from loadmanager.leader.mirror.live_settings import LiveSettings
+from loadmanager.leader.timeline_memory import GRID_BYTES
 
 STREAMS = 100
 DAY_MS = 86_400_000
@@ -58,8 +59,7 @@ def looks(model: ClusterModel) -> list[Measured]:
 def heat_map(model: ClusterModel, rng: np.random.Generator) -> list[Measured]:
     """A day is put down, as finely as there is room by default, and drawn."""
     names, throughput = model.throughput()
-    room = Settings().timeline_max_bytes
-    bundles, brokers = Grid(DAY_MS, STEP_MS, room), Grid(DAY_MS, STEP_MS, room)
+    bundles, brokers = Grid(DAY_MS, STEP_MS, GRID_BYTES), Grid(DAY_MS, STEP_MS, GRID_BYTES)
     start_s = time.perf_counter()
     bundles.put(names, throughput_as_figures(throughput), 0)
     first_s = time.perf_counter() - start_s
@@ -80,8 +80,8 @@ def heat_map(model: ClusterModel, rng: np.random.Generator) -> list[Measured]:
         Measured(f"a day of brokers, {COLUMNS} columns and {BROKERS} rows", brokers_s, "s", 1.0),
         Measured("a step of bundles put down", put_s * 1e3, "ms"),
         Measured("the first, when all names are new", first_s * 1e3, "ms"),
-        Measured("memory, bundles", bundles.cells / 2**20, "MiB", room / 2**20),
-        Measured("memory, brokers", brokers.cells / 2**20, "MiB", room / 2**20),
+        Measured("memory, bundles", bundles.cells / 2**20, "MiB", GRID_BYTES / 2**20),
+        Measured("memory, brokers", brokers.cells / 2**20, "MiB", GRID_BYTES / 2**20),
         Measured("a step of bundles is", bundles.step_ms / 1000, "s"),
     ]
 

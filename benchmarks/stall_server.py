@@ -70,7 +70,7 @@ class Cycles:
 
     async def start(self, request: web.Request) -> web.Response:
         """Cycles that are planned where the query says: in a `thread`, or in a `process`."""
-        self._node.live.apply({"planningProcessBundles": "1" if request.query["in"] == "process" else "0"})
+        self._node.desk.planning.least_bundles = int(request.query["in"] == "process")
         self._executor.steps, self._loop.cycles = 0, 0
         self._started_s = time.perf_counter()
         self._task = asyncio.create_task(self._run())

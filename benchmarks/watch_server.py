@@ -101,7 +101,7 @@ async def a_node(store: MemoryStore, url: str) -> Node:
     """It follows whoever answers at this URL."""
     leader = LeaderRecord(broker_id="another", service_url=url, epoch=1)
     await store.commit([Create(paths.LEADER, leader.to_json())])
-    return Node(Settings(history_url="", max_watchers=CONNECTIONS), store, "127.0.0.1:1", "http://127.0.0.1:1", 1)
+    return Node(Settings(history_url=""), store, "127.0.0.1:1", "http://127.0.0.1:1", 1)
 
 
 async def serve(ready_file: Path) -> None:

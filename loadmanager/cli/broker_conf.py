@@ -59,6 +59,7 @@ _RENAMED = {
 _OWN_RECORDS = "who owns what is kept in records of this service's own"
 _NOT_NEEDED = {
     "exposeBundlesMetricsInPrometheus": "there are no metrics per bundle here",
+    "loadBalancerDebugModeEnabled": "every decision is explained anyway",
     "loadBalancerInFlightServiceUnitStateWaitingTimeInMillis": _OWN_RECORDS,
     "loadBalancerMultiPhaseBundleUnload": "a bundle is always handed over in one write",
     "loadBalancerOverrideBrokerNics": "an agent measures all network interfaces",

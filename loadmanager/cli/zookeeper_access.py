@@ -65,7 +65,6 @@ def _tls(settings: SessionSettings, *, enabled: bool) -> Callable[[], ssl.SSLCon
         trust_certs=settings.metadata_store_tls_trust_certs_file_path,
         certificate=settings.metadata_store_tls_certificate_file_path,
         key=settings.metadata_store_tls_key_file_path,
-        allow_insecure=settings.metadata_store_tls_allow_insecure_connection,
         hostname_verification=settings.metadata_store_tls_hostname_verification_enable,
         keys=_KEYS,
     )

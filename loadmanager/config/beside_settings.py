@@ -134,9 +134,6 @@ class BesideSettings(AuditSettings, HttpSettings, AuthSettings, TracingSettings,
     history_max_bytes: int = Field(
         2_147_483_648, ge=0, description="The oldest recorded hours are deleted while the history is larger; 0: never."
     )
-    history_compaction: bool = Field(
-        True, description="Recorded hours that are over are compacted: a file of each table in place of one a minute."
-    )
 
     @model_validator(mode="after")
     def _acting_needs_a_state_store(self) -> Self:

@@ -36,17 +36,10 @@ NEEDS_RESTART = frozenset(
         "lower_boundary_shedding_enabled",  # as in Pulsar
         "lookup_timeout_ms",  # how long nodes wait for each other goes by it
         "leader_silence_ms",  # and by this
-        "decisions_kept",  # the size of a buffer
-        "timeline_hours",  # and so are these
-        "timeline_max_bytes",
         "history_url",  # the history is opened once, and so for all about it
         "history_flush_interval_s",
-        "history_rows_per_file",
-        "history_queue_rows",
-        "history_checkpoint_interval_minutes",
         "history_retention_hours",
         "history_max_bytes",
-        "history_compaction",
     }
 )
 """The settings of a node that are not dynamic: all others may be changed while it runs, on all nodes at once.

@@ -152,13 +152,6 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
     load_balancer_max_number_of_bundles_in_bundle_load_report: int = _planned(
         "max_number_of_bundles_in_bundle_load_report"
     )
-    max_bundles_per_load_report: int = Field(
-        20_000,
-        ge=1,
-        le=1_000_000,
-        description="A load report of more bundles is not taken in, and its znode is listed as faulty: reading it would"
-        " hold up a node. An agent's report of about so many fits into a znode.",
-    )
     load_balancer_shedding_bundles_with_policies_enabled: bool = _planned("shedding_bundles_with_policies_enabled")
     load_balancer_memory_resource_weight: Finite = _planned("memory_resource_weight")
     load_balancer_auto_bundle_split_enabled: bool = _planned("auto_bundle_split_enabled")
@@ -191,9 +184,6 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
     load_balancer_bundle_merge_max_bandwidth_mbytes: int = _planned("bundle_merge_max_bandwidth_mbytes")
     load_balancer_bundle_merge_min_age_minutes: Finite = _planned("bundle_merge_min_age_minutes")
     load_balancer_namespace_minimum_bundles: int = _planned("namespace_minimum_bundles")
-    load_balancer_debug_mode_enabled: bool = Field(
-        False, description="Understood for Pulsar's sake and without effect: every decision is explained anyway."
-    )
     default_number_of_namespace_bundles: int = Field(
         4, ge=1, le=MAX_BUNDLES, description="Bundles of a namespace created without a number."
     )
@@ -225,15 +215,6 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
     load_balancer_thrash_threshold_percentage: Finite = _planned("thrash_threshold_percentage")
     load_balancer_moved_again_threshold_percentage: Finite = _planned("moved_again_threshold_percentage")
     load_balancer_thrash_shedding_stop_minutes: Finite = _planned("thrash_shedding_stop_minutes")
-    planning_process_bundles: int = Field(
-        10_000,
-        ge=0,
-        description="From so many bundles on the leader works out rounds of shedding in a process of its own, so that"
-        " lookups do not wait for them; it takes some 50 MiB, and 30 for 100,000 bundles. 0: never.",
-    )
-    plans_kept: int = Field(
-        20, ge=1, le=10_000, description="Plans that the leader keeps in memory for operators to execute."
-    )
     load_balancer_resource_quota_update_interval_minutes: Finite = _planned("resource_quota_update_interval_minutes")
     reassign_bundles_of_dead_brokers_at_once: bool = Field(
         False, description="Place the bundles of a broker that is gone at once instead of at their next lookup."
@@ -249,32 +230,6 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
         " session, if ZooKeeper does not hear it either; later on a busy machine, and below 600 after a pause of half a"
         " second. 0: never.",
     )
-    decisions_kept: int = Field(
-        2_000,
-        ge=1,
-        le=1_000_000,
-        description="Decisions and non-decisions kept in memory for /loadbalance/v1/decisions.",
-    )
-    max_live_streams: int = Field(
-        100, ge=1, le=10_000, description="Pages that one node keeps up to date at a time; more are answered 503."
-    )
-    max_watchers: int = Field(
-        10_000,
-        ge=0,
-        le=1_000_000,
-        description="Clients to which one node pushes who owns what at a time; more are answered 503. They have at most"
-        " three quarters of maxHttpServerConnections, so that others can still ask.",
-    )
-    timeline_hours: float = Field(
-        24, gt=0, le=168, description="How far back a node remembers what a heat map shows, in its memory."
-    )
-    timeline_max_bytes: int = Field(
-        33_554_432,
-        ge=65_536,
-        le=4_294_967_296,
-        description="Memory for the load of bundles over that time, and as much for the usage of brokers; the more"
-        " bundles, the longer the steps.",
-    )
     history_url: str = Field(
         AUTO_HISTORY,
         description="Where the leader records what it sees and does: a directory, or a URL of a filesystem that Arrow"
@@ -285,19 +240,6 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
     history_flush_interval_s: float = Field(
         60, ge=1, le=3_600, description="How long recorded rows wait in memory; a leader that dies loses these."
     )
-    history_rows_per_file: int = Field(
-        250_000, ge=1_000, le=100_000_000, description="Recorded rows that are written at once, without waiting longer."
-    )
-    history_queue_rows: int = Field(
-        500_000,
-        ge=1_000,
-        le=100_000_000,
-        description="Recorded rows that wait in memory while they cannot be written; more are dropped, and a gap is"
-        " marked.",
-    )
-    history_checkpoint_interval_minutes: Minutes = Field(
-        60, description="How often all that decisions depend on is recorded; a replay begins at such a checkpoint."
-    )
     history_retention_hours: float = Field(
         168, ge=0, le=1_000_000, description="Recorded hours older than this are deleted; 0: never for their age."
     )
@@ -305,9 +247,6 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
         10_737_418_240,
         ge=0,
         description="The oldest recorded hours are deleted while the history is larger; 0: however large it is.",
-    )
-    history_compaction: bool = Field(
-        True, description="Recorded hours that are over are compacted: a file of each table in place of one a minute."
     )
 
     @model_validator(mode="after")

@@ -80,9 +80,6 @@ class SessionSettings(KeyedSettings):
         None, description="The certificate shown to ZooKeeper, which may know us by it (x509)."
     )
     metadata_store_tls_key_file_path: OptionalPath = Field(None, description="The key of that certificate.")
-    metadata_store_tls_allow_insecure_connection: bool = Field(
-        False, description="Take any certificate that ZooKeeper shows."
-    )
     metadata_store_tls_hostname_verification_enable: bool = Field(
         True, description="ZooKeeper's certificate has to name the host that was asked."
     )
@@ -112,16 +109,6 @@ class HttpSettings(KeyedSettings):
         description="HTTP connections that may be open at a time; for one more the one that was silent for longest is"
         " closed. Half of the files that the process may open is the limit above it (ulimit -n).",
     )
-    http_request_head_timeout_ms: PositiveMs = Field(
-        10_000, description="The head of an HTTP request has to arrive within this time of its first byte."
-    )
-    http_request_body_timeout_ms: PositiveMs = Field(
-        30_000, description="The body of an HTTP request has to arrive within this time of its head, or it is a 408."
-    )
-    http_idle_timeout_ms: PositiveMs = Field(
-        120_000,
-        description="An HTTP connection without a request is closed after this time; clients' is to be shorter.",
-    )
 
 
 class TracingSettings(KeyedSettings):
@@ -148,11 +135,6 @@ class AuditSettings(KeyedSettings):
         "",
         description="A file to which a line of JSON is written for each operation that changes something: who, from"
         " where, what, from what to what. Empty: they are in the ordinary log, as the event `operation`.",
-    )
-    audit_log_max_bytes: int = Field(
-        104_857_600,
-        ge=10_240,
-        description="The size that this file and its four predecessors may have together; the oldest is deleted.",
     )
 
 

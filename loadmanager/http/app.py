@@ -64,8 +64,8 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
     registry, cluster = add_process_metrics(CollectorRegistry()), node.settings.cluster_name
     registry.register(TlsMetrics(node.caller.tls, tls, {"cluster": cluster}))
     gate = _gate(node.settings, registry, cluster)
-    metrics, live = LookupMetrics(registry, cluster), LiveHandlers(node.showing, node.live, forwarder, gate)
-    watch = WatchHandlers(node.node_id, node.view, node.live, gate, WatchMetrics(registry, cluster))
+    metrics, live = LookupMetrics(registry, cluster), LiveHandlers(node.showing, forwarder, gate)
+    watch = WatchHandlers(node.node_id, node.view, gate, WatchMetrics(registry, cluster))
     operations = [
         *LookupHandlers(node.lookups, node.view, forwarder, metrics).operations(),
         *ManyLookupHandlers(node.lookups, forwarder, metrics).operations(),
@@ -83,9 +83,7 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
         *BrokerStatsHandlers(node.reports, node.desk).operations(),
         *HealthHandlers(node.view, node.desk, forwarder).operations(),
         *OwnershipHandlers(node, node.view).operations(),
-        *LoadBalanceHandlers(
-            node, node.view, node.desk, node.journal, node.settings.decisions_kept, forwarder
-        ).operations(),
+        *LoadBalanceHandlers(node, node.view, node.desk, node.journal, forwarder).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
         *LifeHandlers(node, node.view, node.lives, forwarder).operations(),
         *AuditHandlers(node, node.audit, forwarder).operations(),
@@ -108,7 +106,7 @@ def make_beside_app(node: BesidePort) -> web.Application:
     forwarder, http = _forwarder(node, node.live.current.lookup_timeout_ms / 1000)
     settings, registry = node.live.current, add_process_metrics(CollectorRegistry())
     gate = _gate(node.settings, registry, settings.cluster_name)
-    live = LiveHandlers(node.showing, node.live, forwarder, gate)
+    live = LiveHandlers(node.showing, forwarder, gate)
     operations = [
         *BesideHandlers(node, forwarder).operations(),
         *TermHandlers(node).operations(),
@@ -120,7 +118,7 @@ def make_beside_app(node: BesidePort) -> web.Application:
         *BrokerStatsHandlers(node.reports, node.desk).operations(),
         *HealthHandlers(node.view, node.desk, forwarder).operations(),
         *OwnershipHandlers(node, node.view).operations(),
-        *LoadBalanceHandlers(node, node.view, node.desk, node.journal, settings.decisions_kept, forwarder).operations(),
+        *LoadBalanceHandlers(node, node.view, node.desk, node.journal, forwarder).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
         *LifeHandlers(node, node.view, node.lives, forwarder).operations(),
         *AuditHandlers(node, node.audit, forwarder).operations(),

@@ -14,6 +14,8 @@ from loadmanager.wire.http_bodies import ClusterAnswer, DecisionsAnswer
 from loadmanager.wire.plan_bodies import BalanceAnswer
 
 _DEFAULT_LIMIT = 100
+_MAX_LIMIT = 4_000
+"""A node keeps 2,000 decisions, and as many non-decisions."""
 _LOAD = ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut")
 
 
@@ -26,14 +28,12 @@ class LoadBalanceHandlers:
         view: MirrorPort,
         desk: PlannerPort,
         decisions: DecisionPort,
-        decisions_kept: int,
         forwarder: Forwarder,
     ) -> None:
         self._leadership = leadership
         self._view = view
         self._desk = desk
         self._decisions = decisions
-        self._most_decisions = 2 * decisions_kept
         self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
@@ -75,7 +75,7 @@ class LoadBalanceHandlers:
 
     async def decisions(self, request: web.Request) -> web.Response:
         """The leader's recent decisions and non-decisions, newest first."""
-        limit = number_of(request, "limit", _DEFAULT_LIMIT, 1, self._most_decisions)
+        limit = number_of(request, "limit", _DEFAULT_LIMIT, 1, _MAX_LIMIT)
         subject = request.query.get("subject")
         kinds = [kind for kind in request.query.get("kind", "").split(",") if kind]
         since_ms, until_ms = time_of(request, "since"), time_of(request, "until")

@@ -38,7 +38,7 @@ class TimelineHandlers:
                         "brokers or bundles",
                         {"type": "string", "enum": ["brokers", "bundles"], "default": "brokers"},
                     ),
-                    Parameter("since", "from when on, ms since 1970; else timelineHours before `until`", TIME),
+                    Parameter("since", "from when on, ms since 1970; else a day before `until`", TIME),
                     Parameter("until", "until when, ms since 1970; else now", TIME),
                     Parameter("columns", "how many at most", {**number, "default": _COLUMNS}),
                     Parameter("rows", "how many at most; neighbours by name share one", {**number, "default": _ROWS}),

@@ -15,7 +15,7 @@ from loadmanager.http.openapi import EVENTS, Operation, Parameter
 from loadmanager.http.responses import problem
 from loadmanager.http.server_sent_events import event_stream, frame_of
 from loadmanager.http.watch_hub import HEARTBEAT_S, Hub, Watcher
-from loadmanager.leader.node_port import MirrorPort, SettingsPort
+from loadmanager.leader.node_port import MirrorPort
 from loadmanager.net.auth.gate import AuthGate
 from loadmanager.net.auth.roles import AccessRole
 from loadmanager.net.http_server import connections_allowed
@@ -34,12 +34,9 @@ _NAMES = {**_TEXTS, "minItems": 1, "maxItems": _MOST_NAMESPACES}
 class WatchHandlers:
     """Watches on any node, from its own mirror."""
 
-    def __init__(
-        self, node_id: str, view: MirrorPort, live: SettingsPort, gate: AuthGate, metrics: WatchMetrics
-    ) -> None:
+    def __init__(self, node_id: str, view: MirrorPort, gate: AuthGate, metrics: WatchMetrics) -> None:
         self._node_id = node_id
         self._view = view
-        self._live = live
         self._hub = Hub(view, lambda request: gate.still_permits(request, AccessRole.LOOKUP), metrics)
 
     def operations(self) -> list[Operation]:
@@ -92,9 +89,9 @@ class WatchHandlers:
         if not self._view.is_fresh:
             reason = "this node is cut off from ZooKeeper, or is reading it again: ask another node"
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
-        most = math.floor(min(self._live.current.max_watchers, _SHARE * connections_allowed(request)))
+        most = math.floor(_SHARE * connections_allowed(request))
         if len(self._hub.watchers) >= most:
-            reason = f"{most} watchers are here, as maxWatchers and maxHttpServerConnections allow: ask another node"
+            reason = f"{most} watchers are here, as maxHttpServerConnections allows: ask another node"
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
         if not self._hub.has_room_for(names):
             reason = "too many namespaces are watched that are not there: watch a namespace once it was created"

@@ -39,7 +39,7 @@ from loadmanager.leader.node_port import MetricSamples
 from loadmanager.leader.operator_commands import BundleCommands
 from loadmanager.leader.persistence import Persistence
 from loadmanager.leader.planning.explanation_service import ExplanationService
-from loadmanager.leader.planning.planner_pool import PlannerPool
+from loadmanager.leader.planning.planner_pool import PROCESS_BUNDLES, PlannerPool
 from loadmanager.leader.planning.planner_service import PlannerService
 from loadmanager.leader.planning.stuck_monitor import StuckMonitor
 from loadmanager.leader.planning.term_history import TermHistory
@@ -78,7 +78,7 @@ class Node(Candidate):
         self.view, self.recorder, self.moves = open_view(self.live, node_id)
         silence_s = settings.leader_silence_ms / 1000
         super().__init__(store, self.view, node_id, service_url, silence_s, self.caller, life)
-        self.journal = DecisionLog(settings.decisions_kept)
+        self.journal = DecisionLog()
         self.audit = AuditTrail(node_id, settings, self.recorder, settings.history_url)
         self.lives = LineageReader(settings.history_url, self.recorder)
         self.moves.on_measured = self.journal.measured
@@ -86,9 +86,9 @@ class Node(Candidate):
         self.reports = RawReports(store.get, self.view)
         self.ledger = OwnershipLedger(store, self.view, self.intake, self.election)
         self.operators = ConfigWriter(store, self.intake, self.election)
-        planning = PlannerPool(lambda: self.live.current.planning_process_bundles)
+        planning = PlannerPool(PROCESS_BUNDLES)
         self.desk = PlannerService(self.view, self.live, self.journal, seed, self.recorder, self.moves, planning)
-        self.terms = TermHistory(node_id, self.view, self.desk, self.moves, self.live)
+        self.terms = TermHistory(node_id, self.view, self.desk, self.moves)
         self.explainer = ExplanationService(self.view, self.desk, self.journal)
         self.standstill = StuckMonitor(self.desk, self.live)
         self.agents = AgentCalls(self.view, self.caller)

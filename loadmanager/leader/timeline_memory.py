@@ -31,7 +31,11 @@ from loadmanager.util import clock
 log = structlog.get_logger(__name__)
 
 _STEP_MS = 10_000
-_HOUR_MS = 3_600_000
+_SPAN_MS = 24 * 3_600_000
+GRID_BYTES = 32 * 1024 * 1024
+"""Memory for the load of bundles over that time, and as much for the usage of brokers; with more bundles, steps get
+longer.
+"""
 _KEPT = 20_000
 """Moves and splits that are kept."""
 _SHOWN = 2_000
@@ -50,10 +54,8 @@ class TimelineMemory:
         self._view = view
         self._live = live
         self._leader_changed = leader_changed
-        settings = live.base
-        self._history_url = settings.history_url
-        self._span_ms = round(settings.timeline_hours * _HOUR_MS)
-        self._grids = {of: Grid(self._span_ms, _STEP_MS, settings.timeline_max_bytes) for of in ("brokers", "bundles")}
+        self._history_url = live.base.history_url
+        self._grids = {of: Grid(_SPAN_MS, _STEP_MS, GRID_BYTES) for of in ("brokers", "bundles")}
         self._moments = Moments(_KEPT)
         self._worker = Worker("timeline")
         self._previews = Previews(self._worker)
@@ -62,7 +64,7 @@ class TimelineMemory:
 
     @property
     def span_ms(self) -> int:
-        return self._span_ms
+        return _SPAN_MS
 
     async def run(self) -> None:
         """Sample the mirror once per step; beside that, read the recorded history first."""
@@ -111,7 +113,7 @@ class TimelineMemory:
 
     async def _recall(self) -> None:
         """Read the recorded history from the begin of the span until this node's start, newest first."""
-        from_ms = self._began_ms - self._span_ms
+        from_ms = self._began_ms - _SPAN_MS
         weights, step_ms = self._live.current.resource_weights, self._grids["bundles"].step_ms
         try:
             recalling = Recalling(self._history_url, from_ms, self._began_ms, weights, step_ms)

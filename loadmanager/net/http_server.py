@@ -45,16 +45,16 @@ QUICK: web.AppKey[Quick] = web.AppKey("quick")
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Timeouts in seconds: for the head of a request from its first byte, for its body, and between two requests. A TLS
-    handshake has the timeout of a head.
+    """Limits of a server: concurrent connections, and the timeouts of a connection in seconds.
 
-    `connections` is how many may be open at a time.
+    `head_s` counts from the first byte of a request's head, and limits a TLS handshake too. `body_s` is for its body.
+    `idle_s` is the time between two requests. It is longer than the keep-alive of clients and proxies.
     """
 
-    head_s: float
-    body_s: float
-    idle_s: float
     connections: int
+    head_s: float = 10.0
+    body_s: float = 30.0
+    idle_s: float = 120.0
 
     @classmethod
     def of(cls, settings: HttpSettings, servers: int = 1) -> ServerLimits:
@@ -68,9 +68,6 @@ class ServerLimits:
         if connections < wanted:
             log.warning("connections_limited", wanted=wanted, connections=connections)
         return cls(
-            head_s=settings.http_request_head_timeout_ms / 1000,
-            body_s=settings.http_request_body_timeout_ms / 1000,
-            idle_s=settings.http_idle_timeout_ms / 1000,
             connections=connections,
         )
 

@@ -101,7 +101,6 @@ def _of_process(cluster: str, ours: BesideSettings) -> dict[str, str]:
         history_url=ours.folder.absolute() / HISTORY,
         history_retention_hours=ours.history_retention_hours,
         history_max_bytes=ours.history_max_bytes,
-        history_compaction=ours.history_compaction,
     )
 
 

@@ -90,7 +90,7 @@ class BesideNode(Candidate):
         super().__init__(store, self._told, node_id, service_url, silence_s, self.caller)
         self._pulsar = pulsar
         self._admin = admin
-        self.journal = DecisionLog(live.current.decisions_kept)
+        self.journal = DecisionLog()
         self.moves.on_measured = self.journal.measured
         self._told_intake = MirrorIntake(store, self._told, LiveSettings(settings_of({}, "")), self._on_told)
         self.intake = PulsarIntake(pulsar, self.view, live, live.current.cluster_name, self._on_seen, self._on_moved)
@@ -98,7 +98,7 @@ class BesideNode(Candidate):
         self.brokers = AskedBrokers(admin, self.view)
         self.operators = ConfigWriter(store, self._told_intake, self.election)
         self.desk = PlannerService(self.view, live, self.journal, seed, self.recorder, self.moves)
-        self.terms = TermHistory(node_id, self.view, self.desk, self.moves, live)
+        self.terms = TermHistory(node_id, self.view, self.desk, self.moves)
         self.explainer = ExplanationService(self.view, self.desk, self.journal)
         self.diary = ActivityLog(settings.folder)
         self.scores = self._make_scores()

@@ -31,6 +31,9 @@ from loadmanager.wire.validation import MAX_COUNT, parse_json
 LOAD_REPORT = "LoadReport"
 """The value of `loadReportType` in such a record."""
 
+MAX_BUNDLES_PER_REPORT = 20_000
+"""An agent's report of about so many bundles fits into a znode. Reading a larger one would block a node."""
+
 _OTHER_OBJECTS = 1_000
 """How many a record may hold beside its bundles: resources, protocols, listeners."""
 
@@ -125,7 +128,7 @@ def decode_broker_record(data: bytes, where: str, most_bundles: int | None = Non
 
 
 def _too_many(most_bundles: int, where: str) -> InvalidRecordError:
-    return InvalidRecordError(f"{where}: more than {most_bundles} bundles: see maxBundlesPerLoadReport")
+    return InvalidRecordError(f"{where}: more than {most_bundles} bundles")
 
 
 def find_load_report(data: bytes, where: str) -> LoadReport | None:

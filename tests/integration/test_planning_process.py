@@ -164,7 +164,7 @@ async def test_a_round_that_was_lost_with_its_process_is_made_again() -> None:
         started.append(PlannerProcess())
         return started[-1]
 
-    planning, rng = PlannerPool(lambda: 1, start), np.random.default_rng(1)
+    planning, rng = PlannerPool(1, start), np.random.default_rng(1)
     untouched = deepcopy(rng)
     assert said(await planning.propose(snapshot, SETTINGS, {}, rng)) == said(of_here)
     started[0].kill()
@@ -178,14 +178,14 @@ async def test_a_round_that_was_lost_with_its_process_is_made_again() -> None:
 @pytest.mark.parametrize("command", [("/nowhere/python",), (sys.executable, "-c", "")])
 async def test_where_no_process_can_be_had_a_thread_plans(command: tuple[str, ...]) -> None:
     snapshot, rng = a_snapshot(1), np.random.default_rng(1)
-    planning = PlannerPool(lambda: 1, lambda: PlannerProcess(command))
+    planning = PlannerPool(1, lambda: PlannerProcess(command))
     assert said(await planning.propose(snapshot, SETTINGS, {}, rng)) == said(here(snapshot, SETTINGS, {}, 1)[0])
 
 
 async def test_what_cannot_be_handed_over_is_planned_in_a_thread() -> None:
     """Whatever it is: a leader that could not shed would be worse than one that answers slowly."""
     snapshot, rng = a_snapshot(1), np.random.default_rng(1)
-    planning, state = PlannerPool(lambda: 1), {"Another": {"of its own": lambda: 0}}
+    planning, state = PlannerPool(1), {"Another": {"of its own": lambda: 0}}
     proposal = await planning.propose(snapshot, SETTINGS, state, rng)
     assert proposal.plan.steps == here(snapshot, SETTINGS, {}, 1)[0].plan.steps
     assert proposal.state["Another"] == state["Another"]
@@ -198,7 +198,7 @@ async def test_for_few_bundles_there_is_no_process() -> None:
 
     snapshot, rng = a_snapshot(1), np.random.default_rng(1)
     for least in (0, len(snapshot.bundles) + 1):
-        await PlannerPool(lambda least=least: least, start).propose(snapshot, SETTINGS, {}, rng)  # type: ignore[misc]
+        await PlannerPool(least, start).propose(snapshot, SETTINGS, {}, rng)
 
 
 @pytest.mark.parametrize("is_asked", [True, False])
@@ -214,7 +214,7 @@ async def test_a_round_that_is_waited_for_ends_with_the_term(is_asked: bool) -> 
             goes_on.wait()
         return processes[0]
 
-    planning = PlannerPool(lambda: 1, start)
+    planning = PlannerPool(1, start)
     proposed = asyncio.create_task(planning.propose(a_snapshot(1), SETTINGS, {}, np.random.default_rng(1)))
     await started.wait()
     ended = asyncio.create_task(planning.end_term())
@@ -237,10 +237,13 @@ def test_the_process_ends_with_whoever_started_it() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["TransferShedder", "SimpleLoadManagerImpl"])
-async def test_a_leaders_rounds_in_a_process_are_replayed_bit_for_bit(tmp_path: Path, strategy: str) -> None:
+async def test_a_leaders_rounds_in_a_process_are_replayed_bit_for_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
     """Places decided meanwhile remember things of their own; the process ends with the term."""
     before = planning_processes()
-    async with a_recorded_leader(tmp_path, planning_process_bundles=1, **OF_STRATEGY[strategy]) as recorded:
+    monkeypatch.setattr("loadmanager.leader.node.PROCESS_BUNDLES", 1)
+    async with a_recorded_leader(tmp_path, **OF_STRATEGY[strategy]) as recorded:
         assert await recorded.live(3) > 0
         assert len(planning_processes() - before) == 1
         await recorded.live(1)

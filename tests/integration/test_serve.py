@@ -120,7 +120,6 @@ async def test_half_requests_do_not_keep_it_from_answering(
     settings = {
         "metadataStoreUrl": store_url(zookeeper, chroot),
         "maxHttpServerConnections": 100,
-        "httpRequestHeadTimeoutMs": 500,
     }
     async with serving(tmp_path, settings) as serve, contextlib.AsyncExitStack() as open_ones:
         url = await serve.url()

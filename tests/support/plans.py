@@ -54,7 +54,6 @@ class PlansHarness:
     """
 
     at_a_time: int = 2
-    most_kept: int = 20
     frozen: str = ""
     drifts: dict[str, str] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
@@ -69,7 +68,7 @@ class PlansHarness:
             self.noting("find_drift", self._find_drift),
             self.noting("version_of", lambda bundle: self.versions.get(bundle, 1)),
             self.noting("at_a_time", lambda: self.at_a_time),
-            lambda: self.most_kept,
+            20,
         )
 
     def _find_drift(self, executed: KeptPlan, step: TrackedStep) -> str | None:

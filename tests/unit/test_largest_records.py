@@ -9,7 +9,6 @@ import pytest
 
 from loadmanager.agent.host_usage import HostUsage
 from loadmanager.agent.reporter import Identity, ReportSources, build_report, pack_report
-from loadmanager.config import Settings
 from loadmanager.core.domain.bundles import MAX_BUNDLES, cut_at
 from loadmanager.core.domain.hashing import HashFunction
 from loadmanager.core.domain.names import BrokerId, NamespaceName
@@ -20,6 +19,7 @@ from loadmanager.store.metadata_store import MAX_ZNODE_BYTES
 from loadmanager.store.znode_codec import decode, pack
 from loadmanager.wire.average_records import decode_bundle_data
 from loadmanager.wire.broker_data import NamespaceBundleStats, decode_local_broker_data
+from loadmanager.wire.load_report import MAX_BUNDLES_PER_REPORT
 from loadmanager.wire.store_records import decode_namespace, encode_namespace
 from loadmanager.wire.strategy_state import StrategyStateRecord, parse_strategy_state
 
@@ -69,7 +69,7 @@ def averages() -> bytes:
 
 
 def a_report() -> bytes:
-    bundles = Settings().max_bundles_per_load_report
+    bundles = MAX_BUNDLES_PER_REPORT
     names = [f"tenant/ns-{n}/{text}" for n in range(bundles // len(RANGES) + 1) for text in RANGES][:bundles]
     stats = {
         name: NamespaceBundleStats(

@@ -171,7 +171,7 @@ class PlanMachine:
     find_drift: Callable[[KeptPlan, TrackedStep], str | None]
     version_of: Callable[[str], int | None]
     at_a_time: Callable[[], int]
-    most_kept: Callable[[], int]
+    most_kept: int
     _kept: dict[str, KeptPlan] = field(default_factory=dict)
     _to_do: list[Instruction] = field(default_factory=list)
 
@@ -192,7 +192,7 @@ class PlanMachine:
         known = self._kept.pop(plan.hash, plan)
         kept = self._kept[plan.hash] = known if known.state == "executing" else plan
         idle = [each.hash for each in self._kept.values() if each.state != "executing" and each is not kept]
-        for oldest in idle[: max(0, len(self._kept) - self.most_kept())]:
+        for oldest in idle[: max(0, len(self._kept) - self.most_kept)]:
             del self._kept[oldest]
         return kept
 

@@ -34,6 +34,7 @@ _DEFAULT_WEIGHT = re.compile(r"1(\.0*)?")
 
 WITHOUT_EFFECT = frozenset(
     {
+        "loadBalancerDebugModeEnabled",
         "loadBalancerHostUsageCheckIntervalMinutes",
         "loadBalancerOverrideBrokerNicSpeedGbps",
         "loadBalancerOverrideBrokerNics",

@@ -41,7 +41,7 @@ MACHINES: dict[str, Callable[[QuestionForm], Form[Any, Any]]] = {
         )
     ),
     "plans": lambda ask: PlansForm(
-        PlanMachine(ask("frozen"), ask("find_drift"), ask("version_of"), ask("at_a_time"), lambda: sys.maxsize)
+        PlanMachine(ask("frozen"), ask("find_drift"), ask("version_of"), ask("at_a_time"), sys.maxsize)
     ),
 }
 """By the name of each machine whose steps are recorded: a new one, in its form."""

@@ -20,6 +20,8 @@ from loadmanager.errors import ConfigurationError
 log = structlog.get_logger(__name__)
 
 _FILES = 5
+_MOST_BYTES = 100 * 1024 * 1024
+"""Room for some 300,000 operations; a disk that also holds logs can spare it."""
 _WAITING_LINES = 10_000
 
 
@@ -37,7 +39,7 @@ def require_writable(path: str) -> None:
 class AuditFile:
     """Rotating file at `path`, with backups `path.1` to `path.4`; at most `most_bytes` in all, plus one line."""
 
-    def __init__(self, path: str, most_bytes: int) -> None:
+    def __init__(self, path: str, most_bytes: int = _MOST_BYTES) -> None:
         self._path = path
         self._most_bytes = most_bytes
         self._waiting: queue.Queue[Any] = queue.Queue(_WAITING_LINES)

@@ -41,7 +41,7 @@ class AuditTrail:
     def __init__(self, node_id: str, settings: AuditSettings, recorder: HistoryRecorder, history_url: str) -> None:
         self.node_id = node_id
         path = settings.audit_log_file
-        self._file = AuditFile(path, settings.audit_log_max_bytes) if path else None
+        self._file = AuditFile(path) if path else None
         self._recorder = recorder
         self._history_url = history_url
         self._entries: deque[AuditEntry] = deque(maxlen=_KEPT)

@@ -21,6 +21,9 @@ from loadmanager.core.domain.reasons import Reason
 from loadmanager.core.planning.plan_effect import MoveEffect
 from loadmanager.util import clock
 
+_KEPT = 2_000
+"""Some hours of a busy cluster, in a few MiB; the history has the rest."""
+
 
 @dataclass(slots=True)
 class LoggedDecision:
@@ -63,7 +66,7 @@ class LoggedDecision:
 class DecisionLog:
     """Bounded decision log; `counts` counts every entry ever made by (kind, reason, acted)."""
 
-    def __init__(self, kept: int) -> None:
+    def __init__(self, kept: int = _KEPT) -> None:
         self._kept = kept
         self._decisions: deque[LoggedDecision] = deque(maxlen=kept)
         self._refrained: OrderedDict[tuple[str, str], LoggedDecision] = OrderedDict()

@@ -23,14 +23,9 @@ def open_view(live: LiveSettings, node_id: str) -> tuple[ClusterMirror, HistoryR
         recorder = HistoryRecorder()
         moves = MoveRecorder(recorder)
         return ClusterMirror(MeasuredModel(rules, moves), laid_down=laid_down), recorder, moves
-    limits = WriterLimits(
-        queue_rows=settings.history_queue_rows,
-        rows_per_file=settings.history_rows_per_file,
-        flush_interval_s=settings.history_flush_interval_s,
-    )
+    limits = WriterLimits(flush_interval_s=settings.history_flush_interval_s)
     retention = Retention(settings.history_retention_hours * _HOUR_S or None, settings.history_max_bytes or None)
-    compaction = Compaction() if settings.history_compaction else None
-    writer = HistoryWriter(Directory.of(settings.history_url), node_id, limits, retention, compaction)
+    writer = HistoryWriter(Directory.of(settings.history_url), node_id, limits, retention, Compaction())
     recorder = HistoryRecorder(live, laid_down, writer)
     moves = MoveRecorder(recorder)
     return ClusterMirror(RecordedModel(rules, laid_down, recorder, moves), laid_down=laid_down), recorder, moves

@@ -46,7 +46,8 @@ from loadmanager.wire.plan_file import PackedCertificate, encode
 
 log = structlog.get_logger(__name__)
 
-
+_PLANS_KEPT = 20
+"""Operators execute one of their last plans; older ones would fail, as the cluster has changed since."""
 _PROVED = 3
 """Plans whose certificates are kept: each holds the columns of the whole cluster."""
 
@@ -77,7 +78,7 @@ class PlanDriver:
             answers.noting("find_drift", self._requested.find_drift),
             answers.noting("version_of", self._requested.version_of),
             answers.noting("at_a_time", lambda: self._live.current.max_concurrent_unloads),
-            lambda: self._live.current.plans_kept,
+            _PLANS_KEPT,
         )
         self._recorded = RecordedMachine("plans", PlansForm(self._plans), answers, self._recorder)
 
@@ -112,7 +113,7 @@ class PlanDriver:
         if plan is None:
             raise PlanNotFoundError(
                 f"no plan {plan_hash[:80]}: the leader, of epoch {self._view.epoch}, keeps the last"
-                f" {self._live.current.plans_kept} plans that it computed itself; compute it anew"
+                f" {_PLANS_KEPT} plans that it computed itself; compute it anew"
             )
         return plan
 

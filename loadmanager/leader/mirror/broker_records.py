@@ -23,7 +23,7 @@ from loadmanager.store.znode_codec import decode, is_packed
 from loadmanager.util import clock
 from loadmanager.wire.broker_columns import report_of
 from loadmanager.wire.broker_data import LocalBrokerData
-from loadmanager.wire.load_report import decode_broker_record
+from loadmanager.wire.load_report import MAX_BUNDLES_PER_REPORT, decode_broker_record
 
 _ADDRESSES = ("pulsarServiceUrl", "pulsarServiceUrlTls", "webServiceUrl", "webServiceUrlTls")
 _BROKER_PREFIX = f"{paths.BROKERS}/"
@@ -107,7 +107,7 @@ class BrokerRecords:
 
     def _decode(self, where: str, data: bytes) -> tuple[LocalBrokerData, BrokerReport]:
         """Decode a broker's record and its load report; raises `InvalidRecordError`. Changes nothing."""
-        record = decode_broker_record(decode(data, where), where, self._live.current.max_bundles_per_load_report)
+        record = decode_broker_record(decode(data, where), where, MAX_BUNDLES_PER_REPORT)
         if not any(record.get(key) for key in _ADDRESSES):
             raise InvalidRecordError(f"{where}: no address for clients: one of {', '.join(_ADDRESSES)} is needed")
         known, read_at_ms = self._view.model.known_bundles, clock.now_ms()

@@ -29,6 +29,10 @@ from loadmanager.leader.planning.worker_protocol import LostError, Name, WorkerC
 
 log = structlog.get_logger(__name__)
 
+PROCESS_BUNDLES = 10_000
+"""Number of bundles from which on rounds run in a process, which takes 50 MiB, and 30 more for 100,000 bundles. With
+fewer bundles a round blocks lookups for milliseconds only.
+"""
 _TRIES = 2
 _LONGEST_S = 600.0
 """Timeout of a round: a process that takes longer is stopped or hangs."""
@@ -98,14 +102,10 @@ class PlannerProcess:
 
 
 class PlannerPool:
-    """Computes rounds one after the other. `least_bundles` returns the cluster size from which a process is used; 0:
-    never.
-    """
+    """Computes rounds one after the other, in a process from `least_bundles` bundles on; 0: never."""
 
-    def __init__(
-        self, least_bundles: Callable[[], int] = lambda: 0, start: Callable[[], PlannerProcess] = PlannerProcess
-    ) -> None:
-        self._least_bundles = least_bundles
+    def __init__(self, least_bundles: int = 0, start: Callable[[], PlannerProcess] = PlannerProcess) -> None:
+        self.least_bundles = least_bundles
         self._start = start
         self._worker = Worker("rounds")
         self._process: PlannerProcess | None = None
@@ -130,7 +130,7 @@ class PlannerPool:
         """Run `shedding.propose`, which draws from `rng`. Raises what that raises; `LostError` when the term is
         over.
         """
-        self._is_used |= (is_large := 0 < self._least_bundles() <= len(snapshot.bundles))
+        self._is_used |= (is_large := 0 < self.least_bundles <= len(snapshot.bundles))
         propose = self._propose_apart if is_large else shedding.propose
         return await self._worker.run(propose, snapshot, settings, state, rng)
 

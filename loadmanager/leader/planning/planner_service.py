@@ -85,7 +85,7 @@ class PlannerService:
         self._snapshot: Snapshot | None = None
         self._small, self._round = asyncio.Lock(), asyncio.Lock()
         self._worker = Worker("small decisions")
-        self._planning = planning or PlannerPool()
+        self.planning = planning or PlannerPool()
         self.previews = Previews()
 
     @property
@@ -123,11 +123,11 @@ class PlannerService:
         """Begin a term: spawn random generators of its own, and drop the last round."""
         self.last_round, self._limits = None, ()
         self._rng, self._round_rng = self._rng.spawn(2)
-        self._planning.begin_term()
+        self.planning.begin_term()
 
     async def end_term(self) -> None:
         """End the term: no further round is computed."""
-        await self._planning.end_term()
+        await self.planning.end_term()
 
     async def checkpoint(self, model: RecordedModel) -> None:
         """Record a checkpoint of everything that decisions depend on, between two decisions."""
@@ -141,7 +141,7 @@ class PlannerService:
             rng = copy.deepcopy(self._round_rng)
             asked = self.recorder.begin("shed")
             try:
-                proposal = await self._planning.propose(snapshot, settings, before, rng)
+                proposal = await self.planning.propose(snapshot, settings, before, rng)
             except Exception as error:
                 async with self._small:
                     self._round_rng = rng

@@ -7,21 +7,20 @@ import asyncio
 from loadmanager.leader.audit.move_records import MoveRecorder
 from loadmanager.leader.audit.recorded_model import RecordedModel
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
-from loadmanager.leader.mirror.live_settings import LiveSettings
-from loadmanager.leader.planning.planner_service import MINUTE_S, PlannerService
+from loadmanager.leader.planning.planner_service import PlannerService
+
+_CHECKPOINT_INTERVAL_S = 3_600.0
+"""A replay begins at a checkpoint, so it reads at most one hour of history before the time that is asked for."""
 
 
 class TermHistory:
     """Records the terms of one node."""
 
-    def __init__(
-        self, node_id: str, view: ClusterMirror, desk: PlannerService, moves: MoveRecorder, live: LiveSettings
-    ) -> None:
+    def __init__(self, node_id: str, view: ClusterMirror, desk: PlannerService, moves: MoveRecorder) -> None:
         self._node_id = node_id
         self._view = view
         self._desk = desk
         self._moves = moves
-        self._live = live
 
     def begin(self, epoch: int) -> None:
         """Begin the term of the planner service, and record it if the node records."""
@@ -35,5 +34,5 @@ class TermHistory:
         """Record a checkpoint at every interval: a replay can begin at each."""
         model = self._view.model
         while isinstance(model, RecordedModel):
-            await asyncio.sleep(self._live.current.history_checkpoint_interval_minutes * MINUTE_S)
+            await asyncio.sleep(_CHECKPOINT_INTERVAL_S)
             await self._desk.checkpoint(model)

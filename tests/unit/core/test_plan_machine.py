@@ -132,7 +132,7 @@ def test_what_was_said_of_an_execution_is_forgotten_with_the_next_one(leader: Pl
 
 
 def test_the_last_plans_are_kept_and_those_that_are_being_executed(leader: PlansHarness) -> None:
-    leader.most_kept = 2
+    leader.plans.most_kept = 2
     plans = [plan(steps) for steps in (1, 2, 3, 4)]
     for kept in plans[:3]:
         assert leader.plans.keep(kept) is kept
@@ -145,7 +145,7 @@ def test_the_last_plans_are_kept_and_those_that_are_being_executed(leader: Plans
 
 
 def test_a_new_plan_is_kept_however_many_are_being_executed(leader: PlansHarness) -> None:
-    leader.most_kept = 1
+    leader.plans.most_kept = 1
     executed, new, newer = plan(1), plan(2), plan(3)
     leader.plans.keep(executed)
     leader.execute(executed)
@@ -155,7 +155,7 @@ def test_a_new_plan_is_kept_however_many_are_being_executed(leader: PlansHarness
 
 
 def test_an_equal_plan_takes_the_place_of_an_older_one_unless_that_is_being_executed(leader: PlansHarness) -> None:
-    leader.most_kept = 2
+    leader.plans.most_kept = 2
     first, again, other = plan(1), plan(1), plan(2)
     leader.plans.keep(first)
     leader.plans.keep(other)

@@ -174,12 +174,12 @@ async def test_a_stream_goes_on_under_another_leader(cluster: Cluster) -> None:
         assert (await events.data("decision"))["epoch"] == 2
 
 
-async def test_streams_are_bounded_and_end_with_the_node(cluster: Cluster) -> None:
+async def test_streams_are_bounded_and_end_with_the_node(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     (node,) = cluster.nodes
-    node.node.live.apply({"maxLiveStreams": "2"})
+    monkeypatch.setattr("loadmanager.http.fleet_routes._MAX_STREAMS", 2)
     async with a_stream(node) as first, a_stream(node) as second:
         reply = await node.get(LIVE)
-        assert (reply.status, reply.reason) == (503, "2 streams are open, as maxLiveStreams allows")
+        assert (reply.status, reply.reason) == (503, "2 streams are open: ask another node")
         await first.next("fleet")
         await node._runner.shutdown()
         rest = await asyncio.wait_for(second.answer.content.read(), patience())
@@ -187,9 +187,11 @@ async def test_streams_are_bounded_and_end_with_the_node(cluster: Cluster) -> No
         assert (await first.answer.content.read()) is not None
 
 
-async def test_a_reader_that_is_gone_leaves_room_and_who_only_asks_for_the_head_takes_none(cluster: Cluster) -> None:
+async def test_a_reader_that_is_gone_leaves_room_and_who_only_asks_for_the_head_takes_none(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (node,) = cluster.nodes
-    node.node.live.apply({"maxLiveStreams": "1"})
+    monkeypatch.setattr("loadmanager.http.fleet_routes._MAX_STREAMS", 1)
     for _ in range(2):
         async with a_stream(node) as events:
             await events.next("fleet")
@@ -204,7 +206,7 @@ async def test_a_reader_that_takes_nothing_is_cut_off_and_holds_up_nobody(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (node,) = cluster.nodes
-    node.node.live.apply({"maxLiveStreams": "2"})
+    monkeypatch.setattr("loadmanager.http.fleet_routes._MAX_STREAMS", 2)
     monkeypatch.setattr("loadmanager.http.fleet_routes._SLOW_S", 2.5)
     node.node.view.faults["/large"] = "x" * 10_000_000  # more than lies between two sockets
     url = URL(node.node.service_url)

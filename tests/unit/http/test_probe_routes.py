@@ -17,6 +17,7 @@ from support.waiting import eventually
 
 import loadmanager
 from loadmanager.core.domain.names import TopicName
+from loadmanager.net.http_server import ServerLimits
 from loadmanager.store.memory_store import MemoryCluster, MemoryStore
 
 
@@ -277,10 +278,14 @@ async def test_a_body_that_is_packed_is_400_in_pulsars_form(node: RunningNode) -
     assert [each["event"] for each in logs] == ["operation"]
 
 
-async def test_a_body_that_does_not_arrive_is_408_and_one_of_which_the_client_hangs_up_is_no_error() -> None:
+async def test_a_body_that_does_not_arrive_is_408_and_one_of_which_the_client_hangs_up_is_no_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with Cluster() as cluster:
-        impatient = await cluster.start_leader(http_request_body_timeout_ms=200)
-        patient = await cluster.start_node(http_request_body_timeout_ms=60_000)
+        patient = await cluster.start_leader()
+        with monkeypatch.context() as hurried:
+            hurried.setattr(ServerLimits, "of", lambda *_: ServerLimits(2_048, body_s=0.2))
+            impatient = await cluster.start_node()
         ports = [each.node.service_url.rpartition(":")[2] for each in (impatient, patient)]
         request = b"PUT /admin/v2/namespaces/t/ns HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
         reader, writer = await asyncio.open_connection("127.0.0.1", ports[0])

@@ -180,7 +180,8 @@ async def test_a_leader_that_has_just_been_elected_is_no_reason_to_look_again(mo
         return look()
 
     monkeypatch.setattr(view.model, "throughput", throughput_seen)
-    given = settings(timeline_max_bytes=65_536, history_url="")  # little: steps are made longer as it looks
+    monkeypatch.setattr(timeline_memory, "GRID_BYTES", 65_536)  # little: steps are made longer as it looks
+    given = settings(history_url="")
     running = asyncio.create_task(TimelineMemory(view, LiveSettings(given), leader_changed).run())
     await eventually(lambda: len(changes) == 1)
     changes[0].set_result(None)

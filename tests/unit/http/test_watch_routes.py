@@ -206,7 +206,6 @@ async def test_watchers_leave_room_for_whoever_asks(cluster: Cluster) -> None:
         reply = await node.get(path)
         assert (reply.status, reply.reason[:19]) == (503, "3 watchers are here")
         await last.next("snapshot")
-    node.node.live.apply({"maxWatchers": "1"})
 
     async def has_room() -> bool:
         return (await node.ask("HEAD", path)).status == 200

@@ -90,7 +90,8 @@ def test_a_plan_that_is_not_as_in_the_checkpoint_is_named_by_its_hash_and_field(
 
 
 def test_plans_under_way_go_on_from_a_checkpoint_also_when_their_turn_has_come_before(tape: Tape) -> None:
-    leader = recorded(tape, most_kept=1)
+    leader = recorded(tape)
+    leader.plans.most_kept = 1
     first, other = leader.plans.keep(plan(2)), leader.plans.keep(plan(3, "drain"))
     assert leader.plans.find(first.hash) is None
     begun = leader.execute(other)

@@ -181,13 +181,15 @@ async def test_a_long_report_that_was_taken_in_is_not_decoded_again(
     assert len(held.threads) == mirror.intake.reports_applied == 1
 
 
-async def test_a_report_of_more_bundles_than_allowed_is_listed_and_its_broker_lives(mirror: Mirror) -> None:
+async def test_a_report_of_more_bundles_than_allowed_is_listed_and_its_broker_lives(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await mirror.put(BROKER, report(7.0))
-    mirror.intake._live.apply({"maxBundlesPerLoadReport": "1500"})
+    monkeypatch.setattr("loadmanager.leader.mirror.broker_records.MAX_BUNDLES_PER_REPORT", 1_500)
     await mirror.put(BROKER, many_bundles(1_500))
     assert mirror.faults == {}
     await mirror.put(BROKER, many_bundles(1_501))
-    assert mirror.faults == {BROKER: f"{BROKER}: more than 1500 bundles: see maxBundlesPerLoadReport"}
+    assert mirror.faults == {BROKER: f"{BROKER}: more than 1500 bundles"}
     assert B1 in mirror.view.registrations
     await mirror.put(BROKER, report(7.0))
     assert mirror.faults == {}
@@ -195,10 +197,10 @@ async def test_a_report_of_more_bundles_than_allowed_is_listed_and_its_broker_li
 
 async def test_a_report_that_is_far_too_long_is_refused_unread(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadmanager.wire.load_report.find_load_report", None)
-    mirror.intake._live.apply({"maxBundlesPerLoadReport": "10"})
+    monkeypatch.setattr("loadmanager.leader.mirror.broker_records.MAX_BUNDLES_PER_REPORT", 10)
     for data in (many_bundles(1_100), b'{"bundles": [%s""]}' % (b'"",' * 20_000)):
         await mirror.put(BROKER, pack(data))
-        assert mirror.faults == {BROKER: f"{BROKER}: more than 10 bundles: see maxBundlesPerLoadReport"}
+        assert mirror.faults == {BROKER: f"{BROKER}: more than 10 bundles"}
         await mirror.store.commit([Delete(BROKER)])
         await mirror.read()
 

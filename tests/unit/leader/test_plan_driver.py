@@ -507,8 +507,9 @@ async def test_a_plan_does_not_outlive_its_leader() -> None:
         await eventually(lambda: owners(standby, bundles[:1]) == ["b2:8080"])
 
 
-async def test_only_so_many_plans_are_kept() -> None:
-    async with a_leader(plans_kept=2) as (cluster, leader):
+async def test_only_so_many_plans_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadmanager.leader.loops.plan_driver._PLANS_KEPT", 2)
+    async with a_leader() as (cluster, leader):
         _, _, bundles = await two_brokers(cluster, leader)
         plans = [await compute(leader, **moves(bundles[:count])) for count in (1, 2, 3)]
         found = [(await leader.get(f"{PLANS}/{plan['hash']}")).status for plan in plans]

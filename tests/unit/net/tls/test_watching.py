@@ -27,7 +27,6 @@ from loadmanager.http.metrics_text import WatchMetrics
 from loadmanager.http.watch_routes import WatchHandlers
 from loadmanager.http.watch_sheet import Sheet
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEntry
-from loadmanager.leader.mirror.live_settings import LiveSettings
 from loadmanager.net.auth.gate import AuthGate
 from loadmanager.net.http_server import listen_on, serve_within
 from loadmanager.net.tls_contexts import RenewedTls, ServerTls, TlsOptions, TlsServerOptions
@@ -77,7 +76,7 @@ async def watched(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         state = NamespaceState.unowned(NamespaceName.parse(name), NamespaceBundles(equal_boundaries(bundles)))
         view.put_namespace(NamespaceEntry(state, 0, czxid=1, digest=0))
     metrics = WatchMetrics(CollectorRegistry(), "test")
-    handlers = WatchHandlers("n1", view, LiveSettings(settings), AuthGate(settings), metrics)
+    handlers = WatchHandlers("n1", view, AuthGate(settings), metrics)
     [operation] = handlers.operations()
     app, listener, by_tls = web.Application(), listen(), request.param == "tls"
     app.router.add_get(operation.path, operation.handler)
