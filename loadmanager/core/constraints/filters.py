@@ -1,20 +1,19 @@
-"""Which brokers may own a bundle at all, and which of them rather: chains of filters in front of placement.
+"""Filter chains in front of placement: hard constraints and preferences on the owner of a bundle.
 
 Source: the filters of Pulsar's ModularLoadManagerImpl.selectBroker and of ExtensibleLoadManagerImpl.selectAsync, each
-chain a `FilterRules`. A filter is a pure function from the brokers that are left (a mask) to those that remain, and has
-a reason under which the dropped ones are counted. What operators say, policies and limits always hold. Preferences only
-choose among what these leave: they are given up when they leave nobody, and when the broker chosen by them is
-overloaded.
+chain a `FilterRules`. A filter is a pure function from the remaining brokers (a mask) to those that pass, with a reason
+under which dropped ones are counted. Operator controls, policies and limits are hard constraints. Preferences only
+choose among what these leave: they are ignored if they leave nobody, and if the broker chosen by them is overloaded.
 
 Differs from Pulsar in the modular rules: when the chosen broker is overloaded, or a broker's version is unreadable,
-Pulsar goes on with all brokers that the isolation policies allow, so those over the topic limit and those of an
+Pulsar continues with all brokers that the isolation policies allow, so those over the topic limit and those of an
 anti-affinity group come back; here the limits keep holding. Brokers that run another load-manager class are dropped
 first, as in the extensible rules, where Pulsar does it after even distribution and so may give up all filters. Brokers
 here do not run load managers, so their class counts only when `loadManagerClassName` is set and some broker runs it.
 
-In Pulsar the preference for brokers with few bundles of a namespace counts whatever these are used. With
+In Pulsar the preference for brokers with few bundles of a namespace applies regardless of their usage. With
 `loadBalancerDistributeBundlesEvenlyMarginPercentage` below 100 it chooses among those that are not much busier than the
-average, and which are preferred themselves.
+average, which are preferred themselves.
 
 Differs from Pulsar in both: topics, bundles of a namespace and namespaces of a group on their way to a broker count.
 """
@@ -41,16 +40,16 @@ from loadmanager.core.model.load import BoolArray, FloatArray, IntArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
 
 _ROUNDING = 1e-9
-"""Equal usages are no more than their average but for this."""
+"""Rounding error of equal usages against their mean."""
 _ABOUT_AS_SICK = 1.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacementQuestion:
-    """The bundle that needs a broker, and what it is asked against.
+    """The bundle that needs a broker, and the state to check against.
 
-    `non_persistent`: it holds such a topic. `excluded`: the row of a broker that is not wanted: the bundle leaves it.
-    `is_homeless`: nobody has it, so a sick broker may have it where no other may.
+    `non_persistent`: it holds such a topic. `excluded`: the broker row that the bundle leaves. `is_homeless`: the
+    bundle is unowned, so a sick broker may have it if no other may.
     """
 
     namespace: str
@@ -68,7 +67,7 @@ class BrokerFilter(NamedTuple):
 
 
 def keep_not_draining(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    """Those that no operator drains."""
+    """Keep brokers that no operator drains."""
     draining = question.snapshot.controls.draining
     if not draining:
         return brokers
@@ -76,7 +75,7 @@ def keep_not_draining(brokers: BoolArray, question: PlacementQuestion) -> BoolAr
 
 
 def keep_not_excluded(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    """Those that no operator has excluded."""
+    """Keep brokers that no operator has excluded."""
     excluded = question.snapshot.controls.excluded
     if not excluded:
         return brokers
@@ -84,12 +83,12 @@ def keep_not_excluded(brokers: BoolArray, question: PlacementQuestion) -> BoolAr
 
 
 def keep_well(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    """Those that are not sick."""
+    """Keep brokers that are not sick."""
     return _keep_not(FilterReason.BROKER_SICK, brokers, question)
 
 
 def keep_serving(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    """Those that are not stuck: these serve nothing of what they own."""
+    """Keep brokers that are not stuck; stuck ones serve none of their bundles."""
     return _keep_not(FilterReason.BROKER_STUCK, brokers, question)
 
 
@@ -102,7 +101,7 @@ def _keep_not(reason: Reason, brokers: BoolArray, question: PlacementQuestion) -
 
 
 def keep_least_sick(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    """Those that are well; where none is that is not overloaded, those that are about as sick as the least sick."""
+    """Keep healthy brokers; if all of those are overloaded, those about as sick as the least sick one."""
     snapshot, settings = question.snapshot, question.settings
     unwell = snapshot.derive("unwell", lambda: snapshot.doubts.unwell)
     if not unwell:
@@ -123,8 +122,8 @@ def _times_off(verdict: Verdict | None) -> float:
 
 
 def keep_isolated(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    """Those that the namespace's isolation policy names: its primary brokers, and when they are fewer than its limit
-    the secondary ones too. Without a policy, those that are no policy's primary.
+    """Keep the brokers of the namespace's isolation policy: primary ones, and secondary ones if there are fewer than
+    its limit. Without a policy, keep brokers that are no policy's primary.
     """
     policies = question.snapshot.policies
     if not policies.isolation:
@@ -140,7 +139,7 @@ def keep_isolated(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
 
 
 def keep_serving_domain(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    """Those that serve persistent topics, or non-persistent ones for a bundle that holds such a topic; all when an
+    """Keep brokers that serve persistent topics, or non-persistent ones for a bundle with such a topic; all if an
     isolation policy names the brokers.
     """
     if question.snapshot.policies.find_policy(question.namespace) is not None:
@@ -151,7 +150,7 @@ def keep_serving_domain(brokers: BoolArray, question: PlacementQuestion) -> Bool
 
 
 def keep_same_load_manager(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    """Those that run the configured load-manager class, if any of them does."""
+    """Keep brokers that run the configured load-manager class, if any does."""
     wanted = short_class_name(question.settings.load_manager_class_name)
     if not wanted:
         return brokers
@@ -163,20 +162,20 @@ def keep_same_load_manager(brokers: BoolArray, question: PlacementQuestion) -> B
 
 
 def keep_below_topic_limit(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    """Those with at most the greatest number of topics, bundles on their way included; all when that leaves none."""
+    """Keep brokers within the topic limit, bundles on their way included; all if none is."""
     kept = np.asarray(brokers & (expected_topics(question) <= question.settings.broker_max_topics))
     return kept if kept.any() else brokers
 
 
 def keep_strictly_below_topic_limit(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    """Those with fewer topics than the greatest number, bundles on their way included; the extensible rule."""
+    """Keep brokers below the topic limit, bundles on their way included; the extensible rule."""
     return np.asarray(brokers & (expected_topics(question) < question.settings.broker_max_topics))
 
 
 def keep_fewest_in_failure_domain(
     brokers: BoolArray, question: PlacementQuestion, *, count_bundles: bool = False
 ) -> BoolArray:
-    """Those in the failure domains that have least of the namespace's anti-affinity group in all."""
+    """Keep the failure domains with the least of the namespace's anti-affinity group."""
     policies = question.snapshot.policies
     counts = find_group_counts(question, count_bundles=count_bundles)
     if counts is None or not (question.settings.failure_domains_enabled and policies.failure_domains):
@@ -187,15 +186,15 @@ def keep_fewest_in_failure_domain(
 
 
 def keep_fewest_of_group(brokers: BoolArray, question: PlacementQuestion, *, count_bundles: bool = False) -> BoolArray:
-    """Those that have least of the namespace's anti-affinity group: namespaces, or their bundles."""
+    """Keep brokers with the least of the namespace's anti-affinity group: namespaces, or their bundles."""
     counts = find_group_counts(question, count_bundles=count_bundles)
     return brokers if counts is None else _keep_least(brokers, counts)
 
 
 def keep_no_busier_than_average(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    """Those used no more than the average of them, and a margin, with what is on its way to them: an overloaded broker
-    has few bundles because they are heavy, and shall not be given more for that. All of them as in Pulsar, or where
-    bundles of a namespace are not spread.
+    """Keep brokers with at most the average usage plus a margin, bundles on their way included: an overloaded broker
+    has few bundles because they are heavy, and must not get more for that. Keep all as in Pulsar, or where bundles of a
+    namespace are not spread.
     """
     settings = question.settings
     margin = settings.distribute_bundles_evenly_margin_percentage / 100
@@ -211,8 +210,8 @@ def keep_no_busier_than_average(brokers: BoolArray, question: PlacementQuestion)
 
 
 def keep_fewest_of_namespace(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    """Those with the fewest bundles of the namespace, so that each namespace is spread over the brokers; the system
-    namespace is whatever the setting.
+    """Keep brokers with the fewest bundles of the namespace, to spread each namespace; the system namespace regardless
+    of the setting.
     """
     if not _is_spread(question):
         return brokers
@@ -220,12 +219,12 @@ def keep_fewest_of_namespace(brokers: BoolArray, question: PlacementQuestion) ->
 
 
 def keep_fewest_of_namespace_always(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    """`keep_fewest_of_namespace` whatever the setting: the simple rule."""
+    """Apply `keep_fewest_of_namespace` regardless of the setting: the simple rule."""
     return _keep_least(brokers, question.projection.bundles_per_broker(question.namespace))
 
 
 def keep_latest_version(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    """Those that run the latest version among them, if later versions are preferred; none if one is unreadable."""
+    """Keep brokers with the latest version, if later versions are preferred; none if one is unreadable."""
     if not question.settings.prefer_later_versions or _is_of_one_version(question.snapshot) or not brokers.any():
         return brokers
     ranks = version_ranks(question.snapshot)
@@ -235,16 +234,16 @@ def keep_latest_version(brokers: BoolArray, question: PlacementQuestion) -> Bool
 
 
 def keep_latest_readable_version(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    """`keep_latest_version`, but all of them if one's version is unreadable: the extensible rule."""
+    """Apply `keep_latest_version`, but keep all if a version is unreadable: the extensible rule."""
     kept = keep_latest_version(brokers, question)
     return kept if kept.any() else brokers
 
 
 class FilterRules(NamedTuple):
-    """The filters of one load manager.
+    """Filters of one load manager.
 
-    `policies` are judged with the broker that the bundle is to leave, which counts as a primary one, and `limits`
-    without it. `second_choice`: an overloaded choice is made again without the preferences.
+    `policies` are evaluated with the broker that the bundle leaves, which counts as a primary one, and `limits` without
+    it. `second_choice`: an overloaded choice is made again without the preferences.
     """
 
     policies: tuple[BrokerFilter, ...]
@@ -257,16 +256,16 @@ CONTROLS = (
     BrokerFilter(FilterReason.BROKER_DRAINING, keep_not_draining),
     BrokerFilter(FilterReason.BROKER_EXCLUDED, keep_not_excluded),
 )
-"""What operators say holds in front of everything: such a broker does not count as a primary one that is there."""
+"""Operator controls come first: a drained broker does not count as an available primary one."""
 
 HEALTH = (
     BrokerFilter(FilterReason.BROKER_STUCK, keep_serving),
     BrokerFilter(FilterReason.BROKER_SICK, keep_well),
 )
-"""Comes next, so that the secondary brokers of a policy stand in for a sick primary one."""
+"""Health comes next, so that the secondary brokers of a policy stand in for a sick primary one."""
 
 LEAST_SICK = (BrokerFilter(FilterReason.SICKER_THAN_OTHERS, keep_least_sick),)
-"""Comes last: it chooses among those that may have the bundle."""
+"""Comes last: chooses among eligible brokers."""
 
 _ISOLATION = (
     BrokerFilter(FilterReason.ISOLATION_POLICY, keep_isolated),
@@ -317,12 +316,12 @@ _SIMPLE_PLACEMENT = frozenset({"leastLoadedServer", "leastMsgPerSecond", "weight
 
 
 LEVEL = MODULAR._replace(preferences=(BrokerFilter(FilterReason.OLDER_VERSION, keep_latest_version),))
-"""Placement by what a broker would use does better without a preference for brokers with few bundles of a namespace."""
+"""Level placement works better without a preference for brokers with few bundles of a namespace."""
 
 
 def rules_of(settings: PlannerSettings, placement_strategy: str) -> FilterRules:
-    """The rules of the load manager that is configured, or that a strategy belongs to; `placement_strategy` is the
-    short name of that one.
+    """Return the rules of the configured load manager, or of the one that the strategy belongs to; `placement_strategy`
+    is a short name.
     """
     if is_simple(settings):
         return SIMPLE
@@ -339,7 +338,7 @@ def rules_of(settings: PlannerSettings, placement_strategy: str) -> FilterRules:
 def apply(
     filters: tuple[BrokerFilter, ...], brokers: BoolArray, question: PlacementQuestion
 ) -> tuple[BoolArray, dict[str, Figure]]:
-    """The brokers that pass all filters, and how many each one dropped, by its reason, if any."""
+    """Apply all filters; return the remaining brokers, and the number dropped per reason."""
     dropped: dict[str, Figure] = {}
     left: int | None = None
     for reason, keep in filters:
@@ -354,7 +353,7 @@ def apply(
 
 
 def allowed_brokers(rules: FilterRules, question: PlacementQuestion) -> tuple[BoolArray, dict[str, Figure]]:
-    """The brokers (M,) that may own the bundle, and how many may not, by reason."""
+    """Return the brokers (M,) that may own the bundle, and the number excluded per reason."""
     brokers, by_control = apply(CONTROLS, everyone(question), question)
     well, by_health = apply(HEALTH, brokers, question)
     allowed, by_rule = _allowed_by_rules(rules, well, question)
@@ -374,17 +373,17 @@ def _allowed_by_rules(
 
 
 def lasting_brokers(rules: FilterRules, question: PlacementQuestion) -> BoolArray:
-    """The brokers (M,) that may own the bundle as far as that does not depend on who owns what."""
+    """Return the brokers (M,) that may own the bundle by rules that do not depend on current owners."""
     of_class = (_CLASS,) if _CLASS in rules.limits else ()
     return apply((*CONTROLS, *_ISOLATION, *of_class), everyone(question), question)[0]
 
 
 class FilterCache:
-    """`allowed_brokers` of the bundles of one plan, most of them worked out once for many: what a step changes is only
-    how many topics brokers have, and what they have of an anti-affinity group.
+    """Cache of `allowed_brokers` for the bundles of one plan: a step only changes topic counts and anti-affinity
+    groups.
 
-    An answer holds for all namespaces of the same isolation policy, until as many topics have moved as the broker that
-    is nearest to the limit lacks or has too many. For a namespace of a group the filters are asked each time.
+    An answer holds for all namespaces with the same isolation policy, until as many topics have moved as the broker
+    nearest to the limit is away from it. For a namespace of a group the filters run each time.
     """
 
     def __init__(
@@ -396,7 +395,7 @@ class FilterCache:
         self._settings = settings
         self._known: dict[Hashable, tuple[BoolArray, dict[str, Figure]]] = {}
         self._until = 0
-        """The number of topics moved from which on nothing is known."""
+        """Number of moved topics at which answers expire."""
         self._questions: dict[tuple[str, int | None, bool, bool], PlacementQuestion] = {}
 
     def question(
@@ -411,7 +410,7 @@ class FilterCache:
         return question
 
     def allowed(self, question: PlacementQuestion) -> tuple[BoolArray, Mapping[str, Figure]]:
-        """As `allowed_brokers`, of one of these questions; the mask is to be read."""
+        """Return `allowed_brokers` for one of these questions; the mask is read-only."""
         policies = self._snapshot.policies
         if policies.find_group(question.namespace) is not None:
             return allowed_brokers(self._rules, question)
@@ -427,8 +426,8 @@ class FilterCache:
 
 
 def find_ban(broker: int, question: PlacementQuestion) -> Reason | None:
-    """Why this broker (a row) may not be given the bundle even at an operator's word: what other operators say, or an
-    isolation policy. Limits that only spread bundles are not asked.
+    """Return the reason why this broker (a row) may not get the bundle even for an operator: other controls, or an
+    isolation policy. Limits that only spread bundles do not apply.
     """
     brokers = everyone(question)
     for reason, keep in (*CONTROLS, *_ISOLATION):
@@ -441,7 +440,7 @@ def find_ban(broker: int, question: PlacementQuestion) -> Reason | None:
 def preferred_brokers(
     rules: FilterRules, allowed: BoolArray, question: PlacementQuestion
 ) -> tuple[BoolArray, dict[str, Figure]]:
-    """Those of the allowed brokers that are rather chosen, never nobody, and how many are passed over, by reason."""
+    """Return the preferred ones of the allowed brokers, at least one, and the number skipped per reason."""
     brokers, passed_over = apply(rules.preferences, allowed, question)
     if np.count_nonzero(brokers) or not allowed.any():
         return brokers, passed_over
@@ -450,7 +449,7 @@ def preferred_brokers(
 
 
 def find_pin(snapshot: Snapshot, bundle: str, allowed: BoolArray) -> tuple[int | None, dict[str, Figure]]:
-    """The row of the broker on which the bundle is pinned, if it may be given it now; else what is in the way."""
+    """Return the row of the bundle's home broker, if allowed now; else the figures of the obstacle."""
     broker = snapshot.controls.pinned.get(bundle)
     if broker is None:
         return None, {}
@@ -462,7 +461,7 @@ def find_pin(snapshot: Snapshot, bundle: str, allowed: BoolArray) -> tuple[int |
 
 
 def find_isolation_refusal(question: PlacementQuestion) -> dict[str, Figure] | None:
-    """The numbers of the isolation policy that leaves no broker at all, None if there is no such."""
+    """Return the figures of the isolation policy that leaves no broker, None if there is none."""
     policy = question.snapshot.policies.find_policy(question.namespace)
     if policy is None or others_than_excluded(keep_isolated(everyone(question), question), question).any():
         return None
@@ -476,8 +475,8 @@ def find_isolation_refusal(question: PlacementQuestion) -> dict[str, Figure] | N
 
 
 def find_anti_affinity_refusal(rules: FilterRules, question: PlacementQuestion) -> dict[str, Figure] | None:
-    """Why a bundle should not leave its broker, `question.excluded`, for the sake of its anti-affinity group: all
-    brokers that may own it have equally much of the group, and something. None if it may.
+    """Return the figures if a bundle should not leave its broker, `question.excluded`, because of its anti-affinity
+    group: all eligible brokers have equally much of the group, and some. None if it may leave.
     """
     counts = find_group_counts(question, count_bundles=False)
     if counts is None:
@@ -494,12 +493,12 @@ def find_anti_affinity_refusal(rules: FilterRules, question: PlacementQuestion) 
 
 
 def everyone(question: PlacementQuestion) -> BoolArray:
-    """All brokers (M,)."""
+    """Return a mask of all brokers (M,)."""
     return np.ones(len(question.snapshot.brokers), dtype=bool)
 
 
 def others_than_excluded(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
-    """The brokers without the excluded one."""
+    """Return the brokers without the excluded one."""
     others = brokers.copy()
     if question.excluded is not None:
         others[question.excluded] = False
@@ -513,13 +512,13 @@ def _keep_least(brokers: BoolArray, counts: IntArray) -> BoolArray:
 
 
 def _is_spread(question: PlacementQuestion) -> bool:
-    """Whether the bundles of the namespace are to be spread over the brokers."""
+    """Return True if the bundles of the namespace are spread over the brokers."""
     return question.settings.distribute_bundles_evenly_enabled or question.namespace == SYSTEM_NAMESPACE
 
 
 def expected_usage(question: PlacementQuestion) -> FloatArray:
-    """The usage of each broker (M,), a fraction, with that of bundles on their way to it, by what bytes/s cost on
-    average over all brokers.
+    """Return the expected usage of each broker (M,), a fraction, with bundles on their way at the mean cost of bytes/s
+    over all brokers.
     """
     snapshot = question.snapshot
     weights = question.settings.resource_weights
@@ -536,13 +535,13 @@ def _cost_of_bytes(snapshot: Snapshot, usage: FloatArray) -> np.float64 | float:
 
 
 def expected_topics(question: PlacementQuestion) -> IntArray:
-    """The topics of each broker (M,), with those of bundles on their way to it."""
+    """Return the topics of each broker (M,), with those of bundles on their way."""
     columns = question.snapshot.brokers
     return np.asarray(columns.topics + columns.preallocated_topics + question.projection.topics)
 
 
 def topics_left(rules: FilterRules, snapshot: Snapshot, settings: PlannerSettings) -> IntArray:
-    """(M,): how many more topics each broker may be given, so that it is below the limit in any case after that."""
+    """Return the number of topics (M,) that each broker may get and stay below the limit in any case."""
     columns = snapshot.brokers
     topics = columns.topics + columns.preallocated_topics
     most = settings.broker_max_topics if rules.limits else np.iinfo(np.int32).max
@@ -550,7 +549,7 @@ def topics_left(rules: FilterRules, snapshot: Snapshot, settings: PlannerSetting
 
 
 def find_group_counts(question: PlacementQuestion, *, count_bundles: bool) -> IntArray | None:
-    """How much each broker has of the namespace's anti-affinity group (M,), None if it is in none."""
+    """Count the namespace's anti-affinity group on each broker (M,); None if it is in none."""
     group = question.snapshot.policies.find_group(question.namespace)
     if group is None:
         return None
@@ -559,24 +558,24 @@ def find_group_counts(question: PlacementQuestion, *, count_bundles: bool) -> In
 
 
 def failure_domains(snapshot: Snapshot) -> IntArray:
-    """A number for the failure domain of each broker (M,)."""
+    """Return the failure domain number of each broker (M,)."""
     domains = [snapshot.policies.failure_domain(broker) for broker in snapshot.brokers.ids]
     return np.unique(domains, return_inverse=True)[1].astype(np.int64)
 
 
 def version_ranks(snapshot: Snapshot) -> IntArray:
-    """A number for the version of each broker (M,), higher for a later one, `UNREADABLE` for what is none."""
+    """Rank the version of each broker (M,), higher for a later one, `UNREADABLE` for an invalid one."""
     return snapshot.derive("version ranks", lambda: rank_versions(snapshot.brokers.versions))
 
 
 def _is_of_one_version(snapshot: Snapshot) -> bool:
-    """Whether all brokers run the same version, one that can be read."""
+    """Return True if all brokers run the same readable version."""
     ranks = snapshot.derive("versions", lambda: set(version_ranks(snapshot).tolist()))
     return len(ranks) == 1 and UNREADABLE not in ranks
 
 
 def _named_by(snapshot: Snapshot, policy: IsolationPolicy) -> tuple[BoolArray, BoolArray]:
-    """The primary brokers of the policy, and its secondary ones, (M,) each."""
+    """Return the primary and the secondary brokers of the policy, (M,) each."""
     policies = snapshot.policies
     primary = _which(snapshot, ("primary", policy.name), lambda broker: policies.is_primary(policy, broker))
     secondary = _which(snapshot, ("secondary", policy.name), lambda broker: policies.is_secondary(policy, broker))
@@ -584,5 +583,5 @@ def _named_by(snapshot: Snapshot, policy: IsolationPolicy) -> tuple[BoolArray, B
 
 
 def _which(snapshot: Snapshot, key: Hashable, holds: Callable[[BrokerId], bool]) -> BoolArray:
-    """The brokers (M,) of which something holds, found out once per snapshot."""
+    """Evaluate a predicate for each broker (M,), cached per snapshot."""
     return snapshot.derive(key, lambda: np.array([holds(broker) for broker in snapshot.brokers.ids], dtype=bool))

@@ -1,8 +1,7 @@
-"""Every filter that stands between one bundle and one broker, with its numbers.
+"""Obstacles: all filters that keep one bundle from one broker, with figures.
 
-`core.constraints.filters` asks how many brokers each filter drops, one filter after the other. Here one broker is put
-before each of them, those behind the first obstacle as well, as if nothing before had dropped it: an operator who
-clears one obstacle wants to know of the next.
+`core.constraints.filters` counts the brokers that each filter drops, in sequence. Here one broker is checked against
+each filter, also after the first obstacle: an operator who clears one needs to know the next.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ from loadmanager.core.domain.settings import KEYS, short_class_name
 from loadmanager.core.model.load import BoolArray
 
 _OF_ANY_BUNDLE = (FilterReason.OTHER_LOAD_MANAGER_CLASS, FilterReason.TOPIC_LIMIT_REACHED)
-"""What keeps every bundle from a broker, whatever its namespace, beside what operators say."""
+"""Filters that keep every bundle from a broker, besides operator controls."""
 
 
 class FilterObstacle(NamedTuple):
-    """A filter that would drop the broker, and the numbers behind it. Preferences may be given up, the others hold."""
+    """A filter that would drop the broker, with its figures. Preferences may be ignored, others not."""
 
     reason: Reason
     why: Mapping[str, Figure]
@@ -46,7 +45,7 @@ class FilterObstacle(NamedTuple):
 
 
 class _Case(NamedTuple):
-    """A broker (a row) that is dropped from `brokers`, of which it is one. The extensible rules count otherwise."""
+    """A broker (a row) dropped from `brokers`, which include it. The extensible rules count differently."""
 
     question: PlacementQuestion
     brokers: BoolArray
@@ -55,12 +54,12 @@ class _Case(NamedTuple):
 
 
 def find_obstacles(rules: FilterRules, question: PlacementQuestion, broker: int) -> list[FilterObstacle]:
-    """Every obstacle between the bundle and the broker (a row), in the order of the filters."""
+    """Find all obstacles between the bundle and the broker (a row), in filter order."""
     return _find_obstacles(rules, question, broker, is_extensible=rules is EXTENSIBLE)
 
 
 def find_general_obstacles(rules: FilterRules, question: PlacementQuestion, broker: int) -> list[FilterObstacle]:
-    """What keeps any bundle from the broker, whichever the question is about."""
+    """Find the obstacles that keep any bundle from the broker."""
     limits = tuple(each for each in rules.limits if each.reason in _OF_ANY_BUNDLE)
     general = FilterRules((), limits, (), second_choice=False)
     return _find_obstacles(general, question, broker, is_extensible=rules is EXTENSIBLE)

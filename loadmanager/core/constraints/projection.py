@@ -1,4 +1,4 @@
-"""Projection: the load that the steps decided so far in one plan move."""
+"""Projection: the load moved by earlier steps of a plan."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from loadmanager.core.model.snapshot import Snapshot, bundle_load
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupCounts:
-    """How much of an anti-affinity group each broker has: (M,) distinct namespaces, and (M,) bundles of them."""
+    """Anti-affinity group per broker: (M,) distinct namespaces, and (M,) bundles of them."""
 
     namespaces: IntArray
     bundles: IntArray
 
     @classmethod
     def of(cls, snapshot: Snapshot, group: str) -> GroupCounts:
-        """Each bundle counts to the broker that has it, or is about to."""
+        """Count each bundle at the broker that has it or is about to."""
         bundles, brokers = snapshot.bundles, len(snapshot.brokers)
         positions = [snapshot.find_namespace(namespace) for namespace in snapshot.policies.members(group)]
         in_group = np.zeros(len(bundles.namespaces), dtype=bool)
@@ -38,7 +38,7 @@ class GroupCounts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Tally:
-    """What the moved bundles measure, added to each broker and removed from it: (M, k) each."""
+    """Measures of moved bundles, added to and removed from each broker: (M, k) each."""
 
     measure: Callable[[int | None], FloatArray]
     added: FloatArray
@@ -52,9 +52,8 @@ class _Tally:
 
 
 class Projection:
-    """What the steps decided so far in one plan add to each broker and take away: so a burst of lookups, or all that
-    one broker sheds, does not end up in one place. `topics` is (M,); `topics_moved` is how many have been given to
-    brokers in all. What is counted by namespace is counted when it is asked for.
+    """Changes that earlier steps of a plan make to each broker, so that a burst of lookups, or a broker's shed bundles,
+    do not end up in one place. `topics` is (M,); `topics_moved` is the total. Counts by namespace are computed lazily.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -68,12 +67,12 @@ class Projection:
         self._groups: dict[str, GroupCounts] = {}
         self._moves: list[tuple[int | None, int | None, int]] = []
         self._uncounted: dict[str, list[tuple[int | None, int]]] = {}
-        """By namespace the sources and destinations of its bundles."""
+        """Uncounted moves by namespace, as (source, destination)."""
         self._tallies: dict[str, _Tally] = {}
 
     @property
     def load(self) -> FloatArray:
-        """(M, 4) long-term averages, added up when they are asked for: not all strategies ask."""
+        """Return long-term averages (M, 4), summed lazily: not all strategies need them."""
         for namespace, bundle, source, destination in self._not_in_load:
             load = bundle_load(self._snapshot, bundle, namespace)
             self._load[destination] += load
@@ -83,7 +82,7 @@ class Projection:
         return self._load
 
     def bundles_per_broker(self, namespace: str) -> IntArray:
-        """How many bundles of the namespace each broker has (M,), the decided steps included."""
+        """Return the bundles of the namespace on each broker (M,), earlier steps included."""
         counts = self._bundles.get(namespace)
         if counts is None:
             known = self._snapshot.find_namespace(namespace)
@@ -96,7 +95,7 @@ class Projection:
         return counts
 
     def group_counts(self, group: str) -> GroupCounts:
-        """What each broker has of the anti-affinity group, the decided steps included."""
+        """Return the counts of the anti-affinity group, earlier steps included."""
         counts = self._groups.get(group)
         if counts is None:
             known = self._snapshot.derive(("group", group), lambda: GroupCounts.of(self._snapshot, group))
@@ -107,8 +106,8 @@ class Projection:
         return counts
 
     def tally(self, name: str, measure: Callable[[int | None], FloatArray]) -> tuple[FloatArray, FloatArray]:
-        """What the decided steps add to each broker, and take from it, in another measure of bundles (rows, None for
-        an unknown one) than load: (M, k) each, to be read. The measure of the first call under a name is kept.
+        """Return what earlier steps add to and remove from each broker, (M, k) each, read-only, by a measure of bundles
+        (rows, None for an unknown one). The first measure under a name is kept.
         """
         tally = self._tallies.get(name)
         if tally is None:
@@ -119,7 +118,7 @@ class Projection:
         return tally.added, tally.removed
 
     def move(self, namespace: str, bundle: int | None, source: int | None, destination: int) -> None:
-        """Count the bundle (a row, None for an unknown one) to `destination`, no longer to `source`."""
+        """Move the bundle (a row, None for an unknown one) from `source` to `destination`."""
         topics = 0 if bundle is None else int(self._snapshot.bundles.topics[bundle])
         self._not_in_load.append((namespace, bundle, source, destination))
         self.topics[destination] += topics
@@ -132,7 +131,7 @@ class Projection:
             self.topics[source] -= topics
 
     def _count(self, namespace: str, broker: int, change: int) -> None:
-        """Count one bundle of the namespace more or less at the broker, and to its anti-affinity group."""
+        """Change the count of the namespace, and of its anti-affinity group, at the broker."""
         group = self._snapshot.policies.find_group(namespace)
         grouped = None if group is None else self.group_counts(group)
         counts = self._bundles[namespace]

@@ -1,8 +1,7 @@
-"""Why a bundle is where it is, what a broker has to expect, and why a bundle is not on another broker.
+"""Explanations: why a bundle is on its broker, why not on another, and the next decisions about a broker.
 
-An explanation asks the very rules that decide: it makes the decision and throws it away. What strategies remember is a
-value and is not kept, and chance is drawn from copies of the generator: an explanation changes nothing, and says what
-would be decided at that moment.
+An explanation runs the real decision and discards it. Memory is a value that is not kept, and random numbers come from
+copies of the generator: an explanation has no side effects, and tells the decision of that moment.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from loadmanager.core.strategies.shedding.shedding_strategy import MIB, find_hol
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Situation:
-    """All that a decision would be made on now. Nothing here is changed by explaining it."""
+    """Input of a decision now, for explanations without side effects."""
 
     snapshot: Snapshot
     settings: PlannerSettings
@@ -45,21 +44,21 @@ class Situation:
     rng: np.random.Generator
 
     def round(self) -> Plan:
-        """What a round of shedding would do now, within the limits on churn."""
+        """Plan a shedding round now, within the limits on churn."""
         return shed(self.snapshot, self.settings, self.state, self.state, deepcopy(self.rng)).plan
 
     def trial(self, bundle: str, exclude: BrokerId | None) -> PlacementTrial:
         return PlacementTrial(self.snapshot, bundle, exclude, self.settings, self.state, self.rng)
 
     def without(self, broker: BrokerId) -> Situation:
-        """The same, but that broker is given nothing."""
+        """Return the same, with that broker excluded."""
         controls = replace(self.snapshot.controls, excluded=self.snapshot.controls.excluded | {broker})
         return replace(self, snapshot=replace(self.snapshot, controls=controls, _derived={}))
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedFigures:
-    """How a broker stands in what strategies compare.
+    """Figures of a broker that strategies compare.
 
     `msg_rate_per_s` is long-term, of its bundles and those on their way; usage and `mib_per_s` are as reported.
     """
@@ -75,7 +74,7 @@ class ComparedFigures:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BundleLoad:
-    """What a bundle carries, (4,) each; its shares of bytes/s are fractions."""
+    """Load of a bundle, (4,) each; shares of bytes/s are fractions."""
 
     short: FloatArray
     long: FloatArray
@@ -86,11 +85,11 @@ class BundleLoad:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacementExplained:
-    """Where placement would put a bundle now, if it left the broker that has it.
+    """Placement of a bundle if it left its broker now.
 
-    `drawn_from`: among whom chance decided. `runner_up`: what would be decided without the one that is chosen.
-    `standings`: of the broker that has it, of the chosen one and of the runner-up. `dropped`: how many brokers each
-    filter dropped.
+    `drawn_from`: the brokers among which chance decided. `runner_up`: the choice without the chosen broker.
+    `standings`: figures of the current broker, the chosen one and the runner-up. `dropped`: number of brokers dropped
+    per filter.
     """
 
     verdict: Verdict
@@ -103,10 +102,10 @@ class PlacementExplained:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SheddingExplained:
-    """What a round of shedding would do with a bundle now: `step`, or nothing because of `stays`.
+    """Decision of a shedding round on a bundle now: `step`, or the verdict `stays`.
 
-    `by_rule`: no round could move it, by a rule that holds for it alone; else it is its broker's turn, or not, as
-    `because` says, the verdicts about that broker and the cluster.
+    `by_rule`: a rule on this bundle alone forbids moves; otherwise the decision is about its broker, as in `because`,
+    the verdicts on that broker and the cluster.
     """
 
     step: Unload | None
@@ -117,7 +116,7 @@ class SheddingExplained:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BundleExplained:
-    """`broker` has the bundle and reports it; `assigned` has it once everything under way is done."""
+    """`broker` has the bundle and reports it; `assigned` has it once pending moves are done."""
 
     bundle: str
     broker: BrokerId | None
@@ -129,11 +128,11 @@ class BundleExplained:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BrokerExplained:
-    """`usage_percent` (5,) by resource, `usage` the weighted highest of them; `thresholds` are settings by key.
+    """`usage_percent` (5,) by resource, `usage` the weighted maximum; `thresholds` are settings by key.
 
-    `steps`: what a round now takes from it, by `verdicts`; `margin`: how far it is from that. `obstacles`: what keeps
-    all bundles from it. `certificate`: how near that round comes to what no plan can beat. An `is_overloaded` broker is
-    given bundles only when others are no better.
+    `steps`: the steps of a round that concern the broker now, by `verdicts`; `margin`: its distance from being shed
+    from. `obstacles`: filters that keep all bundles away. `certificate`: the gap of that round to the best possible
+    plan. An `is_overloaded` broker receives bundles only if others are no better.
     """
 
     broker: BrokerId
@@ -154,8 +153,8 @@ class BrokerExplained:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WhyNot:
-    """`verdict` says it in one sentence. `obstacles` are filters between bundle and broker, and whether each is only a
-    preference. `placement` is what would be decided, `standings` those of the broker and of the chosen one.
+    """`verdict` is the answer in one sentence. `obstacles` are filters between bundle and broker, with preferences
+    marked. `placement` is the current decision, `standings` are figures of the broker and of the chosen one.
     """
 
     bundle: str
@@ -168,7 +167,7 @@ class WhyNot:
 
 
 def explain_bundle(situation: Situation, bundle: str) -> BundleExplained:
-    """Where it is and why it stays there or not. Raises `LookupError` for an unknown bundle, `UnknownStrategyError`."""
+    """Explain the placement of a bundle. Raises `LookupError` for an unknown bundle, `UnknownStrategyError`."""
     snapshot = situation.snapshot
     row = _row_of(snapshot, bundle)
     bundles = snapshot.bundles
@@ -189,7 +188,7 @@ def explain_bundle(situation: Situation, bundle: str) -> BundleExplained:
 
 
 def explain_broker(situation: Situation, broker: BrokerId) -> BrokerExplained:
-    """What it has to expect. Raises `LookupError` for one that has not reported, `UnknownStrategyError`."""
+    """Explain decisions about a broker. Raises `LookupError` if it has not reported, `UnknownStrategyError`."""
     snapshot, settings = situation.snapshot, situation.settings
     row = snapshot.brokers.find_row(broker)
     if row is None:
@@ -222,7 +221,7 @@ def explain_broker(situation: Situation, broker: BrokerId) -> BrokerExplained:
 
 
 def why_not(situation: Situation, bundle: str, broker: BrokerId) -> WhyNot:
-    """Why the bundle is not on that broker. Raises `LookupError` for an unknown bundle, `UnknownStrategyError`."""
+    """Explain why the bundle is not on the broker. Raises `LookupError` for an unknown one, `UnknownStrategyError`."""
     snapshot = situation.snapshot
     row = _row_of(snapshot, bundle)
     asked = snapshot.brokers.find_row(broker)
@@ -256,12 +255,12 @@ def _broker_at(snapshot: Snapshot, row: int) -> BrokerId | None:
 
 
 def _holder(snapshot: Snapshot, bundle: int) -> BrokerId | None:
-    """The broker that has the bundle, or is about to."""
+    """Return the broker that has the bundle or is about to."""
     return _broker_at(snapshot, int(snapshot.bundles.assigned[bundle]))
 
 
 def _share_of_broker(snapshot: Snapshot, bundle: int) -> float:
-    """The part that the bundle is of the load of the broker that has it, or is about to."""
+    """Return the bundle's share of the load of the broker that has it or is about to."""
     load, assigned = carried_load(snapshot), snapshot.bundles.assigned
     if assigned[bundle] < 0:
         return 0.0
@@ -284,7 +283,7 @@ def _explain_shedding(situation: Situation, bundle: int) -> SheddingExplained:
 
 
 def _passed_over(plan: Plan, bundle: str, broker: BrokerId) -> Verdict:
-    """Why a round leaves a bundle alone that it might move."""
+    """Return the verdict on a movable bundle that a round does not choose."""
     refusal = next((verdict for verdict in plan.verdicts if verdict.subject == bundle), None)
     if refusal is not None:
         return refusal
@@ -294,7 +293,7 @@ def _passed_over(plan: Plan, bundle: str, broker: BrokerId) -> Verdict:
 
 
 def _find_rule(situation: Situation, bundle: int) -> Verdict | None:
-    """The first rule by which no round may move the bundle, whatever the strategy thinks of its broker."""
+    """Find the first rule that forbids rounds to move the bundle, whatever the strategy."""
     snapshot, settings = situation.snapshot, situation.settings
     bundles, controls = snapshot.bundles, snapshot.controls
     restrained = restrain(snapshot)
@@ -337,7 +336,7 @@ def _explain_placement(situation: Situation, bundle: int) -> PlacementExplained:
 
 
 def _with_one_excluded_less(verdict: Verdict) -> Verdict:
-    """The verdict without the exclusion that only this explanation made."""
+    """Remove the exclusion that only this explanation made from the verdict."""
     excluded = int(verdict.why[FilterReason.BROKER_EXCLUDED.value]) - 1
     others = {name: figure for name, figure in verdict.why.items() if name != FilterReason.BROKER_EXCLUDED.value}
     return replace(verdict, why={**others, **({FilterReason.BROKER_EXCLUDED.value: excluded} if excluded else {})})
@@ -367,7 +366,7 @@ _FILTERS = frozenset(
 def _why_not(
     situation: Situation, bundle: int, broker: BrokerId, trial: PlacementTrial, obstacles: Sequence[FilterObstacle]
 ) -> Verdict:
-    """The one thing that answers it."""
+    """Choose the single verdict that answers the question."""
     snapshot = situation.snapshot
     name, asked = snapshot.bundles.names[bundle], snapshot.brokers.find_row(broker)
     if asked is None:
@@ -383,7 +382,7 @@ def _why_not(
 
 
 def _compare(bundle: str, asked: int, broker: BrokerId, trial: PlacementTrial, holder: BrokerId | None) -> Verdict:
-    """Where a broker that may own the bundle stands in the order of the strategy."""
+    """Return the rank of an eligible broker in the order of the strategy, as a verdict."""
     if not np.any(trial.candidates == asked):
         return trial.verdict  # decided before, or pinned
     why: dict[str, Figure] = {"broker": broker, "candidates": len(trial.candidates)}
@@ -400,7 +399,7 @@ def _compare(bundle: str, asked: int, broker: BrokerId, trial: PlacementTrial, h
 
 
 def _find_position(trial: PlacementTrial, asked: int) -> tuple[int, Placement]:
-    """How many candidates come before this one, and the choice in which it takes part."""
+    """Return the number of candidates before this one, and the choice that includes it."""
     ahead, choices = 0, trial.choices()
     while not np.any((placement := next(choices)).drawn_from == asked):
         ahead += len(placement.drawn_from)

@@ -1,4 +1,4 @@
-"""What must always hold. Each function returns the violations it finds, as sentences; none means all is well."""
+"""Invariants. Each function returns the violations as sentences; empty if there are none."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from loadmanager.core.model.snapshot import Snapshot
 
 
 def plan_violations(plan: Plan, snapshot: Snapshot) -> list[str]:
-    """What is wrong with a plan made from this snapshot: each step concerns another bundle, which may be assigned or
-    moved, and each destination is registered and is not the source.
+    """Check a plan made from this snapshot: steps concern distinct bundles that may be assigned or moved, and each
+    destination is registered and is not the source.
     """
     violations = []
     if plan.revision != snapshot.revision:
@@ -53,7 +53,7 @@ def _unload_violations(step: Unload, snapshot: Snapshot) -> Iterator[str]:
 
 
 def partition_violations(ranges: Sequence[BundleRange]) -> list[str]:
-    """What is wrong with a namespace's bundle ranges, in their order: each hash lies in exactly one."""
+    """Check that the ordered bundle ranges of a namespace contain each hash exactly once."""
     if not ranges:
         return ["there is no bundle"]
     violations = []
@@ -68,7 +68,7 @@ def partition_violations(ranges: Sequence[BundleRange]) -> list[str]:
 
 
 def ownership_violations(ranges: Sequence[BundleRange], ownerships: Sequence[Ownership]) -> list[str]:
-    """What is wrong with a namespace record: its ranges, and per range the one ownership entry it has."""
+    """Check a namespace record: its ranges, and one ownership per range."""
     violations = partition_violations(ranges)
     if len(ranges) != len(ownerships):
         violations.append(f"{len(ranges)} bundles have {len(ownerships)} ownership entries")
@@ -80,8 +80,8 @@ def ownership_violations(ranges: Sequence[BundleRange], ownerships: Sequence[Own
 def transition_violations(
     before: Ownership, after: Ownership, is_registered: Callable[[Registration | None], bool]
 ) -> list[str]:
-    """What is wrong with the next ownership of a bundle that keeps its shape: it must be a legal one at a higher
-    version, and an owner that is registered loses the bundle only once it was asked to let go.
+    """Check a transition of a bundle of unchanged shape: it is legal, at a higher version, and a registered owner loses
+    the bundle only after a release.
     """
     violations = list(_entry_violations(after))
     if after.version <= before.version:
@@ -92,8 +92,8 @@ def transition_violations(
 
 
 def succession_violations(before: NamespaceState, after: NamespaceState) -> list[str]:
-    """What is wrong with a record that follows another one: at each hash the version must not fall, and it grows
-    wherever the bundle, its state or its owner is another than before.
+    """Check successive records: the version of each hash never falls, and grows wherever the bundle, its state or its
+    owner changes.
     """
     violations = []
     for lower in sorted({*before.bundles.boundaries[:-1], *after.bundles.boundaries[:-1]}):

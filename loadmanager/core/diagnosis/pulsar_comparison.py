@@ -1,7 +1,7 @@
-"""Pulsar's moves against ours: what was seen and what was planned go in, and what there is to say about it comes out.
+"""Comparison of Pulsar's moves with ours: observations and plans go in, findings come out.
 
-A move of Pulsar's is often seen in two parts: the bundle has no owner, then it has one. Its judgement waits for a
-moment, as the end of the broker that it left may be seen later.
+A move of Pulsar's is often observed in two parts: the bundle loses its owner, then gets one. Its judgement is delayed,
+as the end of the source's registration may be observed later.
 
     a bundle    its owner is gone     it has an owner       another has it        its owner left    time
     ----------  --------------------  --------------------  --------------------  ----------------  --------------------
@@ -9,15 +9,15 @@ moment, as the end of the broker that it left may be seen later.
     LEFT        judged; LEFT          ARRIVED               judged; ARRIVED       is noted          judged: nobody asks
     ARRIVED     judged; LEFT          judged; ARRIVED       judged; ARRIVED       is noted          judged
 
-So each move is judged once and only once, by the first of these that holds: it was ours; its owner left; nobody had it;
-it came of a split, or was split; nobody has it; it is where it was; our last round before it wanted it there, or
-elsewhere; it is where it was within the hour; our round wanted other bundles of that broker; there was none; Pulsar's
-strategy selects it; nobody does.
+So each move is judged exactly once, by the first of these that holds: it was ours; its owner left; it was unowned; it
+came of a split, or was split; it is unowned; it is back at its source; our last round before it wanted it there, or
+elsewhere; it is where it was within the hour; our round wanted other bundles of that broker; there was no round;
+Pulsar's strategy selects it; none does.
 
-    a wish of ours    our round wants it    our round does not    the bundle is seen to leave    Pulsar has had its time
+    a wish of ours    our round wants it    our round does not    the bundle leaves its broker   Pulsar's time is over
     ----------------  --------------------  --------------------  -----------------------------  -----------------------
     none              NEW
-    NEW               NEW                   no longer wanted      is judged with the move        said, and why: SAID
+    NEW               NEW                   no longer wanted      is judged with the move        reported: SAID
     SAID              SAID                  no longer wanted      is judged with the move
 
     Pulsar      its strategy selects nothing    it selects, and a move was seen    it selects, and none was seen
@@ -47,18 +47,18 @@ from loadmanager.core.domain.reasons import (
 )
 
 ASKED_FOR_WITHIN_MS = 30_000
-"""A bundle that has clients is asked for in less than three seconds."""
+"""Clients of a bundle look it up in less than three seconds."""
 SETTLED_MS = 5_000
-"""What a broker had goes with its registration; who looks once a second sees both by then."""
+"""A broker's bundles are lost with its registration; polling once a second shows both by then."""
 NO_LIFE = 0
-"""The incarnation of an owner that is not registered."""
+"""Incarnation of an unregistered owner."""
 _REMEMBERED_MS = 3_600_000
 _PATIENCE = 1.25
-"""In intervals of Pulsar's: it has had a round by then, and bundles have landed."""
+"""In Pulsar's intervals: by then it has had a round, and bundles have landed."""
 _FRUITLESS = 2
-"""So many rounds without any effect are a stall."""
+"""Number of rounds without effect that count as a stall."""
 _A_ROUND = 0.9
-"""Of an interval of Pulsar's: ours are not exactly as long."""
+"""Part of Pulsar's interval: ours differ slightly."""
 _MS_PER_MINUTE = 60_000
 _MIB = 1024 * 1024
 _NAMED = 3
@@ -80,7 +80,7 @@ PULSARS_MOVES = (
     ComparisonReason.CAME_BACK,
     ComparisonReason.LEFT_WITHOUT_OWNER,
 )
-"""What somebody decided, and not we."""
+"""Moves that others decided."""
 
 OTHER_MOVES = (
     ComparisonReason.OWNER_LEFT,
@@ -90,7 +90,7 @@ OTHER_MOVES = (
 )
 
 MOVES = frozenset((*PULSARS_MOVES, *OTHER_MOVES))
-"""Every move that was seen is said with one of these."""
+"""Reasons of observed moves."""
 
 WE_ALONE = (
     ComparisonReason.WE_ALONE_SHEDDING_OFF,
@@ -101,7 +101,7 @@ WE_ALONE = (
     ComparisonReason.WE_ALONE_STALLED,
     ComparisonReason.WE_ALONE_UNEXPLAINED,
 )
-"""What we would move, and Pulsar does not."""
+"""Reasons of moves that only we would make."""
 
 STALLS = (
     ComparisonReason.STALLED_ON_OWNER,
@@ -112,7 +112,7 @@ STALLS = (
 
 @dataclass(frozen=True, slots=True)
 class Sighted:
-    """An owner that changed, as seen at `at_ms`, epoch milliseconds; None is nobody. `by_us`: we had it moved."""
+    """Observed owner at `at_ms`, epoch milliseconds; None is nobody. `by_us`: we requested the move."""
 
     bundle: str
     before: Registration | None
@@ -126,7 +126,7 @@ class Sighted:
 
 @dataclass(frozen=True, slots=True)
 class SeenBundle:
-    """`load` is what the bundle carried, bytes/s in and out. `is_new`: our last round did not know it yet."""
+    """An observed ownership change. `load` is the bundle's bytes/s in and out. `is_new`: unknown in our last round."""
 
     sighted: Sighted
     load: float = 0.0
@@ -139,7 +139,7 @@ class SeenBundle:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A registration of a broker has ended."""
+    """A broker's registration has ended."""
 
     owner: Registration
     at_ms: int
@@ -147,8 +147,8 @@ class Left:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComparedRounds:
-    """A round of ours, and one of Pulsar's as we work it out, of the same moment. `loads` are bytes/s of the bundles
-    that we would move; Pulsar makes a round every `interval_ms`.
+    """A round of ours, and a computed one of Pulsar's, at the same moment. `loads` are bytes/s of the bundles that we
+    would move; Pulsar's rounds are `interval_ms` apart.
     """
 
     at_ms: int
@@ -160,7 +160,7 @@ class ComparedRounds:
 
 @dataclass(frozen=True, slots=True)
 class Time:
-    """`wake_ms` has come."""
+    """`wake_ms` is reached."""
 
     at_ms: int
 
@@ -170,8 +170,8 @@ Event = SeenBundle | Left | ComparedRounds | Time
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComparisonEntry:
-    """What there is to say, of a bundle or of "pulsar", and the verdicts that explain it: ours of a move that Pulsar
-    made, Pulsar's of one that it did not make. `load` is in bytes/s.
+    """Finding about a bundle or "pulsar", with explaining verdicts: ours for a move that Pulsar made, Pulsar's for one
+    that it did not make. `load` is in bytes/s.
     """
 
     at_ms: int
@@ -188,7 +188,7 @@ class ComparisonEntry:
 
 @dataclass(slots=True, eq=False)
 class Wish:
-    """A move that our rounds want since `since_ms`; `is_said` when it was said that Pulsar does not make it."""
+    """A move that our rounds want since `since_ms`; `is_said`: reported as not made by Pulsar."""
 
     step: Unload
     since_ms: int
@@ -197,7 +197,7 @@ class Wish:
 
 
 class _Left(NamedTuple):
-    """From which broker Pulsar took a bundle, and when."""
+    """Source and time of Pulsar's last move of a bundle."""
 
     broker: BrokerId
     at_ms: int
@@ -205,8 +205,8 @@ class _Left(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Move:
-    """A bundle that is not at rest. `round` is the last one before it, `wish` what it wanted of this bundle;
-    `left_before` is the move of Pulsar's before this one.
+    """A bundle in motion. `round` is the last one before it, `wish` our wish for this bundle in it; `left_before` is
+    Pulsar's previous move.
     """
 
     bundle: str
@@ -225,7 +225,7 @@ class _Move:
 
     @property
     def is_of_left(self) -> bool:
-        """Whether its owner is no more; one that started again has another registration."""
+        """Return True if its owner's registration has ended; a restarted owner has another one."""
         before, after = self.before, self.after
         started_again = before is not None and after is not None and before != after and before.broker == after.broker
         was_gone = before is not None and before.incarnation == NO_LIFE
@@ -233,17 +233,17 @@ class _Move:
 
     @property
     def is_back(self) -> bool:
-        """Whether it is where Pulsar took it from the last time."""
+        """Return True if the bundle returned to the source of its previous move."""
         return self.left_before is not None and self.after is not None and self.after.broker == self.left_before.broker
 
     @property
     def is_pulsars(self) -> bool:
-        """Whether shedding, or an operator, may have had it moved."""
+        """Return True if shedding or an operator may have caused it."""
         return not (self.before is None or self.by_us or self.is_of_left or self.is_of_split)
 
 
 class _Round:
-    """The last pair of rounds, by what is asked of them."""
+    """The last pair of rounds, indexed."""
 
     def __init__(self, rounds: ComparedRounds) -> None:
         self.steps = {step.bundle: step for step in rounds.ours.steps if isinstance(step, Unload)}
@@ -256,7 +256,7 @@ class _Round:
         self.selected = {**self.pulsars_steps, **dict.fromkeys(self._kept())}
 
     def _kept(self) -> Iterator[str]:
-        """The bundles that Pulsar's strategy selects, and that stay."""
+        """Yield bundles that Pulsar's strategy selects but that stay."""
         for subject, verdict in self.pulsars_said.items():
             is_selected = isinstance(verdict.verdict, PlacementReason) or verdict.verdict in _KEPT
             if "/" in subject and not verdict.acted and is_selected:
@@ -265,16 +265,16 @@ class _Round:
 
 @dataclass(slots=True)
 class PulsarComparison:
-    """What Pulsar did, and what we would have done. Events come in the order in which they are learned of.
+    """State machine that compares Pulsar's moves with ours. Events come in order of observation.
 
-    `is_there` says whether a bundle is one at this moment: one that was split is none any more.
+    `is_there` tells if a bundle exists now; a split one does not.
     """
 
     is_there: Callable[[str], bool]
     wishes: dict[str, Wish] = field(default_factory=dict)
-    """What our last round wants, and Pulsar has not begun, by bundle."""
+    """Moves that our last round wants and Pulsar has not begun, by bundle."""
     stalled: ComparisonEntry | None = None
-    """Since when and why nothing moves, while it has stalled."""
+    """Begin and reason of the current stall."""
     last: ComparedRounds | None = None
     _round: _Round | None = None
     _moves: dict[str, _Move] = field(default_factory=dict)
@@ -290,16 +290,16 @@ class PulsarComparison:
 
     @property
     def wake_ms(self) -> int | None:
-        """When a move is to be judged, at the latest."""
+        """Return the latest time for the next judgement."""
         return self._due[0][0] if self._due else None
 
     @property
     def under_way(self) -> int:
-        """Moves that were seen, and are not judged yet."""
+        """Return the number of observed moves without a judgement."""
         return len(self._moves)
 
     def step(self, event: Event) -> list[ComparisonEntry]:
-        """What there is to say now that this has happened."""
+        """Process an event and return the findings."""
         self._now_ms = max(self._now_ms, event.at_ms)
         self._judge_what_is_due()
         match event:
@@ -405,7 +405,7 @@ class PulsarComparison:
             wish.step, wish.load = step, loads.get(bundle, 0.0)
 
     def _find_why_not(self, step: Unload, now: _Round) -> tuple[ComparisonReason, tuple[Verdict, ...]]:
-        """Why Pulsar does not make the move that we want: what its own round says."""
+        """Return why Pulsar does not make a move that we want, from its own round."""
         cluster, own = now.pulsars_said.get("cluster"), now.pulsars_said.get(step.bundle)
         if cluster is not None and cluster.verdict in _NO_ROUND:
             return _NO_ROUND[cluster.verdict], (cluster,)
@@ -480,7 +480,7 @@ class PulsarComparison:
 
 
 def _judgement_of(move: _Move) -> tuple[ComparisonReason, tuple[Verdict, ...]]:
-    """What is said of the move, and what explains it."""
+    """Judge the move, with explaining verdicts."""
     reason = _find_other_cause(move)
     if reason is not None:
         return reason, ()
@@ -492,7 +492,7 @@ def _judgement_of(move: _Move) -> tuple[ComparisonReason, tuple[Verdict, ...]]:
 
 
 def _find_other_cause(move: _Move) -> ComparisonReason | None:
-    """What had it moved, if that was no decision of Pulsar's."""
+    """Find the cause of a move that Pulsar did not decide."""
     if move.by_us:
         return ComparisonReason.MOVED_BY_US
     if move.is_of_left:
@@ -503,7 +503,7 @@ def _find_other_cause(move: _Move) -> ComparisonReason | None:
 
 
 def _compare(move: _Move) -> tuple[ComparisonReason, tuple[Verdict, ...]]:
-    """A decision of Pulsar's with our last round before it."""
+    """Compare a decision of Pulsar's with our last round before it."""
     if move.wish is not None:
         is_there = _name(move.wish.step.destination) == _name(move.after)
         return ComparisonReason.MOVED_AS_WE_WOULD if is_there else ComparisonReason.MOVED_ELSEWHERE, ()
@@ -520,14 +520,14 @@ def _compare(move: _Move) -> tuple[ComparisonReason, tuple[Verdict, ...]]:
 
 
 def _others_of(move: _Move) -> list[str]:
-    """The other bundles that our round takes from the same broker."""
+    """Return the other bundles that our round takes from the same broker."""
     if move.round is None or move.before is None:
         return []
     return [bundle for bundle in move.round.by_source.get(move.before, ()) if bundle != move.bundle]
 
 
 def _ours_of(move: _Move) -> tuple[Verdict, ...]:
-    """What our last round said: of the bundle, else of its broker, else of all."""
+    """Moves that our last round wants and Pulsar has not begun, by bundle."""
     if move.round is None or move.before is None:
         return ()
     said = (move.round.said.get(subject) for subject in (move.bundle, move.before.broker, "cluster"))
@@ -535,7 +535,7 @@ def _ours_of(move: _Move) -> tuple[Verdict, ...]:
 
 
 def _figures(move: _Move) -> dict[str, Figure]:
-    """All that there is to say of a move, whatever is said."""
+    """Return the figures of a move, common to all judgements."""
     why: dict[str, Figure] = {
         "mib_per_s": move.load / _MIB,
         "seconds": round((move.changed_ms - move.began_ms) / 1000, 1) if move.after else ASKED_FOR_WITHIN_MS // 1000,

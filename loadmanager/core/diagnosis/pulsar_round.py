@@ -1,11 +1,11 @@
-"""A round of shedding as the leader of a Pulsar makes it, worked out beside it on the same cluster.
+"""Emulation of a shedding round of Pulsar's leader on the same cluster.
 
-The strategies and the filters are ours, which decide as Pulsar's do. What ours adds is left out: what operators told
-us, doubts about reports, waiting for the next report of a broker that gave something away, averages that begin anew,
-limits on churn. A bundle is offered to its owner too; if that one is chosen, it stays.
+Strategies and filters are ours, which decide as Pulsar's do. Our additions are left out: operator controls, report
+validation, waiting for a report after a move, resets of averages, limits on churn. A bundle is offered to its owner
+too; if that one is chosen, it stays.
 
-What Pulsar's leader remembers cannot be seen. So averages of usage begin with the first round that is worked out here,
-and approach Pulsar's as those of usage do: `historyResourcePercentage` says how fast.
+The memory of Pulsar's leader is not observable. So averages of usage begin with the first emulated round and converge
+to Pulsar's; `historyResourcePercentage` determines how fast.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def plan_as_pulsar(
     rng: np.random.Generator,
     wanted: Iterable[str] = (),
 ) -> tuple[Plan, State]:
-    """What Pulsar would do with its own settings; a verdict says of `wanted` bundles too why none of them may be moved.
+    """Plan a round as Pulsar would with its own settings, with verdicts on `wanted` bundles too.
 
     Raises `UnknownStrategyError`.
     """
@@ -43,7 +43,7 @@ def plan_as_pulsar(
 
 
 def _as_seen(snapshot: Snapshot) -> Snapshot:
-    """The cluster as Pulsar's leader sees it."""
+    """Return the cluster as Pulsar's leader sees it."""
     settled = np.ones(len(snapshot.brokers), dtype=bool)
     brokers = snapshot.brokers.with_bundles(snapshot.bundles, settled)
     return replace(snapshot, brokers=brokers, controls=NO_CONTROLS, doubts=NO_DOUBTS, _derived={})

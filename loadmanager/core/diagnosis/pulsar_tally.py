@@ -1,11 +1,10 @@
-"""What there is to count of a stretch of time beside a Pulsar: how level its brokers were, and who moved what.
+"""Statistics of a period beside a real Pulsar: imbalance of its brokers, and moves by origin.
 
-a level     holds until the next one is known
-an entry    counts where it was said; one that moved nothing, as a bundle that came back, counts as a move all the
-            same: its clients were cut off
-a repeat    is a move whose bundle had moved before, or came back to where it had been, within the times of
-            `core.planning.repeated_moves`; whoever had it moved
-a stall     counts for as long as it lasts
+a level     is valid until the next one
+an entry    counts at its time; a bundle that came back counts as a move too: its clients were disconnected
+a repeat    is a move of a bundle that had moved before, or that returned, within the times of
+            `core.planning.repeated_moves`, whoever moved it
+a stall     counts for its duration
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _AGREED = (ComparisonReason.MOVED_AS_WE_WOULD, ComparisonReason.MOVED_ELSEWHERE)
 
 @dataclass(frozen=True, slots=True)
 class UsageLevel:
-    """How much the busiest broker used of its most used resource, and all of them on average; fractions."""
+    """Highest usage of any broker, by its most used resource, and the mean usage; fractions."""
 
     brokers: int
     busiest: BrokerId
@@ -35,12 +34,12 @@ class UsageLevel:
 
     @property
     def max_over_mean(self) -> float:
-        """1 is perfect, and what an idle fleet has."""
+        """Return the imbalance; 1 is perfect, and that of an idle fleet."""
         return self.highest / self.mean if self.mean > 0 else 1.0
 
 
 def level_of(snapshot: Snapshot, weights: ResourceWeights) -> UsageLevel | None:
-    """How level the brokers are that have reported, None where none has."""
+    """Return the usage level of the reporting brokers, None if there are none."""
     if not len(snapshot.brokers):
         return None
     usage = usage_per_broker(snapshot, weights)
@@ -50,10 +49,9 @@ def level_of(snapshot: Snapshot, weights: ResourceWeights) -> UsageLevel | None:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was counted of `from_ms` <= time < `to_ms`. `max_over_mean` is a mean over the time for which it is known,
-    of which there are `known_ms`. `agreed` of Pulsar's `moves` are of bundles that we wanted moved, too; `alone` are
-    moves that we wanted and Pulsar did not make; `again_load` and `back_load` are of all moves, Pulsar's and ours.
-    Loads are in bytes/s.
+    """Totals over `from_ms` <= time < `to_ms`. `max_over_mean` is the mean over `known_ms`, the time for which it is
+    known. `agreed` of Pulsar's `moves` are of bundles that we wanted moved too; `alone` are moves that we wanted and
+    Pulsar did not make; `again_load` and `back_load` are of all moves, Pulsar's and ours. Loads are in bytes/s.
     """
 
     from_ms: int
@@ -74,7 +72,7 @@ class Measured:
 
 
 class Tally:
-    """Counts from `from_ms` on. Times do not descend."""
+    """Counters from `from_ms` on. Times must not descend."""
 
     def __init__(
         self, from_ms: int, level: UsageLevel | None = None, trail: MoveTrail | None = None, *, is_stalled: bool = False
@@ -91,23 +89,23 @@ class Tally:
         self._trail = trail or MoveTrail()
 
     def follow(self, at_ms: int) -> Tally:
-        """The tally of the time from then on, which begins as this one ends."""
+        """Return a new tally that continues from here."""
         return Tally(at_ms, self._level, self._trail.follow(), is_stalled=self._is_stalled)
 
     def see(self, at_ms: int, level: UsageLevel | None) -> None:
-        """How level the brokers are from now on."""
+        """Set the usage level from now on."""
         self._pass(at_ms)
         self._level = level
         if level is not None:
             self._worst = max(self._worst, level.highest)
 
     def count(self, entries: Iterable[ComparisonEntry]) -> None:
-        """What was said."""
+        """Count findings."""
         for entry in entries:
             self._count(entry)
 
     def measure(self, at_ms: int) -> Measured:
-        """All that was counted until then."""
+        """Return the totals up to then."""
         self._pass(at_ms)
         return Measured(
             from_ms=self.from_ms,
@@ -154,7 +152,7 @@ class Tally:
             self._alone_load += entry.load
 
     def _remember(self, entry: ComparisonEntry) -> None:
-        """Whether the move repeats another one; of brokers only the names are said."""
+        """Count the move as repeated if it is; entries name brokers without incarnations."""
         names = (entry.verdict.why.get(end) for end in ("source", "destination"))
         source, destination = (None if name is None else Registration(BrokerId(str(name)), 0) for name in names)
         if source is not None:

@@ -1,4 +1,4 @@
-"""Every reason there is: those by subject, and those of each strategy."""
+"""All reasons: those by subject, and those of each strategy."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import loadmanager.core.strategies.shedding  # noqa: F401 - each strategy declar
 from loadmanager.core.domain.reasons import Reason
 
 REASONS = {reason.value: reason for subject in Reason.__subclasses__() for reason in subject}
-"""By their words."""
+"""Reasons by word."""
 
 
 def reason_of(word: str) -> Reason:
-    """The reason that was written down as this word; raises `ValueError` for a word that is none."""
+    """Return the reason stored as this word; raises `ValueError` if unknown."""
     if word not in REASONS:
         raise ValueError(f"{word!r} is no reason")
     return REASONS[word]

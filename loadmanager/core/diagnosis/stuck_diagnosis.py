@@ -1,13 +1,13 @@
-"""Why nothing can be moved, whatever the strategy thinks of the load: a switch, a floor, or a figure that is missing.
+"""Stuck diagnosis: settings that keep the strategy from moving anything at the current load.
 
-    told                         when
+    finding                      reported
     ---------------------------  ------------------------------------------------------------------------------------
-    what is switched off         always
-    all else                     while the load lies unevenly, by what brokers carry of what they have
+    a switch that is off         always
+    all others                   while load is uneven, relative to capacity
 
-What is told holds for the present load: a floor above all that the busiest broker carries, a threshold above what one
-broker would use with all load, usage that is alike although the load is not. A strategy that could move something and
-does not want to is no standstill; nor is what ends by itself, or is shown elsewhere: a freeze, a dry run, the breaker.
+Findings are about the current load: a minimum above all load of the busiest broker, a threshold that one broker would
+not reach with all load, equal usages despite uneven load. A strategy that could move something and chooses not to is
+not stuck; nor are limits that expire or are shown elsewhere: a freeze, a dry run, the breaker.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from loadmanager.core.strategies.shedding import shedding_strategy
 from loadmanager.core.strategies.shedding.shedding_strategy import MIB, throughput_per_broker
 
 UNEVEN = 1.5
-"""The load lies unevenly when the hottest broker carries so many times what it would if all were alike."""
+"""Imbalance above which load counts as uneven."""
 _ALIKE_PERCENT, _ALIKE_PART = 1.0, 0.05
-"""Usages that differ by no more than so many points, or this part of the highest, are alike."""
+"""Tolerance of equal usages, in points and as a part of the highest."""
 _ALIKE_ON_HOST, _ROUNDING = 0.2, 0.01
-"""So are those of brokers of one host, by this part, but for what a strategy would act on."""
+"""Tolerance for brokers of one host, and margin to a strategy's threshold."""
 _FINEST = 1e-6
-"""What is uneven is seen however little it is."""
+"""Resolution of unevenness."""
 
 HOST_USAGE_SCOPE, NIC_SPEED, CPU_CORES = "hostUsageScope", "loadBalancerOverrideBrokerNicSpeedGbps", "cpuLimitCores"
-"""Keys of agents."""
+"""Configuration keys of agents."""
 PINS_AND_FREEZES = "controls"
-"""Named in place of a key, as it is operators' word that keeps bundles."""
+"""Stands in for a key where operator controls keep bundles in place."""
 
 
 class StuckReason(Reason):
@@ -126,14 +126,14 @@ class StuckReason(Reason):
 
 
 class StuckDiagnosis(NamedTuple):
-    """One reason: the key of the setting to change, and a sentence for people that says how."""
+    """One finding: the key of the setting to change, and a sentence that tells how."""
 
     key: str
     sentence: str
 
 
 def find_standstill(snapshot: Snapshot, settings: PlannerSettings) -> tuple[StuckDiagnosis, ...]:
-    """Why nothing can move; nothing when something can, or need not. Raises `UnknownStrategyError`."""
+    """Find the reasons why nothing can move; empty if something can, or need not. Raises `UnknownStrategyError`."""
     with np.errstate(all="ignore"):
         return tuple(StuckDiagnosis(key, _said(verdict)) for key, verdict in _reasons(snapshot, settings))
 
@@ -172,7 +172,7 @@ _SWITCHES = {
         "max_number_of_bundles_in_bundle_load_report": "10",
     },
 }
-"""What switches moves off when it is false or 0, of all strategies and of one; and to what it is usually set."""
+"""Settings that turn moves off when false or 0, for all strategies and for one, with their usual values."""
 
 
 def _switched_off(settings: PlannerSettings, strategy: str) -> _Reasons:
@@ -185,7 +185,7 @@ def _switched_off(settings: PlannerSettings, strategy: str) -> _Reasons:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Uneven:
-    """A cluster whose load lies unevenly. `heat` (M,): how many times what it would if all were alike each carries."""
+    """A cluster with uneven load. `heat` (M,): load of each broker over its fair share."""
 
     snapshot: Snapshot
     settings: PlannerSettings
@@ -194,7 +194,7 @@ class _Uneven:
 
     @classmethod
     def of(cls, snapshot: Snapshot, settings: PlannerSettings) -> _Uneven | None:
-        """None for one whose load does not."""
+        """Analyse a cluster; None if its load is even."""
         loads = LevelLoads.of(snapshot, replace(settings, level_least_usage_percentage=_FINEST, level_forecast_hours=0))
         carried = throughput_per_broker(snapshot)
         heat = (
@@ -208,20 +208,20 @@ class _Uneven:
 
     @property
     def _usage(self) -> FloatArray:
-        """The usages (M,) that strategies go by, in per cent; 0 of one that says none."""
+        """Return the usages (M,) that strategies compare, in per cent; 0 if unknown."""
         usage = usage_per_broker(self.snapshot, self.settings.resource_weights)
         return 100 * np.nan_to_num(usage, nan=0.0, posinf=0.0, neginf=0.0)
 
     def no_limit(self) -> _Reasons:
-        """Strategies go by usage, and none is known."""
+        """Check for usage-based strategies without any known usage."""
         if not self._usage.any():
             weights = self.settings.resource_weights
             counted = ", ".join(name for name in weights.__slots__ if getattr(weights, name) > 0) or "none"
             yield _because(StuckReason.NO_LIMIT_KNOWN, NIC_SPEED, {**self._times, "weights": counted})
 
     def usage_alike(self, needed: str = "") -> _Reasons:
-        """Strategies go by usage, and it says nothing of who carries what: that of one host, as a rule, as it was when
-        each of its brokers looked. `needed`: the setting that says from how many points on usages are apart.
+        """Check for equal usages despite uneven load, usually those of a shared host. `needed`: the setting with the
+        minimum difference in points.
         """
         usage = self._usage
         (host, shared), *_ = Counter(map(broker_host, self.snapshot.brokers.ids)).most_common(1)
@@ -235,7 +235,7 @@ class _Uneven:
         yield _because(StuckReason.USAGE_ALIKE, HOST_USAGE_SCOPE, why)
 
     def out_of_reach(self, name: str, above_average: float) -> _Reasons:
-        """Strategies act from so many points on, above this part of the average: more than one broker could have."""
+        """Check for a threshold above the average that no broker could reach even with all load."""
         usage, threshold = self._usage, getattr(self.settings, name)
         most = float(usage.sum())
         if usage.any() and most - above_average * most / len(usage) < threshold:
@@ -243,14 +243,14 @@ class _Uneven:
             yield _because(StuckReason.THRESHOLD_OUT_OF_REACH, KEYS[name], why)
 
     def floor_of_need(self) -> _Reasons:
-        """A broker never needs to give more than all that it carries."""
+        """Check for a minimum above all load of the busiest broker."""
         mib = float(throughput_per_broker(self.snapshot).max()) / MIB
         if mib < self.settings.bundle_unload_min_throughput_threshold:
             why = {"mib_per_s": mib, **self.settings.said("bundle_unload_min_throughput_threshold")}
             yield _because(StuckReason.FLOOR_TOO_HIGH, KEYS["bundle_unload_min_throughput_threshold"], why)
 
     def floors_of_difference(self) -> _Reasons:
-        """Nor more than a part of that, by messages or by bytes."""
+        """Check for minimums above the share of a difference that is shed, by messages or bytes."""
         settings, load = self.settings, self.snapshot.brokers.load
         part = settings.max_unload_percentage
         rate = float((load[:, MSG_RATE_IN] + load[:, MSG_RATE_OUT]).max())
@@ -261,7 +261,7 @@ class _Uneven:
             yield _because(StuckReason.FLOOR_TOO_HIGH, KEYS["min_unload_message"], why)
 
     def idle_for_level(self) -> _Reasons:
-        """No broker is above the level that counts for the least."""
+        """Check for a cluster below the minimum level."""
         settings = self.settings
         least = settings.level_least_usage_percentage * (1 + settings.level_evenness_percentage / 100)
         if 100 * float(self.loads.usage.max(initial=0.0)) < least:
@@ -269,12 +269,12 @@ class _Uneven:
             yield _because(StuckReason.IDLE_FOR_LEVEL, KEYS["level_least_usage_percentage"], why)
 
     def single_bundles(self) -> _Reasons:
-        """A broker's only bundle would take all of its load along."""
+        """Check for brokers with a single bundle, which would take all load along."""
         if np.bincount(self._owners).max(initial=0) <= 1:
             yield _because(StuckReason.SINGLE_BUNDLES, "defaultNumberOfNamespaceBundles", self._times)
 
     def all_kept(self) -> _Reasons:
-        """Whatever the strategy, nothing may leave its broker."""
+        """Check for bundles that no strategy may move."""
         bundles, controls = self.snapshot.bundles, self.snapshot.controls
         excluded = self.settings.shedding_excluded_namespaces
         kept = controls.pinned.keys() | controls.frozen_bundles.keys()
@@ -287,7 +287,7 @@ class _Uneven:
 
     @property
     def _owners(self) -> RowArray:
-        """Of the bundles that have any."""
+        """Return the owners of owned bundles."""
         assigned = self.snapshot.bundles.assigned
         return assigned[assigned >= 0]
 
@@ -336,4 +336,4 @@ _OF_STRATEGY: Mapping[str, Callable[[_Uneven], _Reasons]] = {
     "SimpleLoadManagerImpl": _Uneven.no_limit,
     "Level": _Uneven.idle_for_level,
 }
-"""What each goes by. A strategy that is not here is told what holds for all."""
+"""Checks of each strategy; others use the common ones."""

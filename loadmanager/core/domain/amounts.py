@@ -1,14 +1,14 @@
-"""What is too much of anything that is measured. Agents need it, and have no NumPy."""
+"""Limits of measured amounts, without NumPy, which agents do not have."""
 
 from __future__ import annotations
 
 MAX_AMOUNT = 1e18
-"""Rates, bytes per second and usages beyond this are mistakes, and would overflow where they are added up."""
+"""Maximum plausible rate, bytes per second or usage; larger values would overflow in sums."""
 
 ALL_DIGITS = 17
-"""All significant digits that a float has."""
+"""Significant digits of a float."""
 
 
 def rounded(figure: float, digits: int) -> float:
-    """Return the figure with so many significant digits."""
+    """Round the figure to this many significant digits."""
     return figure if digits >= ALL_DIGITS else float(f"{figure:.{digits}g}")

@@ -1,4 +1,4 @@
-"""How a namespace's hash space is cut into bundles.
+"""Division of a namespace's hash space into bundles.
 
 Source: Pulsar's NamespaceBundles and NamespaceBundleFactory. Differs from Pulsar: the hash 0xffffffff is found in the
 last bundle, where Pulsar's search runs over the end of its boundary list.
@@ -19,7 +19,7 @@ from loadmanager.core.domain.names import HASH_SPACE_END, BundleRange, InvalidNa
 _HASHES = HASH_SPACE_END + 1
 _CUTS_KEPT = 1_024
 MAX_BUNDLES = 1 << 14
-"""More bundles than this in one namespace are refused: its record, an owner for each, has to fit into one znode."""
+"""Maximum bundles per namespace: its record, with an owner for each, has to fit into one znode."""
 
 
 class BoundariesError(InvalidNameError):
@@ -27,7 +27,7 @@ class BoundariesError(InvalidNameError):
 
 
 def equal_boundaries(bundles: int) -> tuple[int, ...]:
-    """The boundaries of `bundles` equal ranges; the last one takes the remainder, as in Pulsar."""
+    """Return the boundaries of `bundles` equal ranges; the last one takes the remainder, as in Pulsar."""
     if not 1 <= bundles <= MAX_BUNDLES:
         raise InvalidNameError(f"numBundles {bundles}: expected 1 to {MAX_BUNDLES}")
     width = _HASHES // bundles
@@ -51,7 +51,7 @@ class NamespaceBundles:
         return len(self.boundaries) - 1
 
     def index_of_hash(self, value: int) -> int:
-        """The position of the bundle that holds the hash `value`, 0..len-1."""
+        """Return the index of the bundle that holds the hash `value`."""
         return min(bisect_right(self.boundaries, value), len(self.boundaries) - 1) - 1
 
     def index_of_topic(self, topic: str) -> int:
@@ -61,7 +61,7 @@ class NamespaceBundles:
         return BundleRange(self.boundaries[index], self.boundaries[index + 1])
 
     def find_index(self, bundle_range: BundleRange) -> int | None:
-        """The position of `bundle_range`, None when it is not exactly one of the current bundles."""
+        """Find the index of `bundle_range`, None if it is not exactly one of the current bundles."""
         index = self.index_of_hash(bundle_range.lower)
         return index if self.range_at(index) == bundle_range else None
 
@@ -69,13 +69,13 @@ class NamespaceBundles:
         return [self.range_at(i) for i in range(len(self))]
 
     def range_texts(self) -> tuple[str, ...]:
-        """The ranges as they are written in names and records."""
+        """Return the ranges as written in names and records."""
         return _texts_of(self.boundaries)
 
     def split(self, index: int, boundaries: Sequence[int]) -> NamespaceBundles:
-        """The bundles after bundle `index` is cut at `boundaries`: inside its range, ascending, each of them once.
+        """Return the bundles after bundle `index` is cut at `boundaries`: inside its range, ascending, distinct.
 
-        Raises `BoundariesError`, also when the namespace would get more than `MAX_BUNDLES`.
+        Raises `BoundariesError`, also if the namespace would exceed `MAX_BUNDLES`.
         """
         own = self.range_at(index)
         if not boundaries:
@@ -94,7 +94,7 @@ class NamespaceBundles:
         return replace(self, boundaries=cut)
 
     def merge(self, index: int) -> NamespaceBundles:
-        """The bundles after bundle `index` and the one above it have become one; `BoundariesError` for the last one."""
+        """Return the bundles after merging bundle `index` with the one above; `BoundariesError` for the last one."""
         if index + 1 >= len(self):
             raise BoundariesError(f"bundle {self.range_at(index)} is the last one: there is none above to merge with")
         return replace(self, boundaries=self.boundaries[: index + 1] + self.boundaries[index + 2 :])
@@ -102,13 +102,13 @@ class NamespaceBundles:
 
 @lru_cache(maxsize=_CUTS_KEPT)
 def cut_at(boundaries: tuple[int, ...], hash_function: HashFunction) -> NamespaceBundles:
-    """The same object for the same cut: most namespaces are cut alike. `InvalidNameError` as `NamespaceBundles`."""
+    """Return a shared object per division: most namespaces are divided alike. Raises as `NamespaceBundles`."""
     return NamespaceBundles(boundaries, hash_function)
 
 
 @lru_cache(maxsize=_CUTS_KEPT)
 def _texts_of(boundaries: tuple[int, ...]) -> tuple[str, ...]:
-    """Most namespaces are cut alike, and their records are written over and over."""
+    """Cache the texts: most namespaces are divided alike, and their records are written often."""
     return tuple(str(BundleRange(lower, upper)) for lower, upper in pairwise(boundaries))
 
 
@@ -127,8 +127,8 @@ def validate_boundaries(boundaries: Sequence[int]) -> None:
 
 
 class TopicLoad(NamedTuple):
-    """A topic of the bundle: its hash, messages/s and bytes/s, in and out together. The name is for explanations, and
-    `load` (4,) for dividing the bundle's history; empty where nobody divides it by this.
+    """A topic of the bundle: its hash, messages/s and bytes/s, in and out together. The name is for explanations,
+    `load` (4,) for dividing the bundle's history; empty if not used for that.
     """
 
     hash: int

@@ -1,4 +1,4 @@
-"""From a topic's full name to its 32-bit hash. The function is chosen per namespace and stored with it."""
+"""Hashing of full topic names to 32 bits. The function is chosen per namespace and stored with it."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ _FUNCTIONS: dict[HashFunction, Callable[[str], int]] = {
 
 
 def topic_hash(topic: str, function: HashFunction) -> int:
-    """The hash of a full topic name (`persistent://tenant/namespace/topic`), 0..0xffffffff."""
+    """Return the hash of a full topic name (`persistent://tenant/namespace/topic`), 0..0xffffffff."""
     return _FUNCTIONS[function](topic)

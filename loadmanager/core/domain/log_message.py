@@ -1,4 +1,4 @@
-"""What a passive machine has to say to whoever reads the log."""
+"""Log entries of passive state machines."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """An instruction: an entry of the log."""
+    """Action of a state machine: write a log entry."""
 
     event: str
     fields: Mapping[str, object]

@@ -1,4 +1,4 @@
-"""Names as Pulsar writes them: topics, namespaces, bundle ranges, bundles and broker ids. Parse, format, order."""
+"""Names in Pulsar's formats: topics, namespaces, bundle ranges, bundles and broker ids. Parsing, format, order."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ BrokerId = NewType("BrokerId", str)
 """`<advertised address>:<web port>`: an identifier that looks like an address; the host ends at the last colon."""
 
 HASH_SPACE_END = 0xFFFFFFFF
-"""The highest hash, which belongs to the last bundle: the only range that is closed at the top."""
+"""The highest hash, part of the last bundle, the only range with a closed upper end."""
 
 SYSTEM_NAMESPACE = "pulsar/system"
-"""Where Pulsar's brokers keep what they say to each other."""
+"""Namespace of the Pulsar brokers' internal topics."""
 
 _SELF_TEST_NAMESPACE = re.compile(r"(pulsar|sla-monitor)/[^:]+:\d+")
 DOMAINS = ("persistent", "non-persistent")
@@ -26,14 +26,14 @@ _NAMESPACES_KEPT = 1_024
 
 
 class InvalidNameError(ValueError):
-    """A name that cannot be used; the message says what was given, what is wrong and what is expected."""
+    """An invalid name; the message has the value, the fault and the expected form."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class NamespaceName:
     """`tenant/namespace`; in Pulsar's first form `tenant/cluster/namespace`, the cluster being part of the local name.
 
-    Namespaces of ours have no cluster. `parse_any` is for what others recorded, where names are only compared.
+    Our namespaces have no cluster. `parse_any` is for recorded names, which are only compared.
     """
 
     tenant: str
@@ -147,7 +147,7 @@ class BundleName:
 
     @classmethod
     def parse_any(cls, text: str) -> BundleName:
-        """With a namespace in either form of Pulsar's."""
+        """Parse with a namespace in either form of Pulsar's."""
         namespace, bundle_range = _split_bundle(text)
         return cls(NamespaceName.parse_any(namespace), BundleRange.parse(bundle_range))
 
@@ -164,27 +164,27 @@ def parse_broker_id(text: str) -> BrokerId:
 
 
 def broker_host(broker_id: BrokerId) -> str:
-    """The part of a broker id that isolation policies match: everything before the last colon, or all without one."""
+    """Return the part of a broker id that isolation policies match: all before the last colon."""
     host, colon, port = broker_id.rpartition(":")
     return host if colon else port
 
 
 def namespace_of(bundle: str) -> str:
-    """The namespace part of a bundle's full name."""
+    """Return the namespace part of a bundle's full name."""
     return bundle.rpartition("/")[0]
 
 
 def is_self_test_namespace(namespace: str) -> bool:
-    """Whether it is one in which a broker of Pulsar tests itself: it belongs to that broker and never moves.
+    """Return True if a Pulsar broker tests itself in the namespace: it belongs to that broker and never moves.
 
-    Those of Pulsar's first form, with a cluster before the broker, are such too.
+    The first form, with a cluster before the broker, counts too.
     """
     return _SELF_TEST_NAMESPACE.fullmatch(namespace) is not None
 
 
 @lru_cache(maxsize=_NAMESPACES_KEPT)
 def _parse_namespace(text: str) -> NamespaceName:
-    """Bundles are named by the hundred, and mostly many of one namespace."""
+    """Cache parsed namespaces: bundles of one namespace are named together."""
     return NamespaceName.parse(text)
 
 

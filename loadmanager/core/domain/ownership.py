@@ -1,14 +1,14 @@
-"""Who owns a bundle: the states of one bundle and the table of legal transitions.
+"""Ownership of bundles: states and legal transitions.
 
     Free ──assign──▶ Owned ──release──▶ Releasing ──complete──▶ Owned by the destination, or Free without one
       ▲              │ ▲ ▲                  │
       └──owner_gone──┤ │ └─────abandon──────┘   (the unload failed: the source stays the owner)
                      └─┘ inherit
 
-Once the registration of its owner has ended, nobody serves a bundle. It is inherited by another owner in one step, or
-free if nobody has wanted it for a while.
+Once the registration of its owner has ended, nobody serves a bundle. Another owner inherits it in one step, or it is
+freed after a while without a lookup.
 
-Bundles also change shape, by `NamespaceState.split` and `merge`; nobody gains or loses anything by it:
+Bundles also change shape, by `NamespaceState.split` and `merge`; owners stay the same:
 
     shape    from                                              to
     -----    ----                                              --
@@ -17,11 +17,10 @@ Bundles also change shape, by `NamespaceState.split` and `merge`; nobody gains o
     merge    two neighbours, both Free or both Owned by        one bundle in their state, with their owner, and at the
              the same registration                             higher of their versions + 1
 
-A bundle that is Releasing keeps its shape: its owner was asked to let go of it by its name.
+A bundle that is Releasing keeps its shape: its owner was asked to release it by name.
 
-Every transition and every change of shape adds one to `version`, or more: at each hash the version only grows. A broker
-refuses what it has released before at that version or a later one, so an answer that is out of date can never give a
-bundle a second owner.
+Every transition and every change of shape increments `version`: at each hash the version only grows. A broker refuses a
+bundle that it released at that version or a later one, so a stale answer never gives a bundle a second owner.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ class OwnershipState(enum.StrEnum):
 
 
 class IllegalTransitionError(Exception):
-    """A transition that the table does not allow; the message tells the bundle's story so far."""
+    """A transition that the table does not allow; the message has the bundle's current ownership."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """One life of a broker: a broker that registers again, even under the same id, has another incarnation."""
+    """One registration of a broker; a new registration, even under the same id, has another incarnation."""
 
     broker: BrokerId
     incarnation: int
@@ -59,9 +58,9 @@ class Registration:
 class Ownership:
     """The ownership of one bundle at one version.
 
-    `owner` is the registration that may serve it (None when free); `destination` is who gets it once a release is
-    complete (None: nobody until the next lookup). `epoch` is the leader's that wrote it, `since_ms` the wall clock
-    in epoch milliseconds, `reason` a word for operators: why the last transition happened.
+    `owner` is the registration that may serve it (None when free); `destination` gets it once a release is complete
+    (None: free until the next lookup). `epoch` is that of the writing leader, `since_ms` the wall clock in epoch
+    milliseconds, `reason` a word for operators on the last transition.
     """
 
     state: OwnershipState = OwnershipState.FREE
@@ -84,7 +83,7 @@ FREE = Ownership()
 
 @dataclass(frozen=True, slots=True)
 class NamespaceState:
-    """The bundles of one namespace and who owns each: `ownerships[i]` belongs to bundle i of `bundles`."""
+    """The bundles of one namespace with their ownerships: `ownerships[i]` belongs to bundle i of `bundles`."""
 
     name: NamespaceName
     bundles: NamespaceBundles
@@ -98,7 +97,7 @@ class NamespaceState:
         return cls(name, bundles, (FREE,) * len(bundles))
 
     def from_version(self, version: int) -> NamespaceState:
-        """The same namespace with no bundle below `version`."""
+        """Return the same namespace with all versions raised to at least `version`."""
         return replace(
             self, ownerships=tuple(replace(each, version=max(each.version, version)) for each in self.ownerships)
         )
@@ -114,19 +113,20 @@ class NamespaceState:
         return [f"{self.name}/{text}" for text in self.bundles.range_texts()]
 
     def owners_changed_since(self, before: NamespaceState) -> dict[str, Ownership]:
-        """By their names the bundles whose ownership is another than `before`, when it had the same bundles."""
+        """Return the bundles, by name, whose ownership differs from `before`, which had the same bundles."""
         rows = zip(self.bundles.range_texts(), before.ownerships, self.ownerships, strict=True)
         return {f"{self.name}/{text}": now for text, was, now in rows if now is not was and now != was}
 
     def with_ownerships(self, changes: Mapping[int, Ownership]) -> NamespaceState:
-        """The same namespace after `changes` (position of the bundle -> its new ownership)."""
+        """Return the namespace after `changes` (index of the bundle -> its new ownership)."""
         ownerships = tuple(changes.get(i, ownership) for i, ownership in enumerate(self.ownerships))
         return replace(self, ownerships=ownerships)
 
     def split(self, index: int, boundaries: Sequence[int], stamp: Stamp) -> NamespaceState:
-        """The same namespace after bundle `index` is cut at `boundaries`.
+        """Return the namespace after bundle `index` is cut at `boundaries`.
 
-        Raises `IllegalTransitionError` for a bundle that is on its way, `BoundariesError` as `NamespaceBundles.split`.
+        Raises `IllegalTransitionError` for a bundle that is being released, `BoundariesError` as
+        `NamespaceBundles.split`.
         """
         parent = self.ownerships[index]
         if parent.state is OwnershipState.RELEASING:
@@ -137,9 +137,9 @@ class NamespaceState:
         return replace(self, bundles=self.bundles.split(index, boundaries), ownerships=ownerships)
 
     def merge(self, index: int, stamp: Stamp) -> NamespaceState:
-        """The same namespace after bundle `index` and the one above it have become one.
+        """Return the namespace after merging bundle `index` with the one above.
 
-        Raises `IllegalTransitionError` unless both are free or both have one owner, `BoundariesError` for the last one.
+        Raises `IllegalTransitionError` unless both are free or have the same owner, `BoundariesError` for the last one.
         """
         bundles = self.bundles.merge(index)
         lower, upper = self.ownerships[index : index + 2]
@@ -174,7 +174,7 @@ LEGAL_FROM: dict[Transition, frozenset[OwnershipState]] = {
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What every transition records beside its effect: the leader's epoch, the wall clock, and why."""
+    """Metadata of a transition: the leader's epoch, the wall clock, and the reason."""
 
     epoch: int
     now_ms: int
@@ -187,39 +187,39 @@ def assign(current: Ownership, owner: Registration, stamp: Stamp) -> Ownership:
 
 
 def release(current: Ownership, destination: Registration | None, stamp: Stamp) -> Ownership:
-    """Begin to take the bundle from its owner; from here on nobody may start to serve it."""
+    """Begin to take the bundle from its owner; from here on no new topics may be served."""
     return _step(current, Transition.RELEASE, OwnershipState.RELEASING, current.owner, destination, stamp)
 
 
 def complete(current: Ownership, stamp: Stamp) -> Ownership:
-    """The owner has let go, or is gone: the destination owns the bundle, or nobody does."""
+    """Finish a release: the destination owns the bundle, or it is free."""
     if current.destination is None:
         return _step(current, Transition.COMPLETE, OwnershipState.FREE, None, None, stamp)
     return _step(current, Transition.COMPLETE, OwnershipState.OWNED, current.destination, None, stamp)
 
 
 def retarget(current: Ownership, destination: Registration | None) -> Ownership:
-    """Another destination for a release under way; no transition of its own, so it is only used to complete one."""
+    """Change the destination of a pending release; not a transition of its own, used only to complete one."""
     return replace(current, destination=destination)
 
 
 def abandon(current: Ownership, stamp: Stamp) -> Ownership:
-    """The owner did not let go in time: it stays the owner, at a higher version."""
+    """Keep the bundle at its owner, which did not release it in time, at a higher version."""
     return _step(current, Transition.ABANDON, OwnershipState.OWNED, current.owner, None, stamp)
 
 
 def inherit(current: Ownership, owner: Registration, stamp: Stamp) -> Ownership:
-    """The owner's registration has ended: `owner` gets the bundle in its place."""
+    """Give the bundle of an ended registration to `owner`."""
     return _step(current, Transition.INHERIT, OwnershipState.OWNED, owner, None, stamp)
 
 
 def owner_gone(current: Ownership, stamp: Stamp) -> Ownership:
-    """The owner's registration has ended, and nobody gets the bundle in its place: it is free."""
+    """Free the bundle of an ended registration."""
     return _step(current, Transition.OWNER_GONE, OwnershipState.FREE, None, None, stamp)
 
 
 def _reshaped(before: Ownership, version: int, stamp: Stamp) -> Ownership:
-    """The same owner and state, for a bundle of another shape that follows on `version`."""
+    """Return the ownership for a bundle of another shape that follows on `version`."""
     return replace(before, version=version + 1, epoch=stamp.epoch, since_ms=stamp.now_ms, reason=stamp.reason)
 
 

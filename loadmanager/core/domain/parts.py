@@ -1,4 +1,4 @@
-"""Much of something, a part at a time: so that others have their turn between the parts."""
+"""Batching of large iterables, so that other work runs in between."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _Item = TypeVar("_Item")
 
 
 def in_parts(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
-    """The items, so many of them at a time."""
+    """Yield the items in batches of this size."""
     remaining = iter(items)
     while part := list(islice(remaining, size)):
         yield part

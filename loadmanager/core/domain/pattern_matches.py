@@ -1,4 +1,4 @@
-"""Brokers and namespaces that the patterns and names of a setting match now, and what is wrong with one without any."""
+"""Preview of patterns and names in a setting: current matches, and a hint for those without any."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BRACKETS = re.compile(r"(?<!\\)\[[0-9a-fA-F:]*:[0-9a-fA-F:]*(?<!\\)\]")
 
 
 class PatternMatch(NamedTuple):
-    """One pattern or name: what it stands for, what it matches, sorted, and what is wrong with it, or ""."""
+    """One pattern or name: its kind, its sorted matches, and its fault, or ""."""
 
     kind: str
     pattern: str
@@ -25,7 +25,7 @@ class PatternMatch(NamedTuple):
 def match_policy(
     policy: IsolationPolicy, brokers: Collection[BrokerId], namespaces: Collection[str]
 ) -> list[PatternMatch]:
-    """Return what each pattern of an isolation policy matches."""
+    """Return the matches of each pattern of an isolation policy."""
     found = [_match("namespaces", pattern, {each: each for each in namespaces}) for pattern in policy.namespaces]
     hosts = {str(broker): broker_host(broker) for broker in brokers}
     for kind, patterns in (("primary", policy.primary), ("secondary", policy.secondary)):
@@ -34,7 +34,7 @@ def match_policy(
 
 
 def match_names(kind: str, names: Iterable[str], known: Collection[str]) -> list[PatternMatch]:
-    """Return which of these names are known, each as a pattern of its own."""
+    """Match names against the known ones, each as a pattern of its own."""
     return [
         PatternMatch(kind, name, (name,) if name in known else (), "" if name in known else _hint(kind, name))
         for name in names
@@ -48,7 +48,7 @@ def _match(kind: str, pattern: str, texts: dict[str, str]) -> PatternMatch:
 
 
 def _hint(kind: str, pattern: str) -> str:
-    """Say why nothing matches, as far as the pattern tells it."""
+    """Return a hint why nothing matches, as far as the pattern shows it."""
     if "://" in pattern:
         part = "tenant/namespace, without a domain" if kind == "namespaces" else "a host, without a scheme"
         return f"it matches nothing: expected {part}"

@@ -1,4 +1,4 @@
-"""What a decision is: the steps to take, and for everything looked at, why or why not."""
+"""Plans: the steps of a decision, and a verdict on everything considered."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from loadmanager.core.domain.reasons import Reason
 Figure = float | int | str
 
 _PIN_NOT_KEPT = "; it is pinned to {pinned_to}, which {pin_not_kept}"
-"""Follows the sentence of a bundle that could not be placed where it is pinned."""
+"""Suffix of the sentence on a pinned bundle that could not be placed on its broker."""
 
 _FIELD = re.compile(r"\{(=?)(\w+)\}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Verdict:
-    """What became of one broker, bundle or the whole cluster (`subject`), and the numbers that decided.
+    """Decision on one broker, bundle or the whole cluster (`subject`), with the figures behind it.
 
-    In `why`, a setting that decided stands under its configuration key; units are in the names.
+    In `why`, a setting stands under its configuration key; units are in the names.
     """
 
     subject: str
@@ -32,12 +32,12 @@ class Verdict:
     why: Mapping[str, Figure] = field(default_factory=dict)
 
     def sentence(self) -> str:
-        """The verdict for an operator to read, without its subject."""
+        """Return the verdict as a sentence for operators, without its subject."""
         remark = _FIELD.sub(self._fill, _PIN_NOT_KEPT) if "pin_not_kept" in self.why else ""
         return self._sentence() + remark
 
     def remedy(self) -> str:
-        """What would have to change for another verdict, without a full stop; empty where only the load decides."""
+        """Return the change that would lead to another verdict, without a full stop; empty where only load decides."""
         return self._first(self.verdict.remedies) or ""
 
     def _sentence(self) -> str:
@@ -49,7 +49,7 @@ class Verdict:
         return f"{words}: {figures}" if figures else words
 
     def _first(self, texts: Iterable[str]) -> str | None:
-        """The first of the texts that has all its figures, with them."""
+        """Format the first of the texts whose figures all exist."""
         for text in texts:
             if all(name in self.why for _, name in _FIELD.findall(text)):
                 return _FIELD.sub(self._fill, text)
@@ -61,7 +61,7 @@ class Verdict:
         return f"{name} {text}" if with_key else text
 
     def _figure(self, name: str) -> str:
-        """The figure, with more digits where rounding would make it look like a setting that it is not."""
+        """Format a figure, with more digits where rounding would make it equal to a setting."""
         figure = self.why[name]
         text = _text(figure)
         settings = [value for key, value in self.why.items() if not key.islower()]
@@ -94,8 +94,8 @@ class Unload:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """Steps in the order they were decided, for the snapshot of this revision: whoever executes them checks each one
-    against what is true then. `metrics` are the strategy's figures, if it keeps any.
+    """Steps in order of decision, for the snapshot of this revision; the executor checks each against the current
+    state. `metrics` are the strategy's figures, if any.
     """
 
     revision: int
@@ -109,6 +109,6 @@ DependsOn = Mapping[str, object]
 
 
 def hash_of(cluster: str, kind: str, steps: Sequence[DependsOn]) -> str:
-    """The hash of a plan whose steps depend on this. Recordings of before have no cluster."""
+    """Hash the preconditions of a plan's steps. Old recordings have no cluster."""
     content = {**({"cluster": cluster} if cluster else {}), "kind": kind, "steps": list(steps)}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,12 +1,12 @@
-"""What operators lay down about who may own what: isolation, anti-affinity and failure domains.
+"""Policies on ownership: isolation, anti-affinity and failure domains.
 
 Source: Pulsar's namespace isolation policies, the anti-affinity group of a namespace, and failure domains. Patterns are
 Java's: each must match the whole namespace (`tenant/namespace`), or the whole host of a broker (its id up to the last
 colon).
 
-Differs from Pulsar: of several isolation policies that match a namespace the first by name holds, where Pulsar takes
-whichever its hash map has first; of several failure domains that list a broker, the last by name. RE2 matches the
-patterns, in time that is linear in the text, where Java may take for ever; what RE2 cannot do is refused.
+Differs from Pulsar: of several isolation policies that match a namespace the first by name applies, where Pulsar takes
+the first in its hash map; of several failure domains that list a broker, the last by name. RE2 matches the patterns in
+linear time, where Java may take forever; what RE2 does not support is rejected.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ import re2
 from loadmanager.core.domain.names import BrokerId, broker_host
 
 DEFAULT_DOMAIN = "default"
-"""The failure domain of the brokers that are in none."""
+"""Failure domain of brokers that are in none."""
 
 MIN_AVAILABLE = "min_available"
 """The only kind of failover policy."""
 
 MAX_PATTERNS = 1_000
-"""How many patterns all isolation policies have together at most: each is compiled, and matched with each broker."""
+"""Maximum number of patterns of all isolation policies: each is compiled, and matched with each broker."""
 
 _MAX_PATTERN_LENGTH = 1_000
 _MAX_PATTERN_MEMORY = 256 * 1024
-"""Of a compiled pattern and of what is remembered while it is matched, in bytes."""
+"""Memory limit of a compiled pattern and its match cache, in bytes."""
 
 _ESCAPE = re.compile(r"\\Q(.*?)(?:\\E|$)|\\0([0-3]?[0-7]{1,2})|\\.", re.DOTALL)
-"""What a backslash begins in Java: text that is taken as it is, an octal character, or one character's own meaning."""
+"""Java's escapes: quoted text, an octal character, or an escaped character."""
 
 _ELEMENT = re.compile(
     r"""
@@ -58,18 +58,18 @@ _REFUSED = {
     "atomic": "groups cannot be atomic",
     "brace": "no repetition: {",
 }
-"""Elements of a pattern that RE2 has not, or understands as Java does not; it refuses others itself."""
+"""Elements of Java patterns that RE2 lacks or interprets differently; RE2 rejects others itself."""
 
 _SHOWN_NAMESPACES = 5
 _SHOWN_CHARACTERS = 80
-"""How much of a pattern an error repeats."""
+"""Maximum length of a pattern in an error."""
 
 _Pattern = re2._Regexp  # noqa: SLF001 - what `re2.compile` returns has no other name
 _Patterns = tuple[_Pattern, ...]
 
 
 class InvalidPolicyError(ValueError):
-    """A policy that cannot be used; the message names the policy, the pattern and what is wrong with it."""
+    """An invalid policy; the message names the policy, the pattern and the fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +83,17 @@ class Patterns:
         object.__setattr__(self, "_compiled", tuple(map(_compile, self.patterns)))
 
     def find(self, text: str) -> str | None:
-        """The first of them that matches."""
+        """Find the first pattern that matches."""
         found = (each for each, compiled in zip(self.patterns, self._compiled, strict=True) if compiled.fullmatch(text))
         return next(found, None)
 
 
 @dataclass(frozen=True, slots=True)
 class IsolationPolicy:
-    """The bundles of namespaces that match `namespaces` belong on brokers that match `primary`, which serve no others.
+    """Bundles of namespaces that match `namespaces` belong on brokers that match `primary`, which serve no others.
 
-    With fewer than `min_limit` primary brokers there, those that match `secondary` may own the bundles too.
-    `usage_threshold` (percent) decides nothing, as in Pulsar's placement. Raises `InvalidPolicyError`.
+    With fewer than `min_limit` primary brokers available, brokers that match `secondary` may own them too.
+    `usage_threshold` (percent) is not used, as in Pulsar's placement. Raises `InvalidPolicyError`.
     """
 
     name: str
@@ -118,7 +118,7 @@ class IsolationPolicy:
         return _any_matches(self._primary, host)
 
     def has_secondary(self, host: str) -> bool:
-        """Whether the host matches `secondary` and is not a primary one."""
+        """Return True if the host matches `secondary` and is not primary."""
         return _any_matches(self._secondary, host) and not self.has_primary(host)
 
     def _compile(self, kind: str, pattern: str) -> _Pattern:
@@ -130,7 +130,7 @@ class IsolationPolicy:
 
 
 class UnloadScope(enum.StrEnum):
-    """Pulsar's: of which namespaces the bundles are unloaded when an isolation policy is set."""
+    """Pulsar's scope of unloads when an isolation policy is set."""
 
     CHANGED = "changed"
     ALL_MATCHING = "all_matching"
@@ -140,9 +140,9 @@ class UnloadScope(enum.StrEnum):
 def namespaces_to_unload(
     old: IsolationPolicy | None, new: IsolationPolicy, scope: str, namespaces: Iterable[str]
 ) -> list[str]:
-    """The namespaces whose bundles have to find a broker anew when `new` takes the place of `old`.
+    """Return the namespaces whose bundles need new brokers when `new` replaces `old`.
 
-    With scope `changed`: those that one of both covers; or all that either covers, if the brokers are other ones.
+    With scope `changed`: those that only one covers; or all that either covers, if the brokers changed.
     """
     if scope == UnloadScope.NONE:
         return []
@@ -165,8 +165,8 @@ class Policies:
     """All policies at one moment. `isolation` is sorted by name.
 
     `anti_affinity_groups` maps a namespace to its group: namespaces of one group are kept on different brokers. Groups
-    are compared without regard to case, and a blank one is none. `failure_domains` maps a broker to its domain. What a
-    namespace or a host matches is found out once. Raises `InvalidPolicyError` for two policies of one name.
+    are case-insensitive, and a blank one is none. `failure_domains` maps a broker to its domain. Matches are cached.
+    Raises `InvalidPolicyError` for two policies of one name.
     """
 
     isolation: tuple[IsolationPolicy, ...] = ()
@@ -191,21 +191,21 @@ class Policies:
         object.__setattr__(self, "anti_affinity_groups", groups)
 
     def find_policy(self, namespace: str) -> IsolationPolicy | None:
-        """The isolation policy that holds for the namespace."""
+        """Find the isolation policy of the namespace."""
         if namespace not in self._policies:
             self._policies[namespace] = next((each for each in self.isolation if each.covers(namespace)), None)
         return self._policies[namespace]
 
     def find_group(self, namespace: str) -> str | None:
-        """The anti-affinity group of the namespace, in lower case."""
+        """Find the anti-affinity group of the namespace, in lower case."""
         return self.anti_affinity_groups.get(namespace)
 
     def has_policy(self, namespace: str) -> bool:
-        """Whether an isolation policy holds for the namespace, or it is in an anti-affinity group."""
+        """Return True if the namespace has an isolation policy or an anti-affinity group."""
         return self.find_policy(namespace) is not None or self.find_group(namespace) is not None
 
     def members(self, group: str) -> Sequence[str]:
-        """The namespaces of a group as `find_group` gives it, sorted."""
+        """Return the sorted namespaces of a group as returned by `find_group`."""
         return self._members[group]
 
     def is_primary(self, policy: IsolationPolicy, broker: BrokerId) -> bool:
@@ -221,7 +221,7 @@ class Policies:
         return self._secondaries[key]
 
     def is_shared(self, broker: BrokerId) -> bool:
-        """Whether the broker may serve namespaces without a policy: it is no policy's primary."""
+        """Return True if the broker is no policy's primary, so that it may serve namespaces without a policy."""
         if broker not in self._shared:
             self._shared[broker] = not any(self.is_primary(policy, broker) for policy in self.isolation)
         return self._shared[broker]
@@ -235,7 +235,7 @@ NO_POLICIES = Policies()
 
 @dataclass(frozen=True, slots=True)
 class Unplaceable:
-    """Namespaces that no broker may own, sorted, by the isolation policy that holds for them; "" for those without."""
+    """Sorted namespaces that no broker may own, with their isolation policy; "" for those without."""
 
     policy: str
     namespaces: tuple[str, ...]
@@ -251,7 +251,7 @@ class Unplaceable:
 
 
 def find_unplaceable(policies: Policies, brokers: Collection[BrokerId], namespaces: Iterable[str]) -> list[Unplaceable]:
-    """Return the namespaces that none of these brokers may own, by policy; nothing without any broker."""
+    """Find the namespaces that none of these brokers may own, by policy; empty without brokers."""
     if not policies.isolation or not brokers:
         return []
     by_policy: dict[IsolationPolicy | None, list[str]] = {}
@@ -273,13 +273,13 @@ def _any_may_own(policies: Policies, policy: IsolationPolicy | None, brokers: Co
 
 
 def domain_of_each_broker(domains: Mapping[str, Iterable[BrokerId]]) -> dict[BrokerId, str]:
-    """The failure domain of each broker, from the brokers of each domain."""
+    """Failure domain of brokers that are in none."""
     return {broker: domain for domain, brokers in sorted(domains.items()) for broker in brokers}
 
 
 @lru_cache(maxsize=2 * MAX_PATTERNS)
 def _compile(pattern: str) -> _Pattern:
-    """The pattern as RE2's; `InvalidPolicyError` says why there is none."""
+    """Compile the pattern for RE2; `InvalidPolicyError` has the fault."""
     if len(pattern) > _MAX_PATTERN_LENGTH:
         raise InvalidPolicyError(f"longer than {_MAX_PATTERN_LENGTH} characters")
     translated = _ESCAPE.sub(_translate_escape, pattern)
@@ -303,7 +303,7 @@ def _options() -> re2.Options:
 
 
 def _translate_escape(found: re.Match[str]) -> str:
-    """The same for RE2: quotes of text and octal characters."""
+    """Translate an escape to RE2: quoted text and octal characters."""
     quoted, octal = found.groups()
     if quoted is not None:
         return re2.escape(quoted)

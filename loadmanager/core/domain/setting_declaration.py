@@ -1,8 +1,8 @@
-"""How a setting is declared: once, as the field of a frozen dataclass, with its key, default, meaning and bounds.
+"""Declaration of settings as fields of a frozen dataclass, each once with key, default, description and bounds.
 
     broker_max_topics: int = setting("loadBalancerBrokerMaxTopics", 50_000, "Brokers with more ...", ge=0)
 
-The configuration of a node is made of it (`loadmanager.config`), and so are the keys in what is said about decisions.
+The configuration of a node is built from it (`loadmanager.config`), and so are the keys in verdicts.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ _Value = TypeVar("_Value")
 _DECLARED = "declared"
 
 INT_MAX = 2**31 - 1
-"""The largest of Java's ints, which most of Pulsar's settings are."""
+"""Largest Java int, the type of most of Pulsar's settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What is said of a setting besides its type; its unit is in the description. None: no bound. `installed` is what a
-    new installation has where that is not the default, with which a strategy decides as Pulsar's.
+    """Metadata of a setting besides its type; its unit is in the description. None: no bound. `installed` is the value
+    of a new installation, if it is not the default, at which a strategy decides as Pulsar's.
     """
 
     key: str
@@ -42,12 +42,12 @@ def setting(
     le: float | None = None,
     installed: _Value | None = None,
 ) -> _Value:
-    """The field of a dataclass that holds a setting."""
+    """Declare a setting as a dataclass field."""
     return field(default=default, metadata={_DECLARED: Declared(key, default, description, gt, ge, le, installed)})
 
 
 def percent(key: str, default: float, description: str) -> float:
-    """A setting in whole per cent, as Pulsar writes them, up to all of it."""
+    """Declare a setting in whole per cent, 0 to 100, as Pulsar writes them."""
     return setting(key, default, description, ge=0, le=100)
 
 
@@ -56,17 +56,17 @@ def weight(key: str, default: float, description: str) -> float:
 
 
 def count(key: str, default: int, description: str) -> int:
-    """A setting that is a number of things, or of bytes or messages, up to the largest of Java's ints."""
+    """Declare a non-negative number of things, bytes or messages, up to the largest Java int."""
     return setting(key, default, description, ge=0, le=INT_MAX)
 
 
 def minutes(key: str, default: float, description: str) -> float:
-    """A time, which may be none."""
+    """Declare a non-negative time in minutes."""
     return setting(key, default, description, ge=0, le=100_000)
 
 
 def declared_in(settings: type[Any]) -> dict[str, Declared]:
-    """The settings that a dataclass declares, by the names of its fields."""
+    """Return the settings declared by a dataclass, by field name."""
     return {each.name: _of(each) for each in fields(settings) if _DECLARED in each.metadata}
 
 

@@ -1,4 +1,4 @@
-"""What an operator can set about decisions; the names and units are Pulsar's."""
+"""Settings of decisions, with Pulsar's names and units."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SUPPORTED_SPLIT_ALGORITHMS = (
 
 @dataclass(frozen=True, slots=True)
 class PlannerSettings:
-    """Every setting that a decision depends on, with Pulsar's defaults. Percentages are whole, as Pulsar writes them.
+    """All settings that decisions depend on, with Pulsar's defaults. Percentages are whole, as Pulsar writes them.
 
     Each field has the name of its key, most without `loadBalancer`.
     """
@@ -514,49 +514,50 @@ class PlannerSettings:
 
     @property
     def sick_broker_patience_s(self) -> float | None:
-        """How long a broker has to be far off its peers to be sick, in seconds, None where none is to be."""
+        """Return the time a broker has to be an outlier to be sick, in seconds; None if detection is off."""
         return 60 * self.sick_broker_minutes if self.sick_broker_quarantine_enabled else None
 
     def said(self, *names: str) -> dict[str, Any]:
-        """The settings of these fields as a verdict has them: each under its key."""
+        """Return the settings of these fields for a verdict, by key."""
         return {KEYS[name]: getattr(self, name) for name in names}
 
 
 KEYS: Mapping[str, str] = {name: declared.key for name, declared in declared_in(PlannerSettings).items()}
-"""The key of each setting, by the name of its field."""
+"""Configuration key of each field."""
 
 AS_PULSAR: Mapping[str, Any] = {
     declared.key: declared.default
     for declared in declared_in(PlannerSettings).values()
     if declared.installed is not None
 }
-"""The keys that a new installation has otherwise, with the values at which strategies decide as Pulsar's do."""
+"""Keys that differ in a new installation, with the values at which strategies decide as Pulsar's do."""
 
 
 def is_extensible(settings: PlannerSettings) -> bool:
-    """Whether Pulsar's ExtensibleLoadManagerImpl is configured."""
+    """Return True if Pulsar's ExtensibleLoadManagerImpl is configured."""
     return short_class_name(settings.load_manager_class_name) == "ExtensibleLoadManagerImpl"
 
 
 def is_simple(settings: PlannerSettings) -> bool:
-    """Whether the whole of Pulsar's SimpleLoadManagerImpl is configured: it brings its own strategies and filters."""
+    """Return True if Pulsar's SimpleLoadManagerImpl is configured, with its own strategies and filters."""
     return short_class_name(settings.load_manager_class_name) == "SimpleLoadManagerImpl"
 
 
 class UnknownStrategyError(ValueError):
-    """The configuration names a strategy that does not exist; the message lists those that do."""
+    """An unknown strategy in the configuration; the message lists the known ones."""
 
 
 _Factory = TypeVar("_Factory")
 
 
 def short_class_name(name: str) -> str:
-    """A Java class name without its package."""
+    """Return a Java class name without its package."""
     return name.rpartition(".")[2]
 
 
 def get_by_name(key: str, name: str, factories: Mapping[str, _Factory]) -> tuple[str, _Factory]:
-    """The strategy under its short name, or under a Java class name that ends in it (`org.apache....ThresholdShedder`).
+    """Return the strategy by its short name, or by a Java class name that ends in it
+    (`org.apache....ThresholdShedder`).
 
     Pulsar has two classes of one short name: that of the package `extensions` is called `<short name>Extensible` here.
     Raises `UnknownStrategyError`, naming the configuration `key`.

@@ -1,4 +1,4 @@
-"""What measured differences show of two alternatives, of what the less is the better.
+"""Significance of measured differences between two alternatives, lower is better.
 
     the interval of the mean difference, one less the other      shows
     -----------------------------------------------------------  --------------------------------------------------
@@ -8,9 +8,9 @@
     wholly above 0                                               WORSE
     any other                                                    NOTHING
 
-So nothing is equal because too little was seen to tell (equivalence is shown by two one-sided tests), and what is
-certain and too small to matter is equal. Configurations in the league of the pipeline go by it, forecasts in their
-back-test, and by that the profiles that Level goes by.
+So missing data never shows equality (equivalence is shown by two one-sided tests), and a certain difference too small
+to matter is equal. The pipeline's league of configurations uses it, and the back-test of forecasts, on which Level's
+profiles depend.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Significance(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MeanDifference:
-    """One less the other: the mean over `pairs`, and the interval of that mean; None where no pairs can tell it."""
+    """Mean difference of two alternatives over `pairs`, and its confidence interval; None if unknown."""
 
     mean: float
     low: float | None
@@ -38,7 +38,7 @@ class MeanDifference:
     pairs: int
 
     def shows(self, margin: float) -> Significance:
-        """`margin` is the difference up to which it does not matter which of the two it is."""
+        """Classify the difference; within `margin` it does not matter."""
         if self.low is None or self.high is None or self.pairs < FEWEST_PAIRS:
             return Significance.NOTHING
         if max(-self.low, self.high) <= margin:

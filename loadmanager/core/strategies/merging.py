@@ -1,9 +1,9 @@
-"""Which cold neighbours are merged. Pulsar has no such rule: its bundles only ever become more.
+"""Automatic merges of cold neighbours. Pulsar has no such rule: its bundles only multiply.
 
-Two neighbours of one owner are merged when what both carry together is at most a limit, and at most half of what would
-be split: so a merged bundle has to double before it is split again. They also have to have kept their owner and their
-shape for a while, and a namespace keeps a number of bundles. In a round each namespace loses one bundle at most: the
-coldest pair, by bytes, then by messages.
+Two neighbours of one owner are merged when their total load is at most a limit, and at most half of each split limit,
+so that a merged bundle has to double before it is split again. They must have kept owner and shape for a while, and a
+namespace keeps a minimum of bundles. Each round merges at most one pair per namespace: the coldest, by bytes, then by
+messages.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _MINUTE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class MergeCandidate:
-    """A bundle and what it carries by the latest report, its rates long-term ones, in and out together.
+    """A bundle and its load by the latest report, with long-term rates, in and out together.
 
-    `owner` is None unless a registered broker owns it and keeps it; `age_s` counts from the last change of its owner or
-    shape; `is_held`: an operator has pinned or frozen it.
+    `owner` is None unless a registered broker owns and keeps it; `age_s` counts from the last change of owner or shape;
+    `is_held`: pinned or frozen by an operator.
     """
 
     name: str
@@ -45,7 +45,7 @@ class MergeCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Make one bundle of these neighbours, the lower and the upper one."""
+    """A merge of two neighbours, the lower and the upper one."""
 
     lower: str
     upper: str
@@ -70,7 +70,7 @@ class _Limits:
         )
 
     def hold(self, lower: MergeCandidate, upper: MergeCandidate) -> bool:
-        """Whether both together are within them."""
+        """Return True if both together are within the limits."""
         return (
             lower.topics + upper.topics <= self.topics
             and lower.sessions + upper.sessions <= self.sessions
@@ -86,9 +86,9 @@ def find_candidates(
     controls: Controls,
     now_s: float,
 ) -> dict[str, list[MergeCandidate]]:
-    """All bundles of all namespaces; `reports` are those of registered brokers that are believed.
+    """Return all bundles by namespace; `reports` are accepted ones of registered brokers.
 
-    A bundle that its owner's report does not name carries nothing. `now_s` is in seconds since 1970.
+    A bundle that its owner does not report carries nothing. `now_s` is in seconds since 1970.
     """
     counted = {owner: _counts_in(report) for owner, report in reports.items()}
     found = {}
@@ -106,7 +106,7 @@ def find_candidates(
 
 
 def _counts_in(report: ReportedBundles) -> dict[str, tuple[int, int]]:
-    """Topics and sessions by bundle."""
+    """Return topics and sessions by bundle."""
     counts = zip(report.bundle_topics.tolist(), report.bundle_sessions.tolist(), strict=True)
     return dict(zip(report.bundle_names, counts, strict=True))
 
@@ -114,7 +114,7 @@ def _counts_in(report: ReportedBundles) -> dict[str, tuple[int, int]]:
 def find_merges(
     namespaces: Mapping[str, Sequence[MergeCandidate]], settings: PlannerSettings
 ) -> tuple[list[Merge], list[Verdict]]:
-    """At most one merge in each namespace, and a verdict for each without one; bundles in the order of their ranges."""
+    """Find at most one merge per namespace, and a verdict for each namespace without one; bundles in range order."""
     merges, verdicts = [], []
     for namespace, bundles in sorted(namespaces.items()):
         found = _find_merge(namespace, bundles, settings)
@@ -168,7 +168,7 @@ def _merge(lower: MergeCandidate, upper: MergeCandidate, settings: PlannerSettin
 
 
 def _limits(settings: PlannerSettings) -> dict[str, Figure]:
-    """The limits that were configured; the half of each limit of a split holds besides."""
+    """Return the configured limits; half of each split limit applies besides."""
     return settings.said(
         "bundle_merge_max_topics",
         "bundle_merge_max_sessions",

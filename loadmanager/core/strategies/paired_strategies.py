@@ -1,4 +1,4 @@
-"""Strategies that decide both what leaves a broker and where it goes, and only work when they decide both."""
+"""Strategies that must be configured for both shedding and placement."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ BOUND_STRATEGIES = frozenset(PLACEMENT_STRATEGIES.keys() & SHEDDING_STRATEGIES.k
 
 
 class HalfBoundStrategyError(ValueError):
-    """A strategy that has to be configured for shedding and for placement is configured for one of them only."""
+    """A strategy for shedding and placement together is configured for only one of them."""
 
 
 def require_bound(settings: PlannerSettings) -> None:
-    """Raise `HalfBoundStrategyError` for half of a strategy, `UnknownStrategyError` for one that does not exist."""
+    """Raise `HalfBoundStrategyError` for half of a pair, `UnknownStrategyError` for an unknown strategy."""
     shedding, placement = shedding_strategy(settings)[0], placement_strategy(settings)[0]
     for name in (shedding, placement):
         if name in BOUND_STRATEGIES and shedding != placement:

@@ -1,12 +1,12 @@
-"""Brokers ranked by what they are expected to carry.
+"""Ranking of brokers by expected load.
 
-Source: Pulsar's SimpleLoadManagerImpl. A broker's load is the larger of what it uses and what its bundles are expected
-to need (see `core/model/quotas.py`), plus the quotas of the bundles on their way to it, as a share of what it has.
+Source: Pulsar's SimpleLoadManagerImpl. A broker's load is the larger of its usage and the quotas of its bundles (see
+`core/model/quotas.py`), plus the quotas of bundles on their way to it, as a share of its capacity.
 
-What strategies remember of it is `{"model": Model}`, or the JSON of the quotas in place of the `RememberedQuotas`.
+The strategies' memory is `{"model": Model}`, or the JSON of the quotas in place of the `RememberedQuotas`.
 
-Differs from Pulsar: a bundle counts as on its way to a broker as its ownership record says, where Pulsar keeps every
-promise forever; a report without usage is of a broker that uses nothing and has nothing.
+Differs from Pulsar: a bundle counts as on its way to a broker by its ownership record, where Pulsar keeps every promise
+forever; a report without usage is of a broker without usage and capacity.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from loadmanager.core.model.quotas import QUOTA_FIELDS, QUOTA_MEMORY, Quotas
 from loadmanager.core.model.snapshot import NOBODY, Snapshot, sum_by_broker
 
 EXPECTED_CPU, EXPECTED_MEMORY, EXPECTED_IN, EXPECTED_OUT, EXPECTED_DIRECT = range(5)
-"""The columns of `Ranking.percent`."""
+"""Columns of `Ranking.percent`."""
 
 _EXPECTED = (CPU, MEMORY, BANDWIDTH_IN, BANDWIDTH_OUT, DIRECT_MEMORY)
-"""The resources of those columns; quotas are of all but the last."""
+"""Resources of those columns; quotas cover all but the last."""
 
 _BYTES_PER_KBIT = 128
 _MOST_WHOLE = float(2**63 - 1)
@@ -48,10 +48,10 @@ _NEW: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Carried:
-    """What the bundles of each broker come to, and what it was added up from.
+    """Sums of quotas per broker, with their inputs.
 
     `loaded` and `given` (M, 6) are sums of the quotas (N, 5), and the number of bundles: of those that a broker reports
-    (`holder`), and those on their way to it, which are `assigned` to it and have another holder; broker rows (N,).
+    (`holder`), and of those on their way to it, which are `assigned` to it and have another holder; broker rows (N,).
     """
 
     brokers: tuple[BrokerId, ...]
@@ -63,7 +63,7 @@ class _Carried:
 
     @classmethod
     def of(cls, snapshot: Snapshot, quota: FloatArray, before: _Carried | None) -> _Carried:
-        """What brokers carry now; where quotas and brokers are those of `before`, what changed is added up alone."""
+        """Sum the quotas per broker; incrementally if quotas and brokers are those of `before`."""
         brokers, holder, assigned = snapshot.brokers.ids, snapshot.bundles.broker, snapshot.bundles.assigned
         if before is None or before.quota is not quota or before.brokers != brokers:
             loaded = _add_up(holder, quota, len(brokers))
@@ -82,7 +82,7 @@ class _Carried:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RememberedQuotas:
-    """What is remembered: the quotas, and what they came to last, which saves adding it up anew."""
+    """Quotas, and their last sums per broker for incremental updates."""
 
     quotas: Quotas
     carried: _Carried | None = None
@@ -97,12 +97,12 @@ class RememberedQuotas:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranking:
-    """The brokers by what they are expected to carry.
+    """Brokers ranked by expected load.
 
-    `quota` (N, 5) and `default` (5,) are of bundles; `loaded` and `given` (M, 6) add them up per broker, and count them
-    in the last column: the bundles that it reports, and those on their way to it. `used` and `limit` (M, 5) are as
-    reported, in the order of `percent`. `capacity` (M,) is how many default
-    bundles an empty broker could carry. `model` is what to remember.
+    `quota` (N, 5) and `default` (5,) are of bundles; `loaded` and `given` (M, 6) are sums per broker, with the count in
+    the last column: of the bundles that it reports, and of those on their way to it. `used` and `limit` (M, 5) are as
+    reported, in the order of `percent`. `capacity` (M,) is the number of default bundles that fit an empty broker.
+    `model` is the memory to keep.
     """
 
     model: RememberedQuotas
@@ -117,11 +117,11 @@ class Ranking:
     capacity: FloatArray
 
     def quota_of(self, bundle: int | None) -> FloatArray:
-        """The quota of a bundle row, the default one for None, and 1 for the bundle itself: (6,)."""
+        """Return the quota of a bundle row (None: the default), and 1 for the bundle itself: (6,)."""
         return np.append(self.default if bundle is None else self.quota[bundle], 1.0)
 
     def percent(self, loaded: FloatArray, given: FloatArray) -> FloatArray:
-        """The expected usage (M, 5) in percent, at most 100, with these sums in place of its own."""
+        """Return the expected usage (M, 5) in percent, at most 100, with these sums."""
         expected = self.used.copy()
         quotas = expected[:, :EXPECTED_DIRECT]
         np.maximum(quotas, self._needed(loaded), out=quotas)
@@ -129,16 +129,16 @@ class Ranking:
         return _share(expected, self.limit)
 
     def allocated_percent(self, broker: int) -> FloatArray:
-        """What the quotas of the bundles that a broker row reports come to, without what it uses: (4,)."""
+        """Return the quotas of a broker row's reported bundles in percent, without its usage: (4,)."""
         needed = self._needed(self.loaded[broker : broker + 1])[0]
         return _share(needed, self.limit[broker, :EXPECTED_DIRECT])
 
     def messages_per_s(self, loaded: FloatArray, given: FloatArray) -> FloatArray:
-        """The expected message rate (M,), in and out together."""
+        """Return the expected message rate (M,), in and out together."""
         return _rate(loaded) + _rate(given)
 
     def _needed(self, quotas: FloatArray) -> FloatArray:
-        """What quotas come to of CPU, memory and bandwidth in and out: (M, 4)."""
+        """Convert quotas to CPU, memory and bandwidth in and out: (M, 4)."""
         needed = np.empty((len(quotas), EXPECTED_DIRECT))
         needed[:, EXPECTED_CPU] = self.cpu_factor * _rate(quotas)
         needed[:, EXPECTED_MEMORY] = quotas[:, QUOTA_MEMORY]
@@ -147,16 +147,16 @@ class Ranking:
 
 
 def whole(number: npt.ArrayLike) -> FloatArray:
-    """Numbers cut to whole ones, 0 for what is not a number."""
+    """Truncate to integers, 0 for NaN."""
     numbers = np.asarray(number, dtype=np.float64)
     numbers = np.where(np.isnan(numbers), 0.0, numbers)
     return np.trunc(np.minimum(np.maximum(numbers, -_MOST_WHOLE), _MOST_WHOLE))
 
 
 def ranking_of(snapshot: Snapshot, state: Mapping[str, Any], settings: PlannerSettings) -> Ranking:
-    """The brokers ranked by what is remembered, after taking in the snapshot's reports: once per snapshot and memory.
+    """Rank the brokers by the memory, updated with the snapshot's reports; cached per snapshot and memory.
 
-    Each ranking holds the memory it was made from, so that no other one can have its identity.
+    Each ranking holds the memory it was made from, so that its identity is not reused.
     """
     remembered = state.get("model", _NEW)
     interval_minutes = settings.resource_quota_update_interval_minutes
@@ -202,7 +202,7 @@ def _capacity(limit: FloatArray, default: FloatArray, cpu_factor: float) -> Floa
 
 
 def _add_up(broker: RowArray, quota: FloatArray, brokers: int) -> FloatArray:
-    """The quotas of the bundles of each broker row added up in their order, and their number: (M, 6)."""
+    """Sum the quotas of each broker row's bundles in order, and count them: (M, 6)."""
     rows = np.flatnonzero(broker >= 0)
     return sum_by_broker(broker[rows], [*(column[rows] for column in quota.T), np.ones(len(rows))], brokers)
 
@@ -210,8 +210,8 @@ def _add_up(broker: RowArray, quota: FloatArray, brokers: int) -> FloatArray:
 def _add_up_again(
     sums: FloatArray, left: RowArray, now: RowArray, changed: npt.NDArray[np.intp], quota: FloatArray
 ) -> FloatArray:
-    """The sums after the `changed` rows went from the brokers `left` to those of `now`: of the brokers concerned, each
-    is added up from nothing, so that it comes out the same to the last bit as if all were.
+    """Update the sums after the `changed` rows went from brokers `left` to `now`: the affected brokers are summed from
+    scratch, so that the result is bitwise equal to a full sum.
     """
     concerned = np.zeros(len(sums) + 1, dtype=bool)  # the last one stands for nobody
     concerned[left] = concerned[now[changed]] = True
@@ -221,12 +221,12 @@ def _add_up_again(
 
 
 def _expected_by(holder: RowArray, assigned: RowArray) -> RowArray:
-    """The broker that each bundle is on its way to, if it is."""
+    """Return the broker that each bundle is on its way to, if it is."""
     return np.where(assigned != holder, assigned, np.int32(NOBODY))
 
 
 def _share(amount: FloatArray, limit: FloatArray) -> FloatArray:
-    """The amounts in percent of the limits, at most 100; 0 where there is no limit."""
+    """Return amounts in percent of the limits, at most 100; 0 without a limit."""
     with np.errstate(over="ignore"):
         percent = np.divide(100 * amount, limit, out=np.zeros_like(amount), where=limit > 0)
     return np.minimum(percent, 100)

@@ -1,7 +1,7 @@
-"""Figures by name and time in bounded memory: a byte for each, for so long back, as finely as there is room.
+"""Figures by name and time in bounded memory: one byte each, for a fixed span, at the best resolution that fits.
 
-A name has a row, and each step of time a column in a ring. More names need more room; where there is none left, steps
-are made twice as long, and of two figures that become one the higher stays. What is not known is not 0.
+A name is a row, a time step a column in a ring buffer. When more names do not fit, the step is doubled, and the higher
+of two merged figures is kept. Unknown is not 0.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ import numpy.typing as npt
 Bytes = npt.NDArray[np.uint8]
 
 MOST = 254
-"""The highest figure."""
+"""Maximum figure."""
 _FEWEST_ROWS = 64
 _FEWEST_COLUMNS = 24
-"""Steps are never made so long that there are fewer; names for which there is no room then are left out."""
+"""Minimum number of columns; names that do not fit then are left out."""
 
 
 class Grid:
-    """`span_ms` is how far it goes back, `step_ms` how long a step is at the least, `most_cells` how many figures it
-    keeps.
+    """Ring buffer of `span_ms`, with steps of at least `step_ms` and at most `most_cells` figures.
 
-    Cells hold a figure + 1, so that 0 is unknown, and the higher of two is the known one. Times may come in any order;
-    what is older than the span is not taken.
+    Cells hold a figure + 1, so that 0 is unknown and the maximum of two is the known one. Times may come in any order;
+    those before the span are ignored.
     """
 
     def __init__(self, span_ms: int, step_ms: int, most_cells: int) -> None:
@@ -42,7 +41,7 @@ class Grid:
         self._order: tuple[tuple[str, ...], npt.NDArray[np.intp]] | None = None
 
     def __len__(self) -> int:
-        """How many names there are."""
+        """Return the number of names."""
         return len(self._row_of)
 
     @property
@@ -50,9 +49,9 @@ class Grid:
         return self._cells.size
 
     def put(self, names: Sequence[str], figures: npt.ArrayLike, at_ms: int) -> None:
-        """Take these figures (k,), each from 0 to `MOST`; of two in one step the higher stays. No name comes twice.
+        """Store figures (k,), each from 0 to `MOST`; the highest in a step is kept. Names are distinct.
 
-        Names are looked for only once as long as it is the same sequence.
+        Rows are looked up only once for the same sequence object.
         """
         self._go_on_to(at_ms // self.step_ms)
         if names is not self._asked:
@@ -66,9 +65,9 @@ class Grid:
         column[rows] = np.maximum(column[rows], np.asarray(figures, dtype=np.uint8)[known] + np.uint8(1))
 
     def over(self, from_ms: int, until_ms: int, each: int) -> tuple[tuple[str, ...], Bytes, int]:
-        """All names sorted, and for each so many steps together the highest figures + 1 (columns, names), 0 unknown.
+        """Return all names sorted, and the highest figures + 1 per `each` steps (columns, names), 0 unknown.
 
-        The first column begins at the time that is given last, at or before `from_ms`.
+        The third value is the begin of the first column, at or before `from_ms`.
         """
         names, rows = self._in_order()
         first = from_ms // self.step_ms // each * each
@@ -83,14 +82,14 @@ class Grid:
         return names, found, first * self.step_ms
 
     def _go_on_to(self, step: int) -> None:
-        """Make room for this step, if it is a later one."""
+        """Advance the ring to this step, if it is later."""
         first = max(self._newest + 1, step - self._columns + 1)
         for each in range(first, step + 1):
             self._cells[each % self._columns] = 0
         self._newest = max(self._newest, step)
 
     def _rows_of(self, names: Sequence[str]) -> npt.NDArray[np.intp]:
-        """The rows of these names, new ones for new names; -1 where there is no room."""
+        """Return the rows of these names, adding new ones; -1 where there is no room."""
         new = [name for name in names if name not in self._row_of]
         if new:
             self._order = None
@@ -105,7 +104,7 @@ class Grid:
 
     @property
     def _room(self) -> int:
-        """How many names more there is room for."""
+        """Return the number of names that still fit."""
         return self._cells.shape[1] - len(self._row_of)
 
     def _make_room_for(self, names: int) -> None:
@@ -117,7 +116,7 @@ class Grid:
             self._widen(max(rows, self._cells.shape[1]))
 
     def _forget_unknown(self, wanted: set[str]) -> None:
-        """Names of which nothing is known in all the span, but for those that are wanted."""
+        """Remove names without figures in the span, except wanted ones."""
         known = np.asarray(self._cells.any(axis=0))
         for name in [name for name, row in self._row_of.items() if not known[row] and name not in wanted]:
             self._free.append(self._row_of.pop(name))

@@ -1,8 +1,7 @@
-"""Of what a grid holds as many rows and columns as somebody can see: neighbours by name share a row.
+"""Heat map of a grid, reduced to as many rows and columns as can be shown.
 
-Rows of bundles are in the order of namespaces and hashes. Half of them are for the hottest, one each; the cold ones
-between them share the others. What a row shows is the highest of those that share it, not their sum: a thousand cold
-bundles are not a hot one.
+Rows of bundles are in the order of namespaces and hashes. Half of them are for the hottest, one each; cold neighbours
+share the others. A row shows the maximum of its names, not their sum: a thousand cold bundles are not a hot one.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ _WHOLE = 100.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """`cells` (rows, columns) are per cent, `UNKNOWN` where nothing is known, of `scale` bytes/s if that is not None.
+    """`cells` (rows, columns) are per cent, `UNKNOWN` where unknown, of `scale` bytes/s if that is not None.
 
-    `sizes` (rows,) are how many names share each row. The first column begins at `from_ms`.
+    `sizes` (rows,) is the number of names per row. The first column begins at `from_ms`.
     """
 
     from_ms: int
@@ -39,23 +38,23 @@ class Drawn:
 
 
 def usage_as_figures(percent: FloatArray) -> Bytes:
-    """Usage (k,) in per cent as figures of a grid."""
+    """Convert usage (k,) in per cent to grid figures."""
     return np.asarray(np.clip(np.rint(np.nan_to_num(percent)), 0, MOST), dtype=np.uint8)
 
 
 def throughput_as_figures(throughput: FloatArray) -> Bytes:
-    """Bytes/s (k,) as figures of a grid: six to a doubling, so within 6 %."""
+    """Convert bytes/s (k,) to logarithmic grid figures: six per doubling, so within 6 %."""
     steps = np.rint(np.log2(1 + np.maximum(throughput, 0)) * _STEPS_PER_OCTAVE)
     return np.asarray(np.clip(steps, 0, MOST), dtype=np.uint8)
 
 
 def throughput_of(figures: npt.ArrayLike) -> FloatArray:
-    """What such figures stand for."""
+    """Convert grid figures to bytes/s."""
     return np.asarray(np.exp2(np.asarray(figures, dtype=np.float64) / _STEPS_PER_OCTAVE) - 1)
 
 
 def draw_brokers(grid: Grid, from_ms: int, until_ms: int, columns: int, rows: int) -> Drawn:
-    """Usage, in so many columns and rows at the most."""
+    """Draw usage in at most so many columns and rows."""
     names, found, begins_ms, step_ms = _over(grid, from_ms, until_ms, columns)
     share = np.linspace(0, len(names), min(rows, len(names)) + 1).astype(np.intp)[:-1]
     cells = _together(found, share)
@@ -63,7 +62,7 @@ def draw_brokers(grid: Grid, from_ms: int, until_ms: int, columns: int, rows: in
 
 
 def draw_bundles(grid: Grid, from_ms: int, until_ms: int, columns: int, rows: int) -> Drawn:
-    """Load, by that of the hottest cell."""
+    """Draw load, relative to the hottest cell."""
     names, found, begins_ms, step_ms = _over(grid, from_ms, until_ms, columns)
     share = _hottest_alone(found, rows)
     cells = _together(found, share)
@@ -74,7 +73,7 @@ def draw_bundles(grid: Grid, from_ms: int, until_ms: int, columns: int, rows: in
 
 
 def _over(grid: Grid, from_ms: int, until_ms: int, columns: int) -> tuple[tuple[str, ...], Bytes, int, int]:
-    """The names of which anything is known then, with their figures, the beginning and the step of the columns."""
+    """Return the names with figures in the range, their figures, and the begin and step of the columns."""
     each = max(-(-(until_ms - from_ms) // (columns * grid.step_ms)), 1)
     while -(-until_ms // (each * grid.step_ms)) - from_ms // (each * grid.step_ms) > columns:
         each += 1  # one more begins before the first, or ends after the last
@@ -84,8 +83,8 @@ def _over(grid: Grid, from_ms: int, until_ms: int, columns: int) -> tuple[tuple[
 
 
 def _hottest_alone(found: Bytes, rows: int) -> npt.NDArray[np.intp]:
-    """Where each row begins: half of the rows are for the names with the most load over all the time, and the longest
-    stretches between them are halved as long as there are rows left.
+    """Return the first name of each row: half of the rows are for the names with the most load over time, and the
+    longest stretches between them are halved while rows are left.
     """
     names = found.shape[1]
     if names <= rows:
@@ -109,7 +108,7 @@ def _hottest_alone(found: Bytes, rows: int) -> npt.NDArray[np.intp]:
 
 
 def _together(found: Bytes, share: npt.NDArray[np.intp]) -> Bytes:
-    """The highest of those that share a row."""
+    """Return the maximum of the names that share a row."""
     if not len(share):
         return found[:, :0]
     return np.asarray(np.maximum.reduceat(found, share, axis=1), dtype=np.uint8)
@@ -118,7 +117,7 @@ def _together(found: Bytes, share: npt.NDArray[np.intp]) -> Bytes:
 def _named(
     names: Sequence[str], share: npt.NDArray[np.intp], name: Callable[[str, str], str]
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """What each row is called, after the first and the last that share it, and how many those are."""
+    """Label each row by its first and last name, with the number of names."""
     begins, ends = share.tolist(), [*share[1:].tolist(), len(names)]
     called = tuple(name(names[begin], names[end - 1]) for begin, end in zip(begins, ends, strict=False))
     return called, tuple(end - begin for begin, end in zip(begins, ends, strict=False))
@@ -129,7 +128,7 @@ def _from_to(first: str, last: str) -> str:
 
 
 def _range_of(first: str, last: str) -> str:
-    """Of bundles of one namespace the range of hashes from the first to the last."""
+    """Return the hash range from the first to the last bundle of one namespace."""
     if first == last or namespace_of(first) != namespace_of(last):
         return _from_to(first, last)
     return f"{first.partition('_0x')[0]}_{last.rpartition('_')[2]}"

@@ -1,4 +1,4 @@
-"""What happened when, as far as records say it: bundles that moved or were split, and who began to lead."""
+"""Events of the timeline, derived from records: moves, splits and leader changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from loadmanager.core.domain.ownership import NamespaceState, Ownership, Ownersh
 
 
 class MoveMoment(NamedTuple):
-    """A bundle left a broker, for another or for nobody."""
+    """A bundle left a broker, for another or for none."""
 
     at_ms: int
     bundle: str
@@ -33,7 +33,7 @@ class LeaderMoment(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Moments:
-    """The last so many of each kind, in the order in which they were heard of."""
+    """Bounded history of events of each kind, in order of arrival."""
 
     kept: int
     moves: deque[MoveMoment] = field(init=False)
@@ -44,21 +44,21 @@ class Moments:
         self.moves, self.splits, self.leaders = (deque(maxlen=self.kept) for _ in range(3))
 
     def changed(self, before: NamespaceState, after: NamespaceState, now_ms: int) -> None:
-        """A record took the place of another."""
+        """Add the events between two states of a record."""
         if before.bundles.boundaries == after.bundles.boundaries:
             self.moves.extend(_moves(before, after, now_ms))
         else:
             self.splits.extend(_splits(before, after, now_ms))
 
     def leads(self, node: str, epoch: int, at_ms: int) -> None:
-        """Somebody leads; it is noted once for each epoch."""
+        """Add a leader change, once per epoch."""
         if all(each.epoch != epoch for each in self.leaders):
             self.leaders.append(LeaderMoment(at_ms, node, epoch))
 
     def recall(
         self, moves: Iterable[MoveMoment], splits: Iterable[SplitMoment], leaders: Iterable[LeaderMoment]
     ) -> None:
-        """Put what was recorded before anything here was heard of in front of it, as far as there is room."""
+        """Prepend recorded events from before the first one here, as far as they fit."""
         self.moves = deque((*moves, *self.moves), self.kept)
         self.splits = deque((*splits, *self.splits), self.kept)
         known = {each.epoch for each in self.leaders}
@@ -76,12 +76,12 @@ def _moves(before: NamespaceState, after: NamespaceState, now_ms: int) -> Iterat
 
 
 def _reason(former: Ownership, owned: Ownership) -> str:
-    """Why it was released, if that was seen."""
+    """Return the reason of the release, if it was observed."""
     return former.reason if former.state is OwnershipState.RELEASING else owned.reason
 
 
 def _splits(before: NamespaceState, after: NamespaceState, now_ms: int) -> Iterator[SplitMoment]:
-    """Each bundle with a boundary within that it did not have."""
+    """Yield each former bundle with new boundaries inside."""
     new = sorted(set(after.bundles.boundaries) - set(before.bundles.boundaries))
     for index in dict.fromkeys(map(before.bundles.index_of_hash, new)):
         part = after.ownerships[after.bundles.index_of_hash(before.bundles.boundaries[index])]

@@ -1,4 +1,4 @@
-"""The catalogue of reasons by subject; those that one strategy alone has are in its file."""
+"""Catalogue of reasons by subject; reasons of a single strategy are in its file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How near a plan comes to what no plan can beat."""
+"""Reasons about the gap of a plan to the best possible one."""
 
 from __future__ import annotations
 

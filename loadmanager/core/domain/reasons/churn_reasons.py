@@ -1,4 +1,4 @@
-"""Why a move is not made, or no more are: limits on churn."""
+"""Reasons why the limits on churn stop a move, or all."""
 
 from __future__ import annotations
 

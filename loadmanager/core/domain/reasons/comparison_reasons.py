@@ -1,4 +1,4 @@
-"""How a move of Pulsar's compares with what we would have done, and what became of a move that we would have made."""
+"""Reasons that compare Pulsar's moves with ours, and tell what became of ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far from a decision something is."""
+"""Reasons that tell the distance from a decision."""
 
 from __future__ import annotations
 

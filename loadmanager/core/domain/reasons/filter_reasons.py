@@ -1,4 +1,4 @@
-"""Why a broker may not own a bundle."""
+"""Reasons why a broker may not own a bundle."""
 
 from __future__ import annotations
 

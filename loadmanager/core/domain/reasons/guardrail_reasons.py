@@ -1,4 +1,4 @@
-"""What stops a balancer that acts beside a Pulsar."""
+"""Reasons of guardrails for acting on a real Pulsar."""
 
 from __future__ import annotations
 

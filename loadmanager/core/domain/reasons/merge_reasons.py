@@ -1,4 +1,4 @@
-"""Why two bundles are merged, or are not."""
+"""Reasons for or against a merge."""
 
 from __future__ import annotations
 

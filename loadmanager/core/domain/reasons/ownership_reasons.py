@@ -1,4 +1,4 @@
-"""What happens to an ownership besides placement and shedding."""
+"""Reasons of ownership changes besides placement and shedding."""
 
 from __future__ import annotations
 

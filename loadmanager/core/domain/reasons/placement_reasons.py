@@ -1,4 +1,4 @@
-"""Why a bundle is placed on a broker, for all strategies, or on none."""
+"""Reasons for placing a bundle on a broker, common to all strategies, or on none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a reason is: a word, what it says to people, and what would have to change for another decision."""
+"""Reasons: a word for machines, sentences for operators, and a remedy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SETTING = re.compile(r"\{([=#])(\w+)\}")
 
 
 class ReasonEntry(NamedTuple):
-    """In texts `{name}` stands for a figure of `why`, and `{=key}` for a setting's key and its value."""
+    """Definition of a reason. In texts `{name}` is a figure of `why`, `{=key}` a setting's key with its value."""
 
     word: str
     sentences: tuple[str, ...]
@@ -20,9 +20,9 @@ class ReasonEntry(NamedTuple):
 
 
 def entry(word: str, *sentences: str, remedy: str | tuple[str, ...] = ()) -> ReasonEntry:
-    """Of several sentences, or remedies, the first is said that has all its figures.
+    """Define a reason. Of several sentences, or remedies, the first whose figures all exist is used.
 
-    Where they name a field of `PlannerSettings`, its key is said: `{=field}` with the value, `{#field}` alone.
+    A field of `PlannerSettings` is replaced by its key: `{=field}` with the value, `{#field}` alone.
     """
     remedies = (remedy,) if isinstance(remedy, str) else remedy
     return ReasonEntry(word, tuple(map(_with_keys, sentences)), tuple(map(_with_keys, remedies)))
@@ -33,10 +33,10 @@ def _with_keys(text: str) -> str:
 
 
 class Reason(enum.StrEnum):
-    """Why something was done or was not done: its word is the log field, the metric label and what the history keeps.
+    """Reason of a decision: its word is the log field, the metric label and the value in the history.
 
-    It has no members: each subclass has those of one subject, declared as `NAME = entry("name", ...)`. What was written
-    down is read by `core.diagnosis.reason_catalogue`, which knows them all.
+    The class has no members: each subclass has those of one subject, declared as `NAME = entry("name", ...)`.
+    `core.diagnosis.reason_catalogue` knows all of them and reads stored words.
     """
 
     _value_: str

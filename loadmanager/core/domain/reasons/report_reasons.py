@@ -1,4 +1,4 @@
-"""Why a broker publishes its load."""
+"""Reasons why a broker publishes its load."""
 
 from __future__ import annotations
 

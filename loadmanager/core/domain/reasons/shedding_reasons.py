@@ -1,4 +1,4 @@
-"""Why nothing is shed, from a broker or at all, or why a bundle stays, whatever the strategy."""
+"""Reasons why nothing is shed, from a broker or at all, or why a bundle stays; common to all strategies."""
 
 from __future__ import annotations
 

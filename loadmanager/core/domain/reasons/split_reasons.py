@@ -1,4 +1,4 @@
-"""Why a bundle is split, or is not."""
+"""Reasons for or against a split."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_BANDWIDTH = "namespace_bundle_max_bandwidth_mbytes"
 
 
 def _above(word: str, figure: str, limit: str) -> ReasonEntry:
-    """Why a bundle is split: the figure that is above a limit, and the limit's key."""
+    """Define a reason for a split: the figure above a limit, and the limit's key."""
     return entry(
         word,
         (

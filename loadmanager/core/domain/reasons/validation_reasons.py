@@ -1,4 +1,4 @@
-"""What is wrong with a broker's report, or with what it says in it."""
+"""Reasons about faults of a broker's report."""
 
 from __future__ import annotations
 

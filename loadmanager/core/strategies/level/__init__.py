@@ -1,1 +1,1 @@
-"""What the strategy Level is made of: what load costs, how uneven it lies, what would make it even, and when to act."""
+"""Parts of the strategy Level: cost model, imbalance score, move search and hysteresis."""

@@ -1,9 +1,9 @@
-"""The many moves that need no care, made together: peel what is too much off hot brokers, and refill the others.
+"""Batch moves: peel excess load off hot brokers, and refill the others, all brokers at once.
 
-Hot brokers are brought down to the lowest heat for which the budget is enough; nobody is brought above the target,
-which is higher if bundles are too large, or what they need is too different, to be packed so tightly. A bundle that
-nobody takes within it stays, and others leave in its place. What is limited one by one is left to the
-careful search, and so are brokers that only an exchange helps.
+Hot brokers are brought down to the lowest heat that the budget allows; no broker is raised above the target, which is
+relaxed if bundles are too large, or their needs too different, to be packed so tightly. A bundle that no broker takes
+within it stays, and others leave in its place. Bundles with limits per move are left to the single-move search, and so
+are brokers that only an exchange helps.
 """
 
 from __future__ import annotations
@@ -16,21 +16,20 @@ from loadmanager.core.strategies.level.refill import refill
 from loadmanager.core.strategies.level.search_task import ROUNDING, Draft, Rows
 
 _TRIES = 3
-"""How often bundles are peeled off: for a goal that the budget allows; and in all, where some are not taken."""
+"""Peel attempts: per goal that the budget allows, and in all if some bundles are not taken."""
 _MANY_BROKERS = 200
 _FEW, _FEW_OF_ALL = 256, 0.05
 _HIGHER = (0.01, 0.02, 0.04, 0.0)
-"""With so many brokers, single moves could not do for all of them what moves together could not: if more bundles than
-these, or than such a part of them, find no broker within the target, it is out of reach, and higher by so much, each
-time.
+"""Relaxation of the target: if more bundles than these counts, or parts, find no broker within it, it is raised by this
+much per attempt. From that many brokers on, single moves could not do the rest.
 """
 _BISECTIONS = 20
 _SPENT = 0.98
-"""What part of the budget is aimed at, where it is not enough: a broker that is peeled half is not relieved."""
+"""Part of the budget that is used where it is not enough: a half-peeled broker is not relieved."""
 
 
 def move_many(draft: Draft) -> float:
-    """Make the moves; the goal, a heat. Those that none is made for are left as they are."""
+    """Make the moves and return the goal, a heat. Brokers that need single moves are left as they are."""
     task = draft.task
     may_leave = task.movable & ~task.limited
     goal, rows, destinations = _within_reach(draft, may_leave)
@@ -46,7 +45,7 @@ def move_many(draft: Draft) -> float:
 
 
 def _within_reach(draft: Draft, may_leave: BoolArray) -> tuple[float, Rows, Rows]:
-    """The goal, what is peeled off for it, and where that goes. The target is higher after it if it is out of reach."""
+    """Return the goal, the peeled bundles and their destinations; relax the target if it is out of reach."""
     for higher in _HIGHER:
         goal, rows = _affordable(draft, draft.target, may_leave)
         few = len(rows) if len(draft.heat) < _MANY_BROKERS else max(_FEW, int(_FEW_OF_ALL * len(rows)))
@@ -58,7 +57,7 @@ def _within_reach(draft: Draft, may_leave: BoolArray) -> tuple[float, Rows, Rows
 
 
 def _affordable(draft: Draft, goal: float, may_leave: BoolArray) -> tuple[float, Rows]:
-    """The bundles to peel off, and down to which heat, at least this one, so that the budget is enough."""
+    """Return the lowest heat, at least this one, and the bundles to peel for it, within the budget."""
     left = draft.task.budget - draft.moved
     rows = peel(draft, goal, may_leave)
     for _ in range(_TRIES):
@@ -71,13 +70,13 @@ def _affordable(draft: Draft, goal: float, may_leave: BoolArray) -> tuple[float,
 
 
 def _above(draft: Draft, goal: float) -> float:
-    """What share of the load of one resource, the highest of all, is above the goal at givers."""
+    """Return the share of load above the goal at givers, of the resource where it is highest."""
     above = np.maximum(draft.heat[draft.task.givers] - goal, 0.0) * draft.part[draft.task.givers]
     return float(above.sum(axis=0).max(initial=0.0))
 
 
 def _goal_for(draft: Draft, above: float) -> float:
-    """The lowest heat above which is no more than this."""
+    """Return the lowest heat with at most this share above it."""
     low, high = draft.target, float(draft.hottest().max(initial=draft.target))
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2

@@ -1,8 +1,8 @@
-"""What load costs brokers of each resource: fitted over all brokers, from what each reports of both at one moment.
+"""Cost model: resource usage per unit of load, fitted over all brokers by non-negative least squares.
 
-Bandwidth goes by the bytes/s of its direction, CPU and direct memory by a price for each of the four metrics and by
-what an idle broker uses: least squares, none negative, drawn towards equal shares where brokers are too alike to tell
-the metrics apart. Only shares of sums are fitted, so the unit of a load does not matter.
+Bandwidth is proportional to the bytes/s of its direction. CPU and direct memory have a price for each of the four
+metrics and an idle usage: ridge regression towards equal shares, for brokers too similar to separate the metrics. Only
+shares of sums are fitted, so the unit of a load does not matter.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from loadmanager.core.model.load import (
 )
 
 _METRICS_OF = {BANDWIDTH_IN: (THROUGHPUT_IN,), BANDWIDTH_OUT: (THROUGHPUT_OUT,)}
-"""Of the other resources: all."""
+"""All others use every metric."""
 _DRAWN, _DRAWN_TO_NO_IDLE = 1e-3, 0.1
-"""How much equal shares weigh beside what the brokers say; and that idle brokers use nothing, as all usage would look
-like that of idle brokers once they are level.
+"""Regularization: weight of equal shares against the data, and of no idle usage, as all usage looks idle once brokers
+are level.
 """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Price:
-    """What one unit of each metric (4,) takes of a resource, and what an idle broker uses of it."""
+    """Price of a resource: usage per unit of each metric (4,), and the usage of an idle broker."""
 
     per_unit: FloatArray
     idle: float
 
 
 def fit_price(resource: int, load: FloatArray, used: FloatArray) -> Price:
-    """The price of a resource, of which brokers with these loads (M, 4) use so much (M,); nothing when none is used."""
+    """Fit the price of a resource to brokers with these loads (M, 4) and usages (M,); zero if it is unused."""
     metrics = [each for each in _METRICS_OF.get(resource, range(METRICS)) if load[:, each].sum() > 0]
     per_unit, total = np.zeros(METRICS), float(used.sum())
     if not metrics or not total > 0:
@@ -53,7 +53,7 @@ def fit_price(resource: int, load: FloatArray, used: FloatArray) -> Price:
 
 
 def _fit(parts: FloatArray, wanted: FloatArray, drawn_to: FloatArray) -> FloatArray:
-    """The shares (k,), none negative, with which the columns of `parts` (M, k) come nearest to what is wanted (M,)."""
+    """Fit the non-negative weights (k,) of the columns of `parts` (M, k) that approximate `wanted` (M,)."""
     weight = np.full(len(drawn_to), _DRAWN * len(parts))
     weight[-1] = _DRAWN_TO_NO_IDLE * len(parts)
     square = (parts[:, :, None] * parts[:, None, :]).sum(axis=0) + np.diag(weight)
@@ -61,11 +61,11 @@ def _fit(parts: FloatArray, wanted: FloatArray, drawn_to: FloatArray) -> FloatAr
 
 
 def best_of_none_negative(square: FloatArray, right: FloatArray) -> FloatArray:
-    """The x (k,), none of it negative, with the least `x @ square @ x / 2 - right @ x`. `square` (k, k) is positive
+    """Return the non-negative x (k,) that minimizes `x @ square @ x / 2 - right @ x`. `square` (k, k) is positive
     definite, and k is small.
 
-    Where some of x are 0, the others are best where they solve their own equations, and it comes to `-right @ x / 2`
-    then. So it is the highest `right @ x` of all choices of those that are 0 whose solution has nothing negative.
+    For a given set of zeros, the other unknowns solve their own equations, with value `-right @ x / 2`. So the answer
+    is the highest `right @ x` over all sets of zeros whose solution is non-negative.
     """
     found = _solved(square, right)
     height = np.where((found >= 0).all(axis=0), (found * right[:, None]).sum(axis=0), -np.inf)
@@ -73,8 +73,8 @@ def best_of_none_negative(square: FloatArray, right: FloatArray) -> FloatArray:
 
 
 def _solved(square: FloatArray, right: FloatArray) -> FloatArray:
-    """(k, 2**k): the solutions of the equations for each choice of the unknowns, where others are 0; by elimination,
-    which gives the same bits on every machine, and needs no search for pivots where `square` is positive definite.
+    """Solve the equations for each subset of unknowns (k, 2**k), the others 0; by elimination, which is bitwise equal
+    on every machine and needs no pivoting as `square` is positive definite.
     """
     count = len(right)
     is_chosen = _choices(count)
@@ -89,5 +89,5 @@ def _solved(square: FloatArray, right: FloatArray) -> FloatArray:
 
 @cache
 def _choices(count: int) -> BoolArray:
-    """(k, 2**k): which of so many are chosen, in every way."""
+    """Return all subsets of so many elements as masks (k, 2**k)."""
     return (np.arange(1 << count) >> np.arange(count)[:, None] & 1).astype(np.bool_)

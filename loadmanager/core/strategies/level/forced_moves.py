@@ -1,7 +1,7 @@
-"""Bundles that lie where they may not: each goes to the broker that is least hot with it, the heaviest first.
+"""Forced moves of misplaced bundles: each to the broker that is least hot with it, heaviest first.
 
-They are those whose owner the isolation policies do not name any more. They move whatever else is decided, within the
-budget of the round, and what else moves is searched for after them: so they level, too.
+Misplaced are bundles whose owner the isolation policies no longer allow. They move first, within the budget of the
+round, and the search for other moves starts from the result.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from loadmanager.core.strategies.level.search_task import SearchMove, Task
 
 
 def find_forced(task: Task) -> tuple[list[SearchMove], Task]:
-    """The moves of what may move in the task, from brokers that give, and the task that is left after them."""
+    """Find the forced moves of a task, and return the remaining task."""
     loads = task.loads
     heat, per_need = loads.usage / loads.level, loads.per_need / loads.level
     assigned, movable, budget = task.assigned.copy(), task.movable.copy(), task.budget

@@ -1,27 +1,27 @@
-"""When Level acts: on brokers that carry too much, on those that carry next to nothing; and what rests meanwhile.
+"""Hysteresis of Level: when hot brokers are relieved and cold ones filled, and what rests meanwhile.
 
     a broker       above its trigger              much too hot, or little headroom    not above its trigger
     -------------  -----------------------------  ----------------------------------  -----------------------------
-    calm           HOT: its excess adds up        is relieved now                     calm
-    HOT            is relieved when its excess    is relieved now                     its excess melts away; it is
-                   has added up to enough                                             calm when none is left
+    calm           HOT: its excess accumulates    is relieved now                     calm
+    HOT            is relieved when its excess    is relieved now                     its excess decreases; it is
+                   reaches the threshold                                              calm at 0
 
-The trigger is the evenness above the level, or the noise of the broker if that is more. Excess is what heat is above
-the trigger, times seconds. What is enough goes by the calm, and by what noise alone adds up to: a broker waits the
-longer the less it is too hot, and the noisier it is. It is brought down to a target that is nearer to the level.
+The trigger is the evenness above the level, or the broker's noise if that is more. Excess is the heat above the trigger
+integrated over time. Its threshold depends on the calm period and on the excess of noise alone: a broker waits longer
+if it is less hot or noisier. It is brought down to a target nearer to the level.
 
     a broker       is seen with a registration    is seen with another one         is not seen for an hour
     -------------  -----------------------------  -------------------------------  -----------------------
     unknown        known; is filled now if it is
                    COLD
-    known          is filled when it has been     RESTS: is given nothing, for     unknown
-                   COLD for the calm              the calm; twice, four times as
-                                                  long if it comes back again
+    known          is filled when it has been     RESTS: receives nothing for      unknown
+                   COLD for the calm period       the calm period; twice, four
+                                                  times as long if it repeats
 
-So a new broker is filled at once, and one that restarts is not filled, emptied and filled again. A bundle rests where
+So a new broker is filled at once, and a restarting one is not filled, emptied and filled again. A bundle rests where
 Level has put it, while its broker has headroom, and may still go to a cold broker that came later.
 
-What is remembered besides is how far from its average the load of each broker usually is: its noise.
+The memory also holds each broker's noise, the usual relative deviation of its load from the average.
 
 As JSON: `{"brokers": {broker: [incarnation, rests_until_s, seen_s, hot_since_s or null, noise, excess_s, cold_since_s
 or null, comebacks, came_s]}, "moved": [[at_s, share, {namespace: share}]], "put": {broker: {bundle: at_s}}}`. Of a
@@ -42,37 +42,37 @@ from loadmanager.core.domain.settings import KEYS, PlannerSettings
 from loadmanager.core.model.load import BoolArray, FloatArray
 
 MUCH = 1.30
-"""A broker as hot as this is relieved at once."""
+"""Heat of a broker that is relieved at once."""
 COLD = 0.70
-"""A broker is cold below this heat."""
+"""Heat below which a broker is cold."""
 MOST_RESTING = 5_000
-"""So many are remembered, those that were moved last."""
+"""Maximum number of remembered moves; the latest are kept."""
 _TARGET_PART = 0.3
-"""The target is this part of the evenness above the level."""
+"""Target as a part of the trigger's distance above the level."""
 _PAR = 0.05
-"""The excess of a broker without noise that waits for the calm."""
+"""Excess per calm period at which a noise-free broker is relieved."""
 _SURE_S = 5000.0
-"""Noise alone adds up to less excess, for a week of ten brokers, than this times the square of the noise divided by
-what the trigger is above the level, when what a report says stands for a quarter of an hour.
+"""Safety against noise: its excess stays below this times the square of the noise over the trigger's distance above the
+level, for ten brokers and a week, if a report holds for a quarter of an hour.
 """
 _LONGEST_S = 180.0
-"""What was between two looks that are further apart is not known."""
+"""Longest gap between passes that counts; longer ones are unknown."""
 _NEWEST = 0.02
-"""The weight of the newest look in what is usual."""
+"""Weight of the latest pass in the noise average."""
 _MOST_NOISE = 0.15
-"""What is further from the average than twice the noise and this does not count for more: it may be a change."""
+"""Clamp of a deviation, above twice the noise: a larger one may be a change of load."""
 _LONGEST_REST = 4.0
-"""In calms."""
+"""Longest rest, in calm periods."""
 _MOST_NAMESPACES = 20
-"""Of so many namespaces, those of which most was moved, it is remembered how much; it fits a znode."""
+"""Number of namespaces whose moved share is remembered, largest first; fits a znode."""
 _HOUR_S = 3600.0
 _MINUTE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Bands:
-    """How far above the level brokers may be, and to which heat they are brought; the calm; from which usage on, a
-    fraction, a broker lacks headroom; and how long a bundle rests where it was put.
+    """Thresholds: the trigger above the level, the target heat, the calm period, the usage (a fraction) above which a
+    broker lacks headroom, and the rest time of a moved bundle.
     """
 
     evenness: float
@@ -93,27 +93,27 @@ class Bands:
         )
 
     def trigger(self, noise: FloatArray) -> FloatArray:
-        """(M,): the heat above which brokers with such noise are hot."""
+        """Return the heat (M,) above which brokers with this noise are hot."""
         return np.asarray(1 + np.maximum(self.evenness, noise))
 
     def enough_s(self, noise: FloatArray) -> FloatArray:
-        """(M,): the excess with which they are relieved; 0 without any calm."""
+        """Return the excess (M,) at which brokers are relieved; 0 without a calm period."""
         by_noise = _SURE_S * noise * noise / np.maximum(self.evenness, noise)
         return np.asarray(np.maximum(_PAR * self.calm_s, by_noise) * (self.calm_s > 0))
 
     def lacks_headroom(self, heat: FloatArray, used: FloatArray) -> BoolArray:
-        """Which brokers use so much of what they have, while others use less."""
+        """Return a mask of brokers that are nearly full while others are not."""
         return np.asarray((heat > self.target) & (used >= self.most_usage))
 
     def is_urgent(self, heat: FloatArray, used: FloatArray, noise: FloatArray) -> BoolArray:
-        """Which brokers wait for nothing."""
+        """Return a mask of brokers that are relieved at once."""
         return np.asarray((heat >= MUCH) & (heat > self.trigger(noise)) | self.lacks_headroom(heat, used))
 
 
 class BrokerMemory(NamedTuple):
-    """What is remembered of a broker. `hot_since_s` is None while it is calm, `cold_since_s` while it is not cold;
-    `noise` is a part of its load; `comebacks` are the lives that began within an hour of the rest of the one before;
-    `came_s` is when the first of its lives was seen, 0 of one that was known before that was remembered.
+    """Memory of a broker. `hot_since_s` and `cold_since_s` are None while it is not; `noise` is a part of its load;
+    `comebacks` counts registrations within an hour after the rest of the one before; `came_s` is the begin of the first
+    registration, 0 if unknown.
     """
 
     incarnation: int
@@ -128,7 +128,7 @@ class BrokerMemory(NamedTuple):
 
 
 class MovedShare(NamedTuple):
-    """What share of all load a round moved, and how much of it was of which namespace."""
+    """Share of all load that a round moved, in all and by namespace."""
 
     at_s: float
     share: float
@@ -136,7 +136,7 @@ class MovedShare(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """What share of all load a round may move, the setting that says so, and for how many seconds if for the hour."""
+    """Share of all load that a round may move, the setting behind it, and its period in seconds if it is hourly."""
 
     share: float
     key: str
@@ -145,9 +145,7 @@ class Budget(NamedTuple):
 
 
 class BrokerObservation(NamedTuple):
-    """What is seen of a broker: how far above its trigger it is, whether it is cold, and how far off its average, as a
-    part of that, or not a number.
-    """
+    """Observation of a broker: heat above its trigger, coldness, and relative deviation from its average, or NaN."""
 
     registration: Registration
     excess: float
@@ -157,9 +155,7 @@ class BrokerObservation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LevelMemory:
-    """What is remembered between rounds: of brokers; what share of all load was moved when; and when bundles were put
-    on which broker.
-    """
+    """Memory between rounds: brokers, moved shares by time, and the time when each bundle was put on its broker."""
 
     brokers: Mapping[str, BrokerMemory]
     moved: Sequence[MovedShare]
@@ -178,7 +174,7 @@ class LevelMemory:
         }
 
     def after_look(self, looks: Iterable[BrokerObservation], bands: Bands, now_s: float) -> LevelMemory:
-        """With what is seen of all brokers now."""
+        """Return the memory after a pass over all brokers."""
         brokers = {broker: seen for broker, seen in self.brokers.items() if now_s - seen.at_s < _HOUR_S}
         for look in looks:
             broker = look.registration.broker
@@ -189,10 +185,10 @@ class LevelMemory:
     def after_moves(
         self, moved: Mapping[str, float], put: Mapping[str, Sequence[str]], relieved: Iterable[str], now_s: float
     ) -> LevelMemory:
-        """With what moves now: shares of all load by namespace, bundles to brokers (`put`), from brokers not hot then
-        (`relieved`).
+        """Return the memory after these moves: shares of all load by namespace, bundles by broker (`put`), from brokers
+        that were not hot (`relieved`).
 
-        A move that is not carried out leaves its bundle where it was: there it does not rest.
+        A bundle whose move is not executed stays where it was and does not rest there.
         """
         share = math.fsum(moved.values())
         most = sorted(moved, key=lambda namespace: (-moved[namespace], namespace))[:_MOST_NAMESPACES]
@@ -206,11 +202,11 @@ class LevelMemory:
         return LevelMemory(brokers, (*self.moved, entry) if share else self.moved, _put_after(both, oldest_s))
 
     def seen(self, registrations: Sequence[Registration]) -> list[BrokerMemory]:
-        """What is remembered of each of them, after a look."""
+        """Return the memory of each of them, after a pass."""
         return [self.brokers[each.broker] for each in registrations]
 
     def resting(self, registrations: Sequence[Registration], now_s: float) -> BoolArray:
-        """(M,): which of them rest, or will as soon as they are looked at."""
+        """Return a mask (M,) of the brokers that rest, or will from the next pass on."""
 
         def rests(registration: Registration) -> bool:
             seen = self.brokers.get(registration.broker)
@@ -224,7 +220,7 @@ class LevelMemory:
     def budget(
         self, settings: PlannerSettings, is_idle: Callable[[str, float], bool], now_s: float, *, in_need: bool
     ) -> Budget:
-        """Return the share of all load that a round may move now; moves of idle namespaces do not count."""
+        """Return the share of load that a round may move now; moves of idle namespaces do not count."""
 
         def tightest(name: str) -> tuple[float, str]:
             names = [name] if in_need else [name, f"level_{name}"]
@@ -241,13 +237,13 @@ class LevelMemory:
 
 
 def noise_of(state: Mapping[str, Any], brokers: Sequence[str]) -> FloatArray:
-    """(M,): the noise of the brokers by what is remembered, 0 of one that is not known."""
+    """Return the remembered noise of the brokers (M,), 0 if unknown."""
     known = LevelMemory.of(state).brokers
     return np.array([known[broker].noise if broker in known else 0.0 for broker in brokers], dtype=np.float64)
 
 
 def _seen(before: BrokerMemory | None, look: BrokerObservation, calm_s: float, now_s: float) -> BrokerMemory:
-    """What is remembered of a broker after a look at it."""
+    """Update the memory of a broker with an observation."""
     seen, is_new = before, before is None
     if seen is None or seen.incarnation != look.registration.incarnation:
         seen = _first_seen(before, look.registration.incarnation, calm_s, now_s)
@@ -264,7 +260,7 @@ def _seen(before: BrokerMemory | None, look: BrokerObservation, calm_s: float, n
 
 
 def _first_seen(former: BrokerMemory | None, incarnation: int, calm_s: float, now_s: float) -> BrokerMemory:
-    """A life of a broker that begins; `former` is the one before."""
+    """Create the memory of a new registration; `former` is the one before."""
     if former is None:
         return BrokerMemory(incarnation, 0.0, now_s, None, 0.0, came_s=now_s)
     comebacks = 1 + (former.comebacks if now_s - former.rests_until_s < _HOUR_S else 0)
@@ -284,7 +280,7 @@ def _idle_part(moved: MovedShare, is_idle: Callable[[str, float], bool]) -> floa
 
 
 def _put_after(put: Mapping[str, Mapping[str, float]], oldest_s: float) -> Mapping[str, Mapping[str, float]]:
-    """What was put somewhere after that time."""
+    """Drop entries up to that time."""
     kept = {
         broker: {name: at_s for name, at_s in bundles.items() if at_s > oldest_s} for broker, bundles in put.items()
     }

@@ -1,12 +1,11 @@
-"""How uneven load lies, as one number: what is above a target heat, and its square, of all brokers and resources.
+"""Imbalance score: excess above a target heat, and its square, summed over all brokers and resources.
 
-What lies below the target costs nothing, so that no more moves than has to. The sum is convex, so that two brokers
-which are both a bit too hot are better than one that is too hot by as much. Every resource counts by itself, and a
-broker by its part of what all have.
+Load below the target costs nothing, so that no more moves than needed. The sum is convex, so two slightly hot brokers
+are better than one that is twice as hot. Resources count separately, weighted by the broker's part of all capacity.
 
-By the **usual** scale a move has to pay: half of the load that it takes along has to be a gain, a quarter while some
-broker is much too hot; all is, when it leaves a broker that stays above the target for one that stays below. Where
-nothing pays any more, what is **left over** counts for more: its square 5 times, then 50 times, and less is enough.
+By the **usual** scale a move has to pay: half of the load that it moves has to be a gain, a quarter while some broker
+is much too hot; all of it if the source stays above the target and the destination below. Where nothing pays any more,
+what is **left over** counts for more: its square 5 times, then 50 times, and a smaller gain is enough.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from loadmanager.core.strategies.level.hysteresis import MUCH
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What the square of what is above the target counts for, and what part of what moves has to be a gain."""
+    """Weight of the squared excess, and the part of the moved load that has to be a gain."""
 
     square: float
     pays: float
     pays_in_need: float
 
     def least_gain(self, heat: FloatArray) -> float:
-        """By how much the score has to be less for a unit of cost, when heat is such (M, R): the share of one of M
-        brokers at the level is 1 / M, and its heat 1.
+        """Return the minimum gain of score per unit of cost at these heats (M, R); one of M brokers at the level has
+        share 1 / M and heat 1.
         """
         return (self.pays_in_need if heat.max(initial=0.0) >= MUCH else self.pays) * len(heat)
 
@@ -42,17 +41,17 @@ LEFT_OVER = (
 
 
 def badness(heat: FloatArray, target: float, scale: Scale = USUAL) -> FloatArray:
-    """The same shape: what each of these heats, usage over the level, adds to the score."""
+    """Return what each of these heats adds to the score, in the same shape."""
     above = np.maximum(heat - target, 0.0)
     return np.asarray(above + scale.square * above * above)
 
 
 def part_of(per_need: FloatArray) -> FloatArray:
-    """(M, R): how large each broker is of each resource beside the mean; 0 of one that is known of nobody."""
+    """Return the capacity of each broker relative to the mean (M, R); 0 where none is known."""
     having = np.divide(1.0, per_need, out=np.zeros_like(per_need), where=per_need > 0)
     return np.asarray(np.divide(having, having.mean(axis=0), out=np.zeros_like(having), where=having > 0))
 
 
 def score(heat: FloatArray, part: FloatArray, target: float, scale: Scale = USUAL) -> float:
-    """Of heats (M, R) of brokers that are so large (M, R); 0 when nothing is above the target."""
+    """Return the score of heats (M, R) of brokers with these capacities (M, R); 0 if none is above the target."""
     return float((part * badness(heat, target, scale)).sum())

@@ -1,14 +1,14 @@
-"""What each bundle needs and each broker uses, as Level sees it: of every resource that counts, by what is assigned.
+"""Load model of Level: needs of bundles and usage of brokers, per resource, by assignment.
 
-A bundle needs what it carries at present, by time (`core/model/time_means.py`), or on the mean of the next hours where
-it was learned how the load of its namespace goes (`core/model/learned_loads.py`): what is about to grow is relieved
-before, and what is about to shrink is let be. One that is on its way counts at its destination. A broker's usage is
-what its bundles need, divided by what it has; one whose CPU does more, or less, than it should for its load has so much
-less of it, or more. What a broker uses when idle is left out: no move changes it. The **level** is where usage would
-stand if all load could be poured over the brokers, of the resource that runs out first. Heat is usage over the level.
+A bundle needs its current load (`core/model/time_means.py`), or the expected mean of the next hours where a profile of
+its namespace was learned (`core/model/learned_loads.py`): growing load is relieved before, shrinking load is left
+alone. A bundle on its way counts at its destination. A broker's usage is the need of its bundles over its capacity; the
+CPU capacity of a broker that uses more, or less, than expected for its load is scaled accordingly. Idle usage is left
+out: no move changes it. The **level** is the usage if all load were divisible, of the scarcest resource. Heat is usage
+over the level.
 
-Where brokers of one host all report the CPU of the whole host, each is taken to use of it what it carries. Where no
-limit is known at all, what bundles carry is what they need, and all brokers are alike.
+Where brokers of one host all report the CPU of the whole host, each counts in proportion to its load. Where no limit is
+known at all, needs are the bundles' load, and all brokers are equal.
 """
 
 from __future__ import annotations
@@ -41,33 +41,30 @@ from loadmanager.core.model.snapshot import Snapshot, sum_by_broker
 from loadmanager.core.strategies.level.cost_fit import Price, fit_price
 
 _BLIND_LEVEL = 0.5
-"""The level where no limit is known: any will do, as only heat counts then."""
+"""Level where no limit is known: any value will do, as only heat counts then."""
 _CARRIED = -1
 _NAMES = {**RATED, _CARRIED: "what it carries, as no limit is known"}
-"""Of resources, the one for want of any other among them."""
+"""Names of resources, including the substitute where no limit is known."""
 _LEAST_LOAD = 1.0
-"""Less than this, in bytes/s or messages/s, is nothing then."""
+"""Minimum load, in bytes/s or messages/s, where no limit is known."""
 _MOST = 1e18
-"""What is more than this, or not a number, is no load."""
+"""Upper limit of a plausible load."""
 _SATURATED = 0.95
-"""A broker that uses so much may need more than it shows: it is not taken for a fast one."""
+"""Usage above which a broker may need more than it shows: it does not count as fast."""
 _SLOW_FROM, _SLOWEST = 1.15, 4.0
-"""From which ratio of used to expected CPU on a broker counts as slow, and how slow or fast at the most."""
+"""Ratio of used to expected CPU from which a broker counts as slow, and the limit of the ratio both ways."""
 _REFITS = 3
 _FORGIVEN = 0.05
-"""The part of its CPU that a broker may use for other things without being taken for a slow one."""
+"""Part of its CPU that a broker may use otherwise without counting as slow."""
 _ALIKE = 0.2
-"""Brokers of one host whose use of CPU differs by no more than this part of it report that of the whole host, each as
-it was when it looked.
-"""
+"""Tolerance within which CPU usages of one host count as the host's, sampled at different times."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LevelLoads:
-    """`need` (N, R): what each bundle takes of each resource that counts. `per_need` (M, R): what one unit of that adds
-    to a broker's usage: where its limit is not known as for the others, and 0 if none is. `usage` (M, R) as fractions,
-    weighted. `resources` are their columns in a report, `prices` (R, 4) what a unit of load takes of each. A level
-    below `least` counts as that.
+    """`need` (N, R): need of each bundle per resource. `per_need` (M, R): usage per unit of need; estimated where the
+    limit is unknown, 0 if no broker has one. `usage` (M, R) as fractions, weighted. `resources` are their report
+    columns, `prices` (R, 4) the need per unit of load. `least` is the minimum level.
     """
 
     resources: tuple[int, ...]
@@ -87,42 +84,42 @@ class LevelLoads:
         )
 
     def heat(self) -> FloatArray:
-        """(M,): how many times the level the most used resource of each broker is."""
+        """Return the usage of each broker's most used resource over the level (M,)."""
         return heat_of(self.usage, self.level)
 
     def level_without(self, resting: BoolArray) -> float:
-        """The level when the brokers (M,) that rest keep what they have; at least that of all."""
+        """Return the level if resting brokers (M,) keep what they have; at least that of all."""
         needs = np.divide(self.usage, self.per_need, out=np.zeros_like(self.usage), where=self.per_need > 0)
         return max(level_of(needs[~resting].sum(axis=0), self.per_need[~resting], self.least), self.level)
 
     def need_of(self, load: FloatArray) -> FloatArray:
-        """(R,): what a load (4,) takes of each resource."""
+        """Return the need (R,) of a load (4,)."""
         return np.asarray((self.prices * as_amounts(load)).sum(axis=1))
 
     def names(self) -> list[str]:
-        """Of the resources."""
+        """Return the names of the resources."""
         return [_NAMES[resource] for resource in self.resources]
 
     def hottest_resources(self) -> list[str]:
-        """The name of the most used resource of each broker."""
+        """Return the name of each broker's most used resource."""
         names = self.names()
         return [names[column] for column in self.usage.argmax(axis=1).tolist()]
 
 
 def heat_of(usage: FloatArray, level: float) -> FloatArray:
-    """(M,): how many times the level the highest of each row of usages (M, R) is."""
+    """Return the maximum of each row of usages (M, R) over the level (M,)."""
     return np.asarray(usage.max(axis=-1, initial=0.0) / level)
 
 
 def level_of(used: FloatArray, per_need: FloatArray, least: float) -> float:
-    """The level when brokers with these figures (M, R) use so much in all (R,), at least the `least`."""
+    """Return the level of brokers with these figures (M, R) and total need (R,), at least `least`."""
     having = np.divide(1.0, per_need, out=np.zeros_like(per_need), where=per_need > 0).sum(axis=0)
     levels = np.divide(used, having, out=np.zeros_like(used), where=having > 0)
     return max(float(levels.max(initial=0.0)), least)
 
 
 def as_amounts(figures: FloatArray) -> FloatArray:
-    """The figures without what is no amount of anything."""
+    """Clamp figures to valid amounts."""
     return np.nan_to_num(figures, nan=0.0, posinf=0.0, neginf=0.0).clip(0.0, _MOST)
 
 
@@ -158,8 +155,8 @@ def _loads_of(snapshot: Snapshot, weights: ResourceWeights, hours: float, least:
 
 
 def _own_cpu(ids: Sequence[BrokerId], used: FloatArray, limit: FloatArray, carried: FloatArray) -> FloatArray:
-    """The CPU (M,) that each broker uses: where those of one host all report the same of it, though they carry bytes/s
-    (M,), what they report is the host's, and each is taken to use so much more of it than the mean as it carries more.
+    """Return the CPU (M,) that each broker uses. Where all brokers of a host report the same usage despite different
+    loads in bytes/s (M,), it is the host's, and is divided in proportion to their load.
     """
     own = used.copy()
     for rows in _on_one_host(ids):
@@ -170,7 +167,7 @@ def _own_cpu(ids: Sequence[BrokerId], used: FloatArray, limit: FloatArray, carri
 
 
 def _on_one_host(ids: Sequence[BrokerId]) -> Iterator[list[int]]:
-    """The rows of the brokers of each host that has several."""
+    """Yield the broker rows of each host with several brokers."""
     rows: dict[str, list[int]] = defaultdict(list)
     for row, broker in enumerate(ids):
         rows[broker_host(broker)].append(row)
@@ -178,8 +175,8 @@ def _on_one_host(ids: Sequence[BrokerId]) -> Iterator[list[int]]:
 
 
 def _blind(load: FloatArray, brokers: int) -> tuple[tuple[int, ...], FloatArray, FloatArray]:
-    """The resource, its prices (1, 4), and what a unit of need adds to each broker (M, 1), where no limit is known:
-    bytes/s, or messages/s where there are no bytes, all of which together are that level.
+    """Return the substitute resource, its prices (1, 4), and usage per unit of need (M, 1), where no limit is known:
+    bytes/s, or messages/s without any bytes, scaled so that all of it is the level.
     """
     metrics = [THROUGHPUT_IN, THROUGHPUT_OUT] if throughput_of(load).any() else [MSG_RATE_IN, MSG_RATE_OUT]
     prices = np.zeros((1, METRICS))
@@ -189,7 +186,7 @@ def _blind(load: FloatArray, brokers: int) -> tuple[tuple[int, ...], FloatArray,
 
 
 def _expected_load(snapshot: Snapshot, hours: float) -> FloatArray:
-    """(N, 4): what bundles carry at present, or on the mean of the next hours where it is known how that goes."""
+    """Return the current load of bundles (N, 4), or the expected mean of the next hours where known."""
     bundles, learned = snapshot.bundles, snapshot.learned
     if not learned.profiles:
         return bundles.present
@@ -198,7 +195,7 @@ def _expected_load(snapshot: Snapshot, hours: float) -> FloatArray:
 
 
 def _without_slow(price: Price, load: FloatArray, used: FloatArray, limit: FloatArray) -> tuple[Price, FloatArray]:
-    """The price of CPU as if no broker were slow, and how slow each is; few slow ones do not make it dearer for all."""
+    """Fit the CPU price without slow brokers, and return each broker's slowness."""
     slowness = _slowness(price, load, used, limit)
     for _ in range(_REFITS if (slowness != 1).any() else 0):
         price = fit_price(CPU, load, used / slowness)
@@ -207,7 +204,7 @@ def _without_slow(price: Price, load: FloatArray, used: FloatArray, limit: Float
 
 
 def _slowness(price: Price, load: FloatArray, used: FloatArray, limit: FloatArray) -> FloatArray:
-    """How many times the CPU each broker (k,) uses that most brokers use for such a load."""
+    """Return the ratio (k,) of each broker's CPU usage to the typical one for its load."""
     expected = price.idle + (load * price.per_unit).sum(axis=1)
     ratio = (used + _FORGIVEN * limit) / (expected + _FORGIVEN * limit)
     ratio /= np.median(ratio)

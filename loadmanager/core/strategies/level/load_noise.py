@@ -1,8 +1,8 @@
-"""How far from its average the load of a broker usually is, as a part of it: what is less uneven says nothing.
+"""Noise of broker load: its usual relative deviation from the average. A smaller imbalance proves nothing.
 
-Of two figures the higher counts. What is usual for its bundles adds up to one, as if each went its own way; it is known
-after a few reports. How far off the broker's reports have been is the other, in which bundles that go together show; it
-is learned slowly (`core/strategies/level/hysteresis.py`). A broker of which little is known has as much as most.
+It is the higher of two estimates. The sum over the bundles' deviations, as if independent, is known after a few
+reports. The deviation of the broker's own reports includes correlated bundles; it is learned slowly
+(`core/strategies/level/hysteresis.py`). A broker with little data gets the typical noise.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from loadmanager.core.model.snapshot import Snapshot, sum_by_broker
 from loadmanager.core.strategies.level.level_load import LevelLoads
 
 _SILENT_S = 75.0
-"""A broker measures every minute, and reports what has changed: what it said before that is no news."""
+"""Time after which a report is no news: a broker measures every minute, and reports what has changed."""
 _MS_PER_S = 1000.0
 
 
 def noise_of_bundles(snapshot: Snapshot, loads: LevelLoads) -> FloatArray:
-    """(M,): by what is usual for the bundles of each broker, of its most used resource."""
+    """Return the noise (M,) from the deviations of each broker's bundles, for its most used resource."""
     bundles, brokers = snapshot.bundles, len(snapshot.brokers)
     square = sum_by_broker(bundles.assigned, ((loads.need * bundles.sigma[:, None]) ** 2).T, brokers)
     usual = (np.sqrt(square) * loads.per_need).max(axis=1, initial=0.0)
@@ -30,8 +30,8 @@ def noise_of_bundles(snapshot: Snapshot, loads: LevelLoads) -> FloatArray:
 
 
 def find_deviation(snapshot: Snapshot) -> FloatArray:
-    """(M,): how far what each broker reports is from the average of its bundles, in bytes/s, as a part of that; not a
-    number for those that have nothing new to say.
+    """Return the relative deviation (M,) of each broker's report from the average of its bundles, in bytes/s; NaN for
+    brokers without a new report.
     """
     bundles, brokers = snapshot.bundles, snapshot.brokers
     averaged = sum_by_broker(bundles.broker, (throughput_of(bundles.present),), len(brokers))[:, 0]

@@ -1,4 +1,4 @@
-"""What a move costs: the share of all load that it takes along, times what the owners of the namespace say."""
+"""Cost of a move: its share of all load, times the factor set for the namespace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MOST = 1_000_000.0
 
 
 def parse_move_cost(text: str) -> tuple[str, float]:
-    """The namespace and the factor of `tenant/namespace=5`. Raises `ValueError` for anything else."""
+    """Parse `tenant/namespace=5` into namespace and factor. Raises `ValueError`."""
     namespace, _, factor = text.partition("=")
     tenant, _, name = namespace.partition("/")
     try:
@@ -26,7 +26,7 @@ def parse_move_cost(text: str) -> tuple[str, float]:
 
 
 def move_costs(snapshot: Snapshot, costs: Iterable[str]) -> FloatArray:
-    """(N,): how many times the usual a move of each bundle costs; of one namespace the last in order counts."""
+    """Return the cost factor of each bundle (N,); the last entry of a namespace counts."""
     factors = dict(map(parse_move_cost, sorted(costs)))
     by_namespace = np.array([factors.get(name, 1.0) for name in snapshot.bundles.namespaces], dtype=np.float64)
     return np.asarray(by_namespace[snapshot.bundles.namespace])

@@ -1,14 +1,12 @@
-"""Search for moves that level the load: first many at once (`batch_moves.py`), then single ones.
+"""Local search for moves that level the load: batch moves first (`batch_moves.py`), then single ones.
 
-A step takes the hottest broker that may give and is above the target. A bounded number of its bundles, those nearest in
-size to what is too much, is weighed against a bounded number of brokers, those that would be least hot with one of
-them. The move with the greatest gain in score for what it costs is made, if it may be: the load that it takes along,
-and the disturbance that every move is. Where no move helps, exchanges are weighed, with bundles of the least hot
-brokers. Where there is none either, a large bundle goes to another broker, and small ones leave that one for it. A
-broker that nothing helps is left, and the next one is looked at. What is left of all of them is gone over again, by
-scales on which it counts for more and more (`imbalance_score.py`). A bundle that a step has put somewhere may be put
-elsewhere by a later one, and moves once all the same. What need not have moved in the end stays, and so does what
-changes less than noise does. Work is bounded by counts, never by a clock.
+A step takes the hottest broker above the target that may give. A bounded number of its bundles, nearest in size to the
+excess, is tried against a bounded number of brokers, those least hot with one of them. The allowed move with the best
+gain of score per cost is made; cost is the moved load plus a fixed disturbance. Where no move helps, exchanges with
+bundles of the least hot brokers are tried; then moving a large bundle to a broker that small ones leave for it. A
+broker that nothing helps is skipped. Skipped brokers are tried again on scales where excess counts for more
+(`imbalance_score.py`). A bundle may be moved by several steps and counts as one move. At the end, needless moves and
+changes below the noise are undone. Work is bounded by counts, never by a clock.
 """
 
 from __future__ import annotations
@@ -30,20 +28,20 @@ from loadmanager.core.strategies.level.search_task import (
 
 MOST_STEPS = 2_000
 _BUNDLES, _BROKERS = 48, 12
-"""How many are weighed against each other in a step."""
+"""Bundles and brokers tried per step."""
 _EXCHANGED, _EXCHANGED_OF_EACH = 48, 24
-"""How many bundles of the hot broker, and of each of the others, are weighed for an exchange."""
+"""Bundles of the hot broker, and of each other broker, tried for an exchange."""
 _MOST_ASKED = 64
-"""How many moves of a step are asked for whether they may be made."""
+"""Moves of a step that are checked against the limits."""
 _LARGE, _ROOMS, _LEAVE = 3, 3, 16
-"""To make room: how many large bundles are tried, at how many brokers each, and how many may leave for one of them."""
+"""Making room: large bundles tried, brokers per bundle, and bundles that may leave for one of them."""
 _MOST_ROOMS = 100
-"""How often that is tried in all."""
+"""Maximum attempts to make room."""
 _COST_POWER = 0.75
-"""Below 1, so that large bundles move while there is room for them."""
+"""Exponent of the cost; below 1, so that large bundles move while there is room for them."""
 _LEAST_GAIN = 1e-9
 _LEAST_CHANGE = 0.01
-"""A change of heat by a smaller part is noise, however steady load is."""
+"""Smallest relative change of heat that is no noise, however steady the load."""
 
 
 def find_moves(task: Task) -> SearchResult:
@@ -51,8 +49,8 @@ def find_moves(task: Task) -> SearchResult:
 
 
 class _Search:
-    """`heat` (M, R) and `at` (N,) are those of the draft, `owned` which movable bundles are at each broker, from the
-    first step on.
+    """`heat` (M, R) and `at` (N,) are those of the draft, `owned` the movable bundles at each broker, from the first
+    step on.
     """
 
     def __init__(self, task: Task) -> None:
@@ -85,7 +83,7 @@ class _Search:
         return SearchResult(self._moves(), self.draft.moved, before, self._score(), heat, self.stuck, self.spent)
 
     def _level(self) -> None:
-        """From the hottest broker on, what helps it most, until all are at the target, or nothing helps."""
+        """Relieve the hottest broker repeatedly, until all are at the target or nothing helps."""
         self.stuck[:] = False
         while self.steps < MOST_STEPS:
             self.steps += 1
@@ -109,7 +107,7 @@ class _Search:
         return [SearchMove(row, int(origin[row]), int(self.at[row])) for row in rows.tolist()]
 
     def _find_move(self, source: int, stays: int = NOBODY) -> tuple[SearchMove, ...]:
-        """The best move from a broker that may be made, none if there is none; `stays` is a bundle to leave there."""
+        """Find the best allowed move from a broker; `stays` is a bundle to leave there."""
         bundles = self._bundles_to_weigh(source)
         bundles = bundles[bundles != stays]
         if not len(bundles):
@@ -129,7 +127,7 @@ class _Search:
         return ()
 
     def _find_exchange(self, source: int) -> tuple[SearchMove, ...]:
-        """The best bundle to give for another one, none if there is none."""
+        """Find the best exchange of two bundles."""
         hottest, worth = int(np.argmax(self.heat[source])), self._worth(source)
         given = self._spread(self._affordable(source, worth), hottest, _EXCHANGED)
         if not len(given):
@@ -162,7 +160,7 @@ class _Search:
         return ()
 
     def _make_room(self, source: int) -> bool:
-        """Whether a large bundle went to another broker, and small ones from there elsewhere, for a better score."""
+        """Move a large bundle and make room for it at its destination; return True if the score improved."""
         hottest = int(np.argmax(self.heat[source]))
         rows = self._affordable(source, np.inf)
         rows = rows[np.argsort(-self.task.loads.need[rows, hottest], kind="stable")][:_LARGE]
@@ -178,7 +176,7 @@ class _Search:
         return False
 
     def _try_room(self, move: SearchMove) -> bool:
-        """Make the move, and those that then help the broker; take all back if the score is not better for it."""
+        """Make the move and those that then relieve the destination; undo all if the score does not improve."""
         if self._cost(np.array([move.bundle])) > self._worth(move.source) + self._worth(move.destination):
             return False
         self.rooms_tried += 1
@@ -203,7 +201,7 @@ class _Search:
         return False
 
     def _trim(self, goal: float) -> None:
-        """Have what moved stay after all where that keeps its broker within the goal, the dearest first."""
+        """Undo moves that keep their broker within the goal, most expensive first."""
         task = self.task
         rows = np.flatnonzero(self.at != task.assigned)
         origins = task.assigned[rows]
@@ -215,8 +213,8 @@ class _Search:
                 self._put(SearchMove(row, int(self.at[row]), origin))
 
     def _drop_noise(self, before: FloatArray) -> None:
-        """Undo the moves of a broker that change its heat by no more than its noise, all together, and do not bring it
-        to the target. Where moves are to fill brokers, those count that take. `before` (M, R) is the heat at first.
+        """Undo all moves of a broker whose heat they change by no more than its noise without reaching the target. When
+        filling, receivers count. `before` (M, R) is the initial heat.
         """
         task = self.task
         rows = np.flatnonzero(self.at != task.assigned)
@@ -233,14 +231,12 @@ class _Search:
             self.heat[:], self.spent = before, False
 
     def _worth(self, broker: int) -> float:
-        """What it may cost at the most to have the broker at the target."""
+        """Return the maximum cost of bringing the broker to the target."""
         bad = self.part[broker] * badness(self.heat[broker], self.draft.target, self.scale)
         return float(bad.sum()) / self.scale.least_gain(self.heat)
 
     def _affordable(self, broker: int, worth: float) -> Rows:
-        """Bundles at a broker that may move and cost no more than this, by what is left of the budget. One may always
-        move, however heavy.
-        """
+        """Return movable bundles of a broker within this cost and the rest of the budget. One may always move."""
         rows = self.owned[broker]
         rows = rows[self._cost(rows) <= worth]
         if self.draft.moved == 0 and self.task.budget > 0:
@@ -250,7 +246,7 @@ class _Search:
         return np.asarray(rows[within])
 
     def _bundles_to_weigh(self, source: int) -> Rows:
-        """Bundles of the broker that have to do with its most used resource, those nearest to what is too much."""
+        """Return bundles of the broker that use its hottest resource, nearest in size to the excess."""
         rows, hottest = self._affordable(source, self._worth(source)), int(np.argmax(self.heat[source]))
         size = self.task.loads.need[rows, hottest] * self.per_need[source, hottest]
         rows, size = rows[size > 0], size[size > 0]
@@ -258,12 +254,12 @@ class _Search:
         return np.asarray(rows[np.argsort(np.abs(size - excess), kind="stable")[:_BUNDLES]])
 
     def _spread(self, rows: Rows, resource: int, most: int) -> Rows:
-        """At most so many of the bundles, of all sizes."""
+        """Return at most so many of the bundles, of all sizes."""
         rows = rows[np.argsort(-self.task.loads.need[rows, resource], kind="stable")]
         return np.asarray(rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).astype(np.intp)])
 
     def _brokers_to_weigh(self, source: int, bundles: Rows) -> tuple[Rows, BoolArray]:
-        """The brokers that would be least hot with a middling one of the bundles; who may own which (k, j)."""
+        """Return brokers that are least hot with a median bundle, and their eligibility (k, j)."""
         task = self.task
         may_own = task.owners[task.classes[bundles]]
         takers = task.takers & may_own.any(axis=0)
@@ -277,8 +273,8 @@ class _Search:
         return brokers, may_own[:, brokers]
 
     def _gains(self, source: int, brokers: Rows, here: FloatArray, there: FloatArray) -> FloatArray:
-        """(k, j): how much less the score is when the source gets so much more need, and each broker so much, (k, j, R)
-        or of a shape that fits; not more than 0 where that one would be as hot as the source is now.
+        """Return the gain of score (k, j) if needs change by `here` at the source and by `there` at each broker, (k, j,
+        R) or a shape that broadcasts; at most 0 where the broker would be as hot as the source is now.
         """
         target, scale = self.draft.target, self.scale
         now, with_it = self.heat[brokers], self.heat[brokers] + there * self.per_need[brokers]
@@ -290,11 +286,11 @@ class _Search:
         return np.where(is_cooler, gain, 0.0)
 
     def _share(self, rows: Rows) -> FloatArray:
-        """(k,): what share of all load moves if the bundles do: nothing for those that move already."""
+        """Return the share of all load (k,) that the bundles' moves add; 0 for moved ones."""
         return np.where(self.at[rows] == self.task.assigned[rows], self.task.share[rows], 0.0)
 
     def _cost(self, rows: Rows) -> FloatArray:
-        """(k,): what it costs to move them, in the same way."""
+        """Return the cost (k,) that the bundles' moves add; 0 for moved ones."""
         return np.where(self.at[rows] == self.task.assigned[rows], self.task.cost[rows], 0.0)
 
     def _cost_of_all(self) -> float:
@@ -320,7 +316,7 @@ class _Search:
 
 
 def _by_broker(rows: Rows, at: Rows, brokers: int) -> list[Rows]:
-    """The bundles at each broker, in their order. What fits two bytes is sorted much faster."""
+    """Group bundles by broker, in order. Two-byte keys sort much faster."""
     rows = rows[at[rows] >= 0]
     owner = at[rows].astype(np.uint16) if brokers <= np.iinfo(np.uint16).max else at[rows]
     rows = rows[np.argsort(owner, kind="stable")]

@@ -1,10 +1,9 @@
-"""Which bundles leave brokers that are too hot, all brokers at once: the cheapest set that covers what is too much.
+"""Selection of bundles that leave hot brokers, all brokers at once: a cheap set that covers the excess.
 
-A bundle is worth what it takes off the resources that are too hot, each weighed by the square of what is too much of
-it, divided by what moving it costs. Bundles go by that, the best first, while they take off no more than is too much;
-then a broker is finished with single bundles, of which some is wasted, if all that leaves it pays together. **Large
-bundles** stay that no broker has room for: the light ones around them leave, and the careful search looks after the
-others.
+A bundle is worth what it takes off the hot resources, each weighted by its squared excess, divided by the cost of its
+move. Bundles are taken in that order while they do not exceed the excess; then a broker is finished with single
+bundles, partly wasted, if all that leaves it pays together. **Large bundles** that fit nowhere stay: the light ones
+around them leave, and the single-move search handles the rest.
 """
 
 from __future__ import annotations
@@ -16,21 +15,21 @@ from loadmanager.core.strategies.level.imbalance_score import USUAL, badness
 from loadmanager.core.strategies.level.search_task import ROUNDING, Draft, Rows
 
 _ROUNDS, _BITE = 4, 0.9
-"""How often the best are taken, and what part of what is still too much is covered each time."""
+"""Passes, and the part of the remaining excess covered by each."""
 _SINGLES = 6
-"""How many bundles may finish a broker."""
+"""Bundles that may finish a broker."""
 _ANY = 0.5
-"""What it costs that a bundle moves, however light, in the cost of a mean one."""
+"""Fixed cost of a move, in costs of a mean one."""
 
 
 def peel(draft: Draft, goal: float, may_leave: BoolArray) -> Rows:
-    """The bundles (rows) to take off the givers above the goal, a heat; those that are taken first come first."""
+    """Return the bundles (rows) to take off givers above the goal, a heat, in the order taken."""
     return _Peel(draft, goal, may_leave).run()
 
 
 class _Peel:
-    """`rows` (n,) are the bundles in question, `of` (n,) their brokers, numbered from 0, and `size` (n, R) what they
-    take off the heat there. `excess` (m, R) is what is still too much.
+    """`rows` (n,) are the candidates, `of` (n,) their brokers, numbered from 0, `size` (n, R) the heat they take off.
+    `excess` (m, R) is what is still too much.
     """
 
     def __init__(self, draft: Draft, goal: float, may_leave: BoolArray) -> None:
@@ -69,7 +68,7 @@ class _Peel:
         self.left = np.flatnonzero(is_left & (self.excess.max(axis=1, initial=0.0) > ROUNDING)[self.of])
 
     def _best(self) -> Rows:
-        """Those of the greatest worth, while they take off no more than is too much."""
+        """Take the most valuable bundles that do not exceed the excess."""
         weight = self.excess * self.excess
         of, size = self.of[self.left], self.size[self.left]
         full = (weight[of] * size).sum(axis=1)
@@ -83,7 +82,7 @@ class _Peel:
         return np.asarray(those[order][sums - before <= most[of]])
 
     def _finishing(self) -> Rows:
-        """One for each broker that is not finished, of the greatest worth, if it pays with those taken before."""
+        """Take the most valuable bundle for each unfinished broker, if it pays with those taken before."""
         weight = self.excess * self.excess
         of, size = self.of[self.left], self.size[self.left]
         worth = (weight[of] * np.minimum(size, self.excess[of])).sum(axis=1)
@@ -93,7 +92,7 @@ class _Peel:
         return np.asarray(those[self._pays(those)])
 
     def _pays(self, those: Rows) -> BoolArray:
-        """Whether all that leaves the broker of each of these does, with it."""
+        """Return a mask of bundles with which the whole relief of their broker pays."""
         taken = np.concatenate([*self.taken, those])
         brokers = len(self.excess)
         off = np.stack([np.bincount(self.of[taken], size, brokers) for size in self.size[taken].T], axis=1)
@@ -103,7 +102,7 @@ class _Peel:
 
 
 def _room(draft: Draft) -> FloatArray:
-    """(R,): the largest need that some broker may be given without being hotter than the target."""
+    """Return the largest need (R,) that some broker can take within the target."""
     room = np.divide(
         draft.target - draft.heat, draft.per_need, out=np.full_like(draft.heat, np.inf), where=draft.per_need > 0
     )

@@ -1,10 +1,10 @@
-"""Where the bundles go that leave hot brokers: the largest first, to where a convex potential grows least with them.
+"""Placement of peeled bundles: largest first, to the broker where a convex potential grows least.
 
-The potential of a broker is the sum over its resources of exp(40 (heat - target)): what is nearly full becomes dear, so
-a bundle goes where its needs are what others need less. Those that few brokers may own go first. The heaviest are
-weighed against all brokers, one after the other. The light ones go together: the coldest brokers are dealt to them like
-cards, so that each is weighed against as many of its own, from the coldest to the warmest, and no two meet. Whoever
-would get none of these within the target is weighed against all.
+The potential of a broker is the sum over its resources of exp(40 (heat - target)): nearly full resources become
+expensive, so bundles go where their needs complement others'. Bundles with few eligible brokers go first. The heaviest
+are tried against all brokers, one by one. Light ones are placed in parallel: the coldest brokers are dealt out like
+cards, so that each bundle is tried against its own hand, from coldest to warmest, without collisions. A bundle that
+finds none within the target is tried against all.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from loadmanager.core.strategies.level.search_task import ROUNDING, Draft, Rows
 
 _STEEPNESS = 40.0
 _HEAVIEST = 128
-"""How many go one after the other."""
+"""Number of bundles placed one by one."""
 _HAND = 64
-"""To how many brokers a light one is weighed."""
+"""Hand size: brokers tried per light bundle."""
 _NOT = 1e30
 
 
 def refill(draft: Draft, rows: Rows, most: int) -> Rows:
-    """A broker (n,) for each of the bundles, `NOBODY` where it would be above the target with it; and for all that are
-    left once that was so for `most` of them.
+    """Return a broker (n,) for each bundle, `NOBODY` if it would be above the target with it, and for all remaining
+    ones once `most` have failed.
     """
     destinations = _Refill(draft, rows, most).run()
     while (given_away := _at_home_again(draft.at[rows], destinations)).any():
@@ -34,14 +34,15 @@ def refill(draft: Draft, rows: Rows, most: int) -> Rows:
 
 
 def _at_home_again(sources: Rows, destinations: Rows) -> BoolArray:
-    """(n,): who would go to a broker that keeps some of its own after all, and has no room any more."""
+    """Return a mask (n,) of bundles placed on a giver that has no room as some of its own stay."""
     return np.asarray((destinations >= 0) & np.isin(destinations, sources[destinations < 0]))
 
 
 class _Refill:
-    """As a broker's last resource counts how many topics it may still be given: the target, when there are none left.
+    """State of the placement. The topic limit counts as a broker's last resource: at the target when no topic may be
+    added.
 
-    `heat` (R + 1, M) is without the bundles that are not placed, `steep` (R + 1, M) the potential; `need` (n, R + 1).
+    `heat` (R + 1, M) is without unplaced bundles, `steep` (R + 1, M) the potential; `need` (n, R + 1).
     """
 
     def __init__(self, draft: Draft, rows: Rows, most: int) -> None:
@@ -86,7 +87,7 @@ class _Refill:
         self.steep[:, brokers] = self._potential(heat)
 
     def _place(self, bundle: int, may_own: BoolArray) -> None:
-        """To the best of all brokers, if one stays within the target."""
+        """Place on the best of all brokers, if one stays within the target."""
         if not self.left:
             return
         more = self.need[bundle][:, None] * self.per_need
@@ -100,7 +101,7 @@ class _Refill:
             self._put(np.array([bundle]), np.array([best]), heat[:, best][:, None])
 
     def _deal(self, bundles: Rows, brokers: Rows) -> list[int]:
-        """Each to the best broker of its hand, as many at a time as there are hands; who found none there."""
+        """Place each on the best broker of its hand, as many in parallel as there are hands; return the unplaced."""
         without: list[int] = []
         while len(bundles):
             hottest = self.heat[:, brokers].max(axis=0)

@@ -1,4 +1,4 @@
-"""What the search is asked, what it answers, and the draft of it that its parts work on in turn."""
+"""Input and result of Level's search, and the draft that its steps modify."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class SearchMove:
-    """Rows."""
+    """A move, in rows."""
 
     bundle: int
     source: int
@@ -28,14 +28,13 @@ class SearchMove:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """Which bundles (N,) may move, which brokers (M,) may give and take. `share` (N,) of all load is what the budget
-    goes by, `cost` (N,), in the same unit, what a gain is weighed against. `noise` (M,) is a part of each broker's
-    load. `fills`: moves are to fill brokers that take, and not to relieve those that give.
+    """Input of the search: masks of `movable` bundles (N,), and of brokers (M,) that may give or take. `share` (N,) of
+    all load counts against the budget, `cost` (N,), in the same unit, against gains. `noise` (M,) is a part of each
+    broker's load. `fills`: moves fill receivers in place of relieving givers.
 
-    Bundles of one of the `classes` (N,) may be owned by the same brokers, `owners` (K, M), before any move is made. For
-    one that is `limited` (N,), `may_move` has to be asked before each move, and for all where topics run out: the
-    brokers may be given `topics_left` (M,) more, each bundle has `topics` (N,). It answers for the moves that were
-    `made`, of which it is told.
+    Bundles of one of the `classes` (N,) have the same eligible `owners` (K, M), before any move. For a `limited` (N,)
+    one, `may_move` is called before each move, and for all where topics run out: brokers may get `topics_left` (M,)
+    more, each bundle has `topics` (N,). It is told the moves `made` so far.
     """
 
     loads: LevelLoads
@@ -58,17 +57,16 @@ class Task:
     made: Callable[[SearchMove], None]
 
     def may_own(self, bundle: int) -> BoolArray:
-        """The brokers (M,) that may own the bundle before any move is made."""
+        """Return the brokers (M,) that may own the bundle before any move."""
         return np.asarray(self.owners[self.classes[bundle]])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SearchResult:
-    """The moves, those of one broker to another side by side, what share of all load they take along, and the score
-    before and after them.
+    """Moves, grouped by source and destination, their share of all load, and the score before and after.
 
-    `heat` (M,) is that after them; `stuck` are the brokers that stay too hot for want of a move, `spent` whether the
-    budget was in the way of one.
+    `heat` (M,) is that afterwards; `stuck` are brokers that stay hot for want of a move, `spent` tells if the budget
+    prevented one.
     """
 
     moves: list[SearchMove]
@@ -81,9 +79,9 @@ class SearchResult:
 
 
 class Draft:
-    """`heat` (M, R) is that of each resource, `per_need` (M, R) what a unit of need adds to it, `part` (M, R) how large
-    brokers are; `target` is that of the task, or above it where that cannot be reached. `at` (N,) is where each bundle
-    is by the moves so far, which take along `moved` of all load, a share.
+    """State of the search. `heat` (M, R) per resource, `per_need` (M, R) heat per unit of need, `part` (M, R) relative
+    capacity; `target` is that of the task, or higher if out of reach. `at` (N,) is the current broker of each bundle,
+    `moved` the share of all load moved so far.
     """
 
     def __init__(self, task: Task) -> None:
@@ -97,11 +95,11 @@ class Draft:
         self.moved = 0.0
 
     def hottest(self) -> FloatArray:
-        """(M,): the heat of the most used resource of each broker."""
+        """Return the heat of each broker's most used resource (M,)."""
         return np.asarray(self.heat.max(axis=1, initial=0.0))
 
     def move_all(self, rows: Rows, destinations: Rows) -> None:
-        """Move bundles that have not moved so far."""
+        """Move bundles that have not moved yet."""
         brokers, need = len(self.heat), self.task.loads.need[rows]
         for column, each in enumerate(need.T):
             change = np.bincount(destinations, each, brokers) - np.bincount(self.at[rows], each, brokers)

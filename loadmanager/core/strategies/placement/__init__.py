@@ -1,4 +1,4 @@
-"""The placement strategies by name. A new one is a file beside this and a line below."""
+"""Registry of the placement strategies. To add one, add a file here and a line below."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SIMPLE = ("leastLoadedServer", "leastMsgPerSecond")
 
 
 def placement_strategy(settings: PlannerSettings) -> tuple[str, PlacementStrategy]:
-    """The configured strategy and its short name; Pulsar's full Java class names are understood too.
+    """Return the configured strategy and its short name; accepts Pulsar's full Java class names.
 
     With SimpleLoadManagerImpl it is that of `loadBalancerPlacementStrategy`, where any other text stands for
     weightedRandomSelection, as in Pulsar. Raises `UnknownStrategyError`.

@@ -1,15 +1,15 @@
-"""AvgShedder as placement: where the shedding side planned it, or where it was placed before, else by chance.
+"""AvgShedder as placement: the destination planned by shedding, else the remembered one, else random.
 
-Source: Pulsar's AvgShedder, with destinations kept by bundle name, and its choice among healthy brokers. A bundle that
-was shed goes where its shedding planned it, as long as that broker may own it. It gives way to a healthy broker when it
-is overloaded, if there is one. Any other bundle is drawn a broker by chance, and comes back to it for as long as that
-is remembered: until the next round of shedding, or until so many others were placed.
+Source: Pulsar's AvgShedder, with destinations kept by bundle name, and its choice among healthy brokers. A shed bundle
+goes to its planned destination as long as that broker may own it. An overloaded destination gives way to a healthy
+broker, if there is one. Any other bundle gets a random broker, and returns to it while that is remembered: until the
+next shedding round, or until enough others were placed.
 
 The state is shared with the shedding side, `core/strategies/shedding/avg_shedder.py`: `{"hits": ..., "planned":
 {bundle: destination}, "placed": {bundle: broker}}`.
 
-Differs from Pulsar: each bundle that was never seen is drawn a broker of its own, where Pulsar's value-keyed map sent
-all of them to one; an overloaded broker is drawn only when all candidates are; no candidate gives no broker.
+Differs from Pulsar: each new bundle gets a random broker of its own, where Pulsar's value-keyed map sent all of them to
+one; an overloaded broker is drawn only when all candidates are; no candidate gives no broker.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
 from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State, draw
 
 _MOST_PLACED = 1000
-"""Bundles whose drawn broker is remembered: enough for one to be asked for again, and a small record."""
+"""Number of bundles whose random broker is remembered: enough for a retried lookup, and a small record."""
 
 
 class AvgPlacementReason(Reason):

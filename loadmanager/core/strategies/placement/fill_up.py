@@ -1,15 +1,15 @@
-"""Filling brokers up: the best of those that have bundles, and an idle one only when that one has enough already.
+"""Fill-up placement: the best broker that has bundles, and an idle one only when that one is loaded enough.
 
-Source: Pulsar's SimpleLoadManagerImpl (findLeastLoadedBroker), for leastLoadedServer and leastMsgPerSecond. The best
-broker is not looked for among the idle ones. An idle one is opened when the best one's load is above the underloaded
-threshold, or all are idle. When even the best one is overloaded, the one with the most free capacity is chosen, and
-when it is full each in turn. The state holds what `core/strategies/ranked_brokers.py` remembers, and whose turn it is:
-`{"model": ..., "cursor": n}`.
+Source: Pulsar's SimpleLoadManagerImpl (findLeastLoadedBroker), for leastLoadedServer and leastMsgPerSecond. Idle
+brokers do not compete for best. An idle one is opened when the best one's load is above the underloaded threshold, or
+all are idle. When even the best one is overloaded, the one with the most free capacity is chosen, and when that is
+full, all in turn. The state holds the memory of `core/strategies/ranked_brokers.py`, and the turn: `{"model": ...,
+"cursor": n}`.
 
-As in Pulsar: the candidates are looked at in the order of their whole load at the snapshot, equals by name.
+As in Pulsar: candidates are visited in the order of their total load at the snapshot, equals by name.
 
-Differs from Pulsar: a bundle that was promised to a broker has no claim to it, since ownership is recorded; bundles of
-a namespace count for even distribution from when they are assigned, where Pulsar loses sight of them for one pass.
+Differs from Pulsar: a bundle has no claim to a broker it was promised, since ownership is recorded; bundles count for
+even distribution of their namespace from their assignment on, where Pulsar misses them for one pass.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ UNDERLOADED = KEYS["broker_underloaded_threshold_percentage"]
 OVERLOADED = KEYS["broker_overloaded_threshold_percentage"]
 
 _ALLOCATED = tuple(f"allocated_{name}_percent" for name in ("cpu", "memory", "bandwidth_in", "bandwidth_out"))
-"""What Pulsar shows of a broker as its quota shares: a figure to read, which decides nothing."""
+"""Figures that Pulsar shows as quota shares; for display only."""
 
 
 class FillUpReason(Reason):
@@ -70,8 +70,8 @@ class FillUpReason(Reason):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Visited:
-    """The candidates in the order they are looked at: rows, load in percent (k,), its parts (k, 5), expected messages/s
-    (k,), how many default bundles still fit (k,), and whether there are none.
+    """Candidates in visiting order: rows, load in percent (k,), its parts (k, 5), expected messages/s (k,), number of
+    default bundles that still fit (k,), and idleness.
     """
 
     rows: Rows
@@ -83,7 +83,7 @@ class Visited:
 
 
 FindBest = Callable[[Visited, Rows], int]
-"""The position of the best one among these positions, which are not empty and ascend."""
+"""Return the best of these positions, which are not empty and ascend."""
 
 
 def fill_up(
@@ -97,7 +97,7 @@ def fill_up(
     key: Callable[[Ranking], FloatArray],
     best_reason: Reason,
 ) -> Placement:
-    """Place one bundle; `key` (M,) is what the candidates are ordered by, cut to whole numbers."""
+    """Place one bundle; `key` (M,) orders the candidates, truncated to integers."""
     if not len(candidates):
         return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
     ranking = ranking_of(snapshot, state, settings)
@@ -143,7 +143,7 @@ def _visit(rows: Rows, bundle: int | None, snapshot: Snapshot, projection: Proje
 def _choose(
     visited: Visited, turn: int, settings: PlannerSettings, find_best: FindBest, best_reason: Reason
 ) -> tuple[int, Reason, float | None]:
-    """The position of the choice, why, and the load of the best one that is not idle, if there is any."""
+    """Return the position of the choice, the reason, and the load of the best broker that is not idle, if any."""
     busy = np.flatnonzero(~visited.idle)
     if not len(busy):
         return 0, FillUpReason.IDLE_BROKER_OPENED, None

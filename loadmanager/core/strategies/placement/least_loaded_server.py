@@ -1,11 +1,10 @@
 """leastLoadedServer: fill brokers up to the underloaded threshold, then the least loaded one.
 
-Source: Pulsar's SimpleLoadManagerImpl. Of two brokers the one is better whose load is lower, or its heap, CPU,
-bandwidth in or bandwidth out: by the first of these in which they are more than 5 points apart, and by load if there is
-none.
+Source: Pulsar's SimpleLoadManagerImpl. Of two brokers the better one has the lower load, heap, CPU, bandwidth in or
+bandwidth out: by the first of these in which they differ by more than 5 points, else by load.
 
-As in Pulsar: that is no order, since small differences add up: the result depends on who is looked at first, and may be
-the most loaded one of three.
+As in Pulsar: this is no total order, since small differences add up: the result depends on the visiting order, and may
+be the most loaded one of three.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def _load(ranking: Ranking) -> FloatArray:
 
 
 def _find_best(visited: Visited, positions: Rows) -> int:
-    """The one that is better than the best so far, again and again: each step passes over those that are not."""
+    """Find the best by pairwise comparison in order; each step skips those that are not better."""
     order = [EXPECTED_MEMORY, EXPECTED_CPU, EXPECTED_IN, EXPECTED_OUT]
     keys = np.column_stack([visited.load, visited.percent[:, order]])[positions]
     best = 0

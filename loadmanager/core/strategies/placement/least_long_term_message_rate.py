@@ -1,11 +1,11 @@
-"""LeastLongTermMessageRate: the broker whose bundles carry the fewest messages per second over the long term.
+"""LeastLongTermMessageRate: the broker whose bundles have the lowest long-term message rate.
 
 Source: Pulsar's LeastLongTermMessageRate. A broker's score is the long-term message rate, in and out, of the bundles it
-reports, of those it was given since, and of those this plan gives it. A broker above the overload threshold has no
-score; when none has one, every candidate is as good. Equals are drawn from by chance. The bundle itself does not count.
+reports, of those assigned to it since, and of those this plan assigns to it. A broker above the overload threshold has
+no score; if none has one, every candidate is equal. Ties are broken at random. The bundle itself does not count.
 
-Differs from Pulsar: bundles given to a broker count until it reports them, where Pulsar forgets them at the next
-report of any broker; the choices made earlier in the same plan count; chance comes from the generator passed in.
+Differs from Pulsar: bundles assigned to a broker count until it reports them, where Pulsar forgets them at the next
+report of any broker; earlier choices of the same plan count; random numbers come from the generator passed in.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class LeastLongTermMessageRate:
         return Placement(draw(best, rng), best, LongTermRateReason.LEAST_LONG_TERM_MESSAGE_RATE, why, state)
 
     def _scores(self, snapshot: Snapshot) -> FloatArray:
-        """The scores (M,) before this plan, infinite for the overloaded."""
+        """Return the scores (M,) before this plan, infinite for overloaded brokers."""
         brokers = snapshot.brokers
         given, long_term = brokers.preallocated, brokers.long_term((MSG_RATE_IN, MSG_RATE_OUT))
         rate = given[:, MSG_RATE_IN] + given[:, MSG_RATE_OUT] + (long_term[:, 0] + long_term[:, 1])

@@ -1,7 +1,7 @@
-"""leastMsgPerSecond: fill brokers up to the underloaded threshold, then the one that expects the fewest messages.
+"""leastMsgPerSecond: fill brokers up to the underloaded threshold, then the one with the lowest expected message rate.
 
-Source: Pulsar's SimpleLoadManagerImpl. Messages are those of the quotas, never those that were measured; load counts
-only for whether an idle broker is opened.
+Source: Pulsar's SimpleLoadManagerImpl. Messages are those of the quotas, never measured ones; load only decides if an
+idle broker is opened.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""LeastResourceUsageWithWeight: by chance one of the brokers whose resource usage is well below the average.
+"""LeastResourceUsageWithWeight: a random broker among those well below the average usage.
 
 Source: Pulsar's LeastResourceUsageWithWeight of the modular load manager. A broker's usage is an exponential moving
-average of its weighted maximum, with weight `history` for the past; it starts again at the present usage while the
-broker has no bundles or no messages. The candidates at or below the average of all candidates minus the difference
-threshold are drawn from by chance; all of them when there is none such. The state holds the moving averages:
-`{"usage": {broker: [incarnation, fraction]}}`.
+average of its weighted maximum, with weight `history` for the past; it restarts at the current usage while the broker
+has no bundles or no messages. The candidates at or below the mean of all candidates minus the difference threshold are
+drawn from; all of them if there is none. The state holds the moving averages: `{"usage": {broker: [incarnation,
+fraction]}}`.
 
 As in Pulsar a choice, not the passing of time, advances the averages of its candidates, so that a burst of lookups
-makes them follow the present usage; and what a choice adds to a broker shows in its usage only, once it is reported.
+makes them follow the current usage; and a placed bundle shows in its broker's usage only once it is reported.
 
-Differs from Pulsar: a broker that registered again starts with its first usage, as a new one; chance comes from the
-generator passed in; an average that is no number is forgotten at once, where Pulsar keeps it while the broker is busy,
-and with it has no broker count as below the average.
+Differs from Pulsar: a re-registered broker starts with its first usage, as a new one; random numbers come from the
+generator passed in; an average that is NaN is dropped at once, where Pulsar keeps it while the broker is busy, and then
+has no broker count as below the average.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
 from loadmanager.core.strategies.placement.placement_strategy import Placement, Rows, State, draw
 
 _NOTHING = (None, np.nan)
-"""What is remembered of a new broker."""
+"""Memory of a new broker."""
 
 THRESHOLD = KEYS["average_resource_usage_difference_threshold_percentage"]
 
@@ -88,7 +88,7 @@ class LeastResourceUsageWithWeight:
         )
 
     def _advance(self, candidates: Rows, snapshot: Snapshot, remembered: FloatArray) -> FloatArray:
-        """The moving averages (M,) after the candidates' usage was looked at once more."""
+        """Return the moving averages (M,) after one more sample of the candidates' usage."""
         usage = usage_per_broker(snapshot, self.weights)[candidates]
         with np.errstate(invalid="ignore"):
             averaged = remembered[candidates] * self.history + (1 - self.history) * usage
@@ -106,9 +106,9 @@ def choose(
     state: State,
     rng: np.random.Generator,
 ) -> Placement:
-    """One of the `known` candidates whose usage (k,; fractions) is well below their mean, else any candidate.
+    """Choose one of the `known` candidates with usage (k,; fractions) well below the mean, else any candidate.
 
-    The usage is summed from first to last, not pairwise, so that the mean is the same everywhere.
+    The usage is summed sequentially, not pairwise, so that the mean is the same everywhere.
     """
     mean = float(np.cumsum(usage)[-1]) / len(usage) if len(usage) else float("nan")
     with np.errstate(invalid="ignore"):
@@ -127,7 +127,7 @@ def choose(
 
 
 def _idle(snapshot: Snapshot) -> BoolArray:
-    """The brokers whose usage says nothing of bundles: without any, or without messages."""
+    """Return a mask of brokers whose usage does not reflect bundles: without any, or without messages."""
     load = snapshot.brokers.load
     silent = (load[:, MSG_RATE_IN] == 0) & (load[:, MSG_RATE_OUT] == 0)
     return np.asarray((snapshot.brokers.bundle_count == 0) | silent)
@@ -138,7 +138,7 @@ def _incarnations(snapshot: Snapshot) -> list[int]:
 
 
 def _remembered(snapshot: Snapshot, state: State) -> FloatArray:
-    """Each broker's moving average (M,), not a number for one that is new or has registered again."""
+    """Return each broker's moving average (M,), NaN for a new or re-registered one."""
     remembered = state.get("usage", {})
     pairs = [remembered.get(broker, _NOTHING) for broker in snapshot.brokers.ids]
     averages = np.array([average for _, average in pairs], dtype=np.float64)
@@ -148,7 +148,7 @@ def _remembered(snapshot: Snapshot, state: State) -> FloatArray:
 
 
 def _to_remember(snapshot: Snapshot, averages: FloatArray) -> State:
-    """The moving averages of the brokers that have one: those that were candidates since they registered."""
+    """Return the moving averages of brokers that were candidates since they registered."""
     pairs = map(list, zip(_incarnations(snapshot), averages.tolist(), strict=True))
     known = np.isfinite(averages).tolist()
     return {"usage": dict(compress(zip(snapshot.brokers.ids, pairs, strict=True), known))}

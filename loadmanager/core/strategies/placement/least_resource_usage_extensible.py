@@ -1,11 +1,10 @@
-"""LeastResourceUsageWithWeightExtensible: by chance one of the brokers whose averaged load is well below the average.
+"""LeastResourceUsageWithWeightExtensible: a random broker among those with published load well below the average.
 
 Source: Pulsar's LeastResourceUsageWithWeight of the extensible load manager. A broker's load is the moving average that
-it publishes itself. The candidates at or below the mean of those that have published one, minus the difference
-threshold, are drawn from by chance; when there is none such, all candidates, those without a load too. It remembers
-nothing.
+it publishes itself. The candidates at or below the mean of the published ones, minus the difference threshold, are
+drawn from; if there is none, all candidates, also those without a load. It is stateless.
 
-Differs from Pulsar: chance comes from the generator passed in.
+Differs from Pulsar: random numbers come from the generator passed in.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Level as placement: the broker whose most used resource is least used with the bundle. Chance decides among equals.
+"""Level as placement: the broker whose most used resource is least used with the bundle. Ties are broken at random.
 
-What a bundle needs and what brokers use is what the shedding side goes by (`core/strategies/level/level_load.py`); a
-bundle without any history needs what is expected of it. What is on its way counts, and so does what was decided before
-in the same plan. There is no even distribution of namespaces beside it: it would hide the least used broker.
+Needs and usage are those of the shedding side (`core/strategies/level/level_load.py`); a bundle without history needs
+its expected load. Bundles on their way and earlier steps of the plan count. There is no even distribution of namespaces
+besides: it would hide the least used broker.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class LevelPlacement:
 def _usage_with(
     loads: LevelLoads, candidates: Rows, bundle: int | None, snapshot: Snapshot, projection: Projection
 ) -> FloatArray:
-    """The usage (k,) of each candidate with the bundle, as a fraction."""
+    """Return the usage (k,) of each candidate with the bundle, as a fraction."""
 
     def need_of(row: int | None) -> FloatArray:
         return loads.need_of(snapshot.learned.load_of("")) if row is None else np.asarray(loads.need[row])

@@ -1,4 +1,4 @@
-"""Interface of placement strategies, and the load that is on its way while a plan is made."""
+"""Interface of placement strategies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from loadmanager.core.domain.reasons import Reason
 from loadmanager.core.model.snapshot import Snapshot
 
 State = dict[str, Any]
-"""Memory of a strategy between choices. It goes in and comes out, also as the JSON of
+"""Memory of a strategy between choices, passed in and returned, also as the JSON of
 `core.planning.strategy_memory.as_json`. A new one starts empty.
 """
 
@@ -25,7 +25,7 @@ Rows = npt.NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placement:
-    """The chosen broker row (None: nobody), the rows among which chance decided, why, and the state for next time."""
+    """The chosen broker row (None: nobody), the rows drawn from at random, the reason, and the next state."""
 
     broker: int | None
     drawn_from: Rows
@@ -44,15 +44,15 @@ class PlacementStrategy(Protocol):
         state: State,
         rng: np.random.Generator,
     ) -> Placement:
-        """Choose an owner among the candidates, broker rows that ascend; `bundle` is a row, None for an unknown one."""
+        """Choose an owner among the candidates, ascending broker rows; `bundle` is a row, None for an unknown one."""
         ...
 
 
 @runtime_checkable
 class RemembersDestinations(Protocol):
-    """A placement strategy that has places in mind for some bundles, by name, and learns where each was placed.
+    """A placement strategy that plans destinations of some bundles, by name, and learns where each was placed.
 
-    A place it has in mind is taken if the broker may own the bundle; an overloaded one only if every other is, too.
+    A planned destination is taken if the broker may own the bundle; an overloaded one only if all others are.
     """
 
     def find_destination(self, bundle: str, state: State) -> BrokerId | None: ...
@@ -61,5 +61,5 @@ class RemembersDestinations(Protocol):
 
 
 def draw(rows: Rows, rng: np.random.Generator) -> int:
-    """One of the rows, each with the same chance; a single one is returned without drawing."""
+    """Draw one of the rows uniformly; a single one is returned without drawing."""
     return int(rows[rng.integers(len(rows)) if len(rows) > 1 else 0])

@@ -1,8 +1,8 @@
-"""RoundRobinBrokerSelector: one broker after the other, whatever they carry.
+"""RoundRobinBrokerSelector: one broker after the other, regardless of load.
 
-Source: Pulsar's RoundRobinBrokerSelector. The order is the one in which the candidates first came; it is kept while
-there are as many candidates as before and the one whose turn it is is among them. The state holds whose turn it is, a
-number that starts again at 0 after 2,147,483,647, and the order: `{"turn": 7, "order": [broker, ...]}`.
+Source: Pulsar's RoundRobinBrokerSelector. The order is that of the first candidates; it is kept while the number of
+candidates is unchanged and the next one is among them. The state holds the turn, which restarts at 0 after
+2,147,483,647, and the order: `{"turn": 7, "order": [broker, ...]}`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RoundRobinBrokerSelector:
 
 
 def _find_candidate(order: Sequence[str], position: int, candidates: Rows, snapshot: Snapshot) -> int | None:
-    """The row of the broker at this position of the order, None when the order no longer fits the candidates."""
+    """Find the row of the broker at this position, None if the order no longer fits the candidates."""
     if len(order) != len(candidates):
         return None
     row = snapshot.brokers.find_row(BrokerId(order[position]))

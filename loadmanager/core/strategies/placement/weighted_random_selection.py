@@ -1,13 +1,12 @@
-"""weightedRandomSelection: by chance, a broker with more room more often.
+"""weightedRandomSelection: random, weighted by free capacity.
 
 Source: Pulsar's SimpleLoadManagerImpl. A broker's weight is the number of default bundles that it could carry when
-empty, times the square of its free share, cut to a whole number. One of weight 0 gets nothing while another has more;
-when all are 0, all have the same chance. The state holds what `core/strategies/ranked_brokers.py` remembers: `{"model":
-...}`.
+empty, times the square of its free share, truncated to an integer. Weight 0 gets nothing while another has more; if all
+are 0, all are equal. The state holds the memory of `core/strategies/ranked_brokers.py`: `{"model": ...}`.
 
-As in Pulsar: weights are those of the snapshot; what this plan has placed already does not change them.
+As in Pulsar: weights are those of the snapshot; earlier placements of the plan do not change them.
 
-Differs from Pulsar: weights beyond 2^31 - 1 count as that, where Pulsar lets them wrap around and may find nobody.
+Differs from Pulsar: weights are limited to 2^31 - 1, where Pulsar's overflow and may find nobody.
 """
 
 from __future__ import annotations
@@ -67,6 +66,6 @@ class WeightedRandomSelection:
 
 
 def weights_of(ranking: Ranking) -> IntArray:
-    """How much chance each broker has: (M,)."""
+    """Return the weight of each broker (M,)."""
     free = (100 - ranking.percent(ranking.loaded, ranking.given).max(axis=1)) / 100
     return np.minimum(whole(ranking.capacity * free * free), _MOST).astype(np.int64)

@@ -1,4 +1,4 @@
-"""The shedding strategies by name. A new one is a file beside this and a line below."""
+"""Registry of the shedding strategies. To add one, add a file here and a line below."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ SHEDDING_STRATEGIES: dict[str, Callable[[PlannerSettings], SheddingStrategy]] = 
 
 
 def shedding_strategy(settings: PlannerSettings) -> tuple[str, SheddingStrategy]:
-    """The configured strategy and its short name; Pulsar's full Java class names are understood too.
+    """Return the configured strategy and its short name; accepts Pulsar's full Java class names.
 
-    SimpleLoadManagerImpl as `loadManagerClassName` brings its own, whatever else is configured. Raises
+    SimpleLoadManagerImpl as `loadManagerClassName` brings its own, regardless of other settings. Raises
     `UnknownStrategyError`.
     """
     if is_simple(settings):

@@ -84,7 +84,7 @@ class AvgSheddingReason(Reason):
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """How many points apart a pair has to be, and for how many rounds in a row."""
+    """Trigger: the minimum difference of a pair in points, and the consecutive rounds it has to last."""
 
     points: float
     hits: int
@@ -92,7 +92,7 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """The rows of a less and of a more used broker, their scores, and how far these are apart."""
+    """Rows of a less and a more used broker, their scores, and the difference."""
 
     low: int
     high: int
@@ -123,7 +123,7 @@ class _Hits:
 
     @classmethod
     def remembered(cls, snapshot: Snapshot, state: State) -> _Hits:
-        """Those of the registrations that are still there."""
+        """Read the hits of registrations that still exist."""
         counted = state.get("hits", {})
         hits = cls([], [])
         for registration in snapshot.brokers.registrations:
@@ -195,7 +195,7 @@ class AvgShedder:
         return {"rounds": max(rounds, 1)}
 
     def _count(self, pair: _Pair, hits: _Hits) -> None:
-        """One more round in which the pair is this far apart."""
+        """Count one more round in which the pair differs this much."""
         for broker in (pair.low, pair.high):
             if pair.apart < self.low.points:
                 hits.low[broker] = hits.high[broker] = 0
@@ -204,7 +204,7 @@ class AvgShedder:
             hits.high[broker] = 0 if pair.apart < self.high.points else hits.high[broker] + 1
 
     def _judge(self, snapshot: Snapshot, pair: _Pair, hits: _Hits) -> tuple[tuple[int, ...], Verdict]:
-        """The bundle rows that leave the more used of the pair, if any, and why."""
+        """Return the bundle rows that leave the more used of the pair, if any, and the verdict."""
         why = pair.why(snapshot)
         low_hits = max(hits.low[pair.low], hits.low[pair.high])
         high_hits = max(hits.high[pair.low], hits.high[pair.high])
@@ -227,7 +227,7 @@ class AvgShedder:
         return bundles, Verdict(snapshot.brokers.ids[pair.high], reason, bool(bundles), why)
 
     def _even_out(self, snapshot: Snapshot, pair: _Pair, why: dict[str, Figure]) -> tuple[tuple[int, ...], Reason]:
-        """What leaves the more used of a pair, and the reason; the numbers behind it are added to `why`."""
+        """Return the bundles that leave the more used of a pair, and the reason; add the figures to `why`."""
         need_rate = self._need(snapshot, pair, _RATE)
         need_throughput = self._need(snapshot, pair, _THROUGHPUT)
         by_rate: dict[str, Figure] = {
@@ -265,7 +265,7 @@ class AvgShedder:
 
 
 def _pair_up(scores: FloatArray) -> Iterator[_Pair]:
-    """The least with the most used broker, and so on inwards; equals by name."""
+    """Pair the least with the most used broker, and so on inwards; equals by name."""
     order = np.argsort(scores, kind="stable").tolist()
     ordered = scores[order].tolist()
     for i in range((len(order) + 1) // 2):
@@ -273,7 +273,7 @@ def _pair_up(scores: FloatArray) -> Iterator[_Pair]:
 
 
 def _take(rows: list[int], carried: list[float], need: float) -> tuple[int, ...]:
-    """The bundles that carry something and fit into the need, which each of them makes smaller."""
+    """Take bundles with load that fit into the remaining need."""
     taken = []
     for row, load in zip(rows, carried, strict=True):
         if not (load > 0 and need > 0):

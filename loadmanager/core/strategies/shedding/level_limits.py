@@ -1,4 +1,4 @@
-"""What filters and policies say of the moves that Level's search considers, before any is made and after some."""
+"""Filters and policies for the moves of Level's search, before and after earlier moves."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ from loadmanager.core.strategies.level.search_task import SearchMove
 
 
 class MoveLimits:
-    """Who may own a bundle goes by the isolation policy and the anti-affinity group of its namespace: bundles of one
-    class, `classes` (N,), have the same `owners` (K, M). Those of a group are `limited` (N,): each move changes what
-    the next one may be. So it is for all where brokers run out of topics, of which each may get `topics_left` (M,)
-    after the moves that were `made`.
+    """Eligibility by the namespace's isolation policy and anti-affinity group: bundles of one class, `classes` (N,),
+    have the same `owners` (K, M). Those of a group are `limited` (N,): each move changes eligibility. So are all where
+    brokers run out of topics; each may get `topics_left` (M,) after the moves `made`.
     """
 
     def __init__(self, snapshot: Snapshot, settings: PlannerSettings) -> None:
@@ -45,13 +44,13 @@ class MoveLimits:
         self.topics_left = topics_left(self._rules, snapshot, settings)
 
     def may_be_shed(self) -> BoolArray:
-        """(N,): the bundles whose namespace is not excluded."""
+        """Return a mask (N,) of bundles whose namespace is not excluded."""
         bundles = self._snapshot.bundles
         excluded = [name in self._excluded for name in bundles.namespaces]
         return ~np.array(excluded, dtype=bool)[bundles.namespace]
 
     def misplaced(self) -> BoolArray:
-        """(N,): the bundles on brokers that no isolation policy allows them."""
+        """Return a mask (N,) of bundles on brokers that no isolation policy allows them."""
         assigned = self._snapshot.bundles.assigned
         if not self._snapshot.policies.isolation or not len(assigned):
             return np.zeros(len(assigned), dtype=bool)
@@ -59,7 +58,7 @@ class MoveLimits:
         return np.asarray((assigned >= 0) & ~allowed[self.classes, assigned])
 
     def may_move(self, moves: tuple[SearchMove, ...]) -> bool:
-        """Whether each of the moves may be made, after those that were."""
+        """Return True if each of the moves is allowed, after those made."""
         return all(self._may_move(move) for move in moves)
 
     def made(self, move: SearchMove) -> None:
@@ -76,7 +75,7 @@ class MoveLimits:
         return bool(self._answers.allowed(question)[0][move.destination])
 
     def _tell(self) -> None:
-        """Have the projection know what was made: it is asked only now."""
+        """Add the moves made to the projection, lazily."""
         for move in self._untold:
             self._projection.move(self._namespace_of(move), move.bundle, move.source, move.destination)
         self._untold.clear()
@@ -86,7 +85,7 @@ class MoveLimits:
         return bundles.namespaces[int(bundles.namespace[move.bundle])]
 
     def _kinds(self) -> tuple[IntArray, list[PlacementQuestion]]:
-        """The class of each namespace, and the question after the bundles of each class."""
+        """Return the class of each namespace, and a placement question for each class."""
         policies = self._snapshot.policies
         known: dict[tuple[str | None, str | None], int] = {}
         questions: list[PlacementQuestion] = []

@@ -1,17 +1,17 @@
-"""Level: bring brokers that are hot down to the level at which all load could stand, with as few moves as that takes.
+"""Level: bring hot brokers down to the level, the balanced usage, with as few moves as possible.
 
-Not one of Pulsar's. What a bundle needs of each resource is its present load at prices that are fitted over all
-brokers; usage is what brokers' bundles need by what they have, of what is assigned, so that what is on its way counts
-at its destination (`core/strategies/level/level_load.py`). A broker is hot whose most used resource is further above
-the level than the evenness and its noise (`core/strategies/level/load_noise.py`); when it is relieved, and when a cold
-one is filled, `core/strategies/level/hysteresis.py` says. Then whatever is above the target, nearer to the level,
-gives. Moves are searched for that lower a convex score of all resources together, at the least load moved
-(`core/strategies/level/move_search.py`). Destinations are fixed with the decision, and put through the filters by the
-planner. Placement has to be Level too (`core/strategies/placement/level_placement.py`).
+Not one of Pulsar's. A bundle's need of each resource is its current load at prices fitted over all brokers; usage is
+need over capacity, by assignment, so that bundles on their way count at their destination
+(`core/strategies/level/level_load.py`). A broker is hot if its most used resource is further above the level than the
+evenness and its noise (`core/strategies/level/load_noise.py`); `core/strategies/level/hysteresis.py` decides when it is
+relieved, and when a cold one is filled. Then all brokers above the target, nearer to the level, give. The search lowers
+a convex score of all resources together, at the least load moved (`core/strategies/level/move_search.py`). Destinations
+are fixed with the decision; the planner checks them against the filters. Placement has to be Level too
+(`core/strategies/placement/level_placement.py`).
 
-Bundles whose owner an isolation policy does not allow go first (`core/strategies/level/forced_moves.py`). The state is
-that of `core/strategies/level/hysteresis.py`. A broker is left alone while a bundle is leaving it or has left it since
-its report.
+Bundles on a broker that their isolation policy does not allow move first (`core/strategies/level/forced_moves.py`). The
+state is that of `core/strategies/level/hysteresis.py`. A broker is left alone while a bundle is leaving it or has left
+it since its report.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from loadmanager.core.strategies.shedding.shedding_strategy import (
 
 NAME = "Level"
 _LEAST_EXPLAINED = 0.75
-"""The bundles that a broker has explain this part of its usage; an idle broker uses the rest."""
+"""Minimum part of a broker's usage that its bundles have to explain; idle usage is the rest."""
 
 _IS_HOT = "usage {usage_percent} % ({resource}) is {over_percent} % above level {level_percent} %"
 
@@ -146,7 +146,7 @@ class Level:
             return _Round(self.settings, self.bands, snapshot, state).run()
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
-        """Points of its most used resource, until it is hot."""
+        """Return the points of its most used resource until the broker is hot."""
         loads = LevelLoads.of(snapshot, self.settings)
         hottest = int(np.argmax(loads.usage[broker]))
         trigger = float(self.bands.trigger(_noise(snapshot, loads, state))[broker])
@@ -164,25 +164,25 @@ class Level:
 
 
 def _noise(snapshot: Snapshot, loads: LevelLoads, state: State) -> FloatArray:
-    """The noise (M,) of each broker."""
+    """Return the noise (M,) of each broker."""
     return np.maximum(noise_of(state, snapshot.brokers.ids), noise_of_bundles(snapshot, loads))
 
 
 def _explained(used: FloatArray, loads: LevelLoads) -> FloatArray:
-    """The usages (M,) that brokers report, 0 of one whose bundles explain less than `_LEAST_EXPLAINED` of it: what has
-    risen just now is moved once it is known which bundles it is.
+    """Return the reported usage (M,), 0 where bundles explain less than `_LEAST_EXPLAINED`: a sudden rise is acted on
+    once the bundles behind it are known.
     """
     used = np.nan_to_num(used, nan=0.0, neginf=0.0)
     return np.where(loads.usage.max(axis=1, initial=0.0) >= _LEAST_EXPLAINED * used, used, 0.0)
 
 
 def _reachable(loads: LevelLoads, resting: BoolArray) -> LevelLoads:
-    """The loads beside the level that can be had while the brokers (M,) that rest are given nothing."""
+    """Return the loads relative to the level that is reachable while resting brokers (M,) receive nothing."""
     return replace(loads, level=loads.level_without(resting)) if resting.any() and not resting.all() else loads
 
 
 class _Round:
-    """One look at the cluster, and what is done after it."""
+    """One pass over the cluster, and the moves that follow from it."""
 
     def __init__(self, settings: PlannerSettings, bands: Bands, snapshot: Snapshot, state: State) -> None:
         self._settings = settings
@@ -235,8 +235,8 @@ class _Round:
         return -1.0 if seen.cold_since_s is None else self._now_s - seen.cold_since_s
 
     def _when_put(self) -> FloatArray:
-        """(N,): since when bundles are where Level has put them lately, minus infinity for the others, as for those
-        of a broker that lacks headroom.
+        """Return the time (N,) at which Level put each bundle in place lately, minus infinity otherwise and where a
+        broker lacks headroom.
         """
         bundles, brokers = self._snapshot.bundles, self._snapshot.brokers
         put_s = np.full(len(bundles), -math.inf)
@@ -251,8 +251,9 @@ class _Round:
         return put_s
 
     def _search(self, task: Task, forced: list[SearchMove]) -> tuple[SearchResult, LevelReason]:
-        """What moves after the forced moves, and why: from hot brokers that are due, else to those that are cold; where
-        that moves nothing, to the newest of the cold ones, from where bundles rest that were put there before it came.
+        """Search for moves after the forced ones, and return the reason: from hot brokers that are due, else to cold
+        ones; if that moves nothing, to the latest cold one, from brokers where bundles rest that were put there before
+        it came.
         """
         task.movable[[move.bundle for move in forced]] = False
         rested = replace(task, movable=task.movable & ~self._rests)
@@ -273,8 +274,8 @@ class _Round:
         return find_moves(replace(task, takers=cold, target=1.0, fills=True))
 
     def _task(self) -> Task:
-        """To bring all brokers that are not awaiting a report down to the target; the others give nothing, also not in
-        an exchange.
+        """Build the search for bringing all brokers to the target, except those awaiting a report, which give nothing,
+        also not in an exchange.
         """
         snapshot, settled = self._snapshot, self._snapshot.brokers.settled
         total = total_load(snapshot)
@@ -314,7 +315,7 @@ class _Round:
         return self._memory.after_moves(moved, put, relieved, self._now_s)
 
     def _judge(self, broker: int, given: list[LevelReason], found: SearchResult) -> Verdict:
-        """`given` is why each bundle that leaves the broker does."""
+        """Build the verdict; `given` are the reasons of the bundles that leave the broker."""
         name = self._snapshot.brokers.ids[broker]
         why = self._why(broker)
         if given:
@@ -332,7 +333,7 @@ class _Round:
         return self._why_calm(broker)
 
     def _why_stuck(self, broker: int, found: SearchResult) -> tuple[Reason, dict[str, Figure]]:
-        """Why one that would be relieved now gives nothing."""
+        """Return the reason why a broker that is due gives nothing."""
         refusal = find_refusal(self._snapshot, broker)
         if refusal is not None:
             return refusal, {}
@@ -350,7 +351,7 @@ class _Round:
         return LevelReason.NO_LEVELLING_MOVE, {"resting": int(own.sum()), "seconds_left": round(left_s), **said}
 
     def _why_later(self, broker: int) -> tuple[Reason, dict[str, Figure]]:
-        """Why a hot one is not relieved yet."""
+        """Return the reason why a hot broker is not relieved yet."""
         seen = self._seen[broker]
         left_s = float((self._enough_s[broker] - seen.excess_s) / self._excess[broker])
         hot_s = self._now_s - (self._now_s if seen.hot_since_s is None else seen.hot_since_s)
@@ -358,7 +359,7 @@ class _Round:
         return LevelReason.HOT_TOO_SHORTLY, {"seconds": round(hot_s), "seconds_left": round(left_s), **said}
 
     def _why_calm(self, broker: int) -> tuple[Reason, dict[str, Figure]]:
-        """Why one that is not hot gives nothing, and is given nothing if it is cold."""
+        """Return the reason why a broker that is not hot gives nothing, or gets nothing if it is cold."""
         seen = self._seen[broker]
         if self._heat[broker] > 1:
             return LevelReason.NEAR_LEVEL, {}
@@ -383,7 +384,7 @@ class _Round:
 
 
 def _picks(moves: list[tuple[SearchMove, LevelReason]]) -> tuple[Pick, ...]:
-    """The moves in their order, those side by side of one broker to another together."""
+    """Group consecutive moves with the same source and destination into picks."""
     picks: list[Pick] = []
     for move, reason in moves:
         last = picks[-1] if picks else None

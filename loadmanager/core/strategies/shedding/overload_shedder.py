@@ -1,7 +1,7 @@
 """OverloadShedder: relieve every broker whose usage has reached the overload threshold.
 
-Source: Pulsar's OverloadShedder. A broker at or above `threshold_percentage` sheds so much of its throughput that its
-usage would drop 5 points below the threshold. It remembers nothing.
+Source: Pulsar's OverloadShedder. A broker at or above `threshold_percentage` sheds so much throughput that its usage
+would drop 5 points below the threshold. It is stateless.
 
 Differs from Pulsar: bundles of equal throughput leave in the order of their names; a broker is left alone while a
 bundle is leaving it or has left it since its report.

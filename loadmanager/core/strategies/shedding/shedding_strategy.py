@@ -1,4 +1,4 @@
-"""What a shedding strategy is, and the rule that all of them share for taking bundles off a broker."""
+"""Interface of shedding strategies, and their common rule for taking bundles off a broker."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from loadmanager.core.model.load import THROUGHPUT_IN, THROUGHPUT_OUT, BoolArray
 from loadmanager.core.model.snapshot import Snapshot
 
 State = dict[str, Any]
-"""What a strategy remembers between rounds: a JSON object that goes in and comes out. A new one starts empty."""
+"""Memory of a strategy between rounds: a JSON object, passed in and returned. A new one starts empty."""
 
 _Positions = npt.NDArray[np.intp]
 
 MIB = 1024 * 1024
 
 MARGIN = 0.05
-"""How far below its threshold a broker is brought, as a fraction of its usage: 5 points."""
+"""Distance below its threshold to which a broker is brought, as a fraction: 5 points."""
 
 _MOST_POINTS = 1000.0
-"""A broker that would need more usage than that will not shed for its usage's sake."""
+"""Limit of the margin: a broker that needs more usage than this is never shed from for usage."""
 _POINTS_RESOLUTION = 0.001
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pick:
-    """The bundle rows that leave one broker, in the order they were selected.
+    """Bundle rows that leave one broker, in the order they were selected.
 
-    `destination` is the broker row that was fixed together with the decision, None when placement is to choose. A
-    destination that `is_final` has passed the filters already; any other is taken only if they allow it.
+    `destination` is the broker row fixed with the decision, None if placement is to choose. An `is_final` one has
+    passed the filters already; any other is taken only if they allow it.
     """
 
     broker: int
@@ -48,9 +48,9 @@ class Pick:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shed:
-    """What should leave which broker, a verdict per broker (or one for the cluster), and the state for next time.
+    """Result of a shedding strategy: picks, a verdict per broker (or one for the cluster), and the next state.
 
-    `metrics` are figures that the strategy keeps of the cluster, and how often it did what, by name.
+    `metrics` are the strategy's own figures and counters, by name.
     """
 
     bundles: tuple[Pick, ...]
@@ -61,21 +61,21 @@ class Shed:
 
 class SheddingStrategy(Protocol):
     def find_bundles_for_unloading(self, snapshot: Snapshot, state: State) -> Shed:
-        """Choose what leaves which broker; where it goes is decided later, by placement, unless a pick says it."""
+        """Choose bundles to unload; placement chooses destinations later, unless a pick has one."""
         ...
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
-        """How far the broker (a row) is from being shed from, whatever its bundles are, if all others stay as they are.
+        """Return the distance of the broker (a row) from its shedding threshold, all other brokers unchanged.
 
-        `usage_points` more usage, or `msg_rate_per_s` or `mib_per_s` more load, and for how many `rounds`. Empty when
-        it has reached its threshold, or never would. The state is that before the round.
+        `usage_points` more usage, or `msg_rate_per_s` or `mib_per_s` more load, and the number of `rounds`. Empty if it
+        has reached its threshold, or never would. The state is that before the round.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hot:
-    """A broker to be relieved of `need` bytes/s, and the numbers that say so."""
+    """A broker to be relieved of `need` bytes/s, with the figures behind it."""
 
     broker: int
     need: float
@@ -83,7 +83,7 @@ class Hot:
 
 
 def least_points(is_reached: Callable[[float], bool]) -> dict[str, Figure]:
-    """The margin in points of usage: the least, but for a thousandth, of which it is reached; it stays so above it."""
+    """Return the smallest usage points, to a thousandth, at which the monotonic `is_reached` is true."""
     if is_reached(0.0) or not is_reached(_MOST_POINTS):
         return {}
     low, high = 0.0, _MOST_POINTS
@@ -94,7 +94,7 @@ def least_points(is_reached: Callable[[float], bool]) -> dict[str, Figure]:
 
 
 def throughput_per_broker(snapshot: Snapshot) -> FloatArray:
-    """Each broker's reported bytes/s, in and out together."""
+    """Return each broker's reported bytes/s, in and out together."""
     load = snapshot.brokers.load
     with np.errstate(over="ignore"):
         return np.asarray(load[:, THROUGHPUT_IN] + load[:, THROUGHPUT_OUT])
@@ -103,9 +103,9 @@ def throughput_per_broker(snapshot: Snapshot) -> FloatArray:
 def relieve(
     snapshot: Snapshot, hot: Sequence[Hot], reason: Reason, *, by_present: bool = False
 ) -> tuple[list[Pick], list[Verdict]]:
-    """Take bundles off each hot broker until its need is met: the largest short-term throughput first, at least one if
-    any is eligible, and the last one taken may exceed the need. A broker's only bundle stays: it would take the load
-    along. One verdict per hot broker. `by_present`: bundles weigh what they carry at present, and not over ten reports.
+    """Take bundles off each hot broker until its need is met: largest short-term throughput first, at least one if any
+    is eligible; the last one may exceed the need. A broker's only bundle stays, as it would take the load along. One
+    verdict per hot broker. `by_present`: use current load in place of the average over ten reports.
     """
     throughput = present_throughput(snapshot) if by_present else throughput_of(snapshot.bundles.short)
     candidates = _by_throughput(snapshot, hot, throughput)
@@ -126,7 +126,7 @@ def relieve(
 
 
 def find_refusal(snapshot: Snapshot, broker: int) -> Reason | None:
-    """Why nothing may leave this broker whatever its bundles are, None when something may."""
+    """Return the reason why nothing may leave this broker, None if something may."""
     brokers = snapshot.brokers
     if not brokers.settled[broker]:
         return SheddingReason.AWAITING_REPORT
@@ -138,13 +138,13 @@ def find_refusal(snapshot: Snapshot, broker: int) -> Reason | None:
 
 
 def recently_unloaded_of(snapshot: Snapshot, broker: int) -> int:
-    """How many of the broker's bundles may not move because they did recently."""
+    """Count the broker's bundles that may not move because they moved recently."""
     return int(np.count_nonzero(snapshot.bundles.recently_unloaded & (snapshot.bundles.broker == broker)))
 
 
 def present_throughput(snapshot: Snapshot) -> FloatArray:
-    """The bytes/s (N,) of each bundle, in and out, at present: those of a broker add up to what it last reported, as a
-    jump may show in that before it does in what single bundles carry.
+    """Return the current bytes/s (N,) of each bundle, scaled so that a broker's bundles sum to its last report, which
+    shows a jump before single bundles do.
     """
     bundles = snapshot.bundles
     carried, owned = throughput_of(bundles.present), bundles.broker >= 0
@@ -157,7 +157,7 @@ def present_throughput(snapshot: Snapshot) -> FloatArray:
 def _by_throughput(
     snapshot: Snapshot, hot: Sequence[Hot], carried: FloatArray
 ) -> dict[int, tuple[list[int], FloatArray]]:
-    """Per hot broker its eligible bundle rows and their throughputs, the largest first, equals by name."""
+    """Return eligible bundle rows and throughputs per hot broker, largest first, equals by name."""
     bundles = snapshot.bundles
     is_hot = np.zeros(len(snapshot.brokers), dtype=bool)
     is_hot[[broker.broker for broker in hot]] = True
@@ -173,14 +173,14 @@ def _by_throughput(
 
 
 def _take(bundles: list[int], throughput: FloatArray, need: float) -> tuple[int, ...]:
-    """The first of `bundles`, and those after it while what was taken before is less than the need."""
+    """Take bundles in order until the need is met, at least one."""
     taken_before = np.cumsum(throughput)[:-1]
     return tuple(bundles[: 1 + int(np.count_nonzero(taken_before < need))])
 
 
 def largest_first(snapshot: Snapshot, broker: int, columns: tuple[int, int]) -> tuple[list[int], list[float]]:
-    """The eligible bundle rows of a broker, and the sums of these two columns of their short-term load: the largest
-    first, equals by name.
+    """Return a broker's eligible bundle rows, and the sums of these two columns of short-term load, largest first,
+    equals by name.
     """
     rows, first = snapshot.derive("eligible_by_broker", lambda: _eligible_by_broker(snapshot))
     rows = rows[first[broker] : first[broker + 1]]
@@ -190,7 +190,7 @@ def largest_first(snapshot: Snapshot, broker: int, columns: tuple[int, int]) -> 
 
 
 def _eligible_by_broker(snapshot: Snapshot) -> tuple[_Positions, _Positions]:
-    """The eligible bundle rows, those of a broker side by side, and where those of each broker begin (M + 1,)."""
+    """Return eligible bundle rows grouped by broker, and the start of each group (M + 1,)."""
     rows = np.flatnonzero(eligible(snapshot))
     brokers = snapshot.bundles.broker[rows]
     order = np.argsort(brokers, kind="stable")
@@ -198,7 +198,7 @@ def _eligible_by_broker(snapshot: Snapshot) -> tuple[_Positions, _Positions]:
 
 
 def eligible(snapshot: Snapshot) -> BoolArray:
-    """The bundles that a strategy may move, (N,)."""
+    """Return a mask (N,) of bundles that a strategy may move."""
     return snapshot.derive("eligible", lambda: _eligible(snapshot))
 
 
@@ -209,7 +209,7 @@ def _eligible(snapshot: Snapshot) -> BoolArray:
 
 
 def find_hold(snapshot: Snapshot, bundle: int) -> Verdict | None:
-    """Why no strategy may move the bundle (a row), the first rule that says so; None when it is eligible."""
+    """Return the first rule that forbids strategies to move the bundle (a row), None if it is eligible."""
     bundles, ids = snapshot.bundles, snapshot.brokers.ids
     name, namespace = bundles.names[bundle], bundles.namespaces[bundles.namespace[bundle]]
     broker, assigned = int(bundles.broker[bundle]), int(bundles.assigned[bundle])

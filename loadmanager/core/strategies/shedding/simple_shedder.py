@@ -1,14 +1,15 @@
-"""SimpleLoadManagerImpl as shedding: take one bundle off each overloaded broker, if some broker is comfortable.
+"""SimpleLoadManagerImpl as shedding: take one bundle off each overloaded broker, if some broker is below the comfort
+level.
 
 Source: Pulsar's SimpleLoadManagerImpl (doLoadShedding). A broker is overloaded when its CPU, direct memory or bandwidth
 is above the overloaded threshold. It sheds its top bundle by whichever of CPU, heap and bandwidth it uses most: message
 rate in steps of 100, topics, producers and consumers in steps of 500, or bytes/s one way in steps of 100,000. It does
-so when some broker that the policies allow for the bundle's namespace has all four below the comfort level. The top
-bundle alone is looked at: when it moved recently, the broker sheds nothing. It remembers nothing.
+so when some broker that the policies allow for the bundle's namespace has all four below the comfort level. Only the
+top bundle is considered: if it moved recently, the broker sheds nothing. It is stateless.
 
-Differs from Pulsar: bundles equal in these steps leave in the order of their names; the bundles by which brokers test
-themselves are not looked at; a broker is left alone while a bundle is leaving it or has left it since its report; where
-shedding is disabled nothing is noted as if it had moved.
+Differs from Pulsar: bundles equal in these steps leave in the order of their names; the brokers' self-test bundles are
+ignored; a broker is left alone while a bundle is leaving it or has left it since its report; where shedding is disabled
+nothing is recorded as moved.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from loadmanager.core.strategies.shedding.shedding_strategy import Pick, Shed, S
 
 _JUDGED = (CPU, DIRECT_MEMORY, BANDWIDTH_IN, BANDWIDTH_OUT)
 _BOTTLENECKS = (CPU, MEMORY, BANDWIDTH_IN, BANDWIDTH_OUT)
-"""In the order in which the first of equally used ones counts."""
+"""Tie-breaking order of equally used resources."""
 _NAMES = {
     CPU: "CPU",
     MEMORY: "memory",
@@ -120,7 +121,7 @@ class SimpleLoadManagerImpl:
     def _find_bundle(
         self, snapshot: Snapshot, broker: int, comfortable: BoolArray, why: dict[str, Figure]
     ) -> tuple[Reason, int | None]:
-        """The bundle that leaves the broker, or why none does; `why` gets the numbers."""
+        """Find the bundle that leaves the broker, or the reason why none does; add the figures to `why`."""
         if not snapshot.brokers.settled[broker]:
             return SheddingReason.AWAITING_REPORT, None
         rows = _bundles_of(snapshot, broker)
@@ -147,9 +148,7 @@ class SimpleLoadManagerImpl:
 
 
 def _bundles_of(snapshot: Snapshot, broker: int) -> Rows:
-    """The bundles that the broker reports, without those by which brokers test themselves; each broker's are found in
-    one pass over all.
-    """
+    """Return the bundles that the broker reports, without self-test bundles; grouped in one pass over all."""
     rows, first = snapshot.derive("bundles by broker", lambda: _bundles_by_broker(snapshot))
     return rows[first[broker] : first[broker + 1]]
 
@@ -164,7 +163,7 @@ def _bundles_by_broker(snapshot: Snapshot) -> tuple[Rows, Rows]:
 
 
 def _bottleneck(percent: Float32Array) -> int:
-    """The resource that is used most: a later one counts when it is used more, which what is no number never is."""
+    """Return the most used resource: a later one only if used more, NaN never."""
     found = _BOTTLENECKS[0]
     for resource in _BOTTLENECKS[1:]:
         if percent[resource] > percent[found]:
@@ -173,7 +172,7 @@ def _bottleneck(percent: Float32Array) -> int:
 
 
 def _steps(snapshot: Snapshot, rows: Rows, resource: int) -> FloatArray:
-    """How much the bundles need of the resource, in steps within which they count as equal."""
+    """Return the bundles' need of the resource, in steps within which they count as equal."""
     samples = Samples.of(snapshot)
     load = samples.load[rows]
     if resource == MEMORY:
@@ -185,5 +184,5 @@ def _steps(snapshot: Snapshot, rows: Rows, resource: int) -> FloatArray:
 
 
 def _rounded(number: FloatArray) -> FloatArray:
-    """The nearest whole numbers, halves up, 0 for what is not a number."""
+    """Round to integers, halves up, NaN to 0."""
     return whole(np.floor(number + 0.5))

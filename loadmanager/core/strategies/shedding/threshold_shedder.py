@@ -1,22 +1,22 @@
-"""ThresholdShedder: relieve every broker whose usage is well above the average of all.
+"""ThresholdShedder: relieve every broker whose usage is well above the average.
 
 Source: Pulsar's ThresholdShedder, with its lower-boundary mode. A broker's usage is its exponential moving average,
-with weight `history` for the past. A broker at or above average + threshold sheds so much of its throughput that its
-usage would drop to average + threshold - 5 points, unless that is less than a minimum. When nothing was shed and the
+with weight `history` for the past. A broker at or above average + threshold sheds so much throughput that its usage
+would drop to average + threshold - 5 points, unless that is less than a minimum. If nothing was shed, the
 lower-boundary mode is on, and some broker is below average - threshold, the most used broker sheds half a threshold's
 share of its throughput. The state holds the moving averages: `{"usage": {broker: [incarnation, fraction]}}`.
 
-Pulsar takes a part of the throughput as large as the points of usage that are to go, which is too little, in bundles
-weighed by averages over ten reports, which are too many where the load has just come: the broker is left hot, or
-emptied. With `band_percentage`, which Pulsar does not have, a broker that is to shed sheds what brings it down to the
-average of the latest usages and as many per cent, and bundles weigh what they carry at present; one that is there by
-its latest report sheds nothing. Both belong together: a right need in stale weights empties a broker that has just
-become hot, and a need by points in right weights leaves it hot.
+Pulsar sheds a part of the throughput equal to the excess points of usage, which is too little, in bundles weighed by
+averages over ten reports, which are too many if the load is new: the broker is left hot, or emptied. With
+`band_percentage`, which Pulsar does not have, a broker sheds down to the average of the latest usages plus that
+percentage, with bundles weighed by current load; a broker that is there by its latest report sheds nothing. Both belong
+together: a correct need with stale weights empties a broker that has just become hot, and a need in points with correct
+weights leaves it hot.
 
-Differs from Pulsar: a broker that registered again starts with its first usage, as a new one; equal bundles leave in
-the order of their names, and of equally used brokers the first by name counts as the most used; a broker is left alone
-while a bundle is leaving it or has left it since its report. As in Pulsar the lower-boundary mode, when it gets its
-turn, advances the moving averages a second time.
+Differs from Pulsar: a re-registered broker starts with its first usage, as a new one; equal bundles leave in the order
+of their names, and of equally used brokers the first by name counts as the most used; a broker is left alone while a
+bundle is leaving it or has left it since its report. As in Pulsar the lower-boundary mode, when it runs, advances the
+moving averages a second time.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class ThresholdShedder:
         return Shed(tuple(picks), tuple(verdicts.values()), _to_remember(snapshot, averages))
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
-        """Points of averaged usage, which follows the usage; without the lower-boundary mode."""
+        """Return points of averaged usage, which follows the usage; without the lower-boundary mode."""
         averages = self._advance(snapshot, _remembered(snapshot, state))
 
         def is_reached(points: float) -> bool:
@@ -121,12 +121,12 @@ class ThresholdShedder:
         return least_points(is_reached)
 
     def _advance(self, snapshot: Snapshot, previous: FloatArray) -> FloatArray:
-        """The moving averages (M,) after one more look at the usage."""
+        """Return the moving averages (M,) after one more sample of the usage."""
         usage = usage_per_broker(snapshot, self.weights)
         return np.where(np.isnan(previous), usage, previous * self.history + (1 - self.history) * usage)
 
     def _find_hot(self, snapshot: Snapshot, averages: FloatArray, mean: float) -> tuple[list[Hot], dict[str, Verdict]]:
-        """The brokers that have to shed, and a verdict for each of the others."""
+        """Return the brokers that have to shed, and a verdict for each of the others."""
         threshold = self.threshold_percentage / 100
         need = self._find_need(snapshot, averages, mean)
         hot: list[Hot] = []
@@ -150,7 +150,7 @@ class ThresholdShedder:
         return hot, verdicts
 
     def _find_need(self, snapshot: Snapshot, averages: FloatArray, mean: float) -> FloatArray:
-        """The bytes/s (M,) that each broker would have to shed."""
+        """Return the bytes/s (M,) that each broker would have to shed."""
         with np.errstate(all="ignore"):
             if not self.band_percentage:
                 return throughput_per_broker(snapshot) * (averages - mean - self.threshold_percentage / 100 + MARGIN)
@@ -159,7 +159,7 @@ class ThresholdShedder:
             return throughput_per_broker(snapshot) * np.where(usage > level, 1 - level / usage, 0.0)
 
     def _shed_from_most_used(self, snapshot: Snapshot, averages: FloatArray) -> tuple[list[Pick], list[Verdict]]:
-        """The lower-boundary mode: nothing unless a broker is far below the average and another can shed to it."""
+        """Apply the lower-boundary mode: shed only if a broker is far below the average and another can shed to it."""
         threshold = self.threshold_percentage / 100
         mean = _mean(averages)
         candidates = np.flatnonzero((snapshot.brokers.bundle_count > 1) & (averages > mean - threshold))
@@ -189,12 +189,12 @@ class ThresholdShedder:
 
 
 def _mean(averages: FloatArray) -> float:
-    """The mean of (M,), 0 for none; summed from first to last, not pairwise, so that it is the same everywhere."""
+    """Return the mean of (M,), 0 for none; summed sequentially, not pairwise, so that it is the same everywhere."""
     return float(np.cumsum(averages)[-1]) / len(averages) if len(averages) else 0.0
 
 
 def _remembered(snapshot: Snapshot, state: State) -> FloatArray:
-    """The moving average of each broker (M,), not a number for one that is new or has registered again."""
+    """Return each broker's moving average (M,), NaN for a new or re-registered one."""
     return np.array(list(_find_remembered(snapshot, state)), dtype=np.float64)
 
 

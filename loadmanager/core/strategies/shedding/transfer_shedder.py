@@ -49,7 +49,7 @@ from loadmanager.core.strategies.shedding.shedding_strategy import (
 )
 
 _SWAPPED_BELOW = 0.75
-"""An exchange must leave the giving broker below this part of its throughput."""
+"""Part of its throughput below which an exchange must leave the giving broker."""
 
 
 class TransferReason(Reason):
@@ -103,7 +103,7 @@ class TransferReason(Reason):
 
 
 class Label(enum.StrEnum):
-    """Why a cycle did nothing: the names that Pulsar counts them under."""
+    """Reasons of a cycle without moves, by the names of Pulsar's counters."""
 
     HIT_COUNT = "HitCount"
     NO_BUNDLES = "NoBundles"
@@ -129,7 +129,7 @@ _DONE: dict[Reason, str] = {
 
 @dataclass(slots=True)
 class LoadStatistics:
-    """The mean and the population's standard deviation of brokers' usages, kept up to date as load is moved."""
+    """Mean and population standard deviation of broker usages, updated as load is moved."""
 
     mean: float
     squares: float
@@ -138,7 +138,7 @@ class LoadStatistics:
 
     @classmethod
     def of(cls, usage: FloatArray) -> LoadStatistics:
-        """Of at least one broker; rounding may make the deviation of equal loads not a number, as in Pulsar."""
+        """Compute for at least one broker; rounding may make the deviation of equal loads NaN, as in Pulsar."""
         brokers = len(usage)
         mean = float(np.cumsum(usage)[-1]) / brokers
         squares = float(np.cumsum(usage * usage)[-1])
@@ -164,14 +164,14 @@ class TransferShedder:
             return _Cycle(self.settings, snapshot, state).run()
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
-        """Points of averaged usage, until it is the most used broker in a cycle that has reason to move load."""
+        """Return points of averaged usage until the broker is the most used one in a cycle that moves load."""
         with np.errstate(all="ignore"):
             return _Cycle(self.settings, snapshot, state).find_margin(broker)
 
 
 @dataclass(slots=True, eq=False)
 class _Transfer:
-    """Bundle rows on their way from `source` to `destination`, and what comes back in exchange; bytes/s."""
+    """Bundle rows from `source` to `destination`, and those exchanged for them; bytes/s."""
 
     source: int
     destination: int
@@ -185,7 +185,7 @@ class _Transfer:
 
 
 class _Cycle:
-    """One look at the cluster. `ascending` are the broker rows by usage; the source is taken from its end."""
+    """One pass over the cluster. `ascending` are the broker rows by usage; sources are taken from its end."""
 
     def __init__(self, settings: PlannerSettings, snapshot: Snapshot, state: State) -> None:
         rules = ReportRules.of(settings)
@@ -200,11 +200,11 @@ class _Cycle:
         self._statistics: list[float | None] = state.get("statistics", [])
         self._verdicts: list[Verdict] = []
         self._keeper = np.where(eligible(snapshot), snapshot.bundles.broker, NOBODY)
-        """By bundle who has it and may be relieved of it."""
+        """Broker that has each bundle and may be relieved of it."""
         self._projection = Projection(snapshot)
         self._answers = FilterCache(EXTENSIBLE, snapshot, self._projection, settings)
         self._questions: dict[int, PlacementQuestion | None] = {}
-        """By the place of a namespace who may have its bundles; None where they may not be shed at all."""
+        """Placement question by namespace; None where its bundles may not be shed."""
         self._empty = self._few = 0
 
     def run(self) -> Shed:
@@ -249,7 +249,7 @@ class _Cycle:
         return {**margin, "rounds": least} if margin else {}
 
     def _find_fresh(self) -> tuple[BoolArray, tuple[Label, dict[str, Figure]] | None]:
-        """The brokers whose load counts (M,), and why the cycle ends here if it does."""
+        """Return a mask of brokers whose load counts (M,), and the reason if the cycle ends here."""
         settings, load = self._settings, self._load
         now_ms = round(self._snapshot.taken_at_s * 1000)
         outdated = load.known & (now_ms - load.updated_at_ms > settings.broker_load_data_ttl_in_seconds * 1000)
@@ -275,7 +275,7 @@ class _Cycle:
         return fresh, None
 
     def _find_reason(self, statistics: LoadStatistics, least: int, most: int) -> Reason | None:
-        """Why load should move from the most used broker to the least used; None when it should not."""
+        """Return the reason to move load from the most to the least used broker, None if there is none."""
         target = self._settings.broker_load_target_std
         if statistics.std > target:
             return TransferReason.OVERLOADED
@@ -313,14 +313,14 @@ class _Cycle:
         return picks
 
     def _next_receiver(self, ascending: list[int], first: int) -> int:
-        """The position, from `first` on, of the least used broker to which operators let bundles go."""
+        """Return the position, from `first` on, of the least used broker that may receive bundles."""
         ids, controls = self._snapshot.brokers.ids, self._snapshot.controls
         while first < len(ascending) and not controls.takes_bundles(ids[ascending[first]]):
             first += 1
         return first
 
     def _begin(self, source: int, destination: int, reason: Reason, why: Mapping[str, Figure]) -> _Transfer | None:
-        """A transfer to fill, or None when there is nothing to choose from, which is counted and judged."""
+        """Begin a transfer; None, counted and with a verdict, if there are no bundles to choose from."""
         top = self._top.of_broker(source)
         if not self._snapshot.brokers.settled[source]:
             refusal = SheddingReason.AWAITING_REPORT
@@ -339,7 +339,7 @@ class _Cycle:
         return None
 
     def _select(self, transfer: _Transfer) -> None:
-        """Fill the transfer from the busiest bundles of its source, the least busy first."""
+        """Fill the transfer from the busiest bundles of its source, least busy first."""
         source, destination = transfer.source, transfer.destination
         returns = self._returns(transfer)
         left = len(transfer.top)
@@ -365,7 +365,7 @@ class _Cycle:
             left -= 1
 
     def _returns(self, transfer: _Transfer) -> Iterator[tuple[int, float]]:
-        """The bundles that may come back; each is tried once for all that goes out."""
+        """Yield bundles for exchange; each is tried once per transfer."""
         if self._settings.transfer_enabled and self._snapshot.brokers.settled[transfer.destination]:
             for bundle, throughput in self._top.of_broker(transfer.destination):
                 if throughput != 0 and self._may_move(bundle, transfer.destination, transfer.source):
@@ -374,7 +374,7 @@ class _Cycle:
     def _find_exchange(
         self, transfer: _Transfer, throughput: float, returns: Iterator[tuple[int, float]]
     ) -> list[tuple[int, float]]:
-        """The next bundles that make up for one of this throughput; none when they do not."""
+        """Find the next bundles that compensate for this throughput; empty if they do not."""
         whole = self._throughput[transfer.source]
         source = whole - transfer.out + transfer.gain - throughput
         destination = self._throughput[transfer.destination] + transfer.out - transfer.gain + throughput
@@ -400,7 +400,7 @@ class _Cycle:
         return question is not None and bool(self._answers.allowed(question)[0].item(destination))
 
     def _may_be_shed(self, namespace: str) -> bool:
-        """Whether the settings let bundles of the namespace be shed at all."""
+        """Return True if the settings allow shedding of the namespace's bundles."""
         settings = self._settings
         if namespace in settings.shedding_excluded_namespaces:
             return False

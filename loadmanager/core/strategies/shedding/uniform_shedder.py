@@ -2,14 +2,14 @@
 
 Source: Pulsar's UniformLoadShedder. When the highest message rate is more than `rate_percentage` above the lowest, the
 broker that has it sheds by message rate; else, when the highest throughput is more than `throughput_multiplier` times
-the lowest, its broker sheds by throughput. A threshold that is not positive switches its rule off. The need is
+the lowest, its broker sheds by throughput. A threshold that is not positive turns its rule off. The need is
 `max_unload` of the difference, and nothing happens below a minimum. The largest bundles leave first, each if it still
-fits into the need. One broker sheds in a round, and nothing is remembered.
+fits into the need. One broker sheds per round; the strategy is stateless.
 
 As in Pulsar: a lowest value of about 0 counts as 1, so the difference to an idle broker is the highest value itself; a
-rate rule that applies hides the throughput rule, also when nothing then moves; the need is a whole number of at most
-2^31 - 1, and so is what a bundle takes off it; a bundle that carries nothing fits into any need, so that all such
-leave, as far as `max_bundles` allows.
+rate rule that applies hides the throughput rule, even if nothing moves; the need is an integer of at most 2^31 - 1, and
+so is what a bundle takes off it; a bundle without load fits into any need, so that all such leave, as far as
+`max_bundles` allows.
 
 Differs from Pulsar: of equally loaded brokers the first by name counts, and bundles of equal load leave in the order of
 their names; a broker is left alone while a bundle is leaving it or has left it since its report.
@@ -39,7 +39,7 @@ from loadmanager.core.strategies.shedding.shedding_strategy import (
 
 _MAX_INT = 2**31 - 1
 _NEXT_TO_NOTHING = 1e-6
-"""A lowest value up to this counts as 1."""
+"""Lowest value up to which it counts as 1."""
 
 
 class UniformReason(Reason):
@@ -72,7 +72,7 @@ class UniformReason(Reason):
 
 @dataclass(frozen=True, slots=True)
 class _Extremes:
-    """The highest and the lowest load of any broker, in one pair of columns, and the broker row of the highest."""
+    """Highest and lowest load of any broker, in one pair of columns, and the broker row of the highest."""
 
     columns: tuple[int, int]
     broker: int
@@ -93,7 +93,7 @@ class _Extremes:
         return cls(columns, broker, highest, 1.0 if abs(lowest) <= _NEXT_TO_NOTHING else lowest)
 
     def need(self, max_unload: float) -> int:
-        """How much of the difference is to leave the highest, as a 32-bit whole number."""
+        """Return the load that is to leave the highest, as a 32-bit integer."""
         need = (self.highest - self.lowest) * max_unload
         return 0 if math.isnan(need) else math.trunc(min(max(need, -_MAX_INT - 1), _MAX_INT))
 
@@ -138,7 +138,7 @@ class UniformLoadShedder:
         return Shed((), (Verdict("cluster", UniformReason.DIFFERENCES_SMALL, acted=False, why=why),), state)
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:  # noqa: ARG002 - it remembers nothing
-        """By each of the two rules, as if the other one did not apply."""
+        """Return the margin of each rule, as if the other one did not apply."""
         margin: dict[str, Figure] = {}
         if len(snapshot.brokers) <= 1:
             return margin
@@ -190,7 +190,7 @@ class UniformLoadShedder:
         *,
         enough: bool,
     ) -> Shed:
-        """What leaves the broker with the highest load, and a verdict for each broker."""
+        """Take bundles off the most loaded broker, with a verdict for each broker."""
         broker = extremes.broker
         bundles: tuple[int, ...] = ()
         refusal = find_refusal(snapshot, broker) or (None if enough else SheddingReason.NEED_BELOW_MINIMUM)
@@ -212,7 +212,7 @@ class UniformLoadShedder:
         return Shed((Pick(broker, bundles, reason),) if bundles else (), tuple(verdicts), state)
 
     def _take(self, rows: list[int], carried: list[float], need: int) -> tuple[int, ...]:
-        """The bundles that fit into the need one after the other; it shrinks by the whole part of what each carries."""
+        """Take bundles that fit into the need one by one; each reduces it by the integer part of its load."""
         taken: list[int] = []
         for row, load in zip(rows, carried, strict=True):
             if 0 <= self.max_bundles <= len(taken):

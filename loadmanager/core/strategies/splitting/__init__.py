@@ -1,4 +1,4 @@
-"""The split algorithms by name. A new one is a file beside this and a line below."""
+"""Registry of the split algorithms. To add one, add a file here and a line below."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from loadmanager.core.strategies.splitting.split_algorithm import SplitAlgorithm
 from loadmanager.core.strategies.splitting.topic_count_equally_divide import topic_count_equally_divide
 
 SPECIFIED_POSITIONS = "specified_positions_divide"
-"""The one algorithm that has to be told where to cut."""
+"""The only algorithm that requires positions."""
 
 SPLIT_ALGORITHMS: dict[str, SplitAlgorithm] = {
     "range_equally_divide": range_equally_divide,
@@ -26,7 +26,7 @@ PULSAR_REASONS = {
     SplitReason.MSG_RATE: "MsgRate",
     SplitReason.BANDWIDTH: "Bandwidth",
 }
-"""Why a bundle is split, as Pulsar writes it."""
+"""Split reasons in Pulsar's spelling."""
 
 DEFAULT_KEY = KEYS["namespace_bundle_split_algorithm"]
 SUPPORTED_KEY = KEYS["supported_split_algorithms"]
@@ -35,9 +35,9 @@ SUPPORTED_KEY = KEYS["supported_split_algorithms"]
 def split_algorithm(
     settings: PlannerSettings, asked: str = "", asked_by: str = DEFAULT_KEY
 ) -> tuple[str, SplitAlgorithm]:
-    """The algorithm that was asked for under the key or option `asked_by`, else the configured one, and its short name.
+    """Return the algorithm requested under the key or option `asked_by`, else the configured one, and its short name.
 
-    Raises `UnknownStrategyError` for one that does not exist or is not supported, naming the key and what is allowed.
+    Raises `UnknownStrategyError`, naming the key and the choices, if it does not exist or is not supported.
     """
     key, name = (asked_by, asked) if asked else (DEFAULT_KEY, settings.namespace_bundle_split_algorithm)
     short, algorithm = get_by_name(key, name, SPLIT_ALGORITHMS)

@@ -1,4 +1,4 @@
-"""The algorithm that cuts a bundle, with what it is asked besides the bundle and its topics."""
+"""Split algorithm with its parameters besides the bundle and its topics."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from loadmanager.core.strategies.splitting.specified_positions_divide import div
 from loadmanager.core.strategies.splitting.split_algorithm import SplitAlgorithm
 
 _WITHOUT_TOPICS = frozenset({"range_equally_divide", SPECIFIED_POSITIONS})
-"""Algorithms that cut whatever topics there are; the others cannot be asked without."""
+"""Algorithms that do not need topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Divider:
-    """The algorithm that was asked for, or is configured."""
+    """The requested or configured algorithm with its parameters."""
 
     name: str
     algorithm: SplitAlgorithm
@@ -27,7 +27,7 @@ class Divider:
 
     @classmethod
     def of(cls, settings: PlannerSettings, asked: str = "", positions: Sequence[int] = ()) -> Divider:
-        """Raises `UnknownStrategyError` for an algorithm that is not supported, or lacks what it needs."""
+        """Choose the algorithm. Raises `UnknownStrategyError` if it is not supported or lacks a parameter."""
         name, algorithm = split_algorithm(settings, asked, "splitAlgorithmName")
         if name == SPECIFIED_POSITIONS and not positions:
             raise UnknownStrategyError(f"{SPECIFIED_POSITIONS} needs positions: a list of hashes as the body")
@@ -40,7 +40,7 @@ class Divider:
         return self.name not in _WITHOUT_TOPICS
 
     def divide(self, own: BundleRange, topics: Sequence[TopicLoad]) -> list[int] | None:
-        """The boundaries, None for "do not split"; see `SplitAlgorithm`."""
+        """Return the boundaries, None for "do not split"; see `SplitAlgorithm`."""
         if self.name == SPECIFIED_POSITIONS:
             return divide_at(own, self.positions)
         return self.algorithm(own, topics, (), self.settings)

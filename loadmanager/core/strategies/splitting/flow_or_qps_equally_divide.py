@@ -21,7 +21,7 @@ from loadmanager.core.strategies.splitting.split_algorithm import MIB, MIN_TOPIC
 def flow_or_qps_equally_divide(
     bundle_range: BundleRange, topics: Sequence[TopicLoad], positions: Sequence[int], settings: PlannerSettings
 ) -> list[int] | None:
-    """May be an empty list: more than the limits in all, but no place at which to cut."""
+    """Return the boundaries; may be empty if the bundle is above the limits but cannot be cut."""
     del bundle_range, positions
     busy = [topic for topic in topics if topic.msg_rate > 0 or topic.throughput > 0]
     by_hash = {topic.hash: topic for topic in busy}

@@ -1,4 +1,4 @@
-"""Cut the range into halves, whatever its topics. Source: Pulsar's RangeEquallyDivideBundleSplitAlgorithm."""
+"""Halve the range, regardless of topics. Source: Pulsar's RangeEquallyDivideBundleSplitAlgorithm."""
 
 from __future__ import annotations
 

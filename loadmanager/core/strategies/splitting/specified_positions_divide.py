@@ -1,7 +1,7 @@
-"""Cut where an operator says. Source: Pulsar's SpecifiedPositionsBundleSplitAlgorithm.
+"""Cut at given positions. Source: Pulsar's SpecifiedPositionsBundleSplitAlgorithm.
 
-Positions outside the bundle are left out, and as in Pulsar one that is there twice stays twice; whoever cuts there does
-it once, where Pulsar's split fails. Differs from Pulsar: the caller's list is not sorted in place.
+Positions outside the bundle are ignored, and as in Pulsar duplicates stay; the caller cuts there once, where Pulsar's
+split fails. Differs from Pulsar: the caller's list is not sorted in place.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def specified_positions_divide(
 
 
 def divide_at(bundle_range: BundleRange, positions: Sequence[int], *, topics: int = MIN_TOPICS) -> list[int] | None:
-    """The positions inside the range; without a number of topics, whatever topics the bundle has."""
+    """Return the positions inside the range; without `topics`, regardless of the bundle's topics."""
     if not positions:
         raise PositionsRequiredError("specified_positions_divide: expected positions at which to split")
     if topics < MIN_TOPICS:

@@ -1,4 +1,4 @@
-"""What a split algorithm is: it says where a bundle is to be cut, and knows nothing of why."""
+"""Interface of split algorithms: they choose the boundaries, independent of the reason for a split."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ from loadmanager.core.domain.settings import PlannerSettings
 MIB = 1024 * 1024
 
 MIN_TOPICS = 2
-"""A bundle with fewer topics cannot be relieved by a split."""
+"""Minimum number of topics: a split cannot relieve a bundle with fewer."""
 
 
 class PositionsRequiredError(ValueError):
-    """The algorithm cuts where it is told to, and was not told."""
+    """The algorithm requires positions and got none."""
 
 
 SplitAlgorithm = Callable[
     [BundleRange, Sequence[TopicLoad], Sequence[int], PlannerSettings],
     list[int] | None,
 ]
-"""The range of the bundle, all its topics, the positions asked for, settings: the boundaries, None for "do not split".
+"""Function from the bundle's range, all its topics, the requested positions and the settings to boundaries, or None for
+"do not split".
 
-Boundaries ascend, but nobody has checked that they differ and are inside the range: see `usable`.
+Boundaries ascend; they may repeat or be outside the range: see `usable`.
 """
 
 
 def is_splittable(bundle_range: BundleRange) -> bool:
-    """Whether there is a hash between its ends."""
+    """Return True if there is a hash between its ends."""
     return bundle_range.upper - bundle_range.lower > 1
 
 
 def usable(bundle_range: BundleRange, boundaries: Sequence[int]) -> list[int]:
-    """The boundaries at which the range can be cut, ascending and each of them once: its ends are no place to cut."""
+    """Return the boundaries inside the range, ascending, without duplicates."""
     return sorted({boundary for boundary in boundaries if bundle_range.lower < boundary < bundle_range.upper})
 
 
 def halfway(lower: int, upper: int) -> int:
-    """The whole number in the middle, the lower of two."""
+    """Return the integer midpoint, rounded down."""
     return lower + (upper - lower) // 2

@@ -1,4 +1,4 @@
-"""What a round of splits looks at: of what brokers report, the bundles above a limit, and those that were before."""
+"""Candidates of a split round: reported bundles above a limit, now or in the last round."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from loadmanager.core.strategies.splitting.split_round import State, goes_by_lat
 
 @dataclass(frozen=True, slots=True)
 class LookedAt:
-    """Of one broker's report: the candidates by name, and how many bundles it names."""
+    """Candidates of one broker's report by name, and the number of bundles in it."""
 
     registration: Registration
     candidates: tuple[SplitCandidate, ...]
     bundles: int
 
     def without(self, names: Container[str]) -> LookedAt:
-        """The same but for these candidates."""
+        """Return the same without these candidates."""
         return replace(self, candidates=tuple(each for each in self.candidates if each.name not in names))
 
 
@@ -38,9 +38,9 @@ def find_candidates(
     settings: PlannerSettings,
     remembered: State,
 ) -> list[LookedAt]:
-    """What each broker reports that is above a limit, or was in the last round; of bundles that there are.
+    """Find existing bundles that each broker reports above a limit, or that were in the last round.
 
-    `namespaces` are their records, `remembered` is what the rule remembers: see `Question.before`.
+    `namespaces` are their records, `remembered` is the rule's memory: see `SplitQuestion.before`.
     """
     is_latest = goes_by_latest_rates(settings)
     hot = frozenset() if is_latest else _hot_in(snapshot, settings)
@@ -64,13 +64,13 @@ def find_candidates(
 
 
 def long_term(snapshot: Snapshot, bundle: str) -> tuple[float, float]:
-    """Messages/s and bytes/s of a bundle, in and out together; 0 of one that the snapshot does not have."""
+    """Return long-term messages/s and bytes/s of a bundle, in and out together; 0 for an unknown one."""
     row = snapshot.bundles.find_row(bundle)
     return (0.0, 0.0) if row is None else rates_of(snapshot.bundles.long[row])
 
 
 def rates_of(load: FloatArray) -> tuple[float, float]:
-    """Messages/s and bytes/s of a load (4,), in and out together."""
+    """Return messages/s and bytes/s of a load (4,), in and out together."""
     msg_in, msg_out, bytes_in, bytes_out = load.tolist()
     return msg_in + msg_out, bytes_in + bytes_out
 
@@ -84,7 +84,7 @@ def _candidate(
     *,
     is_latest: bool,
 ) -> SplitCandidate | None:
-    """A bundle as its broker reports it, with its latest rates, else the long-term ones; None for one that is none."""
+    """Build a candidate as its broker reports it, with latest or long-term rates; None for a nonexistent bundle."""
     name = report.bundle_names[row]
     state, own = namespaces.get(namespace_of(name)), BundleName.parse_any(name).range
     index = state.bundles.find_index(own) if state is not None else None
@@ -97,7 +97,7 @@ def _candidate(
 
 
 def _hot_in(snapshot: Snapshot, settings: PlannerSettings) -> frozenset[str]:
-    """The bundles with long-term rates above a limit."""
+    """Return the bundles with long-term rates above a limit."""
     rows = np.flatnonzero(_carries_much(snapshot.bundles.long, settings)).tolist()
     return frozenset(snapshot.bundles.names[row] for row in rows)
 
@@ -108,7 +108,7 @@ def _has_many_sessions(report: ReportedBundles, settings: PlannerSettings) -> Bo
 
 
 def _carries_much(load: FloatArray, settings: PlannerSettings) -> BoolArray:
-    """Which of loads (k, 4) are above a limit."""
+    """Return a mask of loads (k, 4) above a limit."""
     msg_rate = load[:, MSG_RATE_IN] + load[:, MSG_RATE_OUT]
     most_bytes = settings.namespace_bundle_max_bandwidth_mbytes * MIB
     return np.asarray((msg_rate > settings.namespace_bundle_max_msg_rate) | (throughput_of(load) > most_bytes))

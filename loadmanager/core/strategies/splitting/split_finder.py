@@ -1,15 +1,15 @@
-"""Which bundles are split: the rule of Pulsar's modular load manager, and that of its extensible one.
+"""Split rules: that of Pulsar's modular load manager, and that of its extensible one.
 
-Sources: BundleSplitterTask and DefaultNamespaceBundleSplitStrategyImpl. Both pass over a bundle with fewer than two
-topics, and take one that is above a limit, if its namespace may have more bundles. Topics and sessions are those of
-the latest report. The modular rule compares long-term rates, at once; the extensible one the latest rates, and a bundle
-has to be above a limit more often in succession than a threshold.
+Sources: BundleSplitterTask and DefaultNamespaceBundleSplitStrategyImpl. Both skip a bundle with fewer than two topics,
+and split one above a limit if its namespace may have more bundles. Topics and sessions are those of the latest report.
+The modular rule compares long-term rates and splits at once; the extensible one compares latest rates, and a bundle has
+to be above a limit for more consecutive rounds than a threshold.
 
 Differs from Pulsar: a bandwidth limit of 2048 MiB/s or more does not overflow; a bundle reported by two brokers counts
-once, as its owner reports it; a split under way blocks its neighbours of the same namespace, not of one whose name
-begins alike; the extensible rule too may cut a bundle at several boundaries. Of more boundaries than the maximum number
-of bundles allows, some are used, in even steps. And a bundle whose load is that of one topic is not cut, if it is known
-what its topics carry: the part with that topic would be as hot, and cut again.
+once, as its owner reports it; a pending split blocks its neighbours of the same namespace only, not of one whose name
+begins alike; the extensible rule too may cut a bundle at several boundaries. If the maximum number of bundles does not
+allow all boundaries, some are used, in even steps. A bundle whose load is that of one topic, if topic loads are known,
+is not cut: the part with that topic would be as hot, and cut again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from loadmanager.core.domain.settings import KEYS, PlannerSettings
 from loadmanager.core.strategies.splitting.split_algorithm import MIB, MIN_TOPICS, is_splittable, usable
 
 HOT_TOPIC_SHARE = 0.9
-"""A topic above a limit by itself, with so much of its bundle's load, is the bundle: little would go without it."""
+"""Share of its bundle's load from which a topic above a limit makes a split useless."""
 
 LIMIT_KEYS = {
     SplitReason.TOPICS: KEYS["namespace_bundle_max_topics"],
@@ -35,10 +35,10 @@ LIMIT_KEYS = {
     SplitReason.MSG_RATE: KEYS["namespace_bundle_max_msg_rate"],
     SplitReason.BANDWIDTH: KEYS["namespace_bundle_max_bandwidth_mbytes"],
 }
-"""The limit that a bundle is above, by the reason for its split."""
+"""Limit that the bundle exceeds, by split reason."""
 
 _SHARES = {SplitReason.MSG_RATE: "msg_rate_share_percent", SplitReason.BANDWIDTH: "throughput_share_percent"}
-"""What the hottest topic has of its bundle's load, by the reason for its split."""
+"""Share of the hottest topic in its bundle's load, by split reason."""
 
 _MAXIMUM = KEYS["namespace_maximum_bundles"]
 _HITS = KEYS["namespace_bundle_split_condition_hit_count_threshold"]
@@ -46,7 +46,7 @@ _PER_CYCLE = KEYS["max_number_of_bundles_to_split_per_cycle"]
 
 
 class Loaded(Protocol):
-    """What a bundle carries, as far as limits go by it. Rates are those that the rule compares, in and out together."""
+    """Load of a bundle as compared with limits. Rates are in and out together."""
 
     @property
     def topics(self) -> int: ...
@@ -87,7 +87,7 @@ class SplitCandidate:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Cut the bundle at these boundaries: inside its range, ascending, each of them once."""
+    """A split at these boundaries: inside the range, ascending, distinct."""
 
     bundle: str
     boundaries: tuple[int, ...]
@@ -96,7 +96,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Splits:
-    """What to split, a verdict for each bundle looked at, and how often bundles were above a limit in succession."""
+    """Splits, a verdict for each bundle considered, and the consecutive rounds of each bundle above a limit."""
 
     splits: tuple[Split, ...]
     verdicts: tuple[Verdict, ...]
@@ -104,10 +104,10 @@ class Splits:
 
 
 Divide = Callable[[str, BundleRange], list[int] | None]
-"""The algorithm asked about a bundle by its name and range."""
+"""Function from a bundle's name and range to boundaries."""
 
 FindTopics = Callable[[str], Sequence[TopicLoad]]
-"""What is known of the topics of a bundle, by its name."""
+"""Function from a bundle's name to its known topics."""
 
 
 def _unknown_topics(bundle: str) -> Sequence[TopicLoad]:
@@ -124,8 +124,9 @@ def find_for_modular(
     *,
     counts_splits: bool = True,
 ) -> Splits:
-    """Bundles in the order of their reports; `bundle_counts` by namespace. One above a limit counts, cut or not, except
-    in Pulsar's simple load manager (`counts_splits` is False), whose rule is the same otherwise, on latest rates.
+    """Apply the modular rule to bundles in report order; `bundle_counts` by namespace. Bundles above a limit count
+    against the maximum, cut or not, except in Pulsar's simple load manager (`counts_splits` is False), whose rule is
+    the same otherwise, on latest rates.
     """
     judge = _Judge(settings, divide, find_topics, bundle_counts)
     splits, verdicts = [], []
@@ -156,9 +157,9 @@ def find_for_extensible(
     splitting: Collection[tuple[str, BundleRange]] = (),
     find_topics: FindTopics = _unknown_topics,
 ) -> Splits:
-    """The bundles of one broker, one cycle. `splitting` are the namespaces and ranges with a split under way.
+    """Apply the extensible rule to the bundles of one broker. `splitting` are namespaces and ranges of pending splits.
 
-    A bundle that comes after the last split of a full cycle keeps its hits, whatever its load.
+    A bundle after the last split of a full cycle keeps its hits, whatever its load.
     """
     judge = _Judge(settings, divide, find_topics, bundle_counts)
     after: dict[str, int] = {}
@@ -180,12 +181,12 @@ def find_for_extensible(
 def divide_bundle(
     candidate: SplitCandidate, reason: SplitReason, divide: Divide, settings: PlannerSettings
 ) -> tuple[Split | None, Verdict]:
-    """The split of a bundle that somebody asked for, whatever its load and however many bundles there are."""
+    """Divide a bundle on request, regardless of its load and the number of bundles."""
     return _Judge(settings, divide, _unknown_topics, {}).divided(candidate, reason, most_boundaries=None)
 
 
 def find_reason(candidate: Loaded, settings: PlannerSettings) -> SplitReason | None:
-    """The first limit that the bundle is above, None for none. At a limit is not above it."""
+    """Return the first limit that the bundle exceeds, None if there is none. At a limit is not above it."""
     if candidate.topics > settings.namespace_bundle_max_topics:
         return SplitReason.TOPICS
     if 0 < settings.namespace_bundle_max_sessions < candidate.sessions:
@@ -198,7 +199,7 @@ def find_reason(candidate: Loaded, settings: PlannerSettings) -> SplitReason | N
 
 
 def _one_of_each(candidates: Iterable[SplitCandidate]) -> Iterable[SplitCandidate]:
-    """Each bundle once, where it came first, as its owner reports it if that one does."""
+    """Deduplicate bundles at their first position, preferring the owner's report."""
     chosen: dict[str, SplitCandidate] = {}
     for candidate in candidates:
         known = chosen.get(candidate.name)
@@ -209,7 +210,7 @@ def _one_of_each(candidates: Iterable[SplitCandidate]) -> Iterable[SplitCandidat
 
 @dataclass(slots=True)
 class _Judge:
-    """What one round goes by. `extra` is how many bundles it has added to each namespace so far."""
+    """Context of one round. `extra` counts the bundles added to each namespace so far."""
 
     settings: PlannerSettings
     divide: Divide
@@ -224,7 +225,7 @@ class _Judge:
     def look_at(
         self, candidate: SplitCandidate, hits: int, splitting: Collection[tuple[str, BundleRange]], *, is_full: bool
     ) -> tuple[Split | None, Verdict, int]:
-        """By the extensible rule; the hits afterwards too. `is_full`: the cycle has all its splits."""
+        """Apply the extensible rule; returns the new hits too. `is_full`: the cycle has all its splits."""
         reason = find_reason(candidate, self.settings)
         not_counted = self._find_not_counted(candidate, reason)
         if not_counted is not None:
@@ -242,7 +243,7 @@ class _Judge:
         return split, verdict, 0 if split else count
 
     def _find_not_counted(self, candidate: SplitCandidate, reason: SplitReason | None) -> Verdict | None:
-        """Why the extensible rule neither counts a hit nor forgets one."""
+        """Return the reason why the extensible rule leaves the hits unchanged, None if it does not."""
         if candidate.topics < MIN_TOPICS:
             return self.too_few_topics(candidate, reason)
         if not candidate.is_owned:
@@ -254,7 +255,7 @@ class _Judge:
     def _find_not_yet(
         self, candidate: SplitCandidate, reason: SplitReason, hits: int, splitting: Collection[tuple[str, BundleRange]]
     ) -> Verdict | None:
-        """Why the extensible rule counts a hit and does no more."""
+        """Return the reason why the extensible rule only counts a hit, None if it splits."""
         threshold = self.settings.namespace_bundle_split_condition_hit_count_threshold
         if hits <= threshold:
             return self.refused(candidate, SplitReason.TOO_FEW_SPLIT_HITS, hits=hits, **{_HITS: threshold})
@@ -265,7 +266,7 @@ class _Judge:
         return None
 
     def cut(self, candidate: SplitCandidate, reason: SplitReason) -> tuple[Split | None, Verdict]:
-        """The split of a bundle that is above a limit, unless it could not help."""
+        """Split a bundle above a limit, unless that could not help."""
         hot = self._find_hot_topic(candidate, reason)
         if hot is not None:
             return None, hot
@@ -274,7 +275,7 @@ class _Judge:
     def divided(
         self, candidate: SplitCandidate, reason: SplitReason, most_boundaries: int | None
     ) -> tuple[Split | None, Verdict]:
-        """The split of this bundle for this reason, if the algorithm finds a place to cut; None: any number of them."""
+        """Split the bundle for this reason, if the algorithm finds boundaries; `most_boundaries` None: any number."""
         if candidate.range is None or not is_splittable(candidate.range):
             return None, self.refused(candidate, SplitReason.RANGE_NOT_SPLITTABLE)
         found = self.divide(candidate.name, candidate.range)
@@ -290,7 +291,7 @@ class _Judge:
         return Split(candidate.name, tuple(used), reason), Verdict(candidate.name, reason, acted=True, why=why)
 
     def room(self, candidate: SplitCandidate) -> int:
-        """How many bundles its namespace may get."""
+        """Return the number of bundles that its namespace may still add."""
         return self.settings.namespace_maximum_bundles - self._bundles(candidate)
 
     def no_room(self, candidate: SplitCandidate, reason: SplitReason) -> Verdict:
@@ -298,7 +299,7 @@ class _Judge:
         return self.refused(candidate, SplitReason.NAMESPACE_HAS_MAXIMUM_BUNDLES, above=LIMIT_KEYS[reason], **why)
 
     def too_few_topics(self, candidate: SplitCandidate, reason: SplitReason | None) -> Verdict:
-        """Of a bundle that is above a limit all the same, `above` is that limit: its only topic is to blame."""
+        """Return the verdict on a bundle with too few topics; `above` is the limit that it exceeds, if any."""
         if reason is None or candidate.topics == 0:
             return self.refused(candidate, SplitReason.TOO_FEW_TOPICS)
         return self.refused(candidate, SplitReason.TOO_FEW_TOPICS, above=LIMIT_KEYS[reason])
@@ -311,7 +312,7 @@ class _Judge:
         return self.bundle_counts.get(namespace, 1) + self.extra[namespace]
 
     def _find_hot_topic(self, candidate: SplitCandidate, reason: SplitReason) -> Verdict | None:
-        """The refusal of a split that would leave the load together, as it is that of one topic."""
+        """Refuse a split that would leave the load together because it is that of one topic."""
         topics = self.find_topics(candidate.name) if reason in _SHARES else ()
         if not topics:
             return None
@@ -338,7 +339,7 @@ def _shares_an_end(candidate: SplitCandidate, splitting: Collection[tuple[str, B
 
 
 def _some_of(boundaries: Sequence[int], most: int) -> Sequence[int]:
-    """All of them, or as many as there may be, in even steps."""
+    """Return at most so many boundaries, in even steps."""
     if len(boundaries) <= most:
         return boundaries
     return [boundaries[step * len(boundaries) // (most + 1)] for step in range(1, most + 1)]

@@ -1,4 +1,4 @@
-"""One round of automatic splits: the rule that is configured, asked about everything that was looked at."""
+"""A round of automatic splits: the configured rule applied to all candidates."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from loadmanager.core.strategies.splitting.split_finder import (
 State = dict[str, Any]
 
 SPLIT_STRATEGY = "DefaultNamespaceBundleSplitStrategyImpl"
-"""Pulsar's name for the extensible rule, the one that remembers something: under which states keep its memory."""
+"""Pulsar's name of the extensible rule, the only one with a memory: its key in the state."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitQuestion:
-    """All that a round goes by besides the settings.
+    """Input of a round besides the settings.
 
-    `looked_at` are the candidates that each broker reports, `counts` how many bundles their namespaces have, `topics`
-    what is known of those of a bundle, `under_way` the bundles that are being split, by namespace and range. `before`
-    is what was remembered: by broker its incarnation, and how often each bundle was above a limit in succession.
+    `looked_at` are each broker's candidates, `counts` the number of bundles per namespace, `topics` the known topics of
+    a bundle, `under_way` the pending splits, by namespace and range. `before` is the memory: by broker its incarnation,
+    and the consecutive rounds of each bundle above a limit.
     """
 
     looked_at: tuple[tuple[Registration, tuple[SplitCandidate, ...]], ...]
@@ -46,7 +46,7 @@ class SplitQuestion:
 
 
 def find_splits(question: SplitQuestion, settings: PlannerSettings) -> tuple[Splits, State | None]:
-    """What to split, and what to remember; None: nothing is. Raises `UnknownStrategyError`."""
+    """Find the splits and the next memory (None if the rule has none). Raises `UnknownStrategyError`."""
     _, algorithm = split_algorithm(settings)
 
     def topics_of(name: str) -> Sequence[TopicLoad]:
@@ -61,9 +61,9 @@ def find_splits(question: SplitQuestion, settings: PlannerSettings) -> tuple[Spl
 def find_splits_by(
     divide: Divide, find_topics: FindTopics, question: SplitQuestion, settings: PlannerSettings
 ) -> tuple[Splits, State | None]:
-    """As `find_splits`, cutting by any algorithm; `find_topics` stands for the topics of the question.
+    """Find splits as `find_splits` does, with any algorithm; `find_topics` replaces the topics of the question.
 
-    Under the extensible rule each broker looks at its own bundles, one after the other: those before have split some.
+    Under the extensible rule brokers are processed in order, each after the splits of those before.
     """
     counts = Counter(question.counts)
     if not is_extensible(settings):
@@ -86,11 +86,11 @@ def find_splits_by(
 
 
 def goes_by_latest_rates(settings: PlannerSettings) -> bool:
-    """Whether the rule that is configured goes by what bundles carried last, not by their long-term averages."""
+    """Return True if the configured rule compares latest rates, not long-term averages."""
     return is_extensible(settings) or is_simple(settings)
 
 
 def hits_of(remembered: State, registration: Registration) -> Mapping[str, int]:
-    """A new incarnation of a broker has none."""
+    """Return the hits of this registration; a new one has none."""
     incarnation, hits = remembered.get(registration.broker, (registration.incarnation, {}))
     return hits if incarnation == registration.incarnation else {}

@@ -1,7 +1,7 @@
-"""Cut between the two topics in the middle. Source: Pulsar's TopicCountEquallyDivideBundleSplitAlgorithm.
+"""Cut between the two middle topics. Source: Pulsar's TopicCountEquallyDivideBundleSplitAlgorithm.
 
-As in Pulsar, the boundary is the left one of the two when their hashes are the same or neighbours: that topic then goes
-right, or, where it is the first hash of the bundle, there is no cut.
+As in Pulsar, the boundary is the hash of the left one if both hashes are equal or adjacent: that topic then goes right,
+or, at the first hash of the bundle, there is no cut.
 """
 
 from __future__ import annotations
