@@ -40,8 +40,8 @@ class Recovery:
         under_way = dict(self._memory.acts.under_way)
         for bundle, move in under_way.items():
             owner = await self._owned.find(BundleName.parse(bundle))
+            self._say(bundle, move, owner, epoch)  # first: a term may end in the middle of the write that forgets it
             await self._memory.end(bundle, None if owner is None else owner.broker, is_cancelled=True)
-            self._say(bundle, move, owner, epoch)
         if under_way:
             self._memory.seen_through()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,12 +12,14 @@ from support.beside import NAMESPACE, Beside, ownership
 from support.fake_pulsar import PulsarBroker
 from support.waiting import eventually
 
-from loadmanager.core.domain.names import BundleName
+from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.core.domain.ownership import Ownership, OwnershipState
 from loadmanager.core.domain.reasons import GuardrailReason, OwnershipReason
 from loadmanager.core.protocol.pulsar_moves import Acts, MoveUnderWay
 from loadmanager.errors import LoadManagerError, NotLeaderError, StoreUnavailableError
+from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.pulsar.pulsar_service import BesideNode
+from loadmanager.pulsar.recovery import Recovery
 from loadmanager.store import paths
 from loadmanager.store.metadata_store import Create
 from loadmanager.wire.pulsar_move_records import encode_acts
@@ -114,6 +116,15 @@ async def test_a_lease_that_lapses_in_the_middle_of_a_move_ends_the_asking(besid
     await eventually(lambda: node.is_leading and not node.hands.memory.open_moves)
     assert ownership(node, BUNDLE).state is OwnershipState.FREE, "Pulsar would not place it"
     assert node.hands.healer.healed == 1
+
+
+async def test_a_move_is_in_the_decision_log_if_the_term_ends_while_its_end_is_written() -> None:
+    move = MoveUnderWay(BrokerId("a:8080"), None, 1.0, is_own=True)
+    memory = Mock(acts=Acts({BUNDLE: move}), end=AsyncMock(side_effect=NotLeaderError("deposed")))
+    journal = DecisionLog(10)
+    with pytest.raises(NotLeaderError):
+        await Recovery(memory, Mock(find=AsyncMock(return_value=None)), journal).run(epoch=7)
+    assert [(each["kind"], each["subject"]) for each in journal.recent(10)] == [("heal", BUNDLE)]
 
 
 async def test_a_record_that_cannot_be_read_stops_everything_until_an_operator_says_go_on(beside: Beside) -> None:
