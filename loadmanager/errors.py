@@ -16,11 +16,11 @@ class ConfigurationError(LoadManagerError):
 
 
 class ForeignStoreError(ConfigurationError):
-    """Somebody else's cluster lives in the metadata store that is configured; nothing was written there."""
+    """The configured metadata store belongs to another cluster; nothing was written there."""
 
 
 class StoreError(LoadManagerError):
-    """The metadata store did not do what was asked."""
+    """The metadata store did not execute an operation."""
 
 
 class StoreUnavailableError(StoreError):
@@ -32,7 +32,7 @@ class OutcomeUnknownError(StoreError):
 
 
 class AccessDeniedError(StoreError):
-    """The access list of a znode does not let us do that; the message names the znode and who we are."""
+    """The ACL of a znode denies the operation; the message names the znode and our identity."""
 
 
 class TransactionFailedError(StoreError):
@@ -50,7 +50,7 @@ class TransactionFailedError(StoreError):
 
 
 class ZnodeTooLargeError(StoreError):
-    """The data exceed what a znode may hold; sending it would cost the whole connection, so it is not sent."""
+    """The data exceed the size limit of a znode; sending them would break the connection, so they are not sent."""
 
 
 class InvalidRecordError(LoadManagerError):
@@ -62,23 +62,23 @@ class BadRequestError(LoadManagerError):
 
 
 class UnauthenticatedError(LoadManagerError):
-    """It is not known who asks; the message says what is wrong with their token, and never the token."""
+    """The caller is not authenticated; the message says what is wrong with the token, never the token itself."""
 
 
 class ForbiddenError(LoadManagerError):
-    """Who asks is known, and may not; the message names the role that it takes and the lists that give it."""
+    """The caller is known, but lacks permission; the message names the role and the settings that grant it."""
 
 
 class NotFoundError(LoadManagerError):
-    """What the path names is not there."""
+    """The resource in the path does not exist."""
 
 
 class ConflictError(LoadManagerError):
-    """It would contradict what is there already; nothing was changed."""
+    """The change contradicts the present state; nothing was changed."""
 
 
 class NotDynamicError(LoadManagerError):
-    """The configuration has no such key, or one that takes a restart to change."""
+    """The setting does not exist, or needs a restart to change."""
 
 
 class ConcurrentModificationError(LoadManagerError):
@@ -94,15 +94,15 @@ class StaleEpochError(NotLeaderError):
 
 
 class NoLeaderError(LoadManagerError):
-    """No node leads at the moment; ask again shortly."""
+    """No node leads at the moment; try again shortly."""
 
 
 class OutdatedViewError(LoadManagerError):
-    """What this node knows may be of a ZooKeeper that is another one by now; another node may know better."""
+    """This node's mirror may be outdated after a store rollback; another node may know better."""
 
 
 class TooManyPreviewsError(LoadManagerError):
-    """So many plans and explanations, or heat maps, are waited for that this one was not begun: ask again later."""
+    """Too many plans, explanations or heat maps are waiting: try again later."""
 
 
 class NoBrokerAvailableError(LoadManagerError):
@@ -110,15 +110,15 @@ class NoBrokerAvailableError(LoadManagerError):
 
 
 class NoOwnerYetError(LoadManagerError):
-    """Nobody owned the topic within the time that there was for it; the message has what the nodes said last."""
+    """The topic got no owner in time; the message has the last answers of the nodes."""
 
 
 class NodesUnavailableError(LoadManagerError):
-    """No load-manager node answered; the message names each by its URL, and why it did not."""
+    """No load-manager node answered; the message lists each URL with its failure."""
 
 
 class HeldForOwnerError(NoBrokerAvailableError):
-    """The bundle waits for its broker, which an operator restarts; `retry_after_s` is for how long at most."""
+    """The bundle waits for its broker, which is held off; `retry_after_s` is the longest wait."""
 
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
@@ -130,14 +130,14 @@ class NamespaceNotFoundError(LoadManagerError):
 
 
 class BodyTooLargeError(LoadManagerError):
-    """The body of a request is larger than `most_bytes`, which is all that its operation has use for."""
+    """The body of a request is larger than `most_bytes`, the limit of its operation."""
 
     def __init__(self, most_bytes: int) -> None:
         super().__init__(f"body: larger than {most_bytes} bytes")
 
 
 class NamespaceBeingDeletedError(LoadManagerError):
-    """Nothing of the namespace is given to anybody any more; soon there is none of that name."""
+    """The namespace is being deleted; its bundles get no owner any more."""
 
 
 class NamespaceExistsError(LoadManagerError):
@@ -161,7 +161,7 @@ class UnloadCancelledError(UnloadFailedError):
 
 
 class InvariantViolatedError(LoadManagerError):
-    """A write was not made because of what it would have said: it is a defect, and ends the leader's term."""
+    """A write was refused because it would break an invariant: a bug, which ends the leader's term."""
 
 
 class NoUnloadError(ConflictError):
@@ -169,7 +169,7 @@ class NoUnloadError(ConflictError):
 
 
 class DestinationInactiveError(ConflictError):
-    """The broker that a bundle was to be given to is not registered, or may not own it; the message says which."""
+    """The destination of a bundle is not registered, or may not own it; the message says which."""
 
 
 class PlanNotFoundError(NotFoundError):
@@ -181,7 +181,7 @@ class PlanBusyError(ConflictError):
 
 
 class PlanDriftedError(ConflictError):
-    """The cluster is no longer as the plan took it to be; `report` says what became of each step."""
+    """The cluster has changed since the plan was computed; `report` has the outcome of each step."""
 
     def __init__(self, message: str, report: dict[str, object]) -> None:
         super().__init__(message)
@@ -189,11 +189,11 @@ class PlanDriftedError(ConflictError):
 
 
 class OwnerSilentError(LoadManagerError):
-    """The agent of a bundle's owner did not say what was asked of it, or did not take what it was told."""
+    """The agent of a bundle's owner did not answer, or did not confirm."""
 
 
 class SplitRefusedError(LoadManagerError):
-    """A split that cannot be made as it was asked for, whatever the bundle holds; the message says what is allowed."""
+    """A split is impossible as requested, whatever the bundle holds; the message says what is allowed."""
 
 
 class HistoryError(LoadManagerError):
@@ -213,7 +213,7 @@ class ScenarioError(LoadManagerError):
 
 
 class PipelineError(LoadManagerError):
-    """The data pipeline cannot do what was asked; the message names the file, the table, the range or the setting."""
+    """The data pipeline cannot run; the message names the file, the table, the range or the setting."""
 
 
 class EmbeddedServerError(LoadManagerError):

@@ -1,1 +1,1 @@
-"""The history: what the leader saw and did, in Parquet files, and how they are written and read."""
+"""Recorded history: the leader's inputs and decisions in Parquet files, with their writer and reader."""

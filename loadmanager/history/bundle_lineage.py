@@ -1,4 +1,4 @@
-"""What became of a bundle: all that a history has of it, and of those whose ranges overlap with its, across leaders.
+"""Bundle lineage: everything in a history about a bundle, and about those with overlapping ranges, across terms.
 
 | table | what of it |
 |---|---|
@@ -40,7 +40,7 @@ Row = dict[str, Any]
 
 @dataclass(slots=True)
 class _Entry:
-    """A `LifeEntry` in the making."""
+    """A `LifeEntry` under construction."""
 
     at: int
     last_at: int
@@ -65,7 +65,7 @@ def tell_life(
     most: int = MOST_ENTRIES,
     on_fault: OnFault | None = None,
 ) -> BundleLife:
-    """The life of that range of hashes, the newest entries of it. A file that cannot be used goes to `on_fault`."""
+    """Return the lineage of a hash range, its newest entries. Unusable files go to `on_fault`."""
     entries = _Teller(history, name, from_ms, to_ms, on_fault).entries()
     kept = [LifeEntry(**asdict(entry)) for entry in entries[-most:]]
     return BundleLife(bundle=str(name), since=from_ms, until=to_ms, omitted=len(entries) - len(kept), entries=kept)
@@ -89,7 +89,7 @@ class _Teller:
         return list(_said_once(entries))
 
     def _is_it(self, bundle: str | None) -> bool:
-        """Whether that is this bundle, or one that has hashes with it in common."""
+        """Return True if the bundle is this one, or overlaps with it."""
         if not bundle or not bundle.startswith(self._prefix):
             return False
         try:
@@ -109,7 +109,7 @@ class _Teller:
                     yield from self._decision(row)
 
     def _rows_about(self, batch: pa.RecordBatch, column: str, field: str) -> list[int]:
-        """The rows in whose list a name of this namespace stands."""
+        """Yield the rows that name a bundle of this namespace."""
         lists = batch.column(column)
         names = pc.list_flatten(lists).field(field)
         rows: list[int] = pc.list_parent_indices(lists).filter(pc.starts_with(names, self._prefix)).unique().to_pylist()
@@ -138,7 +138,7 @@ class _Teller:
                     )  # fmt: skip
 
     def _moves(self) -> Iterator[_Entry]:
-        """One entry for each, at its beginning; at its end for one that another leader had begun."""
+        """Yield one entry per move, at its begin; at its end if another leader began it."""
         begun: dict[tuple[int, int], _Entry] = {}
         for batch in self._scan(MOVES):
             mask = pc.starts_with(batch.column("bundle").cast(pa.string()), self._prefix)
@@ -182,7 +182,7 @@ class _Teller:
         return [each for each in ranges if self._is_it(f"{self._prefix}{each}")]
 
     def _operations(self, brokers: set[str], *, planned: bool) -> Iterator[_Entry]:
-        """What was told of the bundle, its namespace, or a broker that it was on; and plans that were executed."""
+        """Yield operator commands on the bundle, its namespace, or a broker that owned it; and executed plans."""
         for row in self._history.rows(OPERATIONS, *self._bounds, on_fault=self._on_fault):
             path = row["path"]
             told = f"{path} {row['before']} {row['after']}"
@@ -218,7 +218,7 @@ def _verdict(recorded: Row) -> Verdict:
 
 
 def _add_to_move(entry: _Entry, row: Row) -> None:
-    """What this row says of the move."""
+    """Add a row's data to its move."""
     detail = entry.detail
     match row["kind"]:
         case "began":
@@ -236,7 +236,7 @@ def _add_to_move(entry: _Entry, row: Row) -> None:
 
 
 def _told(move: _Entry) -> str:
-    """How a move went."""
+    """Describe the outcome of a move."""
     detail = move.detail
     match detail.get("end"):
         case "done":
@@ -255,7 +255,7 @@ def _words(reason: str | None) -> str:
 
 
 def _said_once(entries: Iterable[_Entry]) -> Iterator[_Entry]:
-    """What was not done, for the same reason as the last time it was looked at, is counted."""
+    """Merge repeats of a non-decision with the same reason into one entry with a count."""
     last: dict[tuple[str, str | None], _Entry] = {}
     for entry in entries:
         key = (entry.kind, entry.bundle)

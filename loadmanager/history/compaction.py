@@ -1,4 +1,4 @@
-"""Hours that are over, compacted: one file of each table, hour and epoch in place of sixty.
+"""Compaction of the history: finished hours become one file per table, hour and epoch instead of sixty.
 
     01 ... 60                  an hour as it was flushed
     compacted, 01 ... 60       readers take the compacted one alone, from the moment that it is there
@@ -43,7 +43,7 @@ _PASS_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """A file that a compacted one stands for. `last_ms` is the last time in it."""
+    """A file that was merged into a compacted one. `last_ms` is the last time in it."""
 
     name: str
     size_bytes: int
@@ -53,20 +53,20 @@ class Original:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """How many files were made, and how many deleted that such files stand for."""
+    """Number of files written, and of originals deleted."""
 
     made: int
     deleted: int
 
 
 class Compaction:
-    """Of one history. What cannot be compacted is said once."""
+    """Compaction of one history. A failure is logged once."""
 
     def __init__(self) -> None:
         self._left_alone: set[str] = set()
 
     def apply(self, directory: Directory, now_ms: int) -> Compacted:
-        """Compact what is to be, and delete what is compacted for long enough. Raises `OSError`."""
+        """Compact what is due, and delete old originals. Raises `OSError`."""
         deleted = sum(self._delete_originals(directory, table, now_ms) for table in TABLES)
         made, until_s = 0, time.monotonic() + _PASS_S
         for files in _to_be_compacted(directory, now_ms):
@@ -92,7 +92,7 @@ class Compaction:
         return True
 
     def _delete_originals(self, directory: Directory, table: str, now_ms: int) -> int:
-        """Those that compacted files stand for, which have been there for long enough; how many."""
+        """Delete originals that were compacted long enough ago; return their number."""
         places = defaultdict[tuple[int, int], list[HistoryFile]](list)
         for file in directory.list_files(table, with_originals=True)[0]:
             places[file.hour_ms, file.epoch].append(file)
@@ -108,7 +108,7 @@ class Compaction:
         return deleted
 
     def _originals(self, directory: Directory, compacted: HistoryFile) -> tuple[Original, ...]:
-        """Those that the file says; none of one that cannot be read, so that they stay."""
+        """Return the originals that a compacted file names; none if it cannot be read, so that they stay."""
         try:
             with History(directory).open(compacted) as parquet:
                 return originals_of(parquet.schema_arrow.metadata)
@@ -125,13 +125,13 @@ class Compaction:
 
 
 def originals_of(metadata: dict[bytes, bytes] | None) -> tuple[Original, ...]:
-    """The files that a file with this metadata stands for; none of one that was not compacted."""
+    """Return the originals that a file's metadata name; none for a file that was not compacted."""
     said = (metadata or {}).get(COMPACTED_KEY)
     return () if said is None else tuple(Original(*each) for each in orjson.loads(said))
 
 
 def compact_files(history: History, files: Sequence[HistoryFile]) -> pa.Buffer:
-    """The bytes of a file with the rows of these, in their order. Raises `HistoryFileError`."""
+    """Merge the rows of these files in order; return the bytes of the new file. Raises `HistoryFileError`."""
     table = TABLES[files[0].table]
     originals, rows, said = [], 0, dict[bytes, bytes]()
     for file in files:
@@ -154,7 +154,7 @@ def compact_files(history: History, files: Sequence[HistoryFile]) -> pa.Buffer:
 
 
 def _parts(history: History, files: Sequence[HistoryFile]) -> Iterator[pa.Table]:
-    """All rows, so many together."""
+    """Yield all rows, in batches of this size."""
     waiting, count = list[pa.Table](), 0
     for file in files:
         with history.open(file) as parquet:
@@ -166,7 +166,7 @@ def _parts(history: History, files: Sequence[HistoryFile]) -> Iterator[pa.Table]
 
 
 def _to_be_compacted(directory: Directory, now_ms: int) -> Iterator[list[HistoryFile]]:
-    """The files of each table, hour and epoch of which there are several, and which are not written any more."""
+    """Return groups of several finished files of one table, hour and epoch."""
     for table in TABLES:
         files = [file for file in directory.list_files(table)[0] if file.epoch != IMPORTED]
         for _, group in groupby(files, key=lambda file: file.epoch):
@@ -182,8 +182,8 @@ def _to_be_compacted(directory: Directory, now_ms: int) -> Iterator[list[History
 
 
 def _are_in_order(of_epoch: list[HistoryFile], places: list[int]) -> bool:
-    """Whether the files of an hour, at these places, follow each other, and nothing else has sequences between their
-    first and last: nothing else can be taken then for what a compacted one stands for.
+    """Return True if the files of an hour, at these indexes, have consecutive sequences, without rows of other files
+    between them: only then nothing else can be mistaken for an original.
     """
     near = of_epoch[max(0, places[0] - 1) : places[-1] + 2]
     return len(places) == places[-1] - places[0] + 1 and all(one.last < other.first for one, other in pairwise(near))

@@ -1,4 +1,4 @@
-"""What is put into the history, and how it becomes rows: columns are taken over as they are, in bulk.
+"""History entries, and their conversion into rows; columns are copied in bulk.
 
 Entries keep references only; they are turned into columns later, in another thread. Whoever puts one never changes
 what it refers to.
@@ -53,7 +53,7 @@ _POWERS = 16 ** np.arange(7, -1, -1)
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A load report that was applied: a row for the broker, and one for each of its bundles."""
+    """An applied load report: a row for the broker, and one for each of its bundles."""
 
     registration: Registration
     report: BrokerReport
@@ -64,13 +64,13 @@ class Report:
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes in memory."""
+        """Approximate size in memory."""
         return _BYTES_PER_ENTRY + _BYTES_PER_BUNDLE * len(self.report.bundle_names)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What was decided at once: `steps` are the core's, or mappings with the fields of `schemas.STEP`.
+    """A decision; `steps` are the core's, or mappings with the fields of `schemas.STEP`.
 
     `settings_id` and `state_hash` name what it was decided with; `rng_state` is only there when it has changed.
     """
@@ -96,7 +96,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class MoveRow:
-    """One thing that is known of a move: that it is planned, how it ended, what it was measured to bring.
+    """A fact about a move: its begin, its end, or its measured effect.
 
     `move` is the sequence of the row it is about, `load` (4,) what the bundle carried; what is not known is None.
     """
@@ -126,7 +126,7 @@ class MoveRow:
 
 @dataclass(frozen=True, slots=True)
 class HistoryEvent:
-    """Anything else that happened: `kind` says what, `subject` to whom or what."""
+    """Any other event: `kind` is its type, `subject` what it is about."""
 
     kind: str
     subject: str = ""
@@ -143,7 +143,7 @@ class HistoryEvent:
 
 @dataclass(frozen=True, slots=True)
 class StrategyState:
-    """What a strategy remembers from here on."""
+    """Memory of a strategy from this entry on."""
 
     name: str
     state: Json
@@ -159,7 +159,7 @@ class StrategyState:
 
 @dataclass(frozen=True, slots=True)
 class OperationRow:
-    """What somebody told the service to do, and what came of it: an entry of the audit; `address` is where from."""
+    """An operator command and its outcome: an entry of the audit log; `address` is the caller's."""
 
     node: str
     who: str
@@ -185,7 +185,7 @@ Entry = Report | Decision | MoveRow | HistoryEvent | StrategyState | OperationRo
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """An entry in its place in the total order."""
+    """An entry with its position in the total order."""
 
     at_ms: int
     epoch: int
@@ -194,7 +194,7 @@ class Placed:
 
 
 def encode_json(value: Json | None) -> str | None:
-    """One line of JSON; numbers that are not finite are quoted, as in a dump."""
+    """Encode as one line of JSON; non-finite numbers are quoted, as in a dump."""
     if value is None or isinstance(value, str):
         return value
     try:
@@ -215,7 +215,7 @@ def _json_value(value: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
 
 
 def by_table(placed: Iterable[Placed]) -> dict[str, list[Placed]]:
-    """The entries by the tables in which they are rows; a report may be in two."""
+    """Group the entries by table; a report may be in two."""
     found: dict[str, list[Placed]] = defaultdict(list)
     for each in placed:
         for table in _TABLES_OF[type(each.entry)]:
@@ -225,7 +225,7 @@ def by_table(placed: Iterable[Placed]) -> dict[str, list[Placed]]:
 
 
 def columns_of(table: str, placed: Sequence[Placed]) -> pa.Table:
-    """These entries as rows of the table."""
+    """Convert the entries into rows of the table."""
     if table == BROKER_REPORTS:
         return _broker_reports(placed)
     if table == BUNDLE_REPORTS:
@@ -248,7 +248,7 @@ def _key_columns(placed: Sequence[Placed], repeats: int | IntArray = 1) -> dict[
 
 
 def _names(values: Iterable[str], repeats: int | IntArray = 1) -> pa.DictionaryArray:
-    """Text as numbers of its different values, each repeated so often."""
+    """Encode text as a run-length list of distinct values."""
     codes: dict[str, int] = {}
     numbers = [codes.setdefault(value, len(codes)) for value in values]
     return pa.DictionaryArray.from_arrays(np.repeat(np.array(numbers, dtype=np.int32), repeats), list(codes))
@@ -302,7 +302,7 @@ def _bundle_reports(placed: Sequence[Placed]) -> pa.Table:
 
 
 def _ranges(bundles: Iterable[str]) -> tuple[pa.DictionaryArray, IntArray, IntArray]:
-    """The namespaces, lower and upper bounds of bundles, in bulk: the text of a range has a fixed width."""
+    """Return the namespaces, lower and upper bounds of bundles, in bulk: a range has a fixed width."""
     names = pa.array(bundles, pa.string())
     namespaces = pc.utf8_slice_codeunits(names, 0, -_RANGE_WIDTH - 1).dictionary_encode()
     text = pc.utf8_slice_codeunits(names, -_RANGE_WIDTH).cast(pa.binary(_RANGE_WIDTH))
@@ -312,7 +312,7 @@ def _ranges(bundles: Iterable[str]) -> tuple[pa.DictionaryArray, IntArray, IntAr
 
 
 def thousandths(rates: FloatArray) -> pa.Decimal128Array:
-    """Rates (k,) as decimals of three digits, without an object per value."""
+    """Convert rates (k,) into decimals of three digits, without an object per value."""
     words = np.empty((len(rates), 2), dtype=np.int64)
     words[:, 0] = np.rint(rates * RATE_STEPS_PER_UNIT)
     words[:, 1] = words[:, 0] >> 63  # the sign, in the upper half of 128 bits

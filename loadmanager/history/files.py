@@ -1,4 +1,4 @@
-"""Where the files of the history are: their places and names, how one appears whole or not at all, and what is listed.
+"""File layout of the history: folders and names, atomic writes, and listings.
 
 `<root>/<table>/date=YYYY-MM-DD/hour=HH/<epoch>-<first>-<last>-<node>.parquet`, in UTC, by the time of the rows; first
 and last are sequences. In place of the node stands `compacted` where a file stands for several (`compaction`). A name
@@ -44,7 +44,7 @@ _UNUSABLE_IN_NAMES = re.compile(r"[^-.\w]", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class HistoryFile:
-    """What a file's place and name say of it; it holds rows of one epoch, and of the hour that begins at `hour_ms`.
+    """A file, as its path describes it: rows of one epoch, and of the hour that begins at `hour_ms`.
 
     `mtime_ns` is when it was written, 0 where that is not known. One that `is_compacted` is in place of others.
     """
@@ -68,28 +68,28 @@ class HistoryFile:
         return self.epoch, self.first, self.last
 
     def may_have(self, from_ms: int | None, to_ms: int | None) -> bool:
-        """Whether rows of `from_ms` <= time < `to_ms` may be in it."""
+        """Return True if the file may contain rows of `from_ms` <= time < `to_ms`."""
         return (from_ms is None or self.hour_ms + HOUR_MS > from_ms) and (to_ms is None or self.hour_ms < to_ms)
 
     def stands_for(self, other: HistoryFile) -> bool:
-        """Whether it is compacted, and has the rows of the other one of its table."""
+        """Return True if this is a compacted file with the rows of the other file."""
         is_there = (self.hour_ms, self.epoch) == (other.hour_ms, other.epoch) and self.path != other.path
         return self.is_compacted and is_there and self.first <= other.first and other.last <= self.last
 
 
 def partition_of(at_ms: int) -> str:
-    """The folder, inside that of its table, of a row of this time."""
+    """Return the folder of a row of this time, below its table's."""
     return f"{datetime.fromtimestamp(at_ms // 1000, UTC):date=%Y-%m-%d/hour=%H}"
 
 
 def path_of(table: str, at_ms: int, epoch: int, sequences: tuple[int, int], node: str) -> str:
-    """Where a file goes, from the root on, that has these first and last sequences."""
+    """Return the path, below the root, of a file with these first and last sequences."""
     name = _UNUSABLE_IN_NAMES.sub("_", node)
     return _path_of(table, at_ms, epoch, sequences, f"{name}_" if name == _COMPACTED else name)
 
 
 def compacted_path_of(table: str, hour_ms: int, epoch: int, sequences: tuple[int, int]) -> str:
-    """The same for a file that stands for others: whoever packs them, it is one place."""
+    """Return the path of a compacted file, the same on every node that compacts."""
     return _path_of(table, hour_ms, epoch, sequences, _COMPACTED)
 
 
@@ -99,7 +99,7 @@ def _path_of(table: str, at_ms: int, epoch: int, sequences: tuple[int, int], who
 
 
 def pack(table: str, rows: pa.Table, since_ms: int) -> pa.Buffer:
-    """The bytes of a file with these rows; `since_ms` is the first time of all that is written together with them."""
+    """Encode rows as a file; `since_ms` is the first time of all rows written together with them."""
     sink = pa.BufferOutputStream()
     metadata = {**rows.schema.metadata, SINCE_KEY: str(since_ms).encode()}
     pq.write_table(rows.replace_schema_metadata(metadata), sink, **TABLES[table].write_options())
@@ -107,7 +107,7 @@ def pack(table: str, rows: pa.Table, since_ms: int) -> pa.Buffer:
 
 
 def _without_originals(files: list[HistoryFile]) -> list[HistoryFile]:
-    """Of one table."""
+    """Drop the originals of compacted files, of one table."""
     compacted = defaultdict(list)
     for file in files:
         if file.is_compacted:
@@ -116,13 +116,13 @@ def _without_originals(files: list[HistoryFile]) -> list[HistoryFile]:
 
 
 def _with_defaults(url: str) -> str:
-    """Add the parameters of `_PARAMETERS` that a URL does not have."""
+    """Add the default parameters that a URL lacks."""
     key, equals, value = _PARAMETERS.get(url.partition(":")[0], "").partition("=")
     return url if not key or f"{key}=" in url else f"{url}{'&' if '?' in url else '?'}{key}{equals}{value}"
 
 
 class Directory:
-    """The root of a history in any filesystem of Arrow."""
+    """Root of a history in any Arrow filesystem."""
 
     def __init__(self, filesystem: fs.FileSystem, root: str) -> None:
         root = root.rstrip("/")
@@ -136,7 +136,7 @@ class Directory:
 
     @classmethod
     def of(cls, url: str) -> Directory:
-        """Return the directory at a path or a URL of a file system that Arrow has. Raises `HistoryError`.
+        """Open the directory at a path or a URL of an Arrow filesystem. Raises `HistoryError`.
 
         `s3a://`, as Hadoop has it, is `s3://`. Small files go to S3 in one request; GCS is given up after a minute.
         """
@@ -160,15 +160,15 @@ class Directory:
         return self.root
 
     def exists(self) -> bool:
-        """Whether it is there; an object store has no empty directories."""
+        """Return True if it exists; an object store has no empty directories."""
         found: bool = self.filesystem.get_file_info(self.root).type == fs.FileType.Directory
         return found
 
     def list_files(
         self, table: str, from_ms: int | None = None, to_ms: int | None = None, *, with_originals: bool = False
     ) -> tuple[list[HistoryFile], list[HistoryFileError]]:
-        """The files of a table that may have rows of that time, in their order, and what is there but is none; without
-        those that compacted ones stand for, or with them.
+        """List the files of a table that may have rows of that time, in order, and the foreign ones; without originals
+        of compacted files, unless asked for.
         """
         files, faults = [], []
         for info in self._infos(table, from_ms, to_ms):
@@ -186,7 +186,7 @@ class Directory:
         return sorted(found, key=lambda each: each.order), faults
 
     def _infos(self, table: str, from_ms: int | None, to_ms: int | None) -> Iterable[fs.FileInfo]:
-        """Everything below a table, without the days that are out of the question."""
+        """List everything below a table, except days out of range."""
         folder = f"{self.root}/{table}"
         if from_ms is None and to_ms is None:
             return self._list(folder, recursive=True)
@@ -221,7 +221,7 @@ class Directory:
         return HistoryFile(table, info.path, hour_ms, int(epoch), *sequences, size, mtime_ns, is_compacted)
 
     def write(self, path: str, data: pa.Buffer) -> None:
-        """Make `data` the file at `path`, from the root on: whole, or not at all. Raises `OSError`."""
+        """Write `data` atomically to `path`, below the root. Raises `OSError`."""
         target = f"{self.root}/{path}"
         folder, _, name = target.rpartition("/")
         if self.filesystem.type_name in _OBJECT_STORES:
@@ -245,7 +245,7 @@ class Directory:
         self._sync(folder)
 
     def _sync(self, path: str) -> None:
-        """Have a file, or the names in a folder, outlive a crash of the machine."""
+        """Sync a file, or a folder's entries, to disk, so that they survive a crash of the machine."""
         if not self._is_local:
             return
         descriptor = os.open(path, os.O_RDONLY)
@@ -258,16 +258,16 @@ class Directory:
         return self.filesystem.open_input_file(path)
 
     def read(self, path: str) -> bytes:
-        """Read the file at `path`, from the root on. Raises `OSError`."""
+        """Read the file at `path`, below the root. Raises `OSError`."""
         with self.open(f"{self.root}/{path}") as file:
             return bytes(file.read())
 
     def temporary_files(self, table: str) -> list[fs.FileInfo]:
-        """Files that were never finished."""
+        """List temporary files of unfinished writes."""
         return [info for info in self._infos(table, None, None) if info.base_name.startswith(TEMPORARY)]
 
     def delete(self, path: str) -> None:
-        """Delete a file, if it is still there: nodes of one machine may keep one history short.
+        """Delete a file if it still exists: nodes of one machine may apply retention to one history.
 
         On this machine also the folders of its hour and day, when nothing else is in them.
         """

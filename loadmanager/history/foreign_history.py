@@ -1,4 +1,4 @@
-"""A history of another metadata store than the present one: its epochs are ahead of it, and it is put aside."""
+"""Detection of a history of another metadata store: its epochs are ahead, and it is put aside."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 
 def put_aside_if_ahead(history: Path, epoch: int, key: str) -> None:
-    """Give the folder another name if something of a later epoch than the present one is recorded in it.
+    """Rename the folder if it holds entries of a later epoch than the present one.
 
     `key` is that of the store's URL. Raises `HistoryError`.
     """

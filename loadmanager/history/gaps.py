@@ -1,4 +1,4 @@
-"""What is missing in a history: said by rows of the table of events, and by a term that was never ended.
+"""Gaps of a history: marked by events, or implied by a term without an end.
 
 A leader's first row is `term_began`, its last one `term_ended`. In between, `gap` says that rows were dropped. Whoever
 begins a term looks at how the history ends, and says in `term_began` what may be missing before it.
@@ -27,7 +27,7 @@ IMPORTED = 0
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """From when to when rows may be missing, how many (None: not known), and why."""
+    """Time range in which rows may be missing, with their number (None: unknown) and the reason."""
 
     epoch: int
     from_ms: int
@@ -38,7 +38,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a history ends: the newest place in it, and from when on rows may be missing, unless its term was ended."""
+    """End of a history: its newest position, and the time from which rows may be missing, unless its term was ended."""
 
     epoch: int
     sequence: int
@@ -47,13 +47,13 @@ class End:
 
 
 def find_gaps(history: History, on_fault: OnFault | None = None) -> list[Gap]:
-    """Every gap that is marked, in order, but for those that a late last file of a former leader has closed since."""
+    """Return all marked gaps in order, except those that a late file of a former leader has closed."""
     rows = history.rows(EVENTS, columns=["epoch", "kind", "body"], on_fault=on_fault)
     return gaps_in([(row["epoch"], row["kind"], row["body"]) for row in rows if row["kind"] in MARKS])
 
 
 def gaps_in(rows: Sequence[tuple[int, str, str | None]]) -> list[Gap]:
-    """The same, of the epoch, kind and body of each event that is one of `MARKS`."""
+    """Return the gaps in events given by epoch, kind and body."""
     ended = {epoch for epoch, kind, _ in rows if kind == TERM_ENDED}
     gaps = []
     for epoch, kind, text in rows:
@@ -66,13 +66,13 @@ def gaps_in(rows: Sequence[tuple[int, str, str | None]]) -> list[Gap]:
 
 
 def last_epoch(history: History) -> int:
-    """The newest epoch that something was recorded in; 0 without any. Raises `HistoryError`."""
+    """Return the newest recorded epoch; 0 without any. Raises `HistoryError`."""
     files = (file for table in TABLES for file in history.files(table, on_fault=_ignore))
     return max((file.epoch for file in files), default=IMPORTED)
 
 
 def find_end(history: History, epoch: int, at_ms: int) -> End | None:
-    """How what leaders recorded ends before the term of this epoch, which began then; None when there is nothing.
+    """Return the end of the recorded history before the term of this epoch and begin; None when it is empty.
 
     Raises `HistoryError` when the term has no place: its epoch is there already, or a later one was there before it.
     """
@@ -90,7 +90,7 @@ def find_end(history: History, epoch: int, at_ms: int) -> End | None:
 
 
 def missing_before(epoch: int, at_ms: int, end: End | None) -> dict[str, Any] | None:
-    """What may be missing between that end and a term that begins now; None when nothing is."""
+    """Describe the gap between that end and a term that begins now; None when there is none."""
     if end is None or (end.ended and end.epoch == epoch - 1):
         return None
     if end.epoch == epoch - 1:
@@ -113,7 +113,7 @@ def _since_ms(history: History, newest: HistoryFile) -> int:
 
 
 def _has_ended(history: History, newest: HistoryFile) -> bool:
-    """Whether the newest of all rows is the one that ends its term."""
+    """Return True if the newest row is the one that ends its term."""
     if newest.table != EVENTS:
         return False
     try:
@@ -125,4 +125,4 @@ def _has_ended(history: History, newest: HistoryFile) -> bool:
 
 
 def _ignore(_: HistoryFileError) -> None:
-    """A file that cannot be used says nothing of how the history ends; reading it says what is wrong with it."""
+    """Skip an unusable file: reading it reports the fault."""

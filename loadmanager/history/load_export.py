@@ -1,4 +1,4 @@
-"""Rows of the history for other programs: CSV, JSON lines, or one Parquet file."""
+"""Export of history rows: CSV, JSON lines, or one Parquet file."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _JSON_COLUMNS = frozenset({"body", "state", "rng_state", "detail", "why"})
 
 
 def json_line(row: Mapping[str, Any]) -> str:
-    """A row as an object of JSON; what is JSON already stands in it as such."""
+    """Encode a row as a JSON object; JSON columns are embedded as they are."""
     return orjson.dumps(_as_json(row), default=_number).decode()
 
 
 def text_lines(batches: Iterable[pa.RecordBatch], form: str, columns: list[str]) -> Iterator[str]:
-    """The rows as lines of text, without their ends; of CSV the first names the columns."""
+    """Encode the rows as text lines without line ends; CSV begins with the column names."""
     if form == "jsonl":
         for batch in batches:
             yield from map(json_line, batch.to_pylist())
@@ -39,7 +39,7 @@ def text_lines(batches: Iterable[pa.RecordBatch], form: str, columns: list[str])
 
 
 def write_parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, output: Path) -> int:
-    """One Parquet file, whole or not at all; returns its rows. Raises `OSError`."""
+    """Write one Parquet file atomically; return its rows. Raises `OSError`."""
     rows = 0
     with whole(output) as partial, pq.ParquetWriter(partial, schema, compression="zstd") as writer:
         for batch in batches:
@@ -49,7 +49,7 @@ def write_parquet(batches: Iterable[pa.RecordBatch], schema: pa.Schema, output: 
 
 
 def write_text(lines: Iterable[str], output: Path) -> int:
-    """A text file, whole or not at all; returns its lines. Raises `OSError`."""
+    """Write a text file atomically; return its lines. Raises `OSError`."""
     count = 0
     with whole(output) as partial, partial.open("w", encoding="utf-8", newline="") as file:
         for count, line in enumerate(lines, 1):  # noqa: B007 - the last number is how many there were
@@ -58,7 +58,7 @@ def write_text(lines: Iterable[str], output: Path) -> int:
 
 
 def counted(batches: Iterable[pa.RecordBatch], progress: Callable[[int, int], None]) -> Iterator[pa.RecordBatch]:
-    """The batches; `progress` is told how many rows there were so far, of a total that is not known (0)."""
+    """Pass the batches on; `progress` gets the rows so far, with an unknown total (0)."""
     rows = 0
     for batch in batches:
         yield batch

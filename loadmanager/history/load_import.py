@@ -1,4 +1,4 @@
-"""Bringing load into a history that no leader of ours recorded, as rows of epoch 0, each import behind the last one.
+"""Import of foreign load into a history, as rows of epoch 0, each import behind the last one.
 
 What is imported is written by whoever imports it, and a failure is an error: unlike in recording, nobody has anything
 more important to do.
@@ -38,7 +38,7 @@ _YEAR_2100_MS = 4_102_444_800_000
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What an import has brought so far."""
+    """Progress of an import."""
 
     reports: int
     rows: int
@@ -46,7 +46,7 @@ class Imported:
 
 
 class Importer:
-    """Appends entries to what was imported before, until `finish`. Raises `HistoryError` when it cannot write."""
+    """Appends entries behind earlier imports, until `finish`. Raises `HistoryError` when it cannot write."""
 
     def __init__(self, directory: Directory, source: str, at_ms: int) -> None:
         self._directory = directory
@@ -68,7 +68,7 @@ class Importer:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was added so far."""
+        """Write everything added so far."""
         if not self._entries:
             return
         entries, self._entries, self._waiting = self._entries, [], 0
@@ -86,7 +86,7 @@ class Importer:
 
 
 def import_reports(importer: Importer, folder: Path, progress: Progress) -> None:
-    """Every `*.json` in the folder as one load report, in the order of their times.
+    """Import every `*.json` in the folder as a load report, in the order of their times.
 
     All are read before the first is written: a file that cannot be used is an error, and nothing is imported then.
     """
@@ -105,13 +105,15 @@ def import_reports(importer: Importer, folder: Path, progress: Progress) -> None
 
 
 def check_moment(at_ms: int, where: str) -> None:
-    """Raise `HistoryFileError` for what is no time of a recorded load; that is mostly one in another unit."""
+    """Raise `HistoryFileError` for an implausible time, usually one in another unit."""
     if not 0 <= at_ms < _YEAR_2100_MS:
         raise HistoryFileError(f"{where}: not a time from 1970 to 2099 ({at_ms} ms since 1970)")
 
 
 def _read_report(path: Path) -> tuple[int, Report]:
-    """A report and its time: `lastUpdate`, or when the file was last written; the broker is `brokerId` or the name."""
+    """Read a report and its time: `lastUpdate`, or the file's modification time; the broker is `brokerId` or the file
+    name.
+    """
     try:
         data, written_ms = path.read_bytes().removeprefix(BOM_UTF8), path.stat().st_mtime_ns // 1_000_000
         record = decode_broker_record(data, str(path))
@@ -125,8 +127,8 @@ def _read_report(path: Path) -> tuple[int, Report]:
 
 
 def entry_of(broker: str, record: LocalBrokerData, where: str, read_at_ms: int) -> Report:
-    """A broker's record as an entry; its life is named by when the broker was started, for want of a registration. Its
-    bundles may be of namespaces in either form of Pulsar's.
+    """Convert a broker's record into an entry; the broker's start time stands for its registration. Bundles may be
+    named in either of Pulsar's forms.
 
     Raises `HistoryFileError`, `InvalidRecordError`.
     """

@@ -1,4 +1,4 @@
-"""Reading the history, in the order in which the leader saw and did everything: by epoch and sequence."""
+"""Reader of the history, in the order in which the leader recorded it: by epoch and sequence."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _BATCH_ROWS = 65_536
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """What there is of a table; times are of the first and the last row in it."""
+    """Contents of a table, with the times of its first and last row."""
 
     table: str
     files: int
@@ -54,7 +54,7 @@ class TableInfo:
 
 @dataclass(frozen=True, slots=True)
 class RecordedReport:
-    """A load report, bit for bit as it was applied."""
+    """An applied load report, bit for bit."""
 
     at_ms: int
     epoch: int
@@ -64,7 +64,7 @@ class RecordedReport:
 
 
 class History:
-    """A history to be read. It may be written at the same time: what is not finished is not seen."""
+    """Reads a history, also while it is written: unfinished files are invisible."""
 
     def __init__(self, where: Directory | str) -> None:
         self.directory = where if isinstance(where, Directory) else Directory.of(where)
@@ -72,7 +72,7 @@ class History:
     def files(
         self, table: str, from_ms: int | None = None, to_ms: int | None = None, on_fault: OnFault | None = None
     ) -> list[HistoryFile]:
-        """The files that may have rows of `from_ms` <= time < `to_ms`, in their order."""
+        """Return the files that may have rows of `from_ms` <= time < `to_ms`, in order."""
         try:
             files, faults = self.directory.list_files(table, from_ms, to_ms)
         except (OSError, pa.ArrowException) as error:
@@ -89,7 +89,7 @@ class History:
         columns: Sequence[str] | None = None,
         on_fault: OnFault | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Record batches of the rows with `from_ms` <= `at_ms` < `to_ms`, in the order of (epoch, sequence).
+        """Yield record batches of the rows with `from_ms` <= `at_ms` < `to_ms`, in the order of (epoch, sequence).
 
         They have these columns, or all; a file that cannot be used goes to `on_fault`, or is raised.
         """
@@ -106,7 +106,7 @@ class History:
         columns: Sequence[str] | None = None,
         on_fault: OnFault | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The same of these files of the table, which are in their order."""
+        """Yield record batches as `scan`, of these files of the table, in order."""
         wanted = wanted_columns(table, columns)
         read = wanted if columns is None else TABLES[table].only([*wanted.names, *KEYS])
         for group in _overlapping(files):
@@ -124,21 +124,21 @@ class History:
         columns: Sequence[str] | None = None,
         on_fault: OnFault | None = None,
     ) -> Iterator[dict[str, Any]]:
-        """The same, row by row."""
+        """Yield rows as `scan`, one by one."""
         for batch in self.scan(table, from_ms, to_ms, columns, on_fault):
             yield from batch.to_pylist()
 
     def reports(
         self, from_ms: int | None = None, to_ms: int | None = None, on_fault: OnFault | None = None
     ) -> Iterator[RecordedReport]:
-        """Load reports as they were applied, in their order."""
+        """Yield load reports in the order of their application."""
         bundles = _ReportRows(self.scan(BUNDLE_REPORTS, from_ms, to_ms, on_fault=on_fault))
         for batch in self.scan(BROKER_REPORTS, from_ms, to_ms, on_fault=on_fault):
             for row in batch.to_pylist():
                 yield _report_of(row, bundles.take(row["epoch"], row["sequence"]))
 
     def info(self, table: str, on_fault: OnFault | None = None) -> TableInfo:
-        """What there is of the table; the footer of each file is read."""
+        """Describe the table; reads the footer of each file."""
         files = self.files(table, on_fault=on_fault)
         rows, times = 0, []
         for file in files:
@@ -161,7 +161,7 @@ class History:
         )
 
     def open(self, file: HistoryFile) -> pq.ParquetFile:
-        """The file, when it is one of its table and of a version that is known; `FileNotFoundError` if it is gone."""
+        """Open a file of its table and of a known version; raises `FileNotFoundError` if it is gone."""
         try:
             parquet = pq.ParquetFile(self.directory.open(file.path))
         except FileNotFoundError:
@@ -195,7 +195,7 @@ class _ReportRows:
         self._waiting: pa.RecordBatch | None = None  # what was read and is not handed out yet
 
     def take(self, epoch: int, sequence: int) -> pa.RecordBatch | None:
-        """All rows of this report, None when it has none. The place of each is behind that of the one before."""
+        """Return all rows of this report, None when it has none. Reports must come in order."""
         found = []
         while (batch := self._next()) is not None:
             first, last = _place(batch, epoch, sequence)
@@ -212,7 +212,7 @@ class _ReportRows:
 
 
 def _place(batch: pa.RecordBatch, epoch: int, sequence: int) -> tuple[int, int]:
-    """From where to where the batch, which is in order, has the rows of this place."""
+    """Return the bounds of the rows at this position in an ordered batch."""
     epochs, sequences = (batch.column(name).to_numpy() for name in ORDER)
     first, last = np.searchsorted(epochs, (epoch, epoch + 1)).tolist()
     begin, end = np.searchsorted(sequences[first:last], (sequence, sequence + 1)).tolist()
@@ -244,7 +244,7 @@ def _report_of(row: dict[str, Any], bundles: pa.RecordBatch | None) -> RecordedR
 
 
 def _bundle_columns(bundles: pa.RecordBatch | None) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """The names and the columns of a report's bundles, of those of none for None."""
+    """Return the names and columns of a report's bundles; of no bundles for None."""
     count = 0 if bundles is None else bundles.num_rows
     load = np.empty((count, METRICS))
     if bundles is None:
@@ -265,13 +265,13 @@ def _bundle_columns(bundles: pa.RecordBatch | None) -> tuple[tuple[str, ...], di
 
 
 def rates_of(column: pa.Decimal128Array) -> FloatArray:
-    """What `rows.thousandths` was made of, bit for bit."""
+    """Decode the rates that `entry_rows.thousandths` encoded, bit for bit."""
     words = np.frombuffer(column.buffers()[1], dtype=np.int64).reshape(-1, 2)
     return words[column.offset : column.offset + len(column), 0] / RATE_STEPS_PER_UNIT
 
 
 def _overlapping(files: list[HistoryFile]) -> Iterator[list[HistoryFile]]:
-    """The files in groups, of which each holds earlier sequences than the next.
+    """Group the files so that each group has earlier sequences than the next.
 
     A group of more than one is what a clock that was set back leaves: its rows went to an hour before.
     """
@@ -288,7 +288,7 @@ def _overlapping(files: list[HistoryFile]) -> Iterator[list[HistoryFile]]:
 
 
 def _sorted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches as one, stably sorted: rows of one sequence keep their order."""
+    """Merge the batches, stably sorted: rows of one sequence keep their order."""
     read = list(batches)
     if read:
         table = pa.Table.from_batches(read).unify_dictionaries()
@@ -307,7 +307,7 @@ def _within(batch: pa.RecordBatch, from_ms: int | None, to_ms: int | None) -> pa
 
 
 def times_in(parquet: pq.ParquetFile) -> list[int]:
-    """The first and the last time in each row group, as its statistics have them."""
+    """Return the first and last time of each row group, from its statistics."""
     found = []
     at = parquet.schema_arrow.get_field_index("at_ms")
     for number in range(parquet.metadata.num_row_groups if at >= 0 else 0):

@@ -1,4 +1,4 @@
-"""How long the history is kept: by age and by size, whole hours at a time, the oldest first; never the newest hour."""
+"""Retention of the history by age and size: whole hours, the oldest first; never the newest hour."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _ABANDONED_AFTER = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How old the history may get, and how large; None: without a limit."""
+    """Maximum age and size of the history; None: unlimited."""
 
     max_age_s: float | None = None
     max_bytes: int | None = None
 
     def apply(self, directory: Directory, now_ms: int) -> int:
-        """Delete what is too old or too much; returns how many files. Raises `OSError`.
+        """Delete what exceeds the limits; return the number of files. Raises `OSError`.
 
         Only files that are the history's by place and name are touched, and those it never finished.
         """

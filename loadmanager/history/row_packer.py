@@ -1,4 +1,4 @@
-"""From entries to the bytes of files: one per table and hour, for what is written together."""
+"""Packing of entries into files: one per table and hour, for entries that are written together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PIECE_ROWS = 5_000
 
 @dataclass(frozen=True, slots=True)
 class PackedFile:
-    """A file that is not written yet: its path from the root on, its bytes, how many rows it has."""
+    """An encoded file before its write: path below the root, bytes, number of rows."""
 
     path: str
     data: pa.Buffer
@@ -30,8 +30,8 @@ class PackedFile:
 
 
 def pack_entries(entries: Sequence[Placed], node: str, refused: Refused) -> list[PackedFile]:
-    """The files for these entries of one epoch, which are in the order of their sequences; in the order in which they
-    are to be written: events come last, since one of them says that the term was ended, and all of it is there.
+    """Pack ordered entries of one epoch into files, in writing order: events come last, since one of them ends the
+    term, and everything must be there by then.
     """
     columns: dict[str, list[pa.Table]] = defaultdict(list)
     for piece in _pieces(entries):
@@ -47,7 +47,7 @@ def pack_entries(entries: Sequence[Placed], node: str, refused: Refused) -> list
 
 
 def _columns(table: str, placed: list[Placed], refused: Refused) -> list[pa.Table]:
-    """The entries as columns; when something is wrong with one of them, each by itself."""
+    """Convert the entries into columns; if one is faulty, each by itself."""
     try:
         return [columns_of(table, placed)]
     except Exception as error:  # noqa: BLE001 - whatever it is, the others are kept

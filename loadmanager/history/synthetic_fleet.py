@@ -1,5 +1,5 @@
-"""A fleet of bundles made of a few recorded series: each bundle gets one, shifted in time and scaled by a heavy-tailed
-factor; the seed makes it repeatable.
+"""Synthetic fleet of bundles from a few recorded series: each bundle gets one, shifted in time and scaled by a
+heavy-tailed factor. The seed makes it reproducible.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class SyntheticFleet:
-    """What is made of the series: so many bundles on so many brokers, with a mean load of this per bundle.
+    """Size of the synthetic fleet: numbers of bundles and brokers, and the mean load per bundle.
 
     `duration_s` None: as long as the shortest series.
     """
@@ -69,7 +69,7 @@ class SyntheticFleet:
 
 @dataclass(slots=True)
 class _SeriesRows:
-    """The rows of one series as they come, each with the number of its line."""
+    """Rows of one series in input order, each with its line number."""
 
     where: str
     times_ms: list[int] = field(default_factory=list)
@@ -79,7 +79,7 @@ class _SeriesRows:
 
 
 def read_series(paths: Sequence[Path], max_missing: int = 0) -> list[Series]:
-    """The series in these CSV files; up to `max_missing` values in a row that are missing are taken for the last one.
+    """Read the series in these CSV files; up to `max_missing` missing values in a row repeat the last one.
 
     A file has the columns `timestamp,value` and is one series, or `timestamp,series,value`. `HistoryFileError` names
     file, row and column of what cannot be used.
@@ -101,7 +101,7 @@ def read_series(paths: Sequence[Path], max_missing: int = 0) -> list[Series]:
 
 
 def import_series(importer: Importer, series: Sequence[Series], fleet: SyntheticFleet, progress: Progress) -> None:
-    """One report of every broker at every step."""
+    """Import one report of every broker at every step."""
     rng = np.random.Generator(np.random.PCG64(fleet.seed))
     made = _DrawnBundles(series, fleet, rng)
     step_ms, start_ms = series[0].step_ms, series[0].start_ms
@@ -116,7 +116,7 @@ def import_series(importer: Importer, series: Sequence[Series], fleet: Synthetic
 
 
 class _DrawnBundles:
-    """The bundles, broker by broker, with what each was drawn."""
+    """Bundles by broker, with their drawn series, shift and factor."""
 
     def __init__(self, series: Sequence[Series], fleet: SyntheticFleet, rng: np.random.Generator) -> None:
         self._series = [_around_one(each.values) for each in series]
@@ -156,7 +156,7 @@ class _DrawnBundles:
             yield Report(Registration(BrokerId(f"broker-{number:04d}:8080"), start_ms), recordable(report))
 
     def _load(self, step: int) -> FloatArray:
-        """The load (N, 4) of every bundle: as much out as in."""
+        """Return the load (N, 4) of every bundle: as much out as in."""
         values = np.empty(len(self._of))
         for number, series in enumerate(self._series):
             own = self._of == number
@@ -168,13 +168,13 @@ class _DrawnBundles:
 
 
 def _around_one(values: FloatArray) -> FloatArray:
-    """The series with a mean of 1; one of nothing but zeros stays so."""
+    """Scale the series to a mean of 1; a series of zeros stays as it is."""
     mean = float(values.mean())
     return values / mean if mean else values
 
 
 def _names(series: Sequence[str], of: IntArray) -> list[str]:
-    """A bundle for each entry of `of`: those of a series in namespaces of their own, cut into equal ranges."""
+    """Return a bundle name for each entry of `of`: each series has its own namespaces, cut into equal ranges."""
     names = []
     for number, name in enumerate(series):
         left, part = int((of == number).sum()), 1
@@ -245,7 +245,7 @@ def _value(text: str, where: str) -> float:
 
 
 def _even(name: str, rows: _SeriesRows, max_missing: int) -> Series:
-    """The rows as a series at equal steps, the commonest between its rows."""
+    """Resample the rows to equal steps, the commonest step between them."""
     if len(rows.times_ms) < 2:  # noqa: PLR2004 - a step takes two
         raise HistoryFileError(f"{rows.where}: series {name!r} has one row only: expected two or more")
     differences = np.diff(rows.times_ms).tolist()
@@ -275,8 +275,8 @@ def _even(name: str, rows: _SeriesRows, max_missing: int) -> Series:
 
 
 def _refuse_clock_change(before_ms: int, after_ms: int, step_ms: int, where: str) -> None:
-    """Raise `HistoryFileError` if the times are local ones of some zone that are one step apart, or equal, across a
-    change of its clocks. Times without an offset are meant to be UTC, where none changes.
+    """Raise `HistoryFileError` if the times look like local times across a clock change: one step apart, or equal.
+    Times without an offset are UTC.
     """
     step = timedelta(milliseconds=step_ms)
     before, after = (datetime.fromtimestamp(ms / 1000, UTC).replace(tzinfo=None) for ms in (before_ms, after_ms))

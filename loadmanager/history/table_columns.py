@@ -1,4 +1,4 @@
-"""Columns of a table, as arrays."""
+"""Columns of a history table as arrays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def columns_of(
     names: Sequence[str],
     on_fault: OnFault | None,
 ) -> dict[str, Any]:
-    """These columns of the rows of `from_ms` <= time < `to_ms`, in their order; text as objects."""
+    """Return these columns of the rows of `from_ms` <= time < `to_ms`, in order; text as objects."""
     parts: dict[str, list[Any]] = {name: [] for name in names}
     for batch in history.scan(table, from_ms, to_ms, names, on_fault):
         for name in names:

@@ -1,4 +1,4 @@
-"""The tables of the history: their columns, the version of each, and how the columns are encoded in a file.
+"""Table schemas of the history: columns, versions, and encodings.
 
 A file names its table and the version it was written with in its metadata (`SCHEMA_KEY`). A column that came later than
 the version of a file is filled with nulls when the file is read; a file of a newer version is refused.
@@ -43,7 +43,7 @@ _DELTA, _SPLIT = "DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """`since` is the version of its table that brought it; without `encoding` it has a dictionary, where one helps."""
+    """A column; `since` is the table version that added it. Without `encoding` it has a dictionary, where one helps."""
 
     name: str
     type: pa.DataType
@@ -68,7 +68,7 @@ class TableSchema:
         return [each.name for each in self.columns]
 
     def write_options(self) -> dict[str, Any]:
-        """How `pyarrow.parquet` is to write a file of this table."""
+        """Return the options of `pyarrow.parquet` for a file of this table."""
         encodings = {each.name: each.encoding for each in self.columns if each.encoding}
         nested = [each for each in self.columns if pa.types.is_nested(each.type)]
         dictionary = [each.name for each in self.columns if not each.encoding and each not in nested]
@@ -82,7 +82,7 @@ class TableSchema:
         }
 
     def conform(self, table: pa.Table, version: int, where: str) -> pa.Table:
-        """Some columns of a file of this version as they are now; `HistoryFileError` names what does not fit."""
+        """Convert columns of an older file to this schema; raises `HistoryFileError` for what does not fit."""
         arrays = []
         for wanted in self.schema:
             at = table.schema.get_field_index(wanted.name)
@@ -95,7 +95,7 @@ class TableSchema:
         return pa.table(arrays, schema=self.schema)
 
     def only(self, names: Sequence[str]) -> TableSchema:
-        """The same with these of its columns alone."""
+        """Return the schema with only these columns."""
         return TableSchema(self.name, self.version, tuple(each for each in self.columns if each.name in names))
 
     def _column(self, name: str) -> Column:
@@ -119,7 +119,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def version_of(metadata: Mapping[bytes, bytes] | None, table: str, where: str) -> int:
-    """The version of the table that a file with this metadata was written with.
+    """Return the table version in a file's metadata.
 
     Raises `HistoryFileError` for a file that is not of this table, `HistorySchemaError` for one of a newer version.
     """
@@ -138,7 +138,7 @@ def version_of(metadata: Mapping[bytes, bytes] | None, table: str, where: str) -
 
 
 def wanted_columns(table: str, names: Sequence[str] | None) -> TableSchema:
-    """The table with these of its columns, or all; `HistoryError` says what there is instead of what there is not."""
+    """Return the schema with these columns, or all; raises `HistoryError`, which lists the columns that exist."""
     if table not in TABLES:
         raise HistoryError(f"table {table}: unknown; there are {', '.join(TABLES)}")
     schema = TABLES[table]

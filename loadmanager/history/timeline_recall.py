@@ -1,5 +1,5 @@
-"""What the history has for the timeline of a node that was not there: figures of brokers and bundles, and what
-happened.
+"""Recall of the timeline from the history, for the time before a node's start: figures of brokers and bundles, and
+events.
 
 It is a picture to look at, so it may be had cheaply: of each step of the timeline one report of a bundle is enough, and
 what would take too many rows is left out, the oldest first.
@@ -52,7 +52,7 @@ class Recalled:
 
 
 class Recalling:
-    """Reads the history from `from_ms` until `until_ms`; it takes its time, and a thread. `rows` counts what was taken.
+    """Reads the history from `from_ms` to `until_ms`; slow, for a thread. `rows` counts the rows read.
 
     `step_ms` is how long a step of bundles is. A file that cannot be read is left out.
     """
@@ -82,7 +82,7 @@ class Recalling:
         return moves, splits, leaders
 
     def figures(self) -> Iterator[Recalled]:
-        """The newest hours first."""
+        """Yield the figures, newest hours first."""
         until_ms = self._until_ms
         while until_ms > self._from_ms and self.rows < _MOST_ROWS:
             from_ms = max((until_ms - 1) // HOUR_MS * HOUR_MS, self._from_ms)
@@ -97,7 +97,7 @@ class Recalling:
             until_ms = from_ms
 
     def _rows(self, table: str, kind: str, *columns: str) -> Iterator[dict[str, Any]]:
-        """Those of this kind alone."""
+        """Yield the rows of this kind."""
         for batch in self._batches(table, self._from_ms, self._until_ms, ("kind", *columns)):
             kinds, code = _coded(batch.column("kind"))
             if kind in kinds:
@@ -116,7 +116,7 @@ class Recalling:
         yield from self._by_step("brokers", batch, _BROKER_STEP_MS, names, codes, figures)
 
     def _of_bundles(self, batch: pa.RecordBatch, sampled_ms: int) -> Iterator[Recalled]:
-        """Of each `sampled_ms` the first reports."""
+        """Return the first reports of each `sampled_ms`."""
         if sampled_ms > _REPORT_MS:
             batch = batch.filter(pa.array(_times(batch) % sampled_ms < _REPORT_MS))
         names, codes = _bundles(batch)
@@ -133,7 +133,7 @@ class Recalling:
         codes: IntArray,
         figures: Bytes,
     ) -> Iterator[Recalled]:
-        """In each step the highest figure of each name."""
+        """Return the highest figure of each name in each step."""
         self.rows += len(codes)
         steps = _times(batch) // step_ms
         for step in np.unique(steps).tolist():
@@ -149,12 +149,12 @@ def _times(batch: pa.RecordBatch) -> IntArray:
 
 
 def _coded(column: pa.DictionaryArray) -> tuple[tuple[str, ...], IntArray]:
-    """The different values of a column of text, and by row which of them it is."""
+    """Return the distinct values of a text column, and the index of each row's value."""
     return tuple(column.dictionary.to_pylist()), np.asarray(column.indices.to_numpy(), dtype=np.int64)
 
 
 def _bundles(batch: pa.RecordBatch) -> tuple[tuple[str, ...], IntArray]:
-    """The different bundles of a batch by name, and by row which of them it is."""
+    """Return the distinct bundles of a batch, and the index of each row's bundle."""
     namespaces, code = _coded(batch.column("namespace"))
     lower, upper = (np.asarray(batch.column(f"range_{end}").to_numpy(), np.int64) for end in ("lower", "upper"))
     begins = (code << 32) | lower

@@ -1,4 +1,4 @@
-"""Writing the history: the event loop hands over references, a thread of its own makes files of them.
+"""Writer of the history: the event loop queues references, and a thread writes them as files.
 
 The queue is bounded, by rows and by bytes: what does not fit is dropped and counted, and a `gap` says so as soon as
 there is room again. While the disk fails, what was taken is kept and tried again. What fails for a reason that is
@@ -42,7 +42,7 @@ _FULL = "the queue was full: written too slowly, or not at all"
 
 @dataclass(frozen=True, slots=True)
 class WriterLimits:
-    """How much may wait in memory, and after how many rows or seconds a file is written.
+    """Limits of the queue in memory, and the rows or seconds after which a file is written.
 
     `flush_interval_s` is what a crash may lose; after a failure the next attempt is made `retry_s`
     later, then twice that, and so on.
@@ -57,7 +57,7 @@ class WriterLimits:
 
 @dataclass(slots=True)
 class WriterFigures:
-    """Counts since the start, but for what is in the queue now; `last_error` is empty while writing works.
+    """Counters since the start, and the present queue; `last_error` is empty while writing works.
 
     `is_failing`: what is recorded is not written at the moment, or the thread that would write it has ended.
     """
@@ -77,7 +77,7 @@ class WriterFigures:
 
 @dataclass(slots=True)
 class _Lost:
-    """Rows that were dropped since the last gap was marked."""
+    """Rows dropped since the last marked gap."""
 
     from_ms: int
     to_ms: int
@@ -93,7 +93,7 @@ class _Lost:
 
 @dataclass(slots=True)
 class _Batch:
-    """What is being written: entries by term, and the files made of those of the first. Its rows leave the queue last.
+    """Batch in progress: entries by term, and the files of the first term. Its rows leave the queue last.
 
     `attempts` counts those to write the first term that failed for a reason that is not known.
     """
@@ -107,7 +107,7 @@ class _Batch:
 
 @dataclass(slots=True)
 class _Queue:
-    """What is shared between the event loop and the thread; only touched under the condition."""
+    """State shared by the event loop and the thread; guarded by the condition."""
 
     entries: list[Placed] = field(default_factory=list)
     rows: int = 0
@@ -118,7 +118,7 @@ class _Queue:
 
 
 class HistoryWriter:
-    """Appends to a history. All but `flush` and `close` return at once, and are for one thread only."""
+    """Appends to a history. All methods but `flush` and `close` return at once, and belong to one thread."""
 
     def __init__(
         self,
@@ -145,25 +145,25 @@ class HistoryWriter:
 
     @property
     def figures(self) -> WriterFigures:
-        """A copy of the figures of this moment."""
+        """A copy of the current figures."""
         with self._condition:
             has_died = self._thread is not None and not self._thread.is_alive() and not self._queue.stop
             return replace(self._figures, is_failing=has_died or bool(self._figures.last_error))
 
     def start(self) -> None:
-        """Start the thread that writes."""
+        """Start the writer thread."""
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
         self._thread.start()
 
     def begin_term(self, epoch: int, at_ms: int) -> None:
-        """From here on what is put is recorded, under this epoch."""
+        """Begin to record under this epoch."""
         self.end_term(at_ms)
         self._epoch, self._sequence = epoch, 0
         with self._condition:
             self._append(at_ms, HistoryEvent(TERM_BEGAN, str(epoch)))
 
     def end_term(self, at_ms: int) -> None:
-        """Nothing is recorded any more until the next term begins."""
+        """Stop recording until the next term."""
         if self._epoch is None:
             return
         with self._condition:
@@ -174,7 +174,7 @@ class HistoryWriter:
         self._epoch = None
 
     def put(self, at_ms: int, entry: Entry) -> int:
-        """Record it, if a term has begun: the place in the order that it got."""
+        """Queue an entry if a term has begun; return its sequence number."""
         if self._epoch is None:
             return NOT_RECORDED
         limits, figures = self._limits, self._figures
@@ -191,14 +191,14 @@ class HistoryWriter:
         return sequence
 
     def flush(self, timeout_s: float) -> bool:
-        """Have everything written that was put so far; whether it was, within that time."""
+        """Write everything queued so far; return False if that took longer than the timeout."""
         with self._condition:
             self._queue.flush = True
             self._condition.notify_all()
             return self._condition.wait_for(lambda: not self._figures.queue_rows, timeout_s)
 
     def close(self, at_ms: int | None = None, timeout_s: float = 10.0) -> bool:
-        """End the term and the thread; whether everything could be written within that time."""
+        """End the term and the thread; return False if not everything was written in time."""
         self.end_term(clock.now_ms() if at_ms is None else at_ms)
         is_written = self.flush(timeout_s)
         with self._condition:
@@ -266,7 +266,7 @@ class HistoryWriter:
             self._sweep()
 
     def _next_batch(self) -> _Batch | None:
-        """What is to be written next, once there are enough rows, or it is time; None at the end."""
+        """Wait for enough rows, or the interval, and return the next batch; None at the end."""
         queue = self._queue
         with self._condition:
             while not queue.stop:
@@ -282,7 +282,7 @@ class HistoryWriter:
         return _Batch(_terms(entries), rows, size_bytes)
 
     def _wait_s(self) -> float | None:
-        """How long until the queue is to be written; None: while it is empty."""
+        """Return the seconds until the queue is to be written; None while it is empty."""
         queue = self._queue
         if queue.waits_since_s is None:
             return None
@@ -291,7 +291,7 @@ class HistoryWriter:
         return queue.waits_since_s + self._limits.flush_interval_s - time.monotonic()
 
     def _try_to_write(self, batch: _Batch) -> bool:
-        """Write what is left of the batch; False when the filesystem failed."""
+        """Write the rest of the batch; return False when the filesystem failed."""
         try:
             while batch.terms:
                 if not batch.files:
@@ -313,7 +313,7 @@ class HistoryWriter:
         return True
 
     def _give_up(self, batch: _Batch, error: Exception) -> None:
-        """Leave the rest of the first term out."""
+        """Drop the rest of the first term."""
         entries, files = batch.terms.popleft(), batch.files
         batch.files, batch.attempts = deque(), 0
         rows = sum(file.rows for file in files) or sum(placed.entry.rows for placed in entries)
@@ -323,7 +323,7 @@ class HistoryWriter:
             self._lose(_Lost(first.at_ms, last.at_ms, first.sequence, last.sequence, rows, why))
 
     def _introduced(self, entries: list[Placed]) -> list[Placed]:
-        """The entries; the first of a term says how the history ended before it, and what may be missing."""
+        """Return the entries; before the first of a term insert the end of the history so far, and its gap."""
         began = entries[0]
         if began.sequence or not isinstance(began.entry, HistoryEvent):
             return entries
@@ -345,7 +345,7 @@ class HistoryWriter:
             return None
 
     def _refused(self, placed: Placed, error: Exception) -> None:
-        """An entry that cannot be brought into the form of its table: a mistake of whoever put it."""
+        """Count an entry that does not fit its table: a bug of its producer."""
         why = f"not fit to be recorded: {error}"
         log.error(
             "recording_entry_refused", kind=type(placed.entry).__name__, sequence=placed.sequence, error=repr(error)
@@ -370,7 +370,7 @@ class HistoryWriter:
             log.warning("recording_failed", directory=str(self.directory), error=str(error))
 
     def _surprised(self, error: Exception) -> None:
-        """It failed for a reason that is not known: a mistake, which is shown once for each kind."""
+        """Log an unforeseen error, a bug, once per type."""
         if type(error) not in self._surprises:
             self._surprises.add(type(error))
             log.error("recording_failed", directory=str(self.directory), exc_info=error)
@@ -404,5 +404,5 @@ class HistoryWriter:
 
 
 def _terms(entries: Sequence[Placed]) -> deque[list[Placed]]:
-    """The entries, by epoch."""
+    """Group the entries by epoch."""
     return deque(list(term) for _, term in groupby(entries, key=lambda each: each.epoch))

@@ -1,4 +1,4 @@
-"""kazoo's client without its surprises: what it does in its own threads, and how requests get there.
+"""kazoo's client with bounded waits and no queue: requests are refused when they cannot be sent now.
 
 Overridden here, each because of something that was seen to go wrong:
 
@@ -51,12 +51,12 @@ _TRIES_WITHOUT_END = -1
 
 
 class Listener(Protocol):
-    """Called in kazoo's connection thread, which waits for it: to do nothing but pass the word on."""
+    """Callbacks in kazoo's connection thread, which waits for them: implementations only hand the event over."""
 
     def on_session(self, event: store_session.Event) -> None: ...
 
     def on_change(self, full_path: str) -> None:
-        """Something changed at `full_path`, which lies below a watch."""
+        """Report a change at `full_path`, which lies below a watch."""
 
 
 class PromptClient(KazooClient):
@@ -83,7 +83,7 @@ class PromptClient(KazooClient):
         self.add_listener(self._report)
 
     def submit(self, request: KazooRequest[T], reply: PendingReply, session_id: int) -> bool:
-        """Hand the request to the connection thread; False if it cannot be sent now, on that very session.
+        """Hand the request to the connection thread; return False if it cannot be sent now, on that very session.
 
         The state is looked at and the request queued under the lock that guards changes of state, which empty the
         queue: so a request goes out on the connection there is now, or fails with it, and never on a later one.
@@ -96,35 +96,35 @@ class PromptClient(KazooClient):
 
     @property
     def granted_session_id(self) -> int:
-        """Of the session there is, or was last."""
+        """Id of the current session, or of the last one."""
         return self._session_id or 0
 
     @property
     def has_no_session(self) -> bool:
-        """Whether the next connection begins a session, with nothing seen before."""
+        """True if the next connection begins a new session."""
         return self._session_id is None
 
     def awaited_reply(self) -> PendingReply | None:
-        """Return what takes the answer to the oldest request under way; the request to close has none."""
+        """Return the handler of the answer to the oldest request under way; the close request has none."""
         _, reply, _ = self._pending[0]
         return reply
 
     def drop(self) -> None:
-        """End the connection (not the session) without waiting for the server; kazoo connects anew."""
+        """Drop the connection (not the session) without waiting for the server; kazoo reconnects."""
         self._wire.drop()
 
     def give_up(self, asked_at_s: float) -> None:
-        """The session is over by our own clock, unless it was taken back since it was asked for at `asked_at_s`: from
-        now on it is dropped if a server that grants sessions hangs up on it.
+        """Give the session up if a server that grants sessions hangs up on it: it is over by our own clock, unless it
+        was re-established after `asked_at_s`.
         """
         self._wire.over_asked_at_s = asked_at_s
 
     def reconnect(self) -> None:
-        """The connection failed in a way kazoo does not foresee: go on as if the server had closed it."""
+        """Reconnect after an error that kazoo does not foresee, as if the server had closed the connection."""
         self._session_callback(KeeperState.CONNECTING)
 
     def shut_down(self) -> None:
-        """End the session and the threads; blocks until the server answered or the connection was dropped."""
+        """End the session and the threads; blocks until the server has answered or the connection is dropped."""
         self.stop()
         self.close()
 
@@ -133,7 +133,7 @@ class PromptClient(KazooClient):
             super()._session_callback(state)
 
     def _report(self, state: str) -> None:
-        """That it is connected says the connection itself, once the servers know who we are."""
+        """Report connections when the servers have authenticated us, not at kazoo's own event."""
         if state != KazooState.CONNECTED:
             is_lost = state == KazooState.LOST
             self._listener.on_session(
@@ -142,7 +142,7 @@ class PromptClient(KazooClient):
 
 
 class _Connection(ConnectionHandler):
-    """kazoo's connection thread. `granted`: the session timeout of the last handshake and when it was asked for;
+    """kazoo's connection thread. `granted`: session timeout of the last handshake, and when it was requested;
     `over_asked_at_s`: the handshake whose session is over.
     """
 
@@ -188,7 +188,7 @@ class _Connection(ConnectionHandler):
         return timeouts
 
     def _begin_session(self, host: str, hostip: str, port: int, address: str) -> tuple[float, float]:
-        """The next session, or the one there is; what kazoo knows of authentication is part of it."""
+        """Begin the next session, or resume the present one, with kazoo's authentication."""
         try:
             return super()._connect(host, hostip, port)
         except _HungUpError:
@@ -209,9 +209,7 @@ class _Connection(ConnectionHandler):
             self._invoke(timeout_ms / 1000, auth("digest", f"{ours.user}:{ours.password}"), AUTH_XID)
 
     def _invoke(self, timeout: float, request: WireRequest, xid: int | None = None) -> object:
-        """Before a session is connected, all comes this way: a server that takes longer than our patience is given up
-        for the next.
-        """
+        """Send a request before the session is connected; a server slower than our timeout is given up for the next."""
         asked_at_s = self._clock()
         try:
             answer = super()._invoke(min(timeout, self._patience_s), request, xid)
@@ -224,7 +222,7 @@ class _Connection(ConnectionHandler):
         return answer
 
     def _connect_loop(self, retry: KazooRetry) -> object:
-        """Keep the thread alive: kazoo ends it for any error that it does not foresee, name resolution included."""
+        """Keep the thread alive: kazoo ends it for unforeseen errors, name resolution included."""
         try:
             return super()._connect_loop(retry)
         except ForceRetryError:
@@ -235,7 +233,7 @@ class _Connection(ConnectionHandler):
             raise ForceRetryError("unforeseen") from error
 
     def _read_response(self, header: object, buffer: bytes, offset: int) -> object:
-        """Tell whoever waits for this answer that it cannot be read: kazoo forgets them for some errors."""
+        """Fail the waiting request if its answer cannot be read: kazoo forgets it for some errors."""
         reply = self.client.awaited_reply()
         try:
             return super()._read_response(header, buffer, offset)
@@ -254,7 +252,7 @@ class _Connection(ConnectionHandler):
 
 
 class _HungUpError(ConnectionDropped):
-    """A server took the connection, and ended it before it had answered the handshake."""
+    """A server accepted the connection, and closed it before it answered the handshake."""
 
 
 def _sasl_options(credentials: Credentials | None) -> dict[str, str] | None:

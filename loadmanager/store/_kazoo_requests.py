@@ -1,4 +1,4 @@
-"""The requests of ZooKeeper's protocol that the store sends, among them those that kazoo lacks.
+"""Requests of ZooKeeper's protocol that the store sends, including those that kazoo lacks.
 
 kazoo has neither multi-read (many znodes in one request) nor add-watch (persistent recursive watches), both of
 ZooKeeper 3.6, nor who-am-I (3.7), and would write credentials into its log. The others are here as well because of
@@ -53,7 +53,7 @@ _END_OF_MULTI = multiheader_struct.pack(_ERROR, _LAST, _ERROR)
 
 
 class KazooRequest(Generic[T]):
-    """A request ready to be sent, in the shape in which kazoo's connection takes it; `T` is what the answer means."""
+    """A request in the form that kazoo's connection sends; `T` is the type of its answer."""
 
     __slots__ = ("_parse", "_payload", "type")
 
@@ -71,7 +71,7 @@ class KazooRequest(Generic[T]):
 
 
 def get_data(full_path: str, path: str) -> KazooRequest[Znode]:
-    """Read the znode at `full_path`; `path` is its name inside the chroot, under which it is returned."""
+    """Read the znode at `full_path`; `path` is its name inside the chroot, which the result has."""
     return KazooRequest(
         _GET_DATA, write_string(full_path) + _NO_WATCH, lambda buffer, offset: _read_znode(path, buffer, offset)[0]
     )
@@ -96,7 +96,7 @@ def multi_read(full_paths: Sequence[str], paths: Sequence[str]) -> KazooRequest[
 
 
 def multi_children(full_paths: Sequence[str], paths: Sequence[str]) -> KazooRequest[list[list[str] | None]]:
-    """The names of the children of many znodes at one moment; None for those that do not exist."""
+    """List the children of many znodes at one moment; None for those that do not exist."""
     return _multi_read(_GET_CHILDREN, full_paths, paths, [_read_strings] * len(full_paths))
 
 
@@ -106,8 +106,8 @@ def _multi_read(
     paths: Sequence[str],
     readers: Sequence[Callable[[bytes, int], tuple[T, int]]],
 ) -> KazooRequest[list[T | None]]:
-    """Each reader is given the answer's bytes and where its part begins, and says where that ends. The error that the
-    answer raises names the path.
+    """Parse the answer with one reader per part; a reader gets the bytes and its offset, and returns the end. An error
+    names the path.
     """
     header = multiheader_struct.pack(opcode_of_each, _MORE, _ERROR)
     payload = b"".join(header + write_string(full_path) + _NO_WATCH for full_path in full_paths)
@@ -134,8 +134,8 @@ def _multi_read(
 def multi(
     ops: Sequence[Op], full_path: Callable[[str], str], acl_of: Callable[[str], list[ACL]]
 ) -> KazooRequest[list[tuple[int, int]]]:
-    """All operations or none; per operation its error code (0 if none) and the version a `Put` resulted in. `acl_of`
-    says of each full path what is created with.
+    """Commit all operations or none; returns per operation its error code (0 if none) and the version after a `Put`.
+    `acl_of` returns the ACL for each full path that is created.
     """
     payload = b"".join(_serialize_op(op, full_path(op.path), acl_of) for op in ops)
     return KazooRequest(_MULTI, payload + _END_OF_MULTI, _read_outcomes)
@@ -146,22 +146,22 @@ def get_acl(full_path: str) -> KazooRequest[list[ACL]]:
 
 
 def set_acl(full_path: str, acl: Sequence[ACL]) -> KazooRequest[None]:
-    """Whatever it was before."""
+    """Replace the ACL of the znode, whatever its version."""
     return KazooRequest(_SET_ACL, write_string(full_path) + _serialize_acl(acl) + int_struct.pack(ANY_VERSION), _ignore)
 
 
 def who_am_i() -> KazooRequest[list[Id]]:
-    """As whom the servers know this session; of a digest the user alone."""
+    """Return the identities by which the servers know this session; of a digest only the user."""
     return KazooRequest(_WHO_AM_I, b"", lambda buffer, offset: _read_vector(buffer, offset, _read_id)[0])
 
 
 def auth(scheme: str, credential: str) -> KazooRequest[None]:
-    """Say who we are; nothing that is logged of a request shows what it carries."""
+    """Authenticate; the logged form of the request hides the credentials."""
     return KazooRequest(_AUTH, int_struct.pack(0) + write_string(scheme) + write_string(credential), _ignore)
 
 
 def first_failure(codes: Sequence[int]) -> int | None:
-    """The index of the operation because of which the transaction was refused; None when it was done."""
+    """Return the index of the operation that failed the transaction; None if it was committed."""
     if not any(codes):
         return None
     culprits = [index for index, code in enumerate(codes) if code not in {_NO_ERROR, _ROLLED_BACK_BECAUSE_OF_ANOTHER}]
@@ -243,4 +243,4 @@ def _read_vector(buffer: bytes, offset: int, read: Callable[[bytes, int], tuple[
 
 
 def _ignore(_buffer: bytes, _offset: int) -> None:
-    """Read nothing: that there is an answer without an error says all."""
+    """Read nothing: an answer without an error is enough."""

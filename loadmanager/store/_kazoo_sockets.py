@@ -1,4 +1,4 @@
-"""kazoo's sockets: bounded in time, and over TLS when that is asked for.
+"""kazoo's sockets with bounded waits, and over TLS where configured.
 
 kazoo would wait as long as it takes to connect, and its own TLS reads the certificates anew for each connection, says
 nothing of why they cannot be used, and lets an answer lie: its loop asks the kernel whether there is something to read,
@@ -19,12 +19,12 @@ TlsContext = Callable[[], ssl.SSLContext]
 
 
 class ServerRefusedError(ConnectionDropped):
-    """We do not let each other in, the server and we; the message says why."""
+    """The TLS or authentication handshake with the server failed; the message says why."""
 
 
 class Sockets(SequentialThreadingHandler):
-    """Connecting takes no longer than `patience_s`, nor does waiting for an acknowledgement. Where `named` is given,
-    the server's certificate has to be of that host, whatever address is asked.
+    """Socket factory. Connecting takes at most `patience_s`, and so does an acknowledgement. With `named`, the server's
+    certificate must be for that host, whatever address is used.
     """
 
     def __init__(self, patience_s: float, tls: TlsContext | None, named: str | None = None) -> None:
@@ -49,14 +49,14 @@ class Sockets(SequentialThreadingHandler):
     def select(
         self, readable: Sequence[object], writable: Sequence[object], failed: Sequence[object], timeout: float | None
     ) -> tuple[list[object], list[object], list[object]]:
-        """As the kernel says, and of what TLS has ready at once."""
+        """Wait as the kernel's select does, but return TLS sockets with buffered data at once."""
         ready = [each for each in readable if isinstance(each, ssl.SSLSocket) and each.pending()]
         found = super().select(readable, writable, failed, 0 if ready else timeout)
         return [*ready, *(each for each in found[0] if each not in ready)], found[1], found[2]
 
 
 def say(error: ssl.SSLError) -> str:
-    """What is wrong, in the words of TLS."""
+    """Describe the TLS error."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"TLS: its certificate is not believed: {error.verify_message}"
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):  # one or the other, by the build of OpenSSL

@@ -1,4 +1,4 @@
-"""Who wants to hear of changes below a path, and of the session's state."""
+"""Subscriptions to changes below a path, and to the session's state."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Subscriptions:
 
     @property
     def paths(self) -> list[str]:
-        """The paths that are watched."""
+        """Return the paths that are watched."""
         return list(self._watches)
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Make all calls on `loop`."""
+        """Deliver all callbacks on `loop`."""
         self._loop = loop
 
     def watch(self, path: str, on_change: Callable[[str], None]) -> Unsubscribe:
@@ -60,19 +60,19 @@ class Subscriptions:
             self._get_loop().call_soon(self._tell_state, number, state)
 
     def disarmed(self) -> None:
-        """No watch is in force any more."""
+        """Note that no watch is in force any more."""
         for callbacks in self._watches.values():
             self._unarmed.update(callbacks)
 
     def armed(self, path: str) -> None:
-        """The watch of `path` is in force: tell those for whom it was not that they may have missed something."""
+        """Note that the watch of `path` is in force, and notify subscribers that may have missed changes."""
         for number in self._watches.get(path, ()):
             if number in self._unarmed:
                 self._unarmed.remove(number)
                 self._get_loop().call_soon(self._tell_change, path, number, path)
 
     def changed(self, path: str) -> None:
-        """Something changed at `path`: tell those that watch it, or anything above it."""
+        """Notify the subscribers of `path` and of its parents."""
         for watched in _with_ancestors(path):
             for number in self._watches.get(watched, ()):
                 self._get_loop().call_soon(self._tell_change, watched, number, path)

@@ -1,4 +1,4 @@
-"""Access lists of what exists: whether they are as they should be, and making them so.
+"""ACL update: compares the ACLs of existing znodes with the configured ones, and sets them.
 
 A secure cluster and an open one look the same to who may do everything; `refuse_strangers` finds, at the start of a
 process, that it is taken for somebody else than it is meant to be, before its writes fail one after the other.
@@ -27,15 +27,15 @@ _AT_A_TIME = 500
 
 
 class AclProcess(enum.Enum):
-    """What a process needs of the znodes."""
+    """Access that a process needs."""
 
     NODE = enum.auto()
     AGENT = enum.auto()
 
 
 async def refuse_strangers(store: ZooKeeperStore, process: AclProcess) -> None:
-    """Raise `ConfigurationError` if what is there belongs to others than the configuration says, and warn when it is
-    open.
+    """Raise `ConfigurationError` if the existing znodes belong to other identities than configured, and warn if they
+    are open.
     """
     acl = await store.get_acl(paths.ROOT)
     if acl is None:
@@ -60,7 +60,9 @@ async def refuse_strangers(store: ZooKeeperStore, process: AclProcess) -> None:
 
 @dataclass(slots=True)
 class AclOutcome:
-    """Of how many znodes it is right, changed (or would be, in a dry run), and why of which it could not be."""
+    """Result of an update: the number of znodes that were right, that were changed (or would be, in a dry run), and the
+    failures.
+    """
 
     right: int = 0
     changed: Counter[str] = field(default_factory=Counter)
@@ -69,7 +71,7 @@ class AclOutcome:
 
 
 async def secure(store: ZooKeeperStore, acls: Acls, *, do: bool, progress: Callable[[int], None]) -> AclOutcome:
-    """Give each znode of ours the list that it should have, folders before what is in them; without `do` only look."""
+    """Set the configured ACL of each of our znodes, parents first; without `do` only compare."""
     outcome = AclOutcome()
     seen = 0
     async for batch in _walk(store, outcome):
@@ -80,7 +82,7 @@ async def secure(store: ZooKeeperStore, acls: Acls, *, do: bool, progress: Calla
 
 
 async def _walk(store: ZooKeeperStore, outcome: AclOutcome) -> AsyncIterator[list[str]]:
-    """All paths of ours, some at a time, folders before what is in them. Without a chroot the root is not ours."""
+    """Yield all our paths in batches, parents first. Without a chroot the root is not ours."""
     level = ["/"] if store.has_chroot else [paths.ROOT]
     while level:
         below: list[str] = []
@@ -115,7 +117,7 @@ async def _secure_one(store: ZooKeeperStore, path: str, wanted: list[ACL], outco
 
 
 async def why_locked_out(store: ZooKeeperStore, nodes: tuple[Id, ...]) -> str | None:
-    """Why nothing should be secured: it would be closed to ourselves. None when it would not."""
+    """Return the reason if the update would lock us out; None otherwise."""
     who = await store.who_am_i()
     if not set(who).isdisjoint(nodes):
         return None

@@ -1,4 +1,4 @@
-"""Reads all that operators have laid down out of a metadata store, whether nodes run or not."""
+"""Reader of all operator config in a metadata store, whether nodes run or not."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _Value = TypeVar("_Value")
 
 @dataclass(slots=True)
 class ConfigReader:
-    """`faults` are records that cannot be read, a sentence each: what they would have said is missing."""
+    """Reads operator config; `faults` lists the records that cannot be read, whose contents are missing."""
 
     store: MetadataStore
     faults: list[str] = field(default_factory=list)
 
     async def read(self) -> StoredOperatorConfig:
-        """Not one moment's picture; raises `StoreError`."""
+        """Read all records, which is not one consistent moment; raises `StoreError`."""
         controls = await self._one(paths.CONTROLS, decode_controls)
         return StoredOperatorConfig(
             await self._namespaces(),
@@ -43,7 +43,7 @@ class ConfigReader:
         )
 
     async def _one(self, path: str, read: Callable[[bytes, str], _Value]) -> _Value | None:
-        """What a znode says, or an empty one if there is none; None when it cannot be read."""
+        """Return the decoded znode, or an empty value if there is none; None when it cannot be read."""
         znode = await self.store.get(path)
         try:
             return read(b"{}" if znode is None else decode(znode.data, path), path)

@@ -1,4 +1,4 @@
-"""The metadata store in memory, with ZooKeeper's semantics: for simulations and tests, deterministic, without threads.
+"""In-memory metadata store with ZooKeeper's semantics, for simulations and tests: deterministic, without threads.
 
 Nothing happens by itself. A connected client's heartbeat counts as answered at every moment; what time alone brings
 about (a lease that lapses, a session that expires) takes effect when `MemoryCluster.tick` is called, and `tick` is the
@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 
 class Link(enum.Enum):
-    """What becomes of the packets between a client and the cluster."""
+    """State of the network link between a client and the cluster."""
 
     UP = enum.auto()
     ANSWERS_LOST = enum.auto()
@@ -72,7 +72,7 @@ class Link(enum.Enum):
 
 
 class MemoryCluster:
-    """The tree that several `MemoryStore`s share, their sessions, and what goes wrong between them.
+    """Tree and sessions that several `MemoryStore`s share, with fault injection between them.
 
     `clock` is monotonic, in seconds, shared by the cluster and its clients. `turns` says of each message how many turns
     of the event loop it is under way.
@@ -90,38 +90,38 @@ class MemoryCluster:
         self._last_session_id = 0
 
     def partition(self, store: MemoryStore, *, noticed: bool = False) -> None:
-        """Cut the client off. Not `noticed`: it stays CONNECTED until its lease lapses, as behind lost packets."""
+        """Cut the client off. Unless `noticed`, it stays CONNECTED until its lease expires, as with lost packets."""
         self.tick()
         store.link_changed(Link.DOWN if noticed else Link.SILENT)
 
     def lose_answer(self, store: MemoryStore) -> None:
-        """Do the client's next transaction but lose the answer, and cut the client off after it."""
+        """Apply the client's next transaction without an answer, and partition the client after it."""
         self.tick()
         if store.link is not Link.UP:
             raise ValueError("the client is cut off already")
         store.link_changed(Link.ANSWERS_LOST)
 
     def leave_out_answer(self, store: MemoryStore) -> None:
-        """Do the client's next request but leave out the answer: the connection ends, and is there again at once."""
+        """Apply the client's next request without an answer: the connection breaks, and is back at once."""
         store.leaves_out_answer = True
 
     def heal(self, store: MemoryStore) -> None:
-        """Reconnect the client: on its session if that still lives, else on a new one."""
+        """Reconnect the client: on its session if that is alive, else on a new one."""
         self.tick()
         store.link_changed(Link.UP)
 
     def expire(self, store: MemoryStore) -> None:
-        """End the client's session, whether it is connected (and hears of it at once) or not."""
+        """Expire the client's session, connected (it hears of it at once) or not."""
         self.tick()
         self.end_session(store.session_id)
         store.heard_from_cluster()
 
     def save(self) -> SavedTree:
-        """The tree as it is now, for `set_back`."""
+        """Save the tree for `set_back`."""
         return SavedTree(self.zxid, dict(self._znodes))
 
     def set_back(self, saved: SavedTree) -> None:
-        """Go back to a tree as it was, transaction ids included; every client gives its session up for another."""
+        """Roll the store back to a saved tree, transaction ids included; every client gets a new session."""
         self.zxid = saved.zxid + 1
         self._znodes = {path: znode for path, znode in saved.znodes.items() if not znode.ephemeral_owner}
         self._sessions.clear()
@@ -129,7 +129,9 @@ class MemoryCluster:
             store.set_back()
 
     def tick(self) -> None:
-        """Let happen what is due by the clock: sessions expire, and clients notice that their lease lapsed."""
+        """Apply everything that is due by the clock: sessions expire, and clients notice that their lease has
+        expired.
+        """
         now_s = self.clock()
         for session in list(self._sessions.values()):
             if session.store.is_heard:
@@ -140,7 +142,7 @@ class MemoryCluster:
             store.time_passed()
 
     def join(self, store: MemoryStore) -> None:
-        """Tell the store from now on when time has passed."""
+        """Add a client, which is notified when time passes."""
         self._stores.append(store)
 
     def begin_session(self, store: MemoryStore) -> int:
@@ -150,7 +152,7 @@ class MemoryCluster:
         return self._last_session_id
 
     def end_session(self, session_id: int) -> None:
-        """Forget the session and delete its ephemeral znodes; nothing when it has ended before."""
+        """End the session and delete its ephemeral znodes; do nothing if it has ended before."""
         session = self._sessions.pop(session_id, None)
         if session is None:
             return
@@ -172,7 +174,7 @@ class MemoryCluster:
         return sorted(other.rpartition("/")[2] for other in self._znodes if _is_child(other, path))
 
     def apply(self, ops: Sequence[Op], session_id: int) -> list[int]:
-        """Do all operations or, with `TransactionFailedError`, none."""
+        """Apply all operations or, with `TransactionFailedError`, none."""
         for index, op in enumerate(ops):
             if op.path in self.shut:
                 raise TransactionFailedError(index, op.path, "no_access")
@@ -225,7 +227,7 @@ class MemoryStore(OfSession):
 
     @property
     def is_heard(self) -> bool:
-        """Whether the cluster hears this client's heartbeats."""
+        """True if the cluster receives this client's heartbeats."""
         return self._is_running and self._is_linked
 
     @property
@@ -313,7 +315,7 @@ class MemoryStore(OfSession):
             self._step(SessionSignal.DISCONNECTED)
 
     def heard_from_cluster(self) -> None:
-        """Learn the fate of the own session, and go on with it or with a new one; nothing without a connection.
+        """Resume the session, or begin a new one if it has ended; do nothing without a connection.
 
         Events may have been missed, even if the client never noticed that it was cut off: every watch is armed anew.
         """
@@ -328,14 +330,14 @@ class MemoryStore(OfSession):
         self._step(Connected(session_id, self.session_timeout_s, self._cluster.clock()))
 
     def set_back(self) -> None:
-        """The cluster has gone back in time: the own session is none of its sessions."""
+        """Give up the session after a store rollback: the cluster does not know it."""
         if self._link is Link.UP:
             self._hang_up()
             self._step(GivenUp("the cluster in memory"))
             self.heard_from_cluster()
 
     def time_passed(self) -> None:
-        """Notice that the lease lapsed."""
+        """Notice an expired lease."""
         self._beat()
         self._step(SessionSignal.TIME)
 
@@ -354,7 +356,7 @@ class MemoryStore(OfSession):
         return await self._send(do, unanswered)
 
     async def _send(self, do: Callable[[], T], unanswered: StoreError) -> T:
-        """What `do` returns when the request has reached the cluster, or `unanswered` when no answer comes of it."""
+        """Return what `do` returns once the request has reached the cluster; raise `unanswered` if no answer comes."""
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._unanswered[answer] = unanswered
         try:
@@ -397,7 +399,7 @@ class MemoryStore(OfSession):
         self._requests.put(lambda: self._answers.put(armed))
 
     def _hang_up(self) -> None:
-        """Lose everything that is under way."""
+        """Drop everything in flight."""
         self._requests.cut()
         self._answers.cut()
         for answer, error in self._unanswered.items():
@@ -423,13 +425,13 @@ class MemoryStore(OfSession):
                         self._arm(path)
 
     def _beat(self) -> None:
-        """Each moment is one at which a heartbeat was sent and answered, as long as the cluster hears it."""
+        """Renew the lease: while the cluster receives it, every moment counts as a heartbeat."""
         if self.is_heard:
             self._step(RequestAnswered(self.session_id, self._cluster.clock()))
 
 
 class _Line:
-    """One direction of a connection: what is put in comes out in that order, each after so many turns of the loop."""
+    """One direction of a connection: FIFO, each message delayed by some turns of the event loop."""
 
     def __init__(self, turns: Callable[[], int]) -> None:
         self._turns = turns
@@ -438,14 +440,14 @@ class _Line:
         self._next: asyncio.Handle | None = None
 
     def put(self, message: Callable[[], object]) -> None:
-        """Call `message` once all that was put in before has come out."""
+        """Deliver `message` behind all earlier ones."""
         self._under_way.append(message)
         if not self._is_moving:
             self._is_moving = True
             self._move(self._turns())
 
     def cut(self) -> None:
-        """Lose what is under way."""
+        """Drop everything in flight."""
         self._under_way.clear()
         self._is_moving = False
         if self._next is not None:
@@ -462,7 +464,7 @@ class _Line:
 
 @dataclass(frozen=True, slots=True)
 class SavedTree:
-    """A tree as it was at a transaction."""
+    """Tree as of a transaction."""
 
     zxid: int
     znodes: Mapping[str, Znode]
@@ -476,7 +478,7 @@ class _Session:
 
 
 class _Staged:
-    """A transaction being tried: each operation sees what those before it did. None in `changes`: deleted."""
+    """A transaction in progress: each operation sees the effects of those before it. None in `changes`: deleted."""
 
     def __init__(self, znodes: Mapping[str, Znode], zxid: int, session_id: int) -> None:
         self.changes: dict[str, Znode | None] = {}

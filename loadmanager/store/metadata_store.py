@@ -1,4 +1,4 @@
-"""The port to the metadata store: what the rest of the package may ask of ZooKeeper, and nothing more.
+"""Port to the metadata store: the operations on ZooKeeper that the rest of the package may use.
 
 Two implementations keep one contract (`tests/contract`): `loadmanager.store.zookeeper_store.ZooKeeperStore` and
 `loadmanager.store.memory_store.MemoryStore`. Everything is level-triggered: a watch says "read again", never what to
@@ -31,7 +31,7 @@ _FORBIDDEN_IN_PATHS = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff
 
 @dataclass(frozen=True, slots=True)
 class Znode:
-    """One znode as it was read.
+    """A znode as read.
 
     `version` counts the changes of the data; `czxid` and `mzxid` are the transaction ids of its creation and of its
     last change: they only grow, over the whole store. `ephemeral_owner` is the session id, 0 for a persistent znode.
@@ -83,7 +83,7 @@ Op = Check | Create | Put | Delete
 
 
 def check_path(path: str) -> str:
-    """The path itself if ZooKeeper would take it, else `ValueError`: a malformed path is a mistake of the caller's."""
+    """Return the path if ZooKeeper accepts it; raises `ValueError`: a malformed path is a bug of the caller."""
     names = path.split("/")[1:]
     well_formed = path == "/" or (path.startswith("/") and not {"", ".", ".."}.intersection(names))
     if not well_formed or _FORBIDDEN_IN_PATHS.search(path):
@@ -92,8 +92,8 @@ def check_path(path: str) -> str:
 
 
 def check_sizes(ops: Sequence[Op], *, extra_bytes: int = 0) -> None:
-    """`ZnodeTooLargeError` when one of the znodes, or the transaction as a whole, exceeds what the store takes;
-    `extra_bytes` are those of the chroot and of access lists, for each operation.
+    """Raise `ZnodeTooLargeError` when a znode, or the whole transaction, exceeds the store's limit; `extra_bytes` are
+    for the chroot and ACLs, per operation.
     """
     total_bytes = 0
     for op in ops:
@@ -109,7 +109,7 @@ def check_sizes(ops: Sequence[Op], *, extra_bytes: int = 0) -> None:
 
 
 class SessionState(enum.StrEnum):
-    """What is known of the own session. Suspended: stop writing. Lost: forget what the session held."""
+    """State of the session. SUSPENDED: stop writing. LOST: forget what the session held."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
@@ -134,14 +134,14 @@ class MetadataStore(Protocol):
 
     @property
     def session_timeout_s(self) -> float:
-        """The session timeout as the server granted it, in seconds (it may be longer than what was asked)."""
+        """Session timeout granted by the server, in seconds (it may be longer than requested)."""
 
     @property
     def state(self) -> SessionState: ...
 
     @property
     def lease_valid_until_s(self) -> float:
-        """Until when, on the injected monotonic clock, the own session is certain to live.
+        """End of the lease, on the injected monotonic clock: until then the session is certain to live.
 
         It is the moment at which the newest *answered* heartbeat was sent, plus two thirds of the session timeout:
         the server restarts its timer later than that moment, and the remaining third covers clock drift and a
@@ -150,15 +150,15 @@ class MetadataStore(Protocol):
 
     @property
     def obstacle(self) -> str | None:
-        """What keeps the store from connecting, as far as it is known; None while it is connected."""
+        """Reason for which the store cannot connect, if known; None while it is connected."""
 
     @property
     def denied(self) -> Mapping[str, str]:
-        """What access lists keep from us, by path, a sentence each, until it is let through again."""
+        """Access denied by ACLs, one sentence per path, until it is granted."""
 
     @property
     def sessions_given_up(self) -> int:
-        """How many sessions were given up because servers, whose data were lost or set back, did not take them back."""
+        """Number of sessions given up because the servers, after a data loss or a rollback, did not take them back."""
 
     async def start(self) -> None:
         """Open the session; `StoreUnavailableError` when no server answers within the connect timeout."""
@@ -178,13 +178,14 @@ class MetadataStore(Protocol):
         """
 
     async def children(self, path: str) -> list[str]:
-        """Names of the children, sorted; empty when `path` does not exist."""
+        """Return the names of the children, sorted; empty when `path` does not exist."""
 
     async def children_many(self, paths: Sequence[str]) -> list[list[str]]:
-        """The same of many znodes with few requests, in the order asked; each request sees one moment, as above."""
+        """List the children of many znodes with few requests, in the order asked; each request sees one moment."""
 
     async def commit(self, ops: Sequence[Op], *, session_id: int | None = None) -> list[int]:
-        """Do all operations or none; the new version per operation (Create: 0, Check: as given, Delete: -1).
+        """Commit all operations or none; return the new version per operation (Create: 0, Check: as given, Delete:
+        -1).
 
         With `session_id` the transaction is refused (`StoreUnavailableError`) unless that session is the current one.
         Raises `TransactionFailedError` when the store refuses it, `ZnodeTooLargeError` before sending what cannot fit.
@@ -194,7 +195,7 @@ class MetadataStore(Protocol):
         """Create `path` and its parents, persistent and empty, where they are missing."""
 
     async def sync(self) -> None:
-        """Return once this session's reads see every write committed before the call."""
+        """Wait until this session's reads see every write committed before the call."""
 
     def watch(self, path: str, on_change: Callable[[str], None]) -> Unsubscribe:
         """Call `on_change(changed_path)` on the event loop after any change of `path` or of anything below it.

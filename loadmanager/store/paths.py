@@ -1,4 +1,4 @@
-"""Where everything lives in the metadata store. All paths are below an optional chroot that the store adds."""
+"""Paths of all znodes. All are below an optional chroot that the store adds."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def node(node_id: str) -> str:
 
 
 def namespace(name: str) -> str:
-    """The record of a namespace; `name` is `tenant/namespace`."""
+    """Return the path of a namespace's record; `name` is `tenant/namespace`."""
     return f"{NAMESPACES}/{name}"
 
 
 def bundle_data(name: str) -> str:
-    """The averages of a namespace's bundles; `name` is `tenant/namespace`."""
+    """Return the path of a namespace's bundle averages; `name` is `tenant/namespace`."""
     return f"{BUNDLE_DATA}/{name}"
 
 

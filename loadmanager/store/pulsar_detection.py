@@ -1,4 +1,4 @@
-"""Whether a Pulsar lives in a metadata store: nothing of ours may be written where its brokers look.
+"""Detection of a Pulsar cluster in the metadata store, where nothing of ours may be written.
 
 A Pulsar that finds our leader in its place stops shedding, and its brokers take what we write below `/loadbalance` for
 their own. Source: the znodes that Pulsar's brokers and its `initialize-cluster-metadata` write.
@@ -22,7 +22,7 @@ _OF_PULSAR = "org.apache.pulsar."
 
 
 async def refuse_pulsar(store: MetadataStore) -> None:
-    """Raise `ForeignStoreError` if this is a Pulsar's metadata, or the `StoreError` with which it cannot be seen."""
+    """Raise `ForeignStoreError` if a Pulsar cluster lives here, or the `StoreError` that hides it."""
     znode = await find_pulsar(store)
     if znode is not None:
         raise ForeignStoreError(
@@ -33,7 +33,7 @@ async def refuse_pulsar(store: MetadataStore) -> None:
 
 
 async def find_pulsar(store: MetadataStore) -> str | None:
-    """What shows that a Pulsar lives here, as a path or a path with what is in it; None when nothing does."""
+    """Return the evidence of a Pulsar cluster, a path with or without contents; None when there is none."""
     read = await store.get_many([*_PULSARS, paths.LEADER])
     for path, znode in zip(_PULSARS, read, strict=False):
         if znode is not None:
@@ -50,7 +50,7 @@ def _is_pulsars_leader(znode: Znode | None) -> bool:
 
 
 def _find_broker(records: Iterable[tuple[str, Znode | None]]) -> str | None:
-    """The first broker of Pulsar's that has no agent of ours beside it."""
+    """Return the first Pulsar broker without an agent of ours."""
     for name, znode in records:
         path = paths.broker(name)
         record = _content(znode, path)
@@ -61,7 +61,7 @@ def _find_broker(records: Iterable[tuple[str, Znode | None]]) -> str | None:
 
 
 def _content(znode: Znode | None, path: str) -> Mapping[str, Any]:
-    """The object in a znode; empty when there is none that can be read, which then says nothing."""
+    """Return the JSON object in a znode; empty when it cannot be read, which is no evidence."""
     if znode is None:
         return {}
     try:

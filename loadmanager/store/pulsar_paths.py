@@ -1,4 +1,4 @@
-"""Where a Pulsar keeps what is its own: trees of its metadata store that are none of ours, and never written here.
+"""Paths of a Pulsar cluster's own znodes, which are never written here.
 
 A namespace is `tenant/namespace` or, in Pulsar's first form, `tenant/cluster/namespace`, in the same trees. So it is
 with those by which brokers test themselves: `pulsar/<broker>` and `pulsar/<cluster>/<broker>`. A znode above those of
@@ -21,7 +21,7 @@ READ_ONLY = f"{FLAGS}/policies-readonly"
 
 
 def owner(bundle: str) -> str:
-    """Who owns a bundle, by the bundle's name."""
+    """Return the path of a bundle's owner, by the bundle's name."""
     return f"{OWNERSHIP}/{bundle}"
 
 
@@ -34,5 +34,5 @@ def isolation_policies(cluster: str) -> str:
 
 
 def failure_domains(cluster: str) -> str:
-    """What the failure domains of a cluster are below, a znode each."""
+    """Return the parent path of a cluster's failure domains."""
     return f"{CLUSTERS}/{cluster}/failureDomain"

@@ -1,4 +1,4 @@
-"""Whether a metadata store serves: asked by opening a session, the only answer that counts.
+"""Probe of a metadata store: opens a session, the only proof that it serves.
 
 A server that listens, or even answers four-letter commands, may still be without a quorum.
 """
@@ -20,7 +20,7 @@ _silent.setLevel(logging.CRITICAL)
 
 
 def session_works(connect_string: str, timeout_s: float, tls: TlsContext | None = None, *, named: str = "") -> bool:
-    """Whether a session could be opened within `timeout_s`: a write that a quorum must have taken. Blocks.
+    """Return True if a session could be opened within `timeout_s`, which takes a write by a quorum. Blocks.
 
     Over TLS the server's certificate has to be of the host `named`, or of the one that is asked.
     """

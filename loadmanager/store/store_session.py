@@ -1,4 +1,4 @@
-"""A session with the metadata store as its client knows it: what is said of it, and until when it may be trusted.
+"""Session state machine: connection state, heartbeats, and the lease until which the session can be trusted.
 
 A passive machine: `step(event, now_s)` takes what has happened and gives what is to be done; `wake_s` is when it wants
 to be stepped by itself, with `TIME`. Every store has one, whatever carries its bytes.
@@ -80,7 +80,7 @@ class SessionPhase(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A server has granted the session this timeout; it was asked at `asked_at_s`."""
+    """A server has granted the session with this timeout; it was requested at `asked_at_s`."""
 
     session_id: int
     timeout_s: float
@@ -97,7 +97,7 @@ class RequestAnswered:
 
 @dataclass(frozen=True, slots=True)
 class RequestUnanswered:
-    """A request was not sent, or no answer will come."""
+    """A request was not sent, or its answer will not come."""
 
     session_id: int
     sent_at_s: float
@@ -105,14 +105,14 @@ class RequestUnanswered:
 
 @dataclass(frozen=True, slots=True)
 class HungUp:
-    """The server at `address` ended the connection instead of granting or refusing the session."""
+    """The server at `address` closed the connection without granting or refusing the session."""
 
     address: str
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionRefused:
-    """The server at `address` and we do not let each other in: credentials, or certificates."""
+    """The handshake with the server at `address` failed: credentials, or certificates."""
 
     address: str
     why: str
@@ -126,7 +126,7 @@ class GivenUp:
 
 
 class SessionSignal(enum.Enum):
-    """Events that say nothing but that they happened."""
+    """Events without data."""
 
     TIME = enum.auto()
     OPEN = enum.auto()
@@ -144,19 +144,19 @@ Event = Connected | RequestAnswered | RequestUnanswered | HungUp | ConnectionRef
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Tell everybody whom it concerns that the session's state is another."""
+    """Publish a change of the session's state."""
 
     state: SessionState
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """Have every watch armed anew: changes may have been missed."""
+    """Arm every watch again: changes may have been missed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Send what the ensemble's leader has to answer, and come back with Answered or Unanswered."""
+    """Send a request that the ensemble's leader answers, and report RequestAnswered or RequestUnanswered."""
 
     session_id: int
     sent_at_s: float
@@ -164,13 +164,13 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """End the connection without waiting for anybody."""
+    """Drop the connection without waiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """From now on drop the session, and come back with GivenUp, if a server that grants others hangs up on it; not if
-    it was taken back since it was asked for at `asked_at_s`.
+    """Drop the session from now on, and report GivenUp, if a server that grants other sessions hangs up on it; not if
+    it was re-established after `asked_at_s`.
     """
 
     asked_at_s: float
@@ -181,8 +181,8 @@ Instruction = Announce | Arm | Heartbeat | Drop | GiveUp | Say
 
 @dataclass(slots=True)
 class Session:
-    """The session of one store, and then its next one. `timeout_s` is first what will be asked for, then what the
-    server granted; `session_id` is 0 while there is none.
+    """Session of one store, and its successors. `timeout_s` is first the requested timeout, then the granted one;
+    `session_id` is 0 without a session.
     """
 
     timeout_s: float
@@ -204,7 +204,7 @@ class Session:
 
     @property
     def state(self) -> SessionState:
-        """What is said of the session."""
+        """State of the session."""
         match self.phase:
             case SessionPhase.CONNECTED:
                 return SessionState.CONNECTED
@@ -215,18 +215,20 @@ class Session:
 
     @property
     def wake_s(self) -> float | None:
-        """When the next heartbeat is due, or the lease lapses without one."""
+        """Time of the next heartbeat, or of the end of the lease."""
         if self.phase is not SessionPhase.CONNECTED:
             return None
         return min(self._due_s, self.lease_valid_until_s)
 
     def is_over(self, now_s: float) -> bool:
-        """Whether the session is certain to have ended, by our own clock."""
+        """True if the session has ended for certain, by our own clock."""
         unanswered_timeouts = OVER_AFTER_TIMEOUTS - self._lease_ratio
         return now_s >= self.lease_valid_until_s + unanswered_timeouts * self.timeout_s
 
     def why_not(self, now_s: float, session_id: int | None = None) -> str | None:
-        """Why no request may be sent now, on the session of that id if it has to be that one; None if one may."""
+        """Return the reason for which no request may be sent now, on the session of that id if given; None if one
+        may.
+        """
         if session_id is not None and session_id != self.session_id:
             return f"session {session_id:#x} is not the current one any more"
         if self.phase is not SessionPhase.CONNECTED:
@@ -236,7 +238,7 @@ class Session:
         return None
 
     def step(self, event: Event, now_s: float) -> list[Instruction]:
-        """What there is to do now that this has happened."""
+        """Process an event and return the actions."""
         if event is SessionSignal.CLOSE:
             self._end(SessionPhase.CLOSED)
         elif self.phase is not SessionPhase.CLOSED:
@@ -288,7 +290,7 @@ class Session:
             self._rest(now_s)
 
     def _trust(self, sent_at_s: float) -> None:
-        """The session has lived after this moment: the server began to count later."""
+        """Extend the lease from this moment: the server began to count later."""
         self.lease_valid_until_s = max(self.lease_valid_until_s, sent_at_s + self._lease_ratio * self.timeout_s)
 
     @property
@@ -300,7 +302,7 @@ class Session:
         return RAISED_LEASE_RATIO if self._is_raised else LEASE_RATIO
 
     def _rest(self, now_s: float) -> None:
-        """No heartbeat is under way, and none is due for a while."""
+        """Schedule the next heartbeat after an answer."""
         self._sent_at_s, self._due_s = None, now_s + self.timeout_s / HEARTBEATS_PER_TIMEOUT
 
     def _look(self, now_s: float) -> None:
@@ -324,7 +326,7 @@ class Session:
             self._to_do.append(GiveUp(self._asked_at_s))
 
     def _meet(self, event: str, address: str, what: str) -> None:
-        """Something keeps us from being connected."""
+        """Note an obstacle to the connection."""
         if self.phase is SessionPhase.CONNECTED:
             return
         if self.obstacle is None:
@@ -352,7 +354,7 @@ class Session:
 
 
 class OfSession:
-    """What the port says of a session, for a store that has one."""
+    """Session properties of the port, for a store that has a `Session`."""
 
     def __init__(self, session: Session) -> None:
         self._session = session

@@ -1,4 +1,4 @@
-"""How records become the bytes of a znode: JSON that an operator can read with `get`, compressed only when large."""
+"""Znode encoding: JSON that an operator can read with `get`, compressed only when large."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _GZIP_WINDOW_BITS = 16 + zlib.MAX_WBITS
 
 
 def pack(data: bytes) -> bytes:
-    """JSON as it goes into a znode: gzip above `COMPRESS_ABOVE_BYTES`. Equal records, equal bytes."""
+    """Encode JSON for a znode: gzip above `COMPRESS_ABOVE_BYTES`. Equal records give equal bytes."""
     return gzip.compress(data, mtime=0) if len(data) > COMPRESS_ABOVE_BYTES else data
 
 
 def pack_rounded(encode: Callable[[int], bytes]) -> bytes:
-    """`pack` with as many significant digits of figures as fit into a znode; `encode` is given their number."""
+    """Pack with as many significant digits as fit into a znode; `encode` gets their number."""
     for digits in _DIGITS:
         data = pack(encode(digits))
         if len(data) <= MAX_ZNODE_BYTES:
@@ -33,12 +33,12 @@ def pack_rounded(encode: Callable[[int], bytes]) -> bytes:
 
 
 def is_packed(data: bytes) -> bool:
-    """Whether it is compressed."""
+    """Return True if the data is compressed."""
     return data.startswith(_GZIP_MAGIC)
 
 
 def decode(data: bytes, where: str) -> bytes:
-    """The UTF-8 text in `data`, which may be compressed; `InvalidRecordError` names `where` it was read from.
+    """Return the UTF-8 text in `data`, which may be compressed; raises `InvalidRecordError`, which names `where`.
 
     What it decompresses to is bounded by `MAX_DECODED_BYTES`: a small record cannot fill the memory.
     """

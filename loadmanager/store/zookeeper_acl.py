@@ -1,4 +1,4 @@
-"""Who we are to a ZooKeeper, and who may do what with which znode of ours.
+"""ZooKeeper authentication and ACLs: our identity, and the permissions on each znode.
 
 Permissions are ZooKeeper's: c(reate) and d(elete) children, r(ead), w(rite), a(dminister: change the ACL).
 
@@ -43,7 +43,7 @@ _BYTES_PER_ENTRY = 16
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A user and a password. `origin` is where they were read: the key, and the file or variable."""
+    """User and password. `origin` is their source: the setting, and the file or variable."""
 
     scheme: Literal["digest", "sasl"]
     user: str
@@ -52,7 +52,7 @@ class Credentials:
 
     @property
     def identity(self) -> Id:
-        """As which they are known to an ACL."""
+        """Identity in an ACL."""
         if self.scheme == "sasl":
             return Id("sasl", self.user)
         return Id("digest", make_digest_acl_credential(self.user, self.password))
@@ -62,7 +62,7 @@ class Credentials:
 
 
 def read_credentials(key: str, source: str, scheme: Literal["digest", "sasl"]) -> Credentials | None:
-    """The credentials at `source`, which is `file:///path`, `env:NAME`, or empty for none.
+    """Read the credentials at `source`: `file:///path`, `env:NAME`, or empty for none.
 
     Raises `ConfigurationError`, which names the key and where it looked, and never what it found.
     """
@@ -93,7 +93,7 @@ def _read_file(key: str, path: Path) -> str:
 
 
 def identities_of(key: str, texts: Iterable[str]) -> tuple[Id, ...]:
-    """Identities as ACLs have them: `digest:user:hash`, `sasl:user`, `x509:CN=name`; else `ConfigurationError`."""
+    """Parse identities in ACL form: `digest:user:hash`, `sasl:user`, `x509:CN=name`; raises `ConfigurationError`."""
     found = []
     for text in texts:
         scheme, _, name = text.partition(":")
@@ -110,7 +110,7 @@ def identities_of(key: str, texts: Iterable[str]) -> tuple[Id, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Acls:
-    """The table at the top, for these identities; without any of nodes everything is open to everybody."""
+    """ACL table (see the module docstring) for these identities; without node identities everything is open."""
 
     nodes: tuple[Id, ...] = ()
     agents: tuple[Id, ...] = ()
@@ -121,12 +121,12 @@ class Acls:
 
     @property
     def longest_bytes(self) -> int:
-        """More than any of these lists takes on the wire."""
+        """Upper bound of the size of these ACLs on the wire."""
         ids = [*self.nodes, *self.agents]
         return sum(len(f"{each.scheme}{each.id}".encode()) + _BYTES_PER_ENTRY for each in ids)
 
     def of(self, path: str) -> list[ACL]:
-        """Of a znode, by its path below the chroot, which itself is `/`."""
+        """Return the ACL of a znode, by its path below the chroot, which itself is `/`."""
         if self.are_open:
             return OPEN_ACL_UNSAFE
         of_nodes, of_agents = _TABLE.get(path) or _TABLE.get(f"{path.rpartition('/')[0]}/*") or _EVERYTHING_ELSE
@@ -143,8 +143,8 @@ def _permissions(letters: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a store reaches a ZooKeeper: who it is, over which TLS (a context for each connection), under which ACLs.
-    `key` is the one that says where the credentials are.
+    """Access to a ZooKeeper: credentials, TLS (a context per connection) and ACLs. `key` is the setting of the
+    credentials.
     """
 
     credentials: Credentials | None = None
@@ -161,13 +161,13 @@ ANYBODY = Access()
 
 
 def grants_all(acl: Sequence[ACL], ids: Iterable[Id]) -> bool:
-    """Whether it gives every permission to one of these, or to everybody; a hash may be hidden from us."""
+    """Return True if the ACL grants every permission to one of these, or to everybody; a hash may be hidden from us."""
     wanted = {_shown(each) for each in [*ids, OPEN_ACL_UNSAFE[0].id]}
     return any(entry.perms == Permissions.ALL and _shown(entry.id) in wanted for entry in acl)
 
 
 def render(acl: Iterable[ACL]) -> str:
-    """As ZooKeeper's own client shows it: `sasl:lm:cdrwa, sasl:agent:r`; of a digest the user alone."""
+    """Format an ACL as ZooKeeper's own client does: `sasl:lm:cdrwa, sasl:agent:r`; of a digest only the user."""
     return ", ".join(f"{':'.join(_shown(each.id))}:{letters_of(each.perms)}" for each in acl)
 
 
@@ -176,5 +176,5 @@ def letters_of(permissions: int) -> str:
 
 
 def _shown(identity: Id) -> tuple[str, str]:
-    """An identity without the hash of its password."""
+    """Return an identity without the hash of its password."""
     return (identity.scheme, identity.id.partition(":")[0] if identity.scheme == "digest" else identity.id)

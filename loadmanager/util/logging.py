@@ -42,12 +42,12 @@ def configure_logging(*, json_lines: bool, level: str = "info") -> None:
 
 
 def _without_commands(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """What strangers send ends in logs; what a terminal would take for a command is shown in its place."""
+    """Escape control characters in log values: untrusted text must not control a terminal."""
     return {key: printable(value) if isinstance(value, str) else value for key, value in event.items()}
 
 
 def printable(text: str) -> str:
-    """The text with whatever cannot be printed as an escape, but for the ends of lines."""
+    """Escape unprintable characters in the text, except line ends."""
     if text.isprintable():
         return text
     return "".join(

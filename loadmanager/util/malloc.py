@@ -1,4 +1,4 @@
-"""What a process that holds a large cluster asks of the allocator: glibc's, others are left alone."""
+"""glibc malloc tuning for processes with large snapshots."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LARGE_BYTES = 1 << 20
 
 
 def map_large_blocks() -> None:
-    """Have columns of many bundles come from the system, and go back to it when nobody holds them any more.
+    """Allocate large columns with mmap, so that they return to the system when freed.
 
     By itself glibc takes blocks as large as any that was ever freed, up to 32 MiB, from among the small ones: what a
     plan was worked out in then stays with the process.
@@ -20,6 +20,6 @@ def map_large_blocks() -> None:
 
 
 def give_back_memory() -> None:
-    """Have the allocator give back what it holds and nobody uses: much, after a large cluster was read."""
+    """Return free heap memory to the system: much, after a large cluster was read."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

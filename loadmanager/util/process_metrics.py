@@ -1,4 +1,4 @@
-"""Metrics that every process has: `process_*` as everywhere, the version that runs, and their text format."""
+"""Metrics of every process: `process_*`, the build info, and the text format of a scrape."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WEIGHT = re.compile(r";\s*q=([01](?:\.\d*)?)\s*$")
 
 
 def add_process_metrics(registry: CollectorRegistry) -> CollectorRegistry:
-    """`registry` itself, with memory, CPU time, open files and start of this process, and `loadmanager_build_info`."""
+    """Add memory, CPU time, open files and start of this process, and `loadmanager_build_info`; return `registry`."""
     ProcessCollector(registry=registry)
     built = Gauge("loadmanager_build_info", "1 for the version that runs.", ["version", "python"], registry=registry)
     built.labels(__version__, platform.python_version()).set(1)

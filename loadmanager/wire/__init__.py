@@ -1,1 +1,1 @@
-"""Everything that crosses a process: znode payloads and HTTP bodies, in Pulsar's JSON wherever Pulsar has one."""
+"""Wire formats: znode payloads, HTTP bodies and files, in Pulsar's JSON wherever Pulsar has one."""

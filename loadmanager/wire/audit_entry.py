@@ -1,4 +1,4 @@
-"""Who changed what, from what to what: an entry of the audit, the same in its log, its table and its answer."""
+"""Audit entry: one operation with its caller and its change, the same in log, history and HTTP answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ANONYMOUS = "anonymous"
 
 
 class AuditEntry(WireModel):
-    """One operation that changes something, whatever came of it.
+    """An operation that changes something, whatever its outcome.
 
     `at` in epoch milliseconds is when it was answered by `node`, with `status`; `from_` is the address that asked, and
     `operation` a verb and a path with variables. `before` and `after` say what it changed, and nothing of what it left

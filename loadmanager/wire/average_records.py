@@ -1,4 +1,4 @@
-"""Averages of bundles and brokers, as the leader keeps them in the metadata store for the next and for operators."""
+"""Averages of bundles and brokers in the metadata store, for the next leader and for operators."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TimeAverageMessageData(WireModel):
 
 
 class TimeMeanData(WireModel):
-    """What one bundle carries by time, and `sigma`, how far off that it usually is; Pulsar knows nothing of it."""
+    """Mean load of one bundle over time, and its usual relative deviation `sigma`; not in Pulsar."""
 
     msg_throughput_in: Amount
     msg_throughput_out: Amount
@@ -85,13 +85,13 @@ def encode_bundle_data(averages: Mapping[str, BundleAverages], digits: int = ALL
 
 
 def decode_bundle_data(namespace: str, data: bytes, where: str) -> dict[str, BundleAverages]:
-    """Averages by full bundle name."""
+    """Decode averages by full bundle name."""
     records = parse_json(_BUNDLE_DATA, data, where)
     return {f"{namespace}/{text}": averages_of(record) for text, record in records.items()}
 
 
 def averages_of(record: BundleData) -> BundleAverages:
-    """The averages of one bundle, with no more samples and topics than there can be."""
+    """Return the averages of one bundle, with plausible counts of samples and topics."""
     return BundleAverages(
         short=record.short_term_data.mean(),
         long=record.long_term_data.mean(),
@@ -131,7 +131,7 @@ class TimeAverageBrokerData(WireModel):
 
 
 def _figures(load: npt.NDArray[np.float64], digits: int) -> dict[str, Any]:
-    """A load (4,) by the names of the fields."""
+    """Return a load (4,) by field name."""
     rate_in, rate_out, throughput_in, throughput_out = (rounded(figure, digits) for figure in load.tolist())
     return {
         "msg_throughput_in": throughput_in,

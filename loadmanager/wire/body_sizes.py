@@ -1,4 +1,4 @@
-"""What is read of others at the most; apart from the bodies, so that a command need not load their models."""
+"""Maximum body sizes that we read; apart from the bodies, so that a command need not load their models."""
 
 from __future__ import annotations
 

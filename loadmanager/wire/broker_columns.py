@@ -1,4 +1,4 @@
-"""A broker's report as columns: from its record to arrays, without an object per bundle.
+"""Load report as columns: from a broker's record to arrays, without an object per bundle.
 
 It is the hottest path of the intake.
 """
@@ -38,8 +38,8 @@ def report_of(
     read_at_ms: int = 0,
     parse: Callable[[str], BundleName] = BundleName.parse,
 ) -> BrokerReport:
-    """The load in a record as columns, in the order of its `lastStats`; names in `known_bundles` are not checked,
-    others by `parse`.
+    """Convert a record's load into columns, in the order of its `lastStats`; names outside `known_bundles` are checked
+    by `parse`.
 
     A record without `lastUpdate` is from the moment it was read, as in Pulsar.
     """

@@ -1,4 +1,4 @@
-"""LocalBrokerData: what a broker says of itself in `/loadbalance/brokers/<host:port>`, in Pulsar's JSON.
+"""LocalBrokerData: a broker's load report in `/loadbalance/brokers/<host:port>`, in Pulsar's JSON.
 
 `wire.broker_columns` makes columns of a record. Source: Pulsar's LocalBrokerData and NamespaceBundleStats as its
 brokers write them.
@@ -36,7 +36,7 @@ class ResourceUsage(TypedDict):
 
 
 class NamespaceBundleStats(TypedDict):
-    """One bundle's load: messages and bytes per second, and how much of everything it holds."""
+    """Load of one bundle: messages and bytes per second, and numbers of topics, producers and consumers."""
 
     msgRateIn: NotRequired[Amount]
     msgThroughputIn: NotRequired[Amount]
@@ -56,7 +56,7 @@ class AdvertisedListener(TypedDict, total=False):
 
 
 class HealthData(TypedDict, total=False):
-    """How the broker serves, as far as it says: milliseconds, a share of requests, and a number of them."""
+    """Health figures of a broker, as far as it reports them: latency in milliseconds, error ratio, queue length."""
 
     latencyMs: Amount
     errorShare: Share
@@ -64,7 +64,7 @@ class HealthData(TypedDict, total=False):
 
 
 class LocalBrokerData(TypedDict, total=False):
-    """Every field Pulsar writes, and four of our agents; all of them may be absent, and unknown ones are ignored."""
+    """All of Pulsar's fields, and four of our agents; each may be absent, and unknown ones are ignored."""
 
     brokerId: str
     webServiceUrl: str
@@ -120,8 +120,8 @@ _RECORD_DEPTH = 3
 
 
 class LoadAndUsage(NamedTuple):
-    """The sums in a record: messages/s in and out, bytes/s in and out; of each of the five resources how much is used,
-    and the limit; and the number of bundles.
+    """Totals of a record: messages/s in and out, bytes/s in and out; usage and limit of each of the five resources;
+    number of bundles.
     """
 
     load: tuple[float, ...]
@@ -130,7 +130,7 @@ class LoadAndUsage(NamedTuple):
 
 
 def decode_local_broker_data(data: bytes, where: str) -> LocalBrokerData:
-    """The record in `data` (JSON); `InvalidRecordError` names `where` and the faulty fields.
+    """Decode the record (JSON); raises `InvalidRecordError`, which names `where` and the faulty fields.
 
     A field that is null counts as absent, as everywhere in Pulsar's JSON.
     """
@@ -138,7 +138,7 @@ def decode_local_broker_data(data: bytes, where: str) -> LocalBrokerData:
 
 
 def encode_local_broker_data(record: LocalBrokerData, digits: int = ALL_DIGITS) -> bytes:
-    """The record as JSON; the rates of its bundles have so many significant digits."""
+    """Encode the record as JSON; the rates of its bundles have so many significant digits."""
     if digits < ALL_DIGITS:
         stats = record.get("lastStats") or {}
         record = {**record, "lastStats": {name: _rounded(each, digits) for name, each in stats.items()}}
@@ -151,9 +151,7 @@ def _rounded(stats: NamespaceBundleStats, digits: int) -> NamespaceBundleStats:
 
 
 def load_and_usage_of(record: LocalBrokerData) -> LoadAndUsage:
-    """A broker has as many bundles as its record names, whatever number stands beside the names, as in Pulsar's
-    decisions.
-    """
+    """Return the totals of a record; the number of bundles is that of its names, as in Pulsar's decisions."""
     return LoadAndUsage(
         load=tuple(_number(record, name) for name in _LOAD),
         usage=tuple(_usage(record, name) for name in _RESOURCES),
@@ -162,7 +160,7 @@ def load_and_usage_of(record: LocalBrokerData) -> LoadAndUsage:
 
 
 def health_of(record: LocalBrokerData) -> HealthFigures | None:
-    """How the broker serves; None when it does not say."""
+    """Return the broker's health figures; None when it reports none."""
     said = record.get("health")
     return HealthFigures(said.get("latencyMs"), said.get("errorShare"), said.get("queue")) if said else None
 
@@ -176,7 +174,7 @@ def _without_nulls(data: bytes) -> bytes:
 
 
 def drop_nulls(value: object, depth: int = _RECORD_DEPTH) -> object:
-    """The value without the entries of its objects that are null, so many levels down."""
+    """Return the value without null entries of its objects, so many levels down."""
     if not depth or not isinstance(value, dict):
         return value
     return {key: drop_nulls(entry, depth - 1) for key, entry in value.items() if entry is not None}

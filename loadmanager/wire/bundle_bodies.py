@@ -1,4 +1,4 @@
-"""Bodies of the HTTP interface that change or show the bundles of a namespace."""
+"""HTTP bodies about the bundles of a namespace."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ Hash = Annotated[int, Field(ge=0, le=HASH_SPACE_END, strict=True)]
 
 
 class SplitPositions(RootModel[Annotated[list[Hash], Field(max_length=MAX_BUNDLES)]]):
-    """Where to cut, as hashes in decimal: Pulsar's body of a split."""
+    """Split positions, as decimal hashes: Pulsar's body of a split."""
 
 
 class MergeRequest(WireModel):
-    """Which neighbour to merge with; none: the one above."""
+    """Neighbour to merge with; by default the bundle above."""
 
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, extra="forbid", strict=True)
 
@@ -32,13 +32,13 @@ class MergeRequest(WireModel):
 
 
 class MergedBundle(WireModel):
-    """The bundle that two have become."""
+    """The merged bundle."""
 
     bundle: str
 
 
 class TopicHashPositions(WireModel):
-    """The hashes of the topics of a bundle, by topic: Pulsar's answer."""
+    """Hashes of a bundle's topics, by topic: Pulsar's answer."""
 
     namespace: str
     bundle: str

@@ -1,5 +1,4 @@
-"""A checkpoint in the history: all that decisions depend on, in a head and in parts small enough to be written
-down one by one.
+"""Checkpoint of the history: all inputs of decisions, in a head and in parts small enough for one entry each.
 
 What is made of an image reads back to the last bit. Contents are worked out where they are written, not where the
 checkpoint is taken: until then only references are kept.
@@ -60,7 +59,7 @@ Record = tuple[Sequence[str], Sequence[Ownership]]
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A JSON value that is worked out when it is written: see `core.planning.strategy_memory.InColumns`."""
+    """A JSON value that is computed when it is written: see `core.planning.strategy_memory.InColumns`."""
 
     work_out: Callable[[], Any]
 
@@ -69,7 +68,7 @@ class Later:
 
 
 def head_of(image: ModelCheckpoint) -> dict[str, Any]:
-    """What is there once. To it belong the parts, as many as `parts` says when whoever writes has counted them."""
+    """Return the head of a checkpoint. The writer adds `parts`, the number of parts."""
     return {
         "revision": image.revision,
         "bundles": len(image.names),
@@ -81,7 +80,7 @@ def head_of(image: ModelCheckpoint) -> dict[str, Any]:
 
 
 def parts_of(image: ModelCheckpoint, records: Mapping[str, Record]) -> Iterator[tuple[str, Later]]:
-    """The parts in their order: what each holds, and its content."""
+    """Yield the parts in order, each with its kind."""
     for first in range(0, len(image.names), _BUNDLES_PER_PART):
         yield BUNDLES, Later(lambda own=slice(first, first + _BUNDLES_PER_PART): _bundles(image, own))  # type: ignore[misc]
     for first in range(0, len(image.brokers), _BROKERS_PER_PART):
@@ -92,7 +91,7 @@ def parts_of(image: ModelCheckpoint, records: Mapping[str, Record]) -> Iterator[
 
 
 def image_of(head: Mapping[str, Any], parts: Iterable[tuple[str, Any]]) -> tuple[ModelCheckpoint, dict[str, Record]]:
-    """What `head_of` and `parts_of` were made of."""
+    """Rebuild the checkpoint and the records from `head_of` and `parts_of`."""
     bundles: dict[str, list[Any]] = {name: [] for name in ("names", *_COLUMNS, *_TIME_MEANS)}
     brokers: list[BrokerCheckpoint] = []
     records: dict[str, Record] = {}
@@ -126,7 +125,7 @@ def image_of(head: Mapping[str, Any], parts: Iterable[tuple[str, Any]]) -> tuple
 
 
 def record_as_json(record: Record) -> dict[str, Any]:
-    """The record of a namespace: the ranges of its bundles, and who owns each."""
+    """Encode a namespace's record: the ranges of its bundles, and the ownership of each."""
     names, ownerships = record
     return {"ranges": [name.rpartition("/")[2] for name in names], "ownerships": [*map(owned_as_json, ownerships)]}
 
@@ -136,7 +135,9 @@ def record_of(namespace: str, content: Mapping[str, Any]) -> Record:
 
 
 def owned_as_json(ownership: Ownership) -> list[Any]:
-    """State, owner and its incarnation, destination and its incarnation, version, epoch, since (ms), reason."""
+    """Encode an ownership: state, owner and its incarnation, destination and its incarnation, version, epoch, since
+    (ms), reason.
+    """
     if ownership == FREE:
         return []
     owner, destination = ownership.owner, ownership.destination
@@ -164,7 +165,7 @@ def owned_of(content: Sequence[Any]) -> Ownership:
 
 
 def doubts_as_json(doubts: Doubts) -> dict[str, Any]:
-    """What is wrong with brokers: for each verdict its subject, its reason and its figures."""
+    """Encode the verdicts on brokers by report validation: subject, reason and figures of each."""
     return {
         "quarantined": [[each.subject, each.verdict.value, each.why] for each in doubts.quarantined.values()],
         "remarks": [[each.subject, each.verdict.value, each.why] for each in doubts.remarks],
@@ -187,7 +188,7 @@ def doubts_of(content: Mapping[str, Any]) -> Doubts:
 
 
 def unquoted(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
-    """The value with numbers for the texts that stand for those that are not finite: see `wire.dump_line.quoted`."""
+    """Return the value with its quoted non-finite numbers as numbers: see `wire.dump_line.quoted`."""
     if isinstance(value, dict):
         return {key: unquoted(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -196,7 +197,7 @@ def unquoted(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
 
 
 def report_as_json(report: BrokerReport) -> dict[str, Any]:
-    """A report with its bundles, by the names of its fields."""
+    """Encode a report with its bundles, by field name."""
     values = {each.name: getattr(report, each.name) for each in fields(report)}
     return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
 

@@ -1,4 +1,4 @@
-"""`/loadbalance/policies/controls`: what operators told the balancer, in our own JSON; and bodies that change it."""
+"""Operator controls in `/loadbalance/policies/controls`, in our own JSON, and the bodies that change them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _printable(text: str) -> str:
 
 @with_config(ConfigDict(extra="forbid", strict=True))
 class DrainData(TypedDict):
-    """A drain: when it was ordered, and the `startTimestamp` of the broker process that it is for."""
+    """A drain: its begin, and the `startTimestamp` of the broker process that it is for."""
 
     since: Milliseconds
     startTimestamp: Milliseconds
@@ -42,7 +42,7 @@ class DrainData(TypedDict):
 
 @with_config(ConfigDict(extra="forbid", strict=True))
 class ControlsData(TypedDict, total=False):
-    """All controls; what is absent is not in force. Times in milliseconds since 1970."""
+    """All controls; an absent one is not in force. Times in milliseconds since 1970."""
 
     draining: dict[Broker, DrainData]
     excluded: list[Broker]
@@ -57,7 +57,7 @@ _ADAPTER = TypeAdapter(ControlsData)
 
 
 def decode_controls(data: bytes, where: str) -> Controls:
-    """The controls in a znode; `InvalidRecordError` names `where` and the faulty field."""
+    """Decode the controls; raises `InvalidRecordError`, which names `where` and the faulty field."""
     return controls_of(parse_json(_ADAPTER, data, where))
 
 
@@ -81,7 +81,7 @@ def controls_of(data: ControlsData) -> Controls:
 
 
 def data_of(controls: Controls) -> ControlsData:
-    """The controls as they are written: all of them, those that are not in force as well."""
+    """Encode all controls, including those that are not in force."""
     return ControlsData(
         draining={
             broker: DrainData(since=round(order.since_s * _MS), startTimestamp=order.process)
@@ -97,18 +97,18 @@ def data_of(controls: Controls) -> ControlsData:
 
 
 class Reasoned(WireModel, extra="forbid"):
-    """The body that freezes something: why, for everybody who will ask."""
+    """Body that freezes something: the reason, for everybody who asks."""
 
     reason: Annotated[Why, AfterValidator(_printable)]
 
 
 class HoldOff(WireModel, extra="forbid"):
-    """The body that holds off a broker: how long its bundles wait for it, in seconds."""
+    """Body that holds off a broker: the time that its bundles wait for it, in seconds."""
 
     for_s: Annotated[float, Field(gt=0, le=LONGEST_HOLD_S, allow_inf_nan=False)]
 
 
 class Pin(WireModel, extra="forbid"):
-    """The body that pins a bundle: the broker on which it belongs."""
+    """Body that pins a bundle: the broker on which it belongs."""
 
     broker: Broker

@@ -1,4 +1,4 @@
-"""One line of a dump: the state of a cluster that a decision reads, at one moment, as a JSON object.
+"""Dump line: the state of a cluster that a decision reads, at one moment, as a JSON object.
 
 Records are Pulsar's own JSON. Stricter than Pulsar's mapper where a slip would change a decision unseen: a key that is
 not known, or is there twice, is an error, and numbers have to be numbers. As with that mapper `null` means absent, and
@@ -49,7 +49,7 @@ DEFAULT_QUOTA_NAME = "default"
 
 
 class _NotJson:
-    """A number that no record has room for: `NaN` without quotes, which JSON has not, or one beyond all bounds."""
+    """A number outside JSON or outside every limit: unquoted `NaN`, or one that overflows."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -100,7 +100,7 @@ _IN_A_DUMP: tuple[tuple[object, object], ...] = (
 
 
 def _in_a_dump(given: Any) -> Any:  # noqa: ANN401 - a type, which has none
-    """The type with the bounds of a dump; of a record, one of the same fields that knows no others. Null is absent."""
+    """Return the type with the limits of a dump; a record forbids unknown fields. Null is absent."""
     for declared, dumped in _IN_A_DUMP:
         if given == declared:
             return dumped
@@ -155,7 +155,9 @@ class BundleHistory(TypedDict, total=False):
 
 @with_config(_STRICT)
 class ResourceQuota(TypedDict, total=False):
-    """Pulsar's: what a bundle is expected to need, messages/s, bytes/s and MB; only a `dynamic` one ever changes."""
+    """Pulsar's ResourceQuota: expected need of a bundle, messages/s, bytes/s and MB; only a `dynamic` one ever
+    changes.
+    """
 
     msgRateIn: Amount
     msgRateOut: Amount
@@ -181,7 +183,7 @@ class BrokerAverages(TypedDict, total=False):
 
 @with_config(_STRICT)
 class RecentlyUnloaded(TypedDict, total=False):
-    """When each bundle was unloaded, and when one was last taken from each broker."""
+    """Time of each bundle's last unload, and of the last unload from each broker."""
 
     bundles: dict[Name, Milliseconds]
     brokers: dict[Name, Milliseconds]
@@ -189,7 +191,9 @@ class RecentlyUnloaded(TypedDict, total=False):
 
 @with_config(_STRICT)
 class PublishedBrokerLoad(TypedDict, total=False):
-    """What decides of Pulsar's BrokerLoadData; a fresh one is fully used, and published at the moment of the dump."""
+    """Fields of Pulsar's BrokerLoadData that decide; a new one is fully used, and published at the moment of the
+    dump.
+    """
 
     weightedMaxEMA: Number
     msgThroughputEMA: Number
@@ -206,7 +210,7 @@ class TopBundle(TypedDict):
 
 @with_config(_STRICT)
 class OwnedBundle(TypedDict):
-    """Who has a bundle, as a node of ours keeps it: what a report alone does not say."""
+    """Ownership of a bundle in our records, which a report alone does not contain."""
 
     state: Annotated[str, Field(pattern="^(Free|Owned|Releasing)$")]
     owner: NotRequired[Name]
@@ -215,7 +219,9 @@ class OwnedBundle(TypedDict):
 
 @with_config(_STRICT)
 class Namespace(TypedDict, total=False):
-    """The bundles of a namespace, and who owns each, by range; without `ownership` whoever reports a bundle owns it."""
+    """Bundles of a namespace, and their owners by range; without `ownership` the broker that reports a bundle owns
+    it.
+    """
 
     boundaries: list[str]
     numBundles: Count
@@ -236,14 +242,16 @@ class DumpedTopic(TypedDict):
 
 @with_config(_STRICT)
 class MovingAverages(TypedDict):
-    """Per broker its incarnation and its averaged usage, a fraction."""
+    """Averaged usage per broker, with its incarnation; a fraction."""
 
     usage: NotRequired[dict[Name, Annotated[tuple[int, Number], _LISTED]]]
 
 
 @with_config(_STRICT)
 class AvgShedderState(TypedDict, total=False):
-    """Per broker its incarnation, low and high hits; per bundle where it goes, and where it was placed."""
+    """State of AvgShedder: per broker its incarnation, low and high hits; per bundle its destination, and its last
+    placement.
+    """
 
     hits: dict[Name, Annotated[tuple[int, Small, Small], _LISTED]]
     planned: dict[Name, Name]
@@ -252,7 +260,7 @@ class AvgShedderState(TypedDict, total=False):
 
 @with_config(_STRICT)
 class TransferShedderState(TypedDict, total=False):
-    """`statistics` are the average and the standard deviation of the last cycle."""
+    """State of TransferShedder; `statistics` are the average and the standard deviation of the last cycle."""
 
     hits: Small
     counters: dict[Name, Count]
@@ -261,10 +269,10 @@ class TransferShedderState(TypedDict, total=False):
 
 @with_config(_STRICT)
 class LevelState(TypedDict, total=False):
-    """Per broker its incarnation, until when it rests, when it was seen, since when it is hot, and its noise; from then
-    on those that were written later: its excess, since when it is cold, how often it came back, and when it came. What
-    was moved when, as a share of all load, and how much of it of which namespace; and when bundles were put on which
-    broker. Seconds since 1970.
+    """State of Level: per broker its incarnation, the end of its cool-down, the time it was seen, the time since when
+    it is hot, and its noise; later versions add its excess, the time since when it is cold, how often it came back, and
+    when it came. Moves by time as a share of all load, with their namespaces; and the times when bundles were placed on
+    brokers. Seconds since 1970.
     """
 
     brokers: dict[
@@ -287,7 +295,7 @@ class RoundRobinState(TypedDict, total=False):
 
 @with_config(_STRICT)
 class DumpedQuotas(TypedDict, total=False):
-    """What bundles are expected to need: messages/s in and out, bytes/s in and out, MB."""
+    """Resource quota of bundles: messages/s in and out, bytes/s in and out, MB."""
 
     quotas: dict[Name, Quota]
     fixed: list[Name]
@@ -302,7 +310,7 @@ class DumpedQuotas(TypedDict, total=False):
 
 @with_config(_STRICT)
 class QuotasState(TypedDict, total=False):
-    """Of the strategies of SimpleLoadManagerImpl: quotas, and whose turn it is."""
+    """State of SimpleLoadManagerImpl: resource quotas, and the round-robin position."""
 
     model: DumpedQuotas
     cursor: Small
@@ -310,7 +318,7 @@ class QuotasState(TypedDict, total=False):
 
 @with_config(_STRICT)
 class SplitState(TypedDict, total=False):
-    """Per broker its incarnation, and per bundle how often in succession it was above a limit."""
+    """State of the split rule: per broker its incarnation, and per bundle how often in a row it was above a limit."""
 
     hits: dict[Name, Annotated[tuple[int, dict[Name, Small]], _LISTED]]
 
@@ -322,7 +330,7 @@ class NothingRemembered(TypedDict):
 
 @with_config(_STRICT)
 class StrategyStates(TypedDict, total=False):
-    """What strategies remember, by their names."""
+    """State of strategies, by their names."""
 
     OverloadShedder: NothingRemembered
     UniformLoadShedder: NothingRemembered
@@ -344,7 +352,7 @@ class StrategyStates(TypedDict, total=False):
 
 @with_config(_STRICT)
 class DumpLine(TypedDict, total=False):
-    """One moment of a cluster."""
+    """State of a cluster at one moment."""
 
     takenAt: Milliseconds
     brokers: dict[Name, DumpedBroker]
@@ -384,7 +392,9 @@ _KEYS = frozenset(
 
 
 def decode_line(text: str, where: str) -> DumpLine:
-    """The moment in one line; `InvalidRecordError` names `where` (the line), the faulty keys and what was expected."""
+    """Decode a line; raises `InvalidRecordError`, which names `where` (the line), the faulty keys and what was
+    expected.
+    """
     try:
         content = json.loads(
             text, object_pairs_hook=_object, parse_constant=_NotJson, parse_float=_parse_float, parse_int=_parse_int
@@ -404,7 +414,7 @@ def decode_line(text: str, where: str) -> DumpLine:
 
 
 def encode(record: Mapping[str, Any]) -> str:
-    """One line of JSON, without its end; numbers that are not finite are quoted."""
+    """Encode as one line of JSON, without its end; non-finite numbers are quoted."""
     try:
         return _dumps(record)
     except (TypeError, ValueError):  # what is no dictionary, or not finite
@@ -415,7 +425,7 @@ _dumps = partial(json.dumps, ensure_ascii=False, separators=(",", ":"), allow_na
 
 
 def quoted(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
-    """The value with numbers that are not finite as the strings that Pulsar writes for them."""
+    """Return the value with non-finite numbers as the strings that Pulsar writes for them."""
     if isinstance(value, Mapping):
         return {key: quoted(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -437,18 +447,18 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _parse_float(text: str) -> float | _NotJson:
-    """A number that a double holds, else a value that whoever expects a number refuses under its key."""
+    """Parse a number that fits a double; otherwise return a value that fails validation under its key."""
     number = float(text)
     return number if math.isfinite(number) else _NotJson(text)
 
 
 def _parse_int(text: str) -> int | _NotJson:
-    """A whole number; one of more digits than any double has, likewise."""
+    """Parse a whole number; one with too many digits fails validation under its key."""
     return int(text) if len(text) <= _MAX_DIGITS else _NotJson(text)
 
 
 def _describe(error: ValidationError) -> str:
-    """The first faults as `key: what is wrong`."""
+    """Describe the first faults as `key: what is wrong`."""
     faults = error.errors(include_url=False)
     shown = "; ".join(_fault(fault) for fault in faults[:_SHOWN_FAULTS])
     return shown + (f"; and {len(faults) - _SHOWN_FAULTS} more" if len(faults) > _SHOWN_FAULTS else "")
@@ -467,6 +477,6 @@ def _fault(fault: ErrorDetails) -> str:
 
 
 def _cut(text: str) -> str:
-    """The beginning of a long text, with escapes for what would do something to a terminal."""
+    """Return the start of a long text, with control characters escaped."""
     text = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text[: _SHOWN_CHARACTERS + 1])
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

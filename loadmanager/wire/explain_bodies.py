@@ -1,4 +1,4 @@
-"""Answers of `/loadbalance/v1/explain/...`. Ages are in seconds, other times in milliseconds since 1970."""
+"""Bodies of `/loadbalance/v1/explain/...`. Ages are in seconds, other times in milliseconds since 1970."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from loadmanager.wire.validation import WireModel
 
 
 class Explanation(WireModel):
-    """A rule that decided: its word, the sentence, the numbers behind it, and what would have to change, if anything
-    but the load can.
+    """A rule that decided: its reason, the sentence, its numbers, and the remedy, if anything but the load can change
+    it.
     """
 
     reason: str
@@ -20,14 +20,14 @@ class Explanation(WireModel):
 
 
 class Obstacle(Explanation):
-    """A filter that keeps bundles from a broker; a preference is given up when nobody would be left."""
+    """A filter that keeps bundles from a broker; a preference is dropped when no broker would be left."""
 
     is_preference: bool = False
 
 
 class ExplainInputs(WireModel):
-    """What the explanation is made from. `report_age_s` is that of the broker's report, by its own clock;
-    `sample_age_s` that of the bundle's last sample, when the broker that has it reports it.
+    """Inputs of the explanation. `report_age_s` is the age of the broker's report, by its own clock; `sample_age_s` of
+    the bundle's last sample, if the broker that has it reports it.
     """
 
     epoch: int
@@ -39,7 +39,7 @@ class ExplainInputs(WireModel):
 
 
 class ExplainedOwnership(WireModel):
-    """The bundle in its namespace's record, and how long ago its last transition was, and why."""
+    """Ownership of the bundle, with the age and the reason of its last transition."""
 
     state: str
     owner: str | None = None
@@ -61,8 +61,8 @@ class LoadFigures(WireModel):
 
 
 class ExplainedLoad(WireModel):
-    """The bundle's averages, and its share of the bytes/s of its broker and of all brokers. `taken_from` is a sentence
-    that says where the averages come from when the bundle has none of its own.
+    """Averages of the bundle, and its share of the bytes/s of its broker and of all brokers. `taken_from` is a sentence
+    with the source of averages that are not its own.
     """
 
     short_term: LoadFigures
@@ -76,8 +76,8 @@ class ExplainedLoad(WireModel):
 
 
 class BrokerStanding(WireModel):
-    """How a broker stands in what strategies compare: usage and MiB/s as reported, long-term messages per second of its
-    bundles, topics and bundles with those on their way.
+    """Figures of a broker that strategies compare: usage and MiB/s as reported, long-term messages per second of its
+    bundles, topics and bundles including those in transfer.
     """
 
     broker_id: str
@@ -90,7 +90,7 @@ class BrokerStanding(WireModel):
 
 
 class ExplainedShedding(WireModel):
-    """What a round of shedding would do with the bundle now. `stays_by_rule`: by a rule for this bundle, whatever its
+    """Decision of a shedding round about the bundle now. `stays_by_rule`: by a rule for this bundle, whatever its
     broker's load; `broker_verdicts` are about its broker and the cluster.
     """
 
@@ -102,9 +102,8 @@ class ExplainedShedding(WireModel):
 
 
 class ExplainedPlacement(WireModel):
-    """Where placement would put the bundle now, if it left the broker that has it; the runner-up is who would be chosen
-    if that one were not there. `standings` are of its broker and of the two. `dropped`: how many brokers each filter
-    dropped.
+    """Placement of the bundle now, if it left its broker; the runner-up is the choice without the chosen broker.
+    `standings` are of its broker and of these two. `dropped`: the number of brokers that each filter dropped.
     """
 
     chosen: str | None = None
@@ -138,16 +137,16 @@ class UsagePercentages(WireModel):
 
 
 class RoundMove(WireModel):
-    """A bundle that a round now would move, and where to."""
+    """A move that a round would make now."""
 
     bundle: str
     destination: str | None = None
 
 
 class BrokerExplanation(WireModel):
-    """`GET /loadbalance/v1/explain/broker/{broker}`. `thresholds` are the settings that decided, by key; `margin` says
-    how far the broker is from being shed from, `certificate` how near the round comes to what no plan can beat.
-    `is_settled`: no bundle has left it, or is leaving, since its report.
+    """`GET /loadbalance/v1/explain/broker/{broker}`. `thresholds` are the settings that decided, by key; `margin` is
+    the distance from being shed from, `certificate` how close the round comes to the best possible. `is_settled`: no
+    bundle has left it, or is leaving, since its report.
     """
 
     broker_id: str

@@ -1,4 +1,4 @@
-"""Bodies of `/loadbalance/v1/fleet` and of what streams send of it: the cluster as it is shown, once a second.
+"""Bodies of `/loadbalance/v1/fleet` and of its streams: the fleet status, once a second.
 
 A node shows what it sees itself; what only the leader knows it has from the leader's `Briefing`.
 """
@@ -26,8 +26,8 @@ _MARK = re.compile(_PATTERN)
 
 
 class Mark(NamedTuple):
-    """How far somebody who follows has come: the place in the journal of the leader of that epoch, and the number of
-    entries in its audit.
+    """Position of a follower: place in the decision log of the leader of that epoch, and number of entries in its audit
+    log.
     """
 
     epoch: int
@@ -39,7 +39,7 @@ class Mark(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Mark | None:
-        """None for what is no mark."""
+        """Parse a mark; None for an invalid one."""
         found = _MARK.fullmatch(text)
         return None if found is None else cls(*map(int, found.groups()))
 
@@ -54,9 +54,9 @@ class FleetLeader(WireModel):
 
 
 class FleetBrokers(WireModel):
-    """Columns, sorted by `id`, the unreadable ones last. Usage in per cent of the limit, `highest` the highest of it
-    with the weights that decisions go by, in and out together messages/s and bytes/s; `bundles` are owned by the
-    records. `reported_at` in ms since 1970, null of a broker of which nothing could be read yet.
+    """Columns, sorted by `id`, unreadable brokers last. Usage in per cent of the limit, `highest` the weighted maximum
+    that decisions use, messages/s and bytes/s in and out together; `bundles` are owned by the records. `reported_at` in
+    ms since 1970, null of a broker without a readable report.
     """
 
     id: list[str]
@@ -74,15 +74,15 @@ class FleetBrokers(WireModel):
 
 
 class Breaker(WireModel):
-    """What the breaker has stopped: all of shedding for so many seconds more, and so many bundles."""
+    """Effect of the breaker: the seconds for which shedding is still stopped, and the number of frozen bundles."""
 
     stopped_s: int
     bundles: int
 
 
 class Balancing(WireModel):
-    """What keeps the balancer from moving bundles: `frozen` says why, and is empty when it is not; `cannot_move` why
-    nothing can be moved whatever the load; `limits` what keeps some bundles for a time.
+    """Limits on the balancer: `frozen` is the reason of a freeze, or empty; `cannot_move` tells why nothing can be
+    moved whatever the load; `limits` keep some bundles in place for a time.
     """
 
     frozen: str
@@ -93,7 +93,7 @@ class Balancing(WireModel):
 
 
 class MovingBundle(WireModel):
-    """A bundle that its owner is asked to let go of, since so many ms since 1970."""
+    """A bundle that its owner is releasing, since that time in ms since 1970."""
 
     bundle: str
     source: str | None
@@ -103,7 +103,7 @@ class MovingBundle(WireModel):
 
 
 class Unserved(WireModel):
-    """Bundles that a broker owns and does not serve: `broker_stuck`."""
+    """Bundles whose owner does not serve them: `broker_stuck`."""
 
     broker: str
     bundles: int
@@ -112,11 +112,10 @@ class Unserved(WireModel):
 
 
 class FleetBody(WireModel):
-    """The cluster as it is shown. `is_whole` is whether the leader could be asked for what only it knows: drains, the
-    breaker, who is sick or doubted, and the `lower_bound`, the least `highest` that any assignment would have left
-    when the last round was decided; that is null until a round has been, and so is `mean` without any broker. At
-    most some of the bundles that are `moving` are listed. `faults` by znode. `open_to_anyone`: callers from other
-    hosts need no token.
+    """Fleet status. `is_whole`: the leader has answered, so that drains, the breaker, sick and rejected brokers, and
+    the `lower_bound` are known. That is the least `highest` of any assignment when the last round was decided; null
+    before the first round, as `mean` is without brokers. `moving` lists only some bundles. `faults` by znode.
+    `open_to_anyone`: callers from other hosts need no token.
     """
 
     at: int
@@ -151,8 +150,8 @@ class MarkedOperation(WireModel):
 
 
 class Briefing(WireModel):
-    """What only the leader knows. `decisions` and `operations` are those after the mark that was asked with, the last
-    of them if they are many, each with its own mark; `mark` is what to ask with next.
+    """State that only the leader knows. `decisions` and `operations` are the last ones after the requested mark, each
+    with its own mark; `mark` is for the next request.
     """
 
     mark: MarkText

@@ -1,4 +1,4 @@
-"""Bodies of the HTTP interfaces: lookup and admin in Pulsar's JSON, and our own under `/loadbalance/v1`."""
+"""HTTP bodies: lookup and admin in Pulsar's JSON, and our own under `/loadbalance/v1`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Problem(WireModel):
 
 
 class LookupData(WireModel):
-    """The answer to a lookup: where the owner of the topic listens.
+    """Answer to a lookup: the addresses of the topic's owner.
 
     Old clients read `nativeUrl` and want to see `brokerUrlSsl`, so both are always there.
     """
@@ -74,26 +74,26 @@ class LookupData(WireModel):
 
 
 class WantedLookups(WireModel, extra="forbid"):
-    """Topics to be looked up in one request, by their full names."""
+    """Topics of a batch lookup, by their full names."""
 
     topics: Annotated[list[str], Field(min_length=1, max_length=1_000)]
 
 
 class FailedLookup(WireModel):
-    """What a lookup of that topic alone would have been answered with."""
+    """Answer that a lookup of that topic alone would have got."""
 
     status: int
     reason: str
 
 
 class LookupsAnswer(WireModel):
-    """One for each topic, in the order in which they were asked for."""
+    """Answers for each topic, in the order of the request."""
 
     lookups: list[LookupData | FailedLookup]
 
 
 class PartitionedTopicMetadata(WireModel):
-    """`{"partitions": 0}` says that the topic is not partitioned, which is all this service knows of topics."""
+    """`{"partitions": 0}`: the topic is not partitioned, which is all this service knows of topics."""
 
     partitions: int = 0
     deleted: bool = False
@@ -101,28 +101,28 @@ class PartitionedTopicMetadata(WireModel):
 
 
 class WantedBundles(WireModel):
-    """Bundles asked for at the creation of a namespace: a number of equal ones, or explicit boundaries."""
+    """Bundles of a new namespace: a number of equal ones, or explicit boundaries."""
 
     boundaries: list[str] | None = None
     num_bundles: int | None = None
 
 
 class NamespacePolicies(WireModel):
-    """The body that creates a namespace; of Pulsar's Policies only what concerns bundles is used."""
+    """Body that creates a namespace; of Pulsar's Policies only the bundles are used."""
 
     bundles: WantedBundles | None = None
     hash_function: HashFunction | None = None
 
 
 class BrokerInfo(WireModel):
-    """Who leads, as `GET /admin/v2/brokers/leaderBroker` says it."""
+    """The leader, in the form of `GET /admin/v2/brokers/leaderBroker`."""
 
     service_url: str
     broker_id: str
 
 
 class BrokerAssignment(StrEnum):
-    """What a broker is to a namespace by its isolation policy."""
+    """Role of a broker for a namespace by its isolation policy."""
 
     PRIMARY = "primary"
     SECONDARY = "secondary"
@@ -130,7 +130,7 @@ class BrokerAssignment(StrEnum):
 
 
 class NamespaceOwnershipStatus(BaseModel):
-    """What a broker is to a bundle that it owns; Pulsar writes these names with underscores."""
+    """Status of a bundle on its owner; Pulsar writes these names with underscores."""
 
     broker_assignment: BrokerAssignment
     is_controlled: bool
@@ -162,16 +162,14 @@ class TermAnswer(WireModel):
 
 
 class CannotMove(WireModel):
-    """Why nothing can be moved, and the key of the setting that would have to be another one."""
+    """Stuck diagnosis: why nothing can be moved, and the key of the setting behind it."""
 
     key: str
     sentence: str
 
 
 class ShownLimit(WireModel):
-    """A limit that keeps bundles where they are now: the setting behind it, and when it ends, in ms since 1970, null if
-    nobody knows.
-    """
+    """A limit that keeps bundles where they are now: its setting, and its end in ms since 1970, null if unknown."""
 
     key: str
     sentence: str
@@ -184,7 +182,7 @@ class ShownLimit(WireModel):
 
 
 class UnplaceableNamespaces(WireModel):
-    """Namespaces that no broker may own, so many in all, and the isolation policy behind it, "" for none."""
+    """Namespaces that no broker may own, their total number, and the isolation policy behind it, "" for none."""
 
     policy: str
     namespaces: list[str]
@@ -198,8 +196,8 @@ class UnplaceableNamespaces(WireModel):
 
 
 class Readiness(WireModel):
-    """`GET /readyz`; `faults` says what is wrong with a znode, by its path; `openToAnyone` that callers from other
-    hosts need no token. `cannotMove` and `limits` are the leader's alone.
+    """`GET /readyz`; `faults` by znode path; `openToAnyone`: callers from other hosts need no token. `cannotMove` and
+    `limits` are the leader's alone.
     """
 
     epoch: int
@@ -218,9 +216,9 @@ class Imbalances(WireModel):
 
 
 class EffectEntry(WireModel):
-    """What a move was predicted to bring and, once both brokers have reported after it, what it was measured to have
-    brought, with whatever else happened meanwhile. `load` is what the bundle carried, in bytes/s; `source` and
-    `destination` are what these brokers reported before and afterwards.
+    """Effect of a move: predicted and, once both brokers have reported after it, measured, with whatever else happened
+    meanwhile. `load` is the bundle's, in bytes/s; `source` and `destination` are the reports of these brokers before
+    and afterwards.
     """
 
     predicted: Imbalances
@@ -232,8 +230,8 @@ class EffectEntry(WireModel):
 
 
 class DecisionEntry(WireModel):
-    """One decision, or one non-decision; times in epoch milliseconds, `times` how often it was said in a row. `effect`
-    is there of moves that this leader has begun.
+    """A decision or a non-decision; times in epoch milliseconds, `times` counts repeats in a row. Moves that this
+    leader has begun have an `effect`.
     """
 
     sequence: int
@@ -260,7 +258,7 @@ class DecisionsAnswer(WireModel):
 
 
 class LeadingNode(WireModel):
-    """The node that leads, and where it answers."""
+    """The leader, with its URL."""
 
     node_id: str
     service_url: str
@@ -280,7 +278,7 @@ class BrokerRow(WireModel):
 
 
 class BrokerHealth(WireModel):
-    """How a broker serves, as far as it says; of a sick one why it is, and what can be done about it."""
+    """Health of a broker, as far as it reports it; of a sick one also the reason and the remedy."""
 
     broker_id: str
     latency_ms: float | None
@@ -301,7 +299,7 @@ class ClusterAnswer(WireModel):
 
 
 class OwnershipAnswer(WireModel):
-    """`GET /loadbalance/v1/ownership/...`: what this node knows of a bundle. It never assigns anything."""
+    """`GET /loadbalance/v1/ownership/...`: ownership of a bundle as this node knows it. Never assigns anything."""
 
     bundle: str
     state: str
@@ -312,7 +310,7 @@ class OwnershipAnswer(WireModel):
 
 
 class LeaseAnswer(WireModel):
-    """`GET /loadmanager/v1/lease` of an agent: how long, from the moment of asking, the broker may serve."""
+    """`GET /loadmanager/v1/lease` of an agent: the time from the request on for which the broker may serve."""
 
     broker_id: str
     incarnation: int
@@ -359,8 +357,8 @@ class TopicStats(WireModel):
 
 
 class HealthStats(WireModel):
-    """How a broker serves, as far as it says: a latency in milliseconds, the share of requests that failed, both since
-    it was asked last or over some minutes, and how many wait.
+    """Health figures of a broker, as far as it reports them: latency in milliseconds and error ratio, since the last
+    request or over some minutes, and queue length.
     """
 
     latency_ms: Amount | None = None
@@ -369,7 +367,7 @@ class HealthStats(WireModel):
 
 
 class BrokerStats(WireModel):
-    """`GET /loadmanager/v1/stats` of a broker; `monotonic_s` is its clock at the moment of counting.
+    """`GET /loadmanager/v1/stats` of a broker; `monotonic_s` is its clock at the time of counting.
 
     `opening` are the topics that it asks for or is about to open, None from a broker that does not say; `health` is
     left out by one that does not say either. `opened` counts the topics opened since the process began, None from one
@@ -388,7 +386,9 @@ class BrokerStats(WireModel):
 
 
 class TopicsOfBundle(WireModel):
-    """`POST /loadmanager/v1/prepare` of a broker, and of its agent: a bundle that is about to come, topics in it."""
+    """`POST /loadmanager/v1/prepare` of a broker, and of its agent: a bundle that is about to arrive, with topics in
+    it.
+    """
 
     bundle: str
     topics: list[str]
@@ -396,7 +396,7 @@ class TopicsOfBundle(WireModel):
 
 class UnloadRequest(TopicsOfBundle):
     """`POST /loadmanager/v1/unload` of a broker: close these topics and answer when they are closed. `destination` is
-    the id of the broker that is to have them next, if one is.
+    the id of the next owner, if known.
     """
 
     destination: str | None = None

@@ -1,4 +1,4 @@
-"""`/loadbalance/learned`: what the pipeline learned from a history, in our own JSON; also a part of a dump.
+"""Learned loads in `/loadbalance/learned`, in our own JSON; also a part of a dump.
 
 Loads decide, and so do profiles of namespaces whose forecast `proved` itself: see `core.model.learned_loads`. The
 others are kept for whoever wants to look at them.
@@ -32,8 +32,8 @@ Milliseconds = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 @with_config(_STRICT)
 class NamespaceLearned(TypedDict):
-    """The load of one bundle, learned from so many `bundles`; `profile` is what is expected of each hour of the week,
-    as a part of the mean, and `proved` whether the back-test found that worth more than what was seen last.
+    """Load of one bundle, learned from so many `bundles`; `profile` is the expected share of the mean in each hour of
+    the week, and `proved` whether the back-test preferred it to the last value.
     """
 
     msgRateIn: Amount
@@ -47,7 +47,7 @@ class NamespaceLearned(TypedDict):
 
 @with_config(_STRICT)
 class LearnedData(TypedDict):
-    """What was learned, and by what: a `run` of the pipeline over a range of a history. Times in ms since 1970."""
+    """Learned loads with their origin: a `run` of the pipeline over a range of a history. Times in ms since 1970."""
 
     run: Annotated[str, Field(min_length=1, max_length=_MOST_CHARACTERS)]
     publishedAt: Milliseconds
@@ -62,7 +62,9 @@ _NOTHING = b"{}"
 
 
 def decode_learned(data: bytes, where: str) -> LearnedData | None:
-    """What a znode holds, None for an empty object; `InvalidRecordError` names `where` and the faulty field."""
+    """Decode a znode, None for an empty object; raises `InvalidRecordError`, which names `where` and the faulty
+    field.
+    """
     return None if data.strip() == _NOTHING else parse_json(LEARNED_DATA, data, where)
 
 
@@ -71,7 +73,7 @@ def encode_learned(data: LearnedData | None) -> bytes:
 
 
 def what_decides(data: LearnedData) -> LearnedData:
-    """Without profiles that decide nothing."""
+    """Return the learned loads without profiles that decide nothing."""
     return {**data, "namespaces": {name: _what_decides(each) for name, each in data["namespaces"].items()}}
 
 

@@ -1,4 +1,4 @@
-"""What became of a bundle: the answer of `GET /loadbalance/v1/history/bundle/{tenant}/{namespace}/{range}`."""
+"""Bundle lineage: the answer of `GET /loadbalance/v1/history/bundle/{tenant}/{namespace}/{range}`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from loadmanager.wire.validation import WireModel
 
 
 class LifeEntry(WireModel):
-    """One thing that happened to the bundle, or to one whose range overlaps with its, or was decided about it.
+    """An event of the bundle, or of one with an overlapping range, or a decision about it.
 
     `kind` is that of the decision (shed, place, drain, split, merge, ...), `move`, `cut`, `operation`, `broker_gone`,
     `leader` or `gap`. What was said several times in a row without anything being done is one entry, until `last_at`.
@@ -34,7 +34,8 @@ class LifeEntry(WireModel):
 
 
 class BundleLife(WireModel):
-    """All of it within these times (ms since 1970), oldest first; `omitted`: so many older entries were left out.
+    """Lineage of a bundle within these times (ms since 1970), oldest first; `omitted` is the number of older entries
+    left out.
 
     `unheard` are nodes that may have recorded more, and did not answer.
     """
@@ -48,7 +49,7 @@ class BundleLife(WireModel):
 
 
 def put_together(lives: Sequence[BundleLife], most: int, unheard: list[str]) -> BundleLife:
-    """One life of what several nodes have of it; of those that record in one place each has the same."""
+    """Merge the lineages of several nodes; nodes that record in one place have the same."""
     known = {(each.epoch, each.sequence, each.kind, each.bundle): each for life in lives for each in life.entries}
     led = {epoch for epoch, *_ in known}
     entries = sorted(
@@ -59,7 +60,7 @@ def put_together(lives: Sequence[BundleLife], most: int, unheard: list[str]) -> 
 
 
 def _is_filled(entry: LifeEntry, led: Collection[int]) -> bool:
-    """Whether that is a gap of whole terms, and these were recorded by other nodes."""
+    """Return True if the entry is a gap of whole terms that other nodes have recorded."""
     previous = entry.detail.get("previous") if entry.kind == "gap" else None
     between = range(previous["epoch"] + 1, entry.epoch) if previous and previous["ended"] else ()
     return bool(between) and all(epoch in led for epoch in between)

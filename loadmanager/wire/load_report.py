@@ -1,4 +1,4 @@
-"""LoadReport: what a broker under Pulsar's SimpleLoadManagerImpl says of itself, in the znode of the other records.
+"""LoadReport: the record of a broker under Pulsar's SimpleLoadManagerImpl, in the same znode as the others.
 
 Source: Pulsar's LoadReport as its brokers write it. Its totals are what its bundles add up to. Those at the top level
 are not looked at: `msgThroughputIn` and `msgThroughputOut` there are message rates, by a getter's mistake.
@@ -52,8 +52,8 @@ class SystemResourceUsage(TypedDict, total=False):
 
 
 class LoadReport(TypedDict, total=False):
-    """The fields that say something: CPU in percent of one core, memory in MB, message rates per second, bandwidths of
-    `systemResourceUsage` in kbit/s and those that are allocated in bytes/s.
+    """Fields that are used: CPU in percent of one core, memory in MB, message rates per second, bandwidths of
+    `systemResourceUsage` in kbit/s and allocated ones in bytes/s.
     """
 
     name: str
@@ -112,7 +112,7 @@ _COUNTS = ("numTopics", "numConsumers", "numProducers")
 
 
 def decode_broker_record(data: bytes, where: str, most_bundles: int | None = None) -> LocalBrokerData:
-    """What a broker says of itself in either form, as LocalBrokerData; `InvalidRecordError` as for that one.
+    """Decode a broker's record of either form as LocalBrokerData; raises `InvalidRecordError` as for that one.
 
     A record that cannot but name more than `most_bundles` is refused unread: parsing it would hold the interpreter.
     """
@@ -132,7 +132,7 @@ def _too_many(most_bundles: int, where: str) -> InvalidRecordError:
 
 
 def find_load_report(data: bytes, where: str) -> LoadReport | None:
-    """The LoadReport in `data`, None for any other record: it names its type, or has the key `underLoaded`.
+    """Return the LoadReport in `data`, None for any other record: it names its type, or has the key `underLoaded`.
 
     Raises `InvalidRecordError`.
     """
@@ -150,7 +150,7 @@ def find_load_report(data: bytes, where: str) -> LoadReport | None:
 
 
 def local_broker_data_of(report: LoadReport) -> LocalBrokerData:
-    """The same in the form that all other brokers use."""
+    """Convert a LoadReport into the form that all other brokers use."""
     stats = report.get("bundleStats", {})
     fields: dict[str, Any] = {_RENAMED[name]: value for name, value in report.items() if name in _RENAMED}
     for total, name in _TOTALS.items():

@@ -1,4 +1,4 @@
-"""All that operators have laid down, as one document that people can read: exported, kept, and imported again.
+"""Operator config as one readable document, for export, version control and import.
 
 What the moment has brought about is not part of it: who owns what, averages, what strategies remember, drains and
 brokers that are held off. A kind that is absent is left as it is by an import; one that is there replaces what there
@@ -39,7 +39,7 @@ Namespace = Annotated[str, AfterValidator(_namespace)]
 
 
 class NamespaceShape(WireModel, extra="forbid"):
-    """How a namespace is cut: into so many equal `bundles`, or at these `boundaries`."""
+    """Bundles of a namespace: a number of equal `bundles`, or `boundaries`."""
 
     bundles: Annotated[int, Field(ge=1, le=MAX_BUNDLES)] | None = None
     boundaries: Annotated[list[str], Field(min_length=2, max_length=MAX_BUNDLES + 1)] | None = None
@@ -52,7 +52,7 @@ class NamespaceShape(WireModel, extra="forbid"):
         return cls(boundaries=[f"0x{each:08x}" for each in cut.boundaries], hash_function=cut.hash_function)
 
     def value(self) -> NamespaceBundles:
-        """Raises `InvalidNameError`."""
+        """Return the bundles; raises `InvalidNameError`."""
         if (self.bundles is None) == (self.boundaries is None):
             raise InvalidNameError("expected either bundles or boundaries")
         cut = equal_boundaries(self.bundles or 1) if self.boundaries is None else parse_boundaries(self.boundaries)
@@ -61,7 +61,7 @@ class NamespaceShape(WireModel, extra="forbid"):
 
 @with_config(ConfigDict(extra="forbid", strict=True))
 class StandingControls(TypedDict, total=False):
-    """Of the controls those that are not about what happens just now."""
+    """Controls without temporary ones."""
 
     excluded: list[Broker]
     pinned: dict[Bundle, Broker]
@@ -93,7 +93,7 @@ class _Versioned(WireModel):
 
 @dataclass(frozen=True, slots=True)
 class StoredOperatorConfig:
-    """What operators have laid down; None for a kind that nothing is said about. Of the controls only what stands."""
+    """Operator config; None for a kind that the document leaves out. Of the controls only the standing ones."""
 
     namespaces: Mapping[str, NamespaceBundles] | None = None
     isolation: Mapping[str, IsolationData] | None = None
@@ -105,7 +105,7 @@ class StoredOperatorConfig:
 
 
 class Change(WireModel):
-    """What an import does, or would do, to one thing; `differs` is a namespace that is cut otherwise, and stays so."""
+    """Change by an import, made or to be made; `differs` is a namespace with other bundles, which it keeps."""
 
     kind: str
     name: str
@@ -113,13 +113,13 @@ class Change(WireModel):
 
 
 class Changes(WireModel):
-    """The answer to an import: what it changed, or would change."""
+    """Answer to an import: its changes, made or to be made."""
 
     changes: list[Change]
 
 
 def standing(controls: Controls) -> Controls:
-    """Without what is about to end by itself."""
+    """Return the controls without temporary ones."""
     return replace(controls, draining={}, held_off={})
 
 
@@ -139,7 +139,7 @@ def document_of(laid_down: StoredOperatorConfig, exported_at: str, exported_from
 
 
 def decode_laid_down(data: bytes, where: str) -> StoredOperatorConfig:
-    """What a document says, all of it checked; `InvalidRecordError` names `where`, the field and what is wrong."""
+    """Decode and check a document; raises `InvalidRecordError`, which names `where`, the field and the fault."""
     about = parse_model(_Versioned, data, where)
     if about.format != FORMAT:
         raise InvalidRecordError(f"{where}: format {about.format[:40]!r}: expected {FORMAT!r}")
@@ -164,7 +164,7 @@ def decode_laid_down(data: bytes, where: str) -> StoredOperatorConfig:
 
 
 def find_changes(current: StoredOperatorConfig, wanted: StoredOperatorConfig) -> list[Change]:
-    """What has to change for the `current` to be as `wanted`, kind by kind; nothing where it is."""
+    """Return the changes from the `current` config to the `wanted` one, kind by kind; empty if they are equal."""
     return [
         *_find_new_namespaces(current.namespaces or {}, wanted.namespaces or {}),
         *_find("isolation policy", current.isolation, wanted.isolation),
@@ -200,7 +200,7 @@ def _find(kind: str, current: Mapping[str, Any] | None, wanted: Mapping[str, Any
 
 
 def _named(controls: Controls | None) -> dict[str, object]:
-    """Each control that stands, by what it is about."""
+    """Return each standing control by its subject."""
     if controls is None:
         return {}
     return {

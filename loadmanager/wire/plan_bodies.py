@@ -1,4 +1,4 @@
-"""Bodies of `/loadbalance/v1/plans`, of drains, and of the limits on churn."""
+"""Bodies of `/loadbalance/v1/plans`, of drains, and of the churn limits."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ MOST_MOVES = 10_000
 
 
 class PlannedMove(WireModel, extra="forbid"):
-    """One move that an operator wants: of a bundle, whoever owns it, to a broker."""
+    """A move that an operator requests: of a bundle, from any owner, to a broker."""
 
     bundle: Bundle
     destination: Broker
 
 
 class PlanRequest(WireModel, extra="forbid"):
-    """What to plan: `shed` is what the next round of shedding would do, `drain` gives away all of a `broker`, and
-    `moves` are the operator's own.
+    """Kind of the plan: `shed` is the next round of shedding, `drain` moves everything off a `broker`, and `moves` are
+    the operator's own.
     """
 
     kind: Literal["shed", "drain", "moves"]
@@ -49,9 +49,9 @@ class PlanRequest(WireModel, extra="forbid"):
 
 
 class PlanStep(WireModel):
-    """One step; `version` is the bundle's when the plan was made. `outcome` is planned, under_way, done, failed,
-    not_begun, or unknown when it was begun, or may have been, and is for the leader to finish. Where a plan is shown,
-    it has what the bundle carries, and its producers and consumers.
+    """A step; `version` is the bundle's when the plan was made. `outcome` is planned, under_way, done, failed,
+    not_begun, or unknown when it was begun, or may have been, and is left to the leader. In a plan that is shown, it
+    has the bundle's load, producers and consumers.
     """
 
     bundle: str
@@ -81,7 +81,7 @@ class PlanStep(WireModel):
 
 
 class PlanVerdict(WireModel):
-    """Why something is in the plan, or is not."""
+    """Reason for which something is in the plan, or is not."""
 
     subject: str
     reason: str
@@ -111,8 +111,8 @@ class PlanBrokers(WireModel):
 
 
 class PlanEffect(WireModel):
-    """What is predicted. Load is bytes/s, in and out, by the short-term averages of the bundles that a broker owns; the
-    imbalance is the busiest broker's load by the mean; no plan can bring it below `imbalance_lower_bound`.
+    """Predicted effect. Load is bytes/s, in and out, by the short-term averages of a broker's bundles; the imbalance is
+    highest by mean; `imbalance_lower_bound` is the best possible.
     """
 
     imbalance_before: float
@@ -137,10 +137,10 @@ class PlanEffect(WireModel):
 
 
 class PlanCertificate(WireModel):
-    """How near the plan comes to what no plan can beat; heats are usages of the most used broker over `level`, at which
-    all would stand if load could be poured. No assignment is below `bound`, which `bound_by` makes, and none below
-    `bound_in_budget` that moves no more; `noise_floor` is what noise makes of a perfect one. `gap` is heat by bound,
-    `load_gap` what moves by what has to for that heat, null when nothing has to.
+    """Distance of the plan from the best possible. Heats are usages of the most used broker over `level`, the usage of
+    all if load were perfectly divisible. `bound` is the lower bound of any assignment, caused by `bound_by`, and
+    `bound_in_budget` of those that move no more; `noise_floor` is the effect of noise on a perfect one. `gap` is heat
+    by bound, `load_gap` the moved load by the least load for that heat, null when nothing has to move.
     """
 
     level: float
@@ -180,8 +180,8 @@ class PlanCertificate(WireModel):
 
 
 class LossAnswer(WireModel):
-    """If this broker or failure domain were lost: the usage of the most used of the others, which is not below
-    `bound_percent` and comes to `placed_percent` when the bundles are shared out; and how many nobody could own.
+    """Loss of this broker or failure domain: the lower bound `bound_percent` of the highest usage of the others, its
+    value `placed_percent` after placing the bundles, and the number of bundles that nobody could own.
     """
 
     lost: str
@@ -204,7 +204,7 @@ class LossAnswer(WireModel):
 
 
 class BalanceAnswer(WireModel):
-    """How even the load lies now, and what the last round of shedding of this term came to, if there was one; the worst
+    """Balance of the cluster now and after the last round of shedding of this term, if there was one; and the worst
     losses of a broker and of a failure domain, if others would be left.
     """
 
@@ -225,7 +225,7 @@ class BalanceAnswer(WireModel):
 
 
 class PlanAnswer(WireModel):
-    """A plan as it is kept. `state` is computed, executing, executed or stopped; `at` milliseconds since 1970."""
+    """A kept plan. `state` is computed, executing, executed or stopped; `at` milliseconds since 1970."""
 
     hash: str
     kind: str
@@ -255,8 +255,8 @@ class PlanAnswer(WireModel):
 
 
 class ListedPlan(WireModel):
-    """A plan in a list: how many bundles it moves, how many of its steps were `done`, the predicted imbalance before
-    and after, and why it was stopped, if it was.
+    """A plan in a list: the number of bundles that it moves, of steps `done`, the predicted imbalance before and after,
+    and why it was stopped, if it was.
     """
 
     hash: str
@@ -285,13 +285,13 @@ class ListedPlan(WireModel):
 
 
 class PlansAnswer(WireModel):
-    """`GET /loadbalance/v1/plans`: those that the leader keeps, the newest first."""
+    """`GET /loadbalance/v1/plans`: the plans that the leader keeps, newest first."""
 
     plans: list[ListedPlan]
 
 
 class ExecutionAnswer(WireModel):
-    """What became of a plan that was executed; `reason` says why it was stopped, if it was."""
+    """Outcome of an executed plan; `reason` is why it was stopped, if it was."""
 
     hash: str
     executed: int
@@ -305,16 +305,16 @@ class ExecutionAnswer(WireModel):
 
 
 class BlockedBundle(WireModel):
-    """A bundle that does not leave its broker, and why."""
+    """A bundle that does not leave its broker, with the reason."""
 
     bundle: str
     why: str
 
 
 class DrainProgress(WireModel):
-    """How far a drain is. `state` is draining, blocked (nothing that is left can leave) or done; `since` milliseconds
-    since 1970. `moved`, `failed` and the rate, bundles/s of late, are counted since this leader leads; `eta_s` is null
-    while nothing has moved. Of the `blocked` bundles only some are listed.
+    """Progress of a drain. `state` is draining, blocked (nothing that is left can leave) or done; `since` milliseconds
+    since 1970. `moved`, `failed` and the recent rate in bundles/s count since this leader leads; `eta_s` is null while
+    nothing has moved. `blocked` lists only some bundles.
     """
 
     broker: str
@@ -336,8 +336,8 @@ class FrozenBundle(WireModel):
 
 
 class ChurnAnswer(WireModel):
-    """The limits on churn, in per cent of all load: what shedding has returned within the window, and moved within the
-    hour; what it moved again within two hours, and back within four; and what the breaker has stopped.
+    """Churn in per cent of all load: returned by shedding within the window, and moved within the hour; moved again
+    within two hours, and back within four; and what the breaker has stopped.
     """
 
     thrash_percent: float

@@ -1,4 +1,4 @@
-"""A plan as a file that whoever has it can check: columns in numpy's `.npz` with JSON among them; docs/plan-file.md."""
+"""Plan file, which anybody can verify: columns in numpy's `.npz` with JSON among them; docs/plan-file.md."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class _Figures(_Part):
 
 
 class _Bound(_Part):
-    """`brokers` are rows; which of the others there are depends on the kind."""
+    """A bound; `brokers` are rows, the other fields depend on the kind."""
 
     kind: Literal["volume", "heaviest", "pigeonhole", "prices"]
     resource: _Row = 0
@@ -99,8 +99,8 @@ class _Head(_Part):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedCertificate:
-    """A certificate as it is kept until somebody asks for the file: its columns are those of the file, which take less
-    than half of what they were worked out in. `bundles` are the snapshot's own names.
+    """Certificate kept for a later plan file: its columns take less than half of the memory of the computation.
+    `bundles` are the snapshot's own names.
     """
 
     figures: CertificateFigures
@@ -125,7 +125,7 @@ class PackedCertificate:
 
 
 def encode(plan: KeptPlan, packed: PackedCertificate) -> bytes:
-    """The file of a plan that has this certificate."""
+    """Encode the plan file of a plan with this certificate."""
     head = _head_of(plan, packed).model_dump_json(by_alias=True).encode()
     texts = {"plan": head, "bundles": "\n".join(packed.bundles).encode()}
     written = BytesIO()
@@ -195,7 +195,9 @@ def _columns_of(certified: Certified) -> dict[str, npt.NDArray[Any]]:
 
 
 def decode(data: bytes) -> tuple[Certified, Claims]:
-    """What is in the file, with `after` made of its steps. `InvalidRecordError` names the field and what to do."""
+    """Decode a plan file, with `after` computed from its steps. Raises `InvalidRecordError`, which names the field and
+    the fix.
+    """
     columns = _unpack(data)
     head = parse_model(_Head, bytes(_column(columns, "plan", "u1", (-1,))), "plan")
     bundles = _names(columns)
@@ -226,7 +228,7 @@ def _unpack(data: bytes) -> _Columns:
 
 
 def _column(columns: _Columns, name: str, kind: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """The column of this type and shape; -1 stands for any length."""
+    """Return the column of this type and shape; -1 stands for any length."""
     found = columns.get(name)
     if not isinstance(found, np.ndarray):
         raise InvalidRecordError(f"{name}: the column is missing: {_RESAVE}")
@@ -245,7 +247,7 @@ def _amounts(columns: _Columns, name: str, kind: str, shape: tuple[int, ...]) ->
 
 
 def _rows(columns: _Columns, name: str, kind: str, length: int, first: int, end: int) -> npt.NDArray[np.int64]:
-    """(length,): numbers from `first` on, below `end`."""
+    """Return (length,) numbers from `first` on, below `end`."""
     found = _column(columns, name, kind, (length,)).astype(np.int64)
     if ((found < first) | (found >= end)).any():
         raise InvalidRecordError(f"{name}: it has rows below {first}, or beyond {end - 1}: {_RESAVE}")

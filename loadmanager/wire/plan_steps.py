@@ -1,4 +1,4 @@
-"""What was decided, step by step, as the history keeps it and a replay compares it."""
+"""Steps of a decision, as the history keeps them and a replay compares them."""
 
 from __future__ import annotations
 

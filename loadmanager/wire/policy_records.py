@@ -1,4 +1,4 @@
-"""What operators lay down about who may own what, in Pulsar's JSON: isolation policies and failure domains.
+"""Ownership policies of operators, in Pulsar's JSON: isolation policies, failure domains, anti-affinity groups.
 
 Kept in the metadata store as one znode of each kind (see `docs/znodes.md`), and part of a dump.
 """
@@ -30,7 +30,7 @@ _DEFAULT_PARAMETERS = {"min_limit": "1", "usage_threshold": "100"}
 
 
 def _in_quotes(value: object) -> object:
-    """A whole number as text, as Pulsar's mapper reads it where it expects text."""
+    """Convert a whole number to text, as Pulsar's mapper does where it expects text."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -71,7 +71,7 @@ _GROUPS = TypeAdapter(dict[Annotated[str, AfterValidator(_namespace)], Name])
 
 
 def isolation_policy(name: str, data: IsolationData) -> IsolationPolicy:
-    """Raises `InvalidPolicyError`, which names the policy and the pattern."""
+    """Compile one isolation policy; raises `InvalidPolicyError`, which names the policy and the pattern."""
     parameters = _DEFAULT_PARAMETERS | data.get("auto_failover_policy", {}).get("parameters", {})
     return IsolationPolicy(
         name,
@@ -84,7 +84,9 @@ def isolation_policy(name: str, data: IsolationData) -> IsolationPolicy:
 
 
 def isolation_policies(isolation: Mapping[str, IsolationData]) -> tuple[IsolationPolicy, ...]:
-    """All of them; raises `InvalidPolicyError` as for each, and before any is compiled if they are too many."""
+    """Compile all isolation policies; raises `InvalidPolicyError` for a bad one, and before compiling if there are too
+    many.
+    """
     patterns = sum(map(_count_patterns, isolation.values()))
     if patterns > MAX_PATTERNS:
         raise InvalidPolicyError(f"isolation policies: {patterns} patterns; all have {MAX_PATTERNS} together at most")
@@ -98,7 +100,7 @@ def _count_patterns(data: IsolationData) -> int:
 def policies_of(
     isolation: Mapping[str, IsolationData], domains: Mapping[str, FailureDomain], groups: Mapping[str, str]
 ) -> Policies:
-    """All policies together; `groups` are the anti-affinity groups of namespaces. Raises `InvalidPolicyError`."""
+    """Combine all policies; `groups` are the anti-affinity groups of namespaces. Raises `InvalidPolicyError`."""
     brokers = {name: [BrokerId(broker) for broker in domain.get("brokers", ())] for name, domain in domains.items()}
     return Policies(
         isolation_policies(isolation),
@@ -108,7 +110,7 @@ def policies_of(
 
 
 def decode_isolation(data: bytes, where: str) -> dict[str, IsolationData]:
-    """The isolation policies of a znode by name; `InvalidRecordError` when one cannot be used."""
+    """Decode the isolation policies by name; raises `InvalidRecordError` for an unusable one."""
     policies = parse_json(_ISOLATION, data, where)
     try:
         isolation_policies(policies)
@@ -118,12 +120,12 @@ def decode_isolation(data: bytes, where: str) -> dict[str, IsolationData]:
 
 
 def decode_domains(data: bytes, where: str) -> dict[str, FailureDomain]:
-    """The failure domains of a znode by name."""
+    """Decode the failure domains by name."""
     return parse_json(_DOMAINS, data, where)
 
 
 def decode_groups(data: bytes, where: str) -> dict[str, str]:
-    """The anti-affinity group of each namespace that a znode gives one."""
+    """Decode the anti-affinity group of each namespace that has one."""
     return parse_json(_GROUPS, data, where)
 
 
@@ -140,7 +142,7 @@ def encode_groups(groups: Mapping[str, str]) -> bytes:
 
 
 class ShownMatch(TypedDict):
-    """What one pattern or name matches now: so many brokers or namespaces, some of them, and the bundles of these
+    """Matches of one pattern or name: the number of brokers or namespaces, some of them, and the bundles of these
     namespaces. `sentence` says what is wrong with it, or is empty.
     """
 
@@ -153,7 +155,7 @@ class ShownMatch(TypedDict):
 
 
 class BrokerUnderPolicy(TypedDict):
-    """Pulsar's BrokerNamespaceIsolationData: a broker, and the policy that names it, if one does."""
+    """Pulsar's BrokerNamespaceIsolationData: a broker, and the policy that names it, if any."""
 
     brokerName: str
     policyName: NotRequired[str]

@@ -1,4 +1,4 @@
-"""Bodies of `/loadbalance/v1/beside`: how a process beside a Pulsar stands."""
+"""Bodies of `/loadbalance/v1/beside`: status of a process beside a Pulsar."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from loadmanager.wire.validation import WireModel
 
 
 class BesideStatus(WireModel):
-    """`acting` is whether the next round would move what it plans; `obstacles` say why not, each in a sentence.
+    """Status; `acting`: the next round would move its steps; `obstacles` say why not, each in a sentence.
 
     `failures` counts the moves that failed in succession; `stopped` says that they were too many, and that an operator
     has to say go on. `pulsars_leader` is the broker that leads Pulsar's own balancing. Ages are in seconds.

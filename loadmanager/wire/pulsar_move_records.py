@@ -1,4 +1,4 @@
-"""`/loadbalance/beside/moves`: what a balancer beside a Pulsar has under way, in our own JSON; for its successor."""
+"""Moves under way beside a Pulsar, in `/loadbalance/beside/moves`, for the next leader; our own JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STRICT = ConfigDict(extra="forbid", strict=True)
 
 @with_config(_STRICT)
 class MoveData(TypedDict):
-    """Without a destination: wherever Pulsar places it. `own`: shedding wanted it, and no operator."""
+    """A move; without a destination Pulsar places the bundle. `own`: requested by shedding, not by an operator."""
 
     source: Broker
     destination: NotRequired[Broker]
@@ -40,7 +40,7 @@ _ADAPTER = TypeAdapter(ActsData)
 
 
 def decode_acts(data: bytes, where: str) -> Acts:
-    """The record in a znode; `InvalidRecordError` names `where` and the faulty field."""
+    """Decode the record; raises `InvalidRecordError`, which names `where` and the faulty field."""
     content = parse_json(_ADAPTER, data, where)
     return Acts(
         {bundle: _move_of(move) for bundle, move in content.get("underWay", {}).items()},

@@ -1,4 +1,4 @@
-"""What Pulsar keeps in znodes, as far as decisions depend on it; what it has in common with us has files of its own.
+"""Pulsar's own znodes, as far as decisions depend on them; formats that we share have files of their own.
 
 Fields that are not known here are left out, as Pulsar leaves them out. Source: Pulsar's NamespaceEphemeralData,
 LeaderBroker, LocalPolicies, NamespaceIsolationDataImpl and BrokerLookupData as its brokers write them.
@@ -23,7 +23,7 @@ _EXTENSIBLE = "ExtensibleLoadManagerImpl"
 
 
 def parse_record(data: bytes, where: str) -> dict[str, Any]:
-    """The object of JSON in a znode; raises `InvalidRecordError`."""
+    """Parse the JSON object in a znode; raises `InvalidRecordError`."""
     try:
         record = orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -34,22 +34,22 @@ def parse_record(data: bytes, where: str) -> dict[str, Any]:
 
 
 def only(record: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    """Of a record the fields that are known."""
+    """Return the known fields of a record."""
     return {key: record[key] for key in keys if key in record}
 
 
 def owner_in(record: Mapping[str, Any]) -> str:
-    """The broker that owns a bundle, empty when the record names none."""
+    """Return the broker that owns a bundle, empty without one."""
     return _broker_in(record, "httpUrl", "httpUrlTls")
 
 
 def leader_in(record: Mapping[str, Any]) -> str:
-    """The broker that leads, empty when the record names none."""
+    """Return the broker that leads, empty without one."""
     return _broker_in(record, "serviceUrl")
 
 
 def _broker_in(record: Mapping[str, Any], *addresses: str) -> str:
-    """The broker's id or, as Pulsar 4.0 leaves it out, what it is by the first address that is given."""
+    """Return the broker's id or, as Pulsar 4.0 omits it, the id by its first address."""
     named, given = record.get("brokerId"), next((record[key] for key in addresses if record.get(key)), "")
     if isinstance(named, str) and named:
         return named
@@ -57,18 +57,18 @@ def _broker_in(record: Mapping[str, Any], *addresses: str) -> str:
 
 
 def boundaries_in(local_policies: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as it was written, whatever that is
-    """How a namespace is cut, None when its local policies do not say."""
+    """Return the bundle boundaries in a namespace's local policies, None without them."""
     bundles = local_policies.get("bundles")
     return (bundles.get("boundaries") or None) if isinstance(bundles, dict) else None
 
 
 def anti_affinity_group_in(local_policies: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as above
-    """The anti-affinity group of a namespace, None without one."""
+    """Return the anti-affinity group of a namespace, None without one."""
     return local_policies.get("namespaceAntiAffinityGroup") or None
 
 
 def isolation_in(policy: object) -> dict[str, Any]:
-    """What is known here of an isolation policy; nothing of what is none."""
+    """Return the known parts of an isolation policy; empty for anything else."""
     content = only(policy, IsolationData.__annotations__) if isinstance(policy, dict) else {}
     failover = content.get("auto_failover_policy")
     if isinstance(failover, dict):
@@ -77,5 +77,5 @@ def isolation_in(policy: object) -> dict[str, Any]:
 
 
 def publishes_no_load(broker: Mapping[str, Any]) -> bool:
-    """Whether it is the record of a broker whose load is elsewhere: ExtensibleLoadManagerImpl keeps it in topics."""
+    """Return True for a broker whose load is elsewhere: ExtensibleLoadManagerImpl keeps it in topics."""
     return str(broker.get("loadManagerClassName", "")).endswith(_EXTENSIBLE) and "cpu" not in broker

@@ -1,4 +1,4 @@
-"""What rounds of splits and merges go by, as JSON for the history; it reads back to the last bit."""
+"""Inputs of split and merge rounds as JSON for the history, exact to the last bit."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def question_of(content: Mapping[str, Any]) -> SplitQuestion:
 
 
 def merging_as_json(namespaces: Mapping[str, Sequence[MergeCandidate]]) -> dict[str, Any]:
-    """The candidates of each namespace, column by column."""
+    """Encode the candidates of each namespace, column by column."""
     return {
         name: [[_merge_value(getattr(each, column.name)) for each in own] for column in fields(MergeCandidate)]
         for name, own in namespaces.items()

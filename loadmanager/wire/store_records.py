@@ -1,4 +1,4 @@
-"""The records the load manager itself keeps in the metadata store, as an operator reads them with `get`."""
+"""Records of the load manager in the metadata store, readable with `get`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BundlesData(WireModel):
 
 
 class OwnershipRecord(TypedDict):
-    """One bundle's entry in the record of its namespace. There are thousands in a record, so it is no model."""
+    """One bundle's entry in its namespace's record. A record has thousands, so it is no model."""
 
     state: OwnershipState
     owner: NotRequired[str | None]
@@ -78,7 +78,7 @@ class DeletedRecord(WireModel):
 
 
 def encode_namespace(state: NamespaceState) -> bytes:
-    """A `NamespaceRecord`, without making one: each transition of a bundle writes the whole record."""
+    """Encode a `NamespaceRecord` without building the model: each transition of a bundle writes the whole record."""
     entries = zip(state.bundles.range_texts(), state.ownerships, strict=True)
     record = {
         "bundles": _boundaries_as_json(state.bundles),
@@ -90,12 +90,12 @@ def encode_namespace(state: NamespaceState) -> bytes:
 
 @lru_cache(_BOUNDARIES_KEPT)
 def _boundaries_as_json(bundles: NamespaceBundles) -> orjson.Fragment:
-    """Most namespaces are cut alike, and their records are written over and over."""
+    """Encode boundaries, cached: most namespaces have the same, and records are written often."""
     return orjson.Fragment(orjson.dumps(BundlesData.of(bundles).model_dump(by_alias=True)))
 
 
 def _entry(ownership: Ownership) -> dict[str, Any]:
-    """An `OwnershipRecord` as it is written, without null fields."""
+    """Encode an `OwnershipRecord` without null fields."""
     entry: dict[str, Any] = {"state": ownership.state}
     if ownership.owner is not None:
         entry |= {"owner": ownership.owner.broker, "incarnation": ownership.owner.incarnation}
@@ -110,7 +110,7 @@ def _entry(ownership: Ownership) -> dict[str, Any]:
 def decode_namespace(
     name: NamespaceName, data: bytes, where: str, registered: Mapping[BrokerId, Registration] = NOBODY_REGISTERED
 ) -> NamespaceState:
-    """The state in a namespace's record; `InvalidRecordError` when it is not one, or does not cover the hash space.
+    """Decode a namespace's record; raises `InvalidRecordError` if it is invalid, or does not cover the hash space.
 
     Owners that are `registered` are those very objects, and what is equal in a record is one object: a node has all
     records in memory.
@@ -129,7 +129,7 @@ def decode_namespace(
 
 
 class _Values:
-    """What the entries of one record say."""
+    """Decoded entries of one namespace record."""
 
     def __init__(self, registered: Mapping[BrokerId, Registration]) -> None:
         self._registered = registered
@@ -137,7 +137,7 @@ class _Values:
         self._ownerships: dict[tuple[object, ...], Ownership] = {}
 
     def of(self, entry: OwnershipRecord) -> Ownership:
-        """Raises `InvalidNameError`."""
+        """Decode the entries; raises `InvalidNameError`."""
         key = tuple(entry.items())
         ownership = self._ownerships.get(key)
         if ownership is None:
@@ -166,7 +166,7 @@ class _Values:
 
 
 def parse_boundaries(texts: list[str]) -> tuple[int, ...]:
-    """Boundaries as numbers; `InvalidNameError` names the first that is not `0x` and hexadecimal digits."""
+    """Parse boundaries; raises `InvalidNameError` for the first that is not `0x` and hexadecimal digits."""
     for text in texts:
         if not _HEXADECIMAL.fullmatch(text):
             raise InvalidNameError(f"boundaries: {text[:40]!r}: expected 0x and up to 8 hexadecimal digits")
@@ -182,8 +182,8 @@ def _position(positions: Mapping[str, int], text: str) -> int:
 
 
 class LeaderRecord(WireModel):
-    """`/loadbalance/leader`: who leads, in which epoch, and where it answers: Pulsar's fields, and the epoch. By the
-    `life` of its process others on its machine know when that has ended.
+    """`/loadbalance/leader`: the leader, its epoch and its URL, in Pulsar's fields plus the epoch. `life` identifies
+    its process, so that others on its machine notice its exit.
     """
 
     broker_id: str
@@ -212,7 +212,9 @@ _CONFIGURATION = TypeAdapter(dict[str, JsonValue])
 
 
 def decode_configuration(data: bytes, where: str) -> dict[str, str]:
-    """`/loadbalance/configuration`: values by key, as text. Other values become text, so that none spoils the rest."""
+    """Decode `/loadbalance/configuration`: values by key, as text. Other types become text, so that none spoils the
+    rest.
+    """
     return {key: _as_text(value) for key, value in parse_json(_CONFIGURATION, data, where).items()}
 
 

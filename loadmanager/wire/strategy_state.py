@@ -1,4 +1,4 @@
-"""`/loadbalance/strategy-state`: what strategies remember between cycles, so that a new leader does not start blind."""
+"""State of strategies in `/loadbalance/strategy-state`, so that a new leader continues where the last one stopped."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ChurnState(TypedDict, total=False):
 
 @with_config(_STRICT)
 class RememberedStates(StrategyStates, total=False):
-    """What strategies, the rule of splitting, and the limits on churn remember."""
+    """Memory of strategies, of the split rule, and of the churn limits."""
 
     churn: ChurnState
 
@@ -80,7 +80,7 @@ _Where = tuple[str | int, ...]
 
 
 def _looked_through(states: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
-    """The states as they are; those from a znode have to be in the form of their strategy, with finite numbers only."""
+    """Return the states; those from a znode must have their strategy's form, with finite numbers only."""
     if info.context is _STORED:
         wrong = [
             InitErrorDetails(type="finite_number", loc=where, input=figure)
@@ -100,8 +100,8 @@ def _not_finite(value: object, where: _Where) -> Iterator[tuple[_Where, float]]:
 
 
 class StrategyStateRecord(WireModel):
-    """`states` by strategy name, each in the strategy's own form. `recently_unloaded` maps bundles to when they moved,
-    and `last_unloaded` brokers to when a bundle was last taken from them: seconds since 1970.
+    """State by strategy name, each in the strategy's own form. `recently_unloaded` maps bundles to the time of their
+    move, and `last_unloaded` brokers to the time of the last move from them: seconds since 1970.
     """
 
     states: Annotated[dict[str, dict[str, Any]], AfterValidator(_looked_through), PlainSerializer(as_json)] = Field(
@@ -112,8 +112,8 @@ class StrategyStateRecord(WireModel):
 
 
 def parse_strategy_state(data: bytes, where: str) -> tuple[StrategyStateRecord, InvalidRecordError | None]:
-    """The record but for what is wrong in it, and what that is. A strategy whose state cannot be used starts without
-    it, and what others remember, the breaker before all, is not lost with it.
+    """Parse the record without its faulty parts, and return the fault. A strategy with a faulty state starts without
+    one; the memory of others, above all of the breaker, is kept.
 
     Raises `InvalidRecordError` for what is no such record at all.
     """
@@ -132,7 +132,7 @@ def parse_strategy_state(data: bytes, where: str) -> tuple[StrategyStateRecord, 
 
 
 def _without_faults(data: bytes, error: ValidationError) -> bytes | None:
-    """The record without the states and the stamps at fault; None when something else is."""
+    """Return the record without faulty states and timestamps; None if something else is faulty."""
     faulty = {fault["loc"][:2] for fault in error.errors(include_url=False)}
     if any(len(where) < 2 for where in faulty):  # noqa: PLR2004 - a field, and a name in it
         return None
@@ -143,6 +143,6 @@ def _without_faults(data: bytes, error: ValidationError) -> bytes | None:
 
 
 def digest_of(state: Mapping[str, Mapping[str, Any]]) -> str:
-    """The same for two states, by strategy name, if they are the same to the last bit, in columns or in JSON."""
+    """Digest of states by strategy name: equal for states equal to the last bit, in columns or in JSON."""
     content = orjson.dumps(as_json(state), option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY)
     return hashlib.blake2b(content, digest_size=16).hexdigest()

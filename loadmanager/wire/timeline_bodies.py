@@ -1,4 +1,4 @@
-"""The body of `/loadbalance/v1/timeline`: what a heat map draws."""
+"""Body of `/loadbalance/v1/timeline`, for the heat map."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Moment = list[int | str | None]
 
 
 class Timeline(WireModel):
-    """`cells` are bytes in base64, row by row, per cent: of brokers the highest usage of any resource, of bundles the
-    bytes/s by `scale`, those of the hottest cell; 255 where nothing is known. The first column begins at `from`, each
-    is `step_ms` long; a row is called after the brokers, or the bundles, that share it, so many as `sizes` says, and
-    shows the highest of them. Of moves, splits and leaders the newest are listed, times in ms since 1970.
+    """Heat map. `cells` are bytes in base64, row by row, per cent: of brokers the highest usage of any resource, of
+    bundles the bytes/s by `scale`, that of the hottest cell; 255 where nothing is known. The first column begins at
+    `from`, each is `step_ms` long; a row shows the highest of the `sizes` brokers or bundles that share it. Moves,
+    splits and leaders list the newest, times in ms since 1970.
     """
 
     of: Literal["brokers", "bundles"]

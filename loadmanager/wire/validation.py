@@ -1,4 +1,4 @@
-"""From untrusted bytes to typed values, with errors that name the place, the field and the fault."""
+"""Validation of untrusted bytes into typed values, with errors that name the place, the field and the fault."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _SHOWN_CHARACTERS = 60
 
 
 class WireModel(BaseModel):
-    """A frozen record in camelCase JSON; fields it does not know are ignored, as Pulsar's mapper does."""
+    """Immutable record in camelCase JSON; unknown fields are ignored, as by Pulsar's mapper."""
 
     model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="ignore")
 
     def to_json(self) -> bytes:
-        """The JSON that Pulsar would write: no null fields, numbers as they are."""
+        """Encode as Pulsar does: no null fields, numbers as they are."""
         return self.model_dump_json(by_alias=True, exclude_none=True).encode()
 
 
 def parse_json(adapter: TypeAdapter[T], data: bytes, where: str) -> T:
-    """The value in `data`; `InvalidRecordError` names `where` (a path) and each faulty field."""
+    """Parse `data`; raises `InvalidRecordError`, which names `where` (a path) and each faulty field."""
     try:
         return adapter.validate_json(data)
     except ValidationError as error:
@@ -41,7 +41,7 @@ def parse_json(adapter: TypeAdapter[T], data: bytes, where: str) -> T:
 
 
 def parse_model(model: type[M], data: bytes, where: str) -> M:
-    """`parse_json` for a model class."""
+    """Parse `data` as a model; raises as `parse_json`."""
     try:
         return model.model_validate_json(data)
     except ValidationError as error:
@@ -49,7 +49,7 @@ def parse_model(model: type[M], data: bytes, where: str) -> M:
 
 
 def describe(error: ValidationError) -> str:
-    """The first faults as `field: what is wrong (got value)`."""
+    """Describe the first faults as `field: what is wrong (got value)`."""
     shown = []
     for fault in error.errors(include_url=False)[:_SHOWN_ERRORS]:
         field = ".".join(_cut(str(part)) for part in fault["loc"])
@@ -61,7 +61,7 @@ def describe(error: ValidationError) -> str:
 
 
 def _start_of(value: Any, left: list[int]) -> Any:  # noqa: ANN401 - whatever was in JSON
-    """As much of the value as may be shown, `left` parts of it: to write all of a large one as text takes seconds."""
+    """Return a prefix of the value for display, with `left` parts: formatting a large value takes seconds."""
     left[0] -= 1
     if isinstance(value, str | bytes):
         return value[: _SHOWN_CHARACTERS + 1]

@@ -1,3 +1,1 @@
-"""The machines of `core.protocol` on paper: what went into a step, what came of it, and all that a machine
-remembers.
-"""
+"""Codecs of the state machines in `core.protocol`: events, answers, actions and checkpoints."""

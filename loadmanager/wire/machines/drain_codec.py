@@ -1,4 +1,4 @@
-"""Drains on paper: by the names of brokers and bundles; only in an image they are numbered."""
+"""Codec of drains: brokers and bundles by name; only a checkpoint numbers them."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from loadmanager.wire.machines.step_form import Image, life_of, name_in, registr
 
 
 class DrainsForm:
-    """How the steps of `machine` are written, and read."""
+    """Codec of the steps of `machine`."""
 
     def __init__(self, machine: DrainMachine) -> None:
         self.machine = machine
 
     def event_as_json(self, event: Event) -> list[Any]:
-        """Of a plan only what is gone by: its steps, and the verdicts on bundles that stay."""
+        """Encode an event; of a plan only its steps, and the verdicts on bundles that stay."""
         match event:
             case DrainPlanned(plan):
                 return ["Planned", *_plan_as_json(plan)]
@@ -81,7 +81,7 @@ class DrainsForm:
                 return ["EndDrain", broker, since_s]
 
     def about(self, content: Sequence[Any]) -> str:
-        """The bundle, or the broker."""
+        """Return the bundle, or the broker."""
         return name_in(content)
 
     def image(self) -> Image:
@@ -125,7 +125,7 @@ class DrainsForm:
 
 
 def wishes_as_json(controls: Controls) -> list[Any]:
-    """Drain orders and pins."""
+    """Encode drain orders and pins."""
     return [{broker: [*order] for broker, order in controls.draining.items()}, controls.pinned]
 
 

@@ -1,4 +1,4 @@
-"""Moves on paper: each has a number, by which all is said of it after it was wanted or resumed."""
+"""Codec of moves: each has a number, which refers to it after it was wanted or resumed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _NO_STAMP = Stamp(0, 0, "")
 
 
 class MovesForm:
-    """How the steps of `machine` are written, and read."""
+    """Codec of the steps of `machine`."""
 
     def __init__(self, machine: MoveMachine) -> None:
         self.machine = machine
@@ -96,7 +96,7 @@ class MovesForm:
                 return ["Ended", number, *outcome_as_json(outcome)]
 
     def about(self, content: Sequence[Any]) -> str:
-        """The bundle."""
+        """Return the bundle."""
         _, number = (*content, None)[:2]
         return self._find(number).bundle if isinstance(number, int) else ""
 
@@ -134,7 +134,7 @@ class MovesForm:
         return number
 
     def _number(self, move: Move) -> int | None:
-        """None for one that is over, of which something is heard nevertheless."""
+        """Return the number of a move; None for one that is over but still gets an event."""
         return self._numbers.get(move)
 
     def _meet(self, number: int, move: Move) -> Move:
@@ -147,7 +147,7 @@ class MovesForm:
 
 
 def _known(read: Callable[[Any], Any], value: object) -> Any:  # noqa: ANN401 - whatever is read
-    """What `read` makes of the value; None of None."""
+    """Decode the value with `read`; None of None."""
     return None if value is None else read(value)
 
 
@@ -162,7 +162,7 @@ def _planned(
 
 
 def _written(instruction: Commit) -> list[Any]:
-    """The state that is to be written, and the owner then, or of a release the destination."""
+    """Return the state to be written, and its owner, or the destination of a release."""
     move = instruction.move
     if move.released is None:
         return [str(OwnershipState.RELEASING), registration_as_json(move.destination)]
@@ -183,7 +183,7 @@ def outcome_as_json(outcome: Outcome) -> list[Any]:
 
 
 def outcome_of(content: Sequence[Any]) -> Outcome:
-    """With as much of the record as was written."""
+    """Decode an outcome, with the written part of the record."""
     match content:
         case ["Moved", version]:
             return Moved(replace(FREE, version=version))

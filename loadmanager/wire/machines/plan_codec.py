@@ -1,4 +1,4 @@
-"""Plans on paper: by their hashes, and their steps by bundle and place in the plan."""
+"""Codec of plans: by their hashes; steps by bundle and index in the plan."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NO_EFFECT = Effect(0.0, 0.0, 0.0, 0.0, 0.0, 0, 0)
 
 
 class Timeless:
-    """Plans as a machine that time means nothing to."""
+    """Adapter of plans to a state machine without timers."""
 
     wake_s = None
 
@@ -37,14 +37,14 @@ class Timeless:
 
 
 class PlansForm:
-    """How the steps of `plans` are written, and read."""
+    """Codec of the steps of `plans`."""
 
     def __init__(self, plans: PlanMachine) -> None:
         self._plans = plans
         self.machine = Timeless(plans)
 
     def event_as_json(self, event: Event) -> list[Any]:
-        """With the end of a step, whether it had had its turn, which it had between two steps of the machine."""
+        """Encode an event; the end of a step includes whether it had begun, between two steps of the machine."""
         match event:
             case Execute(plan, even_if_frozen):
                 return ["Execute", plan.hash, even_if_frozen, _plan_as_json(plan)]
@@ -71,7 +71,7 @@ class PlansForm:
                 return ["PlanEnded", plan.hash, plan.state, plan.stopped_by, [each.state for each in plan.steps]]
 
     def about(self, content: Sequence[Any]) -> str:
-        """The bundle, or the hash of the plan."""
+        """Return the bundle, or the hash of the plan."""
         return name_in(content)
 
     def image(self) -> Image:
@@ -103,7 +103,7 @@ def _plan_as_json(plan: KeptPlan) -> dict[str, Any]:
 
 
 def _plan_of(content: Mapping[str, Any]) -> KeptPlan:
-    """As much of it as its execution goes by."""
+    """Decode the parts of a plan that its execution uses."""
     return KeptPlan(
         content["kind"],
         at_ms=0,

@@ -1,4 +1,4 @@
-"""A step of a machine as the history has it: the event, the answers to what the machine asked, and what is to be done.
+"""Step of a state machine in the history: the event, the answers to the machine's questions, and its actions.
 
     {"atS": 81.25,                              the time it was stepped with, on the leader's monotonic clock
      "event": ["OwnerAnswered", 7, null],       its name, and what it says; 7 is a move that was wanted before
@@ -32,36 +32,36 @@ Image = list[dict[str, Any]]
 
 
 class Form(Protocol[_Event, _Instruction]):
-    """How the events and instructions of one machine are written and read; it remembers what it has named."""
+    """Codec of the events and actions of one state machine; it keeps the numbers that it has assigned."""
 
     @property
     def machine(self) -> Machine[_Event, _Instruction]: ...
 
     def event_as_json(self, event: _Event) -> list[Any]:
-        """The event, before the machine is stepped with it."""
+        """Encode the event, before the machine is stepped with it."""
 
     def event_of(self, content: Sequence[Any]) -> _Event:
-        """Raises `ValueError` for one that is unknown."""
+        """Decode an event; raises `ValueError` for an unknown one."""
 
     def instruction_as_json(self, instruction: _Instruction) -> list[Any]:
-        """What is to be done, right after the step that said so."""
+        """Encode an action, right after its step."""
 
     def about(self, content: Sequence[Any]) -> str:
-        """What an event or an instruction is about, in the cluster's terms; nothing if about nothing in particular."""
+        """Return the subject of an event or an action, as the cluster names it; empty if it has none."""
 
     def image(self) -> Image: ...
 
     def restore(self, image: Image) -> None:
-        """Have a new machine go on from there."""
+        """Restore a new machine from a checkpoint."""
 
 
 def question(name: str, about: Sequence[object]) -> str:
-    """What a machine asks, in words: the name of what it was given to ask with, and about whom."""
+    """Format a question of a machine: its name and its subjects."""
     return " ".join([name, *map(str, about)])
 
 
 def name_in(content: Sequence[Any]) -> str:
-    """What an event or an instruction is about, if that is the first that it says, by its name."""
+    """Return the subject of an event or an action if it is the first argument and a name."""
     _, what = (*content, None)[:2]
     return what if isinstance(what, str) else ""
 
