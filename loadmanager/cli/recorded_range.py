@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import heapq
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from loadmanager.config import Settings
 from loadmanager.config.overrides import settings_recorded
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.errors import HistoryError
@@ -74,3 +76,11 @@ def _reports(history: History, from_ms: int, to_ms: int | None, on_fault: OnFaul
 
 def _place(item: Item) -> tuple[int, int]:
     return item.epoch, item.sequence
+
+
+def settings_at(history: History, start: Start, on_fault: OnFault | None) -> Settings:
+    """Return the settings recorded with the checkpoint. Raises `HistoryError`."""
+    for row in history.rows(EVENTS, start.at_ms, start.at_ms + 1, on_fault=on_fault):
+        if (row["epoch"], row["sequence"]) == (start.epoch, start.sequence):
+            return settings_recorded(json.loads(row["body"])["settings"])
+    raise HistoryError(f"{history.directory}: the checkpoint of epoch {start.epoch} cannot be read")

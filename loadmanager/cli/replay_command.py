@@ -19,17 +19,17 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
-from loadmanager.cli.recorded_range import Start, find_start, planner_settings_of, recorded_items
+from loadmanager.cli.recorded_range import Start, find_start, planner_settings_of, recorded_items, settings_at
 from loadmanager.cli.service_runner import given_settings
 from loadmanager.cli.text.output import write_lines
 from loadmanager.cli.text.times import read_moment, show_moment
-from loadmanager.cli.whatif_text import Compared, what_if
 from loadmanager.errors import ConfigurationError, HistoryFileError, LoadManagerError, ScenarioError
 from loadmanager.history.files import Directory
 from loadmanager.history.gaps import find_end, last_epoch
 from loadmanager.history.reader import History
 from loadmanager.lab.replay.record_comparison import Difference
 from loadmanager.lab.replay.replayer import Item, Replay, ReplayOutcome
+from loadmanager.lab.whatif.range_figures import Comparison, what_if
 from loadmanager.util.logging import configure_logging
 
 
@@ -70,15 +70,18 @@ def replay(
         start = find_start(history, from_ms, _named)
         if overrides or strategy:
             with _progress("simulated") as advance:
-                compared = what_if(history, start, from_ms, to_ms, overrides, strategy, step_s, advance, _named)
-            write_lines([_json(asdict(compared))] if as_json else _shown(compared))
+                before = settings_at(history, start, _named)
+                compared = what_if(
+                    history, from_ms or start.at_ms, to_ms, before, overrides, strategy, step_s, advance, _named
+                )
+            write_lines([_json(asdict(compared))] if as_json else _comparison_lines(compared))
             return
         outcome = _verify(history, start, to_ms)
     except (ConfigurationError, ScenarioError) as error:
         fail(str(error), EXIT_CONFIGURATION)
     except LoadManagerError as error:
         fail(str(error), EXIT_FAILURE)
-    write_lines([_json(_record(outcome))] if as_json else _told(outcome, start))
+    write_lines([_json(_record(outcome))] if as_json else _outcome_lines(outcome, start))
     if not outcome.is_equal:
         raise SystemExit(EXIT_FAILURE)
 
@@ -124,7 +127,7 @@ def _named(error: HistoryFileError) -> None:
     print(f"left out: {error}", file=sys.stderr)
 
 
-def _told(outcome: ReplayOutcome, start: Start) -> list[str]:
+def _outcome_lines(outcome: ReplayOutcome, start: Start) -> list[str]:
     """Format the outcome as sentences."""
     lines = [f"from the checkpoint of {show_moment(start.at_ms)} (epoch {start.epoch}, sequence {start.sequence})"]
     lines += [f"note: {note}" for note in outcome.notes]
@@ -163,8 +166,10 @@ def _record(outcome: ReplayOutcome) -> dict[str, Any]:
     }
 
 
-def _shown(compared: Compared) -> list[str]:
-    table = Table("", "what happened", "world, as recorded", f"world, with {compared.change}", box=None, pad_edge=False)
+def _comparison_lines(compared: Comparison) -> list[str]:
+    table = Table(
+        "", "observed", "simulated as recorded", f"simulated with {compared.change}", box=None, pad_edge=False
+    )
     for column in table.columns[1:]:
         column.justify = "right"
     for label, key, form in (

@@ -152,14 +152,14 @@ def test_what_would_have_happened_is_shown_beside_what_did(
     code, output, error = replay(capsys, monkeypatch, history, *options, "--json")
     assert code == 0, error
     record = json.loads(output)
-    assert record["happened"]["moves"] == record["changed"]["moves"] == 0
-    assert record["happened"]["imbalance"] == pytest.approx(record["changed"]["imbalance"])
+    assert record["observed"]["moves"] == record["changed"]["moves"] == 0
+    assert record["observed"]["imbalance"] == pytest.approx(record["changed"]["imbalance"])
     assert record["as_recorded"]["moves"] > 0
-    assert record["as_recorded"]["imbalance"] < record["happened"]["imbalance"]
+    assert record["as_recorded"]["imbalance"] < record["observed"]["imbalance"]
     code, output, _ = replay(capsys, monkeypatch, history, "--strategy", "TransferShedder")
     assert code == 0
-    assert "what happened" in output
-    assert "world, with TransferShedder" in output
+    assert "observed" in output
+    assert "simulated with TransferShedder" in output
 
 
 async def test_bad_input_is_named(

@@ -71,7 +71,7 @@ def contents(recorded: RecordedRange) -> tuple[Any, ...]:
     """All that it says, bit for bit."""
     loads = recorded.loads
     arrays = [(each.dtype.str, each.shape, each.tobytes()) for each in (loads.at_s, loads.bundle, loads.figures)]
-    happened = recorded.brokers, recorded.namespaces, recorded.events, recorded.duration_s, recorded.ways
+    happened = recorded.brokers, recorded.namespaces, recorded.events, recorded.duration_s, recorded.calibration
     return *happened, loads.bundles, arrays, loads.factors.tobytes()
 
 

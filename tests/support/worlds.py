@@ -60,33 +60,33 @@ def violations(a_world: World) -> Iterator[str]:
 
 
 def _of_records(a_world: World) -> Iterator[str]:
-    table, scene = a_world._scene.table, a_world._scene
-    for namespace, state in table.states().items():
-        for text in ownership_violations(state.bundles.ranges(), state.ownerships):
+    table, state = a_world._state.table, a_world._state
+    for namespace, record in table.states().items():
+        for text in ownership_violations(record.bundles.ranges(), record.ownerships):
             yield f"{namespace}: {text}"
     names = sorted(table.names)
-    if names != sorted(name for state in table.states().values() for name in state.bundle_names()):
+    if names != sorted(name for record in table.states().values() for name in record.bundle_names()):
         yield "the rows are not the bundles of the records"
-    known = scene.model.snapshot(scene.now_s, np.inf).bundles  # nothing that has moved is forgotten by being looked at
+    known = state.model.snapshot(state.now_s, np.inf).bundles  # nothing that has moved is forgotten by being looked at
     if set(known.names) != set(names):
         yield "the leader knows other bundles"
 
 
 def _of_service(a_world: World) -> Iterator[str]:
-    table, scene = a_world._scene.table, a_world._scene
+    table, state = a_world._state.table, a_world._state
     for row, number in enumerate(table.serving.tolist()):
         if number < 0:
             continue
-        broker, ownership = scene.fleet.brokers[number], table.ownership(row)
+        broker, ownership = state.fleet.brokers[number], table.ownership(row)
         if ownership.state is not OwnershipState.OWNED or ownership.owner != broker.registration or not broker.is_up:
             yield f"{table.names[row]} is served by {broker.spec.id}, and is {ownership}"
-    if scene.unowned != int((table.serving < 0).sum()):
-        yield f"{scene.unowned} bundles are counted as unowned"
+    if state.unowned != int((table.serving < 0).sum()):
+        yield f"{state.unowned} bundles are counted as unowned"
 
 
 def _of_sums(a_world: World) -> Iterator[str]:
-    table, loads = a_world._scene.table, a_world._scene.loads
-    carried = a_world._scene.fleet.carried(table, loads, np.zeros(len(a_world._scene.fleet)))
+    table, loads = a_world._state.table, a_world._state.loads
+    carried = a_world._state.fleet.carried(table, loads, np.zeros(len(a_world._state.fleet)))
     total = carried.load.sum(axis=0) + loads.load[table.serving < 0].sum(axis=0)
     if not np.allclose(total, loads.load.sum(axis=0), rtol=1e-9):
         yield f"brokers and nobody carry {total}, and all bundles {loads.load.sum(axis=0)}"

@@ -50,7 +50,7 @@ async def collect_cluster(store: Reader, taken_at_ms: int, settings: Settings) -
     await _namespaces(store, collected, registered)
     await _averages(store, collected)
     await _memory(store, collected, registered)
-    await _laid_down(store, collected)
+    await _operator_config(store, collected)
     live = await _overridden(store, collected, settings)
     _begin_anew(collected, live.planner_settings())
     configuration = configuration_of(live)
@@ -132,7 +132,7 @@ def _owned(entry: Ownership, registered: Mapping[str, Registration]) -> dict[str
     return {"state": str(OwnershipState.FREE if is_orphan else entry.state), **owned}
 
 
-async def _laid_down(store: Reader, collected: Collected) -> None:
+async def _operator_config(store: Reader, collected: Collected) -> None:
     """Policies, controls and what was learned; groups of namespaces that have no record are left out."""
     policies = await _read(store, collected, paths.ISOLATION, decode_isolation)
     for name, policy in policies.items():

@@ -59,16 +59,16 @@ def compare_value(subject: str, field: str, recorded: object, replayed: object) 
         raise Mismatch(subject, field, recorded, replayed)
 
 
-def compare_decision(columns: Mapping[str, Any], retaken: ReplayedDecisions) -> None:
+def compare_decision(columns: Mapping[str, Any], replayed: ReplayedDecisions) -> None:
     """Steps and verdicts, in their order."""
-    for recorded, step in zip_longest(columns["steps"] or (), map(_step, retaken.steps)):
+    for recorded, step in zip_longest(columns["steps"] or (), map(_step, replayed.steps)):
         subject = (recorded or step)["bundle"]
         if recorded is None or step is None:
             raise Mismatch(subject, "step", recorded, step)
         for name in _STEP_FIELDS:
             said = recorded.get(name)
             compare_value(subject, f"step.{name}", content_of(said) if name == "detail" else said, step.get(name))
-    for said, verdict in zip_longest(columns["verdicts"] or (), retaken.verdicts):
+    for said, verdict in zip_longest(columns["verdicts"] or (), replayed.verdicts):
         _compare_verdict(said, verdict)
 
 
@@ -84,7 +84,7 @@ def _compare_verdict(said: Mapping[str, Any] | None, verdict: Verdict | None) ->
         compare_value(said["subject"], f"verdict.why.{figure}", recorded.get(figure), replayed.get(figure))
 
 
-def compare_images(recorded: ModelCheckpoint, replayed: ModelCheckpoint) -> None:
+def compare_checkpoints(recorded: ModelCheckpoint, replayed: ModelCheckpoint) -> None:
     """The whole model: the bundles, the brokers, and what is noted of them."""
     _compare_columns(recorded, replayed)
     registered = [(each.registrations, each) for each in (recorded, replayed)]

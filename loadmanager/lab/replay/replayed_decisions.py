@@ -25,7 +25,7 @@ from loadmanager.wire.reshape_codec import merging_of, question_of
 
 
 @dataclass(slots=True)
-class RetakenMemory:
+class ReplayedMemory:
     """Planner state of a leader besides the model: strategy states and two random generators, for small decisions and
     for rounds. Older histories have one generator, which then serves both.
     """
@@ -37,7 +37,7 @@ class RetakenMemory:
     round_rng: np.random.Generator
 
     @classmethod
-    def of(cls, head: Mapping[str, Any]) -> RetakenMemory:
+    def of(cls, head: Mapping[str, Any]) -> ReplayedMemory:
         """Restore from the head of a checkpoint."""
         rng = _generator(head["rng"])
         memory = cls({}, {}, {}, rng, _generator(head["roundRng"]) if "roundRng" in head else rng)
@@ -52,7 +52,7 @@ class RetakenMemory:
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class DecisionInputs:
     """Inputs of a decision that runs in parallel with others, copied when it began."""
 
     snapshot: Snapshot
@@ -60,7 +60,7 @@ class Beginning:
     rng: np.random.Generator
 
     @classmethod
-    def of(cls, snapshot: Snapshot, memory: RetakenMemory) -> Beginning:
+    def of(cls, snapshot: Snapshot, memory: ReplayedMemory) -> DecisionInputs:
         """Copy the current inputs."""
         return cls(snapshot, memory.states, deepcopy(memory.round_rng))
 
@@ -78,12 +78,12 @@ class ReplayedDecisions:
 
 
 Detail = Mapping[str, Any]
-Retake = Callable[[Beginning | None, PlannerSettings, RetakenMemory, Detail], ReplayedDecisions | None]
+ReplayDecision = Callable[[DecisionInputs | None, PlannerSettings, ReplayedMemory, Detail], ReplayedDecisions | None]
 """From its beginning, settings, what is remembered, which it changes, and what was asked; None without the snapshot."""
 
 
 def _shed(
-    began: Beginning | None, settings: PlannerSettings, memory: RetakenMemory, detail: Detail
+    began: DecisionInputs | None, settings: PlannerSettings, memory: ReplayedMemory, detail: Detail
 ) -> ReplayedDecisions | None:
     if began is None:
         return None
@@ -95,7 +95,7 @@ def _shed(
 
 
 def _preview_shed(
-    began: Beginning | None, settings: PlannerSettings, memory: RetakenMemory, detail: Detail
+    began: DecisionInputs | None, settings: PlannerSettings, memory: ReplayedMemory, detail: Detail
 ) -> ReplayedDecisions | None:
     if began is None:
         return None
@@ -105,7 +105,7 @@ def _preview_shed(
 
 
 def _place(
-    began: Beginning | None, settings: PlannerSettings, memory: RetakenMemory, detail: Detail
+    began: DecisionInputs | None, settings: PlannerSettings, memory: ReplayedMemory, detail: Detail
 ) -> ReplayedDecisions | None:
     if began is None:
         return None
@@ -116,7 +116,7 @@ def _place(
 
 
 def _drain(
-    began: Beginning | None, settings: PlannerSettings, memory: RetakenMemory, detail: Detail
+    began: DecisionInputs | None, settings: PlannerSettings, memory: ReplayedMemory, detail: Detail
 ) -> ReplayedDecisions | None:
     if began is None:
         return None
@@ -128,7 +128,7 @@ def _drain(
 
 
 def _preview_drain(
-    began: Beginning | None, settings: PlannerSettings, _: RetakenMemory, detail: Detail
+    began: DecisionInputs | None, settings: PlannerSettings, _: ReplayedMemory, detail: Detail
 ) -> ReplayedDecisions | None:
     if began is None:
         return None
@@ -138,7 +138,7 @@ def _preview_drain(
 
 
 def _choose(
-    began: Beginning | None, settings: PlannerSettings, memory: RetakenMemory, detail: Detail
+    began: DecisionInputs | None, settings: PlannerSettings, memory: ReplayedMemory, detail: Detail
 ) -> ReplayedDecisions | None:
     if began is None:
         return None
@@ -151,7 +151,7 @@ def _choose(
 
 
 def _bring_home(
-    began: Beginning | None, settings: PlannerSettings, _: RetakenMemory, detail: Detail
+    began: DecisionInputs | None, settings: PlannerSettings, _: ReplayedMemory, detail: Detail
 ) -> ReplayedDecisions | None:
     if began is None:
         return None
@@ -160,7 +160,7 @@ def _bring_home(
 
 
 def _split(
-    _: Beginning | None, settings: PlannerSettings, memory: RetakenMemory, detail: Detail
+    _: DecisionInputs | None, settings: PlannerSettings, memory: ReplayedMemory, detail: Detail
 ) -> ReplayedDecisions | None:
     """Replay from the recorded question: the topics came from brokers, not from the model."""
     found, remembered = find_splits(question_of(detail["question"]), settings)
@@ -171,14 +171,14 @@ def _split(
 
 
 def _merge(
-    _: Beginning | None, settings: PlannerSettings, __: RetakenMemory, detail: Detail
+    _: DecisionInputs | None, settings: PlannerSettings, __: ReplayedMemory, detail: Detail
 ) -> ReplayedDecisions | None:
     merges, verdicts = find_merges(merging_of(detail["candidates"]), settings)
     steps = [merge_as_json(each) for each in merges]
     return ReplayedDecisions(steps, [*verdicts, *(each.why for each in merges)])
 
 
-RETAKE: dict[str, Retake] = {
+REPLAY_BY_KIND: dict[str, ReplayDecision] = {
     "shed": _shed,
     "preview_shed": _preview_shed,
     "place": _place,
@@ -191,7 +191,7 @@ RETAKE: dict[str, Retake] = {
 }
 """By the kind of a decision. The one that is not here, `plan`, is what an operator had executed."""
 
-BESIDE_OTHERS = frozenset({"shed", "preview_shed", "preview_drain"})
+RUNS_IN_PARALLEL = frozenset({"shed", "preview_shed", "preview_drain"})
 """Decisions beside which others may be made; they draw from the generator of rounds."""
 
 

@@ -66,9 +66,9 @@ class ReplayedSteps:
             to_do, wake_s = form.machine.step(event, body["atS"]), form.machine.wake_s
         except _NeverAskedError as error:
             raise Mismatch(subject, f"{what}: asked", None, str(error)) from None
-        for recorded, instruction in zip_longest(body.get("do", ()), map(form.instruction_as_json, to_do)):
-            if recorded != instruction:
-                raise Mismatch(form.about(recorded or instruction), f"{what}: to do", recorded, instruction)
+        for recorded, action in zip_longest(body.get("do", ()), map(form.instruction_as_json, to_do)):
+            if recorded != action:
+                raise Mismatch(form.about(recorded or action), f"{what}: to do", recorded, action)
         compare_value(subject, f"{what}: to be woken at", body.get("wakeS"), wake_s)
 
     def compare(self, image: Image) -> None:

@@ -34,17 +34,17 @@ from loadmanager.core.planning.planner import State
 from loadmanager.lab.replay.record_comparison import (
     Difference,
     Mismatch,
+    compare_checkpoints,
     compare_decision,
-    compare_images,
     compare_value,
     content_of,
 )
 from loadmanager.lab.replay.replayed_decisions import (
-    BESIDE_OTHERS,
-    RETAKE,
-    Beginning,
+    REPLAY_BY_KIND,
+    RUNS_IN_PARALLEL,
+    DecisionInputs,
     ReplayedDecisions,
-    RetakenMemory,
+    ReplayedMemory,
 )
 from loadmanager.lab.replay.replayed_steps import MACHINES, ReplayedSteps
 from loadmanager.wire.checkpoint_codec import Record, doubts_of, image_of, owned_of, record_of
@@ -130,11 +130,11 @@ class Replay:
         self._place = (-1, -1)
         self._model: ClusterModel | None = None
         rng = np.random.Generator(np.random.PCG64(0))
-        self._memory = RetakenMemory({}, {}, {}, rng, rng)
+        self._memory = ReplayedMemory({}, {}, {}, rng, rng)
         self._records: dict[str, Record] = {}
         self._settings: dict[str, PlannerSettings] = {}
         self._snapshots: dict[int, Snapshot] = {}
-        self._under_way: dict[int, Beginning] = {}
+        self._under_way: dict[int, DecisionInputs] = {}
         self._machines: dict[str, ReplayedSteps] = {}
         self._head: tuple[Item, Mapping[str, Any]] | None = None
         self._parts: list[tuple[str, Any]] = []
@@ -272,7 +272,7 @@ class Replay:
     def _begin_decision(self, _: str, body: Mapping[str, Any], __: Item) -> None:
         snapshot = self._snapshots.get(body["snapshot"])
         if snapshot is not None:
-            self._under_way[body["snapshot"]] = Beginning.of(snapshot, self._memory)
+            self._under_way[body["snapshot"]] = DecisionInputs.of(snapshot, self._memory)
 
     def _set_namespace(self, namespace: str, body: Mapping[str, Any], _: Item) -> None:
         if "changed" in body:
@@ -332,10 +332,10 @@ class Replay:
         if len(self._parts) < head["parts"]:
             return
         image, records = image_of(head, self._parts)
-        memory = RetakenMemory.of(head)
+        memory = ReplayedMemory.of(head)
         machines = head.get("machines", {})
         if self._model is not None:
-            compare_images(image, self._model.image())
+            compare_checkpoints(image, self._model.image())
             for name, machine in self._machines.items():
                 machine.compare(machines[name])
             for name in _comparable(head["settings"]):
@@ -376,42 +376,42 @@ class Replay:
             return
         columns = row.columns
         kind, detail = columns["kind"], content_of(columns["detail"])
-        retake = RETAKE.get(kind)
-        if retake is None:
+        replay_decision = REPLAY_BY_KIND.get(kind)
+        if replay_decision is None:
             self.outcome.left_out[f"{kind}: at an operator's word"] += 1
             return
         if "error" in detail:
             self._failed(kind, columns)
             return
-        began = self._find_beginning(kind, detail["snapshot"])
-        retaken = retake(began, self._settings[columns["settings_id"]], self._memory, detail)
-        if retaken is None:
+        began = self._find_inputs(kind, detail["snapshot"])
+        replayed = replay_decision(began, self._settings[columns["settings_id"]], self._memory, detail)
+        if replayed is None:
             self.outcome.left_out[f"{kind}: its snapshot is from before the checkpoint"] += 1
             return
-        self._compare(columns, retaken)
+        self._compare(columns, replayed)
         self.outcome.compared[kind] += 1
 
-    def _find_beginning(self, kind: str, snapshot: int) -> Beginning | None:
+    def _find_inputs(self, kind: str, snapshot: int) -> DecisionInputs | None:
         """Return the inputs of a decision: those copied when it began, else the current ones."""
-        if kind in BESIDE_OTHERS and snapshot in self._under_way:
+        if kind in RUNS_IN_PARALLEL and snapshot in self._under_way:
             return self._under_way.pop(snapshot)
         found = self._snapshots.get(snapshot)
-        return None if found is None else Beginning.of(found, self._memory)
+        return None if found is None else DecisionInputs.of(found, self._memory)
 
     def _failed(self, kind: str, columns: Mapping[str, Any]) -> None:
         """It ended in an error then, and is not taken again; what was drawn before is."""
         self.outcome.left_out[f"{kind}: it ended in an error"] += 1
-        rng = self._memory.round_rng if kind in BESIDE_OTHERS else self._memory.rng
+        rng = self._memory.round_rng if kind in RUNS_IN_PARALLEL else self._memory.rng
         rng.bit_generator.state = content_of(columns["rng_state"])
         if kind == "shed":
             self._memory.states = {}
 
-    def _compare(self, columns: Mapping[str, Any], retaken: ReplayedDecisions) -> None:
-        compare_decision(columns, retaken)
-        if columns["state_hash"] and retaken.state is not None:
-            compare_value("", "state_hash", columns["state_hash"], digest_of(retaken.state))
-        if columns["rng_state"] and retaken.rng is not None:
-            compare_value("", "rng_state", content_of(columns["rng_state"]), retaken.rng.bit_generator.state)
+    def _compare(self, columns: Mapping[str, Any], replayed: ReplayedDecisions) -> None:
+        compare_decision(columns, replayed)
+        if columns["state_hash"] and replayed.state is not None:
+            compare_value("", "state_hash", columns["state_hash"], digest_of(replayed.state))
+        if columns["rng_state"] and replayed.rng is not None:
+            compare_value("", "rng_state", content_of(columns["rng_state"]), replayed.rng.bit_generator.state)
 
     def _moved(self, row: Row) -> None:
         """A move was completed: the memory of moves is told, and has to say the same."""
@@ -472,6 +472,6 @@ def _comparable(settings: Mapping[str, str]) -> tuple[str, ...]:
     return (*memory, "churn") if KEYS["moved_again_threshold_percentage"] in settings else memory
 
 
-def _digest(name: str, memory: RetakenMemory) -> str:
+def _digest(name: str, memory: ReplayedMemory) -> str:
     state: State = getattr(memory, name)
     return digest_of({name: state} if name == "split_state" else state)

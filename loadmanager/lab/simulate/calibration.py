@@ -67,7 +67,7 @@ class FleetCalibration:
     cost: CostModel = field(default_factory=CostModel)
 
     def applied_to(self, rules: WorldRules) -> WorldRules:
-        """The rules of a world that works in these ways."""
+        """Return the rules of a world with this calibration."""
         return replace(
             rules,
             stats_interval_s=self.stats_interval_s,
@@ -87,7 +87,7 @@ class FleetCalibration:
         ) / 2 + _DEFAULT.report_delay_s
 
 
-def ways_of(
+def calibrate(
     reported: ReportSeries,
     settings: PlannerSettings,
     *,

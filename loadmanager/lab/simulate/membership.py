@@ -22,8 +22,8 @@ from loadmanager.core.protocol.reconciler import (
 from loadmanager.core.protocol.signals import Signal
 from loadmanager.lab.simulate.initial_fleet import BrokerSpec
 from loadmanager.lab.simulate.sim_brokers import SimBroker
-from loadmanager.lab.simulate.sim_driver import SimDriver
 from loadmanager.lab.simulate.sim_execution import Lookups
+from loadmanager.lab.simulate.virtual_time import SimDriver
 from loadmanager.lab.simulate.world_state import WorldState
 
 
@@ -34,13 +34,13 @@ class Membership:
 
     def __init__(
         self,
-        scene: WorldState,
+        state: WorldState,
         lookups: Lookups,
         rng: np.random.Generator,
         send: Callable[[SimBroker, BrokerReport], None],
         on_end: Callable[[], None],
     ) -> None:
-        self._scene = scene
+        self._state = state
         self._lookups = lookups
         self._rng = rng
         self._send = send
@@ -48,49 +48,49 @@ class Membership:
         self._incarnations = 0
         self._gone: list[Registration] = []
         """Those that have ended and may own bundles."""
-        machine = ReconcilerMachine(scene, lambda: False, self._bundles_of, least_pause_s=0.0)
-        self._driver = SimDriver(scene.agenda, machine, self._do, self._look)
+        machine = ReconcilerMachine(state, lambda: False, self._bundles_of, least_pause_s=0.0)
+        self._driver = SimDriver(state.agenda, machine, self._do, self._look)
 
     def add(self, spec: BrokerSpec) -> SimBroker:
         """A broker that there was not before, registered; it has not reported."""
-        rules = self._scene.rules
+        rules = self._state.rules
         phase_s, pause_s = (self._rng.random(2) * [rules.stats_interval_s, rules.report_check_s]).tolist()
-        broker = self._scene.fleet.add(spec, phase_s, pause_s)
+        broker = self._state.fleet.add(spec, phase_s, pause_s)
         self._register(broker)
         return broker
 
     def join(self, spec: BrokerSpec) -> None:
         """A broker that there was not before registers with its first report."""
         broker = self.add(spec)
-        self._send(broker, self._scene.fleet.first_report(broker, self._scene.agenda.now_s))
+        self._send(broker, self._state.fleet.first_report(broker, self._state.agenda.now_s))
 
     def crash(self, broker_id: BrokerId, down_s: float | None = None) -> None:
         """It serves nothing any more, and is registered until its session ends; after `down_s` it comes back."""
-        broker = self._scene.fleet.find(broker_id)
+        broker = self._state.fleet.find(broker_id)
         if broker is None or not broker.is_up or broker.registration is None:
             return
         self._stop_serving(broker)
-        agenda = self._scene.agenda
-        agenda.after(self._scene.rules.session_timeout_s, partial(self._session_ended, broker.registration))
+        agenda = self._state.agenda
+        agenda.after(self._state.rules.session_timeout_s, partial(self._session_ended, broker.registration))
         if down_s is not None:
             agenda.after(down_s, partial(self.come_back, broker_id))
 
     def leave(self, broker_id: BrokerId) -> None:
         """It serves nothing any more, and its registration ends."""
-        broker = self._scene.fleet.find(broker_id)
+        broker = self._state.fleet.find(broker_id)
         if broker is not None and broker.registration is not None:
             self._stop_serving(broker)
             self._session_ended(broker.registration)
 
     def come_back(self, broker_id: BrokerId) -> None:
         """A broker that is gone registers again, with nothing."""
-        broker = self._scene.fleet.find(broker_id)
+        broker = self._state.fleet.find(broker_id)
         if broker is None or broker.is_up:
             return
         if broker.registration is not None:
             self._session_ended(broker.registration)
         self._register(broker)
-        self._send(broker, self._scene.fleet.first_report(broker, self._scene.agenda.now_s))
+        self._send(broker, self._state.fleet.first_report(broker, self._state.agenda.now_s))
         self.sweep()
 
     def sweep(self) -> None:
@@ -102,46 +102,46 @@ class Membership:
         """All is finished as soon as it is found, and then clients come back for what waits for nobody."""
         rows = self._rows_of(self._gone)
         self._driver.step(Signal.TIME)
-        self._gone = [ended for ended in self._gone if self._scene.table.rows_owned_by(ended)]
+        self._gone = [ended for ended in self._gone if self._state.table.rows_owned_by(ended)]
         self._lookups.ask(row for row in rows if self._lookups.waits_for_nobody(row))
 
-    def _do(self, instruction: Instruction) -> Event | None:
-        match instruction:
+    def _do(self, action: Instruction) -> Event | None:
+        match action:
             case ReadRecords():
                 return Looked((), self._gone)
             case Write():
-                return self._scene.write(instruction)
+                return self._state.write(action)
             case PlaceBundles(bundles):
                 self._lookups.place(bundles)
         return None  # the only leader there is sees through what it has begun
 
     def _bundles_of(self, owners: Iterable[Registration]) -> list[str]:
-        table = self._scene.table
+        table = self._state.table
         rows = self._rows_of(owners)
         return [table.names[row] for row in rows if table.ownership(row).state is OwnershipState.OWNED]
 
     def _rows_of(self, owners: Iterable[Registration]) -> list[int]:
-        return [row for owner in owners for row in self._scene.table.rows_owned_by(owner)]
+        return [row for owner in owners for row in self._state.table.rows_owned_by(owner)]
 
     def _register(self, broker: SimBroker) -> None:
         self._incarnations += 1
         registration = Registration(broker.spec.id, self._incarnations)
-        self._scene.registrations[registration.broker] = registration
-        broker.begin(registration, self._scene.agenda.now_s)
+        self._state.registrations[registration.broker] = registration
+        broker.begin(registration, self._state.agenda.now_s)
 
     def _stop_serving(self, broker: SimBroker) -> None:
         broker.is_up = False
-        self._scene.serve(np.flatnonzero(self._scene.table.serving == broker.number).tolist(), None)
+        self._state.serve(np.flatnonzero(self._state.table.serving == broker.number).tolist(), None)
 
     def _session_ended(self, registration: Registration) -> None:
-        scene = self._scene
-        if not scene.is_registered(registration):
+        state = self._state
+        if not state.is_registered(registration):
             return
-        del scene.registrations[registration.broker]
-        scene.reports.pop(registration, None)
-        scene.model.remove_broker(registration.broker)
-        scene.gate.forget(registration.broker)
-        broker = scene.fleet.find(registration.broker)
+        del state.registrations[registration.broker]
+        state.reports.pop(registration, None)
+        state.model.remove_broker(registration.broker)
+        state.report_validator.forget(registration.broker)
+        broker = state.fleet.find(registration.broker)
         if broker is not None:
             broker.registration = None
         self._gone.append(registration)

@@ -37,7 +37,7 @@ class ObservedRange:
         return _mean(self.max_over_mean)
 
 
-def what_happened(
+def observe_range(
     rows: ReportSeries,
     settings: PlannerSettings,
     cost: CostModel,

@@ -45,7 +45,7 @@ HOLD_S = 900.0
 """How long a report stands: a broker reports at least so often by default."""
 
 _GONE_S = 2 * HOLD_S
-_WAYS = FleetCalibration()
+_NO_CALIBRATION = FleetCalibration()
 _SOON = 4
 """Times the lag of reports: about two reports."""
 _FIGURES = METRICS + 2
@@ -164,7 +164,7 @@ class RecordedRange:
     events: tuple[BrokerJoins | BrokerStops | BrokerRestarts | NewNamespace | LeaderElected, ...]
     loads: RecordedLoads
     duration_s: float
-    ways: FleetCalibration = _WAYS
+    calibration: FleetCalibration = _NO_CALIBRATION
 
     def broker_ids(self) -> list[BrokerId]:
         """Return all brokers of the range, also those that join later."""
@@ -229,7 +229,7 @@ def recorded_range(
     bundles: BundleRows,
     duration_s: float,
     presence: Sequence[BrokerPresence] = (),
-    ways: FleetCalibration | None = None,
+    calibration: FleetCalibration | None = None,
     *,
     starts_empty: bool = False,
 ) -> RecordedRange:
@@ -240,7 +240,7 @@ def recorded_range(
         raise ValueError("the range has no reports of loaded bundles")
     specs, events = _lives(brokers, duration_s, presence)
     keys, key_of = _keys(bundles)
-    rows = _rows_with_ends(brokers, bundles, key_of, 0.0 if ways is None else ways.lag_s)
+    rows = _rows_with_ends(brokers, bundles, key_of, 0.0 if calibration is None else calibration.lag_s)
     first_s = np.full(len(keys), np.inf)
     np.minimum.at(first_s, rows.key, rows.at_s)
     numbers, first = np.unique(key_of, return_index=True)
@@ -250,9 +250,9 @@ def recorded_range(
     namespaces, appearing = _namespaces(keys, first_s, owners, there)
     order = [*namespaces, *(event.namespace for event in appearing)]
     loads = _loads(order, keys, rows, 0.0 if starts_empty else HOLD_S)
-    elections = map(LeaderElected, () if ways is None else ways.elections_s)
+    elections = map(LeaderElected, () if calibration is None else calibration.elections_s)
     happened = (*events, *appearing, *elections)
-    return RecordedRange(tuple(specs), tuple(namespaces), happened, loads, duration_s, ways or _WAYS)
+    return RecordedRange(tuple(specs), tuple(namespaces), happened, loads, duration_s, calibration or _NO_CALIBRATION)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

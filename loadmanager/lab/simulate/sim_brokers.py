@@ -11,6 +11,8 @@ from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.resources import HealthFigures, ResourceWeights
 from loadmanager.core.model.broker_health import has_changed
 from loadmanager.core.model.load import (
+    BANDWIDTH_IN,
+    BANDWIDTH_OUT,
     CPU,
     METRICS,
     RESOURCES,
@@ -26,7 +28,6 @@ from loadmanager.core.model.report_rule import ReportFigures, report_due
 from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.fleet_events import BadReports, BrokerFallsSick, ReportFault
 from loadmanager.lab.simulate.initial_fleet import BrokerSpec
-from loadmanager.lab.simulate.report_faults import corrupted
 from loadmanager.lab.simulate.run_rules import WorldRules
 from loadmanager.lab.simulate.sim_bundles import BundleTable, SimLoads
 
@@ -289,3 +290,34 @@ class SimFleet:
             non_persistent_enabled=True,
             health=health,
         )
+
+
+_ALMOST_NOTHING = 1e-20
+"""What rates that decay without ever being reset have come down to."""
+
+
+def corrupted(report: BrokerReport, fault: BadReports, last: BrokerReport | None) -> BrokerReport:
+    """The report with the fault; `last` is what the broker reported last."""
+    match fault.fault:
+        case ReportFault.STALE:
+            return report if last is None else replace(last, last_update_ms=report.last_update_ms)
+        case ReportFault.DECAYED:
+            return replace(
+                report,
+                load=np.full_like(report.load, _ALMOST_NOTHING),
+                bundle_load=np.full_like(report.bundle_load, _ALMOST_NOTHING),
+            )
+        case ReportFault.UNKNOWN_NIC:
+            return replace(report, usage=_with_limits(report, 0.0, (BANDWIDTH_IN, BANDWIDTH_OUT)))
+        case ReportFault.WRONG_CAPACITY:
+            return replace(report, usage=_with_limits(report, fault.factor, tuple(range(len(report.usage)))))
+        case ReportFault.SUM_DIFFERS:
+            return replace(report, load=report.load * fault.factor)
+        case ReportFault.SILENT:
+            return report
+
+
+def _with_limits(report: BrokerReport, factor: float, resources: tuple[int, ...]) -> np.typing.NDArray[np.float64]:
+    usage = report.usage.copy()
+    usage[list(resources), 1] *= factor
+    return usage

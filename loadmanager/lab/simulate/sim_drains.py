@@ -25,9 +25,9 @@ from loadmanager.core.protocol.drain_machine import (
 )
 from loadmanager.core.protocol.move_machine import Outcome
 from loadmanager.core.protocol.signals import Signal
-from loadmanager.lab.simulate.sim_driver import SimDriver
 from loadmanager.lab.simulate.sim_execution import SimExecutor
 from loadmanager.lab.simulate.sim_leader import Leader
+from loadmanager.lab.simulate.virtual_time import SimDriver
 from loadmanager.lab.simulate.world_state import WorldState
 
 
@@ -35,38 +35,38 @@ class SimDrainer:
     """`on_empty` is told of each broker that is drained and owns nothing, at each look."""
 
     def __init__(
-        self, scene: WorldState, leader: Leader, executor: SimExecutor, on_empty: Callable[[BrokerId], None]
+        self, state: WorldState, leader: Leader, executor: SimExecutor, on_empty: Callable[[BrokerId], None]
     ) -> None:
-        self._scene = scene
+        self._state = state
         self._leader = leader
         self._executor = executor
         self._on_empty = on_empty
         drains = DrainMachine(
-            lambda: scene.controls,
-            scene.registrations.get,
-            scene.process_of,
+            lambda: state.controls,
+            state.registrations.get,
+            state.process_of,
             self._owner_of,
-            lambda: scene.rules.max_concurrent_unloads,
+            lambda: state.rules.max_concurrent_unloads,
         )
-        self._driver = SimDriver(scene.agenda, drains, self._do, self._look)
+        self._driver = SimDriver(state.agenda, drains, self._do, self._look)
 
     def changed(self) -> None:
         """The controls are others, or a registration has ended."""
         self._driver.step(Signal.CHANGED)
 
     def _owner_of(self, bundle: str) -> Registration | None:
-        current = self._scene.find_ownership(bundle)
+        current = self._state.find_ownership(bundle)
         return None if current is None else current.owner
 
     def _look(self) -> None:
-        scene = self._scene
-        for broker in sorted(scene.controls.draining.keys() & scene.registrations.keys()):
-            if not scene.table.rows_owned_by(scene.registrations[broker]):
+        state = self._state
+        for broker in sorted(state.controls.draining.keys() & state.registrations.keys()):
+            if not state.table.rows_owned_by(state.registrations[broker]):
                 self._on_empty(broker)
         self._driver.step(Signal.TIME)
 
-    def _do(self, instruction: Instruction) -> Event | None:
-        match instruction:
+    def _do(self, action: Instruction) -> Event | None:
+        match action:
             case GiveAway(brokers, most, leave):
                 return self._planned(self._leader.drain(brokers, most, leave))
             case BringHome(_, leave):
@@ -76,12 +76,12 @@ class SimDrainer:
             case WithdrawMove(bundle):
                 self._executor.withdraw(bundle)
             case EndDrain(broker, since_s):
-                self._scene.set_controls(self._scene.controls.without_drain(broker, since_s))
+                self._state.set_controls(self._state.controls.without_drain(broker, since_s))
                 return TriedToEnd(broker)
         return None
 
     def _planned(self, plan: Plan) -> DrainPlanned:
-        self._scene.judged("drain", plan.verdicts)
+        self._state.count_verdicts("drain", plan.verdicts)
         return DrainPlanned(plan)
 
     def _move_ended(self, bundle: str, outcome: Outcome) -> None:

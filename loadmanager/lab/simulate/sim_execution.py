@@ -42,9 +42,9 @@ from loadmanager.core.protocol.move_machine import (
 )
 from loadmanager.core.protocol.move_machine import Move as UnderWay
 from loadmanager.core.protocol.signals import Signal
-from loadmanager.lab.simulate.sim_driver import SimDriver
 from loadmanager.lab.simulate.sim_leader import Leader
 from loadmanager.lab.simulate.sim_result import CompletedMove
+from loadmanager.lab.simulate.virtual_time import SimDriver
 from loadmanager.lab.simulate.world_state import START_S, WorldState
 
 _PAUSE_S = 2.0
@@ -54,10 +54,10 @@ _PAUSE_S = 2.0
 class Lookups:
     """Bundles without an owner get one when clients come back for them: those that wait at one moment ask at once."""
 
-    def __init__(self, scene: WorldState, leader: Leader) -> None:
-        self._scene = scene
+    def __init__(self, state: WorldState, leader: Leader) -> None:
+        self._state = state
         self._leader = leader
-        self._assignments = AssignmentMachine(scene)
+        self._assignments = AssignmentMachine(state)
         self._waiting: dict[int, None] = {}
         self._is_due = False
         self.placements = 0
@@ -67,7 +67,7 @@ class Lookups:
         self._waiting.update(dict.fromkeys(rows))
         if self._waiting and not self._is_due:
             self._is_due = True
-            self._scene.agenda.after(self._scene.rules.lookup_s if delay_s is None else delay_s, self._come)
+            self._state.agenda.after(self._state.rules.lookup_s if delay_s is None else delay_s, self._come)
 
     def place(self, bundles: Sequence[str]) -> None:
         """Find owners for bundles that nobody asks for."""
@@ -77,29 +77,29 @@ class Lookups:
         """The clients; they find what has an owner by now without asking, and come again for what gets none."""
         self._is_due = False
         rows, self._waiting = [*filter(self.waits_for_nobody, self._waiting)], {}
-        self._step(*(AssignmentWanted(self._scene.table.names[row]) for row in rows))
+        self._step(*(AssignmentWanted(self._state.table.names[row]) for row in rows))
         self.ask([*filter(self.waits_for_nobody, rows)], _PAUSE_S)
 
     def waits_for_nobody(self, row: int) -> bool:
         """Tell if the bundle is free, or its owner is gone and not held off."""
-        ownership = self._scene.table.ownership(row)
-        gone = find_gone_owner(self._scene, ownership)
+        ownership = self._state.table.ownership(row)
+        gone = find_gone_owner(self._state, ownership)
         is_free = ownership.state is OwnershipState.FREE
-        return is_free or (gone is not None and gone.broker not in self._scene.holds())
+        return is_free or (gone is not None and gone.broker not in self._state.holds())
 
     def _step(self, *events: Asked) -> None:
         """Here everything is done as soon as it is said."""
         happened: deque[Asked] = deque(events)
         while happened or self._assignments.wake_s is not None:
             event = happened.popleft() if happened else Signal.TIME
-            for instruction in self._assignments.step(event, self._scene.agenda.now_s):
-                match instruction:
+            for action in self._assignments.step(event, self._state.agenda.now_s):
+                match action:
                     case DecideAssignments(bundles):
                         plan = self._leader.place(bundles)
-                        self._scene.judged("assign", plan.verdicts)
-                        happened.append(AssignmentsDecided(instruction, plan))
+                        self._state.count_verdicts("assign", plan.verdicts)
+                        happened.append(AssignmentsDecided(action, plan))
                     case Write():
-                        happened.append(self._scene.write(instruction))
+                        happened.append(self._state.write(action))
                     case AnswerWaiters(_, outcome):
                         self.placements += isinstance(outcome, Given)
 
@@ -110,14 +110,14 @@ class SimExecutor:
     A write is done at once. An owner lets go in `unload_s`; one that has crashed, and is registered still, does not.
     """
 
-    def __init__(self, scene: WorldState, leader: Leader, lookups: Lookups) -> None:
-        rules = scene.rules
+    def __init__(self, state: WorldState, leader: Leader, lookups: Lookups) -> None:
+        rules = state.rules
         limits = rules.max_concurrent_unloads, rules.max_concurrent_unloads_per_broker
-        self._scene = scene
+        self._state = state
         self._leader = leader
         self._lookups = lookups
-        machine = MoveMachine(lambda: limits, lambda: rules.unload_deadline_s, scene.is_registered)
-        self._driver = SimDriver(scene.agenda, machine, self._do)
+        machine = MoveMachine(lambda: limits, lambda: rules.unload_deadline_s, state.is_registered)
+        self._driver = SimDriver(state.agenda, machine, self._do)
         self._on_end: dict[UnderWay, Callable[[Outcome], None]] = {}
         self._of_round: set[UnderWay] = set()
         self.moves: list[CompletedMove] = []
@@ -147,42 +147,42 @@ class SimExecutor:
         """A registration has ended: whoever waits for that broker to let go need not."""
         self._driver.step(Signal.MEMBERSHIP)
 
-    def _do(self, instruction: Instruction) -> Event | None:
-        match instruction:
+    def _do(self, action: Instruction) -> Event | None:
+        match action:
             case Commit():
-                return self._commit(instruction)
+                return self._commit(action)
             case AskOwner(move):
-                self._scene.agenda.after(self._scene.rules.unload_s, partial(self._answer, move))
+                self._state.agenda.after(self._state.rules.unload_s, partial(self._answer, move))
             case Ended(move, outcome):
                 self._ended(move, outcome)
         return None
 
     def _commit(self, it: Commit) -> Event:
         bundle = it.move.bundle
-        made = self._scene.write(Write(namespace_of(bundle), {bundle: it.transition}, it.reason)).made[bundle]
+        made = self._state.write(Write(namespace_of(bundle), {bundle: it.transition}, it.reason)).made[bundle]
         return Committed(it.move, made) if isinstance(made, Ownership) else NotCommitted(it.move, made)
 
     def _answer(self, move: UnderWay) -> None:
         owner = move.get_released().owner
-        has_crashed = self._scene.is_registered(owner) and self._scene.find_serving(owner) is None
+        has_crashed = self._state.is_registered(owner) and self._state.find_serving(owner) is None
         self._driver.step(OwnerAnswered(move, "no answer" if has_crashed else None))
 
     def _ended(self, move: UnderWay, outcome: Outcome) -> None:
         if isinstance(outcome, Moved):
             self._completed(move, outcome.done)
         elif isinstance(outcome, Kept):
-            self._scene.judged("shed", [Verdict(move.bundle, outcome.reason, acted=True)])
+            self._state.count_verdicts("shed", [Verdict(move.bundle, outcome.reason, acted=True)])
         self._on_end.pop(move)(outcome)
 
     def _completed(self, move: UnderWay, done: Ownership) -> None:
-        scene, owner = self._scene, move.get_released().owner
-        row = scene.table.row_of(move.bundle)
+        state, owner = self._state, move.get_released().owner
+        row = state.table.row_of(move.bundle)
         assert row is not None, "a bundle on its way keeps its shape"
         assert owner is not None, "what is released has an owner"
-        scene.model.mark_unloaded(move.bundle, scene.now_s, owner.broker)
+        state.model.mark_unloaded(move.bundle, state.now_s, owner.broker)
         step = Unload(move.bundle, owner, move.destination, reason_of(move.reason))
         noted = self._leader.moved(step, done.owner)
-        source = scene.find_serving(owner)
+        source = state.find_serving(owner)
         if source is not None:
             source.has_unloaded = True
         if done.owner is None:
@@ -190,10 +190,10 @@ class SimExecutor:
         self.moves.append(self._move(step, done.owner, row, noted))
 
     def _move(self, step: Unload, destination: Registration | None, row: int, noted: PastMove) -> CompletedMove:
-        scene, loads = self._scene, self._scene.loads
+        state, loads = self._state, self._state.loads
         load, total = float(loads.load[row, 2] + loads.load[row, 3]), loads.total_throughput
         return CompletedMove(
-            scene.agenda.now_s,
+            state.agenda.now_s,
             step.bundle,
             step.source.broker,
             None if destination is None else destination.broker,

@@ -24,81 +24,81 @@ class Leader:
     snapshot.
     """
 
-    def __init__(self, scene: WorldState, rng: np.random.Generator) -> None:
-        self.state: planner.State = {}
+    def __init__(self, state: WorldState, rng: np.random.Generator) -> None:
+        self.strategy_states: planner.State = {}
         self.split_state: planner.State = {}
         self.churn_state: churn.State = {}
         self.on_round: Callable[[DecidedRound], None] = lambda _: None
         """Told of each round of shedding."""
-        self._scene = scene
+        self._state = state
         self._rng = rng
         self._snapshot: Snapshot | None = None
 
     def shed(self) -> Plan:
         """One round of shedding, within the limits on churn."""
-        snapshot, settings = self._new_snapshot(), self._scene.settings
-        done = shed(snapshot, settings, self.state, self.churn_state, self._rng)
-        self.state, self.churn_state = done.state, done.churn_state
+        snapshot, settings = self._new_snapshot(), self._state.settings
+        done = shed(snapshot, settings, self.strategy_states, self.churn_state, self._rng)
+        self.strategy_states, self.churn_state = done.state, done.churn_state
         self.on_round(DecidedRound(snapshot, settings, done.plan.steps))
         return done.plan
 
     def place(self, bundles: Sequence[str]) -> Plan:
         """Owners for free bundles, as one batch."""
-        plan, self.state = planner.plan_assignments(
-            self.snapshot(), bundles, self._scene.settings, self.state, self._rng
+        plan, self.strategy_states = planner.plan_assignments(
+            self.snapshot(), bundles, self._state.settings, self.strategy_states, self._rng
         )
         return plan
 
     def drain(self, brokers: Collection[BrokerId], most: int, leave: Container[str]) -> Plan:
         """Plan the next `most` moves away from these brokers."""
-        plan, self.state = planner.plan_drain(
-            self.snapshot(), brokers, self._scene.settings, self.state, self._rng, most, leave
+        plan, self.strategy_states = planner.plan_drain(
+            self.snapshot(), brokers, self._state.settings, self.strategy_states, self._rng, most, leave
         )
         return plan
 
     def bring_home(self, leave: Container[str]) -> Plan:
         """The way home for pinned bundles."""
-        return planner.plan_pins(self.snapshot(), self._scene.settings, leave)
+        return planner.plan_pins(self.snapshot(), self._state.settings, leave)
 
     def choose(self, bundle: str) -> tuple[Registration | None, Verdict]:
         """Choose a destination for a bundle, whoever owns it."""
-        chosen, verdict, self.state = planner.choose_destination(
-            self.snapshot(), bundle, None, self._scene.settings, self.state, self._rng
+        chosen, verdict, self.strategy_states = planner.choose_destination(
+            self.snapshot(), bundle, None, self._state.settings, self.strategy_states, self._rng
         )
         return chosen, verdict
 
     def find_excess(self, step: Unload) -> Verdict | None:
         """Return the churn limit that forbids a move outside of rounds now, if any."""
-        return churn.find_excess(step, self.snapshot(), self._scene.settings, self.churn_state)
+        return churn.find_excess(step, self.snapshot(), self._state.settings, self.churn_state)
 
     def moved(self, step: Unload, destination: Registration | None) -> PastMove:
         """Note a completed unload, as it is remembered."""
-        scene = self._scene
+        state = self._state
         self.churn_state, tripped = churn.noted(
             self.churn_state,
             step.bundle,
             step.source,
             destination,
             share_of(self._snapshot or self.snapshot(), step.bundle),
-            scene.settings,
-            at_s=scene.now_s,
+            state.settings,
+            at_s=state.now_s,
             is_own=step.reason not in AT_AN_OPERATORS_WORD,
         )
-        scene.judged("breaker", tripped)
+        state.count_verdicts("breaker", tripped)
         return MoveMemory.of(self.churn_state).moves[-1]
 
     def snapshot(self) -> Snapshot:
         """The cluster now; taken anew only when something has changed."""
-        scene = self._scene
-        if self._snapshot is None or self._snapshot.revision != scene.model.revision:
-            self._snapshot = scene.model.snapshot(scene.now_s, scene.rules.grace_period_s)
+        state = self._state
+        if self._snapshot is None or self._snapshot.revision != state.model.revision:
+            self._snapshot = state.model.snapshot(state.now_s, state.rules.grace_period_s)
         return self._snapshot
 
     def _new_snapshot(self) -> Snapshot:
         """Take a new snapshot: the bundles that moved recently depend on the time."""
-        scene, settings = self._scene, self._scene.settings
+        state, settings = self._state, self._state.settings
         age_s, weights = settings.broker_load_data_ttl_in_seconds, settings.resource_weights
         patience_s = settings.sick_broker_patience_s
-        scene.model.set_doubts(scene.gate.doubts(scene.now_s, age_s, weights, patience_s))
+        state.model.set_doubts(state.report_validator.doubts(state.now_s, age_s, weights, patience_s))
         self._snapshot = None
         return self.snapshot()

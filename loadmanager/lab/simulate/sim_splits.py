@@ -52,22 +52,24 @@ class SimSplitter:
     `splits` are those that were done. Everything is answered at once, but for the unload of a part.
     """
 
-    def __init__(self, scene: WorldState, leader: Leader, executor: SimExecutor, lookups: Lookups) -> None:
+    def __init__(self, state: WorldState, leader: Leader, executor: SimExecutor, lookups: Lookups) -> None:
         self.splits: list[SplitDone] = []
-        self._scene = scene
+        self._state = state
         self._leader = leader
         self._executor = executor
         self._lookups = lookups
         self._rounds = ReshapeRoundMachine()
-        self._reshapings = ReshapeMachine(scene, leader.find_excess)
+        self._reshapings = ReshapeMachine(state, leader.find_excess)
         self._happened: deque[_Event] = deque()
 
     def round(self) -> None:
         """Look for bundles to split, and split them."""
-        scene = self._scene
-        brokers = {each: scene.gate.find_doubt(broker) for broker, each in sorted(scene.registrations.items())}
-        places_parts = scene.rules.unload_split_bundles
-        self._step(Due(scene.settings, scene.controls, scene.model.revision, brokers, places_parts))
+        state = self._state
+        brokers = {
+            each: state.report_validator.find_doubt(broker) for broker, each in sorted(state.registrations.items())
+        }
+        places_parts = state.rules.unload_split_bundles
+        self._step(Due(state.settings, state.controls, state.model.revision, brokers, places_parts))
 
     def _step(self, event: _Event) -> None:
         self._happened.append(event)
@@ -77,55 +79,55 @@ class SimSplitter:
             event = self._happened[0]
             following: list[_Event | None]
             if isinstance(event, reshape_round_machine.Event):
-                following = [self._do(instruction) for instruction in self._rounds.step(event)]
+                following = [self._do(action) for action in self._rounds.step(event)]
             else:
-                following = [self._see_through(instruction) for instruction in self._reshapings.step(event)]
+                following = [self._see_through(action) for action in self._reshapings.step(event)]
             self._happened += (each for each in following if each is not None)
             self._happened.popleft()
 
-    def _do(self, instruction: reshape_round_machine.Instruction) -> _Event | None:
-        match instruction:
+    def _do(self, action: reshape_round_machine.Instruction) -> _Event | None:
+        match action:
             case FindCandidates():
-                return self._find_candidates(instruction)
+                return self._find_candidates(action)
             case AskTopics(asked):
                 return self._ask_topics(asked)
             case DecideSplits():
-                return self._decide(instruction)
+                return self._decide(action)
             case CarryOut(it):
                 return ReshapeWanted(it)
             case Judge("split", verdict):
-                self._scene.judged("split", [verdict])
+                self._state.count_verdicts("split", [verdict])
             case Refrain(it) if it.because is not None:
-                self._scene.judged("split", [it.because])
+                self._state.count_verdicts("split", [it.because])
             case RoundOver():
-                self._scene.agenda.after(self._scene.rules.split_interval_s, self.round)
+                self._state.agenda.after(self._state.rules.split_interval_s, self.round)
         return None
 
-    def _see_through(self, instruction: reshape_machine.Instruction) -> _Event | None:
-        match instruction:
+    def _see_through(self, action: reshape_machine.Instruction) -> _Event | None:
+        match action:
             case CommitReshape(it):
                 return self._commit(it)
             case Choose(it, part):
                 return Chosen(it, *self._leader.choose(str(part)))
             case ReshapeEnded():
-                return instruction
+                return action
             case Transfer(it, step):
                 self._executor.execute(step, lambda _: self._step(Over(it)))
             case Judge(asked, verdict):
-                self._scene.judged(asked, [verdict])
+                self._state.count_verdicts(asked, [verdict])
             case Reshaped(it) if it.because is not None:
-                self._scene.judged("split", [it.because])
+                self._state.count_verdicts("split", [it.because])
         return None
 
     def _find_candidates(self, look: FindCandidates) -> CandidatesFound:
-        scene, remembered = self._scene, self._leader.split_state.get("hits", {})
-        reports = [(each, scene.reports[each]) for each in look.brokers if each in scene.reports]
+        state, remembered = self._state, self._leader.split_state.get("hits", {})
+        reports = [(each, state.reports[each]) for each in look.brokers if each in state.reports]
         snapshot = self._leader.snapshot()
-        return CandidatesFound(find_candidates(reports, scene.table.states(), snapshot, look.settings, remembered))
+        return CandidatesFound(find_candidates(reports, state.table.states(), snapshot, look.settings, remembered))
 
     def _ask_topics(self, asked: Reshaping) -> TopicsNamed | OwnerSilent:
-        scene, row = self._scene, self._scene.table.row_of(str(asked.bundle))
-        topics = None if row is None else scene.table.find_topics(row, scene.loads.load[row])
+        state, row = self._state, self._state.table.row_of(str(asked.bundle))
+        topics = None if row is None else state.table.find_topics(row, state.loads.load[row])
         if topics is None:
             return OwnerSilent(asked, LookupError(f"nobody knows the topics of {asked.bundle}"))
         return TopicsNamed(asked, topics)
@@ -133,7 +135,7 @@ class SimSplitter:
     def _decide(self, decide: DecideSplits) -> SplitsDecided:
         question = SplitQuestion(
             looked_at=tuple((each.registration, each.candidates) for each in decide.looked_at),
-            counts=self._scene.table.namespace_sizes(),
+            counts=self._state.table.namespace_sizes(),
             topics=decide.topics,
             under_way=self._reshapings.being_split,
             before=self._leader.split_state.get("hits", {}),
@@ -144,14 +146,14 @@ class SimSplitter:
         return SplitsDecided(found)
 
     def _commit(self, it: Reshaping) -> ReshapeCommitted | ReshapeRefused:
-        scene, table = self._scene, self._scene.table
+        state, table = self._state, self._state.table
         row = table.row_of(str(it.bundle))
         if row is None or table.ownership(row).state is OwnershipState.RELEASING:
             return ReshapeRefused(it, IllegalTransitionError(f"{it.bundle} is on its way, or no more"))
         assert isinstance(it.reason, SplitReason), "bundles are never merged"
-        rows = table.split(row, it.boundaries, scene.stamp(it.reason.value), scene.loads.load[row])
-        scene.split_up(rows)
-        self.splits.append(SplitDone(scene.agenda.now_s, str(it.bundle), it.boundaries, it.reason))
+        rows = table.split(row, it.boundaries, state.stamp(it.reason.value), state.loads.load[row])
+        state.split_up(rows)
+        self.splits.append(SplitDone(state.agenda.now_s, str(it.bundle), it.boundaries, it.reason))
         if table.ownership(row).state is OwnershipState.FREE:
             self._lookups.ask(rows)
         return ReshapeCommitted(it, table.states()[str(it.bundle.namespace)])

@@ -108,16 +108,16 @@ class World:
         _check_settings(settings)
         _check_names(brokers, namespaces, self._events)
         _check_size(namespaces, self._events, workload)
-        self._scene = WorldState(workload, settings, rules, cost)
-        self._scene.fleet.says_health = any(isinstance(event, BrokerFallsSick) for event in events)
-        self._leader = Leader(self._scene, generator(seed, Purpose.PLANNER))
-        self._lookups = Lookups(self._scene, self._leader)
-        self._executor = SimExecutor(self._scene, self._leader, self._lookups)
-        self._drains = SimDrainer(self._scene, self._leader, self._executor, self._drained)
-        self._splitter = SimSplitter(self._scene, self._leader, self._executor, self._lookups)
-        self._recorder = StepRecorder(self._scene)
+        self._state = WorldState(workload, settings, rules, cost)
+        self._state.fleet.says_health = any(isinstance(event, BrokerFallsSick) for event in events)
+        self._leader = Leader(self._state, generator(seed, Purpose.PLANNER))
+        self._lookups = Lookups(self._state, self._leader)
+        self._executor = SimExecutor(self._state, self._leader, self._lookups)
+        self._drains = SimDrainer(self._state, self._leader, self._executor, self._drained)
+        self._splitter = SimSplitter(self._state, self._leader, self._executor, self._lookups)
+        self._recorder = StepRecorder(self._state)
         self._membership = Membership(
-            self._scene,
+            self._state,
             self._lookups,
             generator(seed, Purpose.REPORTS),
             self._send,
@@ -129,7 +129,7 @@ class World:
         self._rounds = 0
         self._step_s = self._next_round_s = 0.0
         self._has_run = False
-        self._scene.model.set_learned(learned)
+        self._state.model.set_learned(learned)
         self._begin(brokers, namespaces, policies, controls)
 
     def run(
@@ -146,7 +146,7 @@ class World:
             raise ValueError(f"step_s {step_s}, duration_s {duration_s}: expected a step above 0, and one at the least")
         assert not self._has_run, "a world runs once"
         self._has_run, self._step_s, self._leader.on_round = True, step_s, on_round
-        scene, agenda = self._scene, self._scene.agenda
+        state, agenda = self._state, self._state.agenda
         for event in self._events:
             agenda.put(event.at_s, partial(self._happen, event))
         self._put_round(self._rules.get_first_round_s())
@@ -171,10 +171,10 @@ class World:
             first_reports=tuple(self._first_reports),
             placements=self._lookups.placements,
             rounds=self._rounds,
-            unowned_bundle_s=scene.unowned_bundle_s(),
-            reconnections=scene.clients.reconnections,
-            bundles=len(scene.table),
-            verdicts=dict(sorted(scene.verdicts.items())),
+            unowned_bundle_s=state.unowned_bundle_s(),
+            reconnections=state.clients.reconnections,
+            bundles=len(state.table),
+            verdicts=dict(sorted(state.verdicts.items())),
         )
 
     def _begin(
@@ -184,9 +184,9 @@ class World:
         policies: Policies,
         controls: Controls,
     ) -> None:
-        scene = self._scene
-        scene.model.set_policies(policies)
-        scene.set_controls(in_world_time(controls))
+        state = self._state
+        state.model.set_policies(policies)
+        state.set_controls(in_world_time(controls))
         for spec in brokers:
             self._membership.add(spec)
         for namespace in namespaces:
@@ -195,17 +195,17 @@ class World:
 
     def _step(self, *, is_first: bool) -> None:
         """The load is another; some brokers measure it, and report it if it is due."""
-        scene, fleet = self._scene, self._scene.fleet
-        scene.begin_step()
-        now_s = scene.agenda.now_s
-        connecting = scene.clients.cpu(len(fleet), now_s)
-        own = fleet.carried(scene.table, scene.loads, connecting)
+        state, fleet = self._state, self._state.fleet
+        state.begin_step()
+        now_s = state.agenda.now_s
+        connecting = state.clients.cpu(len(fleet), now_s)
+        own = fleet.carried(state.table, state.loads, connecting)
         self._recorder.step(own, self._executor.moves, self._reports)
         self._reports = 0
         measuring = fleet.up() if is_first else fleet.measuring(now_s, self._step_s)
-        loads = scene.clients.send(scene.table, fleet, scene.cost, scene.loads, own, now_s, self._step_s)
-        carried = own if loads is scene.loads else fleet.carried(scene.table, loads, connecting)
-        for broker, report in fleet.report(scene.table, loads, fleet.served(carried, now_s), now_s, measuring):
+        loads = state.clients.send(state.table, fleet, state.cost, state.loads, own, now_s, self._step_s)
+        carried = own if loads is state.loads else fleet.carried(state.table, loads, connecting)
+        for broker, report in fleet.report(state.table, loads, fleet.served(carried, now_s), now_s, measuring):
             assert broker.registration is not None, "only brokers that are up report"
             if is_first:
                 self._take_in(broker.registration, report)
@@ -215,25 +215,25 @@ class World:
     def _send(self, broker: SimBroker, report: BrokerReport, pause_s: float = 0.0) -> None:
         assert broker.registration is not None, "only brokers that are up report"
         take_in = partial(self._take_in, broker.registration, report)
-        self._scene.agenda.after(pause_s + self._rules.report_delay_s, take_in)
+        self._state.agenda.after(pause_s + self._rules.report_delay_s, take_in)
 
     def _take_in(self, registration: Registration, report: BrokerReport) -> None:
         """The leader reads a report, unless that life of the broker is over."""
-        if not self._scene.is_registered(registration):
+        if not self._state.is_registered(registration):
             return
-        if registration not in self._scene.reports:
-            found = FirstReport(self._scene.agenda.now_s, registration.broker, registration.incarnation)
+        if registration not in self._state.reports:
+            found = FirstReport(self._state.agenda.now_s, registration.broker, registration.incarnation)
             self._first_reports.append(found)
         self._reports += 1
-        self._scene.reports[registration] = report
-        judged = self._scene.judge(registration, report)
+        self._state.reports[registration] = report
+        judged = self._state.judge(registration, report)
         if judged.counts:
-            self._scene.model.apply_report(registration, judged.report)
+            self._state.model.apply_report(registration, judged.report)
 
     def _put_round(self, at_s: float) -> None:
         """The next round of shedding is then, and not when it would have been."""
         self._next_round_s = at_s
-        self._scene.agenda.put(at_s, partial(self._shed, at_s))
+        self._state.agenda.put(at_s, partial(self._shed, at_s))
 
     def _shed(self, at_s: float) -> None:
         """A round of shedding; it decides anew on the steps of the last one that still wait for their turn."""
@@ -243,12 +243,12 @@ class World:
         self._executor.call_off_round()
         plan = self._leader.shed()
         self._rounds += 1
-        self._scene.judged("shed", plan.verdicts)
+        self._state.count_verdicts("shed", plan.verdicts)
         steps = [step for step in plan.steps if isinstance(step, Unload)]
-        self._executor.begin_round([] if self._scene.controls.dry_run else steps)
+        self._executor.begin_round([] if self._state.controls.dry_run else steps)
 
     def _happen(self, event: Event) -> None:
-        scene, members = self._scene, self._membership
+        state, members = self._state, self._membership
         match event:
             case BrokerJoins(broker=spec):
                 members.join(spec)
@@ -258,35 +258,35 @@ class World:
                 members.crash(broker, down_s)
             case BrokerRestarts(broker=broker, down_s=down_s):
                 members.leave(broker)
-                scene.agenda.after(down_s, partial(members.come_back, broker))
+                state.agenda.after(down_s, partial(members.come_back, broker))
             case BrokerSlower(broker=broker, factor=factor):
-                scene.fleet.set_speed(broker, factor)
+                state.fleet.set_speed(broker, factor)
             case BadReports() | BrokerFallsSick():
-                scene.fleet.afflict(event)
+                state.fleet.afflict(event)
             case NewNamespace() | HotSpot() | LeaderElected() | OperatorControls():
                 self._happen_to_all(event)
 
     def _happen_to_all(self, event: NewNamespace | HotSpot | LeaderElected | OperatorControls) -> None:
         """Apply an event that concerns no single broker."""
-        scene = self._scene
+        state = self._state
         match event:
             case NewNamespace(namespace=namespace):
                 self._create(namespace)
             case HotSpot(bundles=bundles, factor=factor, until_s=until_s):
-                scene.agenda.put(until_s, scene.table.heat(bundles, factor))
+                state.agenda.put(until_s, state.table.heat(bundles, factor))
             case LeaderElected():
-                self._put_round(scene.agenda.now_s + self._rules.shedding_interval_s)
+                self._put_round(state.agenda.now_s + self._rules.shedding_interval_s)
             case OperatorControls(controls=controls):
-                scene.set_controls(in_world_time(controls))
+                state.set_controls(in_world_time(controls))
                 self._membership.sweep()
                 self._drains.changed()
 
     def _stop(self, broker: BrokerId, *, drain: bool) -> None:
         """An operator stops a broker, if it is there."""
-        registration = self._scene.registrations.get(broker)
+        registration = self._state.registrations.get(broker)
         if drain and registration is not None:
             self._stopping.add(registration)
-            self._scene.begin_drain(broker)
+            self._state.begin_drain(broker)
             self._drains.changed()
         else:
             self._membership.leave(broker)
@@ -297,23 +297,23 @@ class World:
 
     def _drained(self, broker: BrokerId) -> None:
         """A draining broker has nothing left: one that is to be stopped is."""
-        if self._scene.registrations[broker] in self._stopping:
+        if self._state.registrations[broker] in self._stopping:
             self._membership.leave(broker)
 
     def _create(self, spec: NamespaceSpec) -> None:
-        scene = self._scene
-        rows = scene.table.create(spec, scene.registrations, scene.stamp(OwnershipReason.LOOKUP.value))
-        scene.created(len(rows))
+        state = self._state
+        rows = state.table.create(spec, state.registrations, state.stamp(OwnershipReason.LOOKUP.value))
+        state.created(len(rows))
         free = []
         by_owner: dict[Registration, list[int]] = {}
         for row in rows:
-            owner = scene.table.ownership(row).owner
+            owner = state.table.ownership(row).owner
             if owner is None:
                 free.append(row)
             else:
                 by_owner.setdefault(owner, []).append(row)
         for registration, owned in by_owner.items():
-            scene.serve(owned, registration)
+            state.serve(owned, registration)
         self._lookups.ask(free)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from loadmanager.config import Settings
 from loadmanager.core.domain.controls import Controls, DrainOrder
 from loadmanager.core.domain.names import BrokerId, InvalidNameError
-from loadmanager.core.model.learned_loads import NOTHING_LEARNED, Learned
+from loadmanager.core.model.learned_loads import NOTHING_LEARNED, PROFILE_HOURS, Learned, hour_of_week
 from loadmanager.core.model.load import FloatArray, IntArray
 from loadmanager.errors import ScenarioError
 from loadmanager.lab.simulate import scenario as files
@@ -33,7 +33,6 @@ from loadmanager.lab.simulate.initial_fleet import BrokerSpec, NamespaceSpec
 from loadmanager.lab.simulate.run_rules import WorldRules
 from loadmanager.lab.simulate.scenario import Scenario, numbered
 from loadmanager.lab.simulate.seeds import Purpose, generator
-from loadmanager.lab.simulate.sim_learned import learned_of_waves
 from loadmanager.lab.simulate.workload import (
     BundleTopics,
     Bursts,
@@ -49,6 +48,7 @@ from loadmanager.lab.simulate.workload import (
     zipf,
 )
 from loadmanager.lab.simulate.world import World
+from loadmanager.lab.simulate.world_state import START_S
 
 _MINUTE_S = 60.0
 _CORE_PERCENT = 100.0
@@ -467,3 +467,21 @@ def cost_model(given: files.Costs) -> CostModel:
     """Return the cost model of the scenario file; the default for omitted parts."""
     default = CostModel()
     return CostModel(given.base or default.base, given.coefficients or default.coefficients)
+
+
+_HOUR_S = 3600.0
+
+
+def learned_of_waves(
+    loads: Mapping[str, FloatArray], waves: Sequence[Diurnal], namespace: IntArray, run: str
+) -> Learned:
+    """`loads` (4,) are of a bundle of each namespace, in the order of the numbers (N,) of the bundles' namespaces."""
+    profiles = np.ones((len(loads), PROFILE_HOURS))
+    of_namespace = np.bincount(namespace)
+    for hour in range(PROFILE_HOURS):
+        middle_s = (hour + 0.5) * _HOUR_S
+        place = int(hour_of_week(START_S + middle_s))
+        for wave in waves:
+            factors = np.broadcast_to(wave.factors_at(middle_s), namespace.shape)
+            profiles[:, place] *= np.bincount(namespace, weights=factors) / of_namespace
+    return Learned(loads, run, 0, dict(zip(loads, profiles, strict=True)))

@@ -24,29 +24,29 @@ from loadmanager.lab.simulate.world_state import WorldState
 class StepRecorder:
     """One row per step."""
 
-    def __init__(self, scene: WorldState) -> None:
-        self._scene = scene
-        self._counted = counted_resources(scene.settings)
+    def __init__(self, state: WorldState) -> None:
+        self._state = state
+        self._counted = counted_resources(state.settings)
         self._rows: list[dict[str, float]] = []
         self._moves = 0
 
     def step(self, carried: Carried, moves: list[CompletedMove], reports: int) -> None:
         """`reports` have come in since the last step."""
-        scene, loads = self._scene, self._scene.loads
+        state, loads = self._state, self._state.loads
         new, self._moves = moves[self._moves :], len(moves)
-        served = scene.table.serving >= 0
+        served = state.table.serving >= 0
         load = loads.throughput()
         judged = self._judged(carried, loads.load[served], loads.topics[served])
         self._rows.append(
             {
-                "t_s": scene.agenda.now_s,
+                "t_s": state.agenda.now_s,
                 **judged,
                 "load": loads.total_throughput,
                 "moves": len(new),
                 "moved_load": sum((move.load for move in new), 0.0),
-                "unowned": scene.unowned,
+                "unowned": state.unowned,
                 "unowned_load": float(load[~served].sum()),
-                "backlog": scene.backlog(),
+                "backlog": state.backlog(),
                 "reports": reports,
             }
         )
@@ -79,7 +79,7 @@ class StepRecorder:
 
     def _judged(self, carried: Carried, load: FloatArray, topics: IntArray) -> dict[str, float]:
         """Return the imbalance of the served load, and the usage of the busiest broker."""
-        fleet, cost = self._scene.fleet, self._scene.cost
+        fleet, cost = self._state.fleet, self._state.cost
         up = np.flatnonzero(fleet.up())
         nothing = {"imbalance": np.nan, "lower_bound": np.nan, "level": np.nan, "worst_usage": 0.0, "brokers": 0}
         if not len(up):

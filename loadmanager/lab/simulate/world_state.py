@@ -25,12 +25,12 @@ from loadmanager.core.model.extensible_load import ReportRules
 from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.model.report_validation import ReportValidator, ValidatedReport
 from loadmanager.core.protocol.bundle_writes import Write, WriteEnded
-from loadmanager.lab.simulate.agenda import Agenda
 from loadmanager.lab.simulate.broker_cost import CostModel
 from loadmanager.lab.simulate.reconnections import Clients
 from loadmanager.lab.simulate.run_rules import WorldRules
 from loadmanager.lab.simulate.sim_brokers import SimBroker, SimFleet
 from loadmanager.lab.simulate.sim_bundles import EPOCH, BundleTable, SimLoads
+from loadmanager.lab.simulate.virtual_time import Agenda
 from loadmanager.lab.simulate.workload import Workload
 
 START_S = 1_700_000_000.0
@@ -49,7 +49,7 @@ class WorldState:
         self.table = BundleTable(workload, self.model)
         self.clients = Clients(rules)
         self.fleet = SimFleet(cost, rules, settings.resource_weights, START_S)
-        self.gate = ReportValidator()
+        self.report_validator = ReportValidator()
         self.registrations: dict[BrokerId, Registration] = {}
         self.reports: dict[Registration, BrokerReport] = {}
         """The last one of each broker that the leader has read."""
@@ -93,11 +93,11 @@ class WorldState:
         row = self.table.row_of(bundle)
         return None if row is None else self.table.ownership(row)
 
-    def write(self, instruction: Write) -> WriteEnded:
+    def write(self, action: Write) -> WriteEnded:
         """At once; what is owned then is served by its owner, all else by nobody."""
-        stamp, made = self.stamp(instruction.reason), dict[str, Ownership | Exception]()
+        stamp, made = self.stamp(action.reason), dict[str, Ownership | Exception]()
         changes, by_owner = dict[int, Ownership](), dict[Registration | None, list[int]]()
-        for bundle, transition in instruction.transitions.items():
+        for bundle, transition in action.transitions.items():
             try:
                 row = self._get_row(bundle)
                 made[bundle] = changes[row] = transition(self.table.ownership(row), stamp)
@@ -109,7 +109,7 @@ class WorldState:
         self.table.commit(changes)
         for owner, rows in by_owner.items():
             self.serve(rows, owner)
-        return WriteEnded(instruction, made)
+        return WriteEnded(action, made)
 
     def _get_row(self, bundle: str) -> int:
         row = self.table.row_of(bundle)
@@ -119,7 +119,9 @@ class WorldState:
 
     def judge(self, registration: Registration, report: BrokerReport) -> ValidatedReport:
         """Validate a report."""
-        return self.gate.judge(registration, report, self.now_s, self.settings.broker_load_data_ttl_in_seconds)
+        return self.report_validator.judge(
+            registration, report, self.now_s, self.settings.broker_load_data_ttl_in_seconds
+        )
 
     def find_serving(self, registration: Registration | None) -> SimBroker | None:
         """The broker if this life of it serves."""
@@ -140,7 +142,7 @@ class WorldState:
         order = DrainOrder(self.now_s, self.process_of(broker))
         self.set_controls(replace(self.controls, draining={broker: order, **self.controls.draining}))
 
-    def judged(self, asked: str, verdicts: Iterable[Verdict]) -> None:
+    def count_verdicts(self, asked: str, verdicts: Iterable[Verdict]) -> None:
         for verdict in verdicts:
             self.verdicts[asked, verdict.verdict, verdict.acted] += 1
 

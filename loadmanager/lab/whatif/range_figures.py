@@ -14,16 +14,19 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD
 from loadmanager.core.planning.repeated_moves import Completed, MoveTrail, PastMove, is_again, is_back
+from loadmanager.errors import HistoryError
 from loadmanager.history.reader import History, OnFault
-from loadmanager.history.table_schemas import MOVES
+from loadmanager.history.table_columns import columns_of
+from loadmanager.history.table_schemas import BROKER_REPORTS, MOVES
 from loadmanager.lab.simulate.calibration import fitted_cost
-from loadmanager.lab.simulate.observed import ObservedRange, what_happened
-from loadmanager.lab.simulate.recorded_world import RecordedRange, recorded_world
+from loadmanager.lab.simulate.observed import ObservedRange, observe_range
+from loadmanager.lab.simulate.recorded_world import FleetChange, RecordedRange
 from loadmanager.lab.simulate.scenario import Rules
 from loadmanager.lab.simulate.scenario_run import with_strategy
+from loadmanager.lab.simulate.trial import Trial
 from loadmanager.lab.simulate.world import Progress
 from loadmanager.lab.simulate.world_builder import world_rules
-from loadmanager.lab.whatif.recorded_ranges import Stretch, read_reports
+from loadmanager.lab.whatif.recorded_ranges import Stretch, read_range, read_reports
 
 _MIB = 1024 * 1024
 _NONE: Mapping[str, str] = {}
@@ -58,10 +61,10 @@ def simulate(
     recorded: RecordedRange, settings: Settings, step_s: float, observe: Callable[[Progress], None] | None = None
 ) -> RangeFigures:
     """Simulate the recorded loads with the calibration of the recorded fleet."""
-    ways = recorded.ways
-    rules = ways.applied_to(world_rules(Rules(), settings))
-    world = recorded_world(recorded, settings.planner_settings(), rules=rules, cost=ways.cost)
-    result = world.run(recorded.duration_s, step_s, observe)
+    calibration = recorded.calibration
+    rules = calibration.applied_to(world_rules(Rules(), settings))
+    trial = Trial(settings.planner_settings(), rules, calibration.cost, FleetChange(), 0, step_s)
+    result = trial.run(recorded, observe)
     imbalance = result.series.imbalance[~np.isnan(result.series.imbalance)]
     return RangeFigures(
         float(imbalance.mean()) if len(imbalance) else 1.0,
@@ -71,7 +74,7 @@ def simulate(
     )
 
 
-def happened_in(
+def read_observed(
     history: History, stretch: Stretch, settings: Settings, step_s: float, on_fault: OnFault | None = None
 ) -> ObservedRange:
     """Compute the observed figures of a range from its broker reports. Raises `ValueError` without any."""
@@ -81,7 +84,7 @@ def happened_in(
     numbers = {str(name): number for name, number in zip(read.rows.broker, read.reported.broker, strict=True)}
     turns = [(each.at_s, numbers[each.broker], each.is_there) for each in read.presence if each.broker in numbers]
     cost = fitted_cost(read.reported)
-    return what_happened(read.reported, settings.planner_settings(), cost, stretch.duration_s, step_s, turns)
+    return observe_range(read.reported, settings.planner_settings(), cost, stretch.duration_s, step_s, turns)
 
 
 def loads_moved(moves: Sequence[tuple[Completed, float]]) -> tuple[float, float, float]:
@@ -119,3 +122,70 @@ def _past(trail: MoveTrail, row: Mapping[str, Any]) -> PastMove:
 
 def _life(recorded: Any) -> int:  # noqa: ANN401 - a registration, or an empty text
     return int(recorded[1]) if isinstance(recorded, list) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Figures of a recorded range: observed, and simulated with the recorded and with changed settings."""
+
+    from_ms: int
+    to_ms: int
+    step_s: float
+    change: str
+    observed: RangeFigures
+    as_recorded: RangeFigures
+    changed: RangeFigures
+
+    def figures(self) -> tuple[RangeFigures, RangeFigures, RangeFigures]:
+        return self.observed, self.as_recorded, self.changed
+
+
+def what_if(
+    history: History,
+    from_ms: int,
+    to_ms: int | None,
+    before: Settings,
+    overrides: Mapping[str, str],
+    strategy: str,
+    step_s: float | None,
+    advance: Callable[[float], None],
+    on_fault: OnFault | None = None,
+) -> Comparison:
+    """Simulate a recorded range with the settings `before` and with changed ones. Without `step_s` a step is the
+    brokers' measuring interval. Raises `ConfigurationError` or `HistoryError`.
+    """
+    changed = settings_with(before, strategy, overrides)
+    at_ms = columns_of(history, BROKER_REPORTS, from_ms, to_ms, ["at_ms"], on_fault)["at_ms"]
+    if not len(at_ms):
+        raise HistoryError(f"{history.directory}: no broker has reported in the range")
+    stretch = Stretch(0, from_ms, to_ms or int(at_ms[-1]) + 1).once_begun(history, on_fault)
+    try:
+        recorded = read_range(history, stretch, before, on_fault)
+        step_s = _step_of(recorded, step_s)
+        worlds = [
+            simulate(recorded, settings, step_s, lambda at, n=n: advance((n + at.t_s / at.duration_s) / 2))  # type: ignore[misc]
+            for n, settings in enumerate((before, changed))
+        ]
+        observed = _observe(history, stretch, before, step_s, on_fault)
+    except ValueError as error:
+        raise HistoryError(f"{history.directory}: {error}") from None
+    change = " ".join([*([strategy] if strategy else []), *(f"{key}={text}" for key, text in overrides.items())])
+    return Comparison(stretch.from_ms, stretch.to_ms, step_s, change, observed, *worlds)
+
+
+def _step_of(recorded: RecordedRange, step_s: float | None) -> float:
+    """Raises `ValueError` when the range is shorter."""
+    found = step_s or float(round(recorded.calibration.stats_interval_s))
+    if recorded.duration_s < found:
+        raise ValueError(f"the range is {recorded.duration_s:g} s long; take a --step below {found:g}")
+    return found
+
+
+def _observe(
+    history: History, stretch: Stretch, settings: Settings, step_s: float, on_fault: OnFault | None
+) -> RangeFigures:
+    found = read_observed(history, stretch, settings, step_s, on_fault)
+    done = moves_done(history, stretch, on_fault)
+    worst = found.worst_usage[~np.isnan(found.worst_usage)]
+    loads = (each / _MIB for each in loads_moved(done))
+    return RangeFigures(found.mean_imbalance, float(worst.max(initial=0.0)), float(len(done)), *loads)

@@ -19,7 +19,7 @@ from loadmanager.history.table_schemas import (
     MOVES,
     RESOURCE_COLUMNS,
 )
-from loadmanager.lab.simulate.calibration import FleetCalibration, ReportSeries, ways_of
+from loadmanager.lab.simulate.calibration import FleetCalibration, ReportSeries, calibrate
 from loadmanager.lab.simulate.recorded_world import (
     BrokerPresence,
     BrokerRows,
@@ -116,7 +116,7 @@ def read_range(
         ),
         stretch.duration_s,
         brokers.presence,
-        None if settings is None else _ways(history, stretch, brokers.reported, settings, on_fault),
+        None if settings is None else _read_calibration(history, stretch, brokers.reported, settings, on_fault),
         starts_empty=stretch.starts_empty,
     )
 
@@ -127,7 +127,7 @@ def _presence(history: History, stretch: Stretch, on_fault: OnFault | None) -> I
             yield BrokerPresence((row["at_ms"] - stretch.from_ms) / 1000, row["subject"], _COMES_OR_GOES[row["kind"]])
 
 
-def _ways(
+def _read_calibration(
     history: History, stretch: Stretch, reported: ReportSeries, settings: Settings, on_fault: OnFault | None
 ) -> FleetCalibration:
     """With when rounds began, leaders were elected, and how long moves took, where a leader has recorded that."""
@@ -142,7 +142,7 @@ def _ways(
             began[row["epoch"], row["sequence"]] = row["at_ms"]
         elif row["kind"] == "done" and (row["epoch"], row["move"]) in began:
             unloads_s.append((row["at_ms"] - began[row["epoch"], row["move"]]) / 1000)
-    return ways_of(
+    return calibrate(
         reported,
         settings.planner_settings(),
         unloads_s=unloads_s,

@@ -23,7 +23,7 @@ import orjson
 from loadmanager.config.overrides import settings_recorded
 from loadmanager.errors import LoadManagerError
 from loadmanager.history.reader import History
-from loadmanager.lab.whatif.range_figures import RangeFigures, happened_in, settings_with, simulate
+from loadmanager.lab.whatif.range_figures import RangeFigures, read_observed, settings_with, simulate
 from loadmanager.lab.whatif.recorded_ranges import Stretch, read_range
 
 _LOWEST_PRIORITY = 19
@@ -71,7 +71,7 @@ def answer(question: ScoreQuestion) -> ScoreAnswer:
     worlds: dict[str, RangeFigures] = {}
     left_out: dict[str, str] = {}
     try:
-        happened = happened_in(history, stretch, settings, question.step_s)
+        happened = read_observed(history, stretch, settings, question.step_s)
         recorded = read_range(history, stretch, settings)
     except (ValueError, LoadManagerError) as error:
         return ScoreAnswer(error=str(error))

@@ -17,7 +17,7 @@ from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.load import BundleAverages
 from loadmanager.core.model.report_validation import NO_DOUBTS, Doubts
 from loadmanager.history.entry_rows import encode_json
-from loadmanager.lab.replay.record_comparison import Mismatch, compare_images
+from loadmanager.lab.replay.record_comparison import Mismatch, compare_checkpoints
 from loadmanager.wire.checkpoint_codec import doubts_as_json, doubts_of, head_of, image_of, parts_of, unquoted
 
 B1, B2, B3 = (broker(f"b{number}") for number in (1, 2, 3))
@@ -61,7 +61,7 @@ def test_what_is_made_of_an_image_is_the_equal_of_the_model(
 ) -> None:
     model = a_model()
     copy = restored(copied(model.image()))
-    compare_images(model.image(), copy.image())
+    compare_checkpoints(model.image(), copy.image())
     assert copy.unknown_bundles() == model.unknown_bundles()
     assert copy.awaits_division("t/split")
 
@@ -76,7 +76,7 @@ def test_it_stays_its_equal_whatever_comes_next() -> None:
         each.set_namespace("t/unknown", ["t/unknown/0x00000000_0xffffffff"], [owned(B2)])
         each.remove_broker(B1.broker)
         each.snapshot(100.0, 50.0)
-    compare_images(model.image(), copy.image())
+    compare_checkpoints(model.image(), copy.image())
     mine, others = model.snapshot(120.0, 1000.0), copy.snapshot(120.0, 1000.0)
     for name in ("broker", "assigned", "free", "movable", "recently_unloaded", "short", "long", "present", "topics"):
         np.testing.assert_array_equal(getattr(mine.bundles, name), getattr(others.bundles, name))
@@ -91,7 +91,7 @@ def test_a_checkpoint_from_before_there_were_means_over_time_begins_with_the_sho
         del parts[0][1][name]
     image = image_of(head, parts)[0]
     copy = restored(image)
-    compare_images(image, copy.image())
+    compare_checkpoints(image, copy.image())
     bundles = copy.snapshot(1000.0, 0.0).bundles
     np.testing.assert_allclose(bundles.present, bundles.short, rtol=1e-6)
 
@@ -104,7 +104,7 @@ def test_means_over_time_that_differ_are_named(field: str, row: int) -> None:
     column.setflags(write=True)
     column[row] += 1
     with pytest.raises(Mismatch) as found:
-        compare_images(image, other)
+        compare_checkpoints(image, other)
     assert (found.value.subject, found.value.field) == (image.names[row], field)
 
 
@@ -113,7 +113,7 @@ def test_owners_that_are_told_alone_are_those_of_the_whole_record() -> None:
     names = [bundle(number) for number in range(4)]
     whole.set_namespace("tenant/ns", names, [releasing(B1, B3), owned(B3), FREE, FREE])
     alone.set_owners({names[0]: releasing(B1, B3), names[1]: owned(B3), names[3]: FREE})
-    compare_images(whole.image(), alone.image())
+    compare_checkpoints(whole.image(), alone.image())
 
 
 def test_an_image_does_not_change_with_the_model() -> None:
@@ -122,7 +122,7 @@ def test_an_image_does_not_change_with_the_model() -> None:
     before = through_json(image)
     model.remove_broker(B1.broker)
     model.remove_namespace("tenant/ns")
-    compare_images(before, image)
+    compare_checkpoints(before, image)
 
 
 def test_the_first_difference_between_images_is_named() -> None:
@@ -130,7 +130,7 @@ def test_the_first_difference_between_images_is_named() -> None:
     image = model.image()
     model.apply_report(B1, report({bundle(0): LOAD}))
     with pytest.raises(Mismatch) as found:
-        compare_images(image, model.image())
+        compare_checkpoints(image, model.image())
     assert (found.value.subject, found.value.field) == (bundle(0), "short_samples")
 
 

@@ -8,8 +8,8 @@ import pytest
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.load import FloatArray
 from loadmanager.lab.simulate.broker_cost import CostModel
-from loadmanager.lab.simulate.calibration import FleetCalibration, ReportSeries, fitted_cost, ways_of
-from loadmanager.lab.simulate.observed import what_happened
+from loadmanager.lab.simulate.calibration import FleetCalibration, ReportSeries, calibrate, fitted_cost
+from loadmanager.lab.simulate.observed import observe_range
 from loadmanager.lab.simulate.run_rules import WorldRules
 
 BROKERS, ROUNDS = 4, 40
@@ -36,17 +36,17 @@ def reported(interval_s: float = 20.0, change: float = 0.12, lag: int = 0, round
 
 
 def test_how_often_brokers_measure_and_what_is_worth_a_report_is_told_by_their_reports() -> None:
-    ways = ways_of(reported(), SETTINGS)
-    assert ways.stats_interval_s == pytest.approx(20.0)
-    assert ways.report_threshold_percent == 0.0  # every third report is the same as the one before
-    assert not ways.host_usage_lags
-    assert ways.reports_at_most_limit
-    assert ways_of(reported(interval_s=0.1), SETTINGS).stats_interval_s == 1.0
-    assert ways_of(reported(interval_s=300.0), SETTINGS).stats_interval_s == 60.0
+    calibration = calibrate(reported(), SETTINGS)
+    assert calibration.stats_interval_s == pytest.approx(20.0)
+    assert calibration.report_threshold_percent == 0.0  # every third report is the same as the one before
+    assert not calibration.host_usage_lags
+    assert calibration.reports_at_most_limit
+    assert calibrate(reported(interval_s=0.1), SETTINGS).stats_interval_s == 1.0
+    assert calibrate(reported(interval_s=300.0), SETTINGS).stats_interval_s == 60.0
 
 
 def test_from_too_little_nothing_is_told() -> None:
-    assert ways_of(reported(rounds=2), SETTINGS) == replace(FleetCalibration(), cost=fitted_cost(reported(rounds=2)))
+    assert calibrate(reported(rounds=2), SETTINGS) == replace(FleetCalibration(), cost=fitted_cost(reported(rounds=2)))
     assert fitted_cost(reported(rounds=2)) == CostModel()
 
 
@@ -60,23 +60,25 @@ def test_what_load_costs_is_told_by_reports_of_loads_that_have_not_just_changed(
 
 
 def test_usage_that_goes_with_the_load_before_is_told() -> None:
-    assert ways_of(reported(change=0.6, lag=1), SETTINGS).host_usage_lags
-    assert not ways_of(reported(change=0.6), SETTINGS).host_usage_lags
+    assert calibrate(reported(change=0.6, lag=1), SETTINGS).host_usage_lags
+    assert not calibrate(reported(change=0.6), SETTINGS).host_usage_lags
 
 
 def test_usage_above_the_limit_says_that_it_may_be_there() -> None:
     low = reported()
-    assert not ways_of(replace(low, limits=low.used / 1.2), SETTINGS).reports_at_most_limit
+    assert not calibrate(replace(low, limits=low.used / 1.2), SETTINGS).reports_at_most_limit
 
 
 def test_rounds_elections_and_moves_are_taken_over() -> None:
-    ways = ways_of(reported(), SETTINGS, unloads_s=[0.1, 9.0, 0.2], rounds_s=[-3.0, 4.0, 9.0], elections_s=[-1.0, 30.0])
-    assert (ways.unload_s, ways.first_round_s, ways.elections_s) == (0.2, 4.0, (30.0,))
-    rules = ways.applied_to(WorldRules(shedding_interval_s=6.0))
+    calibration = calibrate(
+        reported(), SETTINGS, unloads_s=[0.1, 9.0, 0.2], rounds_s=[-3.0, 4.0, 9.0], elections_s=[-1.0, 30.0]
+    )
+    assert (calibration.unload_s, calibration.first_round_s, calibration.elections_s) == (0.2, 4.0, (30.0,))
+    rules = calibration.applied_to(WorldRules(shedding_interval_s=6.0))
     assert (rules.shedding_interval_s, rules.first_round_s, rules.unload_s) == (6.0, 4.0, 0.2)
     assert rules.stats_interval_s == pytest.approx(20.0)
     assert rules.report_check_s == 5.0
-    assert ways.lag_s == pytest.approx((20 + 5) / 2 + 0.5)
+    assert calibration.lag_s == pytest.approx((20 + 5) / 2 + 0.5)
 
 
 def test_a_broker_that_is_gone_counts_no_more_and_one_that_came_not_before() -> None:
@@ -89,8 +91,8 @@ def test_a_broker_that_is_gone_counts_no_more_and_one_that_came_not_before() -> 
         used=np.array([[0, 0, 0, 3e4, 0], [0, 0, 0, 1e4, 0.0]]),
         limits=np.tile(np.array(LIMITS), (2, 1)),
     )
-    both = what_happened(two, SETTINGS, COST, 40.0, 10.0)
+    both = observe_range(two, SETTINGS, COST, 40.0, 10.0)
     assert both.imbalance.tolist() == pytest.approx([1.5] * 4)
     turns = [(5.0, 1, True), (20.0, 0, False)]
-    known = what_happened(two, SETTINGS, COST, 40.0, 10.0, turns)
+    known = observe_range(two, SETTINGS, COST, 40.0, 10.0, turns)
     assert known.imbalance.tolist() == pytest.approx([1.0, 1.5, 1.0, 1.0])

@@ -302,9 +302,9 @@ def test_brokers_come_and_go_when_it_is_known_that_they_did() -> None:
 
 def test_by_the_ways_of_a_fleet_a_load_was_there_before_it_was_reported() -> None:
     rows = recorded_rows((0.0, "a"), (100.0, "a"))
-    ways = FleetCalibration(stats_interval_s=20.0, elections_s=(30.0,))
-    found = recorded_range(*rows, 200.0, ways=ways)
-    assert (found.ways, found.events) == (ways, (LeaderElected(30.0),))
+    calibration = FleetCalibration(stats_interval_s=20.0, elections_s=(30.0,))
+    found = recorded_range(*rows, 200.0, calibration=calibration)
+    assert (found.calibration, found.events) == (calibration, (LeaderElected(30.0),))
     assert [float(found.loads.load_at(t_s)[0, 0]) for t_s in (0.0, 86.9, 87.0, 100.0)] == [1, 1, 2, 2]
 
 
@@ -320,7 +320,7 @@ def test_the_first_figures_of_a_bundle_that_has_moved_are_of_a_part_of_an_interv
     again_s: float, seen: list[float]
 ) -> None:
     rows = recorded_rows((0.0, "a"), (10.0, "b"), (again_s, "b"))
-    found = recorded_range(*rows, 600.0, ways=FleetCalibration(stats_interval_s=1.0)).loads
+    found = recorded_range(*rows, 600.0, calibration=FleetCalibration(stats_interval_s=1.0)).loads
     assert [float(found.load_at(t_s)[0, 0]) for t_s in (5.0, 9.0, 12.0)] == seen
 
 

@@ -6,7 +6,7 @@ from support.builders import bundle, report, snapshot, throughput
 
 from loadmanager.core.domain.reasons import ChurnReason
 from loadmanager.core.domain.settings import PlannerSettings
-from loadmanager.lab.replay.replayed_decisions import RETAKE, Beginning, RetakenMemory
+from loadmanager.lab.replay.replayed_decisions import REPLAY_BY_KIND, DecisionInputs, ReplayedMemory
 
 SETTINGS = PlannerSettings(shedding_strategy="OverloadShedder")
 
@@ -24,8 +24,8 @@ def test_a_round_is_taken_again_beside_the_moves_that_were_under_way(
 ) -> None:
     loads = {bundle(number): throughput(1) for number in range(9)}
     given = snapshot({"a": report(loads, cpu=90), "b": report(cpu=10)})
-    memory = RetakenMemory({}, {}, {}, np.random.default_rng(1), np.random.default_rng(2))
-    retaken = RETAKE[kind](Beginning.of(given, memory), SETTINGS, memory, detail)
-    assert retaken is not None
-    assert (not retaken.steps) == refused
-    assert (ChurnReason.MOVED_ENOUGH_THIS_HOUR in [verdict.verdict for verdict in retaken.verdicts]) == refused
+    memory = ReplayedMemory({}, {}, {}, np.random.default_rng(1), np.random.default_rng(2))
+    replayed = REPLAY_BY_KIND[kind](DecisionInputs.of(given, memory), SETTINGS, memory, detail)
+    assert replayed is not None
+    assert (not replayed.steps) == refused
+    assert (ChurnReason.MOVED_ENOUGH_THIS_HOUR in [verdict.verdict for verdict in replayed.verdicts]) == refused

@@ -161,7 +161,7 @@ def test_a_small_world_decides_what_the_same_calls_by_hand_decide() -> None:
         at_s, step_s = at_s + 60.0, step_s + 60.0
     assert len(expected) >= 2
     assert [(m.at_s, m.bundle, m.source, m.destination) for m in result.moves] == expected
-    assert made._leader.state == by_hand.state
+    assert made._leader.strategy_states == by_hand.state
     assert MoveMemory.of(made._leader.churn_state).moves == MoveMemory.of(by_hand.churn_state).moves
 
 
@@ -180,7 +180,7 @@ def test_after_an_election_the_first_round_comes_a_whole_interval_later() -> Non
     decide = made._leader.shed
 
     def shed() -> Plan:
-        rounds.append(made._scene.agenda.now_s)
+        rounds.append(made._state.agenda.now_s)
         return decide()
 
     made._leader.shed = shed  # type: ignore[method-assign]
@@ -195,7 +195,7 @@ def test_where_a_host_is_looked_at_by_itself_a_report_has_its_usage_of_before() 
         seen: list[float] = []
 
         def note(_: Progress) -> None:
-            seen.extend(report.usage[3, 0] for each, report in made._scene.reports.items() if each.broker == _broker(0))
+            seen.extend(report.usage[3, 0] for each, report in made._state.reports.items() if each.broker == _broker(0))
 
         made.run(100.0, 10.0, note)
         return seen
@@ -239,7 +239,7 @@ def test_what_clients_send_late_shows_in_reports_as_far_as_their_broker_has_room
     seen: list[float] = []
 
     def note(_: Progress) -> None:
-        seen.extend(report.load[2] / MIB for each, report in made._scene.reports.items() if each.broker == _broker(1))
+        seen.extend(report.load[2] / MIB for each, report in made._state.reports.items() if each.broker == _broker(1))
 
     made.run(100.0, 1.0, note)
     usual = mib_per_s * sum(_WEIGHTS[1::3])
@@ -326,7 +326,7 @@ def test_bundles_of_a_broker_that_is_held_off_wait_for_it() -> None:
     made = world([1.0] * 9, settings=QUIET, events=events)
     result = made.run(400.0, 10.0)
     assert result.unowned_bundle_s == pytest.approx(3 * 30.0)
-    assert made._scene.table.serving.tolist() == [0, 1, 2] * 3
+    assert made._state.table.serving.tolist() == [0, 1, 2] * 3
 
 
 def test_bundles_of_a_broker_that_does_not_come_back_in_time_go_elsewhere() -> None:
@@ -344,7 +344,7 @@ def test_a_broker_that_is_stopped_is_drained_first_and_then_gone() -> None:
     assert not any(move.is_own for move in result.moves)
     assert result.unowned_bundle_s == pytest.approx(4 * 2.0)
     assert result.series.brokers[-1] == 2
-    assert _broker(1) in made._scene.controls.draining, "until another process registers"
+    assert _broker(1) in made._state.controls.draining, "until another process registers"
     assert list(violations(made)) == []
 
 
@@ -398,7 +398,7 @@ def test_without_any_broker_nobody_is_served_and_placement_is_tried_again() -> N
     made, reasons = world([1.0] * 3, brokers=1, events=events), list[set[str]]()
 
     def look(_: Progress) -> None:
-        reasons.append({each.reason for state in made._scene.table.states().values() for each in state.ownerships})
+        reasons.append({each.reason for state in made._state.table.states().values() for each in state.ownerships})
 
     result = made.run(200.0, 10.0, look)
     assert reasons[7] == {OwnershipReason.OWNER_GONE.value}, "nobody has got them, so they are free"
@@ -425,21 +425,21 @@ def test_a_sick_broker_serves_less_says_so_and_gets_well_at_its_time_or_by_a_res
     made = world([1.0] * 9, events=events)
 
     def observe(_: Progress) -> None:
-        scene = made._scene
-        carried = scene.fleet.carried(scene.table, scene.loads, np.zeros(len(scene.fleet)))
-        loads.append(float(scene.fleet.served(carried, scene.agenda.now_s).load[0, 2]))
+        state = made._state
+        carried = state.fleet.carried(state.table, state.loads, np.zeros(len(state.fleet)))
+        loads.append(float(state.fleet.served(carried, state.agenda.now_s).load[0, 2]))
 
     made.run(1200.0, 10.0, observe)
     assert loads[12] == pytest.approx(0.1 * loads[0])
     assert loads[40] == loads[0]
-    said = [made._scene.reports[registration].health for registration in made._scene.registrations.values()]
+    said = [made._state.reports[registration].health for registration in made._state.registrations.values()]
     assert all(each is not None and (each.error_share, each.queue) == (0.0, 0.0) for each in said)
 
 
 def test_where_nobody_falls_sick_nobody_says_how_it_serves() -> None:
     made = world([1.0] * 9)
     made.run(120.0, 10.0)
-    assert {report.health for report in made._scene.reports.values()} == {None}
+    assert {report.health for report in made._state.reports.values()} == {None}
 
 
 def test_a_hot_spot_is_hot_for_its_time_and_leaves_no_trace() -> None:
@@ -567,10 +567,10 @@ def test_a_pinned_bundle_is_brought_home_and_stays() -> None:
 def test_a_fault_in_reports_ends_at_its_time(fault: ReportFault) -> None:
     made = world([1.0] * 9, events=[BadReports(0.0, _broker(0), fault, until_s=100.0)])
     made.run(1200.0)
-    last = made._scene.reports[made._scene.registrations[_broker(0)]]
-    rates = made._scene.loads.load[[0, 3, 6]].sum(axis=0)
+    last = made._state.reports[made._state.registrations[_broker(0)]]
+    rates = made._state.loads.load[[0, 3, 6]].sum(axis=0)
     assert last.load == pytest.approx(rates)
-    assert last.usage[:, 1] == pytest.approx(made._scene.fleet.capacity[0])
+    assert last.usage[:, 1] == pytest.approx(made._state.fleet.capacity[0])
 
 
 def test_faults_show_in_reports_alone() -> None:
@@ -578,7 +578,7 @@ def test_faults_show_in_reports_alone() -> None:
     for fault in (ReportFault.DECAYED, ReportFault.UNKNOWN_NIC, ReportFault.WRONG_CAPACITY, ReportFault.SUM_DIFFERS):
         made = world([1.0] * 9, events=[BadReports(10.0, _broker(0), fault, factor=4.0)])
         result = made.run(1200.0)
-        found[fault] = made._scene.reports[made._scene.registrations[_broker(0)]]
+        found[fault] = made._state.reports[made._state.registrations[_broker(0)]]
         assert result.series.imbalance[1] == pytest.approx(1.0)
     assert found[ReportFault.DECAYED].bundle_load.max() == pytest.approx(1e-20)
     assert found[ReportFault.UNKNOWN_NIC].usage[3:, 1].tolist() == [0.0, 0.0]
@@ -594,7 +594,7 @@ def test_a_silent_broker_does_not_report_and_a_stale_one_repeats_itself() -> Non
     for fault in (ReportFault.SILENT, ReportFault.STALE):
         made = world([1.0] * 9, shapes=[ramp], events=[BadReports(10.0, _broker(0), fault)])
         made.run(1200.0)
-        reported[fault] = made._scene.reports[made._scene.registrations[_broker(0)]]
+        reported[fault] = made._state.reports[made._state.registrations[_broker(0)]]
     assert reported[ReportFault.SILENT].last_update_ms == round(START_S * 1000)
     assert reported[ReportFault.STALE].last_update_ms > round((START_S + 900) * 1000)
     assert reported[ReportFault.STALE].load.tolist() == reported[ReportFault.SILENT].load.tolist()
@@ -676,7 +676,7 @@ def test_parts_of_a_split_bundle_without_known_topics_share_its_load_by_their_wi
     settings = replace(EAGER, auto_bundle_split_enabled=True, namespace_bundle_max_bandwidth_mbytes=50)
     made = world([1.0, 0.1, 0.1], mib_per_s=40.0, settings=settings, rules=WorldRules(unload_split_bundles=False))
     result = made.run(100.0)
-    table, loads = made._scene.table, made._scene.loads
+    table, loads = made._state.table, made._state.loads
     assert len(result.splits) == 1
     first = table.row_of(result.splits[0].bundle)
     assert first is None
@@ -693,14 +693,14 @@ def test_topics_of_a_part_are_those_with_their_hashes_in_it() -> None:
     contents = {0: BundleTopics(hashes, np.array([0.5, 0.2, 0.3]))}
     workload: ShapedWorkload = steady([1.0, 1.0], load_of(10.0), contents=contents)
     made = world([], namespaces=[namespace], workload=workload)
-    table, scene = made._scene.table, made._scene
-    rows = table.split(0, [own.lower + 5], scene.stamp("test"), scene.loads.load[0])
-    scene.split_up(rows)
-    topics = table.find_topics(rows[1], scene.loads.load[rows[1]])
+    table, state = made._state.table, made._state
+    rows = table.split(0, [own.lower + 5], state.stamp("test"), state.loads.load[0])
+    state.split_up(rows)
+    topics = table.find_topics(rows[1], state.loads.load[rows[1]])
     assert topics is not None
     assert [topic.hash for topic in topics] == hashes[1:].tolist()
     assert sum(topic.throughput for topic in topics) == pytest.approx(10.0 * MIB)
-    assert scene.loads.topics[rows].tolist() == [1, 2]
+    assert state.loads.topics[rows].tolist() == [1, 2]
     kept, anew = table._current_order(), _Order.of(table._places, table.names)
     assert all(np.array_equal(getattr(kept, each.name), getattr(anew, each.name)) for each in fields(_Order))
     assert list(violations(made)) == []
@@ -714,7 +714,7 @@ _SPLITTING = replace(EAGER, auto_bundle_split_enabled=True, namespace_bundle_max
 
 
 def test_splits_say_why_there_are_none() -> None:
-    pinned = _split_world(_SPLITTING)._scene.table.names[0]
+    pinned = _split_world(_SPLITTING)._state.table.names[0]
     held = [OperatorControls(10.0, Controls(frozen_bundles={pinned: "because"}))]
     reasons = {
         SplitReason.SPLITTING_DISABLED: _split_world(EAGER),
@@ -769,14 +769,14 @@ def test_nothing_is_split_by_a_report_that_is_not_believed() -> None:
 
 
 def test_where_something_is_left_alone_it_is_not_said_that_nothing_is_above_a_limit() -> None:
-    held = [OperatorControls(10.0, Controls(frozen_bundles={_split_world(EAGER)._scene.table.names[0]: "because"}))]
+    held = [OperatorControls(10.0, Controls(frozen_bundles={_split_world(EAGER)._state.table.names[0]: "because"}))]
     result = _split_world(_SPLITTING, events=held).run(180.0)
     assert result.verdicts["split", SplitReason.SHAPE_HELD, False] > 0
     assert ("split", SplitReason.NOTHING_TO_SPLIT, False) not in result.verdicts
 
 
 def test_a_bundle_on_its_way_keeps_its_shape() -> None:
-    bundle = _split_world(_SPLITTING)._scene.table.names[0]
+    bundle = _split_world(_SPLITTING)._state.table.names[0]
     rules = WorldRules(unload_s=50.0)
     pin = [OperatorControls(57.0, Controls(pinned={bundle: _broker(1)})), OperatorControls(59.0, Controls())]
     made = _split_world(_SPLITTING, rules=rules, events=pin)
@@ -788,7 +788,7 @@ def test_a_bundle_on_its_way_keeps_its_shape() -> None:
 
 def test_a_step_whose_bundle_has_been_split_meanwhile_is_not_carried_out() -> None:
     rules = WorldRules(max_concurrent_unloads=1, unload_s=100.0)
-    names = _split_world(_SPLITTING)._scene.table.names
+    names = _split_world(_SPLITTING)._state.table.names
     made = _split_world(
         _SPLITTING, rules=rules, events=[OperatorControls(20.0, Controls(pinned={names[1]: _broker(0)}))]
     )
@@ -803,7 +803,7 @@ def test_a_run_goes_by_its_policies() -> None:
         brokers_named(3), [NamespaceSpec.of("tenant/ns", 6)], steady([1.0] * 6, load_of(1.0)), QUIET, policies=policies
     )
     made.run(60.0, 10.0)
-    assert made._scene.table.serving.tolist() == [2] * 6
+    assert made._state.table.serving.tolist() == [2] * 6
 
 
 def test_a_namespace_may_be_placed_while_some_of_its_bundles_have_owners() -> None:
@@ -811,7 +811,7 @@ def test_a_namespace_may_be_placed_while_some_of_its_bundles_have_owners() -> No
     made = world([1.0] * 4, namespaces=[mixed], settings=QUIET)
     result = made.run(60.0, 10.0)
     assert result.placements == 2
-    assert made._scene.table.serving[[0, 2]].tolist() == [0, 1]
+    assert made._state.table.serving[[0, 2]].tolist() == [0, 1]
     assert list(violations(made)) == []
 
 
@@ -822,5 +822,5 @@ def test_what_happens_to_a_broker_before_it_is_there_happens_to_nobody(event: Ev
     made = world([1.0] * 9, settings=QUIET, events=[*more, BrokerRestarts(2.0, _broker(3), 1.0), joins])
     result = made.run(100.0, 10.0)
     assert result.series.brokers[[0, -1]].tolist() == [3, 4]
-    assert made._scene.fleet.speed.tolist() == [1.0] * 4
-    assert made._scene.controls.draining == {}
+    assert made._state.fleet.speed.tolist() == [1.0] * 4
+    assert made._state.controls.draining == {}

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from loadmanager.lab.simulate.agenda import Agenda
+from loadmanager.lab.simulate.virtual_time import Agenda
 
 
 def test_things_are_done_at_their_times_and_those_of_one_moment_in_the_order_they_were_put() -> None:
