@@ -16,7 +16,6 @@ from loadmanager.cli.admin import (
     policy_commands,
     pulsar_commands,
     status_command,
-    topic_commands,
     why_command,
 )
 from loadmanager.cli.admin.request_command import command, group
@@ -29,7 +28,7 @@ for _name, _app in {
     "broker-stats": broker_commands.STATS,
     "ns-isolation-policy": policy_commands.APP,
     "clusters": policy_commands.CLUSTERS,
-    "topics": topic_commands.APP,
+    "topics": namespace_commands.TOPICS,
     "bundles": balancer_commands.BUNDLES,
     "plans": balancer_commands.PLANS,
     "explain": balancer_commands.EXPLAIN,

@@ -11,11 +11,18 @@ from typing import Annotated
 
 import typer
 
-from loadmanager.cli.cli_token import GivenToken, GivenTokenFile, given_token
+from loadmanager.cli.connection_options import (
+    Certificate,
+    GivenToken,
+    GivenTokenFile,
+    Key,
+    TrustCerts,
+    given_tls,
+    given_token,
+)
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.service_runner import store_of
 from loadmanager.cli.text.output import write_lines
-from loadmanager.cli.tls_options import Certificate, Key, TrustCerts, given_tls
 from loadmanager.config import Settings, load_settings
 from loadmanager.errors import ConfigurationError, ForeignStoreError, InvalidRecordError, StoreError
 from loadmanager.lab.decide.broker_settings import BrokerSettingsError, fetch_settings

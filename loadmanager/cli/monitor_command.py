@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
-from loadmanager.cli.broker_monitor.broker_readings import BrokerReadings, Update
-from loadmanager.cli.broker_monitor.live_tables import render_live
-from loadmanager.cli.broker_monitor.plain_tables import render_broker, render_cluster, render_json
+from loadmanager.cli.broker_monitor.broker_readings import BrokerReadings, Reading, Update
+from loadmanager.cli.broker_monitor.broker_tables import CLUSTER, broker_rows, cluster_rows
+from loadmanager.cli.broker_monitor.plain_tables import render_broker, render_cluster, render_json, text_of
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.service_runner import store_of
 from loadmanager.cli.text.output import write_nowhere
@@ -98,3 +102,45 @@ def _print(update: Update, *, as_json: bool, complete: bool) -> None:
     if complete:
         print(render_cluster(list(update.readings.values())), end="\n\n")
     sys.stdout.flush()
+
+
+_HEADING = "bold"
+_QUIET = "dim"
+_WRONG = "bold red"
+
+
+def render_live(update: Update, at: datetime) -> RenderableType:
+    """All brokers, then a table for each; what does not fit the screen is cut off at the bottom."""
+    readings = list(update.readings.values())
+    parts: list[RenderableType] = [_state(update, at), _cluster(readings)]
+    parts += [Text(f"! {fault}", style=_WRONG) for reading in readings for fault in reading.faults]
+    parts += [_broker(reading) for reading in readings]
+    return Group(*parts)
+
+
+def _state(update: Update, at: datetime) -> Text:
+    if update.problem is not None:
+        return Text(f"{at:%H:%M:%S}  not current: {update.problem}", style=_WRONG)
+    return Text(f"{at:%H:%M:%S}  {len(update.readings)} brokers", style=_QUIET)
+
+
+def _cluster(readings: Sequence[Reading]) -> Table:
+    table = Table(box=SIMPLE_HEAD, header_style=_HEADING)
+    for index, heading in enumerate(CLUSTER):
+        table.add_column(heading, justify="right" if index else "left", no_wrap=True)
+    for row in cluster_rows(readings):
+        style = _HEADING if row.broker == "TOTAL" else None
+        table.add_row(Text(row.broker), *map(text_of, row.figures), style=style)
+    return table
+
+
+def _broker(reading: Reading) -> Table:
+    rows = broker_rows(reading)
+    table = Table(box=SIMPLE_HEAD, title=Text(reading.broker_id), title_justify="left", show_header=False)
+    table.add_column(no_wrap=True, style=_HEADING)
+    for _ in rows[0].headings:
+        table.add_column(no_wrap=True, justify="right")
+    for row in rows:
+        table.add_row(row.label, *row.headings, style=_QUIET)
+        table.add_row("", *map(text_of, row.figures))
+    return table

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import sys
 import time
@@ -14,13 +15,107 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from loadmanager.cli.zookeeper_secure import secure_znodes
+from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
+from loadmanager.cli.service_runner import store_of
+from loadmanager.config import Settings, load_settings
 from loadmanager.dev.embedded.embedded_zookeeper import (
     DEFAULT_TICK_TIME_MS,
     EmbeddedEnsemble,
     EmbeddedZooKeeper,
 )
-from loadmanager.errors import EmbeddedServerError
+from loadmanager.errors import ConfigurationError, EmbeddedServerError, StoreError
+from loadmanager.store.acl_update import AclOutcome, secure, why_locked_out
+from loadmanager.store.pulsar_detection import refuse_pulsar
+from loadmanager.store.zookeeper_acl import Acls
+from loadmanager.store.zookeeper_store import ZooKeeperStore
+from loadmanager.util.logging import configure_logging
+
+_FAILED_SHOWN = 20
+
+
+def secure_znodes(
+    config: Annotated[Path | None, typer.Option(help="YAML file of a node; see config/loadmanager.yaml.")] = None,
+    metadata_store_url: Annotated[
+        str | None, typer.Option(help="ZooKeeper and chroot, zk:host:port/chroot; else as configured.")
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="Let anybody do anything again.")] = False,  # noqa: FBT002 - a flag
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it is only shown.")] = False,  # noqa: FBT002 - a flag
+) -> None:
+    """Give each znode of ours the access list that it should have; without --yes only show what would change.
+
+    It needs the credentials of a node. What is right already stays as it is, so it can be done again at any time.
+    """
+    configure_logging(json_lines=False, level="error")
+    try:
+        settings = load_settings(Settings, config)
+        if metadata_store_url is not None:
+            settings = settings.model_copy(update={"metadata_store_url": metadata_store_url})
+        settings = settings.model_copy(update={"metadata_store_acl": "secure"})
+        outcome = asyncio.run(_secure(settings, is_open=open_, do=yes))
+    except ConfigurationError as error:
+        fail(str(error), EXIT_CONFIGURATION)
+    except StoreError as error:
+        fail(f"metadataStoreUrl {settings.metadata_store_url}: {error}", EXIT_FAILURE)
+    _show(outcome, do=yes)
+
+
+async def _secure(settings: Settings, *, is_open: bool, do: bool) -> AclOutcome:
+    store = store_of(settings.metadata_store_url, settings, create_chroot=False)
+    await store.start()
+    try:
+        await refuse_pulsar(store)
+        acls = store.access.acls
+        print(f"{settings.metadata_store_url}, as {store.access.who}")
+        if not is_open:
+            _refuse_to_guess_nodes(settings, store)
+            await _refuse_to_lock_out(store, acls)
+            _show_identities(acls)
+        return await secure(store, Acls() if is_open else acls, do=do, progress=_progress)
+    finally:
+        await store.close()
+
+
+def _refuse_to_guess_nodes(settings: Settings, store: ZooKeeperStore) -> None:
+    """Raise `ConfigurationError` without `metadataStoreNodeIds`: the credentials at hand may be an agent's."""
+    credentials = store.access.credentials
+    if credentials is not None and not settings.metadata_store_node_ids:
+        scheme, identity = credentials.identity
+        raise ConfigurationError(
+            f"metadataStoreNodeIds: name the identities of nodes; these credentials are {scheme}:{identity}, which"
+            " belongs there if nodes use them, and into metadataStoreAgentIds if agents do"
+        )
+
+
+async def _refuse_to_lock_out(store: ZooKeeperStore, acls: Acls) -> None:
+    why = await why_locked_out(store, acls.nodes)
+    if why is not None:
+        raise ConfigurationError(f"this would lock us out: {why}; see metadataStoreCredentials")
+
+
+def _show_identities(acls: Acls) -> None:
+    for name, ids in (("metadataStoreNodeIds", acls.nodes), ("metadataStoreAgentIds", acls.agents)):
+        for scheme, identity in ids:
+            print(f"  {name:<22} {scheme}:{identity}")
+
+
+def _progress(seen: int) -> None:
+    if sys.stderr.isatty():
+        print(f"\r{seen} znodes", end="", file=sys.stderr, flush=True)
+
+
+def _show(outcome: AclOutcome, *, do: bool) -> None:
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    print(f"{outcome.right} znodes are as they should be")
+    for change, count in sorted(outcome.changed.items()):
+        print(f"{count} {'changed' if do else 'would change'}: {change}")
+    for path, why in sorted(outcome.failed.items())[:_FAILED_SHOWN]:
+        print(f"not changed: {path}: {why}", file=sys.stderr)
+    if outcome.failed:
+        fail(f"{len(outcome.failed)} znodes could not be {'changed' if do else 'looked at'}", EXIT_FAILURE)
+    if outcome.changed and not do:
+        print("Nothing was changed. With --yes it is.")
+
 
 _LOOK_AGAIN_S = 0.5
 

@@ -3,8 +3,7 @@
 from loadmanager.util.optional_dependencies import naming_extra
 
 try:
-    from loadmanager.client.blocking_client import BlockingLookupClient
-    from loadmanager.client.lookup_client import LookupClient
+    from loadmanager.client.lookup_client import BlockingLookupClient, LookupClient
     from loadmanager.client.owner import Owner
 except ModuleNotFoundError as error:
     raise naming_extra(error, "client") from None

@@ -28,13 +28,42 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from loadmanager.client.bundle_places import Place, PushedBundles
-from loadmanager.client.lru_cache import LruCache
 from loadmanager.client.owner import Owner
 from loadmanager.client.push_events import News, Pushed, StreamEvent, parse_change, parse_gone, parse_snapshot
 from loadmanager.core.domain.names import DOMAINS, InvalidNameError, TopicName, check_local_name
 from loadmanager.errors import InvalidRecordError
+
+Value = TypeVar("Value")
+
+
+class LruCache(Generic[Value]):
+    """The values that were put or found last: at least half of `most`, and never more than `most`.
+
+    Whoever reads `recent` directly, in whatever thread, has the fast way, and comes here with what is not in it.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._half = max(1, most // 2)
+        self.recent: dict[str, Value] = {}
+        self._older: dict[str, Value] = {}
+
+    def __len__(self) -> int:
+        return len(self.recent) + len(self._older)
+
+    def find(self, key: str) -> Value | None:
+        value = self.recent.get(key)
+        return value if value is not None else self._older.get(key)
+
+    def put(self, key: str, value: Value) -> None:
+        recent = self.recent
+        if len(recent) >= self._half:
+            self._older, self.recent = recent, {}
+            recent = self.recent
+        recent[key] = value
+
 
 BEHIND_S = 10.0
 """A node that lags has caught up long before. What is older after that is so because the store went back in time."""

@@ -11,8 +11,7 @@ import typer
 
 from loadmanager.cli.admin.node_requests import AdminRequest, get
 from loadmanager.cli.admin.service_client import ASKING_ERRORS, Service
-from loadmanager.cli.cli_token import given_token
-from loadmanager.cli.tls_options import given_tls
+from loadmanager.cli.connection_options import given_tls, given_token
 
 _PATIENCE_S = 0.5
 _PARTS = 2

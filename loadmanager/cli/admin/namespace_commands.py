@@ -1,4 +1,4 @@
-"""`loadmanager admin namespaces`: pulsar-admin's commands for namespaces and their bundles."""
+"""`loadmanager admin namespaces`: commands of pulsar-admin for namespaces, their bundles and topics."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Annotated
 
 import typer
 
-from loadmanager.cli.admin.arguments import Force, Namespace, NeededRange, Range, Yes, confirm, words
+from loadmanager.cli.admin.arguments import Force, Namespace, NeededRange, Range, Topic, Yes, confirm, words
 from loadmanager.cli.admin.node_requests import AdminRequest, delete, get, post, put
 from loadmanager.cli.admin.request_command import command, group
 
 APP = group("Namespaces and their bundles.")
 TENANTS = group("Tenants, which are there as long as they have namespaces.")
+TOPICS = group("Where topics are served.")
 _BASE = "/admin/v2/namespaces"
+_LOOKUP = "/lookup/v2/topic"
 
 _Group = Annotated[str, typer.Option("-g", "--group", help="The anti-affinity group.")]
 
@@ -157,3 +159,15 @@ def get_anti_affinity_namespaces(
 def list_tenants() -> AdminRequest:
     """List the tenants that have namespaces."""
     return get("/admin/v2/tenants")
+
+
+@command(TOPICS, "lookup")
+def lookup(topic: Topic) -> AdminRequest:
+    """Show who owns a topic; an owner is chosen if there is none."""
+    return get(_LOOKUP, topic)
+
+
+@command(TOPICS, "bundle-range")
+def bundle_range(topic: Topic) -> AdminRequest:
+    """Show the range of a topic's bundle."""
+    return get(_LOOKUP, topic, "bundle")

@@ -16,10 +16,17 @@ import typer
 from loadmanager.cli.admin.answer_text import show
 from loadmanager.cli.admin.node_requests import AdminRequest
 from loadmanager.cli.admin.service_client import ASKING_ERRORS, URL_VARIABLE, Service, end
-from loadmanager.cli.cli_token import GivenToken, GivenTokenFile, given_token
+from loadmanager.cli.connection_options import (
+    Certificate,
+    GivenToken,
+    GivenTokenFile,
+    Key,
+    TrustCerts,
+    given_tls,
+    given_token,
+)
 from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
 from loadmanager.cli.text.output import write_nowhere
-from loadmanager.cli.tls_options import Certificate, Key, TrustCerts, given_tls
 
 Course = Callable[[Service], None]
 """What a command does that asks more than once."""

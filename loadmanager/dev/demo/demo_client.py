@@ -24,7 +24,6 @@ from loadmanager.dev.demo.data_protocol import Frame, Kind
 from loadmanager.dev.demo.demo_workload import DemoWorkload, HotSpotFile
 from loadmanager.dev.demo.evidence import DemoJournal, write_ready_file
 from loadmanager.dev.demo.message_account import TopicAccount
-from loadmanager.dev.demo.tasks import first_of
 from loadmanager.errors import LoadManagerError
 from loadmanager.util import clock
 
@@ -362,3 +361,11 @@ async def run(config: ClientConfig) -> None:
 
 if __name__ == "__main__":
     asyncio.run(run(ClientConfig.of_json(Path(sys.argv[1]).read_text(encoding="utf-8"))))
+
+
+async def first_of(awaited: asyncio.Task[Any], *others: asyncio.Task[Any]) -> None:
+    """Return when `awaited` has ended, or raise the error of whichever task failed before."""
+    done, _ = await asyncio.wait((awaited, *others), return_when=asyncio.FIRST_COMPLETED)
+    awaited.cancel()
+    for task in done:
+        task.result()

@@ -8,9 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import structlog
 
 from loadmanager.broker import CloseReason as Why
@@ -19,8 +21,35 @@ from loadmanager.broker import Topic as Hosted
 from loadmanager.dev.demo.data_protocol import ChannelCloseReason
 from loadmanager.dev.demo.demo_topics import Clock, DemoTopic
 from loadmanager.dev.demo.evidence import DemoJournal
-from loadmanager.dev.demo.vitals import Vitals
 from loadmanager.util.clock import now_s
+
+_MOST_KEPT = 10_000
+_PERCENTILE = 99
+
+
+class Vitals:
+    """Counts publishes: how long each took, of the last ones, and how many could not be taken."""
+
+    def __init__(self) -> None:
+        self._took_s: deque[float] = deque(maxlen=_MOST_KEPT)
+        self._done = 0
+        self._refused = 0
+
+    def published(self, took_s: float, *, taken: bool) -> None:
+        self._took_s.append(took_s)
+        self._done += 1
+        self._refused += not taken
+
+    def take(self, waiting: int) -> Health:
+        """Return the figures and reset them; `waiting` batches are not delivered yet."""
+        took_s, done, refused = list(self._took_s), self._done, self._refused
+        self._took_s.clear()
+        self._done = self._refused = 0
+        if not done:
+            return Health(queue=waiting)
+        latency_ms = 1000 * float(np.percentile(took_s, _PERCENTILE))
+        return Health(latency_ms=latency_ms, error_share=refused / done, queue=waiting)
+
 
 log = structlog.get_logger(__name__)
 

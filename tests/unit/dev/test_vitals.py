@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from loadmanager.broker import Health
-from loadmanager.dev.demo.vitals import Vitals
+from loadmanager.dev.demo.demo_host import Vitals
 
 
 def test_what_was_published_is_said_once() -> None:

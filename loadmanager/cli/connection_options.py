@@ -1,4 +1,4 @@
-"""The options of commands that ask nodes or brokers by TLS, by the names of pulsar-admin's where it has one."""
+"""Options of commands that call nodes or brokers: token and TLS, named as in pulsar-admin where it has them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from loadmanager.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from loadmanager.net.tls_contexts import RenewedTls
+from loadmanager.net.auth.outgoing_token import Token, TokenAlone, TokenFile
 
 TrustCerts = Annotated[
     Path | None,
@@ -45,5 +46,32 @@ def given_tls(trust_certs: Path | None, certificate: Path | None, key: Path | No
     keys = TlsKeys("--tls-trust-cert-path", "--tls-certificate-path", "--tls-key-path")
     try:
         return RenewedTls(TlsOptions(trust_certs, certificate, key, keys=keys))
+    except ConfigurationError as error:
+        fail(str(error), EXIT_CONFIGURATION)
+
+
+TOKEN_VARIABLE = "LOADMANAGER_TOKEN"  # noqa: S105 - the name of a variable
+TOKEN_FILE_VARIABLE = "LOADMANAGER_TOKEN_FILE"  # noqa: S105 - the name of a variable
+
+GivenToken = Annotated[
+    str,
+    typer.Option(
+        "--token",
+        envvar=TOKEN_VARIABLE,
+        show_envvar=True,
+        help="The token to show. Others on this machine see command lines: rather use the variable, or a file.",
+    ),
+]
+GivenTokenFile = Annotated[
+    Path | None, typer.Option("--token-file", envvar=TOKEN_FILE_VARIABLE, help="A file with the token to show.")
+]
+
+
+def given_token(token: str, token_file: Path | None) -> Token | None:
+    """The token of these options; the process ends when they name none that can be used."""
+    try:
+        if token:
+            return TokenAlone(token.removeprefix("token:"), f"--token, {TOKEN_VARIABLE}")
+        return None if token_file is None else TokenFile(token_file)
     except ConfigurationError as error:
         fail(str(error), EXIT_CONFIGURATION)
