@@ -108,9 +108,7 @@ async def test_a_healed_node_is_not_ready_before_it_knows_what_it_missed(cut: tu
     assert max(ownership.version for ownership in state.ownerships) == 1, "nothing was assigned twice"
 
 
-async def test_when_zookeeper_hangs_nobody_leads_and_owned_bundles_are_answered(
-    start_zookeeper: ZooKeeperFactory, chroot: str, tmp_path: Path
-) -> None:
+async def test_hanging_zookeeper(start_zookeeper: ZooKeeperFactory, chroot: str, tmp_path: Path) -> None:
     server = await asyncio.to_thread(start_zookeeper)
     async with a_cluster(server.connect_string, chroot, tmp_path) as cluster:
         await asyncio.gather(*(cluster.start_node(name, SETTINGS) for name in ("n1", "n2")))

@@ -74,7 +74,7 @@ async def test_a_broker_that_registers_with_garbage_gets_nothing_and_frees_nothi
     assert (cluster.ownership.state, cluster.ownership.version) == (OWNED, 1)
 
 
-async def test_without_any_broker_a_lookup_is_refused_for_now_and_works_when_one_comes_back(
+async def test_lookup_without_brokers_is_refused_until_one_comes_back(
     cluster: LocalCluster,
 ) -> None:
     await cluster.owner()

@@ -97,9 +97,7 @@ async def test_when_somebody_dies_at_a_step_it_is_completed_or_undone(operation:
 
 
 @pytest.mark.parametrize(("operation", "step"), deep_except(QUICK_STEPS, EVERY_STEP))
-async def test_when_the_leaders_connection_breaks_at_a_step_it_is_completed_or_undone(
-    operation: str, step: str
-) -> None:
+async def test_step_is_completed_or_undone_after_a_broken_connection(operation: str, step: str) -> None:
     """For a moment only: the same leader goes on, and looks after what was left unfinished at once."""
     world = in_memory()
     async with a_stepped_cluster(world) as cluster:

@@ -59,9 +59,7 @@ async def test_an_unload_whose_answer_is_lost_is_repeated_and_done_once(cluster:
 
 @pytest.mark.parametrize("cluster", [GIVES_UP], indirect=True)
 @pytest.mark.parametrize("conduct", ["never answers", "refuses", "is not there"])
-async def test_a_broker_that_does_not_let_go_keeps_the_bundle_and_it_is_reported(
-    cluster: LocalCluster, conduct: str
-) -> None:
+async def test_broker_that_does_not_release_keeps_the_bundle(cluster: LocalCluster, conduct: str) -> None:
     source = await cluster.owner()
     target = cluster.other_than(source)
     if conduct == "never answers":
@@ -108,7 +106,7 @@ async def test_when_the_source_dies_in_the_middle_the_destination_takes_over(clu
     assert await cluster.owner() is target
 
 
-async def test_when_the_source_dies_in_the_middle_without_a_destination_the_bundle_is_free(
+async def test_dead_source_without_a_destination_leaves_the_bundle_free(
     cluster: LocalCluster,
 ) -> None:
     source = await cluster.owner()
@@ -135,7 +133,7 @@ async def test_when_the_destination_dies_in_the_middle_the_bundle_is_free(cluste
     assert await cluster.owner() is not target
 
 
-async def test_when_source_and_destination_die_in_the_middle_the_third_broker_gets_the_bundle(
+async def test_third_broker_gets_the_bundle_when_source_and_destination_die(
     cluster: LocalCluster,
 ) -> None:
     source = await cluster.owner()
@@ -193,7 +191,7 @@ async def test_an_unload_of_a_bundle_under_way_shares_the_first_ones_outcome(clu
     assert cluster.ownership.version == 3
 
 
-async def test_of_unloads_at_the_same_moment_one_is_done_and_the_others_conflict_or_share_it(
+async def test_concurrent_unloads_conflict_or_share_the_outcome(
     cluster: LocalCluster,
 ) -> None:
     await cluster.owner()

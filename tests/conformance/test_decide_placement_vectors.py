@@ -49,9 +49,7 @@ RATES = {"1": 400, "2": 200, "3": 300}
         (with_rates(RATES, {"2": 85}), 1, "2"),
     ],
 )
-def test_c1_a_to_d_and_f_the_least_message_rate_of_brokers_that_are_not_overloaded(
-    line: Line, weight: int, selected: str
-) -> None:
+def test_c1_a_to_d_and_f_least_message_rate_without_overloaded_brokers(line: Line, weight: int, selected: str) -> None:
     (answer,) = place(line, "LeastLongTermMessageRate", "--set", f"loadBalancerCPUResourceWeight={weight}")
     assert (destination(answer), answer["candidates"]) == (selected, [selected])
 
@@ -132,9 +130,7 @@ def test_c2_each_line_is_one_choice_and_advances_the_averages() -> None:
         "org.apache.pulsar.broker.loadbalance.extensions.strategy.LeastResourceUsageWithWeight",
     ],
 )
-def test_c5_and_c6_the_published_average_decides_in_the_extensible_load_manager(
-    averages: Sequence[float], selected: str, strategy: str
-) -> None:
+def test_c5_and_c6_extensible_uses_published_averages(averages: Sequence[float], selected: str, strategy: str) -> None:
     names = [str(number) for number in range(1, len(averages) + 1)]
     line = {
         "brokers": {name: broker() for name in names},
@@ -199,9 +195,7 @@ def test_c9_without_a_plan_any_candidate_is_drawn_and_remembered() -> None:
         (2, "3", []),
     ],
 )
-def test_l2_only_brokers_that_isolation_policies_allow_are_candidates(
-    min_limit: int, available: str, selected: list[str]
-) -> None:
+def test_l2_isolation_policies_filter_candidates(min_limit: int, available: str, selected: list[str]) -> None:
     policy = {
         "namespaces": ["tenant/ns"],
         "primary": ["b1"],

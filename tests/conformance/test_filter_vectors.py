@@ -74,9 +74,7 @@ def test_l1_brokers_with_the_fewest_bundles_of_the_namespace_are_kept(
         (2, "3", []),
     ],
 )
-def test_l2_secondary_brokers_step_in_when_there_are_too_few_primary_ones(
-    rules: FilterRules, min_limit: int, available: str, kept: list[str]
-) -> None:
+def test_l2_secondary_brokers_step_in(rules: FilterRules, min_limit: int, available: str, kept: list[str]) -> None:
     policies = Policies((IsolationPolicy("p", ("tenant1/ns1",), ("b1",), ("b2",), min_limit),))
     given = snapshot({f"b{number}": report() for number in available}, policies=policies)
     assert hosts(rules, question(given)) == kept
@@ -112,17 +110,13 @@ def owning(*owners: int) -> Snapshot:
 
 @both_load_managers
 @pytest.mark.parametrize(("owners", "kept"), [((), [0, 1, 2]), ((0,), [1, 2]), ((0, 1), [2]), ((0, 1, 2), [0, 1, 2])])
-def test_l4_namespaces_of_an_anti_affinity_group_are_placed_one_by_one(
-    rules: FilterRules, owners: tuple[int, ...], kept: list[int]
-) -> None:
+def test_l4_anti_affinity_group_is_spread(rules: FilterRules, owners: tuple[int, ...], kept: list[int]) -> None:
     asked = question(owning(*owners), f"tenant1/ns{len(owners)}")
     assert hosts(rules, asked) == [f"broker-{number}" for number in kept]
 
 
 @pytest.mark.parametrize(("owners", "may_leave"), [((0,), True), ((0, 1), True), ((0, 1, 2), False)])
-def test_l6_a_namespace_of_a_group_leaves_its_broker_only_for_one_with_less_of_it(
-    owners: tuple[int, ...], *, may_leave: bool
-) -> None:
+def test_l6_group_member_moves_only_to_less_of_its_group(owners: tuple[int, ...], *, may_leave: bool) -> None:
     asked = question(owning(*owners), "tenant1/ns0", excluded=0)
     assert (find_anti_affinity_refusal(MODULAR, asked) is None) == may_leave
 

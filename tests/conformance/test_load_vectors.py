@@ -81,9 +81,7 @@ def is_due(last: BrokerReport, now: BrokerReport, weights: ResourceWeights | Non
         (0, 0, False),
     ],
 )
-def test_a_r_a_report_is_due_when_the_message_rate_changed_by_more_than_the_threshold(
-    last: float, now: float, *, due: bool
-) -> None:
+def test_a_r_report_is_due_above_the_threshold(last: float, now: float, *, due: bool) -> None:
     assert is_due(report(load=(last, 0, 0, 0)), report(load=(now, 0, 0, 0))) is due
 
 

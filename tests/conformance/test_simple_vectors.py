@@ -279,9 +279,7 @@ MEMORY_MB = (2, 200)
         (40, 100, RATE, -5 / 60, 40),
     ],
 )
-def test_d3_expectations_rise_quickly_and_fall_slowly(
-    old: float, sample: float, bounds: tuple[float, float], minutes: float, new: float
-) -> None:
+def test_d3_expectation(old: float, sample: float, bounds: tuple[float, float], minutes: float, new: float) -> None:
     assert float(smooth(old, sample, *bounds, minutes * MINUTE_MS)) == pytest.approx(new)
 
 

@@ -53,9 +53,7 @@ def five_brokers() -> Snapshot:
         pytest.param(600, 8, None, id="derived: exactly at both thresholds"),
     ],
 )
-def test_f3_to_f5_the_broker_with_the_highest_load_of_the_rule_that_applies_sheds(
-    rate_percentage: float, multiplier: float, source: int | None
-) -> None:
+def test_f3_to_f5_most_loaded_broker_sheds(rate_percentage: float, multiplier: float, source: int | None) -> None:
     settings = replace(
         UNIFORM,
         max_unload_bundle_num_per_shedding=1,

@@ -97,9 +97,7 @@ async def test_a_follower_lays_down_nothing(cluster: Cluster) -> None:
     assert await stored_controls(cluster.store) == Controls()
 
 
-async def test_a_change_is_made_to_what_somebody_else_has_just_written(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_change_is_applied_to_the_latest_record(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     leader = await cluster.start_leader()
     Meddling(leader, cluster.store, 3, monkeypatch)
     stored = await leader.node.operators.update_configuration(lambda overrides: {**overrides, GRACE: "5"})
@@ -107,9 +105,7 @@ async def test_a_change_is_made_to_what_somebody_else_has_just_written(
     assert leader.node.live.overrides == stored
 
 
-async def test_a_change_is_given_up_when_somebody_else_never_stops(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_change_gives_up_after_endless_conflicts(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     leader = await cluster.start_leader()
     Meddling(leader, cluster.store, 1_000, monkeypatch)
     with pytest.raises(ConcurrentModificationError, match="Concurrent modification of /loadbalance/configuration"):

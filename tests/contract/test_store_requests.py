@@ -148,9 +148,7 @@ async def test_the_operations_of_a_transaction_share_one_transaction_id(store: M
         ([Delete("/a"), Check("/a", 0), Put("/nowhere", b"")], 1, "no_node"),
     ],
 )
-async def test_a_refused_transaction_names_the_first_failure_and_changes_nothing(
-    store: MetadataStore, ops: list[Op], index: int, cause: str
-) -> None:
+async def test_refused_transaction_changes_nothing(store: MetadataStore, ops: list[Op], index: int, cause: str) -> None:
     await store.commit([Create("/a", b""), Create("/b", b"as it was"), Create("/p", b""), Create("/p/child", b"")])
     before = await store.get_many(["/a", "/b", "/p", "/p/child"])
     with pytest.raises(TransactionFailedError) as refusal:
@@ -172,7 +170,7 @@ async def test_a_znode_that_is_too_large_is_refused_and_the_connection_stays(sto
     assert (store.state, store.session_id) == (SessionState.CONNECTED, session_id)
 
 
-async def test_a_transaction_that_is_too_large_as_a_whole_is_refused_and_the_connection_stays(
+async def test_too_large_transaction_is_refused_and_the_connection_stays(
     store: MetadataStore,
 ) -> None:
     half = bytes(MAX_TRANSACTION_BYTES // 2)

@@ -32,9 +32,7 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-def test_every_command_in_the_documentation_ends_as_it_says(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_documented_commands_end_as_shown(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     url = cluster.nodes[0].node.service_url
     runner = CliRunner(env={"LOADMANAGER_ADMIN_URL": url, "NO_COLOR": "1", "TERM": "dumb"})

@@ -103,9 +103,7 @@ async def test_a_port_that_is_taken_ends_it_with_1_and_names_the_port(tmp_path: 
 
 
 @pytest.mark.zookeeper
-async def test_hiccups_of_zookeeper_while_it_starts_are_waited_through(
-    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
-) -> None:
+async def test_start_waits_through_zookeeper_hiccups(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> None:
     store = ZooKeeperStore(zookeeper.connect_string, session_timeout_s=600.0, chroot=chroot)
     await store.start()
     async with FakeBroker() as broker, FakeNode() as node, TcpProxy(zookeeper.port) as network:
@@ -260,7 +258,7 @@ async def test_an_agent_that_fails_keeps_its_session_until_its_last_lease_has_la
 
 
 @pytest.mark.zookeeper
-async def test_an_agent_killed_hands_over_to_its_next_life_which_waits_for_the_leases_of_the_former_one(
+async def test_restarted_agent_waits_for_the_leases_of_its_former_life(
     place: Place,
 ) -> None:
     async with agent_process(place.folder, place.settings | {"brokerLeaseMs": 4_000}) as killed:

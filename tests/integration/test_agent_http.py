@@ -98,9 +98,7 @@ async def test_a_lease_names_the_incarnation_and_how_long_it_holds(beside: Runni
     assert lease == {"brokerId": BROKER_ID, "incarnation": await beside.registered(), "validForMs": 600}
 
 
-async def test_there_is_no_lease_before_the_broker_answered_its_statistics(
-    broker: FakeBroker, node: FakeNode, store: MemoryStore
-) -> None:
+async def test_no_lease_before_the_first_statistics(broker: FakeBroker, node: FakeNode, store: MemoryStore) -> None:
     broker.may_answer_stats.clear()
     async with running_agent(agent_settings(broker, node), store) as beside:
         status, answer = await beside.lease()
@@ -122,9 +120,7 @@ async def test_a_topic_of_an_owned_bundle_may_be_opened(beside: RunningAgent, no
     assert beside.metric("ownership_questions_total", **GRANTED) == 1
 
 
-async def test_a_topic_of_another_brokers_bundle_may_not_be_opened_and_its_owner_is_named(
-    beside: RunningAgent, node: FakeNode
-) -> None:
+async def test_topic_of_another_broker_is_refused_with_its_owner(beside: RunningAgent, node: FakeNode) -> None:
     node.own(node.bundle_of(TOPIC), "broker-2.example:8080", 99)
     status, answer = await beside.owner(TOPIC)
     assert (status, answer["owned"], answer.get("owner")) == (200, False, "broker-2.example:8080")
@@ -175,9 +171,7 @@ async def test_an_unload_repeated_is_204(beside: RunningAgent, node: FakeNode, b
     assert [(await beside.unload(bundle, version=2))[0] for _ in range(3)] == [204, 204, 204]
 
 
-async def test_a_broker_that_never_answers_an_unload_makes_it_503(
-    beside: RunningAgent, node: FakeNode, broker: FakeBroker
-) -> None:
+async def test_unanswered_unload_is_503(beside: RunningAgent, node: FakeNode, broker: FakeBroker) -> None:
     bundle = await open_topic(beside, node, broker)
     broker.may_answer_unloads.clear()
     beside.agent._broker._unload_timeout_s = 0.3
@@ -191,9 +185,7 @@ async def test_a_broker_that_never_answers_an_unload_makes_it_503(
     assert broker.unloads[-1].topics == [TOPIC], "an unload that was not confirmed is repeated in full"
 
 
-async def test_a_broker_that_fails_an_unload_makes_it_503(
-    beside: RunningAgent, node: FakeNode, broker: FakeBroker
-) -> None:
+async def test_failed_unload_is_503(beside: RunningAgent, node: FakeNode, broker: FakeBroker) -> None:
     bundle = await open_topic(beside, node, broker)
     broker.unload_status = 500
     status, answer = await beside.unload(bundle, version=2)
@@ -201,9 +193,7 @@ async def test_a_broker_that_fails_an_unload_makes_it_503(
     assert "answered 500" in answer["reason"]
 
 
-async def test_after_an_unload_a_node_that_lags_behind_cannot_give_the_topic_back(
-    beside: RunningAgent, node: FakeNode, broker: FakeBroker
-) -> None:
+async def test_lagging_node_cannot_undo_an_unload(beside: RunningAgent, node: FakeNode, broker: FakeBroker) -> None:
     bundle = await open_topic(beside, node, broker)
     assert (await beside.unload(bundle, version=2))[0] == 204
     assert not (await beside.owner(TOPIC))[1]["owned"]
@@ -212,9 +202,7 @@ async def test_after_an_unload_a_node_that_lags_behind_cannot_give_the_topic_bac
     assert (await beside.owner(TOPIC))[1]["owned"]
 
 
-async def test_an_answer_on_its_way_while_an_unload_arrives_is_asked_again(
-    beside: RunningAgent, node: FakeNode
-) -> None:
+async def test_answer_overtaken_by_an_unload_is_asked_again(beside: RunningAgent, node: FakeNode) -> None:
     bundle = await own(beside, node)
     node.may_answer.clear()
     question = asyncio.create_task(beside.owner(TOPIC))
@@ -227,9 +215,7 @@ async def test_an_answer_on_its_way_while_an_unload_arrives_is_asked_again(
     assert beside.metric("ownership_questions_total", verdict="void") == 1
 
 
-async def test_an_unload_is_followed_by_a_report_that_was_measured_after_it(
-    broker: FakeBroker, node: FakeNode, store: MemoryStore
-) -> None:
+async def test_unload_is_followed_by_a_new_report(broker: FakeBroker, node: FakeNode, store: MemoryStore) -> None:
     nothing_else = {
         "loadBalancerReportUpdateThresholdPercentage": 100,
         "loadBalancerReportUpdateMaxIntervalMinutes": 60,
@@ -279,9 +265,7 @@ async def test_a_leader_that_was_replaced_is_refused_with_412(beside: RunningAge
     assert EPOCH_HEADER in answer["reason"]
 
 
-async def test_an_unload_from_before_the_topic_was_granted_is_refused_with_412(
-    beside: RunningAgent, node: FakeNode, broker: FakeBroker
-) -> None:
+async def test_unload_older_than_the_grant_is_412(beside: RunningAgent, node: FakeNode, broker: FakeBroker) -> None:
     await own(beside, node, version=7)
     assert (await beside.owner(TOPIC))[1]["owned"]
     broker.open(TOPIC)
@@ -312,9 +296,7 @@ async def test_an_unload_from_before_the_topic_was_granted_is_refused_with_412(
         ("t/ns/0x00000000_0xffffffff", {EPOCH_HEADER: "9" * 40, BUNDLE_VERSION_HEADER: "1"}, f"header {EPOCH_HEADER}"),
     ],
 )
-async def test_a_malformed_unload_is_refused_and_what_is_wrong_is_named(
-    beside: RunningAgent, bundle: str, headers: dict[str, str], said: str
-) -> None:
+async def test_malformed_unload(beside: RunningAgent, bundle: str, headers: dict[str, str], said: str) -> None:
     status, answer = await beside.unload_with(bundle, headers)
     assert status == 400
     assert said in answer["reason"]
@@ -378,9 +360,7 @@ async def test_garbage_from_the_broker_is_named_and_counted_and_the_last_good_re
         b'{"bundle":"t/ns/0x00000000_0xffffffff","state":"Owned","owner":"nobody","incarnation":1,"version":1,"epoch":1}',
     ],
 )
-async def test_garbage_from_the_only_node_grants_nothing_and_is_named_and_counted(
-    beside: RunningAgent, node: FakeNode, garbage: bytes
-) -> None:
+async def test_garbage_from_a_node_grants_nothing(beside: RunningAgent, node: FakeNode, garbage: bytes) -> None:
     await own(beside, node)
     node.spoiled = garbage
     with capture_logs() as logs:
@@ -393,9 +373,7 @@ async def test_garbage_from_the_only_node_grants_nothing_and_is_named_and_counte
     assert (await beside.owner(TOPIC))[1]["owned"]
 
 
-async def test_an_answer_about_a_bundle_that_cannot_hold_the_topic_grants_nothing(
-    beside: RunningAgent, node: FakeNode
-) -> None:
+async def test_answer_about_another_bundle_grants_nothing(beside: RunningAgent, node: FakeNode) -> None:
     answer = {
         "bundle": "t/other/0x00000000_0xffffffff",
         "state": "Owned",
@@ -409,9 +387,7 @@ async def test_an_answer_about_a_bundle_that_cannot_hold_the_topic_grants_nothin
     assert beside.metric("garbage_total", source="node") == 1
 
 
-async def test_the_next_node_is_asked_when_one_is_down_fails_or_talks_nonsense(
-    broker: FakeBroker, node: FakeNode, store: MemoryStore
-) -> None:
+async def test_next_node_is_asked_after_a_failure(broker: FakeBroker, node: FakeNode, store: MemoryStore) -> None:
     async with FakeNode() as failing, FakeNode() as confused:
         failing.status = 500
         failing.create_namespace("t/ns")
@@ -427,9 +403,7 @@ async def test_the_next_node_is_asked_when_one_is_down_fails_or_talks_nonsense(
         )
 
 
-async def test_a_node_that_lags_behind_does_not_deny_what_another_one_knows(
-    broker: FakeBroker, node: FakeNode, store: MemoryStore
-) -> None:
+async def test_lagging_node_does_not_deny_a_grant(broker: FakeBroker, node: FakeNode, store: MemoryStore) -> None:
     async with FakeNode() as lagging:
         lagging.create_namespace("t/ns")
         async with running_agent(agent_settings(broker, lagging, node), store) as beside:
@@ -445,9 +419,7 @@ async def test_when_no_node_answers_the_broker_is_told_so(node: FakeNode, beside
     assert (await beside.lease())[0] == 200, "leases need no load-manager node"
 
 
-async def test_reports_carry_the_load_of_open_topics_by_bundle(
-    beside: RunningAgent, node: FakeNode, broker: FakeBroker
-) -> None:
+async def test_reports_have_load_by_bundle(beside: RunningAgent, node: FakeNode, broker: FakeBroker) -> None:
     bundle = await open_topic(beside, node, broker)
     started_s = time.monotonic()
 
@@ -464,9 +436,7 @@ async def test_reports_carry_the_load_of_open_topics_by_bundle(
     assert beside.metric("reports_total", outcome="written") >= 1
 
 
-async def test_a_bundle_that_was_split_is_reported_by_its_parts_once_a_node_named_one(
-    beside: RunningAgent, node: FakeNode, broker: FakeBroker
-) -> None:
+async def test_split_bundle_is_reported_by_its_parts(beside: RunningAgent, node: FakeNode, broker: FakeBroker) -> None:
     await open_topic(beside, node, broker)
 
     whole = node.bundle_of(TOPIC)
@@ -477,9 +447,7 @@ async def test_a_bundle_that_was_split_is_reported_by_its_parts_once_a_node_name
     await eventually(lambda: reports(beside, {node.bundle_of(TOPIC)}))
 
 
-async def test_a_topic_is_reported_as_it_was_granted_while_no_node_tells_the_boundaries(
-    beside: RunningAgent, node: FakeNode, broker: FakeBroker
-) -> None:
+async def test_report_without_boundaries_uses_grants(beside: RunningAgent, node: FakeNode, broker: FakeBroker) -> None:
     bundle = await own(beside, node)
     assert (await beside.owner(TOPIC))[1]["owned"]
     await node.stop()
@@ -490,9 +458,7 @@ async def test_a_topic_is_reported_as_it_was_granted_while_no_node_tells_the_bou
     assert beside.metric("unmapped_topics") == 1
 
 
-async def test_a_graceful_stop_closes_all_topics_before_the_registration_goes(
-    broker: FakeBroker, node: FakeNode, store: MemoryStore
-) -> None:
+async def test_stop_closes_topics_before_deregistration(broker: FakeBroker, node: FakeNode, store: MemoryStore) -> None:
     async with running_agent(agent_settings(broker, node), store, ManualClock(), unload_timeout_s=600.0) as beside:
         await open_topic(beside, node, broker)
         assert (await beside.lease())[1]["validForMs"] > 0
@@ -511,9 +477,7 @@ async def test_a_graceful_stop_closes_all_topics_before_the_registration_goes(
     assert broker.topics == {}
 
 
-async def test_a_broker_that_opens_nothing_of_what_it_was_granted_is_said_to_be_stuck(
-    beside: RunningAgent, broker: FakeBroker, node: FakeNode
-) -> None:
+async def test_broker_that_opens_nothing_is_stuck(beside: RunningAgent, broker: FakeBroker, node: FakeNode) -> None:
     broker.opening = []
     await own(beside, node)
     assert (await beside.owner(TOPIC))[1]["owned"]
@@ -533,9 +497,7 @@ async def reports_stuck(beside: RunningAgent, stuck: str | None) -> bool:
     return record is not None and record.get("stuck") == stuck
 
 
-async def test_a_broker_that_asks_for_no_lease_any_more_is_withdrawn_until_it_asks(
-    broker: FakeBroker, node: FakeNode
-) -> None:
+async def test_broker_without_lease_requests_is_withdrawn(broker: FakeBroker, node: FakeNode) -> None:
     clock = ManualClock()
     cluster = a_memory_cluster(clock)
     store = MemoryStore(cluster)
@@ -554,9 +516,7 @@ async def test_a_broker_that_asks_for_no_lease_any_more_is_withdrawn_until_it_as
     await store.close()
 
 
-async def test_a_broker_whose_agent_has_lost_its_session_is_told_to_close_everything_at_once(
-    broker: FakeBroker, node: FakeNode
-) -> None:
+async def test_lost_session_closes_everything(broker: FakeBroker, node: FakeNode) -> None:
     cluster = a_memory_cluster()
     store = MemoryStore(cluster)
     await store.start()
@@ -596,9 +556,7 @@ async def test_a_topic_of_a_free_bundle_may_not_be_opened_yet(beside: RunningAge
     )
 
 
-async def test_while_the_session_is_in_doubt_nothing_is_granted_and_it_goes_on_as_before_afterwards(
-    broker: FakeBroker, node: FakeNode
-) -> None:
+async def test_no_grants_in_a_doubtful_session(broker: FakeBroker, node: FakeNode) -> None:
     clock = ManualClock()
     cluster = a_memory_cluster(clock)
     store = MemoryStore(cluster, session_timeout_s=3.0)
@@ -664,9 +622,7 @@ async def tell(beside: RunningAgent, bundles: NamespaceBundles) -> int:
         return answer.status
 
 
-async def test_the_topics_of_a_bundle_are_named_with_their_hashes_and_loads(
-    beside: RunningAgent, node: FakeNode, broker: FakeBroker
-) -> None:
+async def test_topics_have_hashes_and_loads(beside: RunningAgent, node: FakeNode, broker: FakeBroker) -> None:
     bundle = await own(beside, node)
     other = next(name for name in node.namespaces["t/ns"].ranges() if f"t/ns/{name}" != bundle)
     (elsewhere,) = topics_in(node, f"t/ns/{other}")
@@ -687,18 +643,14 @@ async def test_the_topics_of_a_bundle_are_named_with_their_hashes_and_loads(
     assert set(topic) == {"topic", "hash", "msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut"}
 
 
-async def test_a_topic_that_was_granted_is_named_before_the_broker_shows_it(
-    beside: RunningAgent, node: FakeNode
-) -> None:
+async def test_granted_topic_is_named_before_it_opens(beside: RunningAgent, node: FakeNode) -> None:
     bundle = await own(beside, node)
     assert (await beside.owner(TOPIC))[1]["owned"] is True
     _, answer = await beside.get("/loadmanager/v1/topics", bundle=bundle)
     assert [(each["topic"], each["msgRateIn"]) for each in answer["topics"]] == [(TOPIC, 0.0)]
 
 
-async def test_topics_are_named_only_for_a_bundle_of_a_namespace_that_a_node_knows(
-    beside: RunningAgent, node: FakeNode
-) -> None:
+async def test_topics_need_a_known_namespace(beside: RunningAgent, node: FakeNode) -> None:
     assert (await beside.get("/loadmanager/v1/topics"))[0] == 400
     assert (await beside.get("/loadmanager/v1/topics", bundle="t/ns/everything"))[0] == 400
     status, answer = await beside.get("/loadmanager/v1/topics", bundle="t/nowhere/0x00000000_0xffffffff")
@@ -707,9 +659,7 @@ async def test_topics_are_named_only_for_a_bundle_of_a_namespace_that_a_node_kno
     assert (await beside.get("/loadmanager/v1/topics", bundle="t/silent/0x00000000_0xffffffff"))[0] == 503
 
 
-async def test_told_of_new_boundaries_the_report_follows_them_at_once(
-    broker: FakeBroker, node: FakeNode, store: MemoryStore
-) -> None:
+async def test_report_follows_new_boundaries(broker: FakeBroker, node: FakeNode, store: MemoryStore) -> None:
     settings = agent_settings(broker, node, loadBalancerReportUpdateMinIntervalMillis=3_600_000)
     async with running_agent(settings, store) as beside:
         await beside.registered()
@@ -737,9 +687,7 @@ async def test_boundaries_that_cannot_be_used_are_refused(beside: RunningAgent) 
             assert "bundles" in (await answer.json())["reason"]
 
 
-async def test_an_unload_of_a_part_closes_its_topics_alone(
-    beside: RunningAgent, node: FakeNode, broker: FakeBroker
-) -> None:
+async def test_unload_of_a_part(beside: RunningAgent, node: FakeNode, broker: FakeBroker) -> None:
     node.create_namespace("t/ns", bundles=1)
     (whole,) = (f"t/ns/{each}" for each in node.namespaces["t/ns"].ranges())
     node.own(whole, BROKER_ID, await beside.registered(), version=1)
@@ -903,9 +851,7 @@ async def test_an_epoch_that_cannot_be_looked_up_is_503_so_that_the_leader_tries
     assert (await beside.unload(bundle, version=2))[0] == 204
 
 
-async def test_topics_that_were_closed_are_not_named_in_unloads_for_ever(
-    beside: RunningAgent, node: FakeNode, broker: FakeBroker
-) -> None:
+async def test_closed_topics_leave_unloads(beside: RunningAgent, node: FakeNode, broker: FakeBroker) -> None:
     broker.opening = []
     bundle = await own(beside, node)
     (kept, *others) = (topic for n in range(400) if node.bundle_of(topic := f"persistent://t/ns/t{n}") == bundle)
@@ -925,9 +871,7 @@ async def stats_were_asked_for(broker: FakeBroker, times: int) -> None:
     await eventually(lambda: broker.asked_for_stats >= before + times)
 
 
-async def test_a_topic_that_the_broker_is_still_about_to_open_is_named_in_an_unload(
-    beside: RunningAgent, node: FakeNode, broker: FakeBroker
-) -> None:
+async def test_opening_topic_is_named_in_an_unload(beside: RunningAgent, node: FakeNode, broker: FakeBroker) -> None:
     broker.opening = [TOPIC]
     bundle = await own(beside, node)
     assert (await beside.owner(TOPIC))[1]["owned"]
@@ -936,9 +880,7 @@ async def test_a_topic_that_the_broker_is_still_about_to_open_is_named_in_an_unl
     assert [unload.topics for unload in broker.unloads] == [[TOPIC]]
 
 
-async def test_of_a_broker_that_does_not_say_what_it_opens_nothing_granted_is_forgotten(
-    beside: RunningAgent, node: FakeNode, broker: FakeBroker
-) -> None:
+async def test_grants_of_a_silent_broker_are_kept(beside: RunningAgent, node: FakeNode, broker: FakeBroker) -> None:
     bundle = await own(beside, node)
     assert (await beside.owner(TOPIC))[1]["owned"]
     await stats_were_asked_for(broker, 4)
@@ -958,9 +900,7 @@ async def test_an_unload_is_confirmed_by_204_alone_and_not_by_what_a_redirect_le
     assert len(broker.unloads) == 1
 
 
-async def test_statistics_and_ownership_are_not_taken_from_where_a_redirect_leads(
-    beside: RunningAgent, node: FakeNode, broker: FakeBroker
-) -> None:
+async def test_redirects_are_not_followed(beside: RunningAgent, node: FakeNode, broker: FakeBroker) -> None:
     await own(beside, node)
     async with FakeBroker(start_timestamp=1) as other_broker, FakeNode() as other_node:
         broker.stats_status, broker.redirect = 307, f"{other_broker.url}/loadmanager/v1/stats"
@@ -980,9 +920,7 @@ def coming(bundle: str) -> bytes:
     return TopicsOfBundle(bundle=bundle, topics=[TOPIC]).to_json()
 
 
-async def test_a_broker_is_told_what_to_prepare_for_and_asks_until_it_has_come(
-    beside: RunningAgent, node: FakeNode, broker: FakeBroker
-) -> None:
+async def test_warm_up_until_the_bundle_comes(beside: RunningAgent, node: FakeNode, broker: FakeBroker) -> None:
     await beside.registered()
     bundle = node.bundle_of(TOPIC)
     node.own(bundle, "broker-2.example:8080", 99, version=2, state="Releasing")
@@ -1005,9 +943,7 @@ async def test_a_broker_that_does_not_prepare_is_told_apart_from_one_that_fails(
     assert (await beside.prepare(coming(node.bundle_of(TOPIC))))[0] == status
 
 
-async def test_what_is_said_to_prepare_for_has_to_make_sense_and_be_meant_for_this_life(
-    beside: RunningAgent, node: FakeNode, broker: FakeBroker
-) -> None:
+async def test_bad_warm_up_is_refused(beside: RunningAgent, node: FakeNode, broker: FakeBroker) -> None:
     await beside.registered()
     good = coming(node.bundle_of(TOPIC))
     assert [
@@ -1020,18 +956,14 @@ async def test_what_is_said_to_prepare_for_has_to_make_sense_and_be_meant_for_th
     assert (status, "waitMs: '-1': expected" in answer["reason"]) == (400, True)
 
 
-async def test_an_agent_without_a_registration_has_nobody_prepare(
-    broker: FakeBroker, node: FakeNode, store: MemoryStore
-) -> None:
+async def test_no_warm_up_without_a_registration(broker: FakeBroker, node: FakeNode, store: MemoryStore) -> None:
     broker.may_answer_stats.clear()
     async with running_agent(agent_settings(broker, node), store) as beside:
         assert (await beside.prepare(coming(node.bundle_of(TOPIC))))[0] == 503
         broker.may_answer_stats.set()
 
 
-async def test_a_broker_is_told_who_gets_what_it_has_to_close(
-    beside: RunningAgent, node: FakeNode, broker: FakeBroker
-) -> None:
+async def test_unload_names_the_destination(beside: RunningAgent, node: FakeNode, broker: FakeBroker) -> None:
     bundle = await open_topic(beside, node, broker)
     headers = {
         EPOCH_HEADER: "1",

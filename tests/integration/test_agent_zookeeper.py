@@ -93,9 +93,7 @@ async def test_a_graceful_stop_takes_the_registration_back_before_the_session_en
         assert not await is_registered(observer)
 
 
-async def test_a_lost_session_makes_a_new_incarnation_which_knows_nothing_of_the_old_grants(
-    place: Place, zookeeper: EmbeddedZooKeeper
-) -> None:
+async def test_new_incarnation_after_a_lost_session(place: Place, zookeeper: EmbeddedZooKeeper) -> None:
     async with place.agent() as beside:
         first = await beside.registered()
         bundle = place.node.bundle_of(TOPIC)

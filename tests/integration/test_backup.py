@@ -60,9 +60,7 @@ def operator(zookeeper: EmbeddedZooKeeper, tmp_path: Path, monkeypatch: pytest.M
     return Operator(tmp_path, zookeeper)
 
 
-async def test_what_was_laid_down_comes_back_in_an_empty_zookeeper(
-    operator: Operator, zookeeper: EmbeddedZooKeeper, chroot: str
-) -> None:
+async def test_import_into_an_empty_zookeeper(operator: Operator, zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     assert EXAMPLE is not None
     (operator.folder / "example.yaml").write_text(EXAMPLE[1])
     async with Cluster(on_zookeeper(zookeeper, f"{chroot}/first")) as cluster:
@@ -101,9 +99,7 @@ async def test_what_was_laid_down_comes_back_in_an_empty_zookeeper(
         )
 
 
-async def test_a_file_with_a_mistake_changes_nothing(
-    operator: Operator, zookeeper: EmbeddedZooKeeper, chroot: str
-) -> None:
+async def test_invalid_file_changes_nothing(operator: Operator, zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     document = {"format": "loadmanager export", "version": 1, "namespaces": {"t/ns": {"bundles": 4}}}
     file = operator.folder / "backup.yaml"
     async with Cluster(on_zookeeper(zookeeper, chroot)) as cluster:
@@ -121,9 +117,7 @@ async def test_a_file_with_a_mistake_changes_nothing(
         assert node.node.view.namespaces == {}
 
 
-async def test_an_export_has_all_that_can_be_read_and_says_what_cannot(
-    operator: Operator, zookeeper: EmbeddedZooKeeper, chroot: str
-) -> None:
+async def test_export_names_what_is_unreadable(operator: Operator, zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     async with Cluster(on_zookeeper(zookeeper, chroot)) as cluster:
         await cluster.start_leader()
         await cluster.a_namespace("t/ns")

@@ -78,9 +78,7 @@ async def _assert_others_work(cluster: Cluster, node: RunningNode) -> None:
 
 
 @EACH_GARBAGE
-async def test_a_broker_whose_record_is_spoiled_keeps_its_bundles(
-    cluster: Cluster, node: RunningNode, data: bytes, complaint: str
-) -> None:
+async def test_spoiled_broker_keeps_bundles(cluster: Cluster, node: RunningNode, data: bytes, complaint: str) -> None:
     await cluster.brokers["b1:8080"].report(data)
     await _assert_listed(node, paths.broker("b1:8080"), complaint)
     await _assert_others_work(cluster, node)
@@ -103,9 +101,7 @@ async def test_a_namespace_whose_record_is_spoiled_is_answered_from_the_last_goo
 
 
 @EACH_GARBAGE
-async def test_a_namespace_that_was_never_readable_is_503_with_the_fault(
-    cluster: Cluster, node: RunningNode, data: bytes, complaint: str
-) -> None:
+async def test_unreadable_namespace_is_503(cluster: Cluster, node: RunningNode, data: bytes, complaint: str) -> None:
     await write(cluster.store, paths.namespace("t/spoiled"), data)
     await _assert_listed(node, paths.namespace("t/spoiled"), complaint)
     reply = await node.lookup("persistent://t/spoiled/x")
@@ -115,9 +111,7 @@ async def test_a_namespace_that_was_never_readable_is_503_with_the_fault(
 
 
 @EACH_GARBAGE
-async def test_the_record_of_another_node_may_be_spoiled(
-    cluster: Cluster, node: RunningNode, data: bytes, complaint: str
-) -> None:
+async def test_spoiled_node_record_is_ignored(cluster: Cluster, node: RunningNode, data: bytes, complaint: str) -> None:
     await write(cluster.store, paths.node("n9:8080"), data)
     await _assert_listed(node, paths.node("n9:8080"), complaint)
     await _assert_others_work(cluster, node)
@@ -136,9 +130,7 @@ async def test_a_leaders_record_that_is_spoiled_is_counted_and_costs_one_electio
 
 @pytest.mark.parametrize("path", [paths.bundle_data("t/ns"), paths.STRATEGY_STATE])
 @EACH_GARBAGE
-async def test_history_that_is_spoiled_is_left_out_and_written_over(
-    cluster: Cluster, path: str, data: bytes, complaint: str
-) -> None:
+async def test_spoiled_history_is_overwritten(cluster: Cluster, path: str, data: bytes, complaint: str) -> None:
     await write(cluster.store, path, data)
     node = await cluster.start_leader(lookup_timeout_ms=5_000)
     await _assert_listed(node, path, complaint)
@@ -168,9 +160,7 @@ REPORTS = {
 
 
 @pytest.mark.parametrize(("data", "complaint"), REPORTS.values(), ids=list(REPORTS))
-async def test_a_report_with_figures_that_are_none_is_not_taken_in(
-    cluster: Cluster, node: RunningNode, data: bytes, complaint: str
-) -> None:
+async def test_bad_figures_are_not_taken_in(cluster: Cluster, node: RunningNode, data: bytes, complaint: str) -> None:
     broker = cluster.brokers["b1:8080"]
     await broker.report(a_record("b1:8080", {BUNDLE: load_of(1.0)}, agent_url=broker.url))
     await eventually(lambda: node.node.view.model.bundle_averages("t/ns"))
@@ -183,9 +173,7 @@ async def test_a_report_with_figures_that_are_none_is_not_taken_in(
     await _assert_others_work(cluster, node)
 
 
-async def test_the_largest_figures_that_are_taken_in_do_not_overflow_the_averages(
-    cluster: Cluster, node: RunningNode
-) -> None:
+async def test_largest_accepted_figures_do_not_overflow(cluster: Cluster, node: RunningNode) -> None:
     broker = cluster.brokers["b1:8080"]
     stats = load_of(1.0)
     stats |= {"msgRateIn": 1e12, "msgThroughputIn": 1e12, "consumerCount": 2**53, "producerCount": 2**53}

@@ -109,7 +109,7 @@ async def test_a_body_that_is_too_large_is_413(node: RunningNode) -> None:
 
 
 @pytest.mark.parametrize("bad_range", ["0x00000000_0x40000000", "0x0_0x1", "all", "0x80000000_0x00000000"])
-async def test_a_range_that_is_no_current_bundle_is_412(node: RunningNode, bad_range: str) -> None:
+async def test_outdated_range_is_412(node: RunningNode, bad_range: str) -> None:
     document = (await node.get(openapi.PATH)).json()
     asked = 0
     for path, methods in document["paths"].items():

@@ -43,7 +43,7 @@ def beside(tmp_path: Path) -> Iterator[Beside]:
         yield beside
 
 
-def test_every_command_in_the_documentation_ends_as_it_says(beside: Beside) -> None:
+def test_documented_commands_end_as_shown(beside: Beside) -> None:
     url = beside.nodes[0].service_url
     runner = CliRunner(env={"LOADMANAGER_ADMIN_URL": url, "NO_COLOR": "1", "TERM": "dumb"})
     names: dict[str, str] = {f"broker-{n}:8080": broker.broker_id for n, broker in enumerate(beside.pulsar.brokers, 1)}

@@ -97,9 +97,7 @@ async def test_nothing_is_served_without_a_lease(agent: FakeAgent, tmp_path: Pat
         assert (await client.open(Kind.SUBSCRIBE, SUBSCRIBER, TOPIC)).kind is Kind.OPENED
 
 
-async def test_serving_stops_when_the_agent_gives_no_lease_any_more(
-    agent: FakeAgent, broker: BrokerProcess, client: HandDrivenClient
-) -> None:
+async def test_serving_stops_without_a_lease(agent: FakeAgent, broker: BrokerProcess, client: HandDrivenClient) -> None:
     await attach(client)
     agent.valid_for_ms = None
     assert (await client.receive(Kind.CLOSED)).text == ChannelCloseReason.LEASE_LAPSED
@@ -123,9 +121,7 @@ async def test_serving_stops_when_the_lease_lapses_and_the_agent_is_silent(tmp_p
             assert (await client.open(Kind.SUBSCRIBE, 3, TOPIC)).kind is Kind.REFUSED
 
 
-async def test_an_unload_delivers_what_was_accepted_then_closes_the_topic(
-    broker: BrokerProcess, client: HandDrivenClient
-) -> None:
+async def test_unload_delivers_then_closes(broker: BrokerProcess, client: HandDrivenClient) -> None:
     await attach(client)
     assert (await client.publish(PRODUCER, 0, 5)).kind is Kind.ACCEPTED
     unload = asyncio.create_task(broker.unload(TOPIC))
@@ -145,9 +141,7 @@ async def _is_draining(client: HandDrivenClient) -> bool:
     return (await client.publish(PRODUCER, 5, 1)).kind is Kind.BUSY
 
 
-async def test_an_unload_does_not_wait_for_ever_and_says_what_it_dropped(
-    broker: BrokerProcess, client: HandDrivenClient
-) -> None:
+async def test_unload_times_out_and_reports_dropped_messages(broker: BrokerProcess, client: HandDrivenClient) -> None:
     await attach(client)
     assert (await client.publish(PRODUCER, 0, 5)).kind is Kind.ACCEPTED
     assert await broker.unload(TOPIC) == 204
@@ -155,18 +149,14 @@ async def test_an_unload_does_not_wait_for_ever_and_says_what_it_dropped(
     assert dropped["ranges"] == [[0, 5]]
 
 
-async def test_an_unload_that_is_repeated_or_names_an_unknown_topic_succeeds(
-    broker: BrokerProcess, client: HandDrivenClient
-) -> None:
+async def test_repeated_or_unknown_unload_succeeds(broker: BrokerProcess, client: HandDrivenClient) -> None:
     await attach(client)
     assert await broker.unload(TOPIC) == 204
     assert await broker.unload(TOPIC, "persistent://demo/orders/unknown") == 204
     assert len(broker.serving_log("closed")) == 1
 
 
-async def test_an_unload_makes_an_outstanding_answer_void(
-    agent: FakeAgent, client: HandDrivenClient, broker: BrokerProcess
-) -> None:
+async def test_unload_voids_an_open_answer(agent: FakeAgent, client: HandDrivenClient, broker: BrokerProcess) -> None:
     agent.hold_answers = asyncio.Event()
     client.send(Kind.SUBSCRIBE, SUBSCRIBER, body=TOPIC.encode())
     await eventually(lambda: agent.answers_held == 1)
@@ -233,9 +223,7 @@ async def test_what_is_no_frame_costs_the_connection_and_not_the_broker(broker: 
     assert await broker.stats() == {}
 
 
-async def test_messages_without_a_subscriber_are_kept_for_the_next_one(
-    broker: BrokerProcess, client: HandDrivenClient
-) -> None:
+async def test_messages_wait_for_the_next_subscriber(broker: BrokerProcess, client: HandDrivenClient) -> None:
     await client.open(Kind.PRODUCE, PRODUCER, TOPIC)
     assert (await client.publish(PRODUCER, 0, 3)).kind is Kind.ACCEPTED
     async with a_client_of(broker) as late:

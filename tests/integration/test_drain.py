@@ -136,9 +136,7 @@ async def test_a_plan_is_executed_as_it_was_shown_and_refused_once_the_cluster_h
     assert (await owners(cluster))[target.broker_id] == 131
 
 
-async def test_an_agent_grants_again_what_it_was_asked_to_give_up_when_the_unload_is_cancelled(
-    zookeeper: EmbeddedZooKeeper, chroot: str
-) -> None:
+async def test_cancelled_unload_is_granted_again(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     topic = "persistent://tenant/ns/t"
     async with AsyncExitStack() as stack:
         world = ZooKeeperWorld(zookeeper, chroot)

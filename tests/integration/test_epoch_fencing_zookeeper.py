@@ -69,7 +69,7 @@ async def test_of_two_that_saw_the_same_epoch_one_wins(zookeeper: EmbeddedZooKee
     assert [candidate.epoch for candidate in contest.candidates] == [None, 1]
 
 
-async def test_without_the_check_of_the_epoch_the_deposed_leader_is_caught_writing(
+async def test_unfenced_write_of_a_deposed_leader_is_caught(
     zookeeper: EmbeddedZooKeeper,
 ) -> None:
     with pytest.raises(AssertionError, match="while 2 was current"):

@@ -14,9 +14,7 @@ pytestmark = pytest.mark.zookeeper
 EXPLAIN = "/loadbalance/v1/explain"
 
 
-async def test_what_is_explained_is_what_the_next_round_of_shedding_does(
-    zookeeper: EmbeddedZooKeeper, chroot: str
-) -> None:
+async def test_explanation_equals_the_next_shedding_round(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     async with Cluster(on_zookeeper(zookeeper, chroot)) as cluster:
         leader, standby = await cluster.start_nodes(2, lookup_timeout_ms=5_000)
         hot = await cluster.a_broker("b1:8080")

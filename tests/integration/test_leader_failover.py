@@ -64,9 +64,7 @@ async def test_a_leader_that_ends_is_replaced_long_before_its_session_expires(cl
     assert await cluster.state() == owned_before, "a failover moves nothing"
 
 
-async def test_a_leader_that_hangs_is_replaced_long_before_its_session_expires(
-    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
-) -> None:
+async def test_hanging_leader_is_replaced_early(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> None:
     settings = {"metadataStoreSessionTimeoutMillis": SESSION_MS, "leaderSilenceMs": 800}
     async with a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
         for name in ("n1", "n2"):
@@ -97,9 +95,7 @@ async def test_a_node_that_comes_back_follows_and_forwards(cluster: Cluster) -> 
     assert owner.epoch == await cluster.epoch()
 
 
-async def test_nodes_whose_advertised_addresses_are_wrong_do_not_depose_each_other(
-    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
-) -> None:
+async def test_wrong_addresses_depose_nobody(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> None:
     """Nothing listens where they say they are: that proves nothing about the leader's process. Killed, it is missed."""
     async with a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
         wrong = {"bindAddress": "127.0.0.2", "leaderSilenceMs": 200}

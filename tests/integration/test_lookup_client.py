@@ -173,9 +173,7 @@ async def test_a_blocking_client_that_cannot_begin_leaves_no_thread_behind() -> 
 
 
 @pytest.mark.zookeeper
-async def test_node_processes_are_killed_and_a_client_goes_on(
-    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
-) -> None:
+async def test_client_survives_killed_nodes(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> None:
     """The leader first: moves are known from the other one. Then that, too: what was known is known."""
     topic = f"persistent://{NAMESPACE}/x"
     async with processes.a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:

@@ -77,9 +77,7 @@ async def test_json_is_one_line_for_scripts(store: ZooKeeperStore, url: str) -> 
     assert json.loads(line)["brokers"][0]["latest"]["msgRate"] == 30.0
 
 
-async def test_the_address_may_come_from_the_configuration(
-    store: ZooKeeperStore, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_address_from_the_configuration(store: ZooKeeperStore, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     await store.commit([Create(paths.broker("b:1"), RECORD, ephemeral=True)])
     monkeypatch.setenv("LOADMANAGER_METADATASTOREURL", url)
     done = await run("--once")
@@ -110,9 +108,7 @@ async def test_into_a_pipe_it_prints_the_broker_that_changed(store: ZooKeeperSto
         assert code == 0, errors
 
 
-async def test_in_the_background_of_a_script_it_leaves_ctrl_c_to_the_script_and_ends_at_sigterm(
-    store: ZooKeeperStore, url: str
-) -> None:
+async def test_in_the_background_it_ignores_ctrl_c_and_ends_at_sigterm(store: ZooKeeperStore, url: str) -> None:
     """A shell that has no job control starts what runs in the background with SIGINT ignored."""
     await store.commit([Create(paths.broker("b:1"), RECORD, ephemeral=True)])
     command = shlex.join([*COMMAND, "--json", "--interval", "3600", "--metadata-store-url", url])

@@ -47,9 +47,7 @@ def assert_a_browser_shows(page: Path) -> None:
     assert browser is None or shown(browser, page).count("<section ") == SECTIONS
 
 
-async def test_a_demo_becomes_a_report_and_a_leader_goes_by_what_was_learned(
-    finished_demo: FinishedDemo, tmp_path: Path
-) -> None:
+async def test_demo_history_becomes_a_report(finished_demo: FinishedDemo, tmp_path: Path) -> None:
     assert finished_demo.code == 0, finished_demo.err
     out = tmp_path / "out"
     code, printed, said = await loadmanager("pipeline", "run", finished_demo.history, "--out", out, "--days", 7, *SPARK)

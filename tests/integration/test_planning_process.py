@@ -237,9 +237,7 @@ def test_the_process_ends_with_whoever_started_it() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["TransferShedder", "SimpleLoadManagerImpl"])
-async def test_a_leaders_rounds_in_a_process_are_replayed_bit_for_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
-) -> None:
+async def test_rounds_in_a_process_are_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str) -> None:
     """Places decided meanwhile remember things of their own; the process ends with the term."""
     before = planning_processes()
     monkeypatch.setattr("loadmanager.leader.node.PROCESS_BUNDLES", 1)

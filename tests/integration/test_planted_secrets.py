@@ -66,9 +66,7 @@ def test_a_password_in_a_url_is_not_shown() -> None:
     assert "nosuch://***@bucket/prefix" in str(error.value)
 
 
-async def test_nothing_that_comes_out_has_any_of_them(
-    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
-) -> None:
+async def test_no_output_contains_a_secret(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> None:
     credentials, history, audit = (tmp_path / name for name in ("credentials", "history", "audit.jsonl"))
     credentials.write_text("somebody:planted-password")
     settings = {

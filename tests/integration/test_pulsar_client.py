@@ -72,9 +72,7 @@ async def _dials(broker: BrokerPort, service_url: str, topic: str, *token: str) 
         await client.communicate()
 
 
-async def test_a_topic_is_resolved_through_any_of_three_nodes_and_its_owner_is_dialled(
-    zookeeper: EmbeddedZooKeeper, chroot: str
-) -> None:
+async def test_topic_is_resolved_through_any_node(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     async with Cluster(on_zookeeper(zookeeper, chroot)) as cluster:
         nodes = await cluster.start_nodes(3)
         agent = await cluster.a_broker("b1:8080")
@@ -88,9 +86,7 @@ async def test_a_topic_is_resolved_through_any_of_three_nodes_and_its_owner_is_d
             assert nodes[0].ownership(nodes[0].bundle_of(topic)).owner == agent.registration
 
 
-async def test_a_client_with_a_token_resolves_where_nodes_ask_for_one(
-    zookeeper: EmbeddedZooKeeper, chroot: str
-) -> None:
+async def test_client_with_a_token_resolves(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     async with Cluster(on_zookeeper(zookeeper, chroot)) as cluster:
         _, follower = await cluster.start_nodes(2, **CLOSED)
         agent = await cluster.a_broker("b1:8080")

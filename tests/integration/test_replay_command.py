@@ -162,9 +162,7 @@ def test_what_would_have_happened_is_shown_beside_what_did(
     assert "simulated with TransferShedder" in output
 
 
-async def test_bad_input_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     history = await a_history(tmp_path / "history")
     code, _, error = replay(capsys, monkeypatch, history, "--from", "yesterday")
     assert code == 2

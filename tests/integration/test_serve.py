@@ -114,9 +114,7 @@ async def test_without_a_place_for_the_history_it_starts_all_the_same(
     assert "historyUrl" in off["to_change"]
 
 
-async def test_half_requests_do_not_keep_it_from_answering(
-    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
-) -> None:
+async def test_half_requests_do_not_block_others(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> None:
     settings = {
         "metadataStoreUrl": store_url(zookeeper, chroot),
         "maxHttpServerConnections": 100,
@@ -137,9 +135,7 @@ async def test_half_requests_do_not_keep_it_from_answering(
                 assert await reader.read() == b""
 
 
-async def test_it_ends_in_time_although_a_request_is_under_way(
-    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
-) -> None:
+async def test_open_request_does_not_delay_the_end(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> None:
     connect = on_zookeeper(zookeeper, chroot)
     agent = FakeAgent()
     agent.may_answer.clear()
@@ -171,7 +167,7 @@ async def _put(http: aiohttp.ClientSession, url: str) -> int:
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["refused", "silent"])
-async def test_without_a_zookeeper_it_ends_within_the_connect_timeout_and_names_the_setting(
+async def test_missing_zookeeper_ends_the_start_and_names_the_setting(
     tmp_path: Path,
     silent: bool,  # noqa: FBT001 - a case
 ) -> None:
@@ -218,9 +214,7 @@ async def test_an_address_that_is_not_here_is_named(tmp_path: Path) -> None:
     assert "Traceback" not in said
 
 
-async def test_hiccups_of_zookeeper_while_it_starts_are_waited_through(
-    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
-) -> None:
+async def test_start_waits_through_zookeeper_hiccups(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> None:
     """Each connection ends a little later than the one before: after the handshake, with a write, with a read."""
     async with TcpProxy(zookeeper.port) as network:
         network.cuts.extend(range(50, 1250, 60))
@@ -236,9 +230,7 @@ async def test_hiccups_of_zookeeper_while_it_starts_are_waited_through(
     assert 1 <= len(waits) <= 2, "the store says it once, and the node"
 
 
-async def test_a_store_in_which_it_may_not_write_ends_its_start_and_is_named(
-    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
-) -> None:
+async def test_read_only_store_ends_the_start(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> None:
     witness = await on_zookeeper(zookeeper, chroot)()
     await witness.commit([Create(paths.ROOT, b"", ephemeral=True)])  # nothing can be created below it
     url = store_url(zookeeper, chroot)
@@ -250,9 +242,7 @@ async def test_a_store_in_which_it_may_not_write_ends_its_start_and_is_named(
     assert "Traceback" not in said
 
 
-async def test_it_does_not_start_in_a_pulsars_metadata_and_leaves_no_trace_there(
-    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
-) -> None:
+async def test_pulsars_metadata_are_left_untouched(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> None:
     witness = await on_zookeeper(zookeeper, chroot)()
     await witness.ensure_path("/admin/clusters")
     url = store_url(zookeeper, chroot)
@@ -267,9 +257,7 @@ async def test_it_does_not_start_in_a_pulsars_metadata_and_leaves_no_trace_there
     assert found == ["admin"]
 
 
-async def test_it_goes_on_when_zookeeper_goes_away_and_comes_back(
-    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
-) -> None:
+async def test_it_recovers_when_zookeeper_returns(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> None:
     async with TcpProxy(int(zookeeper.connect_string.rpartition(":")[2])) as network:
         settings = {"metadataStoreUrl": f"zk:{network.address}{chroot}", "metadataStoreSessionTimeoutMillis": 4_000}
         async with serving(tmp_path, settings) as serve, aiohttp.ClientSession() as http:
@@ -294,9 +282,7 @@ async def _is(status: Any, expected: int) -> bool:  # noqa: ANN401 - a coroutine
     return bool(await status == expected)
 
 
-async def test_a_node_that_is_taken_for_nobody_says_which_key_and_file_it_went_by(
-    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
-) -> None:
+async def test_anonymous_node_names_key_and_file(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> None:
     secret = tmp_path / "zookeeper-credentials"
     secret.write_text("lm:of-another-cluster")
     with a_session(zookeeper.connect_string) as theirs:

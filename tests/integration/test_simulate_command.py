@@ -109,9 +109,7 @@ def test_recorded_series_are_read_from_beside_the_scenario_or_from_where_they_ar
         ("2026-01-01 00:00:00,1\n2026-01-01 00:01:00,1\n2026-01-01 00:03:00,1\n", "row 4, column timestamp"),
     ],
 )
-def test_a_series_with_a_gap_or_a_negative_value_is_refused_with_file_and_row(
-    tmp_path: Path, rows: str, complaint: str
-) -> None:
+def test_bad_series_is_refused_with_file_and_row(tmp_path: Path, rows: str, complaint: str) -> None:
     (tmp_path / "bad.csv").write_text(f"timestamp,value\n{rows}", encoding="utf-8")
     done = simulate(written(tmp_path, traces={"bundles": 4, "files": ["bad.csv"]}))
     assert done.returncode == 2
@@ -133,9 +131,7 @@ def test_a_series_with_a_gap_or_a_negative_value_is_refused_with_file_and_row(
         (("recorded-traffic", "--traces", "nowhere.csv"), "nowhere.csv"),
     ],
 )
-def test_what_cannot_be_run_is_said_in_one_line_with_exit_code_2(
-    tmp_path: Path, arguments: tuple[str, ...], complaint: str
-) -> None:
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path, arguments: tuple[str, ...], complaint: str) -> None:
     done = simulate(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert complaint in done.stderr

@@ -39,7 +39,7 @@ async def write_some(store: ZooKeeperStore) -> None:
         await store.commit([Put("/a", str(number).encode())])
 
 
-async def test_a_session_that_a_wiped_server_does_not_know_is_given_up_for_a_new_one(
+async def test_session_unknown_to_a_wiped_server_is_replaced(
     start_zookeeper: ZooKeeperFactory,
 ) -> None:
     server = start_zookeeper()

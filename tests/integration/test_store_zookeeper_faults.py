@@ -103,7 +103,7 @@ async def check_that_silence_suspends(
     reading.cancel()
 
 
-async def test_a_busy_client_of_a_stopped_server_suspends_within_its_lease_and_recovers(
+async def test_busy_client_of_a_stopped_server_suspends_and_recovers(
     start_zookeeper: ZooKeeperFactory,
 ) -> None:
     server = start_zookeeper()
@@ -111,9 +111,7 @@ async def test_a_busy_client_of_a_stopped_server_suspends_within_its_lease_and_r
         await check_that_silence_suspends(store, server.pause, server.resume)
 
 
-async def test_a_busy_client_behind_lost_packets_suspends_within_its_lease_and_recovers(
-    zookeeper: EmbeddedZooKeeper, chroot: str
-) -> None:
+async def test_busy_client_without_packets_suspends_and_recovers(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     async with TcpProxy(zookeeper.port) as proxy, a_store(proxy.address, chroot, SHORT_S) as store:
         await check_that_silence_suspends(store, proxy.blackhole, proxy.heal)
 
@@ -126,9 +124,7 @@ async def test_an_idle_client_behind_lost_packets_suspends_too(zookeeper: Embedd
         await eventually(lambda: store.state is SessionState.CONNECTED)
 
 
-async def test_a_process_that_was_stopped_past_its_lease_refuses_before_it_writes_and_recovers(
-    zookeeper: EmbeddedZooKeeper, chroot: str
-) -> None:
+async def test_process_stopped_past_its_lease_refuses_and_recovers(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     """Stopped here means that the event loop does not run; kazoo's thread, which could keep the connection, does."""
     async with a_store(zookeeper.connect_string, chroot, SHORT_S) as store:
         states: list[SessionState] = []
@@ -140,9 +136,7 @@ async def test_a_process_that_was_stopped_past_its_lease_refuses_before_it_write
         assert await store.get("/late") is None
 
 
-async def test_the_kernel_gives_up_on_a_connection_nobody_acknowledges(
-    zookeeper: EmbeddedZooKeeper, chroot: str
-) -> None:
+async def test_kernel_closes_an_unacknowledged_connection(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     async with a_store(zookeeper.connect_string, chroot) as store:
         assert store._client is not None
         connection = store._client._connection._socket
@@ -166,9 +160,7 @@ async def test_the_lease_lapses_before_the_server_ends_the_session(zookeeper: Em
         proxy.heal()
 
 
-async def test_a_write_without_an_answer_has_an_unknown_outcome_and_a_read_is_unavailable(
-    zookeeper: EmbeddedZooKeeper, chroot: str
-) -> None:
+async def test_unanswered_write_is_unknown_and_read_unavailable(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     async with TcpProxy(zookeeper.port) as proxy, a_store(proxy.address, chroot, SHORT_S) as store:
         proxy.blackhole()
         outcomes = await asyncio.gather(
@@ -182,9 +174,7 @@ async def test_a_write_without_an_answer_has_an_unknown_outcome_and_a_read_is_un
         proxy.heal()
 
 
-async def test_a_session_that_expired_behind_lost_packets_is_lost_and_followed_by_a_new_one(
-    zookeeper: EmbeddedZooKeeper, chroot: str
-) -> None:
+async def test_session_expired_behind_lost_packets_is_replaced(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     async with TcpProxy(zookeeper.port) as proxy, a_store(proxy.address, chroot, SHORT_S) as store:
         async with a_store(zookeeper.connect_string, chroot) as witness:
             states: list[SessionState] = []
@@ -206,9 +196,7 @@ async def _is_gone(store: ZooKeeperStore, path: str) -> bool:
     return await store.get(path) is None
 
 
-async def test_after_an_expired_session_watches_wake_with_their_own_path_and_work_again(
-    zookeeper: EmbeddedZooKeeper, chroot: str
-) -> None:
+async def test_watches_wake_and_work_after_an_expired_session(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     async with a_store(zookeeper.connect_string, chroot) as store:
         seen: list[str] = []
         store.watch("/a", seen.append)
@@ -224,7 +212,7 @@ async def test_after_an_expired_session_watches_wake_with_their_own_path_and_wor
         await eventually(lambda: seen == ["/a/b"])
 
 
-async def test_after_a_restart_of_the_server_the_session_goes_on_and_watches_fire_again(
+async def test_session_and_watches_survive_a_server_restart(
     start_zookeeper: ZooKeeperFactory,
 ) -> None:
     server = start_zookeeper()
@@ -245,7 +233,7 @@ async def test_after_a_restart_of_the_server_the_session_goes_on_and_watches_fir
         await eventually(lambda: seen == ["/b"])
 
 
-async def test_a_server_killed_under_the_session_is_a_suspension_and_no_request_is_kept_for_later(
+async def test_killed_server_suspends_and_keeps_no_request(
     start_zookeeper: ZooKeeperFactory,
 ) -> None:
     server = start_zookeeper()
@@ -262,7 +250,7 @@ async def test_a_server_killed_under_the_session_is_a_suspension_and_no_request_
         assert await store.children("/") == ["zookeeper"]
 
 
-async def test_what_the_loop_has_not_heard_yet_cannot_make_a_request_wait_in_kazoo(
+async def test_unprocessed_events_do_not_queue_requests_in_kazoo(
     start_zookeeper: ZooKeeperFactory,
 ) -> None:
     """The connection ends while the loop is busy: its next request is refused all the same, not kept for later."""
@@ -279,9 +267,7 @@ async def test_what_the_loop_has_not_heard_yet_cannot_make_a_request_wait_in_kaz
         server.resume()
 
 
-async def test_a_request_never_goes_out_on_a_session_the_loop_has_not_heard_of(
-    zookeeper: EmbeddedZooKeeper, chroot: str
-) -> None:
+async def test_no_request_on_a_session_unknown_to_the_loop(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     async with a_store(zookeeper.connect_string, chroot) as store:
         client = store._client
         assert client is not None
@@ -299,7 +285,7 @@ def _kazoo_is_connected(store: ZooKeeperStore) -> bool:
     return store._client is not None and store._client._state == KeeperState.CONNECTED
 
 
-async def test_a_connection_that_takes_no_more_bytes_does_not_hold_up_the_event_loop(
+async def test_blocked_connection_does_not_block_the_event_loop(
     start_zookeeper: ZooKeeperFactory,
 ) -> None:
     server = start_zookeeper()
@@ -322,9 +308,7 @@ async def test_a_connection_that_takes_no_more_bytes_does_not_hold_up_the_event_
         await eventually(lambda: store.state is SessionState.CONNECTED)
 
 
-async def test_a_request_that_meets_the_end_of_the_connection_is_refused_or_fails_but_never_sent_later(
-    zookeeper: EmbeddedZooKeeper, chroot: str
-) -> None:
+async def test_request_at_disconnection_is_never_sent_later(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     """Every write that was not answered is over once the store is connected again: nothing of it happens after."""
     async with a_store(zookeeper.connect_string, chroot) as store:
         written: list[int] = []
@@ -348,9 +332,7 @@ async def test_a_request_that_meets_the_end_of_the_connection_is_refused_or_fail
         assert await store.children("/") == present
 
 
-async def test_a_transaction_that_checks_an_outdated_epoch_fails_as_a_whole(
-    zookeeper: EmbeddedZooKeeper, chroot: str
-) -> None:
+async def test_transaction_with_an_outdated_epoch_fails(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     async with a_store(zookeeper.connect_string, chroot) as old, a_store(zookeeper.connect_string, chroot) as new:
         await old.commit([Create("/epoch", b""), Create("/record", b"old")])
         assert await new.commit([Put("/epoch", b"new", 0)]) == [1]
@@ -364,9 +346,7 @@ async def test_a_transaction_that_checks_an_outdated_epoch_fails_as_a_whole(
         assert await old.get("/more") is None
 
 
-async def test_a_write_too_large_for_the_server_is_refused_and_the_connection_lives_on(
-    zookeeper: EmbeddedZooKeeper, chroot: str
-) -> None:
+async def test_too_large_write_is_refused_on_a_live_connection(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     async with a_store(zookeeper.connect_string, chroot) as store:
         states: list[SessionState] = []
         store.on_session(states.append)
@@ -429,9 +409,7 @@ def _count_requests(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sent
 
 
-async def test_more_requests_at_once_than_kazoo_can_be_woken_for_are_all_answered(
-    zookeeper: EmbeddedZooKeeper, chroot: str
-) -> None:
+async def test_requests_beyond_kazoos_wake_ups_are_answered(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     async with a_store(zookeeper.connect_string, chroot) as store:
         answers = await asyncio.gather(*(store.get("/") for _ in range(3000)))
         assert all(answer is not None for answer in answers)
@@ -516,9 +494,7 @@ async def test_start_gives_up_on_a_server_that_accepts_and_never_answers(zookeep
         await eventually(lambda: threading.active_count() == threads)
 
 
-async def test_close_ends_at_once_with_a_connection_and_soon_without_one(
-    zookeeper: EmbeddedZooKeeper, chroot: str
-) -> None:
+async def test_close_ends_soon_without_a_connection(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     threads = threading.active_count()
     async with TcpProxy(zookeeper.port) as proxy:
         for cut, session_timeout_s in ((False, STEADY_S), (True, SHORT_S)):

@@ -102,9 +102,7 @@ async def a_pair(server: EmbeddedZooKeeper, folder: Path) -> AsyncIterator[Pair]
             assert processes.is_running("agent")
 
 
-async def test_both_recover_by_themselves_from_a_zookeeper_that_has_lost_everything(
-    start_zookeeper: ZooKeeperFactory, tmp_path: Path
-) -> None:
+async def test_node_and_agent_survive_an_empty_zookeeper(start_zookeeper: ZooKeeperFactory, tmp_path: Path) -> None:
     server = await asyncio.to_thread(start_zookeeper)
     async with a_pair(server, tmp_path) as pair:
         await pair.goes_far()
@@ -113,9 +111,7 @@ async def test_both_recover_by_themselves_from_a_zookeeper_that_has_lost_everyth
 
 
 @pytest.mark.deep
-async def test_both_recover_by_themselves_from_a_zookeeper_that_was_set_back_to_older_data(
-    start_zookeeper: ZooKeeperFactory, tmp_path: Path
-) -> None:
+async def test_node_and_agent_survive_a_zookeeper_rollback(start_zookeeper: ZooKeeperFactory, tmp_path: Path) -> None:
     server = await asyncio.to_thread(start_zookeeper)
     async with a_pair(server, tmp_path) as pair:
         await asyncio.to_thread(save, server, tmp_path / "saved")

@@ -60,9 +60,7 @@ async def _shown(shown: Shown, view: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_every_text_stands_out_and_everything_has_a_name(
-    browser: Browser, cluster: Cluster, scheme: Literal["light", "dark"]
-) -> None:
+async def test_contrast_and_names(browser: Browser, cluster: Cluster, scheme: Literal["light", "dark"]) -> None:
     async with a_browser_of(browser, cluster, color_scheme=scheme) as shown:
         for view in VIEWS:
             await _shown(shown, view)

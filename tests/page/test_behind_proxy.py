@@ -10,9 +10,7 @@ from support.prefix_proxy import a_proxy
 pytestmark = on_one_loop
 
 
-async def test_the_page_asks_and_commands_below_the_path_that_it_was_loaded_from(
-    context: BrowserContext, cluster: Cluster
-) -> None:
+async def test_page_requests_stay_below_its_path(context: BrowserContext, cluster: Cluster) -> None:
     async with a_proxy(cluster.nodes[0].node.service_url) as url, a_tab(context, cluster) as shown:
         await _open(shown, f"{url}/#/fleet")
         await expect(shown.page.get_by_role("table", name="Brokers")).to_be_visible()
@@ -24,9 +22,7 @@ async def test_the_page_asks_and_commands_below_the_path_that_it_was_loaded_from
         await shown.agree("Include")
 
 
-async def test_without_the_slash_it_says_what_is_wrong_with_the_address(
-    context: BrowserContext, cluster: Cluster
-) -> None:
+async def test_missing_slash_is_explained(context: BrowserContext, cluster: Cluster) -> None:
     async with a_proxy(cluster.nodes[0].node.service_url) as url, a_tab(context, cluster) as shown:
         said = shown.page.get_by_text("with a slash at the end")
         await shown.page.goto(url)

@@ -25,9 +25,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("status", KINDS)
-async def test_a_command_that_is_refused_shows_its_kind_and_the_reason_and_can_be_tried_again(
-    shown: Shown, status: int
-) -> None:
+async def test_refused_command_shows_the_reason_and_can_be_retried(shown: Shown, status: int) -> None:
     reason = json.dumps({"reason": "b4 <b>is</b> not to be had"})
     headers = {"Retry-After": "7"} if status == 503 else {}
     await shown.answer_with(
@@ -84,7 +82,7 @@ async def test_a_card_of_what_there_is_not_says_so(shown: Shown, view: str) -> N
     await expect(shown.page.locator(".problem").first).to_be_visible()
 
 
-async def test_without_a_token_it_asks_for_one_which_goes_with_every_request_and_is_forgotten_when_told(
+async def test_token_is_asked_for_sent_and_forgotten(
     shown: Shown,
 ) -> None:
     sent: list[str | None] = []

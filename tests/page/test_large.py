@@ -40,7 +40,7 @@ async def test_a_thousand_brokers_are_one_drawing_and_a_list_of_what_is_seen(bro
             await page.close()
 
 
-async def test_a_new_picture_shows_other_figures_and_leaves_the_rows_where_they_are_while_they_are_pointed_at(
+async def test_update_changes_figures_and_keeps_the_order_under_the_pointer(
     browser: Browser,
 ) -> None:
     async with a_large_fleet() as fleet:

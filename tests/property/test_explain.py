@@ -95,9 +95,7 @@ def test_the_winner_is_the_one_whom_placement_chooses(situation: Situation, data
 
 
 @given(situation=situations(), data=st.data())
-def test_a_bundle_is_said_to_move_when_a_round_moves_it_and_has_a_reason_to_stay_when_not(
-    situation: Situation, data: st.DataObject
-) -> None:
+def test_explained_move_equals_the_round(situation: Situation, data: st.DataObject) -> None:
     bundle = data.draw(st.sampled_from(situation.snapshot.bundles.names))
     shedding = explain_bundle(situation, bundle).shedding
     moves = [step for step in situation.round().steps if step.bundle == bundle]
@@ -106,9 +104,7 @@ def test_a_bundle_is_said_to_move_when_a_round_moves_it_and_has_a_reason_to_stay
 
 
 @given(situation=situations(), data=st.data())
-def test_a_broker_is_kept_from_a_bundle_when_it_has_an_obstacle_that_is_no_preference(
-    situation: Situation, data: st.DataObject
-) -> None:
+def test_broker_with_an_obstacle_is_no_candidate(situation: Situation, data: st.DataObject) -> None:
     snapshot, settings = situation.snapshot, situation.settings
     namespace = data.draw(st.sampled_from(snapshot.bundles.namespaces))
     rules = rules_of(settings, placement_strategy(settings)[0])

@@ -122,9 +122,7 @@ def test_every_row_is_either_read_back_or_counted_in_a_gap(steps: list[str], que
 
 
 @given(st.integers(0, 12), st.lists(st.integers(1, 4), min_size=1, max_size=5))
-def test_a_crash_at_any_file_leaves_whole_files_and_a_gap_unless_the_term_was_ended(
-    files: int, batches: list[int]
-) -> None:
+def test_crash_leaves_whole_files_and_a_gap(files: int, batches: list[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         disk = Disk()
         disk.left = files

@@ -109,9 +109,7 @@ def test_since_when_nobody_leads_is_kept_until_somebody_is_seen_to(known: Knowle
 
 
 @given(knowledge(leads=True), st.floats(min_value=0, max_value=10))
-def test_a_leader_goes_on_only_in_its_own_session_within_its_lease_and_while_no_later_epoch_is_seen(
-    known: Knowledge, later_s: float
-) -> None:
+def test_leader_continues_only_in_its_session_lease_and_epoch(known: Knowledge, later_s: float) -> None:
     assert known.term is not None
     action = next_action(known)
     has_to_go = (

@@ -85,9 +85,7 @@ def test_a_broker_sheds_from_its_margin_on(name: str, cluster: SomeCluster, data
 
 @examples
 @given(cluster=clusters(settled=True, fewest_brokers=2), data=st.data())
-def test_the_transfer_shedder_begins_to_count_for_a_broker_from_its_margin_on(
-    cluster: SomeCluster, data: st.DataObject
-) -> None:
+def test_transfer_shedder_counts_from_the_margin_on(cluster: SomeCluster, data: st.DataObject) -> None:
     strategy, snapshot = strategy_of("TransferShedder"), Build().snapshot(cluster)
     broker = data.draw(st.integers(0, len(snapshot.brokers) - 1))
     margin = strategy.find_margin(snapshot, {}, broker)
@@ -134,9 +132,7 @@ def rule_of(strategy: SheddingStrategy, snapshot: Snapshot, broker: int, name: s
 @pytest.mark.parametrize("name", ["AvgShedder", "TransferShedder"])
 @examples
 @given(cluster=clusters(settled=True, fewest_brokers=2, fewest_bundles=4), data=st.data())
-def test_rounds_are_those_after_which_a_broker_that_has_reached_its_threshold_stops_waiting(
-    name: str, cluster: SomeCluster, data: st.DataObject
-) -> None:
+def test_rounds_until_a_broker_stops_waiting(name: str, cluster: SomeCluster, data: st.DataObject) -> None:
     strategy, snapshot = strategy_of(name), Build().snapshot(cluster)
     margins = [strategy.find_margin(snapshot, {}, broker) for broker in range(len(snapshot.brokers))]
     waiting_brokers = [row for row, margin in enumerate(margins) if "rounds" in margin and "usage_points" not in margin]

@@ -122,9 +122,7 @@ def test_a_plan_keeps_the_invariants_and_every_bundle_and_broker_it_looks_at_has
 
 @each_shedding
 @given(placement=any_placement, cluster=busy_clusters, seed=st.integers(0, 5))
-def test_a_plan_is_the_same_each_time_and_in_whatever_order_things_became_known(
-    shedding: str, placement: str, cluster: SomeCluster, seed: int
-) -> None:
+def test_plan_ignores_the_order_of_input(shedding: str, placement: str, cluster: SomeCluster, seed: int) -> None:
     chosen = settings(shedding, placement)
     expected = steps(plans(Build().snapshot(cluster), chosen, seed))
     assert steps(plans(Build().snapshot(cluster), chosen, seed)) == expected
@@ -151,9 +149,7 @@ RENAMED = Build(lambda i: f"x-{7 * i + 3:05d}.example:80", lambda i: f"zebra/oth
 
 @each_shedding
 @given(placement=any_placement, cluster=busy_clusters, seed=st.integers(0, 5))
-def test_names_decide_nothing_but_the_order_of_equals(
-    shedding: str, placement: str, cluster: SomeCluster, seed: int
-) -> None:
+def test_names_only_break_ties(shedding: str, placement: str, cluster: SomeCluster, seed: int) -> None:
     chosen = settings(shedding, placement)
     original, renamed = Build(), RENAMED
     bundles = {original.bundle_name(cluster, i): renamed.bundle_name(cluster, i) for i in range(len(cluster.bundles))}
@@ -181,9 +177,7 @@ def test_names_decide_nothing_but_the_order_of_equals(
 
 @each_shedding
 @given(placement=any_placement, cluster=busy_clusters, seed=st.integers(0, 5), excluded=st.integers(0, 2))
-def test_bundles_of_an_excluded_namespace_are_never_shed(
-    shedding: str, placement: str, cluster: SomeCluster, seed: int, excluded: int
-) -> None:
+def test_excluded_namespace(shedding: str, placement: str, cluster: SomeCluster, seed: int, excluded: int) -> None:
     name = namespace_name(excluded)
     chosen = settings(shedding, placement, frozenset({name}))
     for plan in plans(Build().snapshot(cluster), chosen, seed):
@@ -211,9 +205,7 @@ EXCHANGEABLE = SomeCluster(
 @each_shedding
 @example(placement="AvgShedder", cluster=EXCHANGEABLE, seed=0)
 @given(placement=any_placement, cluster=busy_clusters, seed=st.integers(0, 5))
-def test_a_broker_with_load_that_already_left_is_left_alone(
-    shedding: str, placement: str, cluster: SomeCluster, seed: int
-) -> None:
+def test_broker_whose_load_left_is_not_shed(shedding: str, placement: str, cluster: SomeCluster, seed: int) -> None:
     snapshot = Build().snapshot(cluster)
     settled = dict(zip(snapshot.brokers.registrations, snapshot.brokers.settled.tolist(), strict=True))
     for plan in plans(snapshot, settings(shedding, placement), seed):
@@ -222,9 +214,7 @@ def test_a_broker_with_load_that_already_left_is_left_alone(
 
 @each_shedding
 @given(placement=any_placement, cluster=busy_clusters, seed=st.integers(0, 5))
-def test_an_empty_plan_stays_empty_while_nothing_changes(
-    shedding: str, placement: str, cluster: SomeCluster, seed: int
-) -> None:
+def test_empty_plan_stays_empty(shedding: str, placement: str, cluster: SomeCluster, seed: int) -> None:
     """Promised only without memory: averages that follow the usage, and counted rounds, bring on a plan in time."""
     snapshot, chosen, rng = Build().snapshot(cluster), without_memory(shedding, placement), np.random.default_rng(seed)
     state: State = {}
@@ -237,9 +227,7 @@ def test_an_empty_plan_stays_empty_while_nothing_changes(
 
 @each_shedding
 @given(placement=any_placement, cluster=busy_clusters, seed=st.integers(0, 5))
-def test_what_a_plan_has_begun_to_move_is_let_be_until_brokers_report_again(
-    shedding: str, placement: str, cluster: SomeCluster, seed: int
-) -> None:
+def test_moves_under_way_are_not_repeated(shedding: str, placement: str, cluster: SomeCluster, seed: int) -> None:
     """Rules that judge each broker, or one pair of brokers, by what was reported have nothing left to do at all."""
     chosen = replace(without_memory(shedding, placement), lower_boundary_shedding_enabled=False)
     rng = np.random.default_rng(seed)

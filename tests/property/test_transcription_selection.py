@@ -102,9 +102,7 @@ def names(given: Snapshot, kept: BoolArray) -> set[str]:
 
 
 @given(world=worlds, namespace=st.sampled_from(NAMESPACES), non_persistent=st.booleans())
-def test_the_modular_rules_leave_the_brokers_that_pulsar_selects_from(
-    world: World, namespace: str, *, non_persistent: bool
-) -> None:
+def test_modular_rules_leave_pulsars_candidates(world: World, namespace: str, *, non_persistent: bool) -> None:
     """Where a filter fails, Pulsar starts over with the isolation policies alone; here the limits keep holding."""
     asked = question(world, namespace, None, non_persistent=non_persistent)
     allowed, _ = allowed_brokers(MODULAR, asked)

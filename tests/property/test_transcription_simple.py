@@ -69,9 +69,7 @@ def remembered(quotas: dict[str, Quota]) -> dict[str, object]:
 
 @pytest.mark.parametrize("strategy", ["leastLoadedServer", "leastMsgPerSecond"])
 @given(described=clusters, cursor=st.integers(0, 12), under=st.sampled_from([0, 50, 90]))
-def test_bundles_are_placed_as_the_rule_says_one_after_the_other(
-    strategy: str, described: Described, cursor: int, under: int
-) -> None:
+def test_sequential_placement_equals_the_rule(strategy: str, described: Described, cursor: int, under: int) -> None:
     settings = PlannerSettings(placement_strategy=strategy, broker_underloaded_threshold_percentage=under)
     there, quotas, slow = both(described)
     by_messages = strategy == "leastMsgPerSecond"

@@ -70,9 +70,7 @@ def ask(name: str, lower: int, upper: int, topics: Sequence[Topic], rule: Rule, 
 
 
 @given(case=ranges_with_topics(), rule=rules, positions=st.lists(ends | st.just(-1), min_size=1, max_size=8))
-def test_each_algorithm_is_pulsars_word_by_word(
-    case: tuple[int, int, list[Topic]], rule: Rule, positions: list[int]
-) -> None:
+def test_algorithms_equal_pulsars(case: tuple[int, int, list[Topic]], rule: Rule, positions: list[int]) -> None:
     lower, upper, topics = case
     hashes = [topic_hash for topic_hash, _, _ in topics]
     expected = {
@@ -174,9 +172,7 @@ def test_the_modular_rule_splits_what_pulsars_does(loaded: LoadedNamespaces, rul
 
 
 @given(loaded=loaded_namespaces, rule=rules, name=one_boundary, seed=st.integers(0, 99))
-def test_the_extensible_rule_counts_and_splits_as_pulsars_does_over_many_cycles(
-    loaded: LoadedNamespaces, rule: Rule, name: str, seed: int
-) -> None:
+def test_extensible_rule_equals_pulsars_over_cycles(loaded: LoadedNamespaces, rule: Rule, name: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     slow, hits = [Extensible(rule) for _ in loaded.brokers], [dict[str, int]() for _ in loaded.brokers]
     for _ in range(CYCLES):
@@ -219,9 +215,7 @@ def test_parts_by_load_are_pulsars_where_pulsar_could_make_them(loaded: LoadedNa
     rule=rules,
     name=st.sampled_from(sorted(SPLIT_ALGORITHMS.keys() - {"specified_positions_divide"})),
 )
-def test_parts_cover_their_bundle_side_by_side_and_the_maximum_number_of_bundles_is_kept(
-    loaded: LoadedNamespaces, rule: Rule, name: str
-) -> None:
+def test_parts_cover_the_bundle_within_the_maximum(loaded: LoadedNamespaces, rule: Rule, name: str) -> None:
     divide, settings = loaded.divide(name, rule), settings_of(rule)
 
     def find() -> list[Split]:

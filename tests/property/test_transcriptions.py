@@ -58,9 +58,7 @@ def test_threshold_sheds_what_the_rule_says_round_after_round(
 
 
 @given(cluster=clusters(), threshold=PERCENT, planned=st.lists(st.integers(0, 1000), min_size=6, max_size=6))
-def test_the_least_long_term_message_rate_is_what_the_rule_says(
-    cluster: SomeCluster, threshold: int, planned: list[int]
-) -> None:
+def test_least_long_term_rate_equals_the_rule(cluster: SomeCluster, threshold: int, planned: list[int]) -> None:
     snapshot = Build().snapshot(cluster)
     projection = Projection(snapshot)
     projection.load[:, 0] = planned[: len(snapshot.brokers)]

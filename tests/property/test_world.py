@@ -123,9 +123,7 @@ def test_each_bundle_has_at_most_one_owner_none_is_lost_and_all_load_is_somewher
 
 @a_run_each
 @given(st.integers(0, 1000), st.lists(_EVENTS, max_size=4), st.sampled_from(sorted(SHEDDING_STRATEGIES)))
-def test_the_same_seed_and_events_give_the_same_run_to_the_last_bit(
-    seed: int, events: list[Event], strategy: str
-) -> None:
+def test_same_seed_and_events_give_the_same_run(seed: int, events: list[Event], strategy: str) -> None:
     digests = {_run(seed, events, strategy, with_topics=True, check=check).digest() for check in (True, False)}
     assert len(digests) == 1
 

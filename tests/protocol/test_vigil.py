@@ -124,9 +124,7 @@ def cut_off_from_nodes(world: World, node: Process) -> None:
 
 @pytest.mark.parametrize("seed", deep_except(range(3), range(10)))
 @pytest.mark.parametrize("lose", [pause, lose_the_machine, cut_off_from_zookeeper])
-def test_a_leader_that_is_lost_has_a_successor_within_a_second(
-    seed: int, lose: Callable[[World, Process], None]
-) -> None:
+def test_lost_leader_is_replaced_within_a_second(seed: int, lose: Callable[[World, Process], None]) -> None:
     async def main(world: World) -> None:
         await world.wait(world.rng.uniform(0.0, 0.3))
         lost, begun_s = leader_of(world), world.loop.now_s

@@ -268,7 +268,7 @@ async def moves_of_all_kinds(folder: Path) -> list[Item]:
     return recorded_in(folder)
 
 
-async def test_every_step_of_moves_is_made_again_also_of_those_that_a_checkpoint_finds_under_way(
+async def test_steps_of_moves_are_replayed_from_a_checkpoint_too(
     tmp_path: Path,
 ) -> None:
     items = await moves_of_all_kinds(tmp_path)
@@ -288,9 +288,7 @@ async def test_every_step_of_moves_is_made_again_also_of_those_that_a_checkpoint
     assert 0 < later.compared["step of moves"] < len(steps)
 
 
-async def test_a_rule_of_moves_that_is_another_one_is_found_in_the_first_step_that_goes_by_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_changed_rule_is_found_at_its_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     items = await moves_of_all_kinds(tmp_path)
     rows = {row.sequence: json.loads(row.columns["body"]) for row in rows_of(items, "events", "stepped")}
     refused = next(at for at, body in rows.items() if body["event"][0] == "OwnerAnswered" and body["event"][2])

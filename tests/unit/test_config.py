@@ -69,9 +69,7 @@ def test_an_empty_file_changes_nothing(tmp_path: Path, text: str) -> None:
     assert load_settings(Settings, written(tmp_path, text)) == load_settings(Settings, None)
 
 
-def test_the_environment_overrides_the_file_whatever_the_case_of_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_environment_overrides_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, "webServicePort: 5\nclusterName: west\ndefaultHashFunction: crc32\n")
     monkeypatch.setenv("LOADMANAGER_WEBSERVICEPORT", "6")
     monkeypatch.setenv("loadmanager_clusterName", "east")
@@ -152,9 +150,7 @@ def test_the_metadata_stores_url_is_hosts_and_a_chroot(tmp_path: Path, url: str,
         (b"\xff\xfe", "not UTF-8 text"),
     ],
 )
-def test_what_cannot_be_used_is_named_with_the_file_the_key_and_what_is_allowed(
-    tmp_path: Path, text: str | bytes, complaint: str
-) -> None:
+def test_bad_value_names_file_key_and_allowed_values(tmp_path: Path, text: str | bytes, complaint: str) -> None:
     path = written(tmp_path, text)
     message = refusal(path)
     assert message.startswith(f"{path}: ")
@@ -184,9 +180,7 @@ def test_a_misspelt_environment_variable_is_named_with_what_it_may_have_meant(mo
     ("variable", "value"),
     [("LOADMANAGER_WEBSERVICEPORT", "x"), ("LOADMANAGER_LOADBALANCERSHEDDINGEXCLUDEDNAMESPACES", "a/b")],
 )
-def test_a_bad_value_from_the_environment_is_not_blamed_on_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
-) -> None:
+def test_bad_environment_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
     monkeypatch.setenv(variable, value)
     assert refusal(written(tmp_path, "webServicePort: 5")).startswith(f"environment variable {variable}: ")
 

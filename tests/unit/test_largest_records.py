@@ -111,9 +111,7 @@ def read_strategies(data: bytes) -> int:
         (what_strategies_remember, read_strategies, 1),
     ],
 )
-def test_a_record_at_its_maximum_size_fits_into_a_znode(
-    write: Callable[[], bytes], read: Callable[[bytes], int], entries: int
-) -> None:
+def test_largest_records_fit_a_znode(write: Callable[[], bytes], read: Callable[[bytes], int], entries: int) -> None:
     data = write()
     assert len(data) <= MAX_ZNODE_BYTES
     assert read(decode(data, "here")) == entries

@@ -251,9 +251,7 @@ test-deep:
         ("90 passed, 7 skipped", "echo coverage fell; false", 1, "102 passed, 1 failed, 7 skipped"),
     ],
 )
-def test_ci_ends_with_what_was_skipped_and_one_line_that_sums_up_both_runs(
-    tmp_path: Path, test: str, end: str, code: int, both: str
-) -> None:
+def test_ci_ends_with_skips_and_a_summary(tmp_path: Path, test: str, end: str, code: int, both: str) -> None:
     for name in (".ci/run", "bin/chromium", "bin/promtool"):  # those that are there are not installed
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(TESTS.parent / ".ci" / "run", tmp_path / name)

@@ -114,9 +114,7 @@ def test_a_repeated_unload_names_the_topics_again_until_the_broker_has_closed_th
         pytest.param(WHOLE, 6, a_claim(LEFT, version=3), id="part before the merge"),
     ],
 )
-def test_an_answer_at_or_below_the_revoked_version_grants_nothing(
-    grants: Grants, bundle: BundleName, version: int, claim: Claim
-) -> None:
+def test_revoked_version_grants_nothing(grants: Grants, bundle: BundleName, version: int, claim: Claim) -> None:
     grants.closed(revoked(grants, bundle, version=version))
     assert grants.answer(asked(grants), claim) is GrantVerdict.STALE
 
@@ -162,9 +160,7 @@ def test_a_new_registration_knows_nothing_of_the_former_one(grants: Grants) -> N
 
 
 @pytest.mark.parametrize("owner", [Registration(BrokerId("b:8080"), INCARNATION), Registration(ME, INCARNATION - 1)])
-def test_an_unload_meant_for_another_broker_or_another_life_is_refused_and_takes_nothing(
-    grants: Grants, owner: Registration
-) -> None:
+def test_unload_for_another_broker_or_life_is_refused(grants: Grants, owner: Registration) -> None:
     grant(grants, version=4)
     assert grants.revoke(WHOLE, owner, 1, 5) is UnloadRefusal.OTHER_BROKER
     assert len(grants) == 1
@@ -192,7 +188,7 @@ def test_a_late_word_that_topics_are_closed_does_not_forget_those_granted_since(
     assert revoked(grants, version=7).topics == {str(TOPIC)}
 
 
-def test_a_late_word_about_one_part_does_not_forget_what_was_granted_since_in_another_at_a_lower_version(
+def test_late_answer_for_one_part_keeps_grants_of_another(
     grants: Grants,
 ) -> None:
     grant(grants, WHOLE, version=4)

@@ -290,7 +290,5 @@ TOPICS = [_topic_in(Truth(point, point + 1).bundle.range) for point in range(POI
 
 
 @given(seed=st.integers(0, 2**32), steps=st.integers(1, 600), topics_come_and_go=st.sampled_from([3, 15]))
-def test_a_topic_is_open_only_while_its_bundle_is_this_registrations_whatever_arrives_when(
-    seed: int, steps: int, topics_come_and_go: int
-) -> None:
+def test_topic_is_open_only_while_granted(seed: int, steps: int, topics_come_and_go: int) -> None:
     HandOverWalk(seed).walk(steps, topics_come_and_go)

@@ -41,9 +41,7 @@ def test_a_former_life_is_taken_to_have_granted_its_longest_lease() -> None:
     grants=st.lists(st.tuples(st.floats(0, 5), st.floats(-1, 20)), min_size=1, max_size=20),
     lease_length_ms=st.integers(100, 60_000),
 )
-def test_no_lease_outlives_the_moment_all_have_lapsed_nor_the_session(
-    grants: list[tuple[float, float]], lease_length_ms: int
-) -> None:
+def test_no_lease_outlives_the_session(grants: list[tuple[float, float]], lease_length_ms: int) -> None:
     leases, now_s = Leases(lease_length_ms), 1000.0
     ends = []
     for pause_s, session_s in grants:

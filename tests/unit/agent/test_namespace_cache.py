@@ -56,9 +56,7 @@ async def test_boundaries_are_read_once_a_minute(cache: NamespaceCache, nodes: N
         assert nodes.asked == [NAME] * asked
 
 
-async def test_boundaries_that_have_changed_are_read_again_after_five_seconds(
-    cache: NamespaceCache, nodes: Nodes, clock: ManualClock
-) -> None:
+async def test_changed_boundaries_are_reread(cache: NamespaceCache, nodes: Nodes, clock: ManualClock) -> None:
     cache.take(NAME, ONE)
     cache.take(NAME, FOUR)
     clock.advance(4.9)
@@ -95,9 +93,7 @@ async def test_boundaries_of_namespaces_without_topics_are_forgotten(cache: Name
     assert nodes.asked == [NAME]
 
 
-async def test_an_unknown_namespace_has_no_boundaries_and_its_topics_are_where_they_were_granted(
-    cache: NamespaceCache, nodes: Nodes
-) -> None:
+async def test_unknown_namespace_has_no_boundaries(cache: NamespaceCache, nodes: Nodes) -> None:
     cache.take(NAME, FOUR)
     assert cache.find_bundle(TOPIC) == BundleName(NAME, FOUR.range_at(FOUR.index_of_topic(TOPIC)))
     cache.note(BundleName(NAME, ONE.range_at(0)))

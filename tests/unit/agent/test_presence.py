@@ -95,9 +95,7 @@ def test_a_broker_that_serves_is_registered_by_a_znode_of_this_session(absent: P
 @pytest.mark.parametrize(
     "look", [CheckRegistration(None, OURS, is_connected=True), CheckRegistration(PROCESS, OURS, is_connected=False)]
 )
-def test_nothing_is_asked_for_while_no_broker_serves_or_the_store_does_not(
-    absent: Presence, look: CheckRegistration
-) -> None:
+def test_no_request_while_broker_or_store_is_down(absent: Presence, look: CheckRegistration) -> None:
     assert absent.step(look, NOW_S) == []
     assert absent.wake_s == NOW_S + 5
 
@@ -158,9 +156,7 @@ def test_while_there_is_no_session_nothing_is_asked_for(registered: Presence) ->
 
 
 @pytest.mark.parametrize("instead", [None, a_znode(THEIRS, czxid=51)])
-def test_a_registration_that_vanished_is_lost_and_what_is_there_instead_dealt_with(
-    registered: Presence, instead: Znode | None
-) -> None:
+def test_vanished_registration_is_lost(registered: Presence, instead: Znode | None) -> None:
     registered.step(LOOK, NOW_S)
     to_do = registered.step(ZnodeRead(instead, OURS), NOW_S)
     assert to_do[:3] == [
@@ -228,9 +224,7 @@ def test_the_lease_of_a_process_that_died_for_certain_is_not_waited_for(register
 
 
 @pytest.mark.parametrize("holder", [None, RESTARTED], ids=["nobody knows whose", "another's"])
-def test_a_lease_that_was_not_its_own_is_waited_for_when_a_process_died(
-    registered: Presence, holder: tuple[int, int] | None
-) -> None:
+def test_foreign_lease_is_waited_for(registered: Presence, holder: tuple[int, int] | None) -> None:
     registered.grant(NOW_S, OURS, NOW_S + 60, PROCESS)
     registered.grant(NOW_S, OURS, NOW_S + 60, holder)
     registered.step(Died(PROCESS), NOW_S)
@@ -265,18 +259,14 @@ def test_that_it_has_counts_for_the_registration_that_is_being_withdrawn_and_no_
 
 
 @pytest.mark.parametrize("instead", [None, a_znode(THEIRS, czxid=51)])
-def test_a_deletion_whose_outcome_was_unknown_is_found_to_have_happened(
-    withdrawing: Presence, instead: Znode | None
-) -> None:
+def test_unknown_deletion_is_found_done(withdrawing: Presence, instead: Znode | None) -> None:
     withdrawing.step(CheckRegistration(None, OURS, is_connected=True), NOW_S + 1)
     assert words(withdrawing.step(ZnodeRead(instead, OURS), NOW_S + 1)) == ["deregistered"]
     assert (withdrawing.phase, withdrawing.wake_s) == (PresencePhase.ABSENT, NOW_S + 6), "nobody is to be registered"
 
 
 @pytest.mark.parametrize("instead", [None, a_znode(THEIRS, czxid=51)])
-def test_what_is_there_after_such_a_deletion_is_dealt_with_at_once_for_a_broker_that_serves(
-    withdrawing: Presence, instead: Znode | None
-) -> None:
+def test_znode_after_an_unknown_deletion(withdrawing: Presence, instead: Znode | None) -> None:
     withdrawing.step(CheckRegistration(RESTARTED, OURS, is_connected=True), NOW_S)
     to_do = withdrawing.step(ZnodeRead(instead, OURS), NOW_S)
     assert without_words(to_do) == [CreateRegistration(OURS) if instead is None else Identify(instead)]
@@ -289,9 +279,7 @@ def found(presence: Presence, znode: Znode, maker: RegistrationMaker | None, now
 
 
 @pytest.mark.parametrize("maker", [FORMER, replace(FORMER, life="own", is_over=False)], ids=["former", "given up"])
-def test_a_leftover_stands_until_the_longest_lease_of_that_life_has_lapsed(
-    absent: Presence, maker: RegistrationMaker
-) -> None:
+def test_leftover_stands_until_its_leases_lapse(absent: Presence, maker: RegistrationMaker) -> None:
     leftover = a_znode(THEIRS, version=4)
     said = Say("leftover_znode", {"incarnation": 50, "longest_lease_ms": LEASE_MS}, is_warning=False)
     assert found(absent, leftover, maker) == [said]
@@ -338,9 +326,7 @@ def test_the_record_of_another_that_lives_is_left_alone_and_said_once(absent: Pr
 
 
 @pytest.mark.parametrize("maker", [None, replace(FORMER, longest_lease_ms=None)], ids=["unreadable", "no lease"])
-def test_a_record_that_does_not_say_what_has_to_be_known_is_left_to_its_session(
-    absent: Presence, maker: RegistrationMaker | None
-) -> None:
+def test_incomplete_record_is_left_to_its_session(absent: Presence, maker: RegistrationMaker | None) -> None:
     assert found(absent, a_znode(THEIRS), maker) == []
     assert absent.wake_s == NOW_S + 0.5
     assert found(absent, a_znode(THEIRS), maker, NOW_S + 100) == []
@@ -551,9 +537,7 @@ ROUNDS = st.tuples(st.integers(0, 12), st.integers(0, 12), HAPPENINGS, HAPPENING
 
 
 @given(rounds=st.lists(ROUNDS, min_size=8, max_size=30), ends_after=st.integers(0, 40))
-def test_whatever_happens_nothing_is_deleted_that_somebody_may_serve_by(
-    rounds: list[tuple[int, int, Happening, Happening]], ends_after: int
-) -> None:
+def test_no_live_record_is_deleted(rounds: list[tuple[int, int, Happening, Happening]], ends_after: int) -> None:
     place = Place()
     for number, (unanswered, at, meanwhile, afterwards) in enumerate(rounds):
         if number == ends_after:

@@ -85,7 +85,7 @@ async def test_a_node_that_knows_nothing_is_no_answer_and_the_next_one_is_asked(
     assert contradicted.bundles == []
 
 
-async def test_a_bundle_that_is_said_to_be_ours_as_it_was_before_it_was_taken_away_is_looked_into(
+async def test_outdated_grant_is_checked(
     grants: Grants,
 ) -> None:
     bundle, contradicted = bundle_of(TOPICS[0]), Contradicted()

@@ -189,9 +189,7 @@ async def test_a_broker_that_is_gone_is_granted_nothing_while_the_store_does_not
     assert await beside.znode() is None
 
 
-async def test_the_znode_of_another_that_took_the_place_while_ours_was_taken_back_stays(
-    beside: Beside, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_znode_of_a_successor_stays(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
     await beside.registered()
     await beside.registration.publish(b"at a later version than a new one")
     beside.registration.withdraw("stopped")
@@ -240,7 +238,7 @@ async def test_a_broker_that_comes_back_while_it_is_withdrawn_is_a_new_incarnati
     assert await beside.registered() > first
 
 
-async def test_a_broker_with_another_pid_is_a_new_incarnation_once_the_leases_of_the_old_one_lapsed(
+async def test_new_pid_is_a_new_incarnation_after_the_old_leases(
     beside: Beside,
 ) -> None:
     first = await beside.registered()
@@ -304,9 +302,7 @@ async def test_a_leftover_of_this_very_life_in_a_session_given_up_is_its_own(bes
 
 
 @pytest.mark.parametrize("place", [None, "another-host"], ids=["on this host", "on another host"])
-async def test_the_znode_of_another_living_agent_is_left_alone_whatever_its_url(
-    beside: Beside, place: str | None
-) -> None:
+async def test_znode_of_a_living_agent_is_kept(beside: Beside, place: str | None) -> None:
     other = Life(place)
     await beside.leftover_of(other)
     znode = await beside.znode()
@@ -321,9 +317,7 @@ async def test_the_znode_of_another_living_agent_is_left_alone_whatever_its_url(
 
 
 @pytest.mark.parametrize("data", [b"{}", encode_local_broker_data({"protocols": PROTOCOLS})])
-async def test_the_znode_of_an_agent_that_does_not_say_who_it_is_is_left_to_its_session(
-    beside: Beside, data: bytes
-) -> None:
+async def test_znode_of_an_unknown_agent_is_left_to_its_session(beside: Beside, data: bytes) -> None:
     other = await beside.leftover(data)
     for _ in range(3):
         await beside.registration.step(PROCESS)

@@ -62,9 +62,7 @@ async def stored() -> AsyncIterator[Stored]:
 
 
 @pytest.mark.parametrize("version", [RELEASED_AT - 1, RELEASED_AT])
-async def test_a_bundle_that_is_ours_as_if_it_had_never_been_released_was_set_back(
-    stored: Stored, version: int
-) -> None:
+async def test_grant_from_a_rolled_back_store(stored: Stored, version: int) -> None:
     await stored.has(an_entry(OwnershipState.OWNED, version))
     assert await stored.looked() == ["store_set_back"]
 

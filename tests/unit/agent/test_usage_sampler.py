@@ -115,9 +115,7 @@ async def test_unknown_limits_are_said_once_and_again_only_when_they_change(brok
     assert bandwidth["to_change"] == "loadBalancerOverrideBrokerNicSpeedGbps"
 
 
-async def test_a_broker_alone_on_a_machine_is_measured_by_the_machine_until_a_neighbour_comes(
-    broker: FakeBroker, tmp_path: Path
-) -> None:
+async def test_broker_alone_on_a_machine_is_measured_by_the_machine(broker: FakeBroker, tmp_path: Path) -> None:
     agents = [1]
     async with a_process_of_its_own(broker) as broker.pid, sampling(broker, tmp_path, agents) as sampler:
         assert (sampler.scope, sampler.usage.cpu.limit) == ("unknown", 0.0)
@@ -140,9 +138,7 @@ async def test_a_broker_alone_on_a_machine_is_measured_by_the_machine_until_a_ne
         assert sampler.scope == "host"
 
 
-async def test_a_neighbour_that_comes_is_noticed_between_two_samples(
-    broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_new_neighbour_is_noticed(broker: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadmanager.agent.usage_sampler._LOOK_INTERVAL_S", 0.01)
     agents = [1]
     async with a_process_of_its_own(broker) as broker.pid, sampling(broker, tmp_path, agents) as sampler:
@@ -153,9 +149,7 @@ async def test_a_neighbour_that_comes_is_noticed_between_two_samples(
         running.cancel()
 
 
-async def test_a_broker_that_is_bound_to_one_core_has_that_core_as_its_limit(
-    broker: FakeBroker, tmp_path: Path
-) -> None:
+async def test_limit_of_a_broker_bound_to_one_core(broker: FakeBroker, tmp_path: Path) -> None:
     core = str(min(os.sched_getaffinity(0)))
     async with (
         a_process_of_its_own(broker, "taskset", "-c", core) as broker.pid,
@@ -168,9 +162,7 @@ async def test_a_broker_that_is_bound_to_one_core_has_that_core_as_its_limit(
 
 
 @pytest.mark.parametrize("case", ["the agent", "none", "init", "a process that listens elsewhere"])
-async def test_a_broker_that_cannot_be_seen_has_unknown_usage_and_limits(
-    broker: FakeBroker, tmp_path: Path, case: str
-) -> None:
+async def test_invisible_broker_has_unknown_usage(broker: FakeBroker, tmp_path: Path, case: str) -> None:
     async with FakeBroker() as elsewhere, a_process_of_its_own(elsewhere) as pid:
         broker.pid = {"the agent": os.getpid(), "none": 2**22 + 1, "init": 1}.get(case, pid)
         async with sampling(broker, tmp_path) as sampler:

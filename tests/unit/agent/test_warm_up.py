@@ -134,9 +134,7 @@ def test_a_yes_comes_soon_to_all_who_wait_though_one_of_them_looks(scene: Scene,
     loop.run(run())
 
 
-def test_nodes_that_hold_their_answer_are_asked_seldom_and_tell_of_a_yes_at_once(
-    scene: Scene, loop: VirtualLoop
-) -> None:
+def test_held_answers_are_polled_seldom(scene: Scene, loop: VirtualLoop) -> None:
     scene.may_hold = True
 
     async def run() -> None:
@@ -201,9 +199,7 @@ def test_those_who_wait_for_whoever_looks_wait_no_longer_than_they_want(scene: S
     loop.run(run())
 
 
-def test_what_is_expected_is_bounded_and_what_did_not_come_makes_room(
-    scene: Scene, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_expected_bundles_are_bounded(scene: Scene, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm_up, "_MOST_BUNDLES", 1)
 
     async def run() -> None:

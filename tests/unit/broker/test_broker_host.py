@@ -146,7 +146,7 @@ async def test_who_gives_up_while_it_is_loaded_has_it_closed(broker: CallbackBro
         (None, Refusal.NO_ANSWER, f"{TOPIC}: the agent gave no answer: no node answered"),
     ],
 )
-async def test_what_may_not_be_opened_is_refused_with_the_reason(
+async def test_refusal_has_a_reason(
     broker: CallbackBroker,
     owned: bool | None,  # noqa: FBT001 - a parameter
     refusal: Refusal,
@@ -212,7 +212,7 @@ async def test_a_lapse_hurries_what_is_being_closed(broker: CallbackBroker) -> N
     assert broker.calls[1:] == [(CloseReason.UNLOADED, TOPIC), (CloseReason.LAPSED, TOPIC)]
 
 
-async def test_a_broker_that_wakes_up_without_a_lease_and_a_closing_that_has_ended_goes_on(
+async def test_broker_waking_without_a_lease_recovers(
     broker: CallbackBroker,
 ) -> None:
     await broker.hosting.open(TOPIC)
@@ -495,9 +495,7 @@ def test_an_address_that_is_none_is_refused_at_once(address: str) -> None:
         Hosting(address)
 
 
-async def test_without_an_agent_nothing_is_served_and_it_is_said_once_and_asked_again(
-    caplog: pytest.LogCaptureFixture, agent: FakeAgent
-) -> None:
+async def test_missing_agent_is_logged_once(caplog: pytest.LogCaptureFixture, agent: FakeAgent) -> None:
     caplog.set_level(logging.INFO, "loadmanager.broker")
     address = f"http://127.0.0.1:{closed_port()}"
     async with Hosting(lambda: address) as hosting:
@@ -533,9 +531,7 @@ async def test_where_the_agent_is_need_not_be_known_yet(caplog: pytest.LogCaptur
         (302, "", "answered 302"),
     ],
 )
-async def test_what_is_no_agent_gives_no_lease_and_the_log_says_what_it_said(
-    caplog: pytest.LogCaptureFixture, status: int, body: str, said: str
-) -> None:
+async def test_wrong_server_gives_no_lease(caplog: pytest.LogCaptureFixture, status: int, body: str, said: str) -> None:
     async def answer(_: web.Request) -> web.Response:
         headers = {"Location": "/"} if status == 302 else None
         return web.Response(status=status, text=body, headers=headers)

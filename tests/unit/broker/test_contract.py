@@ -294,9 +294,7 @@ def test_a_closing_in_the_middle_of_which_the_lease_ends_is_hurried_once(broker:
     ],
     ids=["closed", "not closed"],
 )
-def test_a_closing_that_ends_after_the_lease_counts_before_the_lapse_does(
-    broker: LeasedContract, ended: Event, actions: list[Instruction]
-) -> None:
+def test_late_closing_counts_before_lapse(broker: LeasedContract, ended: Event, actions: list[Instruction]) -> None:
     broker.open(T, U)
     broker.step(unload(T))
     broker.now_s = 104.0
@@ -330,7 +328,7 @@ def test_what_could_not_be_closed_is_denied_and_tried_again(broker: LeasedContra
     assert broker.contract.held == []
 
 
-def test_what_could_not_be_closed_when_the_lease_ended_stays_as_hurried_when_it_is_tried_again(
+def test_retry_of_a_failed_closing_stays_urgent(
     broker: LeasedContract,
 ) -> None:
     broker.open(T)

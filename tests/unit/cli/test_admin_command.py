@@ -200,9 +200,7 @@ def test_a_command_asks_for(node: RecordingNode, line: str, request_made: tuple[
         ("namespaces unload t/ns -b 0x00000000_0xffffffff --force", ["?force=true"]),
     ],
 )
-def test_a_command_that_names_brokers_or_namespaces_shows_what_it_matches(
-    node: RecordingNode, line: str, asked: list[str]
-) -> None:
+def test_commands_show_matched_brokers_and_namespaces(node: RecordingNode, line: str, asked: list[str]) -> None:
     done = run_admin(line, node.url)
     assert done.exit_code == 0, done.output
     assert len(node.asked) == len(asked)

@@ -171,9 +171,7 @@ def test_a_file_without_keys_ends_with_2(tmp_path: Path, file: str, text: str, w
         (["tlsTrustCertsFilePath=/is/on/the/brokers/ca.pem"], None, ""),
     ],
 )
-def test_what_a_node_refuses_at_its_start_is_rejected(
-    tmp_path: Path, lines: list[str], rejected: set[str] | None, why: str
-) -> None:
+def test_value_refused_at_start(tmp_path: Path, lines: list[str], rejected: set[str] | None, why: str) -> None:
     lines = ["authenticationEnabled=true", "superUserRoles=admin", *lines]
     found = fates(tmp_path, *lines)
     assert {key for key, (fate, _) in found.items() if fate is Fate.REJECTED} == (rejected or set())
@@ -265,9 +263,7 @@ def test_of_two_spellings_the_one_that_does_not_count_says_so(tmp_path: Path) ->
         ("metadataStoreUrl=etcd:http://h:2379", "only ZooKeeper can be used"),
     ],
 )
-def test_a_value_that_cannot_be_used_ends_with_2_and_names_line_and_key(
-    tmp_path: Path, line: str, complaint: str
-) -> None:
+def test_bad_value_ends_with_2_and_names_line_and_key(tmp_path: Path, line: str, complaint: str) -> None:
     done = take(tmp_path, "# a broker.conf", "clusterName=c1", line)
     key = line.partition("=")[0]
     assert (done.exit_code, done.stdout) == (2, "")

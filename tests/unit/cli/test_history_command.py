@@ -18,9 +18,7 @@ from loadmanager.store.memory_store import MemoryStore
 from loadmanager.wire.dump_line import DumpLine
 
 
-async def test_the_checkpoint_of_a_large_pulsar_does_not_keep_the_session_from_being_renewed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_large_checkpoint_keeps_the_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finish, finished_in = Collected.finish, list[threading.Thread]()
 
     def noting_the_thread(collected: Collected) -> DumpLine:

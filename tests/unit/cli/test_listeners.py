@@ -35,9 +35,7 @@ def test_others_come_by_tls_where_it_is_alone_or_they_are_told_so(own: Signed) -
     assert doors(own, webServicePort=None, webServicePortTls=0) == ["https"]
 
 
-def test_a_certificate_that_cannot_be_used_ends_the_process_with_its_key_and_file(
-    own: Signed, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_certificate_is_named_by_key_and_file(own: Signed, capsys: pytest.CaptureFixture[str]) -> None:
     own.key.write_text("no PEM")
     with pytest.raises(SystemExit) as ended:
         doors(own, webServicePort=0, webServicePortTls=0)
@@ -54,9 +52,7 @@ def test_a_unix_socket_that_a_former_life_left_is_replaced_and_is_for_owner_and_
         assert path.stat().st_mode & 0o777 == 0o660
 
 
-def test_a_unix_socket_that_is_in_use_and_a_file_that_is_none_are_left_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_foreign_sockets_and_files_are_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     used, other, long = tmp_path / "s", tmp_path / "notes", tmp_path / ("x" * 108)
     other.write_text("keep")
     with listen_at("brokerSocketPath", used):

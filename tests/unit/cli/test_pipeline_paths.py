@@ -26,9 +26,7 @@ def test_a_history_is_a_directory_with_its_tables(tmp_path: Path) -> None:
     require_history(str(tmp_path))
 
 
-def test_a_path_is_told_in_full_so_that_commands_run_from_anywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert located("out") == str(tmp_path / "out")
     for url in ("s3a://bucket/out", "file:/out"):

@@ -51,9 +51,7 @@ def test_each_step_ends_with_its_rows_and_where_the_run_is(capsys: pytest.Captur
     assert said == ["  rejected_rows: 1,234 rows", "ingest: 1,234 rows, 30.0 s (25 %, about 90 s left)"]
 
 
-def test_a_terminal_shows_what_is_under_way_and_what_is_left(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_in_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     with ProgressView(["ingest", "report"], {"ingest": 30.0, "report": 90.0}, lambda: 15.0) as view:

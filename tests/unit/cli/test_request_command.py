@@ -60,9 +60,7 @@ def test_help_lists_every_command() -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
 @pytest.mark.parametrize("options", [[], ["--json"]])
-def test_what_a_terminal_cannot_show_is_replaced(
-    encoding: str, options: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unprintable_text_is_replaced(encoding: str, options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     written = io.BytesIO()
     with a_recording_node() as node:
         node.status, node.body = 200, '[{"brokerId": "b1:8080", "sentence": "überlastet 🙂"}]'.encode()
@@ -158,9 +156,7 @@ def test_a_configuration_that_cannot_be_used_ends_serve_with_exit_code_2_and_one
     ("url", "complaint"),
     [("zk:", "expected host:port"), ("zk:h:port", "expected host:port"), ("zk:h:2181/a//b", "chroot")],
 )
-def test_a_metadata_store_url_that_is_none_ends_serve_with_exit_code_2(
-    tmp_path: Path, url: str, complaint: str
-) -> None:
+def test_bad_metadata_store_url_ends_serve_with_exit_code_2(tmp_path: Path, url: str, complaint: str) -> None:
     path = tmp_path / "loadmanager.yaml"
     path.write_text(f"metadataStoreUrl: '{url}'\nwebServicePort: 0\n", encoding="utf-8")
     done = run("serve", "--config", str(path))
@@ -176,9 +172,7 @@ def test_the_ready_file_appears_whole(tmp_path: Path) -> None:
     assert (tmp_path / "ready.json").read_text() == f'{{"url":"http://h:1","pid":{os.getpid()}}}'
 
 
-async def test_whoever_sees_the_ready_file_can_end_the_process_in_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_ready_process_ends_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     unheard: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _: unheard.append(number))
     monkeypatch.setattr(service_runner, "write_ready_file", lambda *_: signal.raise_signal(signal.SIGTERM))

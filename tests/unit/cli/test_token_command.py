@@ -70,7 +70,7 @@ def test_a_token_in_a_file_is_for_its_owner_alone(tmp_path: Path) -> None:
     assert refused("create", "--secret-key", secret, "-s", "x", "-o", file) == (1, f"loadmanager: {file}: File exists")
 
 
-def test_warn_about_a_secret_that_was_probably_meant_differently(tmp_path: Path) -> None:
+def test_warn_about_a_suspicious_secret(tmp_path: Path) -> None:
     secret = tmp_path / "secret.key"
     secret.write_text("s" * 32 + "\n")
     done = RUNNER.invoke(token, ["create", "-s", "x", "--secret-key", str(secret)])

@@ -83,9 +83,7 @@ async def test_the_answer_says_where_the_owner_listens(http: aiohttp.ClientSessi
         web.Response(body=b"x" * 100_000, status=404),
     ],
 )
-async def test_a_node_that_does_not_answer_as_nodes_do_is_passed_over(
-    http: aiohttp.ClientSession, answer: web.Response
-) -> None:
+async def test_node_with_a_wrong_answer_is_skipped(http: aiohttp.ClientSession, answer: web.Response) -> None:
     async with answering(answer) as (url, asked), answering(found()) as (other, _):
         nodes = Nodes([url, other], http, InOrder())
         assert await nodes.lookup(TOPIC) == await nodes.lookup(TOPIC) == FOUND
@@ -115,9 +113,7 @@ async def test_a_namespace_is_unknown_once_two_nodes_say_so(http: aiohttp.Client
 
 
 @pytest.mark.parametrize(("text", "expected"), [("7", 7.0), ("soon", 1.0), ("-3", 1.0)])
-async def test_who_cannot_own_it_now_may_later_and_another_node_is_asked_next(
-    http: aiohttp.ClientSession, text: str, expected: float
-) -> None:
+async def test_unavailable_node_is_followed_by_another(http: aiohttp.ClientSession, text: str, expected: float) -> None:
     async with answering(said(503, "no leader", Retry_After=text)) as (url, asked), answering(found()) as (other, _):
         nodes = Nodes([url, other], http, InOrder())
         answer = await nodes.lookup(TOPIC)
@@ -128,9 +124,7 @@ async def test_who_cannot_own_it_now_may_later_and_another_node_is_asked_next(
 
 
 @pytest.mark.parametrize(("status", "kind"), [(401, UnauthenticatedError), (412, InvalidNameError)])
-async def test_what_a_node_refuses_for_good_is_not_asked_of_others(
-    http: aiohttp.ClientSession, status: int, kind: type[Exception]
-) -> None:
+async def test_final_refusal_is_not_retried(http: aiohttp.ClientSession, status: int, kind: type[Exception]) -> None:
     async with answering(said(status, "no")) as (url, _), answering(found()) as (other, asked):
         with pytest.raises(kind, match=f"answered {status} no"):
             await Nodes([url, other], http, InOrder()).lookup(TOPIC)

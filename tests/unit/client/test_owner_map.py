@@ -203,7 +203,7 @@ def test_who_refused_is_asked_for_and_named_again_only_by_a_node_or_a_later_chan
     assert owners.resolve(TOPIC) == B
 
 
-def test_while_a_bundle_moves_its_destination_is_named_and_who_had_it_is_whom_there_is_to_go_by(
+def test_moving_bundle_has_owner_and_destination(
     owners: OwnerMap,
 ) -> None:
     told(owners, OWNED, moving())
@@ -301,9 +301,7 @@ def change(
         ({"0x00000000_0x50000000": {"state": "Free", "version": 9}}, "ends at 0x50000000"),
     ],
 )
-def test_a_change_after_which_a_hash_has_no_bundle_is_refused_and_what_is_known_stays(
-    owners: OwnerMap, bundles: dict[str, Any], wrong: str
-) -> None:
+def test_change_with_a_gap_is_refused(owners: OwnerMap, bundles: dict[str, Any], wrong: str) -> None:
     told(owners, OWNED)
     with pytest.raises(InvalidRecordError, match=wrong):
         change(owners, bundles)

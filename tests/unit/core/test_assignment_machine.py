@@ -119,7 +119,7 @@ def test_a_bundle_that_is_asked_for_is_decided_written_and_answered(leader: Assi
     assert leader.machine.wake_s is not None, "whoever asks now is not of that batch"
 
 
-def test_what_is_asked_for_in_one_moment_is_decided_together_and_written_once_for_each_namespace(
+def test_concurrent_requests_are_decided_and_written_together(
     leader: AssignmentsHarness,
 ) -> None:
     leader.step(
@@ -157,9 +157,7 @@ def test_one_batch_at_a_time_and_whoever_asks_for_what_is_in_it_shares_its_answe
     assert decide.bundles == ["t/ns/c"]
 
 
-def test_lookups_come_first_and_what_nobody_waits_for_takes_the_places_that_are_left(
-    leader: AssignmentsHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lookups_come_first(leader: AssignmentsHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assignment_machine, "_BATCH", 3)
     leader.step(
         PlaceSoon(["t/ns/1", "t/ns/2", "t/ns/3"]),
@@ -209,9 +207,7 @@ def test_who_may_have_no_broker_is_told_why(leader: AssignmentsHarness) -> None:
 
 
 @pytest.mark.parametrize("state", ["owned", "owned by one who has gone", "released"])
-def test_a_bundle_that_was_not_given_away_because_it_has_an_owner_by_now_is_that_owners(
-    leader: AssignmentsHarness, state: str
-) -> None:
+def test_bundle_owned_meanwhile_is_not_assigned(leader: AssignmentsHarness, state: str) -> None:
     asked(leader)
     owned = leader.records[BUNDLE] = assign(FREE, B, STAMP)
     if state == "released":
@@ -268,7 +264,7 @@ def test_what_became_of_a_write_is_told_whatever_it_is(leader: AssignmentsHarnes
     assert leader.step(WriteEnded(write, {BUNDLE: LOST})) == [], "once"
 
 
-def test_bundles_that_wait_for_their_broker_are_kept_for_it_or_go_back_to_it_before_others_are_decided(
+def test_held_bundles_return_to_their_broker_first(
     leader: AssignmentsHarness,
 ) -> None:
     away = Registration(BrokerId("c:1"), 3)
@@ -295,9 +291,7 @@ def test_bundles_that_wait_for_their_broker_are_kept_for_it_or_go_back_to_it_bef
     assert decide.bundles == ["t/ns/3", "t/ns/4", "t/ns/5"], "one that serves, or is not held off, is not waited for"
 
 
-def test_if_a_whole_batch_waits_for_a_broker_the_next_one_comes(
-    leader: AssignmentsHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batch_of_held_bundles_blocks_no_other(leader: AssignmentsHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assignment_machine, "_BATCH", 1)
     leader.records[BUNDLE] = assign(FREE, A, STAMP)
     leader.goes(A)

@@ -240,9 +240,7 @@ def test_without_patience_nobody_is_sick_any_more() -> None:
         (HealthFigures(500.0), HealthFigures(800.0), True),
     ],
 )
-def test_a_report_is_due_for_figures_that_are_others(
-    before: HealthFigures | None, now: HealthFigures | None, *, changed: bool
-) -> None:
+def test_report_rule_for_changes(before: HealthFigures | None, now: HealthFigures | None, *, changed: bool) -> None:
     assert has_changed(before, now) is changed
     assert has_changed(now, before) is changed
 

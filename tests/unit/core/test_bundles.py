@@ -47,9 +47,7 @@ def test_a_number_of_bundles_out_of_bounds_is_refused(bundles: int) -> None:
         ((0, 5, 5, 0xFFFFFFFF), "0x00000005 does not ascend"),
     ],
 )
-def test_boundaries_that_do_not_cut_the_whole_hash_space_are_refused(
-    boundaries: tuple[int, ...], complaint: str
-) -> None:
+def test_boundaries_have_to_cover_the_hash_space(boundaries: tuple[int, ...], complaint: str) -> None:
     with pytest.raises(InvalidNameError, match=complaint):
         validate_boundaries(boundaries)
 

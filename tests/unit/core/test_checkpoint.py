@@ -56,7 +56,7 @@ def through_json(image: ModelCheckpoint) -> ModelCheckpoint:
 
 
 @pytest.mark.parametrize("copied", [lambda image: image, through_json])
-def test_what_is_made_of_an_image_is_the_equal_of_the_model(
+def test_checkpoint_restores_an_equal_model(
     copied: Callable[[ModelCheckpoint], ModelCheckpoint],
 ) -> None:
     model = a_model()

@@ -142,9 +142,7 @@ def test_who_neither_waits_nor_has_a_turn_gives_back_nothing() -> None:
     st.integers(1, 4),
     st.integers(1, 3),
 )
-def test_limits_hold_whoever_leaves_and_everybody_gets_a_turn_in_order(
-    acts: list[tuple[bool, int]], most: int, most_per_broker: int
-) -> None:
+def test_limits_hold_and_order_is_kept(acts: list[tuple[bool, int]], most: int, most_per_broker: int) -> None:
     turns, needed, under_way = (
         ConcurrencyLimiter[int](lambda: (most, most_per_broker)),
         dict[int, frozenset[BrokerId]](),

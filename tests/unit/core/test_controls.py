@@ -250,9 +250,7 @@ def test_a_bundle_waits_for_a_broker_that_is_held_off_until_the_time_is_over_or_
         ({A: DrainOrder(1.0, 0)}, DrainOrder(2.0, 7)),
     ],
 )
-def test_a_drain_that_is_ordered_again_is_the_same_for_the_same_process(
-    before: dict[BrokerId, DrainOrder], after: DrainOrder
-) -> None:
+def test_repeated_drain_order_is_the_same(before: dict[BrokerId, DrainOrder], after: DrainOrder) -> None:
     assert Controls(draining=before).with_drain(A, DrainOrder(2.0, 7)).draining == {A: after}
     assert Controls(draining={A: after}).with_drain(A, DrainOrder(3.0, 0)).draining == {A: after}, "it is away"
 

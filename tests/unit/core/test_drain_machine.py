@@ -103,9 +103,7 @@ def test_the_rate_is_of_the_last_minute_and_of_no_more_than_a_thousand_bundles()
         (Failed(RuntimeError("lost")), "lost"),
     ],
 )
-def test_a_bundle_that_did_not_leave_is_given_a_rest_and_says_why(
-    leader: DrainsHarness, outcome: Outcome, why: str
-) -> None:
+def test_bundle_that_stays_is_retried_later(leader: DrainsHarness, outcome: Outcome, why: str) -> None:
     drain = leader.draining("t/1")
     leader.step(MoveEnded("t/1", outcome))
     assert (drain.moved, drain.failed, leader.drains.blocked(drain)) == (0, 1, {"t/1": why})
@@ -282,9 +280,7 @@ def test_pinned_bundles_are_looked_after_though_a_drain_could_not_be_decided_on(
 
 
 @pytest.mark.parametrize("pinned", [{"t/1": A.broker}, {"t/free": A.broker}, {"t/1": BrokerId("gone:1")}])
-def test_a_pinned_bundle_that_is_at_home_or_free_or_whose_home_is_not_there_stays(
-    leader: DrainsHarness, pinned: dict[str, BrokerId]
-) -> None:
+def test_pinned_bundle_stays_at_home_or_without_a_home(leader: DrainsHarness, pinned: dict[str, BrokerId]) -> None:
     leader.controls = Controls(pinned=pinned)
     leader.owners = {"t/1": A}
     assert leader.look() == []

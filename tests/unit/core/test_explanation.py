@@ -197,7 +197,7 @@ def test_what_a_round_itself_refuses_is_told_for_a_bundle_that_could_move_alone(
         ),
     ],
 )
-def test_a_bundle_that_is_not_settled_says_what_it_waits_for(
+def test_unsettled_bundle(
     ownership: Ownership,
     reported: tuple[int, ...],
     reason: Reason,

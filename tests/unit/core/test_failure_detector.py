@@ -358,7 +358,7 @@ def play(stretches: list[Stretch]) -> Story:
 
 
 @given(STRETCHES)
-def test_whatever_happens_none_is_replaced_that_was_heard_or_was_not_doubted_for_long_enough(
+def test_no_leader_is_replaced_before_suspicion_lasts(
     stretches: list[Stretch],
 ) -> None:
     play(stretches)

@@ -226,9 +226,7 @@ MODULAR_CLASS = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImp
 @pytest.mark.parametrize(
     ("wanted", "kept"), [("", "ab"), (MODULAR_CLASS, "a"), ("ModularLoadManagerImpl", "a"), ("Other", "ab")]
 )
-def test_brokers_of_another_load_manager_class_are_dropped_if_one_runs_the_configured_class(
-    wanted: str, kept: str
-) -> None:
+def test_other_load_manager_classes_are_dropped(wanted: str, kept: str) -> None:
     given = snapshot({"a": report(load_manager_class=MODULAR_CLASS), "b": report()})
     settings = PlannerSettings(load_manager_class_name=wanted)
     assert names(given, keep_same_load_manager(mask(1, 1), question(given, settings))) == kept
@@ -324,7 +322,7 @@ def test_brokers_of_the_latest_version_are_kept_if_that_is_preferred() -> None:
 
 
 @pytest.mark.parametrize("unreadable", ["", "4.0", "latest"])
-def test_with_an_unreadable_version_the_modular_rules_give_up_their_preferences_and_the_extensible_this_one(
+def test_unreadable_version_drops_preferences(
     unreadable: str,
 ) -> None:
     """Pulsar's modular load manager takes all brokers that isolation policies allow then, even those over a limit."""
@@ -386,9 +384,7 @@ def test_a_bundle_with_no_other_broker_is_not_kept_for_its_group() -> None:
         ),
     ],
 )
-def test_the_rules_follow_the_load_manager_class_or_the_placement_strategy(
-    load_manager: str, placement: str, rules: FilterRules
-) -> None:
+def test_rules_follow_the_load_manager_class(load_manager: str, placement: str, rules: FilterRules) -> None:
     assert rules_of(PlannerSettings(load_manager_class_name=load_manager), placement) is rules
 
 
@@ -397,9 +393,7 @@ def test_the_rules_follow_the_load_manager_class_or_the_placement_strategy(
     most=st.integers(3, 12),
     moves=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), max_size=12),
 )
-def test_what_is_known_of_an_answer_is_what_asking_again_says(
-    rules: FilterRules, most: int, moves: list[tuple[int, int]]
-) -> None:
+def test_known_answer_equals_a_new_one(rules: FilterRules, most: int, moves: list[tuple[int, int]]) -> None:
     """Bundles of a policy, of a group and of neither go from broker to broker, each with two topics."""
     namespaces = ["tenant/ns", "tenant/own", "tenant/a"]
     bundles = [bundle(i, namespaces[i % 3]) for i in range(6)]

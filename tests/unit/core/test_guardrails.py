@@ -131,9 +131,7 @@ STOPPED_BY: list[tuple[Facts, Reason, str]] = [
 
 
 @pytest.mark.parametrize(("facts", "reason", "sentence"), STOPPED_BY)
-def test_what_stops_everything_stops_rounds_and_splits_and_moves_whoever_wants_them(
-    facts: Facts, reason: Reason, sentence: str
-) -> None:
+def test_general_stops_apply_to_rounds_splits_and_moves(facts: Facts, reason: Reason, sentence: str) -> None:
     for stops in (
         stops_of_round(facts, LIMITS),
         stops_of_move(facts, LIMITS, MOVE),
@@ -229,7 +227,7 @@ def test_both_are_asked_and_an_old_report_may_be_both() -> None:
 
 
 @pytest.mark.parametrize("destination", [None, D])
-def test_without_a_destination_and_with_one_that_has_left_the_source_is_asked_all_the_same(
+def test_missing_destination_does_not_hide_the_source(
     destination: BrokerId | None,
 ) -> None:
     move = replace(MOVE, destination=destination)
@@ -260,9 +258,7 @@ def limits_with(included: tuple[str, ...] = (), excluded: tuple[str, ...] = ()) 
         ("pulsar/system/0x00000000_0xffffffff", limits_with(included=(".*",)), "pulsar/system is left out by pulsar"),
     ],
 )
-def test_a_namespace_that_is_left_out_stays_whoever_wants_to_move_it(
-    bundle: str, limits: GuardrailLimits, sentence: str
-) -> None:
+def test_excluded_namespace_is_never_moved(bundle: str, limits: GuardrailLimits, sentence: str) -> None:
     for stops in (
         stops_of_move(FACTS, limits, replace(MOVE, bundle=bundle)),
         stops_of_move(FACTS, limits, replace(ORDERED, bundle=bundle)),

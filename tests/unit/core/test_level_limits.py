@@ -83,9 +83,7 @@ def test_topics_of_bundles_that_were_moved_are_not_left_any_more() -> None:
     most=st.integers(4, 12),
     moves=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 2), st.booleans()), max_size=12),
 )
-def test_what_may_move_is_what_the_filters_say_after_all_that_was_made(
-    most: int, moves: list[tuple[int, int, bool]]
-) -> None:
+def test_movable_bundles_follow_the_filters(most: int, moves: list[tuple[int, int, bool]]) -> None:
     given, rules = owning(), rules_of(settings(), "Level")
     limits, projection = MoveLimits(given, settings(most)), Projection(given)
     at = given.bundles.assigned.astype(np.int64)

@@ -101,9 +101,7 @@ def test_a_move_that_is_called_off_while_its_destination_prepares_has_released_n
 
 
 @pytest.mark.parametrize("gone", [A, B])
-def test_nobody_prepares_for_a_broker_that_has_gone_or_to_take_from_one(
-    leader: MovesHarness, gone: Registration
-) -> None:
+def test_no_preparation_for_or_from_a_lost_broker(leader: MovesHarness, gone: Registration) -> None:
     move = prepared(leader)
     leader.registered.discard(C)
     assert not leader.step(Signal.MEMBERSHIP), "somebody else has gone"
@@ -195,9 +193,7 @@ def test_a_release_that_no_longer_fits_is_not_written(leader: MovesHarness) -> N
 
 
 @pytest.mark.parametrize(("destination", "why"), [(A, "belongs to a:1"), (Registration(C.broker, 99), "left while")])
-def test_nothing_is_released_for_its_own_owner_or_for_one_that_has_left(
-    leader: MovesHarness, destination: Registration, why: str
-) -> None:
+def test_no_release_for_the_owner_or_a_lost_one(leader: MovesHarness, destination: Registration, why: str) -> None:
     leader.want("t/ns/b", destination)
     leader.commit()
     outcome = leader.ended()
@@ -464,9 +460,7 @@ def test_a_release_whose_answer_was_lost_is_over_if_the_record_is_another(
 
 @pytest.mark.parametrize("happened", [False, True])
 @pytest.mark.parametrize("is_cancelled", [False, True])
-def test_an_end_whose_answer_was_lost_is_written_until_it_is(
-    leader: MovesHarness, *, happened: bool, is_cancelled: bool
-) -> None:
+def test_lost_end_is_written_again(leader: MovesHarness, *, happened: bool, is_cancelled: bool) -> None:
     move = leader.asked()
     leader.step(Cancel(move) if is_cancelled else OwnerAnswered(move, None))
     leader.to_do = [each for each in leader.to_do if isinstance(each, Commit)]

@@ -327,9 +327,7 @@ def test_what_is_left_over_is_gone_over_again_but_not_for_a_worse_score() -> Non
 
 
 @given(seed=st.integers(0, 10_000), spread=st.sampled_from([0.1, 0.7, 1.5]), budget=st.sampled_from([0.01, 0.1, 1.0]))
-def test_moves_that_are_made_together_raise_nobody_above_the_target_and_keep_to_the_budget(
-    seed: int, spread: float, budget: float
-) -> None:
+def test_batch_moves_keep_to_target_and_budget(seed: int, spread: float, budget: float) -> None:
     given = many(150, 2_000, seed, spread, budget=budget)
     draft = move_together(given)
     before = given.loads.usage.max(axis=1) / given.loads.level

@@ -103,9 +103,7 @@ def test_the_topic_limit_says_how_many_topics_have_to_go(rules: FilterRules, too
 
 
 @pytest.mark.parametrize(("rules", "has", "counted"), [(MODULAR, 1, "namespaces"), (EXTENSIBLE, 2, "bundles")])
-def test_the_group_of_a_namespace_counts_on_the_broker_and_in_its_failure_domain(
-    rules: FilterRules, has: int, counted: str
-) -> None:
+def test_group_counts_on_broker_and_failure_domain(rules: FilterRules, has: int, counted: str) -> None:
     groups = {"tenant/ns": "g", "tenant/other": "g"}
     policies = Policies(anti_affinity_groups=groups, failure_domains={A: "east", BrokerId("b:8080"): "west"})
     given = {"a": report([bundle(1, "tenant/other"), bundle(2, "tenant/other")]), "b": report()}

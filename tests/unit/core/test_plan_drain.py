@@ -71,9 +71,7 @@ def test_a_broker_that_is_not_there_has_nothing_to_give_away() -> None:
 
 
 @given(clusters(fewest_brokers=2), st.integers(0, 5))
-def test_a_drain_leaves_nothing_that_may_go_and_gives_nothing_to_the_drained(
-    described: SomeCluster, which: int
-) -> None:
+def test_drain_moves_all_that_may_go(described: SomeCluster, which: int) -> None:
     taken = Build().snapshot(described)
     drained = taken.brokers.ids[which % len(taken.brokers)]
     plan = drain(taken, drained)

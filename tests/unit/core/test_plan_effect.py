@@ -96,9 +96,7 @@ def test_without_a_broker_to_keep_anything_there_is_no_bound() -> None:
     data=st.data(),
     brokers=st.integers(1, 3),
 )
-def test_no_way_of_giving_bundles_to_brokers_beats_the_bound(
-    load: list[int], data: st.DataObject, brokers: int
-) -> None:
+def test_no_assignment_beats_the_bound(load: list[int], data: st.DataObject, brokers: int) -> None:
     owners = np.array([data.draw(st.integers(0, brokers - 1)) for _ in load], dtype=np.int64)
     movable = np.array([data.draw(st.booleans()) for _ in load], dtype=bool)
     kept = np.array([data.draw(st.booleans()) for _ in range(brokers)], dtype=bool)

@@ -89,9 +89,7 @@ def test_patterns_mean_what_they_mean_in_java(pattern: str, host: str, *, matche
         ("a\\", "trailing"),
     ],
 )
-def test_a_pattern_that_cannot_be_used_is_refused_with_the_policy_and_what_is_wrong(
-    pattern: str, reason: str, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_pattern_is_refused_with_its_policy(pattern: str, reason: str, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InvalidPolicyError, match=rf"^isolation policy 'mine': secondary '.*': {re.escape(reason)}"):
         IsolationPolicy("mine", (), (), (pattern,))
     assert capfd.readouterr().err == ""
@@ -221,9 +219,7 @@ def a_policy(
         (a_policy("t/a1", primary="y"), "none", []),
     ],
 )
-def test_the_namespaces_that_a_changed_policy_concerns_are_unloaded_by_its_scope(
-    old: IsolationPolicy | None, scope: str, unloaded: list[str]
-) -> None:
+def test_changed_policy_unloads_by_its_scope(old: IsolationPolicy | None, scope: str, unloaded: list[str]) -> None:
     assert namespaces_to_unload(old, a_policy("t/a.*"), scope, NAMESPACES) == unloaded
 
 

@@ -36,9 +36,7 @@ def test_one_that_has_landed_has_touched_both_and_what_failed_before_is_forgotte
 
 @pytest.mark.parametrize("owner", [A, C, None])
 @pytest.mark.parametrize("is_cancelled", [False, True])
-def test_one_that_has_not_landed_counts_as_failed_unless_it_was_cancelled(
-    owner: BrokerId | None, *, is_cancelled: bool
-) -> None:
+def test_move_elsewhere_counts_as_failed_unless_cancelled(owner: BrokerId | None, *, is_cancelled: bool) -> None:
     after = (
         Acts(failures=2)
         .begun(BUNDLES[0], MOVE)

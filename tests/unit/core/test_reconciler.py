@@ -157,7 +157,7 @@ def test_a_release_is_seen_through_whoever_owned_the_bundle(leader: ReconcilingH
     assert leader.look() == [SeeThrough("t/ns/a"), SeeThrough("t/ns/b")]
 
 
-def test_what_a_broker_that_has_gone_owned_is_freed_when_nobody_has_asked_for_it_in_time(
+def test_bundles_of_a_lost_broker_are_freed(
     leader: ReconcilingHarness,
 ) -> None:
     leader.records = {
@@ -215,9 +215,7 @@ def test_nothing_is_freed_while_owners_are_found_for_bundles_and_soon_after_it_i
 
 
 @pytest.mark.parametrize("current", [owned(B), owned(A_BEFORE), release(owned(GONE), B, STAMP), FREE])
-def test_a_bundle_that_has_moved_on_when_it_would_be_freed_is_left_alone(
-    leader: ReconcilingHarness, current: Ownership
-) -> None:
+def test_bundle_moved_meanwhile_is_not_freed(leader: ReconcilingHarness, current: Ownership) -> None:
     leader.records["t/ns/b"] = owned(GONE)
     leader.look()
     (write,) = leader.time_passes(until_s=105.0)
@@ -274,7 +272,7 @@ def test_what_waits_for_a_broker_that_is_held_off_is_freed_only_after_that(leade
     assert leader.do_write(write) == [Freed("t/ns/b", GONE, FREED)]
 
 
-def test_bundles_of_brokers_that_have_gone_are_placed_if_that_is_wanted_once_there_is_a_broker(
+def test_bundles_of_lost_brokers_are_placed_once_there_is_a_broker(
     leader: ReconcilingHarness,
 ) -> None:
     leader.places_at_once = True
@@ -289,7 +287,7 @@ def test_bundles_of_brokers_that_have_gone_are_placed_if_that_is_wanted_once_the
     assert leader.look_again() == []
 
 
-def test_what_was_freed_while_there_was_no_broker_is_placed_with_the_first_one_if_that_is_wanted(
+def test_freed_bundles_are_placed_with_the_first_broker(
     leader: ReconcilingHarness,
 ) -> None:
     leader.places_at_once = True

@@ -186,9 +186,7 @@ def test_where_there_is_no_place_to_cut_it_is_said_and_nothing_is_written() -> N
 
 
 @pytest.mark.parametrize(("divider", "is_cut"), [(BY_RANGE, True), (AT_THE_HALF, True), (BY_TOPICS, False)])
-def test_an_owner_that_says_nothing_stops_only_an_algorithm_that_needs_topics(
-    divider: Divider, *, is_cut: bool
-) -> None:
+def test_silent_owner_stops_only_algorithms_with_topics(divider: Divider, *, is_cut: bool) -> None:
     leader, split = a_leader(), Reshaping.asked_for(WHOLE, divider)
     leader.step(ReshapeWanted(split))
     leader.to_do.clear()
@@ -287,9 +285,7 @@ def test_parts_are_placed_one_after_the_other_and_one_that_nobody_owns_is_passed
         (B, Verdict(str(LOW), ChurnReason.MOVED_ENOUGH_THIS_HOUR, acted=False), ChurnReason.MOVED_ENOUGH_THIS_HOUR),
     ],
 )
-def test_a_part_that_stays_is_said_to_and_the_next_one_asked_about(
-    destination: Registration | None, excess: Verdict | None, reason: object
-) -> None:
+def test_part_that_stays(destination: Registration | None, excess: Verdict | None, reason: object) -> None:
     leader, split = a_leader(), decided(Parts.PLACED)
     leader.excess = excess
     leader.step(ReshapeWanted(split))

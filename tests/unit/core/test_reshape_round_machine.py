@@ -116,9 +116,7 @@ def asked_all(rounds: ReshapeRoundMachine, told: list[Instruction]) -> list[Inst
         ({"revision": 0}, []),
     ],
 )
-def test_nothing_is_looked_at_while_the_balancer_is_frozen_or_nothing_is_new(
-    changes: dict[str, object], why: list[tuple[object, ...]]
-) -> None:
+def test_no_round_while_frozen_or_without_news(changes: dict[str, object], why: list[tuple[object, ...]]) -> None:
     rounds = ReshapeRoundMachine()
     told = rounds.step(due(**changes))  # type: ignore[arg-type]  # the settings are not among them
     assert (said(told), told[-1]) == (why, RoundOver())
@@ -197,9 +195,7 @@ def test_what_an_operator_holds_is_said_and_not_asked_about() -> None:
 
 
 @pytest.mark.parametrize(("settings", "is_left_alone"), [(MERGES, False), (BY_TOPICS, True)])
-def test_an_owner_that_says_nothing_keeps_back_only_what_needs_topics(
-    settings: PlannerSettings, *, is_left_alone: bool
-) -> None:
+def test_silent_owner_holds_back_only_some_splits(settings: PlannerSettings, *, is_left_alone: bool) -> None:
     rounds, (ask,) = a_round(found(candidate(1)), settings=settings)
     assert isinstance(ask, AskTopics)
     told = rounds.step(OwnerSilent(ask.reshaping, LOST))
@@ -307,7 +303,7 @@ def test_a_round_that_was_given_up_does_not_go_on_and_the_next_one_begins_anew()
 
 
 @given(st.data())
-def test_whatever_comes_of_it_each_split_is_carried_out_once_one_at_a_time_and_the_round_ends(
+def test_splits_run_once_one_at_a_time(
     data: st.DataObject,
 ) -> None:
     """Owners that answer in any order or not, rules that choose any of the candidates, and splits that fail."""

@@ -23,9 +23,7 @@ def test_per_cent_of_a_limit_are_those_of_arrays(usage: float, limit: float) -> 
 
 
 @given(USAGES, st.tuples(*[st.floats(0, 10)] * 4))
-def test_the_most_used_resource_is_that_of_arrays(
-    usage: list[tuple[float, float]], factors: tuple[float, float, float, float]
-) -> None:
+def test_equal_to_arrays(usage: list[tuple[float, float]], factors: tuple[float, float, float, float]) -> None:
     percent = percent_usage(np.array(usage)[:, 0], np.array(usage)[:, 1])
     used, weights = UsedResources.of(usage), ResourceWeights(*factors)
     assert same(used.most(), float(max_resource_usage(percent)))

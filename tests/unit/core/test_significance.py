@@ -32,9 +32,7 @@ def test_a_few_pairs_show_nothing_not_even_that_it_is_equal() -> None:
 
 
 @given(AMOUNTS, AMOUNTS, st.floats(0, 10), st.integers(1, 20))
-def test_the_other_way_round_the_opposite_is_shown_and_of_less_never_more(
-    one: float, other: float, margin: float, pairs: int
-) -> None:
+def test_significance_is_symmetric_and_monotonic(one: float, other: float, margin: float, pairs: int) -> None:
     low, high = min(one, other), max(one, other)
     shown = MeanDifference((low + high) / 2, low, high, pairs).shows(margin)
 

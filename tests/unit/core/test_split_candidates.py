@@ -61,9 +61,7 @@ def test_a_bundle_with_rates_above_a_limit_is_looked_at(settings: PlannerSetting
 @pytest.mark.parametrize(
     ("most", "sessions", "is_hot"), [(10, 11, True), (10, 10, False), (0, 10_000, False), (-1, 10_000, False)]
 )
-def test_a_bundle_with_many_sessions_is_looked_at_if_there_is_a_limit(
-    most: int, sessions: int, *, is_hot: bool
-) -> None:
+def test_session_limit_makes_a_candidate(most: int, sessions: int, *, is_hot: bool) -> None:
     reported = replace(report([NAMES[0]]), bundle_sessions=np.array([sessions]))
     looked_at = found(reported, replace(MODULAR, namespace_bundle_max_sessions=most))
     assert [each.sessions for each in looked_at.candidates] == ([sessions] if is_hot else [])

@@ -198,9 +198,7 @@ def test_a_full_namespace_keeps_the_hits() -> None:
         ("t/n", LEFT, False),
     ],
 )
-def test_a_split_under_way_blocks_those_that_share_an_end(
-    namespace: str, under_way: BundleRange, *, is_blocked: bool
-) -> None:
+def test_split_under_way_blocks_neighbours(namespace: str, under_way: BundleRange, *, is_blocked: bool) -> None:
     found = find_for_extensible([BUSY], {}, {}, halves, SETTINGS, [(namespace, under_way)])
     assert reasons(found) == [SplitReason.SPLIT_UNDER_WAY if is_blocked else SplitReason.MSG_RATE]
 
@@ -213,9 +211,7 @@ def test_a_split_under_way_blocks_those_that_share_an_end(
         ([0], SplitReason.SPLIT_BOUNDARY_AT_END),
     ],
 )
-def test_a_split_without_a_place_to_cut_counts_as_a_hit_and_is_no_more(
-    boundaries: list[int] | None, reason: Reason
-) -> None:
+def test_split_without_a_place_counts_as_a_hit(boundaries: list[int] | None, reason: Reason) -> None:
     found = find_for_extensible([BUSY], {}, {}, lambda _name, _range: boundaries, SETTINGS)
     assert (found.splits, reasons(found), found.hits) == ((), [reason], {BUSY.name: 1})
 
@@ -319,9 +315,7 @@ def test_a_bundle_whose_load_is_that_of_one_topic_is_not_cut() -> None:
         ((190.0, 10.0), replace(BUSY, topics=101)),  # it is split for its topics
     ],
 )
-def test_a_bundle_that_a_split_can_help_is_cut_whatever_its_hottest_topic(
-    loads: tuple[float, ...], candidate: SplitCandidate
-) -> None:
+def test_helpful_split_ignores_the_hottest_topic(loads: tuple[float, ...], candidate: SplitCandidate) -> None:
     assert len(hot_topic(*loads, candidate=candidate).splits) == 1
 
 
@@ -367,9 +361,7 @@ def test_pulsars_algorithms_are_supported_by_default() -> None:
         ("range_equally_divide", (7,), "takes no positions"),
     ],
 )
-def test_an_algorithm_that_lacks_what_it_needs_cannot_be_asked(
-    asked: str, positions: tuple[int, ...], complaint: str
-) -> None:
+def test_algorithm_needs_its_input(asked: str, positions: tuple[int, ...], complaint: str) -> None:
     with pytest.raises(UnknownStrategyError, match=complaint):
         Divider.of(SETTINGS, asked, positions)
 

@@ -132,9 +132,7 @@ def times_of(history: list[tuple[int, float]]) -> list[tuple[float, float]]:
 
 
 @given(histories, st.integers(0, 5000))
-def test_the_mean_lies_between_the_least_and_the_greatest_load_and_comes_to_the_last(
-    history: list[tuple[int, float]], after_s: int
-) -> None:
+def test_mean_is_bounded_and_converges(history: list[tuple[int, float]], after_s: int) -> None:
     reports = times_of(history)
     model, end_s = reported(reports), reports[-1][0]
     reached = present(model, end_s + after_s)[0] * MIB
@@ -148,9 +146,7 @@ def test_the_mean_lies_between_the_least_and_the_greatest_load_and_comes_to_the_
 
 
 @given(histories, st.lists(st.integers(0, 30_000), max_size=3))
-def test_the_same_reports_make_the_same_means_together_or_one_by_one_whoever_looks(
-    history: list[tuple[int, float]], looks: list[int]
-) -> None:
+def test_means_do_not_depend_on_batches(history: list[tuple[int, float]], looks: list[int]) -> None:
     together, apart = ClusterModel(), ClusterModel()
     other = broker("b")
     for at_s, load in times_of(history):

@@ -30,9 +30,7 @@ def test_adding_counts_what_is_new_and_keeps_the_ranges_disjoint(pairs: list[tup
 
 
 @given(RANGES, RANGES)
-def test_union_difference_and_intersection_are_those_of_sets(
-    left: list[tuple[int, int]], right: list[tuple[int, int]]
-) -> None:
+def test_operations_equal_those_of_sets(left: list[tuple[int, int]], right: list[tuple[int, int]]) -> None:
     a, b = NumberRanges(left), NumberRanges(right)
     assert numbers(a.union(b)) == plain(left) | plain(right)
     assert numbers(a.difference(b)) == plain(left) - plain(right)

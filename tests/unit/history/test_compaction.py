@@ -201,9 +201,7 @@ def test_what_goes_while_it_is_compacted_is_no_fault(an_hour: Directory) -> None
     assert logs == []
 
 
-def test_a_compacted_file_that_would_lack_rows_is_not_written(
-    an_hour: Directory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_incomplete_compacted_file_is_not_written(an_hour: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = compaction._parts
     monkeypatch.setattr(compaction, "_parts", lambda *given: (each.slice(1) for each in parts(*given)))
     assert Compaction().apply(an_hour, LATER_MS).made == 0
@@ -246,9 +244,7 @@ def test_a_node_of_that_name_is_no_compacted_file() -> None:
     assert "-compacted_.parquet" in path_of(EVENTS, NOON_MS, 1, (0, 9), "compacted")
 
 
-def test_a_pass_ends_after_a_while_and_the_next_one_goes_on(
-    an_hour: Directory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_next_pass_continues(an_hour: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "_PASS_S", -1.0)
     assert [Compaction().apply(an_hour, LATER_MS).made for _ in range(4)] == [1, 1, 1, 0]
 

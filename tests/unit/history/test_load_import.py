@@ -73,9 +73,7 @@ def test_a_report_of_the_simple_load_manager_is_read_too(directory: Directory, f
     assert (report.registration.broker, report.report.bundle_names) == ("b1:8080", (BUNDLE,))
 
 
-def test_bundles_of_namespaces_of_pulsars_first_form_are_imported_and_read_as_they_are(
-    directory: Directory, folder: Path
-) -> None:
+def test_old_namespaces_are_imported(directory: Directory, folder: Path) -> None:
     rates = {BUNDLE: 1.0, "t/c1/old/0x00000000_0x80000000": 2.0, "pulsar/c1/b1:8080/0x00000000_0xffffffff": 3.0}
     stats = {name: {"msgRateIn": rate} for name, rate in rates.items()}
     a_file(folder, "b1:8080.json", lastUpdate=NOON_MS, lastStats=stats)
@@ -119,9 +117,7 @@ def test_a_folder_without_reports_is_an_error(directory: Directory, folder: Path
         bring_in(directory, folder)
 
 
-def test_each_import_stands_behind_the_one_before_and_before_what_leaders_record(
-    directory: Directory, folder: Path
-) -> None:
+def test_imports_are_ordered_before_recordings(directory: Directory, folder: Path) -> None:
     a_file(folder, "b1:8080.json", lastUpdate=NOON_MS)
     bring_in(directory, folder)
     bring_in(directory, folder)
@@ -176,9 +172,7 @@ def test_a_file_is_one_series_or_names_one_in_each_row(tmp_path: Path) -> None:
         ([], "no rows below the header"),
     ],
 )
-def test_a_series_that_cannot_be_used_is_refused_with_file_row_and_column(
-    tmp_path: Path, rows: list[str], message: str
-) -> None:
+def test_bad_series_is_refused_with_file_row_and_column(tmp_path: Path, rows: list[str], message: str) -> None:
     path = csv_of(tmp_path / "x.csv", rows)
     with pytest.raises(HistoryFileError) as caught:
         read_series([path])
@@ -215,7 +209,7 @@ def local_times(zone: str, first: str, step: timedelta) -> list[datetime]:
         ("Australia/Lord_Howe", "2026-10-03 14:00"),
     ],
 )
-def test_refuse_local_times_across_a_change_of_clocks(
+def test_refuse_ambiguous_local_times(
     tmp_path: Path,
     zone: str,
     first: str,

@@ -97,9 +97,7 @@ def test_a_url_of_no_known_filesystem_is_an_error() -> None:
         ),
     ],
 )
-def test_a_file_that_is_damaged_or_not_ours_is_named_and_the_others_can_be_read(
-    root: Path, data: bytes, message: str
-) -> None:
+def test_damaged_or_foreign_file_is_named_and_skipped(root: Path, data: bytes, message: str) -> None:
     path = put_file(root, data)
     with pytest.raises(HistoryFileError, match=message) as caught:
         kinds(History(str(root)))

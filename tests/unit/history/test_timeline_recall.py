@@ -66,9 +66,7 @@ def test_the_newest_hours_come_first_and_of_older_ones_bundles_once_in_five_minu
     np.testing.assert_allclose(throughput_of(last.figures), [2e6, 0], rtol=0.06)
 
 
-def test_what_would_take_too_many_rows_is_left_out_the_oldest_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_oldest_rows_are_left_out_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadmanager.history.timeline_recall._MOST_ROWS", 100)
     recalling = Recalling(recorded(tmp_path), NOW_MS - 24 * HOUR_MS, NOW_MS, ResourceWeights(), MINUTE_MS)
     assert {part.at_ms // HOUR_MS for part in recalling.figures()} == {NOW_MS // HOUR_MS - 1}

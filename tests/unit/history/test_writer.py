@@ -375,9 +375,7 @@ def test_what_can_never_be_written_is_left_out_and_marked_and_the_rest_is_writte
     assert "could not be written: KeyError(2)" in gap.why
 
 
-def test_a_term_is_recorded_also_when_what_was_recorded_before_surprises(
-    directory: Directory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unexpected_history_does_not_stop_recording(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
     def surprise(*_: object) -> None:
         raise KeyError("who knows")
 
@@ -386,9 +384,7 @@ def test_a_term_is_recorded_also_when_what_was_recorded_before_surprises(
     assert [kind for _, _, kind in kinds(History(directory))] == [TERM_BEGAN, "a", TERM_ENDED]
 
 
-def test_a_retention_that_surprises_does_not_end_recording(
-    directory: Directory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_retention_does_not_stop_recording(directory: Directory, monkeypatch: pytest.MonkeyPatch) -> None:
     def surprise(*_: object) -> int:
         raise KeyError("who knows")
 

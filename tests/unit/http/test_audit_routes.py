@@ -264,9 +264,7 @@ async def test_no_entry_hides_behind_another_of_the_same_id(cluster: Cluster, mo
     assert len(await entries(node)) == 2
 
 
-async def test_however_many_ask_the_history_is_read_for_one_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_history_is_read_for_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[object] = []
     may_end = threading.Event()
 

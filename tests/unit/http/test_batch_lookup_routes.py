@@ -32,9 +32,7 @@ async def alone(node: RunningNode, topic: str, query: str = "") -> dict[str, Any
 
 
 @pytest.mark.parametrize("through", ["leader", "standby"])
-async def test_all_are_answered_in_their_order_and_those_without_an_owner_get_one(
-    cluster: Cluster, through: str
-) -> None:
+async def test_answers_keep_the_order_and_assign_owners(cluster: Cluster, through: str) -> None:
     leader = cluster.nodes[0]
     node = leader if through == "leader" else await cluster.start_node()
     topics = [*topics_by_bundle(leader, "t/ns", 4).values(), "persistent://t/ns/again", "non-persistent://t/ns/x"]

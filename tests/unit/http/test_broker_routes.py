@@ -67,9 +67,7 @@ async def test_an_isolation_policy_says_what_a_broker_is_to_a_namespace(
     "path",
     [OWNED.format("b9:8080"), "/admin/v2/brokers/health?brokerId=b9:8080", f"{STATS}/load-report?brokerId=b9:8080"],
 )
-async def test_a_broker_that_is_not_registered_is_404_with_those_that_are(
-    node: RunningNode, bundle: str, path: str
-) -> None:
+async def test_unregistered_broker_is_404(node: RunningNode, bundle: str, path: str) -> None:
     assert bundle
     reply = await node.get(path)
     assert (reply.status, reply.reason) == (404, "broker 'b9:8080' is not registered; known: b1:8080")

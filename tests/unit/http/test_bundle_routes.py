@@ -42,9 +42,7 @@ async def test_a_bundle_is_split_by_the_configured_algorithm(node: RunningNode) 
 
 @pytest.mark.parametrize("body", [b"", b"null", b"[]"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-async def test_a_bundle_is_split_by_the_algorithm_that_is_asked_for(
-    node: RunningNode, algorithm: str, body: bytes
-) -> None:
+async def test_split_by_the_requested_algorithm(node: RunningNode, algorithm: str, body: bytes) -> None:
     reply = await node.put(f"{NS}/{WHOLE}/split?splitAlgorithmName={algorithm}&unload=false", data=body)
     assert reply.status == 204
     assert len(node.ranges_of()) > 1

@@ -56,9 +56,7 @@ async def test_a_value_may_be_a_list_and_a_class_and_hold_slashes() -> None:
         ("noSuchKey/1", 412, "noSuchKey: no such key"),
     ],
 )
-async def test_a_value_that_cannot_be_used_is_refused_and_nothing_is_written(
-    path: str, status: int, message: str
-) -> None:
+async def test_bad_value_is_refused(path: str, status: int, message: str) -> None:
     async with a_leader() as (cluster, leader):
         reply = await leader.ask("POST", f"{CONFIGURATION}/{path}")
         assert reply.status == status

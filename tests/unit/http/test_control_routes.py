@@ -102,9 +102,7 @@ async def test_a_broker_that_is_away_but_has_bundles_can_be_held_off() -> None:
         ("freeze", b'{"reason": "x", "until": 1}', 400, "until"),
     ],
 )
-async def test_what_cannot_be_meant_is_refused_and_nothing_changes(
-    path: str, body: bytes, status: int, message: str
-) -> None:
+async def test_bad_request_changes_nothing(path: str, body: bytes, status: int, message: str) -> None:
     async with a_leader() as (cluster, leader):
         await cluster.a_broker("b1:8080")
         await cluster.a_namespace()

@@ -54,9 +54,7 @@ async def test_the_verdicts_of_a_round_of_shedding_can_be_read(cluster: Cluster,
     assert all(entry["sentence"].startswith("No move because") for entry in decisions)
 
 
-async def test_the_cluster_is_shown_with_its_leader_and_the_load_of_each_broker(
-    cluster: Cluster, node: RunningNode
-) -> None:
+async def test_cluster_has_leader_and_load_of_brokers(cluster: Cluster, node: RunningNode) -> None:
     broker = cluster.brokers["b1:8080"]
     await broker.report(a_record("b1:8080", {"t/ns/0x00000000_0x40000000": load_of(1.0)}, agent_url=broker.url, cpu=50))
     await eventually(lambda: node.node.intake.reports_applied == 2)
@@ -71,9 +69,7 @@ async def test_the_cluster_is_shown_with_its_leader_and_the_load_of_each_broker(
     assert (row["msgRateIn"], row["msgThroughputOut"]) == (100.0, 1024 * 1024)
 
 
-async def test_how_even_the_load_lies_is_shown_beside_what_no_assignment_can_beat(
-    cluster: Cluster, node: RunningNode
-) -> None:
+async def test_imbalance_is_shown_with_its_lower_bound(cluster: Cluster, node: RunningNode) -> None:
     broker = cluster.brokers["b1:8080"]
     await node.lookup(TOPIC)
     await cluster.a_broker("b2:8080")
@@ -106,9 +102,7 @@ async def test_decisions_can_be_asked_for_by_kind_and_by_time(node: RunningNode)
     assert (reply.status, reply.reason) == (400, "since 'yesterday': expected milliseconds since 1970")
 
 
-async def test_a_move_says_what_it_was_predicted_to_bring_and_then_what_it_was_measured_to_have_brought(
-    cluster: Cluster, node: RunningNode
-) -> None:
+async def test_move_has_predicted_and_measured_effect(cluster: Cluster, node: RunningNode) -> None:
     await node.lookup(TOPIC)
     await cluster.a_broker("b2:8080")
     bundle, source, destination = node.bundle_of(TOPIC), cluster.brokers["b1:8080"], cluster.brokers["b2:8080"]

@@ -166,9 +166,7 @@ async def test_a_question_about_what_is_not_there_is_an_error(node: RunningNode,
     assert reply.reason
 
 
-async def test_a_broker_whose_record_cannot_be_read_is_503_and_no_destination(
-    cluster: Cluster, node: RunningNode
-) -> None:
+async def test_unreadable_broker_is_503_and_no_destination(cluster: Cluster, node: RunningNode) -> None:
     await register(cluster.store, "b4:8080", b"{")
     await eventually(lambda: "b4:8080" in node.node.view.registrations)
     reply = await node.get(f"{EXPLAIN}/broker/b4:8080")

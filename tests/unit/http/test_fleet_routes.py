@@ -105,7 +105,7 @@ async def test_the_bound_of_the_last_round_is_worked_out_when_somebody_looks(clu
     assert 0 <= (await bound() or 0.0) <= 40
 
 
-async def test_a_standby_shows_what_it_sees_with_what_the_leader_says_and_without_a_leader_the_rest(
+async def test_standby_merges_its_view_with_the_leaders(
     cluster: Cluster,
 ) -> None:
     leader = cluster.nodes[0]
@@ -125,9 +125,7 @@ async def test_a_standby_shows_what_it_sees_with_what_the_leader_says_and_withou
 
 
 @pytest.mark.parametrize("through", ["leader", "standby"])
-async def test_a_stream_begins_with_the_fleet_and_goes_on_with_what_changes_and_is_decided(
-    cluster: Cluster, through: str
-) -> None:
+async def test_stream_starts_with_the_fleet(cluster: Cluster, through: str) -> None:
     leader = cluster.nodes[0]
     node = leader if through == "leader" else await cluster.start_node()
     await cluster.known_everywhere(lambda each: len(each.node.view.model.glance().brokers) == 2)
@@ -187,9 +185,7 @@ async def test_streams_are_bounded_and_end_with_the_node(cluster: Cluster, monke
         assert (await first.answer.content.read()) is not None
 
 
-async def test_a_reader_that_is_gone_leaves_room_and_who_only_asks_for_the_head_takes_none(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_closed_reader_frees_its_place(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     (node,) = cluster.nodes
     monkeypatch.setattr("loadmanager.http.fleet_routes._MAX_STREAMS", 1)
     for _ in range(2):
@@ -202,9 +198,7 @@ async def test_a_reader_that_is_gone_leaves_room_and_who_only_asks_for_the_head_
         await eventually(has_room)
 
 
-async def test_a_reader_that_takes_nothing_is_cut_off_and_holds_up_nobody(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_stalled_reader_is_cut_off(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     (node,) = cluster.nodes
     monkeypatch.setattr("loadmanager.http.fleet_routes._MAX_STREAMS", 2)
     monkeypatch.setattr("loadmanager.http.fleet_routes._SLOW_S", 2.5)

@@ -46,17 +46,13 @@ async def standby(cluster: Cluster) -> RunningNode:
     return cluster.nodes[1]
 
 
-async def test_an_unowned_bundle_looked_up_at_a_standby_is_assigned_by_the_leader(
-    cluster: Cluster, standby: RunningNode
-) -> None:
+async def test_unowned_bundle_at_a_standby_is_assigned_by_the_leader(cluster: Cluster, standby: RunningNode) -> None:
     reply = await standby.lookup("persistent://t/ns/x")
     assert (reply.status, reply.json()["brokerId"]) == (200, "b1:8080")
     assert [node.node.assigner.assignments for node in cluster.nodes] == [1, 0]
 
 
-async def test_an_owned_bundle_is_answered_by_a_standby_itself_even_when_nobody_leads(
-    cluster: Cluster, standby: RunningNode
-) -> None:
+async def test_standby_answers_for_owned_bundles(cluster: Cluster, standby: RunningNode) -> None:
     await standby.lookup("persistent://t/ns/x")
     await cluster.known_everywhere(lambda node: node.ownership(node.bundle_of("persistent://t/ns/x")).version)
     standby.node.election._resigned = True
@@ -75,9 +71,7 @@ async def test_a_namespace_created_at_a_standby_is_created_by_the_leader(cluster
     assert (again.status, again.reason) == (409, "namespace t/ns exists already")
 
 
-async def test_an_unload_asked_of_a_standby_is_done_by_the_leader_with_its_destination(
-    cluster: Cluster, standby: RunningNode
-) -> None:
+async def test_unload_at_a_standby_is_forwarded(cluster: Cluster, standby: RunningNode) -> None:
     await standby.lookup("persistent://t/ns/x")
     bundle = standby.bundle_of("persistent://t/ns/x")
     target = await cluster.a_broker("b2:8080")
@@ -86,9 +80,7 @@ async def test_an_unload_asked_of_a_standby_is_done_by_the_leader_with_its_desti
     await cluster.known_everywhere(lambda node: node.ownership(bundle).owner == target.registration)
 
 
-async def test_the_leaders_split_is_waited_for_as_long_as_the_settings_say_by_now(
-    standby: RunningNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_split_timeout_follows_settings(standby: RunningNode, monkeypatch: pytest.MonkeyPatch) -> None:
     given_s, call = [], HttpClient.call
 
     async def noted(client: HttpClient, method: str, url: str | URL, timeout_s: float, **rest: Any) -> Any:  # noqa: ANN401
@@ -173,9 +165,7 @@ def a_request(method: str) -> web.Request:
 
 
 @IMPATIENT
-async def test_who_waits_for_a_leader_looks_when_there_is_one_and_at_the_end_only(
-    cluster: Cluster, standby: RunningNode
-) -> None:
+async def test_waiting_for_a_leader_does_not_poll(cluster: Cluster, standby: RunningNode) -> None:
     await _without_a_leader(cluster)
     async with HttpClient() as http:
         await _look_while_nobody_leads(Forwarder(standby.node, http, PATIENCE_S))
@@ -247,7 +237,7 @@ async def test_a_thousand_that_wait_for_a_leader_wake_when_there_is_another(monk
         assert 2_000 <= looks <= 1_000 * (1 + changes) + unanswered
 
 
-async def test_what_is_passed_on_to_a_node_that_is_about_to_lead_waits_until_it_does(
+async def test_request_waits_until_the_new_leader_leads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     may_lead = asyncio.Event()
@@ -343,9 +333,7 @@ async def _led_by(cluster: Cluster, standby: RunningNode, leader: WrongLeader) -
 
 
 @IMPATIENT
-async def test_a_leader_that_says_it_is_none_is_asked_again_until_patience_ends(
-    cluster: Cluster, standby: RunningNode
-) -> None:
+async def test_former_leader_is_retried(cluster: Cluster, standby: RunningNode) -> None:
     async with WrongLeader() as wrong:
         await _led_by(cluster, standby, wrong)
         reply = await standby.put("/admin/v2/namespaces/t/new")
@@ -354,9 +342,7 @@ async def test_a_leader_that_says_it_is_none_is_asked_again_until_patience_ends(
         assert len(wrong.requests) > 1
 
 
-async def test_a_change_of_which_the_answer_is_lost_is_not_asked_for_over_and_over(
-    cluster: Cluster, standby: RunningNode
-) -> None:
+async def test_change_with_a_lost_answer_is_not_repeated(cluster: Cluster, standby: RunningNode) -> None:
     async with WrongLeader(answers=False) as wrong:
         await _led_by(cluster, standby, wrong)
         reply = await standby.put("/admin/v2/namespaces/t/new")
@@ -385,9 +371,7 @@ async def test_a_question_of_which_the_answer_is_lost_is_asked_again(
 
 @IMPATIENT
 @pytest.mark.parametrize("method", ["GET", "PUT"])
-async def test_a_leader_that_sends_its_caller_elsewhere_is_none_and_nobody_else_is_asked(
-    cluster: Cluster, standby: RunningNode, method: str
-) -> None:
+async def test_redirecting_leader_is_refused(cluster: Cluster, standby: RunningNode, method: str) -> None:
     async with WrongLeader() as elsewhere, WrongLeader(location=elsewhere.url) as wrong:
         await _led_by(cluster, standby, wrong)
         reply = await standby.ask(method, "/admin/v2/namespaces/t/new" if method == "PUT" else "/loadbalance/v1/churn")

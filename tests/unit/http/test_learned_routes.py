@@ -58,9 +58,7 @@ async def test_what_was_published_is_kept_for_the_next_leader_and_asked_of_any_n
         ({"more": 1}, "more"),
     ],
 )
-async def test_what_cannot_be_used_is_refused_by_its_field_and_changes_nothing(
-    change: dict[str, object], said: str
-) -> None:
+async def test_bad_field_is_refused_and_changes_nothing(change: dict[str, object], said: str) -> None:
     async with a_leader() as (_, leader):
         reply = await leader.put(LEARNED, json={**HEAVY, **change})
         assert reply.status == 400

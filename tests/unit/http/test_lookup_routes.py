@@ -72,9 +72,7 @@ async def test_partitions_of_a_topic_in_an_unknown_namespace_are_404(node: Runni
         ("persistent/t/ns/%", None),
     ],
 )
-async def test_a_malformed_topic_is_refused_with_what_is_expected(
-    node: RunningNode, topic: str, complaint: str | None
-) -> None:
+async def test_malformed_topic_is_refused(node: RunningNode, topic: str, complaint: str | None) -> None:
     reply = await node.get(f"{LOOKUP}/{topic}")
     if complaint is None:  # not the name that was meant, but some name: whatever becomes of it, it is no failure
         assert reply.status in {200, 400, 404, 412}

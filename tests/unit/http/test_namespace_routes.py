@@ -52,9 +52,7 @@ async def owned(cluster: Cluster, node: RunningNode) -> str:
         ),
     ],
 )
-async def test_a_namespace_gets_the_bundles_that_were_asked_for(
-    node: RunningNode, body: bytes, boundaries: list[str]
-) -> None:
+async def test_requested_number_of_bundles(node: RunningNode, body: bytes, boundaries: list[str]) -> None:
     created = await node.put(NAMESPACE, data=body)
     assert (created.status, created.body) == (204, b"")
     reply = await node.get(f"{NAMESPACE}/bundles")
@@ -88,9 +86,7 @@ async def test_a_namespace_keeps_the_hash_function_it_was_created_with(node: Run
         (b'{"hashFunction":"md5"}', "hashFunction: Input should be 'murmur3_32' or 'crc32' (got 'md5')"),
     ],
 )
-async def test_a_body_that_cannot_be_used_is_400_and_names_the_field(
-    node: RunningNode, body: bytes, complaint: str
-) -> None:
+async def test_bad_body_is_400_and_names_the_field(node: RunningNode, body: bytes, complaint: str) -> None:
     reply = await node.put(NAMESPACE, data=body)
     assert reply.status == 400
     assert complaint in reply.reason
@@ -147,18 +143,14 @@ async def test_an_unloaded_bundle_is_free_and_unloading_it_again_is_204_as_well(
 
 
 @pytest.mark.parametrize("prefix", ["", "http://", "https://"])
-async def test_a_bundle_unloaded_with_a_destination_is_owned_by_it(
-    cluster: Cluster, node: RunningNode, owned: str, prefix: str
-) -> None:
+async def test_unload_with_a_destination(cluster: Cluster, node: RunningNode, owned: str, prefix: str) -> None:
     target = await cluster.a_broker("b2:8080")
     reply = await node.put(f"/admin/v2/namespaces/{owned}/unload?destinationBroker={prefix}b2:8080&authoritative=false")
     assert reply.status == 204
     assert node.ownership(owned).owner == target.registration
 
 
-async def test_a_free_bundle_unloaded_with_a_destination_is_given_to_it(
-    cluster: Cluster, node: RunningNode, owned: str
-) -> None:
+async def test_unload_of_a_free_bundle_with_a_destination(cluster: Cluster, node: RunningNode, owned: str) -> None:
     target = await cluster.a_broker("b2:8080")
     unload = f"/admin/v2/namespaces/{owned}/unload"
     assert (await node.put(unload)).status == 204
@@ -168,9 +160,7 @@ async def test_a_free_bundle_unloaded_with_a_destination_is_given_to_it(
     assert (owned, "b2:8080") in {(each["subject"], each["destination"]) for each in decisions}
 
 
-async def test_moves_reach_their_destination_while_clients_look_up_and_others_unload(
-    cluster: Cluster, node: RunningNode, owned: str
-) -> None:
+async def test_moves_under_load_reach_their_destination(cluster: Cluster, node: RunningNode, owned: str) -> None:
     target = await cluster.a_broker("b2:8080")
     path, is_over = f"/admin/v2/namespaces/{owned}/unload", asyncio.Event()
 
@@ -216,9 +206,7 @@ async def test_an_unknown_destination_is_409_and_moves_nothing(node: RunningNode
         ("everything", "bundle range 'everything': expected 0xLLLLLLLL_0xUUUUUUUU"),
     ],
 )
-async def test_a_range_that_is_no_current_bundle_is_412(
-    node: RunningNode, owned: str, text: str, complaint: str
-) -> None:
+async def test_outdated_range_is_412(node: RunningNode, owned: str, text: str, complaint: str) -> None:
     reply = await node.put(f"{NAMESPACE}/{text}/unload")
     assert reply.status == 412
     assert complaint in reply.reason
@@ -231,9 +219,7 @@ async def test_a_range_may_be_written_in_capitals(node: RunningNode, owned: str)
     assert node.ownership(owned).state is OwnershipState.FREE
 
 
-async def test_an_owner_that_does_not_let_go_in_time_is_504_and_keeps_the_bundle(
-    cluster: Cluster, node: RunningNode, owned: str
-) -> None:
+async def test_slow_owner_is_504_and_keeps_the_bundle(cluster: Cluster, node: RunningNode, owned: str) -> None:
     cluster.brokers["b1:8080"].may_answer.clear()
     node.node.live.apply({"namespaceBundleUnloadingTimeoutMs": "300"})
     reply = await node.put(f"/admin/v2/namespaces/{owned}/unload")
@@ -252,9 +238,7 @@ async def test_a_namespace_is_unloaded_bundle_by_bundle(cluster: Cluster, node: 
     assert len(broker.unloads) == 4
 
 
-async def test_a_namespace_of_which_one_bundle_stays_is_504_and_the_others_are_unloaded(
-    cluster: Cluster, node: RunningNode
-) -> None:
+async def test_namespace_unload_with_one_slow_bundle_is_504(cluster: Cluster, node: RunningNode) -> None:
     slow = await cluster.a_broker("b1:8080")
     await cluster.a_broker("b2:8080")
     bundles = await cluster.a_namespace()

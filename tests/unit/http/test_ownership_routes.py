@@ -22,9 +22,7 @@ async def test_the_ownership_of_a_free_bundle_is_told_and_stays_as_it_is(node: R
     assert node.node.assigner.assignments == 0
 
 
-async def test_the_ownership_of_an_owned_bundle_names_the_life_of_its_owner(
-    cluster: Cluster, node: RunningNode
-) -> None:
+async def test_ownership_names_the_incarnation(cluster: Cluster, node: RunningNode) -> None:
     await node.lookup(TOPIC)
     assert (await node.get(OWNERSHIP)).json() == {
         "bundle": node.bundle_of(TOPIC),
@@ -62,17 +60,13 @@ async def test_what_was_read_in_a_session_that_is_over_is_not_told(node: Running
 
 
 @pytest.mark.parametrize("waits", ["", "?owner=b2:8080&waitMs=1"])
-async def test_what_was_read_in_a_session_that_may_be_over_is_not_told(
-    node: RunningNode, waits: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_answer_in_a_doubtful_session(node: RunningNode, waits: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MemoryStore, "lease_valid_until_s", property(lambda _: 0.0))
     reply = await node.get(OWNERSHIP + waits)
     assert (reply.status, reply.reason) == (503, "the session with ZooKeeper may be over")
 
 
-async def test_an_answer_is_held_back_until_it_is_whom_the_caller_waits_for(
-    cluster: Cluster, node: RunningNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_long_poll_for_an_owner(cluster: Cluster, node: RunningNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ownership_routes, "LONGEST_WAIT_MS", 60_000)
     await node.lookup(TOPIC)
     await cluster.a_broker("b2:8080")

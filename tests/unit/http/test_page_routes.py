@@ -22,7 +22,7 @@ async def node() -> AsyncIterator[RunningNode]:
         yield node
 
 
-async def test_every_file_is_served_as_it_is_with_its_type_and_nothing_from_elsewhere_may_be_loaded(
+async def test_files_have_types_and_a_content_security_policy(
     node: RunningNode,
 ) -> None:
     index = await node.get("/", headers=PLAIN)

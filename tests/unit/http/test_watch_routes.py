@@ -213,9 +213,7 @@ async def test_watchers_leave_room_for_whoever_asks(cluster: Cluster) -> None:
     await eventually(has_room)
 
 
-async def test_names_of_namespaces_that_are_not_there_are_not_kept_without_end(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_unknown_namespaces_are_not_kept(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     (node,) = cluster.nodes
     monkeypatch.setattr("loadmanager.http.watch_hub._MOST_UNKNOWN", 2)
     async with watching(node), watching(node, "namespace=t/a&namespace=t/b"):
@@ -226,7 +224,7 @@ async def test_names_of_namespaces_that_are_not_there_are_not_kept_without_end(
             assert (await events.next())["event"] == "snapshot"
 
 
-async def test_a_watcher_that_does_not_read_holds_little_and_is_told_what_is_newest_once_it_does(
+async def test_slow_watcher_gets_the_newest_state(
     cluster: Cluster,
 ) -> None:
     (node,) = cluster.nodes

@@ -146,9 +146,7 @@ HAPPENINGS = st.lists(
 
 
 @given(HAPPENINGS, st.integers(0, 7))
-def test_whoever_follows_however_seldom_and_by_whichever_node_knows_in_the_end_what_there_is(
-    happenings: list[tuple[str, int]], seldom: int
-) -> None:
+def test_followers_of_any_node_converge(happenings: list[tuple[str, int]], seldom: int) -> None:
     changing, here, there = ChangingView(), Sheet(NAME), Sheet(NAME)
     often, rarely, wanderer = Follower(), Follower(), Follower()
     changing.look(here)

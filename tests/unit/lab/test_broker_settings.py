@@ -188,9 +188,7 @@ CLUSTERS: dict[str, object] = {f"/admin/clusters/{name}/failureDomain/{name}": {
 
 
 @pytest.mark.parametrize(("cluster", "domain"), [(None, "c1"), ("c2", "c2")])
-async def test_of_several_clusters_the_policies_are_those_of_the_brokers_own_unless_another_is_named(
-    cluster: str | None, domain: str
-) -> None:
+async def test_policies_are_of_the_brokers_own_cluster(cluster: str | None, domain: str) -> None:
     found = await collected(BrokerSettings("http://b", "c1", {}), CLUSTERS, cluster)
     assert found.faults == []
     assert list(found.finish()["failureDomains"]) == [domain]
@@ -224,9 +222,7 @@ OTHERS = {"clusterName": "c1", "loadManagerClassName": "x", "loadBalancerEnabled
         (200, json.dumps(OTHERS).encode(), "no settings of a Pulsar broker"),
     ],
 )
-async def test_an_answer_without_settings_is_shown_with_what_to_do(
-    broker: SettingsServer, status: int, body: bytes, said: str
-) -> None:
+async def test_answer_without_settings(broker: SettingsServer, status: int, body: bytes, said: str) -> None:
     broker.status, broker.body = status, body
     with pytest.raises(BrokerSettingsError, match=f"^--admin-url: {broker.url}{PATH}.*{said}") as refused:
         await fetch_settings(broker.url)
@@ -270,9 +266,7 @@ def run(*arguments: str) -> Result:
         (["--pulsar", "--admin-url", f"http://127.0.0.1:{closed_port()}"], 1, "loadmanager: --admin-url: http://127"),
     ],
 )
-def test_without_settings_that_were_asked_for_there_is_no_dump(
-    tmp_path: Path, arguments: list[str], code: int, said: str
-) -> None:
+def test_no_dump_without_requested_settings(tmp_path: Path, arguments: list[str], code: int, said: str) -> None:
     result = run(*arguments, "--output", str(tmp_path / "dump.jsonl"))
     assert (result.exit_code, result.stdout) == (code, "")
     assert result.stderr.startswith(said)

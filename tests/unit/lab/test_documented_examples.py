@@ -21,9 +21,7 @@ def trimmed(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("arguments", "shown"), SHOWN, ids=[arguments[:40] for arguments, _ in SHOWN])
-def test_an_example_says_what_the_documentation_shows(
-    arguments: str, shown: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_documented_example(arguments: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(DOCS / "examples")
     monkeypatch.setenv("COLUMNS", "160")
     result = CliRunner().invoke(APP, shlex.split(arguments))

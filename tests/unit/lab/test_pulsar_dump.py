@@ -97,9 +97,7 @@ HEARTBEATS = ["pulsar/b1:8080/" + FULL, "pulsar/c1/b1:8080/" + FULL]
 OLD = ["t/c1/old/" + LOWER, "t/c1/old/" + UPPER]
 
 
-async def test_namespaces_of_the_old_form_and_heartbeats_are_read_without_a_warning_and_decided_on_as_pulsar_does() -> (
-    None
-):
+async def test_old_namespaces_and_heartbeats_are_decided_as_by_pulsar() -> None:
     busy = local_broker_data(95.0, [LOWER, UPPER])
     named = HEARTBEATS + OLD
     busy["lastStats"] |= dict.fromkeys(named, STATS)

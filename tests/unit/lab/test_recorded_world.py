@@ -316,9 +316,7 @@ def test_a_fleet_that_starts_carries_nothing_until_it_is_reported() -> None:
 
 
 @pytest.mark.parametrize(("again_s", "seen"), [(12.0, [1, 1, 3]), (500.0, [1, 2, 2])])
-def test_the_first_figures_of_a_bundle_that_has_moved_are_of_a_part_of_an_interval(
-    again_s: float, seen: list[float]
-) -> None:
+def test_first_figures_after_a_move_cover_part_of_an_interval(again_s: float, seen: list[float]) -> None:
     rows = recorded_rows((0.0, "a"), (10.0, "b"), (again_s, "b"))
     found = recorded_range(*rows, 600.0, calibration=FleetCalibration(stats_interval_s=1.0)).loads
     assert [float(found.load_at(t_s)[0, 0]) for t_s in (5.0, 9.0, 12.0)] == seen

@@ -53,9 +53,7 @@ LOAD_JUMPS = {"kind": "loadJumps", "atS": 1, "untilS": 2, "bundles": ["t/ns#0"],
         ({"name": "A name"}, "name: String should match pattern"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused_with_its_key_and_what_is_allowed(
-    changes: dict[str, Any], complaint: str
-) -> None:
+def test_bad_file_is_refused_with_key_and_allowed_values(changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ScenarioError, match=complaint) as refused:
         parse_scenario(a_file(**changes), "my.yaml")
     assert str(refused.value).startswith("my.yaml: ")

@@ -231,9 +231,7 @@ def test_what_clients_kept_while_nobody_served_a_bundle_they_send_afterwards() -
 
 
 @pytest.mark.parametrize(("mib_per_s", "share"), [(5.0, 1.0), (40.0, 0.0)])
-def test_what_clients_send_late_shows_in_reports_as_far_as_their_broker_has_room(
-    mib_per_s: float, share: float
-) -> None:
+def test_late_messages_show_in_reports(mib_per_s: float, share: float) -> None:
     rules = WorldRules(unload_s=20.0, stats_interval_s=1.0, report_threshold_percent=0.1)
     made = world(_WEIGHTS, mib_per_s=mib_per_s, settings=QUIET, rules=rules, events=[_pinned_to_the_second()])
     seen: list[float] = []
@@ -733,9 +731,7 @@ def test_splits_say_why_there_are_none() -> None:
     [("", 0), ("SimpleLoadManagerImpl", 1), ("ExtensibleLoadManagerImpl", 1)],
     ids=["modular", "simple", "extensible"],
 )
-def test_a_bundle_that_is_hot_for_minutes_is_split_by_a_rule_that_goes_by_latest_rates(
-    load_manager: str, splits: int
-) -> None:
+def test_hot_bundle_is_split_by_latest_rates(load_manager: str, splits: int) -> None:
     """The modular rule goes by long-term averages: over hours the bundle carries little."""
     settings = replace(_SPLITTING, load_manager_class_name=load_manager)
     brokers = [replace(spec, load_manager_class=load_manager) for spec in brokers_named(3)]

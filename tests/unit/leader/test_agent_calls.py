@@ -25,9 +25,7 @@ async def beside() -> AsyncIterator[tuple[RunningNode, FakeAgent, FakeAgent]]:
 
 
 @pytest.mark.parametrize("status", [202, 204, 301, 302, 303, 307, 308, 404, 503])
-async def test_topics_are_named_by_a_200_of_the_owners_own_agent(
-    beside: tuple[RunningNode, FakeAgent, FakeAgent], status: int
-) -> None:
+async def test_topics_of_the_owners_agent(beside: tuple[RunningNode, FakeAgent, FakeAgent], status: int) -> None:
     leader, agent, _ = beside
     agent.topics_status = status
     with pytest.raises(OwnerSilentError, match=f"answered {status}"):
@@ -35,9 +33,7 @@ async def test_topics_are_named_by_a_200_of_the_owners_own_agent(
 
 
 @pytest.mark.parametrize("status", [200, 202, 301, 302, 303, 307, 308, 404, 503])
-async def test_boundaries_are_taken_by_a_204_of_the_brokers_own_agent(
-    beside: tuple[RunningNode, FakeAgent, FakeAgent], status: int
-) -> None:
+async def test_boundaries_taken_by_the_agent(beside: tuple[RunningNode, FakeAgent, FakeAgent], status: int) -> None:
     leader, agent, other = beside
     agent.boundaries_status = status
     with pytest.raises(OwnerSilentError, match=f"answered {status}"):

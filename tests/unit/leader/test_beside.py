@@ -109,9 +109,7 @@ async def test_an_assignment_does_not_wait_for_the_threads_of_other_work() -> No
             await asyncio.gather(*blocking)
 
 
-async def test_a_preview_that_too_many_wait_for_is_refused_and_asked_for_again_later(
-    explanation: Held, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_preview_with_too_many_waiting_is_refused(explanation: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thread_pool, "MOST_WAITING", 2)
     async with a_leader() as (cluster, leader):
         await cluster.a_broker()
@@ -193,9 +191,7 @@ def _replayed(folder: Path) -> ReplayOutcome:
 
 
 @pytest.mark.parametrize("strategy", [*OF_STRATEGY, "LeastResourceUsageWithWeight"])
-async def test_decisions_that_were_made_beside_each_other_are_taken_again_bit_for_bit(
-    tmp_path: Path, round_of_shedding: Held, strategy: str
-) -> None:
+async def test_concurrent_decisions_are_replayed(tmp_path: Path, round_of_shedding: Held, strategy: str) -> None:
     settings = OF_STRATEGY.get(strategy, {"load_balancer_load_placement_strategy": strategy})
     async with a_recorded_leader(tmp_path, **settings) as recorded:
         leader = recorded.leader
@@ -216,9 +212,7 @@ async def test_decisions_that_were_made_beside_each_other_are_taken_again_bit_fo
     assert not outcome.left_out
 
 
-async def test_a_checkpoint_waits_for_a_round_and_assignments_do_not_wait_for_the_checkpoint(
-    tmp_path: Path, round_of_shedding: Held
-) -> None:
+async def test_assignments_do_not_wait_for_the_checkpoint(tmp_path: Path, round_of_shedding: Held) -> None:
     async with a_recorded_leader(tmp_path) as recorded:
         node = recorded.leader.node
         assert isinstance(node.view.model, RecordedModel)

@@ -179,7 +179,7 @@ async def test_a_leader_znode_that_somebody_planted_does_not_keep_the_nodes_from
         assert leader.node.view.epoch == 1
 
 
-async def test_a_leader_znode_with_children_keeps_everybody_from_leading_and_is_named_until_it_is_gone(
+async def test_leader_znode_with_children_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     campaigns = _campaigns(monkeypatch)
@@ -207,7 +207,7 @@ async def test_a_leader_znode_with_children_keeps_everybody_from_leading_and_is_
             await eventually(lambda: "nobody_can_lead" in [entry["event"] for entry in logs], what="it is said again")
 
 
-async def test_a_node_that_has_seen_nobody_lead_for_three_session_timeouts_is_not_ready(
+async def test_node_without_a_leader_is_not_ready(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with Cluster(_with_sessions_of(a_memory_cluster(), 0.5)) as cluster:
@@ -269,7 +269,7 @@ async def test_a_deposed_leader_ends_its_term_although_the_cluster_changes_at_th
             await eventually(lambda: leader.leads, what="the next term")
 
 
-async def test_a_new_leader_knows_every_broker_that_registered_before_it_won_whatever_its_watches_told(
+async def test_new_leader_knows_every_registered_broker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else it would take a bundle of that broker for an orphan, and give it a second owner."""

@@ -158,9 +158,7 @@ async def test_a_breaker_that_has_tripped_outlives_the_leader() -> None:
 
 
 @pytest.mark.parametrize("ends", [0, 1, 10])
-async def test_moves_that_end_while_a_round_is_held_to_the_limits_are_not_forgotten(
-    monkeypatch: pytest.MonkeyPatch, ends: int
-) -> None:
+async def test_moves_ending_during_a_round_are_remembered(monkeypatch: pytest.MonkeyPatch, ends: int) -> None:
     view, live = ClusterMirror(), LiveSettings(settings())
     view.model.apply_report(broker("a"), report([bundle(0)], cpu=95))
     desk = PlannerService(view, live, DecisionLog(10), seed=1)

@@ -51,7 +51,7 @@ def test_a_broker_that_left_owns_nothing() -> None:
     assert not view.is_registered(B1)
 
 
-def test_of_a_record_that_is_cut_as_before_only_the_owners_that_changed_go_into_the_model(
+def test_only_changed_owners_go_into_the_model(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     view = a_view()

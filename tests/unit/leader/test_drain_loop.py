@@ -201,7 +201,7 @@ async def test_the_leader_outlives_a_drain_that_ends_while_the_controls_are_garb
         await broker.leave()
 
 
-async def test_a_mistake_in_planning_a_drain_ends_neither_the_drain_nor_the_node(
+async def test_planning_error_ends_neither_drain_nor_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(drain_machine, "PAUSE_S", 0.02)

@@ -528,9 +528,7 @@ async def _move(leader: RunningNode, bundle: str, target: FakeAgent) -> Ownershi
 
 
 @pytest.mark.parametrize(("status", "times"), [(204, 2), (500, 2), (404, 1), (405, 1), (501, 1)])
-async def test_a_destination_that_does_not_know_how_to_prepare_is_not_asked_again_and_gets_bundles_all_the_same(
-    status: int, times: int
-) -> None:
+async def test_destination_without_warm_up_gets_bundles(status: int, times: int) -> None:
     async with a_leader(**PATIENT) as (cluster, leader):
         owner, bundle = await _owned(cluster, leader)
         target = await cluster.a_broker("b2:8080")

@@ -124,9 +124,7 @@ async def test_a_leader_that_refuses_connections_and_has_its_session_leads_on() 
 
 
 @pytest.mark.parametrize(("is_over", "refuses"), [(True, True), (True, False), (False, True)])
-async def test_a_process_has_ended_where_its_kernel_and_its_address_say_so(
-    monkeypatch: pytest.MonkeyPatch, *, is_over: bool, refuses: bool
-) -> None:
+async def test_process_exit_is_confirmed(monkeypatch: pytest.MonkeyPatch, *, is_over: bool, refuses: bool) -> None:
     async with Cluster() as cluster:
         _, second = await cluster.start_nodes(2)
         leader, keeper = second.node.view.leader, second.node.vigil

@@ -169,9 +169,7 @@ async def test_a_long_report_is_decoded_while_the_loop_goes_on_and_a_later_one_w
     assert held.threads[1:] == [threading.main_thread()]
 
 
-async def test_a_long_report_that_was_taken_in_is_not_decoded_again(
-    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_known_report_is_not_decoded_again(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
     held = HeldBack()
     held.may_go_on.set()
     monkeypatch.setattr("loadmanager.leader.mirror.broker_records.report_of", held)
@@ -181,9 +179,7 @@ async def test_a_long_report_that_was_taken_in_is_not_decoded_again(
     assert len(held.threads) == mirror.intake.reports_applied == 1
 
 
-async def test_a_report_of_more_bundles_than_allowed_is_listed_and_its_broker_lives(
-    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_too_large_report_is_listed(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
     await mirror.put(BROKER, report(7.0))
     monkeypatch.setattr("loadmanager.leader.mirror.broker_records.MAX_BUNDLES_PER_REPORT", 1_500)
     await mirror.put(BROKER, many_bundles(1_500))
@@ -275,7 +271,7 @@ async def test_only_what_may_leave_something_to_finish_is_counted_as_unsettled(m
     assert mirror.view.unsettled == before + 1, "a broker that is gone leaves its bundles"
 
 
-async def test_a_broker_whose_report_turns_to_garbage_keeps_its_last_good_one_and_its_registration(
+async def test_garbage_keeps_the_last_good_report(
     mirror: Mirror,
 ) -> None:
     registration = await register(mirror.store, "b1:8080", report(1))
@@ -289,7 +285,7 @@ async def test_a_broker_whose_report_turns_to_garbage_keeps_its_last_good_one_an
     assert mirror.faults == {}
 
 
-async def test_a_report_that_is_not_to_be_believed_leaves_the_last_good_load_and_is_listed_until_a_better_one_comes(
+async def test_rejected_report_keeps_the_last_good_load(
     mirror: Mirror,
 ) -> None:
     await register(mirror.store, "b1:8080", report(3))
@@ -420,9 +416,7 @@ async def test_a_record_with_another_history_but_the_same_version_is_taken_in(mi
     assert len(read.state.bundles) == 8
 
 
-async def test_an_answer_to_a_question_from_before_a_commit_does_not_take_the_commit_back(
-    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_outdated_read_does_not_undo_a_commit(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
     await mirror.put(NAMESPACE, namespace())
     asked, may_answer = asyncio.Event(), asyncio.Event()
     get_many = mirror.own.get_many
@@ -527,9 +521,7 @@ async def many(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> WatchedReads:
     return reads
 
 
-async def test_everything_is_read_a_part_at_a_time_and_let_go_of_before_the_next(
-    mirror: Mirror, many: WatchedReads
-) -> None:
+async def test_records_are_read_and_freed_in_parts(mirror: Mirror, many: WatchedReads) -> None:
     await mirror.read()
     assert len(mirror.view.brokers) == BROKERS
     assert max(map(len, many.asked)) <= 32
@@ -548,9 +540,7 @@ async def test_who_leads_is_read_while_much_else_still_waits_for_it(mirror: Mirr
     assert 0 < seen[0] < BROKERS
 
 
-async def test_a_new_leader_reads_of_the_brokers_only_what_it_has_been_told_of(
-    mirror: Mirror, many: WatchedReads
-) -> None:
+async def test_new_leader_reads_only_announced_brokers(mirror: Mirror, many: WatchedReads) -> None:
     await mirror.read()
     many.asked.clear()
     late = await register(mirror.store, "late:8080", a_record("late:8080"))

@@ -112,9 +112,7 @@ async def stored(cluster: Cluster, namespace: str = "t/ns") -> NamespaceState:
     return decode_namespace(NamespaceName.parse(namespace), decode(await read(cluster.store, path), path), path)
 
 
-async def test_transitions_that_arrive_together_share_a_transaction_that_checks_the_epoch_first(
-    cluster: Cluster, written: Written
-) -> None:
+async def test_concurrent_transitions_share_a_fenced_transaction(cluster: Cluster, written: Written) -> None:
     bundles = [*await cluster.a_namespace("t/ns", bundles={"numBundles": 64}), *await cluster.a_namespace("t/two")]
     written.transactions.clear()
     done = await asyncio.gather(*(give(cluster, bundle) for bundle in bundles))
@@ -126,9 +124,7 @@ async def test_transitions_that_arrive_together_share_a_transaction_that_checks_
     assert (await stored(cluster)).ownerships == tuple(done[:64])
 
 
-async def test_all_is_written_in_the_session_of_the_term_and_in_no_other(
-    cluster: Cluster, leader: RunningNode, written: Written
-) -> None:
+async def test_writes_use_the_session_of_the_term(cluster: Cluster, leader: RunningNode, written: Written) -> None:
     (bundle, *_) = await cluster.a_namespace()
     await give(cluster, bundle)
     of_the_term = zip(written.transactions, written.sessions, strict=True)
@@ -188,9 +184,7 @@ async def test_of_many_transitions_in_one_go_those_that_apply_are_made_and_the_o
     assert len(written.transactions) == 1
 
 
-async def test_a_range_that_is_no_bundle_and_a_namespace_that_is_not_there_are_refused(
-    cluster: Cluster, leader: RunningNode
-) -> None:
+async def test_unknown_range_or_namespace_is_refused(cluster: Cluster, leader: RunningNode) -> None:
     await cluster.a_namespace()
     odd = BundleRange(0, 5)
     with pytest.raises(BundleNotFoundError, match="0x00000000_0x00000005"):
@@ -208,9 +202,7 @@ async def test_nothing_is_decided_on_a_record_that_cannot_be_read(cluster: Clust
     assert await read(cluster.store, NAMESPACE) == b"{garbage"
 
 
-async def test_a_write_after_another_leader_took_over_has_no_effect_and_ends_the_term(
-    cluster: Cluster, leader: RunningNode
-) -> None:
+async def test_write_after_a_take_over_ends_the_term(cluster: Cluster, leader: RunningNode) -> None:
     (bundle, *_) = await cluster.a_namespace()
     before, term = await read(cluster.store, NAMESPACE), leader.node.election.get_term()
     await cluster.store.commit([Put(paths.EPOCH, b"another")])
@@ -237,7 +229,7 @@ async def test_a_node_that_does_not_lead_writes_nothing(cluster: Cluster) -> Non
         await standby.node.ledger.apply("t/ns", BundleName.parse(bundle).range, releasing, "test")
 
 
-async def test_a_record_that_changed_underneath_is_read_again_and_the_transition_made_on_what_is_true(
+async def test_changed_record_is_reread_and_the_transition_repeated(
     cluster: Cluster,
 ) -> None:
     first, second, *_ = await cluster.a_namespace()
@@ -303,9 +295,7 @@ async def test_who_has_written_is_told_that_it_is_not_read_again_yet(leader: Run
         await leader.node.operators.update_configuration(lambda _: {"maxConcurrentUnloads": "3"})
 
 
-async def test_who_wants_an_owner_once_the_term_is_over_is_told_so_at_once(
-    cluster: Cluster, leader: RunningNode
-) -> None:
+async def test_request_after_the_term_fails_at_once(cluster: Cluster, leader: RunningNode) -> None:
     bundle, *_ = await cluster.a_namespace()
     await leader.node.election.resign()
     with pytest.raises(NotLeaderError):
@@ -349,9 +339,7 @@ async def test_a_namespace_is_created_once(cluster: Cluster, leader: RunningNode
         await leader.node.ledger.create_namespace(NamespaceState.unowned(NamespaceName("t", "ns"), bundles))
 
 
-async def test_records_that_would_not_fit_together_are_not_sent_together(
-    cluster: Cluster, written: Written, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_large_records_are_split(cluster: Cluster, written: Written, monkeypatch: pytest.MonkeyPatch) -> None:
     bundles = [(await cluster.a_namespace(f"t/ns{number}"))[0] for number in range(3)]
     written.transactions.clear()
     monkeypatch.setattr(ownership_ledger, "MAX_TRANSACTION_BYTES", 500)
@@ -359,9 +347,7 @@ async def test_records_that_would_not_fit_together_are_not_sent_together(
     assert [len(ops) for ops in written.transactions] == [2, 2, 2]
 
 
-async def test_a_record_that_has_outgrown_a_znode_fails_alone(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_record_too_large_for_a_znode_fails_alone(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     large = await cluster.a_namespace("t/large", bundles={"numBundles": 64})
     (small, *_) = await cluster.a_namespace("t/small")
     monkeypatch.setattr(metadata_store, "MAX_ZNODE_BYTES", 1_000)
@@ -386,9 +372,7 @@ def halving(bundle: str) -> Reshape:
     return cut
 
 
-async def test_a_split_shares_a_transaction_with_transitions_before_and_after_it(
-    cluster: Cluster, leader: RunningNode, written: Written
-) -> None:
+async def test_split_shares_a_transaction(cluster: Cluster, leader: RunningNode, written: Written) -> None:
     first, second, *_ = await cluster.a_namespace()
     written.transactions.clear()
     outcomes = await asyncio.gather(
@@ -438,9 +422,7 @@ async def test_a_split_by_a_deposed_leader_has_no_effect(cluster: Cluster, leade
     assert await read(cluster.store, NAMESPACE) == before
 
 
-async def test_a_split_on_a_record_that_changed_underneath_is_made_on_what_is_true(
-    cluster: Cluster, leader: RunningNode
-) -> None:
+async def test_split_of_a_changed_record_is_repeated(cluster: Cluster, leader: RunningNode) -> None:
     (first, *_) = await cluster.a_namespace()
     state = await stored(cluster)
     by_hand = state.with_ownerships({0: assign(Ownership(version=6), cluster.brokers["b1:8080"].registration, STAMP)})
@@ -491,9 +473,7 @@ async def test_nothing_that_was_to_be_written_with_it_is(cluster: Cluster, leade
     assert leader.ownership(beside).state is OwnershipState.FREE
 
 
-async def test_bundles_of_another_shape_at_lower_versions_are_not_written(
-    cluster: Cluster, leader: RunningNode
-) -> None:
+async def test_outdated_bundles_are_not_written(cluster: Cluster, leader: RunningNode) -> None:
     (bundle,) = await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
     owner = cluster.brokers["b1:8080"].registration
     name = BundleName.parse(bundle)

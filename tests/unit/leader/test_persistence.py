@@ -115,7 +115,7 @@ def remembered(node: RunningNode) -> MoveMemory:
     return MoveMemory.of(node.node.desk.churn.state)
 
 
-async def test_what_cannot_be_read_at_once_is_read_again_and_until_then_nothing_is_shed_or_written_over_it(
+async def test_no_shedding_or_write_before_the_state_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(persistence, "_AGAIN_S", 0.01)
@@ -327,9 +327,7 @@ async def test_a_deposed_leader_writes_no_history_and_steps_down() -> None:
         (b'{"recentlyUnloaded":{"t/ns/x":1e999}}', "recentlyUnloaded.t/ns/x: Input should be a finite number"),
     ],
 )
-async def test_garbage_instead_of_the_strategies_memory_is_a_listed_fault_until_it_is_written_over(
-    garbage: bytes, complaint: str
-) -> None:
+async def test_garbage_as_strategy_memory_is_a_listed_fault(garbage: bytes, complaint: str) -> None:
     async with Cluster() as cluster:
         await write(cluster.store, paths.STRATEGY_STATE, garbage)
         leader = await cluster.start_leader()
@@ -383,7 +381,7 @@ async def test_the_history_of_split_bundles_is_written_alone_and_again_after_a_f
 
 
 @pytest.mark.parametrize("is_shut", [False, True])
-async def test_a_record_that_cannot_be_written_keeps_no_other_from_being_written(
+async def test_failed_write_blocks_no_other_record(
     monkeypatch: pytest.MonkeyPatch,
     is_shut: bool,  # noqa: FBT001 - a case: by an access list, or because it is too large
 ) -> None:

@@ -85,7 +85,7 @@ async def test_a_request_for_a_bundle_of_a_namespace_that_is_gone_fails_and_noth
         assert (await leader.node.lookups.lookup(TOPIC)).registration.broker in cluster.brokers
 
 
-async def test_a_decision_that_fails_is_told_to_those_who_wait_and_the_next_one_is_made(
+async def test_failed_decision_is_reported_and_blocks_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with a_leader() as (cluster, leader):

@@ -55,7 +55,7 @@ async def test_the_bundles_of_a_broker_that_left_go_to_others_in_one_step_when_t
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-async def test_when_everything_restarts_each_bundle_is_written_once(
+async def test_full_restart_writes_each_bundle_once(
     at_once: bool,  # noqa: FBT001 - a case
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -117,7 +117,7 @@ async def test_what_nobody_asks_for_names_no_owner_that_has_gone_after_a_while(m
         assert {each["source"] for each in freed} == {"b1:8080"}
 
 
-async def test_what_was_freed_while_no_broker_was_there_is_placed_when_one_registers(
+async def test_freed_bundles_are_placed_when_a_broker_registers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reconciler_module, "FREED_AFTER_S", 0.0)

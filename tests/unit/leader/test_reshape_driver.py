@@ -64,9 +64,7 @@ def journalled(node: RunningNode, kind: str) -> list[dict[str, Any]]:
     return [entry for entry in node.node.journal.recent(100) if entry["kind"] == kind]
 
 
-async def test_a_bundle_is_cut_in_the_middle_and_both_parts_stay_where_it_was(
-    cluster: Cluster, leader: RunningNode
-) -> None:
+async def test_both_halves_stay_with_the_owner(cluster: Cluster, leader: RunningNode) -> None:
     agent = await an_owner(cluster)
     parts = await leader.node.reshaper.split(WHOLE)
     assert [str(part.range) for part in parts] == leader.ranges_of()
@@ -133,9 +131,7 @@ async def test_a_range_of_one_hash_or_that_is_no_bundle_is_refused(cluster: Clus
         await leader.node.reshaper.split(LOW)
 
 
-async def test_where_the_algorithm_finds_no_place_nothing_is_done_and_it_is_said(
-    cluster: Cluster, leader: RunningNode
-) -> None:
+async def test_no_split_without_a_place_to_cut(cluster: Cluster, leader: RunningNode) -> None:
     await an_owner(cluster, dict(list(TOPICS.items())[:1]))
     assert await leader.node.reshaper.split(WHOLE, algorithm="topic_count_equally_divide") == []
     assert leader.ranges_of() == ["0x00000000_0xffffffff"]
@@ -144,9 +140,7 @@ async def test_where_the_algorithm_finds_no_place_nothing_is_done_and_it_is_said
     assert entry["sentence"] == "No split because the algorithm finds no place at which to cut its 1 topics"
 
 
-async def test_an_owner_that_does_not_name_its_topics_stops_only_those_who_need_them(
-    cluster: Cluster, leader: RunningNode
-) -> None:
+async def test_silent_owner_stops_only_algorithms_that_need_topics(cluster: Cluster, leader: RunningNode) -> None:
     agent = await an_owner(cluster)
     agent.topics_status = 503
     with pytest.raises(OwnerSilentError, match="answered 503"):
@@ -264,9 +258,7 @@ async def test_a_split_that_nobody_waits_for_any_more_is_given_up(cluster: Clust
     assert leader.ranges_of() == ["0x00000000_0xffffffff"]
 
 
-async def test_history_is_divided_by_what_the_topics_carry_and_written_soon(
-    cluster: Cluster, leader: RunningNode
-) -> None:
+async def test_history_is_divided_by_topic_load(cluster: Cluster, leader: RunningNode) -> None:
     topics = {
         next(t for t in TOPICS if topic_hash(t, HashFunction.MURMUR3_32) in LOW.range): (30.0, 0.0, 3.0, 0.0),
         next(t for t in TOPICS if topic_hash(t, HashFunction.MURMUR3_32) in HIGH.range): (10.0, 0.0, 1.0, 0.0),
@@ -305,9 +297,7 @@ async def test_neighbours_of_one_owner_become_one(cluster: Cluster, leader: Runn
     assert await leader.node.reshaper.merge(low, None, MergeReason.ADMIN_MERGE) == WHOLE
 
 
-async def test_bundles_that_are_no_neighbours_or_have_two_owners_are_not_merged(
-    cluster: Cluster, leader: RunningNode
-) -> None:
+async def test_merge_needs_neighbours_of_one_owner(cluster: Cluster, leader: RunningNode) -> None:
     await an_owner(cluster, bundles={"numBundles": 4})
     first, second, third, last = (BundleName.parse(f"t/ns/{text}") for text in leader.ranges_of())
     with pytest.raises(BoundariesError, match=r"with: .* is no neighbour of"):
@@ -341,9 +331,7 @@ async def test_so_do_two_whose_owners_have_gone(cluster: Cluster, leader: Runnin
     assert leader.ranges_of() == ["0x00000000_0xffffffff"]
 
 
-async def test_the_largest_and_the_hottest_bundle_are_found_by_what_is_reported(
-    cluster: Cluster, leader: RunningNode
-) -> None:
+async def test_largest_and_hottest_bundle_by_reports(cluster: Cluster, leader: RunningNode) -> None:
     agent = await an_owner(cluster, bundles={"numBundles": 4})
     names = [f"t/ns/{text}" for text in leader.ranges_of()]
     find = leader.node.reshaper.find_bundle

@@ -101,9 +101,7 @@ async def test_the_rule_waits_for_its_interval(cluster: Cluster, leader: Running
     await eventually(lambda: leader.ranges_of() == CUT)
 
 
-async def test_the_long_term_rate_counts_and_several_boundaries_are_used_at_once(
-    cluster: Cluster, leader: RunningNode
-) -> None:
+async def test_long_term_rate_and_several_boundaries(cluster: Cluster, leader: RunningNode) -> None:
     await two_brokers(cluster, load=(1_250.0, 1_250.0, 1.0, 1.0))
     configure(leader, defaultNamespaceBundleSplitAlgorithm="flow_or_qps_equally_divide")
     await reported(cluster, {WHOLE: load_of(0.1, msg_rate=50_000.0, topics=40)})
@@ -156,9 +154,7 @@ async def test_a_limit_on_bundles_says_what_it_blocks(cluster: Cluster, leader: 
         ({"defaultNamespaceBundleSplitAlgorithm": "specified_positions_divide"}, "split_failed"),
     ],
 )
-async def test_a_round_that_cannot_split_anything_says_why(
-    cluster: Cluster, leader: RunningNode, values: dict[str, str], reason: str
-) -> None:
+async def test_round_without_splits(cluster: Cluster, leader: RunningNode, values: dict[str, str], reason: str) -> None:
     await two_brokers(cluster)
     configure(leader, **values)
     await reported(cluster, {WHOLE: MANY})
@@ -177,9 +173,7 @@ async def test_it_takes_two_brokers(cluster: Cluster, leader: RunningNode) -> No
     assert entry["sentence"] == "No split because it takes two brokers and 1 are registered"
 
 
-async def test_an_owner_that_does_not_name_its_topics_is_not_split_where_they_are_needed(
-    cluster: Cluster, leader: RunningNode
-) -> None:
+async def test_no_split_without_needed_topics(cluster: Cluster, leader: RunningNode) -> None:
     agent = await two_brokers(cluster)
     agent.topics_status = 503
     configure(leader, defaultNamespaceBundleSplitAlgorithm="topic_count_equally_divide")
@@ -252,9 +246,7 @@ async def test_a_part_stays_where_the_limits_on_churn_let_nothing_move(cluster: 
     assert "moved_enough_this_cycle" in {journalled(leader, "split", name)["reason"] for name in state.bundle_names()}
 
 
-async def test_the_extensible_rule_splits_what_was_above_a_limit_often_enough(
-    cluster: Cluster, leader: RunningNode
-) -> None:
+async def test_extensible_rule_splits_after_enough_hits(cluster: Cluster, leader: RunningNode) -> None:
     await two_brokers(cluster)
     configure(leader, loadManagerClassName=EXTENSIBLE, loadBalancerNamespaceBundleSplitConditionHitCountThreshold="2")
     await reported(cluster, {WHOLE: MANY})
@@ -318,9 +310,7 @@ async def test_a_bundle_reported_by_another_than_its_owner_is_not_split(cluster:
     assert journalled(leader, "split", WHOLE)["reason"] == "not_owned"
 
 
-async def test_an_agent_that_reports_bundles_which_are_no_more_is_told_of_the_new_ones(
-    cluster: Cluster, leader: RunningNode
-) -> None:
+async def test_agent_with_outdated_bundles_is_told(cluster: Cluster, leader: RunningNode) -> None:
     agent = await two_brokers(cluster, number_of_bundles=2)
     assert agent.boundaries == []
     await reported(cluster, {WHOLE: load_of(0.1)})
@@ -329,9 +319,7 @@ async def test_an_agent_that_reports_bundles_which_are_no_more_is_told_of_the_ne
     await eventually(lambda: agent.boundaries == [("t/ns", ["0x00000000", "0x80000000", "0xffffffff"])])
 
 
-async def test_a_split_that_fails_is_said_and_counted(
-    cluster: Cluster, leader: RunningNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_split_is_counted(cluster: Cluster, leader: RunningNode, monkeypatch: pytest.MonkeyPatch) -> None:
     await two_brokers(cluster)
     await reported(cluster, {WHOLE: MANY})
     monkeypatch.setattr(metadata_store, "MAX_ZNODE_BYTES", 300)

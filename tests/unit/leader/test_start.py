@@ -44,9 +44,7 @@ class Hiccups:
 
 
 @pytest.mark.parametrize(("number", "for_s"), [*((number, 0.01) for number in range(1, 41)), (1, 1.5), (25, 1.5)])
-async def test_a_node_starts_and_leads_whichever_of_its_requests_a_hiccup_of_the_store_meets(
-    number: int, for_s: float
-) -> None:
+async def test_node_starts_despite_a_hiccup_at_any_request(number: int, for_s: float) -> None:
     """However long it lasts, each part that waits says so once."""
     memory = a_memory_cluster()
     hiccups = []

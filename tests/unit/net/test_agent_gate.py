@@ -81,9 +81,7 @@ async def test_the_broker_needs_no_token(beside: RunningAgent) -> None:
         assert await _status(beside, "GET", path, {}) not in (401, 403)
 
 
-async def test_nodes_are_shown_the_agents_token_and_the_broker_is_not(
-    beside: RunningAgent, broker: FakeBroker, node: FakeNode
-) -> None:
+async def test_only_nodes_get_the_agents_token(beside: RunningAgent, broker: FakeBroker, node: FakeNode) -> None:
     await _status(beside, "GET", OF_THE_BROKER[1], {})
     assert set(node.authorizations) == {f"Bearer {token_of('node')}"}
     assert broker.authorizations == {""}

@@ -69,7 +69,7 @@ def test_refuse_other_schemes(header: str) -> None:
     [(True, "0.0.0.0", False), (False, "127.0.0.1", False), (False, "localhost", False)]
     + [(False, address, True) for address in ("0.0.0.0", "::", "10.0.0.1", "a-host")],
 )
-def test_open_to_anyone_is_a_gate_without_tokens_that_other_hosts_reach(
+def test_open_gate_is_one_without_tokens(
     authentication: bool,  # noqa: FBT001 - of the table
     address: str,
     is_open: bool,  # noqa: FBT001 - of the table

@@ -76,9 +76,7 @@ async def test_an_answer_without_end_is_given_up_and_its_start_is_shown(peer: Pe
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "POST", "DELETE"])
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-async def test_a_redirect_is_an_answer_and_is_not_followed(
-    peer: Peer, http: HttpClient, method: str, status: int
-) -> None:
+async def test_redirect_is_not_followed(peer: Peer, http: HttpClient, method: str, status: int) -> None:
     peer.status = status
     answer = await http.call(method, f"{peer.url}/elsewhere", 60.0)
     assert (answer.status, answer.headers["location"]) == (status, "/")
@@ -92,9 +90,7 @@ async def test_a_peer_that_is_not_there_is_named(http: HttpClient) -> None:
 
 
 @pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])
-async def test_a_peer_that_dies_of_a_command_has_heard_it_and_is_not_told_again(
-    peer: Peer, http: HttpClient, method: str
-) -> None:
+async def test_command_is_not_repeated_after_a_lost_peer(peer: Peer, http: HttpClient, method: str) -> None:
     with pytest.raises(PeerUnavailableError) as death:
         await http.call(method, f"{peer.url}/dying", 60.0)
     assert not isinstance(death.value, PeerNotReachedError)

@@ -106,9 +106,7 @@ def test_what_cannot_be_a_key_is_refused_with_its_setting_and_its_file(tmp_path:
         (bytes(range(100, 164)) + b"\xff\n", None),
     ],
 )
-def test_warn_about_a_secret_that_was_probably_meant_differently(
-    tmp_path: Path, content: bytes, why: str | None
-) -> None:
+def test_warn_about_a_suspicious_secret(tmp_path: Path, content: bytes, why: str | None) -> None:
     file = tmp_path / "secret"
     file.write_bytes(content)
     for text in (str(file), f"data:;base64,{_base64(content)}"):

@@ -157,7 +157,7 @@ async def test_a_session_is_kept_when_the_server_grants_nobody_any(server: Scrip
         assert set(heard.words[2:-1]) == {"hung up"}
 
 
-async def test_a_server_that_serves_only_from_its_second_answer_on_is_offered_the_session_once_more(
+async def test_session_is_offered_again_after_a_first_refusal(
     server: ScriptedServer,
 ) -> None:
     async with a_client(server) as heard:
@@ -180,9 +180,7 @@ async def test_a_client_without_a_session_has_none_to_give_up(server: ScriptedSe
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EMFILE, "too many files"), UnicodeError("a label"), MemoryError()])
-async def test_a_failed_name_resolution_does_not_end_kazoos_thread(
-    server: ScriptedServer, error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_name_lookup(server: ScriptedServer, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_client(server) as heard:
         found = socket.getaddrinfo("127.0.0.1", server.port)
         monkeypatch.setattr(socket, "getaddrinfo", Mock(side_effect=[error, error, *[found] * 9]))

@@ -292,7 +292,7 @@ async def test_a_write_is_done_even_if_nobody_waits_for_its_answer_any_more(trip
     await trip.is_written()
 
 
-async def test_an_event_that_is_on_its_way_when_the_link_breaks_is_lost_and_made_good_by_the_next_connection(
+async def test_event_lost_with_the_link_is_made_good(
     trip: Trip,
 ) -> None:
     told: list[str] = []

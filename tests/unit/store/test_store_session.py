@@ -92,7 +92,7 @@ def test_one_that_fails_is_followed_by_another_and_makes_the_lease_no_longer(ses
     assert session.step(SessionSignal.TIME, 104.0) == [Heartbeat(7, 104.0)]
 
 
-def test_an_answer_of_before_the_reconnection_is_one_of_the_session_and_not_to_the_heartbeat_under_way(
+def test_answer_from_before_a_reconnection_is_no_heartbeat(
     session: Session,
 ) -> None:
     session.step(SessionSignal.TIME, 103.0)

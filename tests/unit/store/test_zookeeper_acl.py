@@ -62,9 +62,7 @@ def test_credentials_come_from_a_variable_or_from_nowhere(monkeypatch: pytest.Mo
         ("file://{path}", b"lm:secret\nother:secret", "expected user:password on one line"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_its_key_and_never_shown(
-    tmp_path: Path, source: str, content: bytes | None, says: str
-) -> None:
+def test_bad_value_is_refused_and_never_shown(tmp_path: Path, source: str, content: bytes | None, says: str) -> None:
     path = tmp_path / "zk"
     if content is not None:
         path.write_bytes(content)

@@ -149,9 +149,7 @@ def test_a_java_that_knows_the_module_needs_no_wrapper(tmp_path: Path) -> None:
     assert not (tmp_path / "wrapped").exists()
 
 
-def test_the_wrapper_goes_to_the_users_cache_and_is_found_there_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrapper_is_kept_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     java = Java(a_java(tmp_path / "java"), 17, "test")
     home = spark_java_home(java)

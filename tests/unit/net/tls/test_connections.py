@@ -113,9 +113,7 @@ async def test_a_certificate_that_ends_under_way_is_believed_no_more(authority: 
             await served.ask(trust_certs=authority.certificate)
 
 
-async def test_who_has_to_show_a_certificate_is_known_by_its_name_and_refused_without(
-    authority: Authority, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_required_client_certificate(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tls_listener, "_SAID_EVERY_S", 3_600.0)
     clients = Authority(authority.folder, "clients")
     own, foreign = clients.sign("agent-1"), authority.sign("stranger")
@@ -131,7 +129,7 @@ async def test_who_has_to_show_a_certificate_is_known_by_its_name_and_refused_wi
         assert served.asked == 1
 
 
-async def test_where_a_certificate_is_asked_for_and_not_required_it_has_to_be_good_if_it_is_shown(
+async def test_optional_client_certificate_has_to_be_good(
     authority: Authority,
 ) -> None:
     clients = Authority(authority.folder, "clients")
@@ -217,9 +215,7 @@ async def test_what_was_made_for_handshakes_is_small_and_is_freed_with_them(auth
             gc.enable()
 
 
-async def test_when_no_file_is_left_it_is_said_and_tried_again(
-    authority: Authority, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_missing_file_is_retried(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
     class Listener(socket.socket):
         lacks = 1
 

@@ -91,9 +91,7 @@ def test_a_certificate_that_nobody_would_take_now_is_refused(authority: Authorit
         (("TLSv1.3", "TLSv1.2"), "TLSv1_2", "TLSv1_3"),
     ],
 )
-def test_a_server_speaks_the_configured_versions_of_tls(
-    own: Signed, protocols: tuple[str, ...], least: str, most: str
-) -> None:
+def test_configured_tls_versions(own: Signed, protocols: tuple[str, ...], least: str, most: str) -> None:
     context = TlsServerOptions(own.certificate, own.key, protocols=protocols).context()
     assert (context.minimum_version.name, context.maximum_version.name) == (least, most)
 
@@ -103,9 +101,7 @@ def test_a_client_speaks_at_least_tls_1_2() -> None:
     assert TlsOptions().context().minimum_version is ssl.TLSVersion.TLSv1_2
 
 
-def test_bad_new_files_leave_the_last_good_ones_in_use_with_an_alarm_until_they_are_mended(
-    authority: Authority, own: Signed
-) -> None:
+def test_bad_files_keep_the_last_good_ones_and_raise_an_alarm(authority: Authority, own: Signed) -> None:
     tls = ServerTls(server(own))
     registry = CollectorRegistry()
     registry.register(TlsMetrics(None, tls, {"cluster": "c"}))
@@ -134,9 +130,7 @@ def test_bad_new_files_leave_the_last_good_ones_in_use_with_an_alarm_until_they_
     assert (metric("certificate_expires_seconds") or 0) > (ends or 0)
 
 
-def test_files_that_could_not_be_used_are_tried_again_though_they_have_not_changed(
-    own: Signed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unusable_files_are_retried(own: Signed, monkeypatch: pytest.MonkeyPatch) -> None:
     tls = ServerTls(server(own))
     first = tls.context()
     monkeypatch.setattr("loadmanager.net.tls_contexts._stamp", lambda _: "as ever")

@@ -138,9 +138,7 @@ async def test_little_waits_for_who_does_not_read_and_nobody_else_does(watched: 
         assert watched.waiting <= MOST_WAITING
 
 
-async def test_what_changes_is_not_encoded_for_who_cannot_take_it_now(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_encoding_for_a_blocked_watcher(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded, since = list[int | None](), Sheet.since
 
     def noted(sheet: Sheet, place: int | None) -> bytes:
@@ -164,9 +162,7 @@ async def test_who_comes_while_the_node_stops_is_sent_elsewhere(watched: Watched
         assert await answer.json() == {"reason": "this node is stopping: ask another node"}
 
 
-async def test_a_namespace_that_cannot_be_told_of_holds_up_no_other(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failing_namespace_blocks_no_other(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     look = Sheet.look
 
     def fail(sheet: Sheet, *what: object) -> bool:
