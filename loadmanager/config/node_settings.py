@@ -136,7 +136,6 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
     load_balancer_level_least_usage_percentage: Finite = _planned("level_least_usage_percentage")
     load_balancer_level_headroom_percentage: Finite = _planned("level_headroom_percentage")
     load_balancer_sick_broker_quarantine_enabled: bool = _planned("sick_broker_quarantine_enabled")
-    load_balancer_sick_broker_minutes: Finite = _planned("sick_broker_minutes")
     load_balancer_level_move_costs: frozenset[Annotated[str, AfterValidator(_move_cost)]] = _planned("level_move_costs")
     load_balancer_level_forecast_hours: Finite = _planned("level_forecast_hours")
     load_balancer_avg_shedder_low_threshold: int = _planned("avg_shedder_low_threshold")
@@ -178,12 +177,6 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
         "namespace_bundle_split_condition_hit_count_threshold"
     )
     load_balancer_auto_bundle_merge_enabled: bool = _planned("auto_bundle_merge_enabled")
-    load_balancer_bundle_merge_max_topics: int = _planned("bundle_merge_max_topics")
-    load_balancer_bundle_merge_max_sessions: int = _planned("bundle_merge_max_sessions")
-    load_balancer_bundle_merge_max_msg_rate: int = _planned("bundle_merge_max_msg_rate")
-    load_balancer_bundle_merge_max_bandwidth_mbytes: int = _planned("bundle_merge_max_bandwidth_mbytes")
-    load_balancer_bundle_merge_min_age_minutes: Finite = _planned("bundle_merge_min_age_minutes")
-    load_balancer_namespace_minimum_bundles: int = _planned("namespace_minimum_bundles")
     default_number_of_namespace_bundles: int = Field(
         4, ge=1, le=MAX_BUNDLES, description="Bundles of a namespace created without a number."
     )
@@ -209,12 +202,9 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
     load_balancer_max_load_moved_per_cycle_percentage: Finite = _planned("max_load_moved_per_cycle_percentage")
     load_balancer_max_load_moved_per_hour_percentage: Finite = _planned("max_load_moved_per_hour_percentage")
     load_balancer_return_cool_down_minutes: Finite = _planned("return_cool_down_minutes")
-    load_balancer_thrash_window_minutes: Finite = _planned("thrash_window_minutes")
     load_balancer_max_bundle_returns: int = _planned("max_bundle_returns")
-    load_balancer_thrash_bundle_freeze_minutes: Finite = _planned("thrash_bundle_freeze_minutes")
     load_balancer_thrash_threshold_percentage: Finite = _planned("thrash_threshold_percentage")
     load_balancer_moved_again_threshold_percentage: Finite = _planned("moved_again_threshold_percentage")
-    load_balancer_thrash_shedding_stop_minutes: Finite = _planned("thrash_shedding_stop_minutes")
     load_balancer_resource_quota_update_interval_minutes: Finite = _planned("resource_quota_update_interval_minutes")
     reassign_bundles_of_dead_brokers_at_once: bool = Field(
         False, description="Place the bundles of a broker that is gone at once instead of at their next lookup."

@@ -130,7 +130,6 @@ class DrainingHandlers:
         async def act() -> web.Response:
             figures = self._breaker.figures()
             answer = ChurnAnswer(
-                thrash_percent=100 * figures.thrash,
                 moved_within_hour_percent=100 * figures.moved_within_hour,
                 moved_again_percent=100 * figures.moved_again,
                 moved_back_percent=100 * figures.moved_back,

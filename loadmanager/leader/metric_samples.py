@@ -281,12 +281,6 @@ def _churn_gauges(node: Counting) -> list[Sample]:
     leads = node.is_leading
     return [
         (
-            "loadmanager_thrash_ratio",
-            "Part of all load that shedding returned within the window.",
-            none,
-            leads * figures.thrash,
-        ),
-        (
             "loadmanager_moved_per_hour_ratio",
             "Part of all load that shedding moved within the hour.",
             none,

@@ -77,11 +77,10 @@ class MetricSamples:
 
 @dataclass(frozen=True, slots=True)
 class ChurnFigures:
-    """Shares of all load that shedding moved: back within the breaker's window, within the hour, again within two
-    hours, back within four (`core.planning.repeated_moves`); and what the breaker has stopped. Times are seconds left.
+    """Shares of all load that shedding moved: within the hour, again within two hours, back within four
+    (`core.planning.repeated_moves`); and what the breaker has stopped. Times are seconds left.
     """
 
-    thrash: float
     moved_within_hour: float
     moved_again: float
     moved_back: float

@@ -239,7 +239,7 @@ def _advise_on_count(
         "topics": sum(each.topics for each in shape),
         "msg_rate_per_s": sum(each.msg_rate for each in shape),
         "mib_per_s": sum(each.throughput for each in shape) / MIB,
-        **settings.said("namespace_minimum_bundles", "namespace_maximum_bundles"),
+        **settings.said("namespace_maximum_bundles"),
     }
     return [Advice(BUNDLES, namespace, text, evidence)]
 

@@ -340,7 +340,6 @@ class ChurnAnswer(WireModel):
     within two hours, and back within four; and what the breaker has stopped.
     """
 
-    thrash_percent: float
     moved_within_hour_percent: float
     moved_again_percent: float
     moved_back_percent: float

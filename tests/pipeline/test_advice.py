@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import orjson
+import pytest
 from pyspark.sql import SparkSession
 from support.window_frames import HOUR_MS, frame_of
 
@@ -141,10 +142,11 @@ def test_what_was_split_is_not_merged_again() -> None:
     assert (found["bundles"].evidence["splits"], found["bundles"].evidence["merges"]) == (4, 0)
 
 
-def test_nothing_is_merged_across_bundles_that_nobody_reports() -> None:
+def test_nothing_is_merged_across_bundles_that_nobody_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = bundles(16, ONE, **COLD)[::2]
 
-    found = advise(shape, replace(SETTINGS, namespace_minimum_bundles=1))
+    monkeypatch.setattr("loadmanager.core.strategies.merging.MIN_BUNDLES", 1)
+    found = advise(shape)
 
     assert found == {}
 

@@ -238,7 +238,7 @@ def test_returns_and_thrash_are_those_that_the_leader_counts(spark: SparkSession
             )
         memory = churn.MoveMemory.of(state)
         row = found[bundle(number)]
-        assert row["thrash"] == memory.thrash(own[-1][0], settings)
+        assert row["thrash"] == memory.moved_back(own[-1][0])
         assert (row["moves"], row["own_moves"]) == (len(own), sum(step[-1] for step in own))
     assert {name: row["returns"] for name, row in found.items()} == {bundle(1): 2, bundle(2): 1, bundle(3): 1}
     assert [found[bundle(number)]["moved_again"] for number in (1, 2, 3)] == pytest.approx([0.25, 0.0, 0.1])

@@ -72,7 +72,7 @@ def test_no_limit_is_ever_exceeded(case: Case, cycle: float, hour: float, cool_d
     assert not (plan.steps and memory.stopped_until_s > 0.0)
     refused = {verdict.subject for verdict in plan.verdicts}
     assert {step.bundle for step in case.plan.steps} == {step.bundle for step in plan.steps} | refused
-    assert MoveMemory.of(state).thrash(0.0, settings) == memory.thrash(0.0, settings)
+    assert MoveMemory.of(state).moved_back(0.0) == memory.moved_back(0.0)
 
 
 @given(cases(with_past=False))

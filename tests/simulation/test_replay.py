@@ -102,9 +102,10 @@ async def test_what_operators_do_is_replayed_too(tmp_path: Path) -> None:
     assert outcome.left_out == {"plan: at an operator's word": 1}
 
 
-async def test_a_replay_knows_which_brokers_were_sick(tmp_path: Path) -> None:
+async def test_a_replay_knows_which_brokers_were_sick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadmanager.core.domain.settings.SICK_AFTER_S", 0.0)
     well, bad = HealthData(latencyMs=5.25), HealthData(latencyMs=900.5, errorShare=0.75)
-    async with a_recorded_leader(tmp_path, loadBalancerSickBrokerMinutes=0) as recorded:
+    async with a_recorded_leader(tmp_path) as recorded:
         node = recorded.leader.node
         recorded.health = {"b1:8080": well, "b2:8080": bad, "b3:8080": well}
         assert await recorded.live(2) > 0

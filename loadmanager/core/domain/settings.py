@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from loadmanager.core.domain.bundles import MAX_BUNDLES
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.setting_declaration import (
     INT_MAX,
@@ -24,6 +23,9 @@ SUPPORTED_SPLIT_ALGORITHMS = (
     "specified_positions_divide",
     "flow_or_qps_equally_divide",
 )
+
+SICK_AFTER_S = 180.0
+"""Three reports by default: one outlier is no illness. A broker recovers after twice that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,38 +333,6 @@ class PlannerSettings:
         False,
         "The leader merges cold neighbours of one owner; off: only by command.",
     )
-    bundle_merge_max_topics: int = count(
-        "loadBalancerBundleMergeMaxTopics",
-        100,
-        "Neighbours are merged with at most so many topics together, and half of what is split.",
-    )
-    bundle_merge_max_sessions: int = count(
-        "loadBalancerBundleMergeMaxSessions",
-        100,
-        "Neighbours are merged with at most so many consumers and producers, and half of what is split.",
-    )
-    bundle_merge_max_msg_rate: int = count(
-        "loadBalancerBundleMergeMaxMsgRate",
-        1_000,
-        "Neighbours are merged with at most so many messages/s together, and half of what is split.",
-    )
-    bundle_merge_max_bandwidth_mbytes: int = count(
-        "loadBalancerBundleMergeMaxBandwidthMbytes",
-        5,
-        "Neighbours are merged with at most so many MiB/s together, and half of what is split.",
-    )
-    bundle_merge_min_age_minutes: float = minutes(
-        "loadBalancerBundleMergeMinAgeMinutes",
-        60,
-        "Neighbours are merged only when neither has changed its owner or its shape for so long.",
-    )
-    namespace_minimum_bundles: int = setting(
-        "loadBalancerNamespaceMinimumBundles",
-        4,
-        "With so few bundles a namespace gets no fewer by itself.",
-        ge=1,
-        le=MAX_BUNDLES,
-    )
     averages_by_time_enabled: bool = setting(
         "loadBalancerAveragesByTimeEnabled",
         False,
@@ -445,11 +415,6 @@ class PlannerSettings:
             " that of its peers."
         ),
     )
-    sick_broker_minutes: float = minutes(
-        "loadBalancerSickBrokerMinutes",
-        3,
-        "How long a broker has to be far off its peers to be sick; it is well again after twice as long.",
-    )
     level_move_costs: frozenset[str] = setting(
         "loadBalancerLevelMoveCosts",
         frozenset(),
@@ -478,25 +443,17 @@ class PlannerSettings:
         60,
         "Shedding does not return a bundle to a broker that it has left within this time; 0: it may.",
     )
-    thrash_window_minutes: float = minutes(
-        "loadBalancerThrashWindowMinutes",
-        240,
-        "A bundle that shedding moves back to where it was within this time counts as returned.",
-    )
     max_bundle_returns: int = setting(
         "loadBalancerMaxBundleReturns",
         2,
-        "A bundle returned so often within the window is not shed for a time.",
+        "A bundle returned so often within four hours is not shed for an hour.",
         ge=1,
         le=1_000_000,
-    )
-    thrash_bundle_freeze_minutes: float = minutes(
-        "loadBalancerThrashBundleFreezeMinutes", 60, "How long such a bundle is not shed."
     )
     thrash_threshold_percentage: float = setting(
         "loadBalancerThrashThresholdPercentage",
         20,
-        "When more than this much of all load was returned within the window, shedding stops for a time.",
+        "When more than this much of all load was returned within four hours, shedding stops for half an hour.",
         ge=0,
         le=1_000_000,
     )
@@ -507,15 +464,12 @@ class PlannerSettings:
         ge=0,
         le=1_000_000,
     )
-    thrash_shedding_stop_minutes: float = minutes(
-        "loadBalancerThrashSheddingStopMinutes", 30, "How long shedding stops then; an operator can lift it."
-    )
     resource_weights: ResourceWeights = field(default_factory=ResourceWeights)
 
     @property
     def sick_broker_patience_s(self) -> float | None:
-        """Return the time a broker has to be an outlier to be sick, in seconds; None if detection is off."""
-        return 60 * self.sick_broker_minutes if self.sick_broker_quarantine_enabled else None
+        """Seconds that a broker has to be far off its peers to be sick; None without quarantine."""
+        return SICK_AFTER_S if self.sick_broker_quarantine_enabled else None
 
     def said(self, *names: str) -> dict[str, Any]:
         """Return the settings of these fields for a verdict, by key."""

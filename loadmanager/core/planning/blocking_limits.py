@@ -72,10 +72,10 @@ _KINDS: Mapping[Reason, _Kind] = {
         "bundle", "returning to a broker that was left a short time ago", _by("return_cool_down_minutes"), _until_return
     ),
     ChurnReason.KEEPS_RETURNING: _Kind(
-        "bundle", "too many returns to former owners", _by("thrash_bundle_freeze_minutes"), _as_told
+        "bundle", "too many returns to former owners", _by("max_bundle_returns"), _as_told
     ),
     ChurnReason.SHEDDING_STOPPED: _Kind(
-        "bundle", "the breaker has stopped shedding", _by("thrash_shedding_stop_minutes"), _as_told
+        "bundle", "the breaker has stopped shedding", _by("thrash_threshold_percentage"), _as_told
     ),
     LevelReason.BUDGET_SPENT: _Kind(
         "broker", "no more of all load is moved now", lambda why: str(why["key"]), _until_next_round

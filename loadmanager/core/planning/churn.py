@@ -7,8 +7,8 @@ drops steps beyond the limits; `noted` adds a completed move and may trip the br
 Only shedding's own moves count against the budgets and the breaker. Operators' moves count in one respect: shedding
 does not return a bundle to a broker from which an operator has just taken it.
 
-The breaker counts wasted moves (`core.planning.repeated_moves`): bundles that returned within
-`loadBalancerThrashWindowMinutes`, and bundles moved again within two hours.
+The breaker counts wasted moves (`core.planning.repeated_moves`): bundles that returned within four hours, and bundles
+moved again within two.
 """
 
 from __future__ import annotations
@@ -60,6 +60,11 @@ AT_AN_OPERATORS_WORD = frozenset(
 MOST_MOVES = 10_000
 """Maximum number of remembered moves, so that the memory fits a znode; the oldest are dropped."""
 
+FREEZE_S = 3600.0
+"""Duration of a bundle's freeze. It is as long as the default cool-down of a return."""
+STOP_S = 1800.0
+"""Duration of shedding's stop: thirty rounds by default. An operator can lift it."""
+
 _HOUR_S = 3600.0
 _MINUTE_S = 60.0
 _ROUNDING = 1e-9
@@ -103,9 +108,7 @@ class MoveMemory:
 
     def at(self, now_s: float, settings: PlannerSettings) -> MoveMemory:
         """Drop expired entries."""
-        longest_s = max(
-            BACK_WITHIN_S, settings.return_cool_down_minutes * _MINUTE_S, settings.thrash_window_minutes * _MINUTE_S
-        )
+        longest_s = max(BACK_WITHIN_S, settings.return_cool_down_minutes * _MINUTE_S)
         outdated = bisect_right(self.moves, now_s - longest_s, key=lambda move: move.at_s)
         return MoveMemory(
             self.moves[max(outdated, len(self.moves) - MOST_MOVES) :],
@@ -113,14 +116,12 @@ class MoveMemory:
             self.stopped_until_s if self.stopped_until_s > now_s else 0.0,
         )
 
-    def not_after(self, now_s: float, settings: PlannerSettings) -> MoveMemory:
+    def not_after(self, now_s: float) -> MoveMemory:
         """Clamp future times to now; they were noted by a clock that was ahead."""
-        frozen_s = now_s + settings.thrash_bundle_freeze_minutes * _MINUTE_S
-        stopped_s = now_s + settings.thrash_shedding_stop_minutes * _MINUTE_S
         return MoveMemory(
             tuple(move._replace(at_s=min(move.at_s, now_s)) for move in self.moves),
-            {bundle: min(until_s, frozen_s) for bundle, until_s in self.frozen_until_s.items()},
-            min(self.stopped_until_s, stopped_s),
+            {bundle: min(until_s, now_s + FREEZE_S) for bundle, until_s in self.frozen_until_s.items()},
+            min(self.stopped_until_s, now_s + STOP_S),
         )
 
     def joined(self, other: MoveMemory) -> MoveMemory:
@@ -155,16 +156,10 @@ class MoveMemory:
         """Return the share that shedding moved back in the last four hours."""
         return share_back(self._since(now_s - BACK_WITHIN_S))
 
-    def thrash(self, now_s: float, settings: PlannerSettings) -> float:
-        """Return the share that shedding returned within the thrash window; ideally 0."""
-        return sum(move.share for move in self._returns(now_s, settings))
-
-    def returns_of(self, bundle: str, now_s: float, settings: PlannerSettings) -> int:
-        return sum(move.bundle == bundle for move in self._returns(now_s, settings))
-
-    def _returns(self, now_s: float, settings: PlannerSettings) -> list[PastMove]:
-        window_s = settings.thrash_window_minutes * _MINUTE_S
-        return [move for move in self._since(now_s - window_s) if move.is_own and is_back(move, window_s)]
+    def returns_of(self, bundle: str, now_s: float) -> int:
+        """Return how often shedding moved the bundle back in the last four hours."""
+        moves = self._since(now_s - BACK_WITHIN_S)
+        return sum(move.bundle == bundle and move.is_own and is_back(move) for move in moves)
 
     def find_departure(self, bundle: str, broker: Registration, since_s: float) -> float | None:
         """Find the last time after `since_s` when the bundle left that registration of the broker."""
@@ -182,7 +177,7 @@ def standing_limits(
     memory = MoveMemory.of(state).at(now_s, settings)
     found = []
     if memory.stopped_until_s:
-        key = KEYS["thrash_shedding_stop_minutes"]
+        key = KEYS["thrash_threshold_percentage"]
         found.append(BlockingLimit(key, "Nothing is shed: the breaker has stopped shedding", memory.stopped_until_s))
     moved = memory.moved_this_hour(snapshot, now_s)
     share, most_percent = sum(move.share for move in moved) + under_way, settings.max_load_moved_per_hour_percentage
@@ -212,11 +207,11 @@ def noted(
     return memory.into(state), verdicts
 
 
-def restored(state: State, stored: Mapping[str, Any], now_s: float, settings: PlannerSettings) -> State:
+def restored(state: State, stored: Mapping[str, Any], now_s: float) -> State:
     """Return the state merged with the memory of a former leader."""
     if KEY not in stored:
         return state
-    return MoveMemory.of(stored).not_after(now_s, settings).joined(MoveMemory.of(state)).into(state)
+    return MoveMemory.of(stored).not_after(now_s).joined(MoveMemory.of(state)).into(state)
 
 
 def lifted(state: State, bundle: str | None = None) -> State:
@@ -302,7 +297,7 @@ class _Allowance:
             return None
         why = {
             "seconds_left": round(until_s - self._now_s),
-            "returns": memory.returns_of(step.bundle, self._now_s, settings),
+            "returns": memory.returns_of(step.bundle, self._now_s),
             **settings.said("max_bundle_returns"),
         }
         return Verdict(step.bundle, ChurnReason.KEEPS_RETURNING, acted=False, why=why)
@@ -385,30 +380,23 @@ def _judged(memory: MoveMemory, move: PastMove, settings: PlannerSettings) -> tu
     if not move.is_own:
         return memory, []
     verdicts = []
-    returned = is_back(move, settings.thrash_window_minutes * _MINUTE_S)
-    returns = memory.returns_of(move.bundle, move.at_s, settings) if returned else 0
+    returned = is_back(move)
+    returns = memory.returns_of(move.bundle, move.at_s) if returned else 0
     if returned and returns >= settings.max_bundle_returns:
-        until_s = move.at_s + settings.thrash_bundle_freeze_minutes * _MINUTE_S
-        memory = replace(memory, frozen_until_s={**memory.frozen_until_s, move.bundle: until_s})
-        why: dict[str, Figure] = {
-            "returns": returns,
-            **settings.said("max_bundle_returns", "thrash_window_minutes", "thrash_bundle_freeze_minutes"),
-        }
+        memory = replace(memory, frozen_until_s={**memory.frozen_until_s, move.bundle: move.at_s + FREEZE_S})
+        why: dict[str, Figure] = {"returns": returns, **settings.said("max_bundle_returns")}
         verdicts.append(Verdict(move.bundle, ChurnReason.KEEPS_RETURNING, acted=True, why=why))
     if (returned and _thrashes(memory, move.at_s, settings)) or (
         is_again(move) and _keeps_moving(memory, move.at_s, settings)
     ):
-        memory = replace(memory, stopped_until_s=move.at_s + settings.thrash_shedding_stop_minutes * _MINUTE_S)
-        why = {
-            **_why_stopped(memory, move.at_s, settings),
-            **settings.said("thrash_window_minutes", "thrash_shedding_stop_minutes"),
-        }
+        memory = replace(memory, stopped_until_s=move.at_s + STOP_S)
+        why = _why_stopped(memory, move.at_s, settings)
         verdicts.append(Verdict("cluster", ChurnReason.SHEDDING_STOPPED, acted=True, why=why))
     return memory, verdicts
 
 
 def _thrashes(memory: MoveMemory, now_s: float, settings: PlannerSettings) -> bool:
-    return memory.thrash(now_s, settings) > settings.thrash_threshold_percentage / 100
+    return memory.moved_back(now_s) > settings.thrash_threshold_percentage / 100
 
 
 def _keeps_moving(memory: MoveMemory, now_s: float, settings: PlannerSettings) -> bool:
@@ -417,7 +405,7 @@ def _keeps_moving(memory: MoveMemory, now_s: float, settings: PlannerSettings) -
 
 def _why_stopped(memory: MoveMemory, now_s: float, settings: PlannerSettings) -> dict[str, Figure]:
     return {
-        "thrash_percent": 100 * memory.thrash(now_s, settings),
+        "back_percent": 100 * memory.moved_back(now_s),
         "again_percent": 100 * memory.moved_again(now_s),
         **settings.said("thrash_threshold_percentage", "moved_again_threshold_percentage"),
     }

@@ -112,9 +112,9 @@ def is_again(move: Completed) -> bool:
     return move.at_s - move.moved_s < AGAIN_WITHIN_S
 
 
-def is_back(move: Completed, within_s: float = BACK_WITHIN_S) -> bool:
-    """Return True if the bundle had left its destination within this time before."""
-    return move.at_s - move.left_s < within_s
+def is_back(move: Completed) -> bool:
+    """Return True if the bundle had left its destination in the four hours before."""
+    return move.at_s - move.left_s < BACK_WITHIN_S
 
 
 def share_again(moves: Iterable[Completed]) -> float:

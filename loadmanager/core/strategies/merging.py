@@ -22,7 +22,12 @@ from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.strategies.splitting.split_algorithm import MIB
 from loadmanager.core.strategies.splitting.split_candidates import long_term
 
-_MINUTE_S = 60.0
+MIN_BUNDLES = 4
+"""Pulsar creates namespaces with so many bundles; fewer could not be spread over brokers."""
+MIN_AGE_S = 3_600.0
+"""Neither bundle changed its owner or its shape for so long, or merges would follow splits at once."""
+_MAX_TOPICS, _MAX_SESSIONS, _MAX_MSG_RATE, _MAX_MIB = 100, 100, 1_000, 5
+"""A tenth or less of Pulsar's default limits for splits: a merged bundle stays small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +62,16 @@ class _Limits:
     topics: float
     sessions: float
     msg_rate: float
-    throughput: float
+    mib: float
 
     @classmethod
     def of(cls, settings: PlannerSettings) -> _Limits:
         max_sessions = settings.namespace_bundle_max_sessions
         return cls(
-            min(settings.bundle_merge_max_topics, settings.namespace_bundle_max_topics / 2),
-            min(settings.bundle_merge_max_sessions, max_sessions / 2 if max_sessions > 0 else float("inf")),
-            min(settings.bundle_merge_max_msg_rate, settings.namespace_bundle_max_msg_rate / 2),
-            min(settings.bundle_merge_max_bandwidth_mbytes, settings.namespace_bundle_max_bandwidth_mbytes / 2) * MIB,
+            min(_MAX_TOPICS, settings.namespace_bundle_max_topics / 2),
+            min(_MAX_SESSIONS, max_sessions / 2 if max_sessions > 0 else float("inf")),
+            min(_MAX_MSG_RATE, settings.namespace_bundle_max_msg_rate / 2),
+            min(_MAX_MIB, settings.namespace_bundle_max_bandwidth_mbytes / 2),
         )
 
     def hold(self, lower: MergeCandidate, upper: MergeCandidate) -> bool:
@@ -75,8 +80,16 @@ class _Limits:
             lower.topics + upper.topics <= self.topics
             and lower.sessions + upper.sessions <= self.sessions
             and lower.msg_rate + upper.msg_rate <= self.msg_rate
-            and lower.throughput + upper.throughput <= self.throughput
+            and lower.throughput + upper.throughput <= self.mib * MIB
         )
+
+    def figures(self) -> dict[str, Figure]:
+        return {
+            "most_topics": self.topics,
+            "most_sessions": self.sessions,
+            "most_msg_rate_per_s": self.msg_rate,
+            "most_mib_per_s": self.mib,
+        }
 
 
 def find_candidates(
@@ -126,16 +139,16 @@ def find_merges(
 
 
 def _find_merge(namespace: str, bundles: Sequence[MergeCandidate], settings: PlannerSettings) -> Merge | Verdict:
-    if len(bundles) <= settings.namespace_minimum_bundles:
-        why: dict[str, Figure] = {"bundles": len(bundles), **settings.said("namespace_minimum_bundles")}
+    if len(bundles) <= MIN_BUNDLES:
+        why: dict[str, Figure] = {"bundles": len(bundles)}
         return Verdict(namespace, MergeReason.NAMESPACE_HAS_MINIMUM_BUNDLES, acted=False, why=why)
-    limits, min_age_s = _Limits.of(settings), settings.bundle_merge_min_age_minutes * _MINUTE_S
+    limits = _Limits.of(settings)
     apart = young = held = warm = 0
     cold = []
     for lower, upper in pairwise(bundles):
         if lower.owner is None or lower.owner != upper.owner:
             apart += 1
-        elif min(lower.age_s, upper.age_s) < min_age_s:
+        elif min(lower.age_s, upper.age_s) < MIN_AGE_S:
             young += 1
         elif lower.is_held or upper.is_held:
             held += 1
@@ -145,9 +158,9 @@ def _find_merge(namespace: str, bundles: Sequence[MergeCandidate], settings: Pla
             cold.append((lower, upper))
     if not cold:
         counts = {"pairs": len(bundles) - 1, "apart": apart, "young": young, "held": held, "warm": warm}
-        why = {**counts, **_limits(settings)}
+        why = {**counts, **limits.figures()}
         return Verdict(namespace, MergeReason.NO_COLD_NEIGHBOURS, acted=False, why=why)
-    return _merge(*min(cold, key=_heat), settings)
+    return _merge(*min(cold, key=_heat), limits)
 
 
 def _heat(pair: tuple[MergeCandidate, MergeCandidate]) -> tuple[float, float, int]:
@@ -155,24 +168,13 @@ def _heat(pair: tuple[MergeCandidate, MergeCandidate]) -> tuple[float, float, in
     return lower.throughput + upper.throughput, lower.msg_rate + upper.msg_rate, lower.topics + upper.topics
 
 
-def _merge(lower: MergeCandidate, upper: MergeCandidate, settings: PlannerSettings) -> Merge:
+def _merge(lower: MergeCandidate, upper: MergeCandidate, limits: _Limits) -> Merge:
     why: dict[str, Figure] = {
         "with": upper.name,
         "topics": lower.topics + upper.topics,
         "sessions": lower.sessions + upper.sessions,
         "msg_rate_per_s": lower.msg_rate + upper.msg_rate,
         "mib_per_s": (lower.throughput + upper.throughput) / MIB,
-        **_limits(settings),
+        **limits.figures(),
     }
     return Merge(lower.name, upper.name, Verdict(lower.name, MergeReason.COLD_NEIGHBOURS, acted=True, why=why))
-
-
-def _limits(settings: PlannerSettings) -> dict[str, Figure]:
-    """Return the configured limits; half of each split limit applies besides."""
-    return settings.said(
-        "bundle_merge_max_topics",
-        "bundle_merge_max_sessions",
-        "bundle_merge_max_msg_rate",
-        "bundle_merge_max_bandwidth_mbytes",
-        "bundle_merge_min_age_minutes",
-    )

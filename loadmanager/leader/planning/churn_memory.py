@@ -122,10 +122,9 @@ class Churn:
 
     def figures(self) -> ChurnFigures:
         """Return the churn figures of this moment."""
-        now_s, settings = time.time(), self._live.planner
-        memory = MoveMemory.of(self.state).at(now_s, settings)
+        now_s = time.time()
+        memory = MoveMemory.of(self.state).at(now_s, self._live.planner)
         return ChurnFigures(
-            memory.thrash(now_s, settings),
             memory.moved_share(self._snapshot(), now_s),
             memory.moved_again(now_s),
             memory.moved_back(now_s),

@@ -116,7 +116,7 @@ class PlannerService:
             others = {name: state for name, state in memory.items() if name not in (churn.KEY, SPLIT_STRATEGY)}
             self.state = {**self.state, **others}
             self.split_state = memory.get(SPLIT_STRATEGY, self.split_state)
-            self.churn.state = churn.restored(self.churn.state, memory, time.time(), self._live.planner)
+            self.churn.state = churn.restored(self.churn.state, memory, time.time())
             self.recorder.restored(self.state, self.split_state, self.churn.state)
 
     def begin_term(self) -> None:

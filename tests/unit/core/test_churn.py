@@ -147,7 +147,7 @@ def test_what_keeps_everything_is_known_before_a_round_wants_anything() -> None:
     assert (hour.key, hour.until_s) == ("loadBalancerMaxLoadMovedPerHourPercentage", NOW_S + 3000)
     stopped = MoveMemory(stopped_until_s=NOW_S + 5).into({})
     (breaker,) = churn.standing_limits(stopped, cluster, SETTINGS, NOW_S, 0.0)
-    assert (breaker.key, breaker.until_s) == ("loadBalancerThrashSheddingStopMinutes", NOW_S + 5)
+    assert (breaker.key, breaker.until_s) == ("loadBalancerThrashThresholdPercentage", NOW_S + 5)
 
 
 def test_what_an_operator_moved_uses_up_nothing() -> None:
@@ -198,18 +198,18 @@ def test_assignments_are_left_alone() -> None:
 
 def test_thrash_is_the_load_that_shedding_returned_within_the_window() -> None:
     state = moved({}, 0, A, B, at_s=NOW_S - 50 * MINUTE_S)
-    assert MoveMemory.of(state).thrash(NOW_S, SETTINGS) == 0
+    assert MoveMemory.of(state).moved_back(NOW_S) == 0
     state = moved(state, 1, C, B, at_s=NOW_S - 45 * MINUTE_S)
     state = moved(state, 0, B, A, at_s=NOW_S - 40 * MINUTE_S, share=0.2)
     state = moved(state, 1, B, A, at_s=NOW_S - 39 * MINUTE_S)
-    assert MoveMemory.of(state).thrash(NOW_S, SETTINGS) == 0.2
-    assert MoveMemory.of(state).thrash(NOW_S + 199 * MINUTE_S, SETTINGS) == 0.2
-    assert MoveMemory.of(state).thrash(NOW_S + 200 * MINUTE_S, SETTINGS) == 0
+    assert MoveMemory.of(state).moved_back(NOW_S) == 0.2
+    assert MoveMemory.of(state).moved_back(NOW_S + 199 * MINUTE_S) == 0.2
+    assert MoveMemory.of(state).moved_back(NOW_S + 200 * MINUTE_S) == 0
 
 
 def test_what_an_operator_returns_is_no_thrash() -> None:
     state = moved(moved({}, 0, A, B), 0, B, A, is_own=False)
-    assert MoveMemory.of(state).thrash(NOW_S, SETTINGS) == 0
+    assert MoveMemory.of(state).moved_back(NOW_S) == 0
 
 
 def test_a_bundle_that_keeps_returning_is_frozen_for_a_time() -> None:
@@ -221,8 +221,8 @@ def test_a_bundle_that_keeps_returning_is_frozen_for_a_time() -> None:
         (
             bundle(0),
             (
-                "Not shed for loadBalancerThrashBundleFreezeMinutes 60: it was returned to a former owner 2 times"
-                " (loadBalancerMaxBundleReturns 2) within loadBalancerThrashWindowMinutes 240"
+                "Not shed for an hour: it was returned to a former owner 2 times within four hours"
+                " (loadBalancerMaxBundleReturns 2)"
             ),
         )
     ]
@@ -241,10 +241,9 @@ def test_shedding_stops_when_too_much_was_returned_until_it_is_time_or_an_operat
     state, (verdict,) = churn.noted(state, bundle(0), B, A, 0.3, SETTINGS, at_s=NOW_S - 10, is_own=True)
     assert (verdict.subject, verdict.acted) == ("cluster", True)
     assert verdict.sentence() == (
-        "Nothing is shed for loadBalancerThrashSheddingStopMinutes 30: of all load 30 %"
-        " (loadBalancerThrashThresholdPercentage 20) were returned to former owners within"
-        " loadBalancerThrashWindowMinutes 240, and 30 % (loadBalancerMovedAgainThresholdPercentage 50) moved again"
-        " within two hours"
+        "Nothing is shed for half an hour: of all load 30 % (loadBalancerThrashThresholdPercentage 20) were returned to"
+        " former owners within four hours, and 30 % (loadBalancerMovedAgainThresholdPercentage 50) moved again within"
+        " two hours"
     )
     moving, refused = limited(a_plan(unload(1), unload(2)), of_loads(1, 1, 1, 97), state)
     assert moving == []
@@ -266,7 +265,7 @@ def test_shedding_stops_when_too_much_was_moved_again_although_nothing_returned(
     assert said == []  # it was an operator who had moved it
     state, (verdict,) = churn.noted(state, bundle(0), B, C, 0.5, settings, at_s=NOW_S - 10, is_own=True)
     assert (verdict.subject, verdict.verdict) == ("cluster", ChurnReason.SHEDDING_STOPPED)
-    assert (verdict.why["again_percent"], verdict.why["thrash_percent"]) == (50, 0)
+    assert (verdict.why["again_percent"], verdict.why["back_percent"]) == (50, 0)
     assert limited(a_plan(unload(2)), of_loads(1, 1, 98), state)[0] == []
     memory = MoveMemory.of(state)
     assert (memory.moved_again(NOW_S), memory.moved_back(NOW_S)) == (0.5, 0.0)
@@ -277,7 +276,6 @@ def test_under_the_defaults_a_bundle_that_returns_as_soon_as_it_may_counts_and_i
     state = moved({}, 0, A, B, at_s=NOW_S, share=0.01)
     after_s = (SETTINGS.return_cool_down_minutes + 1) * MINUTE_S
     state = moved(state, 0, B, A, at_s=NOW_S + after_s, share=0.01)
-    assert MoveMemory.of(state).thrash(NOW_S + after_s, SETTINGS) == 0.01
     assert MoveMemory.of(state).moved_back(NOW_S + after_s) == 0.01
     _, (verdict,) = churn.noted(state, bundle(0), A, B, 0.01, SETTINGS, at_s=NOW_S + 2 * after_s, is_own=True)
     assert (verdict.subject, verdict.verdict) == (bundle(0), ChurnReason.KEEPS_RETURNING)
@@ -287,7 +285,7 @@ def test_a_move_of_a_former_version_says_only_whether_it_returned() -> None:
     stored = [[NOW_S, bundle(i), "a", 1, 0.5, True, back] for i, back in enumerate((False, True))]
     memory = MoveMemory.of({KEY: {"memory": {"moves": stored}}})
     assert [(move.moved_s, move.left_s) for move in memory.moves] == [(NEVER, NEVER), (NEVER, NOW_S)]
-    assert memory.thrash(NOW_S, SETTINGS) == 0.5
+    assert memory.moved_back(NOW_S) == 0.5
 
 
 def test_a_plan_without_steps_stays_as_it_is_and_the_memory_loses_what_is_outdated() -> None:
@@ -330,22 +328,22 @@ def test_what_a_clock_noted_that_was_ahead_counts_from_now_on_and_no_longer_than
     noted = [[at_s, bundle(1), "a", 1, 0.5, True, False] for at_s in (NOW_S - 1, NOW_S + day_s)]
     frozen = {bundle(1): NOW_S + day_s, bundle(2): NOW_S + 5}
     stored = {"moves": noted, "frozenUntilS": frozen, "stoppedUntilS": NOW_S + day_s}
-    memory = MoveMemory.of(churn.restored({}, {KEY: {"memory": stored}}, NOW_S, SETTINGS))
+    memory = MoveMemory.of(churn.restored({}, {KEY: {"memory": stored}}, NOW_S))
     assert [move.at_s for move in memory.moves] == [NOW_S - 1, NOW_S]
-    frozen_s = NOW_S + SETTINGS.thrash_bundle_freeze_minutes * MINUTE_S
+    frozen_s = NOW_S + churn.FREEZE_S
     assert memory.frozen_until_s == {bundle(1): frozen_s, bundle(2): NOW_S + 5}
-    assert memory.stopped_until_s == NOW_S + SETTINGS.thrash_shedding_stop_minutes * MINUTE_S
+    assert memory.stopped_until_s == NOW_S + churn.STOP_S
 
 
 def test_what_was_noted_before_a_former_leaders_memory_was_read_is_kept_beside_it() -> None:
     own = moved({}, 1, A, B, at_s=NOW_S)
-    assert churn.restored(own, {}, NOW_S, SETTINGS) == own
+    assert churn.restored(own, {}, NOW_S) == own
     stored = as_json(moved({}, 2, A, B, at_s=NOW_S - 5))
     stored[KEY]["memory"]["frozenUntilS"] = {bundle(3): NOW_S + 5}
-    memory = MoveMemory.of(churn.restored(own, stored, NOW_S, SETTINGS))
+    memory = MoveMemory.of(churn.restored(own, stored, NOW_S))
     assert [move.bundle for move in memory.moves] == [bundle(2), bundle(1)]
     assert memory.frozen_until_s == {bundle(3): NOW_S + 5}
-    twice = churn.restored(memory.into({}), as_json(own), NOW_S, SETTINGS)
+    twice = churn.restored(memory.into({}), as_json(own), NOW_S)
     assert MoveMemory.of(twice).moves == memory.moves
 
 

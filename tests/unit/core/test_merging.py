@@ -17,8 +17,13 @@ from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.strategies.merging import Merge, MergeCandidate, find_candidates, find_merges
 
 A, B = broker("a"), broker("b")
-SETTINGS = PlannerSettings(auto_bundle_merge_enabled=True, namespace_minimum_bundles=2)
+SETTINGS = PlannerSettings(auto_bundle_merge_enabled=True)
 HOUR_S = 3600.0
+
+
+@pytest.fixture(autouse=True)
+def small_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadmanager.core.strategies.merging.MIN_BUNDLES", 2)
 
 
 def bundles(*changes: dict[str, object]) -> list[MergeCandidate]:
@@ -38,9 +43,8 @@ def test_the_coldest_neighbours_of_a_namespace_become_one() -> None:
     assert isinstance(merge, Merge)
     assert (merge.lower, merge.upper) == ("t/ns/1", "t/ns/2")
     assert merge.why.sentence() == (
-        "Merged with t/ns/2 because together their 2 topics (loadBalancerBundleMergeMaxTopics 100), 4 sessions"
-        " (loadBalancerBundleMergeMaxSessions 100), 2 messages/s (loadBalancerBundleMergeMaxMsgRate 1000) and 0 MiB/s"
-        " (loadBalancerBundleMergeMaxBandwidthMbytes 5) are cold"
+        "Merged with t/ns/2 because both are cold: together 2 of at most 100 topics, 4 of 100 sessions, 2 of 1000"
+        " messages/s and 0 of 5 MiB/s"
     )
 
 
@@ -98,7 +102,7 @@ def test_without_a_limit_on_sessions_for_splits_that_for_merges_holds_alone() ->
 def test_a_namespace_keeps_its_minimum_of_bundles() -> None:
     verdict = found({}, {})
     assert isinstance(verdict, Verdict)
-    assert verdict.sentence() == "No merge because it has 2 bundles and loadBalancerNamespaceMinimumBundles 2"
+    assert verdict.sentence() == "No merge because it has only 2 bundles"
     assert isinstance(found({}, {}, {}), Merge)
 
 

@@ -64,7 +64,6 @@ def test_only_the_shares_of_sheddings_own_moves_count() -> None:
     own = PastMove(9.0, bundle(0), "a", 1, 0.25, is_own=True, moved_s=1.0, left_s=1.0)
     moves = [own, own._replace(is_own=False), own._replace(moved_s=NEVER), own._replace(left_s=NEVER)]
     assert (share_again(moves), share_back(moves)) == (0.5, 0.5)
-    assert not is_back(own, within_s=8.0)
 
 
 places = st.sampled_from((A, B, C))

@@ -236,7 +236,7 @@ def test_the_gate_hears_figures_of_reports_that_are_believed() -> None:
     assert len(gate.doubts(400.0, 1_800.0, weights, 60.0).remarks) == 3
 
 
-def test_how_long_a_broker_has_to_be_off_is_a_setting() -> None:
+def test_quarantine_can_be_switched_off() -> None:
     assert PlannerSettings().sick_broker_patience_s == 180.0
     assert PlannerSettings(sick_broker_quarantine_enabled=False).sick_broker_patience_s is None
 

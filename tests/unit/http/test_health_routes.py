@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from support.nodes import a_leader
 from support.registrations import a_record
 from support.waiting import eventually
@@ -11,8 +12,13 @@ HEALTH = "/loadbalance/v1/brokers/health"
 WELL, BAD = HealthData(latencyMs=10.0, errorShare=0.0), HealthData(latencyMs=2_500.0, errorShare=0.5)
 
 
+@pytest.fixture(autouse=True)
+def sick_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadmanager.core.domain.settings.SICK_AFTER_S", 0.0)
+
+
 async def test_each_broker_says_how_it_serves_and_a_sick_one_is_given_nothing() -> None:
-    async with a_leader(loadBalancerSickBrokerMinutes=0) as (cluster, node):
+    async with a_leader() as (cluster, node):
         for number in range(1, 5):
             record = a_record(f"b{number}:8080")
             if number > 1:
@@ -73,7 +79,7 @@ async def test_a_stuck_broker_is_given_nothing_and_its_bundles_are_said_to_be_un
 
 
 async def test_why_nothing_goes_to_it_is_in_the_decisions() -> None:
-    async with a_leader(loadBalancerSickBrokerMinutes=0) as (cluster, node):
+    async with a_leader() as (cluster, node):
         for number, health in enumerate((BAD, WELL, WELL), 1):
             await cluster.a_broker(f"b{number}:8080", {**a_record(f"b{number}:8080"), "health": health})
         await node.node.shedding.cycle()

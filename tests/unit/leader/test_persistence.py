@@ -12,7 +12,7 @@ from support.waiting import eventually
 
 from loadmanager.core.domain.names import BundleName, TopicName
 from loadmanager.core.domain.reasons import MergeReason
-from loadmanager.core.planning.churn import MoveMemory
+from loadmanager.core.planning.churn import FREEZE_S, STOP_S, MoveMemory
 from loadmanager.core.planning.planner import State
 from loadmanager.core.planning.repeated_moves import PastMove
 from loadmanager.errors import InvalidRecordError, NotLeaderError, StoreError, StoreUnavailableError
@@ -205,15 +205,15 @@ async def test_stamps_of_a_leader_whose_clock_was_ahead_count_from_now() -> None
     async with Cluster() as cluster:
         await write(cluster.store, paths.STRATEGY_STATE, record.to_json())
         leader = await cluster.start_leader()
-        memory, settings = remembered(leader), leader.node.live.planner
+        memory = remembered(leader)
         noted_s = time.time()
         stamps = [memory.moves[0].at_s, *leader.node.view.model.recently_unloaded().values()]
         stamps += leader.node.view.model.last_unloaded().values()
         assert len(stamps) == 3
         assert all(now_s <= at_s <= noted_s for at_s in stamps)
         figures = leader.node.desk.churn.figures()
-        assert 0 < figures.frozen_for_s[BUNDLE] <= 60 * settings.thrash_bundle_freeze_minutes
-        assert 0 < figures.shedding_stopped_for_s <= 60 * settings.thrash_shedding_stop_minutes
+        assert 0 < figures.frozen_for_s[BUNDLE] <= FREEZE_S
+        assert 0 < figures.shedding_stopped_for_s <= STOP_S
 
 
 async def test_a_wrong_figure_is_named_and_left_out_and_costs_no_round_nor_any_answer() -> None:

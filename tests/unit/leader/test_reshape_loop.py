@@ -335,14 +335,18 @@ async def test_failed_split_is_counted(cluster: Cluster, leader: RunningNode, mo
 # Merging
 
 
+@pytest.fixture(autouse=True)
+def merges_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadmanager.core.strategies.merging.MIN_AGE_S", 0.0)
+    monkeypatch.setattr("loadmanager.core.strategies.merging.MIN_BUNDLES", 2)
+
+
 async def cold_neighbours(cluster: Cluster, number_of_bundles: int = 4) -> RunningNode:
     await two_brokers(cluster, number_of_bundles)
     leader = cluster.nodes[0]
     configure(
         leader,
         loadBalancerAutoBundleMergeEnabled="true",
-        loadBalancerBundleMergeMinAgeMinutes="0",
-        loadBalancerNamespaceMinimumBundles="2",
     )
     names = leader.node.view.namespaces["t/ns"].state.bundle_names()
     await reported(cluster, {name: load_of(0.01, msg_rate=1.0) for name in names[:-1]})
@@ -373,9 +377,11 @@ async def test_nothing_is_merged_unless_it_is_wanted(cluster: Cluster, leader: R
     )
 
 
-async def test_neighbours_that_changed_a_moment_ago_are_left_alone(cluster: Cluster) -> None:
+async def test_neighbours_that_changed_a_moment_ago_are_left_alone(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     leader = await cold_neighbours(cluster)
-    configure(leader, loadBalancerBundleMergeMinAgeMinutes="60")
+    monkeypatch.setattr("loadmanager.core.strategies.merging.MIN_AGE_S", 3_600.0)
     await leader.node.reshaping.round()
     assert len(leader.ranges_of()) == 4
     entry = journalled(leader, "merge", "t/ns")

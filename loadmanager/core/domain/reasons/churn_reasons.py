@@ -36,24 +36,24 @@ class ChurnReason(Reason):
     )
     KEEPS_RETURNING = entry(
         "keeps_returning",
+        "No move for another {seconds_left} s because it kept returning to former owners ({=max_bundle_returns})",
         (
-            "Not shed for {=thrash_bundle_freeze_minutes}: it was returned to a former owner {returns} times"
-            " ({=max_bundle_returns}) within {=thrash_window_minutes}"
+            "Not shed for an hour: it was returned to a former owner {returns} times within four hours"
+            " ({=max_bundle_returns})"
         ),
-        ("No move for another {seconds_left} s because it kept returning to former owners ({=max_bundle_returns})"),
         remedy="wait {seconds_left} s, or lift the breaker",
     )
     SHEDDING_STOPPED = entry(
         "shedding_stopped",
         (
-            "Nothing is shed for {=thrash_shedding_stop_minutes}: of all load {thrash_percent} %"
-            " ({=thrash_threshold_percentage}) were returned to former owners within {=thrash_window_minutes}, and"
-            " {again_percent} % ({=moved_again_threshold_percentage}) moved again within two hours"
+            "No move because shedding is stopped for another {seconds_left} s: of all load it returned"
+            " {back_percent} % ({=thrash_threshold_percentage}) to former owners, and moved {again_percent} %"
+            " ({=moved_again_threshold_percentage}) again within two hours"
         ),
         (
-            "No move because shedding is stopped for another {seconds_left} s: of all load it returned"
-            " {thrash_percent} % ({=thrash_threshold_percentage}) to former owners, and moved {again_percent} %"
-            " ({=moved_again_threshold_percentage}) again within two hours"
+            "Nothing is shed for half an hour: of all load {back_percent} % ({=thrash_threshold_percentage}) were"
+            " returned to former owners within four hours, and {again_percent} %"
+            " ({=moved_again_threshold_percentage}) moved again within two hours"
         ),
         remedy="wait {seconds_left} s, or lift the breaker",
     )
