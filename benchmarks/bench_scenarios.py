@@ -24,7 +24,8 @@ from at_rest import imbalance_at_rest
 from scenario_figures import Figures, Tables, add, read, write
 
 from loadmanager.cli.scenario_files import packaged_scenarios, recorded_for
-from loadmanager.core.domain.settings import AS_PULSAR
+from loadmanager.core.domain.setting_declaration import declared_in
+from loadmanager.core.domain.settings import AS_PULSAR, PlannerSettings
 from loadmanager.lab.simulate.scenario import Scenario
 from loadmanager.lab.simulate.scenario_checks import mean_imbalance, own_moves
 from loadmanager.lab.simulate.scenario_run import SIDE_BY_SIDE, run
@@ -45,6 +46,8 @@ SAID_EVERY_S = 10.0
 PULSARS = "ThresholdShedder as in Pulsar"
 """With the settings too that a new installation has otherwise."""
 STRATEGIES = (PULSARS, *SIDE_BY_SIDE)
+THRESHOLDS = {each.key: str(each.default) for each in declared_in(PlannerSettings).values() if each.fits}
+"""Thresholds at Pulsar's values, whatever the load of a scenario."""
 
 Case = tuple[Scenario, str]
 
@@ -57,8 +60,8 @@ def traces() -> list[str]:
 def figures(case: Case) -> Figures:
     scenario, strategy = case
     recorded = recorded_for(scenario, PROJECT, traces())
-    pulsars = {key: str(value) for key, value in AS_PULSAR.items()} if strategy == PULSARS else {}
-    done = run(scenario, strategy.partition(" ")[0], pulsars, recorded=recorded)
+    settings = {key: str(value) for key, value in AS_PULSAR.items()} if strategy == PULSARS else THRESHOLDS
+    done = run(scenario, strategy.partition(" ")[0], settings, recorded=recorded)
     result = done.result
     return Figures(
         scenario.name,

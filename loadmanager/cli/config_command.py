@@ -32,16 +32,11 @@ def defaults(context: typer.Context) -> None:
 
 
 @config.command()
-def serve(
-    small_fleet: Annotated[  # noqa: FBT002 - a command-line flag
-        bool, typer.Option("--small-fleet", help="Print what to set for a few brokers with little load instead.")
-    ] = False,
-) -> None:
-    """Print the default configuration of a node."""
+def serve() -> None:
+    """Print the configuration of a node of a new fleet."""
     from loadmanager.config import Settings  # noqa: PLC0415 - an agent is installed without what it needs
-    from loadmanager.config.presets import render_small_fleet  # noqa: PLC0415 - the same
 
-    print(render_small_fleet() if small_fleet else render_yaml(Settings), end="")
+    print(render_yaml(Settings), end="")
 
 
 @config.command()

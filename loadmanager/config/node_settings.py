@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from loadmanager.config.auth_settings import AuthSettings
-from loadmanager.config.settings_base import Finite, Minutes, OptionalPort, PositiveMs, of_core
+from loadmanager.config.settings_base import Finite, FittedFloat, FittedInt, Minutes, OptionalPort, PositiveMs, of_core
 from loadmanager.config.shared_settings import (
     AuditSettings,
     HttpSettings,
@@ -71,6 +71,11 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
     """Settings of a load-manager node."""
 
     title: ClassVar[str] = "loadmanager serve"
+    of_a_new_fleet: ClassVar[Mapping[str, Any]] = {
+        "load_balancer_load_shedding_strategy": "Level",
+        "load_balancer_load_placement_strategy": "Level",
+        "load_balancer_shedding_interval_minutes": 0.25,
+    }
 
     cluster_name: str = Field("standalone", min_length=1, description="Value of the `cluster` label of every metric.")
     bind_address: str = Field("0.0.0.0", description="Address the HTTP server listens on.")  # noqa: S104 - a service
@@ -102,10 +107,10 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
         30, ge=0, le=100_000, allow_inf_nan=False, description="A bundle that moved is not moved again for this long."
     )
     load_balancer_shedding_excluded_namespaces: frozenset[str] = _planned("shedding_excluded_namespaces")
-    load_balancer_broker_threshold_shedder_percentage: int = _planned("broker_threshold_shedder_percentage")
+    load_balancer_broker_threshold_shedder_percentage: FittedInt = _planned("broker_threshold_shedder_percentage")
     lower_boundary_shedding_enabled: bool = _planned("lower_boundary_shedding_enabled")
     load_balancer_history_resource_percentage: Finite = _planned("history_resource_percentage")
-    load_balancer_average_resource_usage_difference_threshold_percentage: int = _planned(
+    load_balancer_average_resource_usage_difference_threshold_percentage: FittedInt = _planned(
         "average_resource_usage_difference_threshold_percentage"
     )
     load_manager_class_name: str = _planned("load_manager_class_name")
@@ -114,13 +119,15 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
     load_balancer_broker_comfort_load_level_percentage: int = _planned("broker_comfort_load_level_percentage")
     prefer_later_versions: bool = _planned("prefer_later_versions")
     failure_domains_enabled: bool = _planned("failure_domains_enabled")
-    load_balancer_bundle_unload_min_throughput_threshold: Finite = _planned("bundle_unload_min_throughput_threshold")
+    load_balancer_bundle_unload_min_throughput_threshold: FittedFloat = _planned(
+        "bundle_unload_min_throughput_threshold"
+    )
     load_balancer_msg_rate_difference_shedder_threshold: Finite = _planned("msg_rate_difference_shedder_threshold")
     load_balancer_msg_throughput_multiplier_difference_shedder_threshold: Finite = _planned(
         "msg_throughput_multiplier_difference_shedder_threshold"
     )
-    min_unload_message: int = _planned("min_unload_message")
-    min_unload_message_throughput: int = _planned("min_unload_message_throughput")
+    min_unload_message: FittedInt = _planned("min_unload_message")
+    min_unload_message_throughput: FittedInt = _planned("min_unload_message_throughput")
     max_unload_percentage: Finite = _planned("max_unload_percentage")
     max_unload_bundle_num_per_shedding: int = _planned("max_unload_bundle_num_per_shedding")
     load_balancer_averages_by_time_enabled: bool = _planned("averages_by_time_enabled")
@@ -133,16 +140,16 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
     load_balancer_level_max_load_moved_per_hour_percentage: Finite = _planned(
         "level_max_load_moved_per_hour_percentage"
     )
-    load_balancer_level_least_usage_percentage: Finite = _planned("level_least_usage_percentage")
+    load_balancer_level_least_usage_percentage: FittedFloat = _planned("level_least_usage_percentage")
     load_balancer_level_headroom_percentage: Finite = _planned("level_headroom_percentage")
     load_balancer_sick_broker_quarantine_enabled: bool = _planned("sick_broker_quarantine_enabled")
     load_balancer_level_move_costs: frozenset[Annotated[str, AfterValidator(_move_cost)]] = _planned("level_move_costs")
     load_balancer_level_forecast_hours: Finite = _planned("level_forecast_hours")
-    load_balancer_avg_shedder_low_threshold: int = _planned("avg_shedder_low_threshold")
-    load_balancer_avg_shedder_high_threshold: int = _planned("avg_shedder_high_threshold")
+    load_balancer_avg_shedder_low_threshold: FittedInt = _planned("avg_shedder_low_threshold")
+    load_balancer_avg_shedder_high_threshold: FittedInt = _planned("avg_shedder_high_threshold")
     load_balancer_avg_shedder_hit_count_low_threshold: int = _planned("avg_shedder_hit_count_low_threshold")
     load_balancer_avg_shedder_hit_count_high_threshold: int = _planned("avg_shedder_hit_count_high_threshold")
-    load_balancer_broker_load_target_std: Finite = _planned("broker_load_target_std")
+    load_balancer_broker_load_target_std: FittedFloat = _planned("broker_load_target_std")
     load_balancer_shedding_condition_hit_count_threshold: int = _planned("shedding_condition_hit_count_threshold")
     load_balancer_transfer_enabled: bool = _planned("transfer_enabled")
     load_balancer_max_number_of_broker_shedding_per_cycle: int = _planned("max_number_of_broker_shedding_per_cycle")
@@ -256,10 +263,10 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
 
     def planner_settings(self) -> PlannerSettings:
         """What the core needs of these settings."""
-        return PlannerSettings(
-            **{name: getattr(self, _FIELDS[declared.key]) for name, declared in _DECLARED.items()},
-            resource_weights=self.resource_weights,
-        )
+        given = {name: getattr(self, _FIELDS[declared.key]) for name, declared in _DECLARED.items()}
+        fitted = frozenset(name for name, value in given.items() if value is None)
+        given = {name: value for name, value in given.items() if name not in fitted}
+        return PlannerSettings(**given, fitted=fitted, resource_weights=self.resource_weights)
 
 
 _FIELDS = {Settings.key(name): name for name in Settings.model_fields}

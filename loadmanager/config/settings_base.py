@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -11,7 +12,7 @@ from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from loadmanager.core.domain.setting_declaration import Declared
+from loadmanager.core.domain.setting_declaration import Declared, Fit
 
 _IN_URL = re.compile(r"://[^/@\s]+@")
 
@@ -23,6 +24,8 @@ PositiveMs = Annotated[int, Field(ge=1, le=86_400_000)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
 _EMPTY_IS_NONE = BeforeValidator(lambda value: None if value == "" else value)
 OptionalPort = Annotated[int | None, Field(ge=0, le=65_535), _EMPTY_IS_NONE]
+FittedInt = Annotated[int | None, _EMPTY_IS_NONE]
+FittedFloat = Annotated[float | None, Field(allow_inf_nan=False), _EMPTY_IS_NONE]
 OptionalPath = Annotated[Path | None, _EMPTY_IS_NONE]
 Minutes = Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False)]
 
@@ -32,8 +35,15 @@ _SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 def of_core(declared: Declared) -> Any:  # noqa: ANN401 - the field says its type
     """The field of a setting that the core declares: its type alone is said here."""
     bounds = {name: bound for name in _SIGNS if (bound := getattr(declared, name, None)) is not None}
-    default = declared.default if declared.installed is None else declared.installed
-    return Field(default, alias=declared.key, description=declared.description, **bounds)
+    default, description = declared.default if declared.installed is None else declared.installed, declared.description
+    if declared.fits is not None:
+        description += f" Empty: {default}, and less in a fleet with less than {_describe(declared.fits)} per broker."
+        default = None
+    return Field(default, alias=declared.key, description=description, **bounds)
+
+
+def _describe(fit: Fit) -> str:
+    return f"{fit.reference:.0%} usage" if fit.measure == "usage" else f"{fit.reference:,.0f} {fit.measure}"
 
 
 def bounds_of(field: FieldInfo) -> str:
@@ -73,6 +83,8 @@ class KeyedSettings(BaseSettings):
         env_prefix_target="all",
     )
     title: ClassVar[str]
+    of_a_new_fleet: ClassVar[Mapping[str, Any]] = {}
+    """Values by field of a generated configuration, where they are not the defaults."""
     reads_environment: ClassVar[bool] = True
 
     @classmethod

@@ -17,14 +17,17 @@ _NO_WIDTH = 10_000
 
 
 def render_yaml(model: type[KeyedSettings]) -> str:
-    """The model's defaults as a YAML file with a comment on every key."""
-    lines = [f"# {model.title}: every key with its default. Pulsar's broker.conf keys keep their names.", ""]
+    """Return the configuration of a new fleet as a YAML file, with a comment on every key."""
+    lines = [f"# {model.title}: every key, for a new fleet. Pulsar's broker.conf keys keep their names.", ""]
     for name, field in model.model_fields.items():
         lines.append(f"# {field.description}")
         bounds = bounds_of(field)
         if bounds:
             lines.append(f"# Allowed: {bounds}.")
-        value = None if field.is_required() else field.get_default(call_default_factory=True)
+        default = None if field.is_required() else field.get_default(call_default_factory=True)
+        value = model.of_a_new_fleet.get(name, default)
+        if value != default:
+            lines.append(f"# Default: {_yaml_value(default)}.")
         prefix = "# " if field.is_required() or value is None else ""
         lines.append(f"{prefix}{model.key(name)}: {_yaml_value(value)}".rstrip())
         lines.append("")

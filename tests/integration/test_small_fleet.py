@@ -1,4 +1,4 @@
-"""Three brokers on one host with 100 kB/s, by the configuration for small fleets and the agents' defaults."""
+"""Three brokers on one host with 100 kB/s, by the generated configuration and the agents' defaults."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 import yaml
 from support.waiting import eventually
 
+from loadmanager.config import Settings, render_yaml
 from loadmanager.dev.demo import demo_cluster
 from loadmanager.dev.demo.demo_cluster import DemoCluster
 from loadmanager.dev.demo.demo_settings import DemoSettings
@@ -21,20 +22,16 @@ pytestmark = [pytest.mark.deep, pytest.mark.zookeeper]
 
 WORKLOAD = DemoWorkload(messages_per_s=200, message_bytes=512, topics=60, hot_share=0)
 SETTINGS = DemoSettings(nodes=1, brokers=1, client_processes=1, bundles_per_namespace=8, workload=WORKLOAD)
-PRESET = Path(__file__).parents[2] / "config" / "small-fleet.yaml"
 
 
 def node(_: DemoSettings, connect_string: str, history: Path) -> dict[str, Any]:
-    """The preset, with seconds for minutes."""
     return {
-        **yaml.safe_load(PRESET.read_text(encoding="utf-8")),
+        **yaml.safe_load(render_yaml(Settings)),
         "metadataStoreUrl": f"zk:{connect_string}",
         "historyUrl": str(history),
         "bindAddress": "127.0.0.1",
         "advertisedAddress": "127.0.0.1",
         "webServicePort": 0,
-        "loadBalancerSheddingIntervalMinutes": 0.05,
-        "loadBalancerSheddingGracePeriodMinutes": 0.5,
     }
 
 

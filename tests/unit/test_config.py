@@ -16,9 +16,9 @@ from loadmanager.config import (
     load_settings,
     render_yaml,
     settings_of,
+    with_overrides,
     zookeeper_parts,
 )
-from loadmanager.config.presets import render_small_fleet
 from loadmanager.config.settings_base import KeyedSettings
 from loadmanager.core.domain.hashing import HashFunction
 from loadmanager.core.domain.resources import ResourceWeights
@@ -44,7 +44,7 @@ def test_without_a_file_the_defaults_are_pulsars() -> None:
     assert settings.load_balancer_shedding_interval_minutes == 1
     assert settings.load_balancer_shedding_grace_period_minutes == 30
     assert settings.load_balancer_broker_overloaded_threshold_percentage == 85
-    assert settings.load_balancer_broker_threshold_shedder_percentage == 10
+    assert settings.planner_settings().broker_threshold_shedder_percentage == 10
     assert settings.load_balancer_history_resource_percentage == 0.9
     assert settings.load_balancer_resource_quota_update_interval_minutes == 15
     assert settings.namespace_bundle_unloading_timeout_ms == 60_000
@@ -54,7 +54,7 @@ def test_without_a_file_the_defaults_are_pulsars() -> None:
 def test_what_the_core_declares_is_a_setting_of_a_node_under_its_key() -> None:
     assert settings_of(AS_PULSAR, "as Pulsar").planner_settings() == PlannerSettings()
     defaults = {Settings.key(name): field.default for name, field in Settings.model_fields.items()}
-    assert {key: defaults[key] for key in AS_PULSAR} == {
+    assert {key: defaults[key] for key in AS_PULSAR if defaults[key] is not None} == {
         "loadBalancerDistributeBundlesEvenlyMarginPercentage": 0,
         "loadBalancerThresholdShedderBandPercentage": 10,
     }
@@ -200,9 +200,13 @@ def test_the_rendered_file_has_every_key_with_its_meaning(model: type[KeyedSetti
         assert f"# {field.description}" in text
 
 
-def test_the_rendered_file_loads_back_to_the_defaults(tmp_path: Path) -> None:
+def test_the_rendered_file_names_level_and_else_the_defaults(tmp_path: Path) -> None:
     path = written(tmp_path, render_yaml(Settings))
-    assert load_settings(Settings, path) == load_settings(Settings, None)
+    settings, defaults = load_settings(Settings, path), load_settings(Settings, None)
+    assert settings.load_balancer_load_shedding_strategy == settings.load_balancer_load_placement_strategy == "Level"
+    assert settings.load_balancer_shedding_interval_minutes == 0.25
+    others = {name: getattr(defaults, name) for name in Settings.of_a_new_fleet}
+    assert settings.model_copy(update=others) == defaults
     given = {Settings.key(name) for name, field in Settings.model_fields.items() if field.default is not None}
     assert set(yaml.safe_load(path.read_text())) == given, "those that are empty by default stand there as comments"
 
@@ -213,11 +217,12 @@ def test_the_rendered_file_of_an_agent_loads_once_the_required_keys_are_given(tm
     assert load_settings(AgentSettings, written(tmp_path, render_yaml(AgentSettings) + "\n" + required)) == plain
 
 
-def test_the_file_for_small_fleets_is_what_the_command_prints_and_loads(tmp_path: Path) -> None:
-    text = render_small_fleet()
-    assert (Path(__file__).parents[2] / "config" / "small-fleet.yaml").read_text(encoding="utf-8") == text
-    settings = load_settings(Settings, written(tmp_path, text)).planner_settings()
-    assert settings.shedding_strategy == settings.placement_strategy == "Level"
-    others = {name: getattr(settings, name) for name in ("level_least_usage_percentage", "min_unload_message")}
-    defaults = PlannerSettings()
-    assert all(value < getattr(defaults, name) for name, value in others.items())
+def test_a_threshold_is_fitted_to_the_fleet_until_somebody_sets_it(tmp_path: Path) -> None:
+    key, name = "loadBalancerBrokerThresholdShedderPercentage", "broker_threshold_shedder_percentage"
+    fitted = load_settings(Settings, None)
+    assert name in fitted.planner_settings().fitted
+    given = load_settings(Settings, written(tmp_path, f"{key}: 10\n"))
+    dynamic = with_overrides(fitted, {key: "10"}, "dynamic configuration")
+    for each in (given, dynamic):
+        assert fitted.planner_settings().fitted - each.planner_settings().fitted == {name}
+    assert name in with_overrides(given, {key: ""}, "dynamic configuration").planner_settings().fitted

@@ -20,6 +20,7 @@ from loadmanager.core.domain.plan import Figure, Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import ExplanationReason, FilterReason, PlacementReason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.carried_load import carried_load, share_of
+from loadmanager.core.model.fitted_thresholds import fit_thresholds
 from loadmanager.core.model.load import MSG_RATE_IN, MSG_RATE_OUT, FloatArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
 from loadmanager.core.planning.certificate.certificate_text import verdict_of
@@ -411,7 +412,7 @@ def _find_margin(situation: Situation, broker: BrokerId) -> Verdict | None:
     row = snapshot.brokers.find_row(broker)
     if row is None:
         return None
-    name, strategy = shedding_strategy(situation.settings)
+    name, strategy = shedding_strategy(fit_thresholds(situation.settings, snapshot))
     figures = strategy.find_margin(snapshot, situation.state.get(name, {}), row)
     return Verdict(broker, ExplanationReason.SHEDS_FROM, acted=False, why=figures) if figures else None
 

@@ -23,6 +23,7 @@ from loadmanager.core.domain.names import broker_host
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import Reason, entry
 from loadmanager.core.domain.settings import KEYS, PlannerSettings
+from loadmanager.core.model.fitted_thresholds import fit_thresholds
 from loadmanager.core.model.load import MSG_RATE_IN, MSG_RATE_OUT, FloatArray, RowArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
 from loadmanager.core.planning.movable_bundles import restrain
@@ -32,8 +33,8 @@ from loadmanager.core.strategies.shedding.shedding_strategy import MIB, throughp
 
 UNEVEN = 1.5
 """Imbalance above which load counts as uneven."""
-_ALIKE_PERCENT, _ALIKE_PART = 1.0, 0.05
-"""Tolerance of equal usages, in points and as a part of the highest."""
+_ALIKE_PART = 0.05
+"""Tolerance of equal usages, as a part of the highest."""
 _ALIKE_ON_HOST, _ROUNDING = 0.2, 0.01
 """Tolerance for brokers of one host, and margin to a strategy's threshold."""
 _FINEST = 1e-6
@@ -84,7 +85,7 @@ class StuckReason(Reason):
             "Nothing can move because a broker with all load would be used {most_percent} %, and"
             " {=avg_shedder_low_threshold} points between two brokers are out of reach"
         ),
-        remedy="lower {key}, or use Level with the settings for small fleets",
+        remedy="lower {key}, or use Level",
     )
     FLOOR_TOO_HIGH = entry(
         "floor_too_high",
@@ -135,7 +136,8 @@ class StuckDiagnosis(NamedTuple):
 def find_standstill(snapshot: Snapshot, settings: PlannerSettings) -> tuple[StuckDiagnosis, ...]:
     """Find the reasons why nothing can move; empty if something can, or need not. Raises `UnknownStrategyError`."""
     with np.errstate(all="ignore"):
-        return tuple(StuckDiagnosis(key, _said(verdict)) for key, verdict in _reasons(snapshot, settings))
+        fitted = fit_thresholds(settings, snapshot)
+        return tuple(StuckDiagnosis(key, _said(verdict)) for key, verdict in _reasons(snapshot, fitted))
 
 
 _Reasons = Iterator[tuple[str, Verdict]]
@@ -225,7 +227,7 @@ class _Uneven:
         """
         usage = self._usage
         (host, shared), *_ = Counter(map(broker_host, self.snapshot.brokers.ids)).most_common(1)
-        alike = max(_ALIKE_PERCENT, _ALIKE_PART * float(usage.max()))
+        alike = _ALIKE_PART * float(usage.max())
         if shared > 1 and needed:
             alike = max(alike, min(_ALIKE_ON_HOST * float(usage.max()), getattr(self.settings, needed) - _ROUNDING))
         if not usage.any() or np.ptp(usage) > alike:

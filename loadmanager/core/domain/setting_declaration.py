@@ -8,7 +8,7 @@ The configuration of a node is built from it (`loadmanager.config`), and so are 
 from __future__ import annotations
 
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 _Value = TypeVar("_Value")
 _DECLARED = "declared"
@@ -17,10 +17,22 @@ INT_MAX = 2**31 - 1
 """Largest Java int, the type of most of Pulsar's settings."""
 
 
+class Fit(NamedTuple):
+    """The measure of a fleet that a threshold is in proportion to, and the mean per broker that its default suits."""
+
+    measure: Literal["usage", "messages/s", "bytes/s"]
+    reference: float
+
+
+BY_USAGE = Fit("usage", 0.5)
+
+
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """Metadata of a setting besides its type; its unit is in the description. None: no bound. `installed` is the value
-    of a new installation, if it is not the default, at which a strategy decides as Pulsar's.
+    """Declaration of a setting besides its type; its unit is in the description. None: no bound.
+
+    `default` is Pulsar's. A new installation has `installed` in its place; or, where `fits` is given, what suits the
+    load of its fleet.
     """
 
     key: str
@@ -30,6 +42,12 @@ class Declared:
     ge: float | None = None
     le: float | None = None
     installed: Any = None
+    fits: Fit | None = None
+
+    @property
+    def decides_otherwise(self) -> bool:
+        """True for a setting with which a new installation decides otherwise than Pulsar."""
+        return self.installed is not None or self.fits is not None
 
 
 def setting(
@@ -41,23 +59,25 @@ def setting(
     ge: float | None = None,
     le: float | None = None,
     installed: _Value | None = None,
+    fits: Fit | None = None,
 ) -> _Value:
     """Declare a setting as a dataclass field."""
-    return field(default=default, metadata={_DECLARED: Declared(key, default, description, gt, ge, le, installed)})
+    declared = Declared(key, default, description, gt, ge, le, installed, fits)
+    return field(default=default, metadata={_DECLARED: declared})
 
 
-def percent(key: str, default: float, description: str) -> float:
+def percent(key: str, default: float, description: str, fits: Fit | None = None) -> float:
     """Declare a setting in whole per cent, 0 to 100, as Pulsar writes them."""
-    return setting(key, default, description, ge=0, le=100)
+    return setting(key, default, description, ge=0, le=100, fits=fits)
 
 
 def weight(key: str, default: float, description: str) -> float:
     return setting(key, default, description, ge=0, le=100)
 
 
-def count(key: str, default: int, description: str) -> int:
+def count(key: str, default: int, description: str, fits: Fit | None = None) -> int:
     """Declare a non-negative number of things, bytes or messages, up to the largest Java int."""
-    return setting(key, default, description, ge=0, le=INT_MAX)
+    return setting(key, default, description, ge=0, le=INT_MAX, fits=fits)
 
 
 def minutes(key: str, default: float, description: str) -> float:

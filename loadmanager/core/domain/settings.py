@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.setting_declaration import (
+    BY_USAGE,
     INT_MAX,
+    Fit,
     count,
     declared_in,
     minutes,
@@ -16,6 +18,8 @@ from loadmanager.core.domain.setting_declaration import (
     setting,
     weight,
 )
+
+_MIB = 1024 * 1024
 
 SUPPORTED_SPLIT_ALGORITHMS = (
     "range_equally_divide",
@@ -105,6 +109,7 @@ class PlannerSettings:
         "loadBalancerBrokerThresholdShedderPercentage",
         10,
         "ThresholdShedder: sheds from brokers this many points above the average usage.",
+        fits=BY_USAGE,
     )
     lower_boundary_shedding_enabled: bool = setting(
         "lowerBoundarySheddingEnabled",
@@ -116,6 +121,7 @@ class PlannerSettings:
         10,
         "ThresholdShedder: MiB/s below which moving bundles is not worth it.",
         ge=0,
+        fits=Fit("bytes/s", 200 * _MIB),
     )
     history_resource_percentage: float = setting(
         "loadBalancerHistoryResourcePercentage", 0.9, "Weight of the past in a broker's averaged usage.", ge=0, le=1
@@ -140,11 +146,13 @@ class PlannerSettings:
         "minUnloadMessage",
         1_000,
         "UniformLoadShedder, AvgShedder: messages/s below which moving bundles is not worth it.",
+        fits=Fit("messages/s", 20_000),
     )
     min_unload_message_throughput: int = count(
         "minUnloadMessageThroughput",
-        1024 * 1024,
+        _MIB,
         "UniformLoadShedder, AvgShedder: bytes/s below which moving bundles is not worth it.",
+        fits=Fit("bytes/s", 20 * _MIB),
     )
     max_unload_percentage: float = setting(
         "maxUnloadPercentage",
@@ -163,11 +171,13 @@ class PlannerSettings:
         "loadBalancerAvgShedderLowThreshold",
         15,
         "AvgShedder: points between two brokers' usages from which on a round is a low hit.",
+        fits=BY_USAGE,
     )
     avg_shedder_high_threshold: float = percent(
         "loadBalancerAvgShedderHighThreshold",
         40,
         "AvgShedder: points between two brokers' usages from which on a round is a high hit too.",
+        fits=BY_USAGE,
     )
     avg_shedder_hit_count_low_threshold: int = setting(
         "loadBalancerAvgShedderHitCountLowThreshold",
@@ -187,6 +197,7 @@ class PlannerSettings:
         "loadBalancerAverageResourceUsageDifferenceThresholdPercentage",
         10,
         "LeastResourceUsageWithWeight: prefer brokers at least this many points below the average usage.",
+        fits=BY_USAGE,
     )
     prefer_later_versions: bool = setting(
         "preferLaterVersions", False, "Prefer the brokers that run the latest version."
@@ -202,6 +213,7 @@ class PlannerSettings:
             " half of it is the part of the average below which a broker counts as underloaded."
         ),
         ge=0,
+        fits=BY_USAGE,
     )
     shedding_condition_hit_count_threshold: int = setting(
         "loadBalancerSheddingConditionHitCountThreshold",
@@ -396,6 +408,7 @@ class PlannerSettings:
         ),
         gt=0,
         le=100,
+        fits=BY_USAGE,
     )
     level_forecast_hours: float = setting(
         "loadBalancerLevelForecastHours",
@@ -465,6 +478,8 @@ class PlannerSettings:
         le=1_000_000,
     )
     resource_weights: ResourceWeights = field(default_factory=ResourceWeights)
+    fitted: frozenset[str] = frozenset()
+    """The fields that nobody set: at most their default, in proportion to the load of the fleet."""
 
     @property
     def sick_broker_patience_s(self) -> float | None:
@@ -480,9 +495,7 @@ KEYS: Mapping[str, str] = {name: declared.key for name, declared in declared_in(
 """Configuration key of each field."""
 
 AS_PULSAR: Mapping[str, Any] = {
-    declared.key: declared.default
-    for declared in declared_in(PlannerSettings).values()
-    if declared.installed is not None
+    declared.key: declared.default for declared in declared_in(PlannerSettings).values() if declared.decides_otherwise
 }
 """Keys that differ in a new installation, with the values at which strategies decide as Pulsar's do."""
 

@@ -35,6 +35,7 @@ from loadmanager.core.domain.plan import Assign, Figure, Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import OwnershipReason, PlacementReason, Reason, SheddingReason
 from loadmanager.core.domain.settings import KEYS, PlannerSettings, UnknownStrategyError
 from loadmanager.core.model.carried_load import carried_load
+from loadmanager.core.model.fitted_thresholds import fit_thresholds
 from loadmanager.core.model.load import BoolArray
 from loadmanager.core.model.snapshot import Snapshot, usage_per_broker
 from loadmanager.core.planning.movable_bundles import (
@@ -92,6 +93,7 @@ def plan_shedding(
     With `offers_source` the source may be chosen as destination, and the bundle then stays: Pulsar's rule.
     """
     whole, snapshot = snapshot, restrain(snapshot)
+    settings = fit_thresholds(settings, snapshot)
     refusal = find_round_refusal(snapshot, settings)
     if refusal is not None:
         return _plan(snapshot, [], [refusal, *doubted(whole)]), state
@@ -300,7 +302,7 @@ class _Placer:
         self.projection = Projection(snapshot)
         self.state = state
         self.snapshot = snapshot
-        self.settings = settings
+        self.settings = settings = fit_thresholds(settings, snapshot)
         self.candidates: Rows = np.empty(0, dtype=np.intp)
         """Candidates of the last choice."""
         self._rng = rng

@@ -95,7 +95,7 @@ async def test_a_broker_is_explained_with_its_thresholds_and_what_it_would_shed(
     body = await explained(node, "broker/b1:8080")
     BrokerExplanation.model_validate(body)
     assert body["resources"]["cpu"] == 80.0
-    assert body["thresholds"]["loadBalancerBrokerThresholdShedderPercentage"] == 10
+    assert body["thresholds"]["loadBalancerBrokerThresholdShedderPercentage"] == pytest.approx(10 * 80 / 3 / 50)
     assert [move["bundle"] for move in body["wouldShed"]]
     assert body["margin"] is None
     assert "no assignment can be below" in body["certificate"]["sentence"]
@@ -105,8 +105,8 @@ async def test_a_broker_is_explained_with_its_thresholds_and_what_it_would_shed(
 async def test_a_broker_that_sheds_nothing_says_from_when_it_would(node: RunningNode) -> None:
     body = await explained(node, "broker/b2:8080")
     assert body["wouldShed"] == []
-    assert body["margin"]["why"]["usage_points"] == pytest.approx(55.0, abs=0.01)
-    assert body["margin"]["sentence"] == "Would shed from 55 points more usage"
+    assert body["margin"]["why"]["usage_points"] == pytest.approx(48.0, abs=0.01)
+    assert body["margin"]["sentence"] == "Would shed from 48 points more usage"
 
 
 async def test_an_excluded_broker_takes_no_bundles_and_says_why(node: RunningNode) -> None:

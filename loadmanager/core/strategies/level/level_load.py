@@ -23,6 +23,7 @@ from loadmanager.core.domain.names import BrokerId, broker_host
 from loadmanager.core.domain.resources import ResourceWeights
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.extensible_load import throughput_of
+from loadmanager.core.model.fitted_thresholds import fit_thresholds
 from loadmanager.core.model.load import (
     BANDWIDTH_IN,
     BANDWIDTH_OUT,
@@ -78,7 +79,7 @@ class LevelLoads:
     @classmethod
     def of(cls, snapshot: Snapshot, settings: PlannerSettings) -> LevelLoads:
         weights, hours = settings.resource_weights, settings.level_forecast_hours
-        least = settings.level_least_usage_percentage / 100
+        least = fit_thresholds(settings, snapshot).level_least_usage_percentage / 100
         return snapshot.derive(
             ("level loads", weights, hours, least), lambda: _loads_of(snapshot, weights, hours, least)
         )
