@@ -74,9 +74,7 @@ async def test_a_broker_that_registers_with_garbage_gets_nothing_and_frees_nothi
     assert (cluster.ownership.state, cluster.ownership.version) == (OWNED, 1)
 
 
-async def test_lookup_without_brokers_is_refused_until_one_comes_back(
-    cluster: LocalCluster,
-) -> None:
+async def test_lookup_without_brokers_is_refused_until_one_comes_back(cluster: LocalCluster) -> None:
     await cluster.owner()
     for broker in cluster.brokers[1:]:
         await broker.die()

@@ -106,9 +106,7 @@ async def test_when_the_source_dies_in_the_middle_the_destination_takes_over(clu
     assert await cluster.owner() is target
 
 
-async def test_dead_source_without_a_destination_leaves_the_bundle_free(
-    cluster: LocalCluster,
-) -> None:
+async def test_dead_source_without_a_destination_leaves_the_bundle_free(cluster: LocalCluster) -> None:
     source = await cluster.owner()
     source.may_obey.clear()
     unloading = asyncio.create_task(cluster.unload())
@@ -133,9 +131,7 @@ async def test_when_the_destination_dies_in_the_middle_the_bundle_is_free(cluste
     assert await cluster.owner() is not target
 
 
-async def test_third_broker_gets_the_bundle_when_source_and_destination_die(
-    cluster: LocalCluster,
-) -> None:
+async def test_third_broker_gets_the_bundle_when_source_and_destination_die(cluster: LocalCluster) -> None:
     source = await cluster.owner()
     target = cluster.other_than(source)
     third = cluster.other_than(source, target)
@@ -191,9 +187,7 @@ async def test_an_unload_of_a_bundle_under_way_shares_the_first_ones_outcome(clu
     assert cluster.ownership.version == 3
 
 
-async def test_concurrent_unloads_conflict_or_share_the_outcome(
-    cluster: LocalCluster,
-) -> None:
+async def test_concurrent_unloads_conflict_or_share_the_outcome(cluster: LocalCluster) -> None:
     await cluster.owner()
     statuses = await asyncio.gather(*(cluster.unload() for _ in range(5)))
     assert 204 in statuses

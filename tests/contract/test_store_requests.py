@@ -170,9 +170,7 @@ async def test_a_znode_that_is_too_large_is_refused_and_the_connection_stays(sto
     assert (store.state, store.session_id) == (SessionState.CONNECTED, session_id)
 
 
-async def test_too_large_transaction_is_refused_and_the_connection_stays(
-    store: MetadataStore,
-) -> None:
+async def test_too_large_transaction_is_refused_and_the_connection_stays(store: MetadataStore) -> None:
     half = bytes(MAX_TRANSACTION_BYTES // 2)
     with pytest.raises(ZnodeTooLargeError, match="2 operations from /a on"):
         await store.commit([Create("/a", half), Create("/b", half)])

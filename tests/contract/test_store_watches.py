@@ -192,9 +192,7 @@ async def test_closing_is_told_as_a_lost_session(world: StoreWorld) -> None:
     assert silent == []
 
 
-async def test_a_callback_that_raises_does_not_silence_the_others(
-    store: MetadataStore,
-) -> None:
+async def test_failing_callback_does_not_stop_others(store: MetadataStore) -> None:
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context["exception"]))
 

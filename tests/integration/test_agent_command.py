@@ -258,9 +258,7 @@ async def test_an_agent_that_fails_keeps_its_session_until_its_last_lease_has_la
 
 
 @pytest.mark.zookeeper
-async def test_restarted_agent_waits_for_the_leases_of_its_former_life(
-    place: Place,
-) -> None:
+async def test_restarted_agent_waits_for_the_leases_of_its_former_life(place: Place) -> None:
     async with agent_process(place.folder, place.settings | {"brokerLeaseMs": 4_000}) as killed:
         first_url = await place.url(place.folder)
         valid_until_s = await place.granted_until_s(first_url)

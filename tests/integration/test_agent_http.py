@@ -152,9 +152,7 @@ async def test_a_missing_topic_is_refused(beside: RunningAgent) -> None:
     assert "query parameter topic: missing" in answer["reason"]
 
 
-async def test_an_unload_is_passed_on_and_answered_once_the_broker_has_closed_the_topics(
-    beside: RunningAgent, node: FakeNode, broker: FakeBroker
-) -> None:
+async def test_unload_is_answered_after_closing(beside: RunningAgent, node: FakeNode, broker: FakeBroker) -> None:
     bundle = await open_topic(beside, node, broker)
     broker.may_answer_unloads.clear()
     unload = asyncio.create_task(beside.unload(bundle, version=2))
@@ -241,9 +239,7 @@ async def test_unload_is_followed_by_a_new_report(broker: FakeBroker, node: Fake
         await eventually(is_reported_without_it)
 
 
-async def test_an_unload_for_another_broker_is_refused_with_412_and_the_broker_keeps_what_it_has(
-    beside: RunningAgent, node: FakeNode, broker: FakeBroker
-) -> None:
+async def test_unload_for_another_broker_is_412(beside: RunningAgent, node: FakeNode, broker: FakeBroker) -> None:
     bundle = await own(beside, node)
     assert (await beside.owner(TOPIC))[1]["owned"]
     headers = {EPOCH_HEADER: "1", BUNDLE_VERSION_HEADER: "2", INCARNATION_HEADER: str(await beside.registered())}
@@ -331,9 +327,7 @@ async def test_a_path_or_method_that_is_not_there_is_answered_in_json(beside: Ru
         b'{"pid": 1, "monotonicS": 1, "topics": [{"topic": "persistent://t/ns/x", "bytesIn": 1e300}]}',
     ],
 )
-async def test_garbage_from_the_broker_is_named_and_counted_and_the_last_good_report_stays(
-    beside: RunningAgent, broker: FakeBroker, garbage: bytes
-) -> None:
+async def test_garbage_keeps_the_last_good_statistics(beside: RunningAgent, broker: FakeBroker, garbage: bytes) -> None:
     before = await beside.record()
     broker.spoiled_stats = garbage
     with capture_logs() as logs:
@@ -808,9 +802,7 @@ async def test_when_the_withdrawal_fails_too_the_session_still_outlives_the_last
         await run()
 
 
-async def test_cancelled_it_has_the_broker_close_everything_and_takes_the_registration_back(
-    broker: FakeBroker, node: FakeNode, store: MemoryStore
-) -> None:
+async def test_cancelled_agent_closes_and_deregisters(broker: FakeBroker, node: FakeNode, store: MemoryStore) -> None:
     async def cancel() -> None:
         async with running_agent(agent_settings(broker, node, brokerLeaseMs=60_000), store) as beside:
             await open_topic(beside, node, broker)
@@ -824,7 +816,7 @@ async def test_cancelled_it_has_the_broker_close_everything_and_takes_the_regist
     assert broker.topics == {}
 
 
-async def test_an_epoch_that_nobody_was_elected_with_is_refused_with_412_and_not_believed(
+async def test_unknown_epoch_is_412(
     beside: RunningAgent, node: FakeNode, broker: FakeBroker, store: MemoryStore
 ) -> None:
     bundle = await open_topic(beside, node, broker)
@@ -840,7 +832,7 @@ async def test_an_epoch_that_nobody_was_elected_with_is_refused_with_412_and_not
     assert (await beside.unload(bundle, version=3, epoch=HIGHEST_EPOCH + 1))[0] == 204
 
 
-async def test_an_epoch_that_cannot_be_looked_up_is_503_so_that_the_leader_tries_again(
+async def test_unreadable_epoch_is_503(
     beside: RunningAgent, node: FakeNode, broker: FakeBroker, store: MemoryStore
 ) -> None:
     bundle = await open_topic(beside, node, broker)
@@ -889,7 +881,7 @@ async def test_grants_of_a_silent_broker_are_kept(beside: RunningAgent, node: Fa
 
 
 @pytest.mark.parametrize("status", [200, 202, 301, 302, 303, 307, 308, 404])
-async def test_an_unload_is_confirmed_by_204_alone_and_not_by_what_a_redirect_leads_to(
+async def test_only_204_confirms_an_unload(
     beside: RunningAgent, node: FakeNode, broker: FakeBroker, status: int
 ) -> None:
     bundle = await open_topic(beside, node, broker)

@@ -87,7 +87,7 @@ async def test_spoiled_broker_keeps_bundles(cluster: Cluster, node: RunningNode,
 
 
 @EACH_GARBAGE
-async def test_a_namespace_whose_record_is_spoiled_is_answered_from_the_last_good_one_and_not_changed(
+async def test_spoiled_namespace_keeps_last_good(
     cluster: Cluster, node: RunningNode, data: bytes, complaint: str
 ) -> None:
     path = paths.namespace("t/ns")
@@ -118,7 +118,7 @@ async def test_spoiled_node_record_is_ignored(cluster: Cluster, node: RunningNod
 
 
 @EACH_GARBAGE
-async def test_a_leaders_record_that_is_spoiled_is_counted_and_costs_one_election(
+async def test_spoiled_leader_record_is_counted(
     cluster: Cluster, node: RunningNode, data: bytes, complaint: str
 ) -> None:
     assert complaint

@@ -168,9 +168,7 @@ async def test_unload_voids_an_open_answer(agent: FakeAgent, client: HandDrivenC
     assert broker.serving_log("opened") == []
 
 
-async def test_a_broker_that_was_stopped_past_its_lease_serves_nothing_when_it_wakes_up(
-    agent: FakeAgent, broker: BrokerProcess, client: HandDrivenClient
-) -> None:
+async def test_paused_broker_wakes_closed(agent: FakeAgent, broker: BrokerProcess, client: HandDrivenClient) -> None:
     await attach(client)
     assert (await client.publish(PRODUCER, 0, 1)).kind is Kind.ACCEPTED
     broker.process.send_signal(signal.SIGSTOP)
@@ -189,9 +187,7 @@ async def test_a_broker_that_was_stopped_past_its_lease_serves_nothing_when_it_w
     assert await broker.stats() == {}
 
 
-async def test_an_answer_to_a_lease_question_asked_before_the_stop_is_worth_nothing_afterwards(
-    agent: FakeAgent, broker: BrokerProcess, client: HandDrivenClient
-) -> None:
+async def test_lease_from_before_a_pause(agent: FakeAgent, broker: BrokerProcess, client: HandDrivenClient) -> None:
     await attach(client)
     agent.valid_for_ms = 1_000
     leases = agent.leases

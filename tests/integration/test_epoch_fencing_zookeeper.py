@@ -69,9 +69,7 @@ async def test_of_two_that_saw_the_same_epoch_one_wins(zookeeper: EmbeddedZooKee
     assert [candidate.epoch for candidate in contest.candidates] == [None, 1]
 
 
-async def test_unfenced_write_of_a_deposed_leader_is_caught(
-    zookeeper: EmbeddedZooKeeper,
-) -> None:
+async def test_unfenced_write_of_a_deposed_leader_is_caught(zookeeper: EmbeddedZooKeeper) -> None:
     with pytest.raises(AssertionError, match="while 2 was current"):
         await play(zookeeper, DEPOSED, is_fenced=False)
 

@@ -90,9 +90,7 @@ async def test_moves_that_would_be_carried_out_otherwise_now_are_named(
     assert f"stepped about {bundle}, moves.OwnerAnswered: to be woken at: recorded " in output.splitlines()[-1]
 
 
-def test_what_a_killed_leader_wrote_in_part_is_missing_and_no_difference(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partial_write(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk()
     directory = disk.directory(tmp_path / "history")
     writer = HistoryWriter(directory, "node", NEVER)
@@ -144,9 +142,7 @@ def an_hour(folder: Path) -> Path:
     return folder
 
 
-def test_what_would_have_happened_is_shown_beside_what_did(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_comparison_output(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     history = an_hour(tmp_path / "history")
     options = ("--set", "loadBalancerSheddingEnabled=false")
     code, output, error = replay(capsys, monkeypatch, history, *options, "--json")

@@ -196,9 +196,7 @@ async def test_a_password_that_sasl_does_not_take_is_refused_at_the_start_and_na
 
 
 @pytest.mark.parametrize("scheme", ["digest", "sasl"])
-async def test_a_session_that_goes_on_over_another_connection_is_known_there_too(
-    connect: Connect, scheme: Scheme, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_resumed_session_is_known(connect: Connect, scheme: Scheme, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(0)
     node, _ = accesses(scheme)
     async with connect(node) as store:

@@ -39,9 +39,7 @@ async def write_some(store: ZooKeeperStore) -> None:
         await store.commit([Put("/a", str(number).encode())])
 
 
-async def test_session_unknown_to_a_wiped_server_is_replaced(
-    start_zookeeper: ZooKeeperFactory,
-) -> None:
+async def test_session_unknown_to_a_wiped_server_is_replaced(start_zookeeper: ZooKeeperFactory) -> None:
     server = start_zookeeper()
     with structlog.testing.capture_logs() as logs:
         async with a_store(server.connect_string) as store:
@@ -68,9 +66,7 @@ async def test_session_unknown_to_a_wiped_server_is_replaced(
 
 
 @pytest.mark.deep
-async def test_a_session_that_has_seen_more_than_a_server_set_back_is_given_up_and_not_gone_on_with(
-    start_zookeeper: ZooKeeperFactory, tmp_path: Path
-) -> None:
+async def test_session_ahead_of_the_server_is_replaced(start_zookeeper: ZooKeeperFactory, tmp_path: Path) -> None:
     """The older data have the session too: to go on with it would be to go on with what it held."""
     server = start_zookeeper()
     async with a_store(server.connect_string, session_timeout_s=6.0) as store:

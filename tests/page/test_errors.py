@@ -82,9 +82,7 @@ async def test_a_card_of_what_there_is_not_says_so(shown: Shown, view: str) -> N
     await expect(shown.page.locator(".problem").first).to_be_visible()
 
 
-async def test_token_is_asked_for_sent_and_forgotten(
-    shown: Shown,
-) -> None:
+async def test_token_is_asked_for_sent_and_forgotten(shown: Shown) -> None:
     sent: list[str | None] = []
     shown.page.on("request", lambda request: sent.append(request.headers.get("authorization")))
     refused = json.dumps({"reason": "a token is needed: Authorization: Bearer"})

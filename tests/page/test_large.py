@@ -40,9 +40,7 @@ async def test_a_thousand_brokers_are_one_drawing_and_a_list_of_what_is_seen(bro
             await page.close()
 
 
-async def test_update_changes_figures_and_keeps_the_order_under_the_pointer(
-    browser: Browser,
-) -> None:
+async def test_update_changes_figures_and_keeps_the_order_under_the_pointer(browser: Browser) -> None:
     async with a_large_fleet() as fleet:
         page = await browser.new_page()
         page.set_default_timeout(1000 * patience())

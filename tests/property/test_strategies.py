@@ -105,9 +105,7 @@ def steps(made: list[Plan]) -> list[tuple[Assign | Unload, ...]]:
 
 @each_shedding
 @given(placement=any_placement, cluster=busy_clusters, seed=st.integers(0, 5))
-def test_a_plan_keeps_the_invariants_and_every_bundle_and_broker_it_looks_at_has_a_verdict(
-    shedding: str, placement: str, cluster: SomeCluster, seed: int
-) -> None:
+def test_plan_keeps_invariants_and_has_verdicts(shedding: str, placement: str, cluster: SomeCluster, seed: int) -> None:
     snapshot = Build().snapshot(cluster)
     for plan in plans(snapshot, settings(shedding, placement), seed):
         assert plan_violations(plan, snapshot) == []
@@ -136,9 +134,7 @@ def test_plan_ignores_the_order_of_input(shedding: str, placement: str, cluster:
     seed=st.integers(0, 5),
     exponent=st.integers(-8, 8),
 )
-def test_a_plan_is_the_same_when_all_loads_are_a_power_of_two_times_as_large(
-    shedding: str, placement: str, cluster: SomeCluster, seed: int, exponent: int
-) -> None:
+def test_plan_is_scale_free(shedding: str, placement: str, cluster: SomeCluster, seed: int, exponent: int) -> None:
     chosen = settings(shedding, placement)
     expected = steps(plans(Build().snapshot(cluster), chosen, seed))
     assert steps(plans(Build(factor=2.0**exponent).snapshot(cluster), chosen, seed)) == expected

@@ -119,9 +119,7 @@ def test_modular_rules_leave_pulsars_candidates(world: World, namespace: str, *,
     excluded=st.none() | st.sampled_from(HOSTS).map("{}:8080".format),
     non_persistent=st.booleans(),
 )
-def test_the_extensible_rules_leave_the_brokers_that_pulsar_selects_from(
-    world: World, namespace: str, excluded: str | None, *, non_persistent: bool
-) -> None:
+def test_extensible_candidates(world: World, namespace: str, excluded: str | None, *, non_persistent: bool) -> None:
     asked = question(world, namespace, excluded, non_persistent=non_persistent)
     found = names(asked.snapshot, allowed_brokers(EXTENSIBLE, asked)[0])
     assert found == select_async(world, namespace, excluded, non_persistent=non_persistent)
@@ -149,9 +147,7 @@ def test_a_bundle_may_leave_its_broker_when_pulsar_lets_it(world: World, namespa
     history=st.sampled_from([0.0, 0.5, 0.9]),
     difference=st.sampled_from([0, 5, 10]),
 )
-def test_the_least_resource_usage_is_what_the_rule_says_choice_after_choice(
-    rounds: list[list[tuple[int, bool, bool]]], history: float, difference: int
-) -> None:
+def test_least_resource_usage(rounds: list[list[tuple[int, bool, bool]]], history: float, difference: int) -> None:
     strategy = LeastResourceUsageWithWeight(difference, history, ResourceWeights(1, 0, 0, 0))
     state: State = {}
     ema: dict[str, float] = {}

@@ -111,9 +111,7 @@ a_run_each = settings(max_examples=settings().max_examples // 2)
     strategy=st.sampled_from(sorted(SHEDDING_STRATEGIES)),
     with_topics=st.booleans(),
 )
-def test_each_bundle_has_at_most_one_owner_none_is_lost_and_all_load_is_somewhere(
-    seed: int, events: list[Event], strategy: str, *, with_topics: bool
-) -> None:
+def test_bundles_and_load_are_conserved(seed: int, events: list[Event], strategy: str, *, with_topics: bool) -> None:
     result = _run(seed, events, strategy, with_topics=with_topics)
     served = result.series.brokers > 0
     assert (result.series.imbalance[served] >= result.series.lower_bound[served] * (1 - 1e-9)).all()

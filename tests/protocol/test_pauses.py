@@ -87,9 +87,7 @@ async def _pause_machines(world: World, times: int) -> None:
 
 @pytest.mark.parametrize("times", deep_except([_FEW_PAUSES], [_FEW_PAUSES, _PAUSES_A_MACHINE]))
 @pytest.mark.parametrize("pause", [_pause_machines, _pause_zookeeper])
-def test_a_pause_of_a_second_costs_no_broker_its_registration_nor_any_topic_its_owner(
-    pause: Callable[[World, int], Coroutine[None, None, None]], times: int
-) -> None:
+def test_short_pause_loses_nothing(pause: Callable[[World, int], Coroutine[None, None, None]], times: int) -> None:
     """No topic is even closed."""
     closed: list[str] = []
 

@@ -269,9 +269,7 @@ async def moves_of_all_kinds(folder: Path) -> list[Item]:
     return recorded_in(folder)
 
 
-async def test_steps_of_moves_are_replayed_from_a_checkpoint_too(
-    tmp_path: Path,
-) -> None:
+async def test_steps_of_moves_are_replayed_from_a_checkpoint_too(tmp_path: Path) -> None:
     items = await moves_of_all_kinds(tmp_path)
     steps = [json.loads(row.columns["body"]) for row in rows_of(items, "events", "stepped")]
     outcomes = {told[2] for step in steps for told in step.get("do", ()) if told[0] == "Ended"}
@@ -334,9 +332,7 @@ async def drains_and_pins(folder: Path) -> list[Item]:
     return recorded_in(folder)
 
 
-async def test_every_step_of_drains_is_made_again_also_of_one_that_a_checkpoint_finds_under_way(
-    tmp_path: Path,
-) -> None:
+async def test_steps_of_drains_are_replayed(tmp_path: Path) -> None:
     items = await drains_and_pins(tmp_path)
     rows = [row for row in rows_of(items, "events", "stepped") if row.columns["subject"] == "drains"]
     steps = [json.loads(row.columns["body"]) for row in rows]

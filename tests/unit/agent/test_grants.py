@@ -188,9 +188,7 @@ def test_a_late_word_that_topics_are_closed_does_not_forget_those_granted_since(
     assert revoked(grants, version=7).topics == {str(TOPIC)}
 
 
-def test_late_answer_for_one_part_keeps_grants_of_another(
-    grants: Grants,
-) -> None:
+def test_late_answer_for_one_part_keeps_grants_of_another(grants: Grants) -> None:
     grant(grants, WHOLE, version=4)
     first = revoked(grants, RIGHT, version=9)
     grant(grants, LEFT, version=5)

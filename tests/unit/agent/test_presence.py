@@ -179,9 +179,7 @@ def test_another_znode_of_the_own_session_is_another_registration(registered: Pr
 
 
 @pytest.mark.parametrize(("process", "reason"), [(None, "broker_gone"), (RESTARTED, "broker_restarted")])
-def test_a_broker_that_is_gone_or_another_is_withdrawn_before_the_store_is_asked_anything(
-    registered: Presence, process: tuple[int, int] | None, reason: str
-) -> None:
+def test_lost_broker_is_withdrawn_first(registered: Presence, process: tuple[int, int] | None, reason: str) -> None:
     to_do = registered.step(CheckRegistration(process, OURS, is_connected=False), NOW_S)
     assert to_do == [Say("withdrawing", {"reason": reason, "incarnation": 50}), Forget(reason), Read()]
     assert registered.phase is PresencePhase.WITHDRAWING
@@ -233,9 +231,7 @@ def test_foreign_lease_is_waited_for(registered: Presence, holder: tuple[int, in
     assert registered.wake_s == pytest.approx(NOW_S + LEASE_S)
 
 
-def test_the_death_of_another_process_than_the_registered_one_withdraws_nothing(
-    registered: Presence,
-) -> None:
+def test_exit_of_another_process_withdraws_nothing(registered: Presence) -> None:
     assert registered.step(Died(RESTARTED), NOW_S) == []
     assert registered.phase is PresencePhase.REGISTERED
     assert Presence("own", Leases(LEASE_MS)).step(Died(PROCESS), NOW_S) == []

@@ -85,9 +85,7 @@ async def test_a_node_that_knows_nothing_is_no_answer_and_the_next_one_is_asked(
     assert contradicted.bundles == []
 
 
-async def test_outdated_grant_is_checked(
-    grants: Grants,
-) -> None:
+async def test_outdated_grant_is_checked(grants: Grants) -> None:
     bundle, contradicted = bundle_of(TOPICS[0]), Contradicted()
     grants.revoke(bundle, B1, epoch=1, version=2)
     nodes = cast("LoadManagerNodes", Nodes(Claim(bundle, OwnershipState.OWNED, B1, 1)))

@@ -238,9 +238,7 @@ async def test_a_broker_that_comes_back_while_it_is_withdrawn_is_a_new_incarnati
     assert await beside.registered() > first
 
 
-async def test_new_pid_is_a_new_incarnation_after_the_old_leases(
-    beside: Beside,
-) -> None:
+async def test_new_pid_is_a_new_incarnation_after_the_old_leases(beside: Beside) -> None:
     first = await beside.registered()
     beside.registration.grant_lease()
     wait_s = await beside.registration.step(RESTARTED)

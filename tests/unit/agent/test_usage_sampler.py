@@ -37,9 +37,7 @@ async def broker() -> AsyncIterator[FakeBroker]:
         yield broker
 
 
-async def test_a_broker_is_measured_by_its_process_and_its_topics_traffic(
-    broker: FakeBroker,
-) -> None:
+async def test_broker_is_measured_by_process_and_traffic(broker: FakeBroker) -> None:
     settings = agent_settings(
         broker,
         FakeNode(port=1),

@@ -149,9 +149,7 @@ def test_held_answers_are_polled_seldom(scene: Scene, loop: VirtualLoop) -> None
     loop.run(run())
 
 
-def test_nodes_are_asked_to_hold_so_many_answers_at_a_time_and_no_longer_than_is_waited(
-    scene: Scene, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_held_requests_are_bounded(scene: Scene, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm_up, "_MOST_HELD", 1)
     scene.may_hold = True
 

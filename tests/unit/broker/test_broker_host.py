@@ -212,9 +212,7 @@ async def test_a_lapse_hurries_what_is_being_closed(broker: CallbackBroker) -> N
     assert broker.calls[1:] == [(CloseReason.UNLOADED, TOPIC), (CloseReason.LAPSED, TOPIC)]
 
 
-async def test_broker_waking_without_a_lease_recovers(
-    broker: CallbackBroker,
-) -> None:
+async def test_broker_waking_without_a_lease_recovers(broker: CallbackBroker) -> None:
     await broker.hosting.open(TOPIC)
     await broker.hosting.open(OTHER)
     broker.may_close.clear()

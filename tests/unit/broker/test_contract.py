@@ -328,9 +328,7 @@ def test_what_could_not_be_closed_is_denied_and_tried_again(broker: LeasedContra
     assert broker.contract.held == []
 
 
-def test_retry_of_a_failed_closing_stays_urgent(
-    broker: LeasedContract,
-) -> None:
+def test_retry_of_a_failed_closing_stays_urgent(broker: LeasedContract) -> None:
     broker.open(T)
     broker.now_s = 103.0
     assert broker.step(ContractSignal.TIME) == [Close(T, CloseReason.LAPSED), AskLease(1.5)]

@@ -127,9 +127,7 @@ async def test_without_any_change_there_is_an_update_of_everything_at_the_interv
     assert update.changed == {"b:1"}
 
 
-async def test_while_the_store_cannot_be_reached_the_last_readings_stand_with_the_problem(
-    world: MemoryWorld, store: MetadataStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_lost_store(world: MemoryWorld, store: MetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("loadmanager.cli.broker_monitor.broker_readings._RETRY_S", 0.0)
     await register(store, "b:1")
     reader = await world.connect()

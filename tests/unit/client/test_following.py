@@ -258,7 +258,7 @@ async def test_without_any_node_it_does_not_begin_and_says_why() -> None:
 @pytest.mark.parametrize(
     ("status", "kind"), [(401, UnauthenticatedError), (403, ForbiddenError), (500, NodesUnavailableError)]
 )
-def test_who_may_not_ask_is_told_so_at_the_start(status: int, kind: type[LoadManagerError]) -> None:
+def test_unauthorized_client_fails_at_start(status: int, kind: type[LoadManagerError]) -> None:
     @in_virtual_time
     async def test() -> None:
         async with nodes([OWNED], status=status, reason="not you") as (node,):

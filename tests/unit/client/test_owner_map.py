@@ -203,9 +203,7 @@ def test_who_refused_is_asked_for_and_named_again_only_by_a_node_or_a_later_chan
     assert owners.resolve(TOPIC) == B
 
 
-def test_moving_bundle_has_owner_and_destination(
-    owners: OwnerMap,
-) -> None:
+def test_moving_bundle_has_owner_and_destination(owners: OwnerMap) -> None:
     told(owners, OWNED, moving())
     owners.refused(TOPIC, A.broker_id)
     assert owners.resolve(TOPIC) == B, "it says what is known already"

@@ -119,9 +119,7 @@ def test_a_bundle_that_is_asked_for_is_decided_written_and_answered(leader: Assi
     assert leader.machine.wake_s is not None, "whoever asks now is not of that batch"
 
 
-def test_concurrent_requests_are_decided_and_written_together(
-    leader: AssignmentsHarness,
-) -> None:
+def test_concurrent_requests_are_decided_and_written_together(leader: AssignmentsHarness) -> None:
     leader.step(
         AssignmentWanted("t/1/a"),
         AssignmentWanted("t/1/b", non_persistent=True),
@@ -175,9 +173,7 @@ def test_lookups_come_first(leader: AssignmentsHarness, monkeypatch: pytest.Monk
     assert batches == [["t/ns/3", "t/ns/4", "t/ns/1"], ["t/ns/2"]]
 
 
-def test_where_many_wait_those_of_one_namespace_are_in_one_batch_and_no_namespace_is_passed_over(
-    leader: AssignmentsHarness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_are_fair_to_namespaces(leader: AssignmentsHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assignment_machine, "_BATCH", 3)
     leader.step(
         *(AssignmentWanted(f"t/{namespace}/{bundle}") for bundle in "abcd" for namespace in (1, 2)), Signal.TIME
@@ -264,9 +260,7 @@ def test_what_became_of_a_write_is_told_whatever_it_is(leader: AssignmentsHarnes
     assert leader.step(WriteEnded(write, {BUNDLE: LOST})) == [], "once"
 
 
-def test_held_bundles_return_to_their_broker_first(
-    leader: AssignmentsHarness,
-) -> None:
+def test_held_bundles_return_to_their_broker_first(leader: AssignmentsHarness) -> None:
     away = Registration(BrokerId("c:1"), 3)
     for bundle, owner in (("t/ns/1", A), ("t/ns/2", away), ("t/ns/3", B)):
         leader.records[bundle] = assign(FREE, owner, STAMP)

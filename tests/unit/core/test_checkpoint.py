@@ -56,9 +56,7 @@ def through_json(image: ModelCheckpoint) -> ModelCheckpoint:
 
 
 @pytest.mark.parametrize("copied", [lambda image: image, through_json])
-def test_checkpoint_restores_an_equal_model(
-    copied: Callable[[ModelCheckpoint], ModelCheckpoint],
-) -> None:
+def test_checkpoint_restores_an_equal_model(copied: Callable[[ModelCheckpoint], ModelCheckpoint]) -> None:
     model = a_model()
     copy = restored(copied(model.image()))
     compare_checkpoints(model.image(), copy.image())

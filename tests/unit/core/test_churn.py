@@ -124,7 +124,7 @@ def test_what_moves_of_former_rounds_take_along_counts_for_the_hour_before_it_ha
 @pytest.mark.parametrize(
     ("namespace", "is_counted"), [("t/deleted", False), ("t/idle", False), ("t/busy", True), ("tenant/ns", True)]
 )
-def test_moves_of_namespaces_that_are_gone_or_idle_by_now_use_up_nothing(
+def test_moves_of_idle_namespaces_use_no_budget(
     namespace: str,
     is_counted: bool,  # noqa: FBT001 - of the table
 ) -> None:

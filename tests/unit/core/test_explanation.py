@@ -197,12 +197,7 @@ def test_what_a_round_itself_refuses_is_told_for_a_bundle_that_could_move_alone(
         ),
     ],
 )
-def test_unsettled_bundle(
-    ownership: Ownership,
-    reported: tuple[int, ...],
-    reason: Reason,
-    sentence: str,
-) -> None:
+def test_unsettled_bundle(ownership: Ownership, reported: tuple[int, ...], reason: Reason, sentence: str) -> None:
     given = taken(model(ownerships=[ownership], reported=reported))
     explained = explain_bundle(situation(given), bundle(0))
     assert explained.shedding.stays is not None

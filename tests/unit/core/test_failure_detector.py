@@ -358,9 +358,7 @@ def play(stretches: list[Stretch]) -> Story:
 
 
 @given(STRETCHES)
-def test_no_leader_is_replaced_before_suspicion_lasts(
-    stretches: list[Stretch],
-) -> None:
+def test_no_leader_is_replaced_before_suspicion_lasts(stretches: list[Stretch]) -> None:
     play(stretches)
 
 

@@ -322,9 +322,7 @@ def test_brokers_of_the_latest_version_are_kept_if_that_is_preferred() -> None:
 
 
 @pytest.mark.parametrize("unreadable", ["", "4.0", "latest"])
-def test_unreadable_version_drops_preferences(
-    unreadable: str,
-) -> None:
+def test_unreadable_version_drops_preferences(unreadable: str) -> None:
     """Pulsar's modular load manager takes all brokers that isolation policies allow then, even those over a limit."""
     reports = {
         "a": report(version="2.0.0", topics=60_000),

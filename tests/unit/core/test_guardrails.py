@@ -227,9 +227,7 @@ def test_both_are_asked_and_an_old_report_may_be_both() -> None:
 
 
 @pytest.mark.parametrize("destination", [None, D])
-def test_missing_destination_does_not_hide_the_source(
-    destination: BrokerId | None,
-) -> None:
+def test_missing_destination_does_not_hide_the_source(destination: BrokerId | None) -> None:
     move = replace(MOVE, destination=destination)
     assert stops_of_move(FACTS, LIMITS, move) == []
     assert reasons(stops_of_move(with_broker(A, touched_at_s=NOW_S), LIMITS, move)) == [

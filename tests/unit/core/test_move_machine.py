@@ -449,9 +449,7 @@ def test_a_release_whose_answer_was_lost_is_over_if_it_did_not_happen(leader: Mo
         (None, Ownership(OwnershipState.OWNED, A, None, 1)),
     ],
 )
-def test_a_release_whose_answer_was_lost_is_over_if_the_record_is_another(
-    leader: MovesHarness, destination: Registration | None, stored: Ownership
-) -> None:
+def test_lost_release_ends(leader: MovesHarness, destination: Registration | None, stored: Ownership) -> None:
     leader.want("t/ns/b", destination)
     leader.records["t/ns/b"] = stored
     lose(leader, happened=False)

@@ -136,9 +136,7 @@ def test_the_past_of_a_broker_is_forgotten_when_it_registers_again_or_is_idle() 
 
 
 @pytest.mark.parametrize("left", [{"b": busy(10, 2)}, {}])
-def test_averages_of_lost_brokers_are_forgotten(
-    left: dict[str, BrokerReport],
-) -> None:
+def test_averages_of_lost_brokers_are_forgotten(left: dict[str, BrokerReport]) -> None:
     nobody = np.empty(0, dtype=np.intp)
     state = {"usage": {"a:8080": [1, 0.9], "b:8080": [1, 0.9]}}
     given = snapshot(left)

@@ -79,9 +79,7 @@ def test_a_step_that_no_longer_fits_when_it_may_begin_stops_the_plan(leader: Pla
         ("refused", False, 2, "not_begun"),
     ],
 )
-def test_a_step_that_was_not_made_is_said_to_be_what_it_is_and_stops_the_plan(
-    leader: PlansHarness, end: End, *, had_its_turn: bool, version: int, state: str
-) -> None:
+def test_failed_step(leader: PlansHarness, end: End, *, had_its_turn: bool, version: int, state: str) -> None:
     leader.at_a_time = 1
     kept = plan()
     (begun,) = leader.execute(kept)

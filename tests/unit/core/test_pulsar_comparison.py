@@ -238,9 +238,7 @@ def test_what_a_broker_had_that_left_is_no_decision_of_sheddings_whichever_is_se
 
 
 @pytest.mark.parametrize(("before", "after"), [(A, broker("a", 2)), (broker("a", NO_LIFE), B)])
-def test_an_owner_that_started_again_or_was_not_registered_is_none_any_more(
-    bench: Bench, before: Registration, after: Registration
-) -> None:
+def test_restarted_owner_is_none(bench: Bench, before: Registration, after: Registration) -> None:
     bench.move(HOT, before, after, 10)
     assert reasons(bench.wait(15)) == [(HOT, ComparisonReason.OWNER_LEFT)]
 

@@ -157,9 +157,7 @@ def test_a_release_is_seen_through_whoever_owned_the_bundle(leader: ReconcilingH
     assert leader.look() == [SeeThrough("t/ns/a"), SeeThrough("t/ns/b")]
 
 
-def test_bundles_of_a_lost_broker_are_freed(
-    leader: ReconcilingHarness,
-) -> None:
+def test_bundles_of_a_lost_broker_are_freed(leader: ReconcilingHarness) -> None:
     leader.records = {
         "t/1/a": owned(GONE),
         "t/1/b": owned(A),
@@ -272,9 +270,7 @@ def test_what_waits_for_a_broker_that_is_held_off_is_freed_only_after_that(leade
     assert leader.do_write(write) == [Freed("t/ns/b", GONE, FREED)]
 
 
-def test_bundles_of_lost_brokers_are_placed_once_there_is_a_broker(
-    leader: ReconcilingHarness,
-) -> None:
+def test_bundles_of_lost_brokers_are_placed_once_there_is_a_broker(leader: ReconcilingHarness) -> None:
     leader.places_at_once = True
     leader.records = {"t/ns/a": owned(GONE), "t/ns/b": owned(A_BEFORE), "t/ns/c": FREE, "t/ns/d": owned(B)}
     assert leader.look() == [PlaceBundles(["t/ns/a", "t/ns/b"])]
@@ -287,9 +283,7 @@ def test_bundles_of_lost_brokers_are_placed_once_there_is_a_broker(
     assert leader.look_again() == []
 
 
-def test_freed_bundles_are_placed_with_the_first_broker(
-    leader: ReconcilingHarness,
-) -> None:
+def test_freed_bundles_are_placed_with_the_first_broker(leader: ReconcilingHarness) -> None:
     leader.places_at_once = True
     leader.registrations = {}
     leader.records = {"t/ns/a": owned(GONE), "t/ns/c": FREE}

@@ -70,9 +70,7 @@ places = st.sampled_from((A, B, C))
 
 
 @given(st.lists(st.tuples(st.floats(0, 6 * 3600), st.integers(0, 2), places, places, st.booleans()), max_size=20))
-def test_trail_equals_the_memory(
-    made: list[tuple[float, int, Registration, Registration, bool]],
-) -> None:
+def test_trail_equals_the_memory(made: list[tuple[float, int, Registration, Registration, bool]]) -> None:
     """But for what is too long ago to count; nothing is again or back that the moves before it do not show to be."""
     trail, moves, at_s = MoveTrail(), list[PastMove](), 0.0
     for later_s, number, source, destination, is_own in made:

@@ -303,9 +303,7 @@ def test_a_round_that_was_given_up_does_not_go_on_and_the_next_one_begins_anew()
 
 
 @given(st.data())
-def test_splits_run_once_one_at_a_time(
-    data: st.DataObject,
-) -> None:
+def test_splits_run_once_one_at_a_time(data: st.DataObject) -> None:
     """Owners that answer in any order or not, rules that choose any of the candidates, and splits that fail."""
     rounds = ReshapeRoundMachine()
     hot = [candidate(number) for number in range(data.draw(st.integers(0, 20)))]

@@ -31,9 +31,7 @@ def test_what_the_earlier_one_has_forgotten_comes_back_only_if_the_later_one_has
 
 
 @given(before=states, after=states, now=states)
-def test_a_decision_beside_which_nothing_was_decided_leaves_what_it_would_leave_alone(
-    before: dict[str, Any], after: dict[str, Any], now: dict[str, Any]
-) -> None:
+def test_single_decision_is_kept(before: dict[str, Any], after: dict[str, Any], now: dict[str, Any]) -> None:
     assert merged(before, after, before) == after
     assert merged(before, after, dict(before)) == after
     assert merged(before, before, now) == now

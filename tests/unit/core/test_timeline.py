@@ -84,7 +84,7 @@ def test_names_of_which_nothing_is_known_any_more_make_room_and_without_room_ste
 @example(
     [(0, {"n000": 0}), (48, dict.fromkeys(["n001", "n002", "n003"], 0)), (52, {"n000": 0}), (96, {"n000": 0})], 1, 72
 )
-def test_whatever_comes_when_each_column_has_the_highest_of_its_time_and_nothing_takes_more_room(
+def test_columns_keep_maxima_in_bounded_room(
     puts: list[tuple[int, dict[str, int]]], each: int, most_cells: int
 ) -> None:
     grid = Grid(SPAN_MS, STEP_MS, most_cells)

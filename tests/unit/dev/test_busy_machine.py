@@ -33,9 +33,7 @@ def test_a_process_is_starved_that_has_waited_most_of_the_time(waited: dict[int,
 
 
 @pytest.mark.parametrize(("each_s", "too_much"), [(0.5, True), (0.3, True), (0.1, False), (0.0, False)])
-def test_it_takes_some_looks_to_say_so_and_goes_by_the_processes_that_were_there_all_the_time(
-    waited: dict[int, float], each_s: float, *, too_much: bool
-) -> None:
+def test_verdict_needs_several_samples(waited: dict[int, float], each_s: float, *, too_much: bool) -> None:
     waiting, said = ProcessorWait(), []
     for second in range(30):
         waited.update({1: second * each_s, 2: second * each_s})

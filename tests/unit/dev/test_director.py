@@ -16,9 +16,7 @@ NO_ANSWER: dict[str, float] = {}
 
 
 @pytest.mark.parametrize("until_then", [[], [NO_ANSWER]], ids=["no look", "no answer"])
-async def test_a_measurement_on_a_starved_machine_lasts_until_there_is_something_to_measure(
-    until_then: list[dict[str, float]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_measurement_when_starved(until_then: list[dict[str, float]], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(director, "_NEXT_STRETCH_S", 0.01)
     state = DemoState()
     script = Director(DemoSettings(duration_s=0.1), None, state, None)  # type: ignore[arg-type]  # nobody is asked

@@ -100,9 +100,7 @@ def test_old_namespaces_are_imported(directory: Directory, folder: Path) -> None
         ("nobody.json", b"{}", "broker id 'nobody': expected 'host:port', as brokerId or as the name of the file"),
     ],
 )
-def test_one_report_that_cannot_be_used_is_named_and_nothing_is_imported(
-    directory: Directory, folder: Path, name: str, data: bytes, message: str
-) -> None:
+def test_bad_report_imports_nothing(directory: Directory, folder: Path, name: str, data: bytes, message: str) -> None:
     a_file(folder, "b1:8080.json", lastUpdate=NOON_MS)
     (folder / name).write_bytes(data)
     with pytest.raises(HistoryFileError) as caught:

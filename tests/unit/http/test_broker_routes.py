@@ -54,9 +54,7 @@ async def test_a_bundle_on_its_way_elsewhere_is_not_active(cluster: Cluster, nod
     ("primary", "secondary", "assignment"),
     [("b1", "b2", "primary"), ("b2", "b1", "secondary"), ("b2", "b3", "shared")],
 )
-async def test_an_isolation_policy_says_what_a_broker_is_to_a_namespace(
-    node: RunningNode, bundle: str, primary: str, secondary: str, assignment: str
-) -> None:
+async def test_broker_roles(node: RunningNode, bundle: str, primary: str, secondary: str, assignment: str) -> None:
     policy = IsolationPolicy("p", ("t/.*",), (primary,), (secondary,))
     node.node.view.model.set_policies(Policies((policy,)))
     status = (await node.get(OWNED.format("b1:8080"))).json()[bundle]

@@ -102,9 +102,7 @@ async def test_a_bundle_is_split_by_what_it_is_known_for(cluster: Cluster, node:
         (f"{NS}/{WHOLE}/split", [True], 400, "valid integer"),
     ],
 )
-async def test_a_split_that_cannot_be_asked_for_is_refused_and_changes_nothing(
-    node: RunningNode, path: str, body: object, status: int, reason: str
-) -> None:
+async def test_invalid_split_is_refused(node: RunningNode, path: str, body: object, status: int, reason: str) -> None:
     reply = await node.put(path) if body is None else await node.put(path, json=body)
     assert reply.status == status
     assert reason in reply.reason
@@ -153,9 +151,7 @@ async def test_two_neighbours_become_one(node: RunningNode) -> None:
         (CUT[0], [], 400, "body"),
     ],
 )
-async def test_a_merge_that_cannot_be_asked_for_is_refused_and_changes_nothing(
-    node: RunningNode, bundle: str, body: object, status: int, reason: str
-) -> None:
+async def test_invalid_merge_is_refused(node: RunningNode, bundle: str, body: object, status: int, reason: str) -> None:
     await node.put(f"{NS}/{WHOLE}/split")
     options = {} if body is None else {"json": body}
     reply = await node.ask("POST", f"{MERGE}/{bundle}/merge", **options)

@@ -105,9 +105,7 @@ async def test_the_bound_of_the_last_round_is_worked_out_when_somebody_looks(clu
     assert 0 <= (await bound() or 0.0) <= 40
 
 
-async def test_standby_merges_its_view_with_the_leaders(
-    cluster: Cluster,
-) -> None:
+async def test_standby_merges_its_view_with_the_leaders(cluster: Cluster) -> None:
     leader = cluster.nodes[0]
     standby = await cluster.start_node()
     await cluster.known_everywhere(lambda node: len(node.node.view.model.glance().brokers) == 2)

@@ -22,9 +22,7 @@ async def node() -> AsyncIterator[RunningNode]:
         yield node
 
 
-async def test_files_have_types_and_a_content_security_policy(
-    node: RunningNode,
-) -> None:
+async def test_files_have_types_and_a_content_security_policy(node: RunningNode) -> None:
     index = await node.get("/", headers=PLAIN)
     assert index.body == (FOLDER / "index.html").read_bytes()
     assert index.headers["Content-Type"] == "text/html; charset=utf-8"

@@ -98,9 +98,7 @@ async def test_disconnected_node_is_healthy_and_not_ready(node: RunningNode, mem
     assert (await node.get("/readyz")).status == 200
 
 
-async def test_what_keeps_a_node_from_zookeeper_is_in_its_readiness(
-    node: RunningNode, memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_readiness_reason(node: RunningNode, memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(node.store, MemoryStore)
     monkeypatch.setattr(MemoryStore, "obstacle", "127.0.0.1:2181 hangs up")
     memory.partition(node.store, noticed=True)
@@ -268,9 +266,7 @@ async def test_a_body_that_is_packed_is_400_in_pulsars_form(node: RunningNode) -
     assert [each["event"] for each in logs] == ["operation"]
 
 
-async def test_missing_body_is_408(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_missing_body_is_408(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Cluster() as cluster:
         patient = await cluster.start_leader()
         with monkeypatch.context() as hurried:

@@ -224,9 +224,7 @@ async def test_unknown_namespaces_are_not_kept(cluster: Cluster, monkeypatch: py
             assert (await events.next())["event"] == "snapshot"
 
 
-async def test_slow_watcher_gets_the_newest_state(
-    cluster: Cluster,
-) -> None:
+async def test_slow_watcher_gets_the_newest_state(cluster: Cluster) -> None:
     (node,) = cluster.nodes
     await cluster.a_namespace("t/large", bundles={"numBundles": 8_192})
     async with a_silent_reader(node) as silent, watching(node, "namespace=t/large") as quick:

@@ -43,8 +43,6 @@ def test_bandwidth_is_bytes_as_kilobits() -> None:
         ((0.0,) * 5, (((float("nan"),) * 5, *((0.0,) * 5,) * 4)), "coefficients: .*finite"),
     ],
 )
-def test_a_model_with_wrong_numbers_is_refused(
-    base: tuple[float, ...], coefficients: tuple[tuple[float, ...], ...], message: str
-) -> None:
+def test_bad_model(base: tuple[float, ...], coefficients: tuple[tuple[float, ...], ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         CostModel(base, coefficients)

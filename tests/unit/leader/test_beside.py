@@ -152,9 +152,7 @@ async def test_what_assignments_remember_during_a_round_is_not_forgotten_with_it
         assert desk.state["RoundRobinBrokerSelector"]["turn"] == 1
 
 
-async def test_a_round_that_fails_while_an_assignment_is_made_is_forgotten_and_the_assignment_is_not(
-    round_of_shedding: Held, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_round_keeps_the_assignment(round_of_shedding: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"load_balancer_load_placement_strategy": "RoundRobinBrokerSelector"}
     async with a_leader(**settings) as (cluster, leader):
         await cluster.a_broker()

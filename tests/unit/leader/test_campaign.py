@@ -179,9 +179,7 @@ async def test_a_leader_znode_that_somebody_planted_does_not_keep_the_nodes_from
         assert leader.node.view.epoch == 1
 
 
-async def test_leader_znode_with_children_is_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_leader_znode_with_children_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     campaigns = _campaigns(monkeypatch)
     async with Cluster() as cluster:
         await cluster.store.ensure_path(paths.ROOT)
@@ -207,9 +205,7 @@ async def test_leader_znode_with_children_is_named(
             await eventually(lambda: "nobody_can_lead" in [entry["event"] for entry in logs], what="it is said again")
 
 
-async def test_node_without_a_leader_is_not_ready(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_node_without_a_leader_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Cluster(_with_sessions_of(a_memory_cluster(), 0.5)) as cluster:
         with monkeypatch.context() as refusing:
             _campaigns(refusing, StoreUnavailableError("no campaign gets through"))
@@ -269,9 +265,7 @@ async def test_a_deposed_leader_ends_its_term_although_the_cluster_changes_at_th
             await eventually(lambda: leader.leads, what="the next term")
 
 
-async def test_new_leader_knows_every_registered_broker(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_new_leader_knows_every_registered_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else it would take a bundle of that broker for an orphan, and give it a second owner."""
     async with Cluster() as cluster:
         first, second = await cluster.start_nodes(2)

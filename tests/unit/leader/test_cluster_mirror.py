@@ -51,9 +51,7 @@ def test_a_broker_that_left_owns_nothing() -> None:
     assert not view.is_registered(B1)
 
 
-def test_only_changed_owners_go_into_the_model(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_changed_owners_go_into_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     view = a_view()
     written: list[set[str]] = []
     write = NamespaceRecords.change_owners

@@ -201,9 +201,7 @@ async def test_the_leader_outlives_a_drain_that_ends_while_the_controls_are_garb
         await broker.leave()
 
 
-async def test_planning_error_ends_neither_drain_nor_node(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_planning_error_ends_neither_drain_nor_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drain_machine, "PAUSE_S", 0.02)
     async with a_leader() as (cluster, leader):
         _, bundles = await owned_by_b1(cluster, leader, bundles=2)

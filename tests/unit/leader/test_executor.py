@@ -157,9 +157,7 @@ async def test_an_owner_that_refuses_for_good_is_asked_once(monkeypatch: pytest.
     ],
     ids=["plain", "not-utf-8", "unknown-charset", "huge"],
 )
-async def test_whatever_a_broker_answers_instead_of_204_is_tried_again_then_reported_in_short(
-    body: bytes, content_type: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_other_answers_are_retried(body: bytes, content_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_leader(**UNHURRIED) as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
         broker.status, broker.body, broker.content_type = 500, body, content_type

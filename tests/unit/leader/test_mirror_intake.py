@@ -271,9 +271,7 @@ async def test_only_what_may_leave_something_to_finish_is_counted_as_unsettled(m
     assert mirror.view.unsettled == before + 1, "a broker that is gone leaves its bundles"
 
 
-async def test_garbage_keeps_the_last_good_report(
-    mirror: Mirror,
-) -> None:
+async def test_garbage_keeps_the_last_good_report(mirror: Mirror) -> None:
     registration = await register(mirror.store, "b1:8080", report(1))
     await mirror.read()
     await mirror.put(BROKER, b"{garbage")
@@ -285,9 +283,7 @@ async def test_garbage_keeps_the_last_good_report(
     assert mirror.faults == {}
 
 
-async def test_rejected_report_keeps_the_last_good_load(
-    mirror: Mirror,
-) -> None:
+async def test_rejected_report_keeps_the_last_good_load(mirror: Mirror) -> None:
     await register(mirror.store, "b1:8080", report(3))
     await mirror.read()
     doubtful = a_record("b1:8080", {BUNDLE: load_of(3)})

@@ -166,9 +166,7 @@ async def test_a_transition_that_no_longer_applies_fails_alone(cluster: Cluster)
     assert [entry.version for entry in outcomes if isinstance(entry, Ownership)] == [1, 1]
 
 
-async def test_of_many_transitions_in_one_go_those_that_apply_are_made_and_the_others_say_why_not(
-    cluster: Cluster, leader: RunningNode, written: Written
-) -> None:
+async def test_invalid_transitions_fail_alone(cluster: Cluster, leader: RunningNode, written: Written) -> None:
     first, second, *_ = [BundleName.parse(bundle).range for bundle in await cluster.a_namespace()]
     odd, owner = BundleRange(1, 2), cluster.brokers["b1:8080"].registration
     written.transactions.clear()
@@ -229,9 +227,7 @@ async def test_a_node_that_does_not_lead_writes_nothing(cluster: Cluster) -> Non
         await standby.node.ledger.apply("t/ns", BundleName.parse(bundle).range, releasing, "test")
 
 
-async def test_changed_record_is_reread_and_the_transition_repeated(
-    cluster: Cluster,
-) -> None:
+async def test_changed_record_is_reread_and_the_transition_repeated(cluster: Cluster) -> None:
     first, second, *_ = await cluster.a_namespace()
     await give(cluster, first)
     state = await stored(cluster)
@@ -245,9 +241,7 @@ async def test_changed_record_is_reread_and_the_transition_repeated(
 STAMP = Stamp(epoch=1, now_ms=0, reason="by hand")
 
 
-async def test_a_write_whose_answer_is_lost_fails_as_unknown_and_is_seen_once_the_store_answers_again(
-    cluster: Cluster, leader: RunningNode, memory: MemoryCluster
-) -> None:
+async def test_lost_answer_is_an_unknown_outcome(cluster: Cluster, leader: RunningNode, memory: MemoryCluster) -> None:
     (bundle, *_) = await cluster.a_namespace()
     memory.lose_answer(in_memory_store(leader))
     with pytest.raises(OutcomeUnknownError):
@@ -302,9 +296,7 @@ async def test_request_after_the_term_fails_at_once(cluster: Cluster, leader: Ru
         leader.node.assigner.request(bundle)
 
 
-async def test_a_bundle_whose_new_owner_goes_just_before_the_write_does_not_wait_for_the_next_sweep(
-    memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_owner_lost_before_the_write(memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever looks after the bundles of dead brokers has looked by then, and found the former owner."""
     async with Cluster(in_memory(memory)) as cluster:
         leader = await cluster.start_leader(reassign_bundles_of_dead_brokers_at_once=True)
@@ -491,9 +483,7 @@ ATTEMPTS = 5
 
 
 @pytest.mark.parametrize(("conflicts", "attempts"), [(ATTEMPTS - 1, ATTEMPTS), (ATTEMPTS, ATTEMPTS)])
-async def test_a_change_is_tried_five_times_and_then_says_that_the_record_was_changed(
-    conflicts: int, attempts: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_change_is_tried_five_times(conflicts: int, attempts: int, monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_leader() as (cluster, leader):
         agent = await cluster.a_broker()
         name = BundleName.parse((await cluster.a_namespace())[0])

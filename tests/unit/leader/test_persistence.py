@@ -115,9 +115,7 @@ def remembered(node: RunningNode) -> MoveMemory:
     return MoveMemory.of(node.node.desk.churn.state)
 
 
-async def test_no_shedding_or_write_before_the_state_is_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_no_shedding_or_write_before_the_state_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(persistence, "_AGAIN_S", 0.01)
     at_once = {
         "load_balancer_shedding_interval_minutes": 0.0001,

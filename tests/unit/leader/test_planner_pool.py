@@ -85,9 +85,7 @@ async def test_a_request_for_a_bundle_of_a_namespace_that_is_gone_fails_and_noth
         assert (await leader.node.lookups.lookup(TOPIC)).registration.broker in cluster.brokers
 
 
-async def test_failed_decision_is_reported_and_blocks_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_failed_decision_is_reported_and_blocks_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_leader() as (cluster, leader):
         await cluster.a_broker()
         await cluster.a_namespace()
@@ -285,9 +283,7 @@ async def test_a_broker_that_hangs_keeps_no_other_from_being_relieved() -> None:
 
 
 @pytest.mark.parametrize("look_ahead", [1, 256])
-async def test_what_waits_for_its_turn_is_called_off_by_the_next_round_and_what_has_begun_is_seen_through(
-    monkeypatch: pytest.MonkeyPatch, look_ahead: int
-) -> None:
+async def test_next_round_cancels_queued_moves(monkeypatch: pytest.MonkeyPatch, look_ahead: int) -> None:
     monkeypatch.setattr(executor, "_LOOK_AHEAD", look_ahead)
     limits = {"load_balancer_broker_overloaded_threshold_percentage": 60, "max_concurrent_unloads_per_broker": 1}
     async with a_leader(**OVERLOAD, **limits) as (cluster, leader):

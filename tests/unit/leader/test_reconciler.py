@@ -117,9 +117,7 @@ async def test_what_nobody_asks_for_names_no_owner_that_has_gone_after_a_while(m
         assert {each["source"] for each in freed} == {"b1:8080"}
 
 
-async def test_freed_bundles_are_placed_when_a_broker_registers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_freed_bundles_are_placed_when_a_broker_registers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconciler_module, "FREED_AFTER_S", 0.0)
     async with a_leader(reassign_bundles_of_dead_brokers_at_once=True) as (cluster, leader):
         bundle = await _owned(cluster, leader)

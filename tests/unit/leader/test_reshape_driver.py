@@ -216,9 +216,7 @@ async def test_parts_that_their_owner_does_not_let_go_stay_with_it(cluster: Clus
     await eventually(lambda: states(leader) == {(OwnershipState.OWNED, "b1:8080", 4)})
 
 
-async def test_a_part_that_is_not_unloaded_is_said_and_a_mistake_is_not_hidden(
-    cluster: Cluster, leader: RunningNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_part(cluster: Cluster, leader: RunningNode, monkeypatch: pytest.MonkeyPatch) -> None:
     await an_owner(cluster)
     ends = {"0x00000000_0x40000000": UnloadFailedError("it stays"), "0x40000000_0x80000000": RuntimeError("a mistake")}
     tried = []

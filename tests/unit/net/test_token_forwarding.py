@@ -69,9 +69,7 @@ async def test_who_is_known_by_a_certificate_is_asked_for_by_the_node(monkeypatc
         assert reply.status == 403, "the leader takes the node for no proxy"
 
 
-async def test_forwarding_header_needs_a_token(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_forwarding_header_needs_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes show the certificate of root here, and the leader takes them for no proxies."""
     monkeypatch.setattr(
         gate,

@@ -157,9 +157,7 @@ async def test_a_session_is_kept_when_the_server_grants_nobody_any(server: Scrip
         assert set(heard.words[2:-1]) == {"hung up"}
 
 
-async def test_session_is_offered_again_after_a_first_refusal(
-    server: ScriptedServer,
-) -> None:
+async def test_session_is_offered_again_after_a_first_refusal(server: ScriptedServer) -> None:
     async with a_client(server) as heard:
         server.grants = lambda session_id: session_id == 0 or len(server.asked) > 3
         server.hang_up()

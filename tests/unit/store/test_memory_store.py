@@ -292,9 +292,7 @@ async def test_a_write_is_done_even_if_nobody_waits_for_its_answer_any_more(trip
     await trip.is_written()
 
 
-async def test_event_lost_with_the_link_is_made_good(
-    trip: Trip,
-) -> None:
+async def test_event_lost_with_the_link_is_made_good(trip: Trip) -> None:
     told: list[str] = []
     trip.store.watch("/a", told.append)
     await eventually(lambda: told == ["/a"])

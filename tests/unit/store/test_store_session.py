@@ -92,9 +92,7 @@ def test_one_that_fails_is_followed_by_another_and_makes_the_lease_no_longer(ses
     assert session.step(SessionSignal.TIME, 104.0) == [Heartbeat(7, 104.0)]
 
 
-def test_answer_from_before_a_reconnection_is_no_heartbeat(
-    session: Session,
-) -> None:
+def test_answer_from_before_a_reconnection_is_no_heartbeat(session: Session) -> None:
     session.step(SessionSignal.TIME, 103.0)
     session.step(SessionSignal.DISCONNECTED, 103.5)
     session.step(Connected(7, TIMEOUT_S, 101.0), 104.0)

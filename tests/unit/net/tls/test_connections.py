@@ -129,9 +129,7 @@ async def test_required_client_certificate(authority: Authority, monkeypatch: py
         assert served.asked == 1
 
 
-async def test_optional_client_certificate_has_to_be_good(
-    authority: Authority,
-) -> None:
+async def test_optional_client_certificate_has_to_be_good(authority: Authority) -> None:
     clients = Authority(authority.folder, "clients")
     own, foreign = clients.sign("agent-1"), authority.sign("stranger")
     trusted = {"trust_certs": authority.certificate}
