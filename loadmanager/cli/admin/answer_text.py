@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import orjson
 from rich.cells import cell_len
@@ -34,6 +36,17 @@ def show(content: object) -> None:
             _print_object(content)
         case _:
             print(_text(content))
+
+
+def show_lines(content: object, format_lines: Callable[[Mapping[str, Any], int | None], list[str]]) -> None:
+    """Print an answer as formatted, or as `show` does where it is of another version."""
+    try:
+        assert isinstance(content, Mapping)
+        lines = format_lines(content, width_of_terminal())
+    except (AssertionError, KeyError, TypeError):
+        show(content)
+        return
+    _print_lines(lines)
 
 
 def _print_object(content: dict[str, object]) -> None:

@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from loadmanager.cli.admin.answer_text import show
 from loadmanager.cli.admin.arguments import Broker, Bundle
 from loadmanager.cli.admin.explanation_text import show_broker, show_bundle, show_why_not
 from loadmanager.cli.admin.node_requests import AdminRequest, delete, get, post, put
+from loadmanager.cli.admin.plan_text import find_execution, show_balance, show_execution, show_plan, show_plans
 from loadmanager.cli.admin.request_command import command, group
 
 BUNDLES = group("An operator's hand on single bundles.")
@@ -77,7 +77,7 @@ def cancel_unload(bundle: Bundle) -> AdminRequest:
     return delete(_BUNDLES, bundle, "unload")
 
 
-@command(PLANS, "create")
+@command(PLANS, "create", shown=show_plan)
 def create_plan(
     kind: Annotated[
         PlanKind, typer.Argument(help="shed: as the balancer would; drain: empty a broker; moves: as told.")
@@ -96,7 +96,7 @@ def create_plan(
         body["broker"] = broker
     if move:
         body["moves"] = [_move(each) for each in move]
-    request = post(_PLANS, body=body)
+    request = replace(post(_PLANS, body=body), follow_up=find_execution)
     return request if out is None else replace(request, then=partial(_save_computed, out))
 
 
@@ -112,21 +112,16 @@ def _move(text: str) -> dict[str, str]:
     return {"bundle": bundle, "destination": destination}
 
 
-def _show_plans(content: object) -> None:
-    """A table of them alone."""
-    show(content["plans"] if isinstance(content, dict) and "plans" in content else content)
-
-
-@command(PLANS, "list", shown=_show_plans)
+@command(PLANS, "list", shown=show_plans)
 def list_plans() -> AdminRequest:
     """List the plans that the leader keeps, the newest first."""
     return get(_PLANS)
 
 
-@command(PLANS, "show")
-def show_plan(plan: _Hash) -> AdminRequest:
+@command(PLANS, "show", shown=show_plan)
+def get_plan(plan: _Hash) -> AdminRequest:
     """Show a plan."""
-    return get(_PLANS, plan)
+    return replace(get(_PLANS, plan), follow_up=find_execution)
 
 
 @command(PLANS, "save")
@@ -137,7 +132,7 @@ def save_plan(
     return replace(get(_PLANS, plan, "file"), save_to=out)
 
 
-@command(PLANS, "execute")
+@command(PLANS, "execute", shown=show_execution)
 def execute_plan(
     plan: _Hash,
     *,
@@ -193,7 +188,7 @@ def controls() -> AdminRequest:
     return get(f"{_BASE}/controls")
 
 
-@command(BALANCER, "balance")
+@command(BALANCER, "balance", shown=show_balance)
 def balance() -> AdminRequest:
     """Show how even the load lies beside what no assignment can beat, and whether a loss could be borne."""
     return get(f"{_BASE}/balance")

@@ -10,6 +10,7 @@ import typer
 from loadmanager.cli.admin import drain_commands
 from loadmanager.cli.admin.arguments import MATCHES, AnyCluster, Broker, Cluster, Namespace
 from loadmanager.cli.admin.node_requests import AdminRequest, delete, get, post, put
+from loadmanager.cli.admin.plan_text import show_drain
 from loadmanager.cli.admin.request_command import command, group
 from loadmanager.cli.text.times import read_duration
 from loadmanager.core.domain.settings import KEYS
@@ -91,10 +92,10 @@ def get_runtime_config() -> AdminRequest:
     return get(_BASE, "configuration", "runtime")
 
 
-command(APP, "drain")(drain_commands.drain)
+command(APP, "drain", shown=show_drain)(drain_commands.drain)
 
 
-@command(APP, "drain-status")
+@command(APP, "drain-status", shown=show_drain)
 def drain_status(broker: Broker) -> AdminRequest:
     """Show how far a drain is, and how long it will take."""
     return get(_OWN, broker, "drain")

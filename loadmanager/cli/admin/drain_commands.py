@@ -16,10 +16,11 @@ import typer
 
 from loadmanager.cli.admin.arguments import Broker
 from loadmanager.cli.admin.node_requests import AdminRequest, NoNodeReachableError, get, put
+from loadmanager.cli.admin.plan_text import list_blocked, summarize_drain
 from loadmanager.cli.admin.request_command import EXIT_INTERRUPTED, Course, show_json
 from loadmanager.cli.admin.service_client import NodeRefusedError, Service
 from loadmanager.cli.exit_codes import fail
-from loadmanager.cli.text.numbers import lasting, rounded
+from loadmanager.cli.text.numbers import lasting
 from loadmanager.cli.text.times import read_duration
 
 EXIT_TIME_IS_OVER = 4
@@ -65,18 +66,18 @@ class _Waiting:
             while progress["state"] != "done":
                 now_s = time.monotonic()
                 blocked_since_s = (blocked_since_s or now_s) if progress["state"] == "blocked" else None
-                self._line.show(self._sentence(progress))
+                self._line.show(summarize_drain(progress))
                 if blocked_since_s is not None and now_s - blocked_since_s >= _BLOCKED_S:
                     self._end_blocked(progress)
                 if self._at_most_s is not None and now_s - self._began_s >= self._at_most_s:
                     self._line.end()
-                    fail(f"{self._sentence(progress)}; it goes on", EXIT_TIME_IS_OVER)
+                    fail(f"{summarize_drain(progress)}; it goes on", EXIT_TIME_IS_OVER)
                 time.sleep(_LOOK_S)
                 progress = self._look(service, progress)
         except KeyboardInterrupt:
             self._line.end()
-            stop = f"`loadmanager admin brokers stop-drain {self._broker}` ends it"
-            fail(f"{self._sentence(progress)}; it goes on: {stop}", EXIT_INTERRUPTED)
+            stop = service.command(f"brokers stop-drain {self._broker}")
+            fail(f"{summarize_drain(progress)}; it goes on; to end it: {stop}", EXIT_INTERRUPTED)
         self._line.end()
         if service.as_json:
             show_json(progress)
@@ -97,19 +98,9 @@ class _Waiting:
             self._line.show(f"draining {self._broker}: {error}; asking again")
             return before
 
-    def _sentence(self, progress: Mapping[str, Any]) -> str:
-        left, eta_s = progress["bundlesLeft"], progress["etaS"]
-        estimate = f", about {lasting(eta_s)} to go at {rounded(progress['ratePerS'])}/s" if eta_s is not None else ""
-        failed = f", {progress['failed']} not let go" if progress["failed"] else ""
-        state = "is blocked" if progress["state"] == "blocked" else "is being drained"
-        return f"{self._broker} {state}: {left} bundles left, {progress['moved']} moved{failed}{estimate}"
-
     def _end_blocked(self, progress: Mapping[str, Any]) -> None:
         self._line.end()
-        reasons = "".join(f"\n  {each['bundle']}: {each['why']}" for each in progress["blocked"])
-        more = progress["bundlesLeft"] - len(progress["blocked"])
-        rest = f"\n  and {more} more" if more > 0 else ""
-        fail(f"{self._sentence(progress)}{reasons}{rest}", EXIT_BLOCKED)
+        fail("\n".join([summarize_drain(progress), *list_blocked(progress)]), EXIT_BLOCKED)
 
 
 class _Line:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
-from loadmanager.cli.admin.answer_text import show
+from loadmanager.cli.admin.answer_text import show_lines
 from loadmanager.cli.admin.decision_commands import decision_lines
 from loadmanager.cli.admin.decision_stream import Json
 from loadmanager.cli.text.numbers import count, lasting, relative, rounded, size
-from loadmanager.cli.text.text_tables import pairs, styled, table, width_of_terminal, wrapped
+from loadmanager.cli.text.text_tables import pairs, styled, table, wrapped
 
 _INDENT = "  "
 _SHOWN_DECISIONS = 5
@@ -18,28 +18,17 @@ _ANYBODY = "whoever is chosen then"
 
 def show_bundle(content: object) -> None:
     """Show the place of a bundle and what a round would do with it, then its possible placement and the brokers."""
-    _show(content, _bundle_lines)
+    show_lines(content, _bundle_lines)
 
 
 def show_broker(content: object) -> None:
     """Show what a round would take from a broker and whether it is given bundles, then its figures."""
-    _show(content, _broker_lines)
+    show_lines(content, _broker_lines)
 
 
 def show_why_not(content: object) -> None:
     """Show the reason why a bundle is not on a broker and the remedy, then all obstacles and both brokers."""
-    _show(content, _why_not_lines)
-
-
-def _show(content: object, lines_of: Callable[[Json, int | None], list[str]]) -> None:
-    try:
-        assert isinstance(content, Mapping)
-        lines = lines_of(content, width_of_terminal())
-    except (AssertionError, KeyError, TypeError):  # of another version
-        show(content)
-        return
-    for line in lines:
-        print(line)
+    show_lines(content, _why_not_lines)
 
 
 def _bundle_lines(content: Json, width: int | None) -> list[str]:

@@ -40,6 +40,7 @@ class AdminRequest:
 
     `for_programs` is asked in its place for JSON, where this one is answered with text for people. The answer is
     written to the file `save_to`, if there is one, and not shown; what `then` makes of it is asked afterwards.
+    `follow_up` names the command that people may want next.
     """
 
     method: str
@@ -50,6 +51,7 @@ class AdminRequest:
     headers: dict[str, str] = field(default_factory=dict)
     save_to: str | None = None
     then: Callable[[object], AdminRequest] | None = None
+    follow_up: Callable[[object], str | None] | None = None
 
     @property
     def target(self) -> str:

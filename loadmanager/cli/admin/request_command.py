@@ -15,7 +15,7 @@ import typer
 
 from loadmanager.cli.admin.answer_text import show
 from loadmanager.cli.admin.node_requests import AdminRequest
-from loadmanager.cli.admin.service_client import ASKING_ERRORS, URL_VARIABLE, Service, end
+from loadmanager.cli.admin.service_client import ASKING_ERRORS, DEFAULT_URL, URL_VARIABLE, Service, end
 from loadmanager.cli.connection_options import (
     Certificate,
     GivenToken,
@@ -34,7 +34,6 @@ Course = Callable[[Service], None]
 Made = TypeVar("Made", bound=AdminRequest | Course)
 
 EXIT_INTERRUPTED = 130
-_NODE = "http://127.0.0.1:8080"
 _EXPECTED = "expected http://host:port, or http://host:port/path behind a proxy"
 
 _Urls = Annotated[
@@ -53,7 +52,7 @@ def group(help_text: str) -> typer.Typer:
 
 
 def command(
-    app: typer.Typer, name: str, *, shown: Callable[[object], None] = show, default_url: str = _NODE
+    app: typer.Typer, name: str, *, shown: Callable[[object], None] = show, default_url: str = DEFAULT_URL
 ) -> Callable[[Callable[..., Made]], Callable[..., Made]]:
     """Make a function that returns a request the command `name`, with the options that every command has.
 
@@ -111,7 +110,7 @@ def _run(made: AdminRequest | Course, service: Service, shown: Callable[[object]
 
 def _shared(
     *,
-    url: _Urls = _NODE,
+    url: _Urls = DEFAULT_URL,
     token: GivenToken = "",
     token_file: GivenTokenFile = None,
     as_json: _Json = False,
@@ -145,6 +144,8 @@ def _carry_out(request: AdminRequest, service: Service, show_it: Callable[[objec
         _save(answer.body, request.save_to)
     elif answer.body:
         show_it(answer.content)
+    if not service.as_json and request.follow_up is not None and (words := request.follow_up(answer.content)):
+        print(f"\nTo execute it: {service.command(words)}")
     if request.then is not None:
         _carry_out(request.then(answer.content), service, show_it)
 

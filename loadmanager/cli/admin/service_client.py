@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from http import HTTPStatus
@@ -24,6 +26,7 @@ if TYPE_CHECKING:  # takes its time to load
 
 EXIT_UNREACHABLE = 3
 URL_VARIABLE = "LOADMANAGER_ADMIN_URL"
+DEFAULT_URL = "http://127.0.0.1:8080"
 _FIXES: dict[int, str] = {
     HTTPStatus.UNAUTHORIZED: "--token-file or LOADMANAGER_TOKEN_FILE names the file with yours",
     HTTPStatus.FORBIDDEN: "docs/security.md says who may do what",
@@ -70,6 +73,12 @@ class Service:
         if isinstance(answer, AdminAnswer):
             raise NodeRefusedError(answer)
         return answer
+
+    def command(self, words: str) -> str:
+        """Return an admin command as it runs in this shell: with `--url` unless the environment says the same."""
+        url = ",".join(self.urls)
+        options = [] if url == os.environ.get(URL_VARIABLE, DEFAULT_URL) else ["--url", shlex.quote(url)]
+        return " ".join(["loadmanager", "admin", words, *options])
 
     def _with_token(self, request: AdminRequest) -> AdminRequest:
         if self.token is None:

@@ -57,7 +57,7 @@ def test_without_waiting_it_is_begun_and_shown(node: RecordingNode) -> None:
     node.script[DRAIN] = [progress(9)]
     done = run(node, "")
     assert done.exit_code == 0
-    assert "bundlesLeft  9" in done.stdout
+    assert done.stdout.startswith("b1:8080 is being drained: 9 bundles left, 0 moved, about 4 s to go at 2/s (begun ")
     assert [method for method, _, _ in node.asked] == ["PUT"]
 
 
