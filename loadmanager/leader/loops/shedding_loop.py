@@ -13,6 +13,7 @@ import structlog
 
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import FilterReason, ValidationReason
+from loadmanager.core.planning.round_summary import summarize_round
 from loadmanager.core.protocol.leadership import Term
 from loadmanager.errors import NotLeaderError
 from loadmanager.leader.audit.decision_log import DecisionLog
@@ -151,6 +152,11 @@ class SheddingLoop:
             duration_ms=round(self.last_cycle_s * 1000, 2),
         )
         await self._explain(plan, steps, term)
+        if steps and self._desk.last_round is not None:
+            summary = summarize_round(
+                self.cycles, self._desk.last_round.snapshot, steps, acted=not (is_dry_run or stops)
+            )
+            self._journal.judged("round", summary, epoch=term.epoch)
         unstopped = self._show_stopped(plan, steps, term, is_dry_run=is_dry_run)
         if unstopped:
             self._begin(unstopped)

@@ -1,4 +1,4 @@
-"""Reasons why nothing is shed, from a broker or at all, or why a bundle stays; common to all strategies."""
+"""Reasons of shedding rounds that are common to all strategies: the moves of a round, or why a bundle stays."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from loadmanager.core.domain.reasons.reason import Reason, entry
 
 
 class SheddingReason(Reason):
+    ROUND_MOVES = entry("round_moves", "Round {round}: {bundles} bundles, {share_percent} % of the traffic: {routes}")
     SHEDDING_DISABLED = entry(
         "shedding_disabled",
         "No move because {=load_balancer_enabled} and {=shedding_enabled}",
