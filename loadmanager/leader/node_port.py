@@ -39,7 +39,7 @@ from loadmanager.core.domain.reasons import Reason
 from loadmanager.core.model.snapshot import Snapshot
 from loadmanager.core.planning.blocking_limits import BlockingLimit
 from loadmanager.core.planning.certificate.round_certificates import DecidedRound
-from loadmanager.core.protocol.leadership import Sighting, Term
+from loadmanager.core.protocol.leadership import LeaderZnode, Term
 from loadmanager.net.http_client import Caller
 from loadmanager.wire.audit_entry import AuditEntry
 from loadmanager.wire.broker_data import LocalBrokerData
@@ -259,7 +259,7 @@ class MirrorPort(Protocol):
     @property
     def laid_down(self) -> PoliciesPort: ...
     @property
-    def leader(self) -> Sighting | None: ...
+    def leader(self) -> LeaderZnode | None: ...
     @property
     def epoch(self) -> int: ...
     @property

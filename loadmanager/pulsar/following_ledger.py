@@ -27,7 +27,7 @@ from loadmanager.core.domain.ownership import (
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.protocol.bundle_writes import Transition
 from loadmanager.core.protocol.move_machine import StaleStepError
-from loadmanager.core.protocol.pulsar_moves import MoveUnderWay
+from loadmanager.core.protocol.pulsar_moves import PendingMove
 from loadmanager.errors import BundleNotFoundError, InvalidRecordError, NamespaceNotFoundError
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
@@ -127,10 +127,10 @@ class FollowingLedger:
         self._view.put_namespace(replace(entry, state=entry.state.with_ownerships({index: ownership})))
 
 
-def _move_of(released: Ownership) -> MoveUnderWay:
+def _move_of(released: Ownership) -> PendingMove:
     assert released.owner is not None, "what nobody owns cannot be released"
     destination = None if released.destination is None else released.destination.broker
-    return MoveUnderWay(released.owner.broker, destination, released.since_ms / 1000, is_own=is_own(released.reason))
+    return PendingMove(released.owner.broker, destination, released.since_ms / 1000, is_own=is_own(released.reason))
 
 
 def _as_it_is(ownership: Ownership, owner: Registration | None) -> Ownership:

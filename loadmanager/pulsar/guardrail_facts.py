@@ -16,14 +16,14 @@ from loadmanager.core.planning.blocking_limits import BlockingLimit
 from loadmanager.core.planning.churn import AT_AN_OPERATORS_WORD
 from loadmanager.core.protocol.guardrails import (
     BrokerFacts,
-    Facts,
+    ClusterFacts,
     GuardrailLimits,
     NamespaceSelection,
     WantedMove,
-    stops_of_move,
-    stops_of_moves,
-    stops_of_round,
-    stops_of_split,
+    check_move,
+    check_moves,
+    check_round,
+    check_split,
 )
 from loadmanager.errors import ConflictError
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
@@ -107,7 +107,7 @@ class GuardrailFacts:
         """Those of the namespaces of which nothing is ever moved."""
         for namespace in namespaces:
             if namespace not in self._left_out:
-                self._left_out[namespace] = self._namespaces.why_left_out(namespace) is not None
+                self._left_out[namespace] = self._namespaces.find_exclusion(namespace) is not None
         return frozenset(namespace for namespace in namespaces if self._left_out[namespace])
 
     def begin_round(self) -> Sequence[Verdict]:
@@ -116,48 +116,48 @@ class GuardrailFacts:
         acts = self._memory.acts
         on_their_way = (each for move in acts.under_way.values() for each in (move.source, move.destination))
         self._touched_s = {**acts.touched_s, **{each: now_s for each in on_their_way if each is not None}}
-        return self.stops_of_round()
+        return self.check_round()
 
-    def stops_of_round(self) -> Sequence[Verdict]:
+    def check_round(self) -> Sequence[Verdict]:
         """What would stop a round at this moment."""
-        return stops_of_round(self._facts(), self._limits())
+        return check_round(self._facts(), self._limits())
 
     def limits(self) -> list[BlockingLimit]:
         """Settings that stop rounds at this moment."""
         facts = self._facts()
         return [
             BlockingLimit(self._settings.key(_SETTINGS[stop.verdict]), stop.sentence(), self._ends_s(stop, facts))
-            for stop in stops_of_round(facts, self._limits())
+            for stop in check_round(facts, self._limits())
             if stop.verdict in _SETTINGS
         ]
 
-    def _ends_s(self, stop: Verdict, facts: Facts) -> float | None:
+    def _ends_s(self, stop: Verdict, facts: ClusterFacts) -> float | None:
         if stop.verdict is GuardrailReason.BROKERS_SETTLING:
             return facts.now_s + self._settings.settling_seconds - facts.quiet_for_s
         if stop.verdict is GuardrailReason.HOUR_IS_FULL:
             return self._memory.acts.at(facts.now_s).began_s[-self._settings.moves_per_hour] + _HOUR_S
         return None
 
-    def stops_of_steps(self, steps: Sequence[Unload]) -> Sequence[Sequence[Verdict]]:
+    def check_steps(self, steps: Sequence[Unload]) -> Sequence[Sequence[Verdict]]:
         """What stops each step of a round."""
         moves = [_move(step.bundle, step.source, step.destination, is_own=True) for step in steps]
-        return stops_of_moves(self._facts(), self._limits(), moves)
+        return check_moves(self._facts(), self._limits(), moves)
 
-    def stops_of_split(self, bundle: str) -> Sequence[Verdict]:
+    def check_split(self, bundle: str) -> Sequence[Verdict]:
         """What stops a split of this bundle."""
-        return stops_of_split(self._facts(), self._limits(), bundle)
+        return check_split(self._facts(), self._limits(), bundle)
 
     def check(self, bundle: str, released: Ownership) -> None:
         """Raise `RailError` if anything stops the move that would begin with the bundle being `released`."""
         assert released.owner is not None, "what nobody owns cannot be released"
         move = _move(bundle, released.owner, released.destination, is_own=is_own(released.reason))
-        stops = stops_of_move(self._facts(), self._limits(), move)
+        stops = check_move(self._facts(), self._limits(), move)
         if stops:
             raise RailError(stops)
 
-    def _facts(self) -> Facts:
+    def _facts(self) -> ClusterFacts:
         now_s, acts = time.time(), self._memory.acts.at(time.time())
-        return Facts(
+        return ClusterFacts(
             now_s=now_s,
             brokers=self._brokers(),
             pulsars_leader=self._picture.pulsars_leader,

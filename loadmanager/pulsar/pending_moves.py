@@ -13,7 +13,7 @@ from dataclasses import replace
 import structlog
 
 from loadmanager.core.domain.names import BrokerId
-from loadmanager.core.protocol.pulsar_moves import Acts, MoveUnderWay
+from loadmanager.core.protocol.pulsar_moves import MoveHistory, PendingMove
 from loadmanager.errors import InvalidRecordError, OutcomeUnknownError, StoreError
 from loadmanager.pulsar.fenced_znode import FencedRecord
 from loadmanager.store.znode_codec import decode, pack
@@ -34,15 +34,15 @@ class ActsMemory:
         self._record = record
         self._failures_until_stop = failures_until_stop
         self._writing = asyncio.Lock()
-        self._written: Acts | None = None
-        self.acts = Acts()
+        self._written: MoveHistory | None = None
+        self.acts = MoveHistory()
         self.open_moves = _UNREAD
 
     async def take_over(self) -> None:
         """Begin with what the last term left; waits while the store does not say it. One that cannot be read leaves
         `open_moves` said, until an operator says go on.
         """
-        self.acts, self._written, self.open_moves = Acts(), None, _UNREAD
+        self.acts, self._written, self.open_moves = MoveHistory(), None, _UNREAD
         data = await self._read()
         try:
             if data is not None:
@@ -63,7 +63,7 @@ class ActsMemory:
                 log.warning("moves_not_read", error=str(error))
             await asyncio.sleep(_AGAIN_S)
 
-    async def begin(self, bundle: str, move: MoveUnderWay) -> None:
+    async def begin(self, bundle: str, move: PendingMove) -> None:
         """Write down that a move begins. Raises `NotLeaderError` or a `StoreError`, and then it has not begun: what may
         have been written all the same is taken back first.
         """
@@ -106,7 +106,7 @@ class ActsMemory:
         `StoreError`.
         """
         failures = self.acts.failures
-        self.acts = self.acts.went_on()
+        self.acts = self.acts.with_failures_reset()
         try:
             await self._write()
         except BaseException:

@@ -190,7 +190,7 @@ class BesideNode(Candidate):
 
     def status(self) -> BesideStatus:
         """How this process stands, and what keeps it from acting."""
-        stops = self.hands.rails.stops_of_round()
+        stops = self.hands.rails.check_round()
         reported_s = [at_s for broker in self.view.registrations if (at_s := self.intake.reports_at_s(broker))]
         failures = self.hands.memory.acts.failures
         return BesideStatus(

@@ -18,7 +18,7 @@ from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Figure, Verdict
 from loadmanager.core.domain.reasons import GuardrailReason
-from loadmanager.core.protocol.pulsar_moves import MoveUnderWay
+from loadmanager.core.protocol.pulsar_moves import PendingMove
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.pulsar.move_verification import PulsarOwnership
 from loadmanager.pulsar.pending_moves import ActsMemory
@@ -45,7 +45,7 @@ class Recovery:
         if under_way:
             self._memory.seen_through()
 
-    def _say(self, bundle: str, move: MoveUnderWay, owner: Registration | None, epoch: int) -> None:
+    def _say(self, bundle: str, move: PendingMove, owner: Registration | None, epoch: int) -> None:
         self.healed += 1
         why: dict[str, Figure] = {"source": move.source}
         if move.destination is not None:

@@ -118,7 +118,7 @@ class PulsarReshaper:
         `PulsarUnreachableError`, or `NotLeaderError`.
         """
         owner = self._owner_of(it.bundle)
-        stops = self._rails.stops_of_split(str(it.bundle))
+        stops = self._rails.check_split(str(it.bundle))
         if stops:
             self._say("would_split", it, owner, stops)
             return

@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from loadmanager.core.domain.names import BrokerId
-from loadmanager.core.protocol.pulsar_moves import Acts, MoveUnderWay
+from loadmanager.core.protocol.pulsar_moves import MoveHistory, PendingMove
 from loadmanager.wire.control_records import Broker, Bundle, Milliseconds
 from loadmanager.wire.validation import MAX_COUNT, parse_json
 
@@ -39,10 +39,10 @@ class ActsData(TypedDict, total=False):
 _ADAPTER = TypeAdapter(ActsData)
 
 
-def decode_acts(data: bytes, where: str) -> Acts:
+def decode_acts(data: bytes, where: str) -> MoveHistory:
     """Decode the record; raises `InvalidRecordError`, which names `where` and the faulty field."""
     content = parse_json(_ADAPTER, data, where)
-    return Acts(
+    return MoveHistory(
         {bundle: _move_of(move) for bundle, move in content.get("underWay", {}).items()},
         tuple(ms / _MS for ms in content.get("began", ())),
         {BrokerId(broker): ms / _MS for broker, ms in content.get("touched", {}).items()},
@@ -50,7 +50,7 @@ def decode_acts(data: bytes, where: str) -> Acts:
     )
 
 
-def encode_acts(acts: Acts) -> bytes:
+def encode_acts(acts: MoveHistory) -> bytes:
     content = ActsData(
         underWay={bundle: _data_of(move) for bundle, move in sorted(acts.under_way.items())},
         began=[round(at_s * _MS) for at_s in acts.began_s],
@@ -60,9 +60,9 @@ def encode_acts(acts: Acts) -> bytes:
     return _ADAPTER.dump_json(content)
 
 
-def _move_of(move: MoveData) -> MoveUnderWay:
+def _move_of(move: MoveData) -> PendingMove:
     destination = move.get("destination")
-    return MoveUnderWay(
+    return PendingMove(
         BrokerId(move["source"]),
         None if destination is None else BrokerId(destination),
         move["beganAt"] / _MS,
@@ -70,7 +70,7 @@ def _move_of(move: MoveData) -> MoveUnderWay:
     )
 
 
-def _data_of(move: MoveUnderWay) -> MoveData:
+def _data_of(move: PendingMove) -> MoveData:
     data = MoveData(source=move.source, beganAt=round(move.began_s * _MS), own=move.is_own)
     if move.destination is not None:
         data["destination"] = move.destination

@@ -49,10 +49,10 @@ async def test_an_idle_cluster_makes_no_write(idle: tuple[Cluster, EmbeddedZooKe
     before, cycles = await last_zxid(server), await cycles_of(cluster, leader.url)
     await asyncio.sleep(QUIET_S)  # it is the passing of time itself that must have no effect
 
-    async def went_on() -> bool:
+    async def with_failures_reset() -> bool:
         return await cycles_of(cluster, leader.url) >= cycles + 3
 
-    await eventually(went_on, what="rounds of shedding go on meanwhile")
+    await eventually(with_failures_reset, what="rounds of shedding go on meanwhile")
     assert await last_zxid(server) == before
     topic = topics_of_bundles(await cluster.state(), 1)[0]
     for node in cluster.nodes.values():

@@ -10,19 +10,19 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from loadmanager.core.protocol.leadership import (
     Campaign,
     Knowledge,
+    LeaderZnode,
     Reassure,
-    Sighting,
     StepDown,
     Term,
     Vacate,
     Wait,
-    next_action,
+    choose_action,
     open_since,
 )
 
 SMALL = st.integers(min_value=0, max_value=3)
 NODES = st.sampled_from(["n1:1", "n2:1"])
-LEADERS = st.builds(Sighting, NODES, st.just("http://n2:1"), epoch=SMALL, session_id=SMALL, czxid=SMALL)
+LEADERS = st.builds(LeaderZnode, NODES, st.just("http://n2:1"), epoch=SMALL, session_id=SMALL, czxid=SMALL)
 TURN_S = 1.0
 MARGINS_S = st.sampled_from([-1.0, 0.0, 0.5, 3.0])
 
@@ -43,7 +43,7 @@ def knowledge(draw: st.DrawFn, *, leads: bool) -> Knowledge:
         term=Term(draw(st.just(epoch) | SMALL), draw(st.just(session_id) | SMALL)) if leads else None,
         ended_czxid=draw(st.none() | SMALL),
         silent_czxid=draw(st.none() | SMALL),
-        is_doubted=draw(st.booleans()),
+        is_suspected=draw(st.booleans()),
         open_since_s=draw(st.none() | st.sampled_from([now_s - 3.0, now_s - 0.5, now_s])),
         unsound_until_s=now_s + draw(MARGINS_S),
         turn_s=draw(st.sampled_from([0.0, 1.0])),
@@ -52,15 +52,15 @@ def knowledge(draw: st.DrawFn, *, leads: bool) -> Knowledge:
 
 @given(knowledge(leads=False))
 def test_a_node_without_a_term_campaigns_only_on_a_valid_lease_and_a_fresh_view(known: Knowledge) -> None:
-    action = next_action(known)
+    action = choose_action(known)
     may_act = known.view_is_fresh and known.now_s < known.lease_valid_until_s
     assert may_act or action == Wait(None)
     if isinstance(action, Campaign):
         assert (action.epoch_version, action.replaces_leader) == (known.epoch_version, known.leader is not None)
-        if action.on_doubt:
+        if action.on_suspicion:
             assert known.leader is not None
             assert known.leader.czxid == known.silent_czxid
-            assert isinstance(next_action(replace(known, silent_czxid=None)), Wait), "nothing else allows it"
+            assert isinstance(choose_action(replace(known, silent_czxid=None)), Wait), "nothing else allows it"
     elif isinstance(action, Vacate):
         assert known.leader is not None
         assert known.node_id == known.leader.node_id or known.session_id == known.leader.session_id
@@ -73,25 +73,25 @@ def test_a_node_without_a_term_campaigns_only_on_a_valid_lease_and_a_fresh_view(
 @given(knowledge(leads=False))
 def test_a_fresh_node_with_a_live_session_waits_without_end_only_while_somebody_leads(known: Knowledge) -> None:
     if known.view_is_fresh and known.now_s < known.lease_valid_until_s:
-        assert (next_action(known) == Wait(None)) == (open_since(known) is None)
+        assert (choose_action(known) == Wait(None)) == (open_since(known) is None)
 
 
 @given(knowledge(leads=False))
 def test_a_link_that_broke_lately_leaves_the_first_turn_to_others_for_a_bounded_time(known: Knowledge) -> None:
     begun_s = known.now_s if known.open_since_s is None else known.open_since_s
     is_others_turn = known.now_s < min(known.unsound_until_s, begun_s + known.turn_s)
-    action = next_action(known)
+    action = choose_action(known)
     if isinstance(action, Campaign):
         assert not is_others_turn
     elif isinstance(action, Vacate):
         assert is_others_turn, "with a sound link, or alone, it campaigns at once"
     sound = replace(known, unsound_until_s=known.now_s)
     alone = replace(known, turn_s=0.0)
-    assert next_action(sound) == next_action(alone), "whoever is alone waits for nobody"
-    if isinstance(next_action(sound), Campaign):
+    assert choose_action(sound) == choose_action(alone), "whoever is alone waits for nobody"
+    if isinstance(choose_action(sound), Campaign):
         later = replace(known, now_s=begun_s + known.turn_s, lease_valid_until_s=math.inf)
         assert isinstance(action, Campaign | Vacate | Wait)
-        assert isinstance(next_action(replace(later, open_since_s=begun_s)), Campaign), "its own turn comes"
+        assert isinstance(choose_action(replace(later, open_since_s=begun_s)), Campaign), "its own turn comes"
 
 
 @given(knowledge(leads=False))
@@ -101,7 +101,7 @@ def test_since_when_nobody_leads_is_kept_until_somebody_is_seen_to(known: Knowle
         assert since_s == known.open_since_s
         return
     sound = replace(known, unsound_until_s=known.now_s, lease_valid_until_s=math.inf)
-    may_campaign = isinstance(next_action(sound), Campaign)
+    may_campaign = isinstance(choose_action(sound), Campaign)
     assert (since_s is not None) == may_campaign
     if may_campaign:
         assert since_s == (known.now_s if known.open_since_s is None else known.open_since_s)
@@ -111,7 +111,7 @@ def test_since_when_nobody_leads_is_kept_until_somebody_is_seen_to(known: Knowle
 @given(knowledge(leads=True), st.floats(min_value=0, max_value=10))
 def test_leader_continues_only_in_its_session_lease_and_epoch(known: Knowledge, later_s: float) -> None:
     assert known.term is not None
-    action = next_action(known)
+    action = choose_action(known)
     has_to_go = (
         known.now_s >= known.lease_valid_until_s
         or known.session_id != known.term.session_id
@@ -119,14 +119,14 @@ def test_leader_continues_only_in_its_session_lease_and_epoch(known: Knowledge, 
     )
     if isinstance(action, Reassure):
         assert not has_to_go
-        assert known.is_doubted
+        assert known.is_suspected
         assert action.epoch == known.term.epoch
     elif isinstance(action, Wait):
         assert not has_to_go
         assert action.until_s is not None
         assert action.until_s > known.now_s
         later = replace(known, now_s=known.now_s + later_s)
-        assert isinstance(next_action(later), Wait) == (later.now_s < action.until_s)
+        assert isinstance(choose_action(later), Wait) == (later.now_s < action.until_s)
     else:
         assert isinstance(action, StepDown), "a leader neither campaigns nor probes"
 
@@ -138,7 +138,7 @@ class Candidate:
     node_id: str
     session_id: int
     known_epoch: int = 0
-    known_leader: Sighting | None = None
+    known_leader: LeaderZnode | None = None
     fresh: bool = True
     lease_valid_until_s: float = 5.0
     term: Term | None = None
@@ -155,7 +155,7 @@ class Elections(RuleBasedStateMachine):
     def start(self) -> None:
         self.now_s = 0.0
         self.epoch = 0
-        self.leader: Sighting | None = None
+        self.leader: LeaderZnode | None = None
         self.zxid = 0
         self.nodes = [Candidate(f"n{i}:1", i + 1) for i in range(3)]
         self.won: list[Term] = []
@@ -202,7 +202,7 @@ class Elections(RuleBasedStateMachine):
     def act(self, index: int) -> None:
         node = self.nodes[index]
         node.open_since_s = open_since(self._knowledge(node))
-        action = next_action(self._knowledge(node))
+        action = choose_action(self._knowledge(node))
         if isinstance(action, StepDown):
             node.term = None
         elif isinstance(action, Campaign):
@@ -230,7 +230,7 @@ class Elections(RuleBasedStateMachine):
     @invariant()
     def a_term_is_acted_on_only_in_its_own_session_and_within_the_lease(self) -> None:
         for node in self.nodes:
-            trusted = node.term is not None and not isinstance(next_action(self._knowledge(node)), StepDown)
+            trusted = node.term is not None and not isinstance(choose_action(self._knowledge(node)), StepDown)
             if trusted:
                 assert node.term is not None
                 assert node.term.session_id == node.session_id
@@ -258,7 +258,7 @@ class Elections(RuleBasedStateMachine):
             return
         self.epoch += 1
         self.zxid += 1
-        self.leader = Sighting(node.node_id, f"http://{node.node_id}", self.epoch, node.session_id, self.zxid)
+        self.leader = LeaderZnode(node.node_id, f"http://{node.node_id}", self.epoch, node.session_id, self.zxid)
         node.term = Term(self.epoch, node.session_id)
         self.won.append(node.term)
 

@@ -22,7 +22,7 @@ from loadmanager.config import BesideSettings
 from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.ownership import Ownership, OwnershipState, Registration
 from loadmanager.core.domain.reasons import OwnershipReason, Reason
-from loadmanager.core.protocol.pulsar_moves import Acts
+from loadmanager.core.protocol.pulsar_moves import MoveHistory
 from loadmanager.http.app import make_beside_app
 from loadmanager.pulsar.planning_settings import PulsarSettings
 from loadmanager.pulsar.pulsar_admin import PulsarAdmin
@@ -89,10 +89,10 @@ class Beside:
         ):
             return Reply(answer.status, dict(answer.headers), await answer.read())
 
-    async def acts(self) -> Acts:
+    async def acts(self) -> MoveHistory:
         """What is written down."""
         znode = await self.store.get(paths.BESIDE_MOVES)
-        return Acts() if znode is None else decode_acts(decode(znode.data, znode.path), znode.path)
+        return MoveHistory() if znode is None else decode_acts(decode(znode.data, znode.path), znode.path)
 
     async def close(self) -> None:
         await self._stack.aclose()
@@ -181,7 +181,7 @@ async def is_settled(beside: Beside, node: BesideNode) -> None:
 
 
 def reasons(node: BesideNode) -> list[Reason]:
-    return [stop.verdict for stop in node.hands.rails.stops_of_round()]
+    return [stop.verdict for stop in node.hands.rails.check_round()]
 
 
 async def change_load_manager(pulsar: FakePulsar) -> None:

@@ -16,6 +16,7 @@ from loadmanager.core.domain.plan import Plan, Unload, Verdict
 from loadmanager.core.domain.reasons import OwnershipReason, PlacementReason, Reason
 from loadmanager.core.protocol.drain_machine import (
     PAUSE_S,
+    Action,
     BeginMove,
     BringHome,
     Drain,
@@ -24,7 +25,6 @@ from loadmanager.core.protocol.drain_machine import (
     EndDrain,
     Event,
     GiveAway,
-    Instruction,
     MoveEnded,
     TriedToEnd,
     WithdrawMove,
@@ -75,7 +75,7 @@ class DrainsHarness:
     owners: dict[str, Registration] = field(default_factory=dict)
     now_s: float = 100.0
     noting: Callable[..., Any] = lambda _, ask, __=None: ask
-    make_step: Callable[[Event, float], list[Instruction]] | None = None
+    make_step: Callable[[Event, float], list[Action]] | None = None
     drains: DrainMachine = field(init=False)
 
     def __post_init__(self) -> None:
@@ -90,10 +90,10 @@ class DrainsHarness:
     def _owner_of(self, bundle: str) -> Registration | None:
         return self.owners.get(bundle)
 
-    def step(self, event: Event) -> list[Instruction]:
+    def step(self, event: Event) -> list[Action]:
         return (self.make_step or self.drains.step)(event, self.now_s)
 
-    def look(self, after_s: float = PAUSE_S) -> list[Instruction]:
+    def look(self, after_s: float = PAUSE_S) -> list[Action]:
         self.now_s += after_s
         return self.step(Signal.TIME)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import IllegalTransitionError, Ownership, Registration, Stamp, assign
 from loadmanager.core.protocol.move_machine import (
+    Action,
     AskOwner,
     CalledOff,
     CallOff,
@@ -20,7 +21,6 @@ from loadmanager.core.protocol.move_machine import (
     Ended,
     Event,
     Failed,
-    Instruction,
     Kept,
     Move,
     Moved,
@@ -55,9 +55,9 @@ class MovesHarness:
     preparing: set[Registration] = field(default_factory=set)
     records: dict[str, Ownership] = field(default_factory=dict)
     now_s: float = 100.0
-    to_do: list[Instruction] = field(default_factory=list)
+    to_do: list[Action] = field(default_factory=list)
     noting: Callable[[str, Ask], Ask] = lambda _, ask: ask
-    make_step: Callable[[Event, float], list[Instruction]] | None = None
+    make_step: Callable[[Event, float], list[Action]] | None = None
     moves: MoveMachine = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,29 +78,29 @@ class MovesHarness:
         self.step(Want(move))
         return move
 
-    def step(self, event: Event) -> list[Instruction]:
+    def step(self, event: Event) -> list[Action]:
         """What is to be done because of this alone; it is kept to be done, too."""
         told = (self.make_step or self.moves.step)(event, self.now_s)
         self.to_do += told
         return told
 
-    def take(self) -> Instruction:
+    def take(self) -> Action:
         """The next instruction, if it is the only one."""
         assert len(self.to_do) == 1, self.to_do
         return self.to_do.pop()
 
-    def commit(self) -> Instruction | None:
+    def commit(self) -> Action | None:
         """Do the write that is to be done; what is to be done then, None if nothing is."""
-        instruction = self.take()
-        assert isinstance(instruction, Commit), instruction
-        bundle = instruction.move.bundle
+        action = self.take()
+        assert isinstance(action, Commit), action
+        bundle = action.move.bundle
         event: Event
         try:
-            self.records[bundle] = instruction.transition(self.records[bundle], STAMP)
+            self.records[bundle] = action.transition(self.records[bundle], STAMP)
         except IllegalTransitionError as error:
-            event = NotCommitted(instruction.move, error)
+            event = NotCommitted(action.move, error)
         else:
-            event = Committed(instruction.move, self.records[bundle])
+            event = Committed(action.move, self.records[bundle])
         self.step(event)
         return self.to_do[0] if self.to_do else None
 
@@ -112,10 +112,10 @@ class MovesHarness:
         return move
 
     def ended(self) -> Moved | Kept | CalledOff | Failed:
-        instruction = self.take()
-        assert isinstance(instruction, Ended), instruction
-        assert instruction.move.phase is Phase.ENDED
-        return instruction.outcome
+        action = self.take()
+        assert isinstance(action, Ended), action
+        assert action.move.phase is Phase.ENDED
+        return action.outcome
 
 
 @dataclass(slots=True)
@@ -164,11 +164,11 @@ class Whatever:
     def _do(self) -> None:
         """One of the instructions, whichever."""
         leader, draw = self.leader, self.data.draw
-        instruction = leader.to_do.pop(draw(st.integers(0, len(leader.to_do) - 1)))
-        move = instruction.move
-        match instruction:
+        action = leader.to_do.pop(draw(st.integers(0, len(leader.to_do) - 1)))
+        move = action.move
+        match action:
             case Commit():
-                leader.step(self._write(instruction))
+                leader.step(self._write(action))
             case Prepare():
                 leader.step(Prepared(move))
             case AskOwner():
@@ -176,18 +176,18 @@ class Whatever:
                 leader.step(OwnerAnswered(move, refusal, is_final=refusal is not None and draw(st.booleans())))
             case Ended():
                 assert move not in self.outcomes, "once"
-                self.outcomes[move] = instruction.outcome
+                self.outcomes[move] = action.outcome
 
-    def _write(self, instruction: Commit) -> Event:
+    def _write(self, action: Commit) -> Event:
         """What came of a write."""
-        move, records, draw = instruction.move, self.leader.records, self.data.draw
+        move, records, draw = action.move, self.leader.records, self.data.draw
         before = records[move.bundle]
         how = draw(st.sampled_from(["written", "written", "written", "refused", "not answered"]))
         if how == "refused":
             return NotCommitted(move, IllegalTransitionError("another hand"))
         if how == "written" or draw(st.booleans()):
             try:
-                records[move.bundle] = instruction.transition(before, STAMP)
+                records[move.bundle] = action.transition(before, STAMP)
             except IllegalTransitionError as error:
                 return NotCommitted(move, error)
             assert records[move.bundle].version == before.version + 1

@@ -16,11 +16,11 @@ from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.planning.plan_effect import Effect
 from loadmanager.core.protocol.move_machine import StaleStepError
 from loadmanager.core.protocol.plan_machine import (
+    Action,
     BeginStep,
     End,
     Event,
     Execute,
-    Instruction,
     KeptPlan,
     PlanEnded,
     PlanMachine,
@@ -59,7 +59,7 @@ class PlansHarness:
     versions: dict[str, int] = field(default_factory=dict)
     compared: set[KeptPlan] = field(default_factory=set)
     noting: Callable[[str, Ask], Ask] = lambda _, ask: ask
-    make_step: Callable[[Event, float], list[Instruction]] | None = None
+    make_step: Callable[[Event, float], list[Action]] | None = None
     plans: PlanMachine = field(init=False)
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class PlansHarness:
         self.compared.add(executed)
         return self.drifts.get(step.bundle)
 
-    def step(self, event: Event) -> list[Instruction]:
+    def step(self, event: Event) -> list[Action]:
         return self.plans.step(event) if self.make_step is None else self.make_step(event, 0.0)
 
     def execute(self, executed: KeptPlan, *, even_if_frozen: bool = False) -> list[BeginStep]:
@@ -84,12 +84,12 @@ class PlansHarness:
         assert all(isinstance(told, BeginStep) for told in begun), begun
         return [told for told in begun if isinstance(told, BeginStep)]
 
-    def end(self, begun: BeginStep, end: End = "moved", why: str = "") -> list[Instruction]:
+    def end(self, begun: BeginStep, end: End = "moved", why: str = "") -> list[Action]:
         """The step's turn comes, and it ends so."""
         begun.check(OWNED)
         return self.step(StepEnded(begun.plan, begun.step, end, why))
 
-    def refuse(self, begun: BeginStep, current: Ownership = OWNED) -> list[Instruction]:
+    def refuse(self, begun: BeginStep, current: Ownership = OWNED) -> list[Action]:
         """The step's turn comes, and it is refused."""
         with pytest.raises(StaleStepError) as refused:
             begun.check(current)

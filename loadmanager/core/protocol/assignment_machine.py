@@ -7,7 +7,7 @@ batch is decided together and written once per namespace. The next batch sees th
     a bundle     event                       if                                    then
     --------     -----                       --                                    ----
                  AssignmentWanted                                                                           ─▶ ASKED
-                 PlaceSoon                                                                                  ─▶ BACKLOG
+                 BackgroundAssignmentsWanted                                                                ─▶ BACKLOG
     BACKLOG      AssignmentWanted                                                                           ─▶ ASKED
     ASKED,       TIME: the last batch is     it is held, its owner is back         Write that it returns    ─▶ WRITTEN
     BACKLOG      over, the bundle is in      it is held, its owner is away         AnswerWaiters: HeldForBroker
@@ -17,7 +17,7 @@ batch is decided together and written once per namespace. The next batch sees th
                                              it has an owner meanwhile             AnswerWaiters: its ownership
                                              else                                  AnswerWaiters: the verdict
                  NotDecided                                                        AnswerWaiters: the error
-    WRITTEN      WriteEnded                  stored                                AnswerWaiters: Given
+    WRITTEN      WriteEnded                  stored                                AnswerWaiters: AssignmentMade
                                              refused, or the outcome is unknown    AnswerWaiters: the error
 
 A lookup for a bundle in the current batch shares its answer. After a write of unknown outcome the caller asks again;
@@ -46,7 +46,7 @@ from loadmanager.core.domain.ownership import (
 )
 from loadmanager.core.domain.plan import Assign, Plan, Verdict
 from loadmanager.core.domain.reasons import OwnershipReason, PlacementReason
-from loadmanager.core.protocol.bundle_writes import Transition, Write, WriteEnded, writes_of
+from loadmanager.core.protocol.bundle_writes import Transition, Write, WriteEnded, group_writes
 from loadmanager.core.protocol.mirror import Mirror, find_gone_owner
 from loadmanager.core.protocol.signals import Signal
 
@@ -57,7 +57,7 @@ _COMING_BACK_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class AssignmentMade:
     """Outcome of a committed assignment. `former` is the previous owner, if it has left the cluster."""
 
     stored: Ownership
@@ -74,7 +74,7 @@ class HeldForBroker:
     left_s: float
 
 
-Outcome = Given | Ownership | HeldForBroker | Verdict | Exception
+Outcome = AssignmentMade | Ownership | HeldForBroker | Verdict | Exception
 """The assignment made, the owner found meanwhile, or the reason why there is none: an error if something failed."""
 
 # Events
@@ -89,7 +89,7 @@ class AssignmentWanted:
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceSoon:
+class BackgroundAssignmentsWanted:
     """Bundles need an owner; no lookup waits for it."""
 
     bundles: Sequence[str]
@@ -109,7 +109,7 @@ class NotDecided:
     error: Exception
 
 
-Event = AssignmentWanted | PlaceSoon | AssignmentsDecided | NotDecided | WriteEnded | Signal
+Event = AssignmentWanted | BackgroundAssignmentsWanted | AssignmentsDecided | NotDecided | WriteEnded | Signal
 
 # Actions
 
@@ -130,14 +130,14 @@ class AnswerWaiters:
     outcome: Outcome
 
 
-Instruction = DecideAssignments | Write | AnswerWaiters
+Action = DecideAssignments | Write | AnswerWaiters
 
 
 @dataclass(slots=True)
 class AssignmentMachine:
     """The assignments of one leader."""
 
-    picture: Mirror
+    mirror: Mirror
     _asked: dict[str, dict[str, bool]] = field(default_factory=dict)
     """By namespace and bundle whether for a non-persistent topic."""
     _backlog: dict[str, None] = field(default_factory=dict)
@@ -149,7 +149,7 @@ class AssignmentMachine:
     _giving: dict[str, tuple[Assign, Verdict]] = field(default_factory=dict)
     _former: dict[str, Registration] = field(default_factory=dict)
     """The owners, which have gone, of those that are being given away."""
-    _to_do: list[Instruction] = field(default_factory=list)
+    _actions: list[Action] = field(default_factory=list)
     _now_s: float = 0.0
     _inherited_s: float = -math.inf
     """When a bundle was inherited last."""
@@ -164,13 +164,13 @@ class AssignmentMachine:
         """Return True while assignments are pending, or clients probably retry lookups of a lost owner's bundles."""
         return bool(self._asked or self._backlog or self._batch) or now_s < self._inherited_s + _COMING_BACK_S
 
-    def step(self, event: Event, now_s: float) -> list[Instruction]:
+    def step(self, event: Event, now_s: float) -> list[Action]:
         """Process an event and return the actions that follow. Stale events are ignored."""
         self._now_s = now_s
         match event:
             case AssignmentWanted(bundle, non_persistent):
                 self._ask(bundle, non_persistent=non_persistent)
-            case PlaceSoon(bundles):
+            case BackgroundAssignmentsWanted(bundles):
                 self._backlog.update((bundle, None) for bundle in bundles if not self._is_under_way(bundle))
             case AssignmentsDecided(decide, plan) if decide is self._deciding:
                 self._decided(decide.bundles, plan)
@@ -182,8 +182,8 @@ class AssignmentMachine:
                 self._written(write, made)
             case Signal.TIME:
                 self._go_on()
-        to_do, self._to_do = self._to_do, []
-        return to_do
+        actions, self._actions = self._actions, []
+        return actions
 
     def forget(self) -> None:
         """Drop all state at the end of the term. The driver answers the waiting lookups."""
@@ -206,7 +206,7 @@ class AssignmentMachine:
         while self.wake_s is not None:
             if self._undecided is not None:
                 self._deciding, self._undecided = self._undecided, None
-                self._to_do.append(self._deciding)
+                self._actions.append(self._deciding)
             else:
                 self._begin()
 
@@ -238,18 +238,18 @@ class AssignmentMachine:
 
     def _give_back(self, batch: list[str]) -> list[str]:
         """Reassign held bundles to their returned broker, or answer that they are held. Return all other bundles."""
-        holds = self.picture.holds()
+        holds = self.mirror.holds()
         if not holds:
             return batch
         others: list[str] = []
         returning: list[tuple[Assign, Verdict]] = []
         for bundle in batch:
-            current = self.picture.find_ownership(bundle)
-            owner = None if current is None else find_gone_owner(self.picture, current)
+            current = self.mirror.find_ownership(bundle)
+            owner = None if current is None else find_gone_owner(self.mirror, current)
             if owner is None or owner.broker not in holds:
                 others.append(bundle)
                 continue
-            back = self.picture.registrations.get(owner.broker)
+            back = self.mirror.registrations.get(owner.broker)
             if back is None:
                 self._answer(bundle, HeldForBroker(owner.broker, holds[owner.broker]))
             else:
@@ -269,22 +269,22 @@ class AssignmentMachine:
 
     def _find_owned(self, bundle: str) -> Ownership | None:
         """Find the ownership of a bundle whose owner is registered."""
-        current = self.picture.find_ownership(bundle)
+        current = self.mirror.find_ownership(bundle)
         if current is None or current.state is not OwnershipState.OWNED:
             return None
-        return current if self.picture.is_registered(current.owner) else None
+        return current if self.mirror.is_registered(current.owner) else None
 
     def _give(self, steps: list[tuple[Assign, Verdict]]) -> None:
         self._giving.update((step.bundle, (step, why)) for step, why in steps)
-        writes = writes_of({step.bundle: self._giving_of(step) for step, _ in steps}, OwnershipReason.LOOKUP.value)
+        writes = group_writes({step.bundle: self._giving_of(step) for step, _ in steps}, OwnershipReason.LOOKUP.value)
         self._writes.update(writes)
-        self._to_do += writes
+        self._actions += writes
 
     def _giving_of(self, step: Assign) -> Transition:
         def give(current: Ownership, stamp: Stamp) -> Ownership:
-            if not self.picture.is_registered(step.destination):
+            if not self.mirror.is_registered(step.destination):
                 raise IllegalTransitionError(f"{step.destination} left while {step.bundle} was being placed on it")
-            former = find_gone_owner(self.picture, current)
+            former = find_gone_owner(self.mirror, current)
             if former is None:
                 return assign(current, step.destination, stamp)
             self._former[step.bundle] = former
@@ -299,8 +299,10 @@ class AssignmentMachine:
             (step, why), former = self._giving.pop(bundle), self._former.pop(bundle, None)
             if former is not None:
                 self._inherited_s = self._now_s
-            self._answer(bundle, Given(outcome, step, why, former) if isinstance(outcome, Ownership) else outcome)
+            self._answer(
+                bundle, AssignmentMade(outcome, step, why, former) if isinstance(outcome, Ownership) else outcome
+            )
 
     def _answer(self, bundle: str, outcome: Outcome) -> None:
         self._batch.discard(bundle)
-        self._to_do.append(AnswerWaiters(bundle, outcome))
+        self._actions.append(AnswerWaiters(bundle, outcome))

@@ -32,7 +32,7 @@ class WriteEnded:
     made: Mapping[str, Ownership | Exception]
 
 
-def writes_of(transitions: Mapping[str, Transition], reason: str) -> list[Write]:
+def group_writes(transitions: Mapping[str, Transition], reason: str) -> list[Write]:
     """Group transitions into one write per namespace."""
     by_namespace: dict[str, dict[str, Transition]] = defaultdict(dict)
     for bundle, transition in transitions.items():

@@ -16,83 +16,83 @@ from loadmanager.core.domain.names import BrokerId
 
 _Brokers = frozenset[BrokerId]
 
-Who = TypeVar("Who")
+Task = TypeVar("Task")
 """Type of the tasks; any hashable."""
 
 
-class ConcurrencyLimiter(Generic[Who]):
+class ConcurrencyLimiter(Generic[Task]):
     """Concurrency limiter. `limits` returns the global and the per-broker limit, and is called at each `give`."""
 
     def __init__(self, limits: Callable[[], tuple[int, int]]) -> None:
         self._limits = limits
         self._numbers = count()
-        self._waiting: dict[Who, tuple[int, _Brokers]] = {}
-        self._having: dict[Who, _Brokers] = {}
+        self._waiting: dict[Task, tuple[int, _Brokers]] = {}
+        self._running: dict[Task, _Brokers] = {}
         self._busy: Counter[BrokerId] = Counter()
-        self._queues: dict[_Brokers, deque[Who]] = {}
+        self._queues: dict[_Brokers, deque[Task]] = {}
         self._heads: list[tuple[int, _Brokers]] = []
         """Arrival number of the head of each queue, sorted. Cancelled heads are removed lazily."""
-        self._given_within: tuple[int, int] | None = None
+        self._granted_within: tuple[int, int] | None = None
         """The limits of the last complete `give`, None once a task has come or gone."""
 
     @property
-    def taken(self) -> int:
+    def in_use(self) -> int:
         """Return the number of permits in use."""
-        return len(self._having)
+        return len(self._running)
 
-    def wait(self, who: Who, brokers: _Brokers) -> None:
+    def enqueue(self, task: Task, brokers: _Brokers) -> None:
         """Join the end of the queue."""
-        assert who not in self._waiting, "it waits already"
-        assert who not in self._having, "it has its turn"
-        self._given_within = None
-        self._waiting[who] = number, _ = next(self._numbers), brokers
+        assert task not in self._waiting, "it waits already"
+        assert task not in self._running, "it has its turn"
+        self._granted_within = None
+        self._waiting[task] = number, _ = next(self._numbers), brokers
         if brokers not in self._queues:
             self._queues[brokers] = deque()
             self._heads.append((number, brokers))
-        self._queues[brokers].append(who)
+        self._queues[brokers].append(task)
 
-    def have(self, who: Who, brokers: _Brokers) -> None:
+    def acquire(self, task: Task, brokers: _Brokers) -> None:
         """Take a permit regardless of the limits, for work that has already begun."""
-        self._having[who] = brokers
+        self._running[task] = brokers
         self._busy.update(brokers)
 
-    def end(self, who: Who) -> None:
+    def release(self, task: Task) -> None:
         """Release the permit, or leave the queue. Does nothing for an unknown task."""
-        self._given_within = None
-        brokers = self._having.pop(who, None)
+        self._granted_within = None
+        brokers = self._running.pop(task, None)
         if brokers is None:
-            self._waiting.pop(who, None)  # its place in the queue is passed over
+            self._waiting.pop(task, None)  # its place in the queue is passed over
             return
         for broker in brokers:
             self._busy[broker] -= 1
             if not self._busy[broker]:
                 del self._busy[broker]
 
-    def give(self) -> list[Who]:
+    def grant(self) -> list[Task]:
         """Grant permits as far as the limits allow, and return the tasks that got one, first come first served."""
         limits = most, most_per_broker = self._limits()
-        given: list[Who] = []
-        if limits == self._given_within:
-            return given
-        self._given_within = limits
-        spoken_for: set[BrokerId] = set()
+        granted: list[Task] = []
+        if limits == self._granted_within:
+            return granted
+        self._granted_within = limits
+        reserved: set[BrokerId] = set()
         place = 0
-        while place < len(self._heads) and self.taken < most:
+        while place < len(self._heads) and self.in_use < most:
             known = _, brokers = self._heads[place]
-            head = self._first_of(brokers)
+            head = self._find_head(brokers)
             if head != known:
                 self._replace_head(place, head)
-            elif any(broker in spoken_for or self._busy[broker] >= most_per_broker for broker in brokers):
-                spoken_for |= brokers
+            elif any(broker in reserved or self._busy[broker] >= most_per_broker for broker in brokers):
+                reserved |= brokers
                 place += 1
             else:
-                who = self._queues[brokers].popleft()
-                del self._waiting[who]
-                self._having[who] = brokers
+                task = self._queues[brokers].popleft()
+                del self._waiting[task]
+                self._running[task] = brokers
                 self._busy.update(brokers)
-                given.append(who)
-                self._replace_head(place, self._first_of(brokers))
-        return given
+                granted.append(task)
+                self._replace_head(place, self._find_head(brokers))
+        return granted
 
     def _replace_head(self, place: int, head: tuple[int, _Brokers] | None) -> None:
         """Replace the head of a queue by its next entry, or remove an empty queue."""
@@ -100,7 +100,7 @@ class ConcurrencyLimiter(Generic[Who]):
         if head is not None:
             insort(self._heads, head, key=lambda each: each[0])
 
-    def _first_of(self, brokers: _Brokers) -> tuple[int, _Brokers] | None:
+    def _find_head(self, brokers: _Brokers) -> tuple[int, _Brokers] | None:
         """Return the queue's head as its sort key, (arrival number, brokers); None if the queue is empty."""
         queue = self._queues[brokers]
         while queue and queue[0] not in self._waiting:

@@ -24,9 +24,9 @@ then one for pinned bundles on another broker (BringHome). Each fills the window
 no plan is requested while more than half of the window is MOVING. The next pass is due in a second, or at once when
 something is CHANGED or the window is half empty.
 
-A drain applies to one process of a broker: EndDrain removes the order when another process registers, so that a
-restarted broker receives bundles again. A lost session does not end a drain. Pinned and frozen bundles leave a draining
-broker like all others; pinned ones return after the drain.
+A drain applies to one process of a broker: EndDrain removes the order when another process registers, and TriedToEnd
+follows, so that a restarted broker receives bundles again. A lost session does not end a drain. Pinned and frozen
+bundles leave a draining broker like all others; pinned ones return after the drain.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class BackOff:
     """Back-off of a bundle that could not move: the reason, the end of the back-off, and its drain, if any."""
 
     why: str
@@ -150,17 +150,17 @@ class EndDrain:
     since_s: float
 
 
-Instruction = GiveAway | BringHome | BeginMove | WithdrawMove | EndDrain
+Action = GiveAway | BringHome | BeginMove | WithdrawMove | EndDrain
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class DrainCheckpoint:
     """State of the machine between two steps, as a checkpoint."""
 
     drains: Mapping[BrokerId, Drain]
     ending: set[BrokerId]
     moving: Mapping[str, Drain | None]
-    resting: Mapping[str, Rest]
+    resting: Mapping[str, BackOff]
     asked: GiveAway | BringHome | None
     look_s: float
 
@@ -181,10 +181,10 @@ class DrainMachine:
     _drains: dict[BrokerId, Drain] = field(default_factory=dict)
     _ending: set[BrokerId] = field(default_factory=set)
     _moving: dict[str, Drain | None] = field(default_factory=dict)
-    _resting: dict[str, Rest] = field(default_factory=dict)
+    _resting: dict[str, BackOff] = field(default_factory=dict)
     _asked: GiveAway | BringHome | None = None
     _look_s: float = 0.0
-    _to_do: list[Instruction] = field(default_factory=list)
+    _actions: list[Action] = field(default_factory=list)
     _now_s: float = 0.0
 
     @property
@@ -198,14 +198,14 @@ class DrainMachine:
         controls = self.controls()
         return not (controls.draining or controls.pinned or self._drains)
 
-    def remembered(self) -> Remembered:
-        return Remembered(self._drains, self._ending, self._moving, self._resting, self._asked, self._look_s)
+    def checkpoint(self) -> DrainCheckpoint:
+        return DrainCheckpoint(self._drains, self._ending, self._moving, self._resting, self._asked, self._look_s)
 
-    def restore(self, remembered: Remembered) -> None:
+    def restore(self, checkpoint: DrainCheckpoint) -> None:
         """Restore a checkpoint of another machine."""
-        self._drains, self._ending = {**remembered.drains}, {*remembered.ending}
-        self._moving, self._resting = {**remembered.moving}, {**remembered.resting}
-        self._asked, self._look_s = remembered.asked, remembered.look_s
+        self._drains, self._ending = {**checkpoint.drains}, {*checkpoint.ending}
+        self._moving, self._resting = {**checkpoint.moving}, {**checkpoint.resting}
+        self._asked, self._look_s = checkpoint.asked, checkpoint.look_s
 
     def find(self, broker: BrokerId) -> Drain | None:
         """Find the active drain of a broker."""
@@ -221,7 +221,7 @@ class DrainMachine:
             return "done"
         return "blocked" if 0 < left <= len(self.blocked(drain)) else "draining"
 
-    def step(self, event: Event, now_s: float) -> list[Instruction]:
+    def step(self, event: Event, now_s: float) -> list[Action]:
         """Process an event and return the actions that follow."""
         self._now_s = now_s
         match event:
@@ -235,8 +235,8 @@ class DrainMachine:
                 self._look_s = now_s
             case _:
                 self._look()
-        to_do, self._to_do = self._to_do, []
-        return to_do
+        actions, self._actions = self._actions, []
+        return actions
 
     def _look(self) -> None:
         if self._asked is not None or self._is_idle:
@@ -251,19 +251,19 @@ class DrainMachine:
         if brokers:
             self._ask(GiveAway(brokers, most, self._to_leave()))
         else:
-            self._look_after_pins(most)
+            self._plan_returns(most)
 
     def _follow_controls(self) -> None:
         for drain in [each for each in self._drains.values() if not self._is_wished(each)]:
             del self._drains[drain.registration.broker]
-            self._to_do += [WithdrawMove(bundle) for bundle, moved_for in self._moving.items() if moved_for is drain]
+            self._actions += [WithdrawMove(bundle) for bundle, moved_for in self._moving.items() if moved_for is drain]
         for broker, order in self.controls().draining.items():
             registration = self.registration_of(broker)
             if broker in self._ending or registration is None:
                 continue
             if 0 != order.process != self.process_of(broker) != 0:
                 self._ending.add(broker)
-                self._to_do.append(EndDrain(broker, order.since_s))
+                self._actions.append(EndDrain(broker, order.since_s))
             elif broker in self._drains:
                 self._drains[broker].registration = registration
             else:
@@ -278,12 +278,12 @@ class DrainMachine:
         broker = drain.registration.broker
         return broker not in self._ending and self.registration_of(broker) == drain.registration
 
-    def _look_after_pins(self, most: int) -> None:
+    def _plan_returns(self, most: int) -> None:
         leave, pinned = self._to_leave(), self.controls().pinned
-        if any(bundle not in leave and self._is_astray(bundle, home) for bundle, home in pinned.items()):
+        if any(bundle not in leave and self._is_away(bundle, home) for bundle, home in pinned.items()):
             self._ask(BringHome(most, leave))
 
-    def _is_astray(self, bundle: str, home: BrokerId) -> bool:
+    def _is_away(self, bundle: str, home: BrokerId) -> bool:
         """Return True if another broker owns a pinned bundle whose home broker is registered."""
         owner = self.owner_of(bundle)
         return owner is not None and owner.broker != home and self.registration_of(home) is not None
@@ -296,7 +296,7 @@ class DrainMachine:
 
     def _ask(self, question: GiveAway | BringHome) -> None:
         self._asked = question
-        self._to_do.append(question)
+        self._actions.append(question)
 
     def _planned(self, plan: Plan | None) -> None:
         asked, self._asked = self._asked, None
@@ -306,7 +306,7 @@ class DrainMachine:
             self._begin(plan, asked.most, of_drains=of_drains)
             self._give_rest(plan.verdicts, of_drains=of_drains)
         if of_drains:
-            self._look_after_pins(asked.most)
+            self._plan_returns(asked.most)
 
     def _begin(self, plan: Plan, most: int, *, of_drains: bool) -> None:
         verdicts = {verdict.subject: verdict for verdict in plan.verdicts}
@@ -315,7 +315,7 @@ class DrainMachine:
             if of_drains and (drain is None or not self._is_wished(drain)):
                 continue  # the order was removed meanwhile, or the broker has restarted and is not drained
             self._moving[step.bundle] = drain
-            self._to_do.append(BeginMove(step, [verdicts[step.bundle]] if step.bundle in verdicts else []))
+            self._actions.append(BeginMove(step, [verdicts[step.bundle]] if step.bundle in verdicts else []))
 
     def _give_rest(self, verdicts: Sequence[Verdict], *, of_drains: bool) -> None:
         self._resting = {bundle: rest for bundle, rest in self._resting.items() if rest.until_s > self._now_s}
@@ -330,14 +330,14 @@ class DrainMachine:
         return None if drain is None or drain.registration != owner else drain
 
     def _rest(self, bundle: str, why: str, drain: Drain | None) -> None:
-        self._resting[bundle] = Rest(why, self._now_s + REST_S, drain)
+        self._resting[bundle] = BackOff(why, self._now_s + REST_S, drain)
 
     def _move_ended(self, bundle: str, outcome: Outcome) -> None:
         drain = self._moving.pop(bundle)
         if isinstance(outcome, Failed) and isinstance(outcome.error, StaleStepError):
             return  # without an immediate pass: another plan on the same mirror is as stale
         self._resting.pop(bundle, None)
-        why = _why_not(outcome)
+        why = _find_failure(outcome)
         if why is not None:
             self._rest(bundle, why, drain)
         if drain is not None:
@@ -346,7 +346,7 @@ class DrainMachine:
             self._look_s = self._now_s
 
 
-def _why_not(outcome: Outcome) -> str | None:
+def _find_failure(outcome: Outcome) -> str | None:
     """Return the reason why the bundle did not move, None if it did."""
     match outcome:
         case Kept(refusal=why) | CalledOff(why):

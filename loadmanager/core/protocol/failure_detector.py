@@ -5,21 +5,21 @@ loop runs and that it can write.
 
     phase      event                          then
     -----      -----                          ----
-    IDLE       NodeLeads: another node        AskLeader                                                  ─▶ STRANGE
-    STRANGE    Heard                          AskLeader                                                  ─▶ HEARD
-               Missed                         (asked again after a patience)
-    HEARD      Heard                          (it is silent for 0 s) AskLeader
-               Missed                         (asked again after a tick)
-               TIME, 5/8 of a patience silent Doubt                                                      ─▶ DOUBTING
-    DOUBTING   Heard                          AskLeader                                                  ─▶ HEARD
-               Missed                         as in HEARD
-               Doubted: it stands             CheckSuspicion after a tick
+    IDLE       NodeLeads: another node        AskLeader                                                  ─▶ UNHEARD
+    UNHEARD    LeaderAnswered                 AskLeader                                                  ─▶ HEARD
+               LeaderMissed                   (asked again after a patience)
+    HEARD      LeaderAnswered                 (it is silent for 0 s) AskLeader
+               LeaderMissed                   (asked again after a tick)
+               TIME, 5/8 of a patience silent RaiseSuspicion                                             ─▶ SUSPECTING
+    SUSPECTING LeaderAnswered                 AskLeader                                                  ─▶ HEARD
+               LeaderMissed                   as in HEARD
+               SuspicionRaised: it stands     CheckSuspicion after a tick
                SuspicionChecked: it stands    CheckSuspicion after a tick; unless the last three were prompt and a
                                               patience is over: Say, EarlyTakeOver                       ─▶ RESTING
                SuspicionChecked: unknown      CheckSuspicion after a tick, and count anew
-               Doubted or SuspicionChecked: it is gone  Say                                              ─▶ RESTING
-    RESTING    Heard                          AskLeader; Spare, if it was to be replaced                 ─▶ HEARD
-               Missed                         as in HEARD
+               either: it is gone             Say                                                        ─▶ RESTING
+    RESTING    LeaderAnswered                 AskLeader; CancelTakeOver, if it was to be replaced        ─▶ HEARD
+               LeaderMissed                   as in HEARD
                TIME, rested for a session     as from HEARD                                              ─▶ HEARD
     any        LeaderProcessEnded             Say, EarlyTakeOver at once                                 ─▶ RESTING
                NodeLeads: nobody, or this node                                                           ─▶ IDLE
@@ -56,13 +56,13 @@ import math
 from dataclasses import dataclass, field
 
 from loadmanager.core.domain.log_message import Say
-from loadmanager.core.protocol.leadership import Sighting
+from loadmanager.core.protocol.leadership import LeaderZnode
 from loadmanager.core.protocol.signals import Signal
 
 TICKS = 8
 """Ticks per timeout."""
 
-_TICKS_UNTIL_DOUBT = 5
+_TICKS_UNTIL_SUSPICION = 5
 _MOST_TICKS_A_STEP = 1
 _PROMPT_LOOKS = 3
 _TICKS_HELD = 2
@@ -84,10 +84,10 @@ _NORMAL_PATIENCE_S = 0.8
 class FailureDetectorPhase(enum.Enum):
     IDLE = enum.auto()
     """There is no known leader, or this node leads."""
-    STRANGE = enum.auto()
+    UNHEARD = enum.auto()
     """The leader has not answered yet."""
     HEARD = enum.auto()
-    DOUBTING = enum.auto()
+    SUSPECTING = enum.auto()
     """A suspicion is in the store."""
     RESTING = enum.auto()
     """It answered through the store only, or is being replaced."""
@@ -102,20 +102,20 @@ class NodeLeads:
     this node. `session_s` is the store's session timeout, `sessions` those of registered nodes, None if unknown.
     """
 
-    leader: Sighting | None
+    leader: LeaderZnode | None
     session_s: float
     sessions: frozenset[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class LeaderAnswered:
     """The leader of that znode answered that it leads."""
 
     czxid: int
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class LeaderMissed:
     """The request to the leader ended in any other way."""
 
     czxid: int
@@ -129,7 +129,7 @@ class LeaderProcessEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class Doubted:
+class SuspicionRaised:
     """Result of writing the suspicion to the store: True if a suspicion exists now."""
 
     czxid: int
@@ -144,27 +144,27 @@ class SuspicionChecked:
     stands: bool | None
 
 
-Event = NodeLeads | Heard | Missed | LeaderProcessEnded | Doubted | SuspicionChecked | Signal
+Event = NodeLeads | LeaderAnswered | LeaderMissed | LeaderProcessEnded | SuspicionRaised | SuspicionChecked | Signal
 
 # Actions
 
 
 @dataclass(frozen=True, slots=True)
 class AskLeader:
-    """Ask the leader whether it leads. It answers within `hold_s`; wait `patience_s` longer. Answered by Heard, Missed
-    or LeaderProcessEnded.
+    """Ask the leader whether it leads. It answers within `hold_s`; wait `patience_s` longer. Answered by
+    LeaderAnswered, LeaderMissed or LeaderProcessEnded.
     """
 
-    leader: Sighting
+    leader: LeaderZnode
     hold_s: float
     patience_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
-    """Write a suspicion of the leader to the store; answered by Doubted."""
+class RaiseSuspicion:
+    """Write a suspicion of the leader to the store; answered by SuspicionRaised."""
 
-    leader: Sighting
+    leader: LeaderZnode
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,13 +184,13 @@ class EarlyTakeOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Spare:
+class CancelTakeOver:
     """Cancel the early take-over: the leader answered."""
 
     czxid: int
 
 
-Instruction = AskLeader | Doubt | CheckSuspicion | EarlyTakeOver | Spare | Say
+Action = AskLeader | RaiseSuspicion | CheckSuspicion | EarlyTakeOver | CancelTakeOver | Say
 
 
 @dataclass(slots=True)
@@ -205,7 +205,7 @@ class FailureDetector:
     """Time of silence so far, as counted here."""
     found_silent: int = 0
     """Number of leaders found silent."""
-    _leader: Sighting | None = None
+    _leader: LeaderZnode | None = None
     _session_s: float = 0.0
     _stepped_s: float = -math.inf
     _ask_s: float = math.inf
@@ -216,7 +216,7 @@ class FailureDetector:
     _slowest_s: float = 0.0
     _taken_over: list[tuple[float, int]] = field(default_factory=list)
     """Time of each take-over, and the session of the replaced leader, unless it has expired."""
-    _to_do: list[Instruction] = field(default_factory=list)
+    _actions: list[Action] = field(default_factory=list)
 
     @property
     def wake_s(self) -> float | None:
@@ -240,7 +240,7 @@ class FailureDetector:
         usual_s = max(self.least_s, _TIMES_SLOWEST * self._slowest_s)
         return max(self.least_s, min(usual_s * 2.0**needless, self._session_s))
 
-    def step(self, event: Event, now_s: float) -> list[Instruction]:
+    def step(self, event: Event, now_s: float) -> list[Action]:
         """Process an event and return the actions that follow."""
         passed_s = now_s - self._stepped_s
         self.silent_s += min(passed_s, _MOST_TICKS_A_STEP * self.tick_s)
@@ -253,10 +253,10 @@ class FailureDetector:
             self._leads(event.leader, now_s)
         elif self._leader is not None:
             self._heard_of(self._leader, event, now_s)
-        to_do, self._to_do = self._to_do, []
-        return to_do
+        actions, self._actions = self._actions, []
+        return actions
 
-    def _leads(self, leader: Sighting | None, now_s: float) -> None:
+    def _leads(self, leader: LeaderZnode | None, now_s: float) -> None:
         if leader == self._leader:
             return
         if self._takes_over and leader is None and self._leader is not None:  # it was elected itself, most likely
@@ -265,23 +265,25 @@ class FailureDetector:
         self._leader, self._takes_over = leader, False
         self.phase = FailureDetectorPhase.IDLE
         if leader is not None:
-            self.phase = FailureDetectorPhase.STRANGE
+            self.phase = FailureDetectorPhase.UNHEARD
             self._ask(leader)
 
-    def _heard_of(self, leader: Sighting, event: Event, now_s: float) -> None:
+    def _heard_of(self, leader: LeaderZnode, event: Event, now_s: float) -> None:
         match event:
-            case Heard(czxid) if czxid == leader.czxid:
+            case LeaderAnswered(czxid) if czxid == leader.czxid:
                 self._heard(leader)
-            case Missed(czxid) if czxid == leader.czxid:
-                self._ask_s = now_s + (self._asked_for_s if self.phase is FailureDetectorPhase.STRANGE else self.tick_s)
+            case LeaderMissed(czxid) if czxid == leader.czxid:
+                self._ask_s = now_s + (self._asked_for_s if self.phase is FailureDetectorPhase.UNHEARD else self.tick_s)
             case LeaderProcessEnded(czxid) if czxid == leader.czxid:
                 self._say("leader_process_ended", leader)
-                self._to_do.append(EarlyTakeOver(czxid, has_ended=True))
+                self._actions.append(EarlyTakeOver(czxid, has_ended=True))
                 self._rest(now_s)
-            case Doubted(czxid, stands) if czxid == leader.czxid and self.phase is FailureDetectorPhase.DOUBTING:
+            case SuspicionRaised(czxid, stands) if (
+                czxid == leader.czxid and self.phase is FailureDetectorPhase.SUSPECTING
+            ):
                 self._look_on(leader, now_s, stands=stands)
             case SuspicionChecked(look, stands) if (
-                look.czxid == leader.czxid and self.phase is FailureDetectorPhase.DOUBTING
+                look.czxid == leader.czxid and self.phase is FailureDetectorPhase.SUSPECTING
             ):
                 prompt = stands is not None and now_s - look.begun_s <= self.tick_s
                 self._looks = self._looks + 1 if prompt else 0
@@ -291,36 +293,36 @@ class FailureDetector:
             case _:
                 pass
 
-    def _heard(self, leader: Sighting) -> None:
+    def _heard(self, leader: LeaderZnode) -> None:
         if self._takes_over:
-            self._to_do.append(Spare(leader.czxid))
+            self._actions.append(CancelTakeOver(leader.czxid))
             self._takes_over = False
-        if self.phase is not FailureDetectorPhase.STRANGE:
+        if self.phase is not FailureDetectorPhase.UNHEARD:
             self._slowest_s = max(self._slowest_s, self.silent_s)
         self.phase = FailureDetectorPhase.HEARD
         self.silent_s = 0.0
         self._ask(leader, hold_s=_TICKS_HELD * self.tick_s)
 
-    def _ask(self, leader: Sighting, hold_s: float = 0.0) -> None:
+    def _ask(self, leader: LeaderZnode, hold_s: float = 0.0) -> None:
         self._ask_s = math.inf
-        self._to_do.append(AskLeader(leader, hold_s, self._asked_for_s))
+        self._actions.append(AskLeader(leader, hold_s, self._asked_for_s))
 
-    def _look_at_the_time(self, leader: Sighting, now_s: float) -> None:
+    def _look_at_the_time(self, leader: LeaderZnode, now_s: float) -> None:
         if now_s >= self._ask_s:
             self._ask(leader)
         if self.phase is FailureDetectorPhase.RESTING and now_s >= self._rested_s:
             self.phase = FailureDetectorPhase.HEARD
         if (
             self.phase is FailureDetectorPhase.HEARD
-            and self.silent_s >= self.patience_s(now_s) * _TICKS_UNTIL_DOUBT / TICKS
+            and self.silent_s >= self.patience_s(now_s) * _TICKS_UNTIL_SUSPICION / TICKS
         ):
-            self.phase, self._look_s, self._looks = FailureDetectorPhase.DOUBTING, math.inf, 0
-            self._to_do.append(Doubt(leader))
-        if self.phase is FailureDetectorPhase.DOUBTING and now_s >= self._look_s:
+            self.phase, self._look_s, self._looks = FailureDetectorPhase.SUSPECTING, math.inf, 0
+            self._actions.append(RaiseSuspicion(leader))
+        if self.phase is FailureDetectorPhase.SUSPECTING and now_s >= self._look_s:
             self._look_s = math.inf
-            self._to_do.append(CheckSuspicion(leader.czxid, now_s))
+            self._actions.append(CheckSuspicion(leader.czxid, now_s))
 
-    def _look_on(self, leader: Sighting, now_s: float, *, stands: bool) -> None:
+    def _look_on(self, leader: LeaderZnode, now_s: float, *, stands: bool) -> None:
         """Evaluate the result of a suspicion check."""
         if not stands:
             self._say("leader_has_zookeeper", leader, is_warning=False)
@@ -329,7 +331,7 @@ class FailureDetector:
             self._say("leader_silent", leader)
             self._takes_over = True
             self.found_silent += 1
-            self._to_do.append(EarlyTakeOver(leader.czxid))
+            self._actions.append(EarlyTakeOver(leader.czxid))
             self._rest(now_s)
         else:
             self._look_s = now_s + self.tick_s
@@ -337,6 +339,6 @@ class FailureDetector:
     def _rest(self, now_s: float) -> None:
         self.phase, self._rested_s = FailureDetectorPhase.RESTING, now_s + self._session_s
 
-    def _say(self, event: str, leader: Sighting, *, is_warning: bool = True) -> None:
+    def _say(self, event: str, leader: LeaderZnode, *, is_warning: bool = True) -> None:
         fields = {"leader": leader.service_url, "epoch": leader.epoch, "silent_s": round(self.silent_s, 3)}
-        self._to_do.append(Say(event, fields, is_warning))
+        self._actions.append(Say(event, fields, is_warning))

@@ -48,7 +48,7 @@ _OVERDUE_AFTER_INTERVALS = 2
 
 @dataclass(frozen=True, slots=True)
 class BrokerFacts:
-    """Facts about one registered broker. `sheds` and `splits` tell if it does so by itself, None if unknown;
+    """ClusterFacts about one registered broker. `sheds` and `splits` tell if it does so by itself, None if unknown;
     `load_manager` is the class it runs. Times are wall clock seconds: of its last report, and of the last move of an
     earlier round that touched it; None if there was none.
     """
@@ -61,7 +61,7 @@ class BrokerFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ClusterFacts:
     """Input of the guardrails at `now_s`, wall clock. `open_moves` says why moves of earlier terms are unfinished,
     `policies_fault` why policies are unusable, both empty if all is well; `quiet_for_s` is the time since a broker last
     joined or left.
@@ -92,7 +92,7 @@ class NamespaceSelection:
     included: Patterns = field(default_factory=Patterns)
     excluded: Patterns = field(default_factory=Patterns)
 
-    def why_left_out(self, namespace: str) -> Mapping[str, Figure] | None:
+    def find_exclusion(self, namespace: str) -> Mapping[str, Figure] | None:
         """Return the figures of the reason why a namespace is excluded, None if it is included."""
         if is_self_test_namespace(namespace):
             return {"namespace": namespace, "pattern": "the brokers, which test themselves in it"}
@@ -128,36 +128,36 @@ class WantedMove:
     is_own: bool
 
 
-def stops_of_round(facts: Facts, limits: GuardrailLimits) -> list[Verdict]:
+def check_round(facts: ClusterFacts, limits: GuardrailLimits) -> list[Verdict]:
     """Return the guardrails that block a round; empty if it may run."""
-    return [*_of_everything(facts, limits), *_of_the_hour(facts, limits, CLUSTER)]
+    return [*_check_cluster(facts, limits), *_check_hourly_limit(facts, limits, CLUSTER)]
 
 
-def stops_of_move(facts: Facts, limits: GuardrailLimits, move: WantedMove) -> list[Verdict]:
+def check_move(facts: ClusterFacts, limits: GuardrailLimits, move: WantedMove) -> list[Verdict]:
     """Return the guardrails that block a move; empty if it may begin."""
-    return stops_of_moves(facts, limits, [move])[0]
+    return check_moves(facts, limits, [move])[0]
 
 
-def stops_of_moves(facts: Facts, limits: GuardrailLimits, moves: Iterable[WantedMove]) -> list[list[Verdict]]:
+def check_moves(facts: ClusterFacts, limits: GuardrailLimits, moves: Iterable[WantedMove]) -> list[list[Verdict]]:
     """Return the blocking guardrails of each move. Broker-wide checks run once."""
-    of_everything = [*_of_everything(facts, limits)]
-    return [[*of_everything, *_of_one(facts, limits, move)] for move in moves]
+    of_cluster = [*_check_cluster(facts, limits)]
+    return [[*of_cluster, *_check_one(facts, limits, move)] for move in moves]
 
 
-def _of_one(facts: Facts, limits: GuardrailLimits, move: WantedMove) -> Iterator[Verdict]:
-    yield from _of_the_namespace(limits, move.bundle)
+def _check_one(facts: ClusterFacts, limits: GuardrailLimits, move: WantedMove) -> Iterator[Verdict]:
+    yield from _check_namespace(limits, move.bundle)
     if move.is_own:
-        yield from _of_the_hour(facts, limits, move.bundle)
-        yield from _of_the_round(facts, limits, move.bundle)
-        yield from _of_reports(facts, limits, move)
+        yield from _check_hourly_limit(facts, limits, move.bundle)
+        yield from _check_round_limit(facts, limits, move.bundle)
+        yield from _check_reports(facts, limits, move)
 
 
-def stops_of_split(facts: Facts, limits: GuardrailLimits, bundle: str) -> list[Verdict]:
+def check_split(facts: ClusterFacts, limits: GuardrailLimits, bundle: str) -> list[Verdict]:
     """Return the guardrails that block the split of a bundle; empty if it may begin."""
-    return [*_of_everything(facts, limits), *_of_the_namespace(limits, bundle)]
+    return [*_check_cluster(facts, limits), *_check_namespace(limits, bundle)]
 
 
-def _of_everything(facts: Facts, limits: GuardrailLimits) -> Iterator[Verdict]:
+def _check_cluster(facts: ClusterFacts, limits: GuardrailLimits) -> Iterator[Verdict]:
     if not facts.is_to_act:
         yield _stop(GuardrailReason.MODE_IS_SHADOW)
     if not facts.is_whole:
@@ -166,7 +166,7 @@ def _of_everything(facts: Facts, limits: GuardrailLimits) -> Iterator[Verdict]:
         yield _stop(GuardrailReason.POLICIES_UNKNOWN, why=facts.policies_fault)
     if facts.open_moves:
         yield _stop(GuardrailReason.EARLIER_MOVES_OPEN, why=facts.open_moves)
-    yield from _of_brokers(facts)
+    yield from _check_brokers(facts)
     if facts.pulsars_leader not in facts.brokers:
         leader = {} if facts.pulsars_leader is None else {"leader": facts.pulsars_leader}
         yield _stop(GuardrailReason.PULSAR_HAS_NO_LEADER, registered=len(facts.brokers), **leader)
@@ -181,7 +181,7 @@ def _of_everything(facts: Facts, limits: GuardrailLimits) -> Iterator[Verdict]:
         )
 
 
-def _of_brokers(facts: Facts) -> Iterator[Verdict]:
+def _check_brokers(facts: ClusterFacts) -> Iterator[Verdict]:
     rails: tuple[tuple[Reason, Callable[[BrokerFacts], bool]], ...] = (
         (GuardrailReason.PULSAR_SHEDS, lambda broker: broker.sheds is True),
         (GuardrailReason.PULSAR_SPLITS, lambda broker: broker.splits is True),
@@ -191,28 +191,28 @@ def _of_brokers(facts: Facts) -> Iterator[Verdict]:
     for reason, is_stopping in rails:
         which = [broker for broker, known in facts.brokers.items() if is_stopping(known)]
         if which:
-            yield _stop(reason, brokers=len(which), registered=len(facts.brokers), which=_some_of(which))
+            yield _stop(reason, brokers=len(which), registered=len(facts.brokers), which=_name_brokers(which))
 
 
-def _of_the_hour(facts: Facts, limits: GuardrailLimits, subject: str) -> Iterator[Verdict]:
+def _check_hourly_limit(facts: ClusterFacts, limits: GuardrailLimits, subject: str) -> Iterator[Verdict]:
     if facts.moves_this_hour >= limits.moves_per_hour:
         why = {"moves": facts.moves_this_hour, "moves_per_hour": limits.moves_per_hour}
         yield _stop(GuardrailReason.HOUR_IS_FULL, subject, **why)
 
 
-def _of_the_round(facts: Facts, limits: GuardrailLimits, bundle: str) -> Iterator[Verdict]:
+def _check_round_limit(facts: ClusterFacts, limits: GuardrailLimits, bundle: str) -> Iterator[Verdict]:
     if facts.moves_this_round >= limits.moves_per_round:
         why = {"moves": facts.moves_this_round, "moves_per_round": limits.moves_per_round}
         yield _stop(GuardrailReason.ROUND_IS_FULL, bundle, **why)
 
 
-def _of_the_namespace(limits: GuardrailLimits, bundle: str) -> Iterator[Verdict]:
-    why = limits.namespaces.why_left_out(namespace_of(bundle))
+def _check_namespace(limits: GuardrailLimits, bundle: str) -> Iterator[Verdict]:
+    why = limits.namespaces.find_exclusion(namespace_of(bundle))
     if why is not None:
         yield _stop(GuardrailReason.NAMESPACE_LEFT_OUT, bundle, **why)
 
 
-def _of_reports(facts: Facts, limits: GuardrailLimits, move: WantedMove) -> Iterator[Verdict]:
+def _check_reports(facts: ClusterFacts, limits: GuardrailLimits, move: WantedMove) -> Iterator[Verdict]:
     for broker in (move.source, move.destination):
         known = None if broker is None else facts.brokers.get(broker)
         if broker is None or known is None:  # the move itself refuses a broker that has left
@@ -233,7 +233,7 @@ def _stop(reason: Reason, subject: str = CLUSTER, **why: Figure) -> Verdict:
     return Verdict(subject, reason, acted=False, why=why)
 
 
-def _some_of(brokers: Iterable[BrokerId]) -> str:
+def _name_brokers(brokers: Iterable[BrokerId]) -> str:
     ordered = sorted(brokers)
     more = f" and {len(ordered) - _SHOWN_BROKERS} more" if len(ordered) > _SHOWN_BROKERS else ""
     return ", ".join(ordered[:_SHOWN_BROKERS]) + more

@@ -17,6 +17,8 @@ little. Otherwise a node with a flapping link would win each time that its link 
        FOLLOWING ────────────────▶ LEADING
            ▲                          │  lease lapsed, session changed, epoch moved on, leader znode not ours
            └────────── StepDown ──────┘
+
+A follower may also Wait, or Vacate its own old znode. A suspected leader answers with Reassure, else with Wait.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class StepDownReason(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class LeaderZnode:
     """The leader znode as read: its session, and its `czxid`, which is unique per creation."""
 
     node_id: str
@@ -65,9 +67,9 @@ class Knowledge:
     """Input of the election rules at `now_s` of the monotonic clock.
 
     `view_is_fresh`: leader and epoch were read after the last (re)connection. `ended_czxid` is the leader znode (by
-    czxid) whose process has exited, `silent_czxid` the one under suspicion. `is_doubted`: a standby suspects this node.
-    `open_since_s` is the last result of `open_since`. Until `unsound_until_s` the own link counts as unstable: others
-    campaign first for `turn_s` from `open_since_s` on; 0 when there are no others.
+    czxid) whose process has exited, `silent_czxid` the one under suspicion. `is_suspected`: a standby suspects this
+    node. `open_since_s` is the last result of `open_since`. Until `unsound_until_s` the own link counts as unstable:
+    others campaign first for `turn_s` from `open_since_s` on; 0 when there are no others.
     """
 
     now_s: float
@@ -76,11 +78,11 @@ class Knowledge:
     lease_valid_until_s: float
     view_is_fresh: bool
     epoch_version: int
-    leader: Sighting | None
+    leader: LeaderZnode | None
     term: Term | None = None
     ended_czxid: int | None = None
     silent_czxid: int | None = None
-    is_doubted: bool = False
+    is_suspected: bool = False
     open_since_s: float | None = None
     unsound_until_s: float = -math.inf
     turn_s: float = 0.0
@@ -95,13 +97,13 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """Try to win epoch `epoch_version` + 1; `replaces_leader`: delete the existing leader znode. `on_doubt`: only while
-    the suspicion exists, and delete it too.
+    """Try to win epoch `epoch_version` + 1; `replaces_leader`: delete the existing leader znode. `on_suspicion`: only
+    while the suspicion exists, and delete it too.
     """
 
     epoch_version: int
     replaces_leader: bool
-    on_doubt: bool = False
+    on_suspicion: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ class StepDown:
 Action = Wait | Campaign | Vacate | Reassure | StepDown
 
 
-def next_action(known: Knowledge) -> Action:
+def choose_action(known: Knowledge) -> Action:
     """Return the action that a node takes next in the election."""
     if known.term is not None:
         return _as_leader(known, known.term)
@@ -145,7 +147,7 @@ def open_since(known: Knowledge) -> float | None:
 def find_end(
     term: Term,
     session_id: int,
-    leader: Sighting | None,
+    leader: LeaderZnode | None,
     epoch_version: int,
     *,
     lease_is_valid: bool,
@@ -174,7 +176,7 @@ def _as_leader(known: Knowledge, term: Term) -> Action:
     )
     if over is not None:
         return StepDown(over)
-    return Reassure(term.epoch) if known.is_doubted else Wait(known.lease_valid_until_s)
+    return Reassure(term.epoch) if known.is_suspected else Wait(known.lease_valid_until_s)
 
 
 def _as_follower(known: Knowledge) -> Action:
@@ -185,8 +187,8 @@ def _as_follower(known: Knowledge) -> Action:
         return Wait(None)
     others_until_s = _others_turn_ends_s(known)
     if known.now_s >= others_until_s:
-        on_doubt = leader is not None and not _is_gone(known, leader)
-        return Campaign(known.epoch_version, replaces_leader=leader is not None, on_doubt=on_doubt)
+        on_suspicion = leader is not None and not _is_gone(known, leader)
+        return Campaign(known.epoch_version, replaces_leader=leader is not None, on_suspicion=on_suspicion)
     if leader is not None and _is_own(known, leader):
         return Vacate(known.epoch_version)
     return Wait(others_until_s)
@@ -207,10 +209,10 @@ def _is_open(known: Knowledge) -> bool:
     return leader is None or _is_gone(known, leader) or leader.czxid == known.silent_czxid
 
 
-def _is_gone(known: Knowledge, leader: Sighting) -> bool:
+def _is_gone(known: Knowledge, leader: LeaderZnode) -> bool:
     """Return True if the leader is gone for certain, so that no suspicion is needed."""
     return _is_own(known, leader) or leader.session_id == 0 or leader.czxid == known.ended_czxid
 
 
-def _is_own(known: Knowledge, leader: Sighting) -> bool:
+def _is_own(known: Knowledge, leader: LeaderZnode) -> bool:
     return known.node_id == leader.node_id or leader.session_id == known.session_id

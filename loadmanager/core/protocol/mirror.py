@@ -26,7 +26,7 @@ class Mirror(Protocol):
         """Find the ownership of a bundle; None for an unknown bundle."""
 
 
-def find_gone_owner(picture: Mirror, ownership: Ownership) -> Registration | None:
+def find_gone_owner(mirror: Mirror, ownership: Ownership) -> Registration | None:
     """Find the owner of an owned bundle if it is no longer registered, else None."""
-    is_gone = ownership.state is OwnershipState.OWNED and not picture.is_registered(ownership.owner)
+    is_gone = ownership.state is OwnershipState.OWNED and not mirror.is_registered(ownership.owner)
     return ownership.owner if is_gone else None

@@ -6,7 +6,8 @@ complete any release that it finds.
 
     phase       event                       if                              then
     -----       -----                       --                              ----
-    WAITING     its turn comes              its destination prepares        Prepare                   ─▶ PREPARING
+    (Want)                                                                                            ─▶ WAITING
+    WAITING     it gets a permit            its destination prepares        Prepare                   ─▶ PREPARING
                                             else                            Commit its release        ─▶ RELEASING
                 CallOff                                                     Ended: CalledOff
     PREPARING   Prepared                                                    Commit its release        ─▶ RELEASING
@@ -280,7 +281,7 @@ class Ended:
     outcome: Outcome
 
 
-Instruction = Prepare | Commit | AskOwner | StopAsking | Ended
+Action = Prepare | Commit | AskOwner | StopAsking | Ended
 
 
 @dataclass(slots=True)
@@ -294,15 +295,15 @@ class MoveMachine:
     deadline_s: Callable[[], float]
     is_registered: Callable[[Registration | None], bool]
     prepare_s: Callable[[Registration], float] = lambda _: 0.0
-    _turns: ConcurrencyLimiter[Move] = field(init=False)
+    _limiter: ConcurrencyLimiter[Move] = field(init=False)
     _waiting: dict[Move, None] = field(default_factory=dict)
     _begun: dict[Move, None] = field(default_factory=dict)
     _by_version: dict[tuple[str, int], Move] = field(default_factory=dict)
-    _to_do: list[Instruction] = field(default_factory=list)
+    _actions: list[Action] = field(default_factory=list)
     _now_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self._turns = ConcurrencyLimiter(self.limits)
+        self._limiter = ConcurrencyLimiter(self.limits)
 
     @property
     def known(self) -> list[Move]:
@@ -322,14 +323,14 @@ class MoveMachine:
         """Find the move that released the bundle at this version."""
         return self._by_version.get((bundle, version))
 
-    def step(self, event: Event, now_s: float) -> list[Instruction]:
+    def step(self, event: Event, now_s: float) -> list[Action]:
         """Process an event and return the actions that follow. Events of ended moves are ignored."""
         self._now_s = now_s
         match event:
             case Want(move):
                 self._wait(move)
             case Resume(move):
-                self._turns.have(move, move.brokers)
+                self._limiter.acquire(move, move.brokers)
                 self._follow(move, move.get_released())
             case CallOff(is_meant, why):
                 self._call_off([move for move in self._waiting if is_meant(move)], why)
@@ -347,16 +348,16 @@ class MoveMachine:
                 self._answered(move, refusal, is_final=is_final)
             case _:
                 self._look()
-        self._give_turns()
-        to_do, self._to_do = self._to_do, []
-        return to_do
+        self._grant_permits()
+        actions, self._actions = self._actions, []
+        return actions
 
     def forget(self) -> list[Move]:
         """Drop all moves at the end of the term, and return them. The next leader finishes what has begun."""
         ended = self.known
         for move in ended:
             move.phase = Phase.ENDED
-        self._turns = ConcurrencyLimiter(self.limits)
+        self._limiter = ConcurrencyLimiter(self.limits)
         self._waiting.clear()
         self._begun.clear()
         self._by_version.clear()
@@ -368,7 +369,7 @@ class MoveMachine:
             if move.phase is Phase.WAITING:
                 self._wait(move)
                 continue
-            self._turns.have(move, move.brokers)
+            self._limiter.acquire(move, move.brokers)
             if move.phase is Phase.PREPARING:
                 self._waiting[move] = None
             else:
@@ -376,15 +377,15 @@ class MoveMachine:
 
     def _wait(self, move: Move) -> None:
         self._waiting[move] = None
-        self._turns.wait(move, move.brokers)
+        self._limiter.enqueue(move, move.brokers)
 
     def _have(self, move: Move) -> None:
         self._begun[move] = None
         if move.released is not None:
             self._by_version[move.bundle, move.released.version] = move
 
-    def _give_turns(self) -> None:
-        for move in self._turns.give():
+    def _grant_permits(self) -> None:
+        for move in self._limiter.grant():
             self._prepare(move)
 
     def _prepare(self, move: Move) -> None:
@@ -393,7 +394,7 @@ class MoveMachine:
         patience_s = self.prepare_s(destination) if destination is not None else 0.0
         if patience_s > 0 and self.is_registered(destination):
             move.phase = Phase.PREPARING
-            self._to_do.append(Prepare(move, patience_s))
+            self._actions.append(Prepare(move, patience_s))
         else:
             self._release(move)
 
@@ -410,7 +411,7 @@ class MoveMachine:
         del self._waiting[move]
         self._begun[move] = None
         move.phase = Phase.RELEASING
-        self._to_do.append(Commit(move, self._releasing(move), move.reason))
+        self._actions.append(Commit(move, self._releasing(move), move.reason))
 
     def _releasing(self, move: Move) -> Callable[[Ownership, Stamp], Ownership]:
         def begin(current: Ownership, stamp: Stamp) -> Ownership:
@@ -466,7 +467,7 @@ class MoveMachine:
             self._complete(move)
             return
         move.phase = Phase.ASKED
-        self._to_do.append(AskOwner(move, move.deadline_s - self._now_s))
+        self._actions.append(AskOwner(move, move.deadline_s - self._now_s))
 
     def _answered(self, move: Move, refusal: str | None, *, is_final: bool) -> None:
         if move.phase is not Phase.ASKED:
@@ -510,7 +511,7 @@ class MoveMachine:
 
     def _stop_asking(self, move: Move) -> None:
         if move.phase in {Phase.PREPARING, Phase.ASKED}:
-            self._to_do.append(StopAsking(move))
+            self._actions.append(StopAsking(move))
 
     def _complete(self, move: Move) -> None:
         """Give the released bundle to its destination if that is registered, else free it."""
@@ -518,21 +519,21 @@ class MoveMachine:
         destination = released.destination if self.is_registered(released.destination) else None
         move.phase = Phase.COMPLETING
         transition = _of_release(released, lambda current, stamp: complete(retarget(current, destination), stamp))
-        self._to_do.append(Commit(move, transition, released.reason))
+        self._actions.append(Commit(move, transition, released.reason))
 
     def _keep(self, move: Move) -> None:
         """Return the bundle to its owner, at a higher version than that of the release."""
         move.phase = Phase.KEEPING
-        self._to_do.append(Commit(move, _of_release(move.get_released(), abandon), move.why_kept.value))
+        self._actions.append(Commit(move, _of_release(move.get_released(), abandon), move.why_kept.value))
 
     def _end(self, move: Move, outcome: Outcome) -> None:
         move.phase = Phase.ENDED
         self._waiting.pop(move, None)
         self._begun.pop(move, None)
-        self._turns.end(move)
+        self._limiter.release(move)
         if move.released is not None:
             self._by_version.pop((move.bundle, move.released.version), None)
-        self._to_do.append(Ended(move, outcome))
+        self._actions.append(Ended(move, outcome))
 
 
 def _of_release(

@@ -157,7 +157,7 @@ class PlanEnded:
     plan: KeptPlan
 
 
-Instruction = BeginStep | WithdrawStep | PlanEnded
+Action = BeginStep | WithdrawStep | PlanEnded
 
 
 @dataclass(slots=True)
@@ -173,7 +173,7 @@ class PlanMachine:
     at_a_time: Callable[[], int]
     most_kept: int
     _kept: dict[str, KeptPlan] = field(default_factory=dict)
-    _to_do: list[Instruction] = field(default_factory=list)
+    _actions: list[Action] = field(default_factory=list)
 
     @property
     def executing(self) -> list[KeptPlan]:
@@ -196,15 +196,15 @@ class PlanMachine:
             del self._kept[oldest]
         return kept
 
-    def step(self, event: Event) -> list[Instruction]:
+    def step(self, event: Event) -> list[Action]:
         """Process an event and return the actions that follow."""
         if isinstance(event, Execute):
             self._execute(event.plan, even_if_frozen=event.even_if_frozen)
         else:
             self._step_ended(event.plan, event.step, event.end, event.why)
             self._go_on(event.plan)
-        to_do, self._to_do = self._to_do, []
-        return to_do
+        actions, self._actions = self._actions, []
+        return actions
 
     def _execute(self, plan: KeptPlan, *, even_if_frozen: bool) -> None:
         if plan.state == "executing":
@@ -229,7 +229,7 @@ class PlanMachine:
             if drift is None:
                 step.state = "under_way"
                 plan.under_way += 1
-                self._to_do.append(BeginStep(plan, step, self._check(plan, step)))
+                self._actions.append(BeginStep(plan, step, self._check(plan, step)))
             else:
                 self._stop(plan, step, "not_begun", drift)
         if not plan.under_way:
@@ -237,7 +237,7 @@ class PlanMachine:
 
     def _end(self, plan: KeptPlan) -> None:
         plan.state = "executed" if plan.stopped_by is None else "stopped"
-        self._to_do.append(PlanEnded(plan))
+        self._actions.append(PlanEnded(plan))
 
     def _check(self, plan: KeptPlan, step: TrackedStep) -> Callable[[Ownership], None]:
         def check(current: Ownership) -> None:
@@ -269,7 +269,7 @@ class PlanMachine:
         plan.stopped_by = f"stopped at {step.bundle}: {why}"
         for other in plan.steps:
             if other.state == "under_way":
-                self._to_do.append(WithdrawStep(other.bundle))
+                self._actions.append(WithdrawStep(other.bundle))
             elif other.state == "planned":
                 other.state = "not_begun"
 

@@ -28,7 +28,7 @@ _TOUCHED_KEPT_S = 24 * _HOUR_S
 
 
 @dataclass(frozen=True, slots=True)
-class MoveUnderWay:
+class PendingMove:
     """A move in progress. `destination` None: Pulsar places the bundle. `is_own`: requested by shedding."""
 
     source: BrokerId
@@ -42,17 +42,17 @@ class MoveUnderWay:
 
 
 @dataclass(frozen=True, slots=True)
-class Acts:
+class MoveHistory:
     """Moves and splits so far. `under_way` is by bundle; `began_s` are own moves of the last hour; `touched_s` is the
     time of the last move or split at each broker; `failures` counts failures since the last success.
     """
 
-    under_way: Mapping[str, MoveUnderWay] = field(default_factory=dict)
+    under_way: Mapping[str, PendingMove] = field(default_factory=dict)
     began_s: tuple[float, ...] = ()
     touched_s: Mapping[BrokerId, float] = field(default_factory=dict)
     failures: int = 0
 
-    def at(self, now_s: float) -> Acts:
+    def at(self, now_s: float) -> MoveHistory:
         """Drop expired entries, and clamp future times of other clocks to now."""
         return replace(
             self,
@@ -62,17 +62,17 @@ class Acts:
             },
         )
 
-    def begun(self, bundle: str, move: MoveUnderWay) -> Acts:
+    def begun(self, bundle: str, move: PendingMove) -> MoveHistory:
         began_s = (*self.began_s, move.began_s) if move.is_own else self.began_s
         return replace(self, under_way={**self.under_way, bundle: move}, began_s=began_s).at(move.began_s)
 
-    def not_begun(self, bundle: str) -> Acts:
+    def not_begun(self, bundle: str) -> MoveHistory:
         """Remove a move that was announced but never requested."""
         return replace(self, under_way={each: move for each, move in self.under_way.items() if each != bundle})
 
     def ended(
         self, bundle: str, owner: BrokerId | None, now_s: float, *, is_cancelled: bool, failures_until_stop: int
-    ) -> Acts:
+    ) -> MoveHistory:
         """Record the end of a move; the bundle belongs to `owner` now."""
         move = self.under_way[bundle]
         if move.has_landed(owner):
@@ -83,16 +83,16 @@ class Acts:
         after = replace(self.not_begun(bundle), touched_s={**self.touched_s, **touched}, failures=failures)
         return after.at(now_s)
 
-    def split(self, owner: BrokerId, now_s: float, *, failures_until_stop: int) -> Acts:
+    def split(self, owner: BrokerId, now_s: float, *, failures_until_stop: int) -> MoveHistory:
         """Record the split of a bundle of this owner: its last report is stale now."""
         touched = {**self.touched_s, owner: now_s}
         return replace(self, touched_s=touched, failures=self._after_success(failures_until_stop)).at(now_s)
 
-    def not_split(self) -> Acts:
+    def not_split(self) -> MoveHistory:
         """Record a failed split."""
         return replace(self, failures=self.failures + 1)
 
-    def went_on(self) -> Acts:
+    def with_failures_reset(self) -> MoveHistory:
         """Reset the failure count at an operator's request."""
         return replace(self, failures=0)
 

@@ -2,8 +2,8 @@
 
     phase     event                       if                                then
     -----     -----                       --                                ----
-    RESTING   TIME                        the next scan is due              ReadRecords                      ─▶ LOOKING
-    LOOKING   Looked                      bundles are to be freed           Write that they are free         ─▶ FREEING
+    RESTING   TIME                        the next scan is due              ScanRecords                      ─▶ SCANNING
+    SCANNING  RecordsScanned              bundles are to be freed           Write that they are free         ─▶ FREEING
                                           there are none                                                     ─▶ RESTING
     FREEING   WriteEnded                                                    Freed, or NotFreed
                                           it was the last one                                                ─▶ RESTING
@@ -14,17 +14,17 @@ ends, when bundles are to be freed, and after 30 s at the latest. A scan complet
 
     a bundle is                           if                                then
     -----------                           --                                ----
-    Releasing                                                               SeeThrough, unless a move does
-    Owned by a broker that has left       it is held, the broker is back    PlaceBundles: the broker gets it
+    Releasing                                                               ResumeRelease, unless a move does
+    Owned by a broker that has left       it is held, the broker is back    AssignBundles: the broker gets it
                                           it is held, the broker is away    (wait for the end of the hold)
                                           not held, `places_at_once`, and
-                                          a broker is registered            PlaceBundles
+                                          a broker is registered            AssignBundles
                                           found FREED_AFTER_S ago, and no
                                           assignment is pending, or found
                                           25 s earlier                      Write that it is free
                                           else                              (wait for a lookup)
     Free since its owner has left         `places_at_once`, and a broker
-                                          is registered                     PlaceBundles
+                                          is registered                     AssignBundles
 
 A registration never comes back, so nobody serves such a bundle, and a lookup assigns it in one write. When everything
 restarts, each bundle is written once. Bundles without lookups are freed later, one write per namespace, so that no
@@ -45,7 +45,7 @@ from loadmanager.core.domain.ownership import (
     owner_gone,
 )
 from loadmanager.core.domain.reasons import OwnershipReason
-from loadmanager.core.protocol.bundle_writes import Transition, Write, WriteEnded, writes_of
+from loadmanager.core.protocol.bundle_writes import Transition, Write, WriteEnded, group_writes
 from loadmanager.core.protocol.mirror import Mirror, find_gone_owner
 from loadmanager.core.protocol.signals import Signal
 
@@ -63,7 +63,7 @@ _AT_MOST_LATER_S = 25.0
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class RecordsScanned:
     """Result of a scan: released bundles, unregistered owners of other bundles, and bundles that are free because their
     owner left (may be omitted unless those are to be placed).
     """
@@ -73,25 +73,25 @@ class Looked:
     freed: Sequence[str] = ()
 
 
-Event = Looked | WriteEnded | Signal
+Event = RecordsScanned | WriteEnded | Signal
 
 # Actions
 
 
 @dataclass(frozen=True, slots=True)
-class ReadRecords:
-    """Scan all records; answered by Looked."""
+class ScanRecords:
+    """Scan all records; answered by RecordsScanned."""
 
 
 @dataclass(frozen=True, slots=True)
-class SeeThrough:
+class ResumeRelease:
     """Complete the release of this bundle, unless a move already does."""
 
     bundle: str
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceBundles:
+class AssignBundles:
     """Assign owners to these bundles; no lookup waits for them."""
 
     bundles: Sequence[str]
@@ -114,7 +114,7 @@ class NotFreed:
     error: Exception
 
 
-Instruction = ReadRecords | SeeThrough | PlaceBundles | Write | Freed | NotFreed
+Action = ScanRecords | ResumeRelease | AssignBundles | Write | Freed | NotFreed
 
 
 @dataclass(slots=True)
@@ -124,32 +124,32 @@ class ReconcilerMachine:
     pending.
     """
 
-    picture: Mirror
+    mirror: Mirror
     places_at_once: Callable[[], bool]
     bundles_of: Callable[[Iterable[Registration]], Sequence[str]]
     is_assigning: Callable[[float], bool] = lambda _: False
     least_pause_s: float = 0.05
     _due_s: float = -math.inf
     _soonest_s: float = -math.inf
-    _is_looking: bool = False
+    _is_scanning: bool = False
     _free_s: dict[Registration, float] = field(default_factory=dict)
     """Time from which the bundles of each lost owner are freed."""
     _writes: set[Write] = field(default_factory=set)
     _former: dict[str, Registration] = field(default_factory=dict)
     """Lost owner of each bundle in a pending write."""
-    _to_do: list[Instruction] = field(default_factory=list)
+    _actions: list[Action] = field(default_factory=list)
 
     @property
     def wake_s(self) -> float | None:
         """Return the time of the next scan; None during a scan and its writes."""
-        return None if self._is_looking or self._writes else max(self._due_s, self._soonest_s)
+        return None if self._is_scanning or self._writes else max(self._due_s, self._soonest_s)
 
-    def step(self, event: Event, now_s: float) -> list[Instruction]:
+    def step(self, event: Event, now_s: float) -> list[Action]:
         """Process an event and return the actions that follow. Stale events are ignored."""
         match event:
-            case Looked() if self._is_looking:
-                self._is_looking = False
-                self._to_do += map(SeeThrough, event.releasing)
+            case RecordsScanned() if self._is_scanning:
+                self._is_scanning = False
+                self._actions += map(ResumeRelease, event.releasing)
                 self._finish(event, now_s)
                 self._rest(now_s)
             case WriteEnded() if event.write in self._writes:
@@ -158,27 +158,27 @@ class ReconcilerMachine:
             case Signal.MEMBERSHIP:
                 self._due_s = min(self._due_s, now_s)
             case Signal.TIME if self.wake_s is not None and self.wake_s <= now_s:
-                self._is_looking, self._due_s = True, math.inf
-                self._to_do.append(ReadRecords())
-        to_do, self._to_do = self._to_do, []
-        return to_do
+                self._is_scanning, self._due_s = True, math.inf
+                self._actions.append(ScanRecords())
+        actions, self._actions = self._actions, []
+        return actions
 
     def forget(self) -> None:
         """Drop all state at the end of the term."""
-        self._is_looking, self._due_s, self._soonest_s = False, -math.inf, -math.inf
+        self._is_scanning, self._due_s, self._soonest_s = False, -math.inf, -math.inf
         self._free_s.clear()
         self._writes.clear()
         self._former = {}
 
-    def _finish(self, looked: Looked, now_s: float) -> None:
+    def _finish(self, scan: RecordsScanned, now_s: float) -> None:
         """Place or free the bundles of lost owners. Without a registered broker nothing is placed."""
-        there, holds = self.picture.registrations, self.picture.holds()
+        there, holds = self.mirror.registrations, self.mirror.holds()
         is_placed = bool(there) and self.places_at_once()
-        wanted = [owner for owner in looked.gone if (owner.broker in there if owner.broker in holds else is_placed)]
-        bundles = [*(self.bundles_of(wanted) if wanted else ()), *(looked.freed if is_placed else ())]
+        wanted = [owner for owner in scan.gone if (owner.broker in there if owner.broker in holds else is_placed)]
+        bundles = [*(self.bundles_of(wanted) if wanted else ()), *(scan.freed if is_placed else ())]
         if bundles:
-            self._to_do.append(PlaceBundles(bundles))
-        left = [] if is_placed else [owner for owner in looked.gone if owner.broker not in holds]
+            self._actions.append(AssignBundles(bundles))
+        left = [] if is_placed else [owner for owner in scan.gone if owner.broker not in holds]
         self._free_s = {owner: self._free_s.get(owner, now_s + FREED_AFTER_S) for owner in left}
         later_s = _AT_MOST_LATER_S if self.is_assigning(now_s) else 0.0
         self._free({owner for owner, free_s in self._free_s.items() if free_s + later_s <= now_s})
@@ -190,13 +190,13 @@ class ReconcilerMachine:
         self._former = {}
         bundles = self.bundles_of(owners) if owners else ()
         transitions = {bundle: self._freeing(bundle, owners, self._former) for bundle in bundles}
-        writes = writes_of(transitions, OwnershipReason.OWNER_GONE.value)
+        writes = group_writes(transitions, OwnershipReason.OWNER_GONE.value)
         self._writes.update(writes)
-        self._to_do += writes
+        self._actions += writes
 
     def _freeing(self, bundle: str, owners: set[Registration], former: dict[str, Registration]) -> Transition:
         def free(current: Ownership, stamp: Stamp) -> Ownership:
-            owner = find_gone_owner(self.picture, current)
+            owner = find_gone_owner(self.mirror, current)
             if owner is None or owner not in owners:
                 raise IllegalTransitionError(f"{bundle} has moved on: {current}")
             former[bundle] = owner
@@ -208,14 +208,14 @@ class ReconcilerMachine:
         self._writes.discard(ended.write)
         for bundle, outcome in ended.made.items():
             if isinstance(outcome, Ownership):
-                self._to_do.append(Freed(bundle, self._former[bundle], outcome))
+                self._actions.append(Freed(bundle, self._former[bundle], outcome))
             else:
-                self._to_do.append(NotFreed(bundle, outcome))
+                self._actions.append(NotFreed(bundle, outcome))
 
     def _rest(self, now_s: float) -> None:
         """Schedule the next scan, unless writes are pending."""
         if not self._writes:
-            ends_s = [now_s + left_s + _SOON_S for left_s in self.picture.holds().values()]
+            ends_s = [now_s + left_s + _SOON_S for left_s in self.mirror.holds().values()]
             free_s = [max(free_s, now_s + _WHILE_ASSIGNING_S) for free_s in self._free_s.values()]
             self._due_s = min([self._due_s, now_s + _LONGEST_PAUSE_S, *ends_s, *free_s])
             self._soonest_s = now_s + self.least_pause_s

@@ -6,23 +6,23 @@ recovers by itself.
     phase       event                       if                              then
     -----       -----                       --                              ----
     (ReshapeWanted)                         a merge, or known where to cut  CommitReshape             ─▶ WRITING
-                                            else                            as Over
-    SETTLING    Over                        its owner is registered         AskTopics                 ─▶ ASKED
+                                            else                            as WaitEnded
+    SETTLING    WaitEnded                   its owner is registered         AskTopics                 ─▶ ASKED
                                             it is on its way, or nobody's   Settle                    ─▶ SETTLING
                                             it is no more, or still that
                                             after five times                ReshapeEnded with an error
     ASKED       TopicsNamed                 there is a place to cut         CommitReshape             ─▶ WRITING
-                                            there is none                   Judge, ReshapeEnded
+                                            there is none                   ReportVerdict, ReshapeEnded
                 OwnerSilent                 it can be cut without topics    as TopicsNamed
                                             else                            ReshapeEnded with an error
     WRITING     ReshapeCommitted            the parts are to be free        Reshaped, Release each, ReshapeEnded
-                                            they are to be placed           Reshaped, as Over         ─▶ PLACING
+                                            they are to be placed           Reshaped, as WaitEnded    ─▶ PLACING
                                             else, and after a merge         Reshaped, ReshapeEnded
-    PLACING     Over                        a part with an owner is left    Choose                    ─▶ PLACING
+    PLACING     WaitEnded                   a part with an owner is left    ChooseDestination         ─▶ PLACING
                                             none is                         ReshapeEnded
-                Chosen                      another broker, and the limits
+                DestinationChosen           another broker, and the limits
                                             on churn allow it               Transfer                  ─▶ PLACING
-                                            else                            Judge, as Over
+                                            else                            ReportVerdict, as WaitEnded
     any         ReshapeRefused                                              ReshapeEnded with an error
 
 A write of unknown outcome counts as refused. If it did happen, the agent learns of its bundles when it reports those
@@ -147,7 +147,7 @@ class ReshapeWanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class WaitEnded:
     """The awaited unload or assignment has ended, with any result."""
 
     reshaping: Reshaping
@@ -174,7 +174,7 @@ class ReshapeCommitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class DestinationChosen:
     """Placement's choice for the part."""
 
     reshaping: Reshaping
@@ -190,14 +190,14 @@ class ReshapeRefused:
     error: BaseException
 
 
-Event = ReshapeWanted | Over | TopicsNamed | OwnerSilent | ReshapeCommitted | Chosen | ReshapeRefused
+Event = ReshapeWanted | WaitEnded | TopicsNamed | OwnerSilent | ReshapeCommitted | DestinationChosen | ReshapeRefused
 
 # Actions
 
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Wait for the end of the bundle's unload, or assign the bundle; answered by Over or ReshapeRefused."""
+    """Wait for the end of the bundle's unload, or assign the bundle; answered by WaitEnded or ReshapeRefused."""
 
     reshaping: Reshaping
     current: Ownership
@@ -235,8 +235,8 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True)
-class Choose:
-    """Ask placement for a destination of the part; answered by Chosen."""
+class ChooseDestination:
+    """Ask placement for a destination of the part; answered by DestinationChosen."""
 
     reshaping: Reshaping
     part: BundleName
@@ -244,7 +244,7 @@ class Choose:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Unload a part; answered by Over."""
+    """Unload a part; answered by WaitEnded."""
 
     reshaping: Reshaping
     step: Unload
@@ -252,7 +252,7 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
-class Judge:
+class ReportVerdict:
     """Report a verdict; `asked` is "split" or "merge"."""
 
     asked: str
@@ -267,17 +267,27 @@ class ReshapeEnded:
     error: BaseException | None = None
 
 
-Instruction = Settle | AskTopics | CommitReshape | Reshaped | Release | Choose | Transfer | Judge | ReshapeEnded
+Action = (
+    Settle
+    | AskTopics
+    | CommitReshape
+    | Reshaped
+    | Release
+    | ChooseDestination
+    | Transfer
+    | ReportVerdict
+    | ReshapeEnded
+)
 
 
 @dataclass(slots=True)
 class ReshapeMachine:
     """State machine for the splits and merges of one leader. `find_excess` finds the churn limit that blocks a step."""
 
-    picture: Mirror
+    mirror: Mirror
     find_excess: Callable[[Unload], Verdict | None]
     _under_way: dict[Reshaping, None] = field(default_factory=dict)
-    _to_do: list[Instruction] = field(default_factory=list)
+    _actions: list[Action] = field(default_factory=list)
 
     @property
     def being_split(self) -> frozenset[tuple[str, BundleRange]]:
@@ -288,24 +298,24 @@ class ReshapeMachine:
             if each.is_split and each.phase is not ReshapePhase.PLACING
         )
 
-    def step(self, event: Event) -> list[Instruction]:
+    def step(self, event: Event) -> list[Action]:
         """Process an event and return the actions that follow. Events of ended changes are ignored."""
         it = event.reshaping
         if isinstance(event, ReshapeWanted):
             self._under_way[it] = None
         if it in self._under_way:
             self._happened(it, event)
-        to_do, self._to_do = self._to_do, []
-        return to_do
+        actions, self._actions = self._actions, []
+        return actions
 
     def _happened(self, it: Reshaping, event: Event) -> None:
         match event:
             case ReshapeWanted() if it.after:
                 self._write(it)
-            case Over() if it.phase is ReshapePhase.PLACING:
+            case WaitEnded() if it.phase is ReshapePhase.PLACING:
                 it.to_place.pop(0)
                 self._place(it)
-            case ReshapeWanted() | Over():
+            case ReshapeWanted() | WaitEnded():
                 self._settle(it)
             case TopicsNamed(_, topics):
                 it.topics = topics
@@ -314,26 +324,26 @@ class ReshapeMachine:
                 self._divide(it)
             case ReshapeCommitted(_, stored):
                 self._written(it, stored)
-            case Chosen(_, destination, verdict):
+            case DestinationChosen(_, destination, verdict):
                 self._chosen(it, destination, verdict)
             case _:
                 self._end(it, event.error)
 
     def _settle(self, it: Reshaping) -> None:
         """Ask a registered owner for topics; wait while the bundle is unowned or on its way."""
-        current = self.picture.find_ownership(str(it.bundle))
+        current = self.mirror.find_ownership(str(it.bundle))
         if current is None:
             self._end(it, BundleGoneError(f"{it.bundle} is not a current bundle"))
-        elif current.state is OwnershipState.OWNED and self.picture.is_registered(current.owner):
+        elif current.state is OwnershipState.OWNED and self.mirror.is_registered(current.owner):
             assert current.owner is not None, "nobody is not registered"
             it.phase = ReshapePhase.ASKED
-            self._to_do.append(AskTopics(it, current.owner))
+            self._actions.append(AskTopics(it, current.owner))
         elif it.looks == _MOST_LOOKS:
             restless = f"bundle {it.bundle} is {current.state} again and again: its owner keeps changing"
             self._end(it, IllegalTransitionError(restless))
         else:
             it.looks += 1
-            self._to_do.append(Settle(it, current))
+            self._actions.append(Settle(it, current))
 
     def _divide(self, it: Reshaping) -> None:
         """Cut at the boundaries of the split algorithm, if it finds any."""
@@ -343,7 +353,7 @@ class ReshapeMachine:
             _candidate(it), SplitReason.ADMIN_SPLIT, lambda _, own: divider.divide(own, it.topics), divider.settings
         )
         if split is None:
-            self._to_do.append(Judge("split", verdict))
+            self._actions.append(ReportVerdict("split", verdict))
             self._end(it)
         else:
             it.cut(split, verdict)
@@ -351,15 +361,15 @@ class ReshapeMachine:
 
     def _write(self, it: Reshaping) -> None:
         it.phase = ReshapePhase.WRITING
-        self._to_do.append(CommitReshape(it))
+        self._actions.append(CommitReshape(it))
 
     def _written(self, it: Reshaping, stored: NamespaceState) -> None:
         it.phase = ReshapePhase.PLACING
         owner = stored.ownerships[_index(stored, it.after[0])].owner
         ranges = {str(part): part.range for part in it.made}
-        self._to_do.append(Reshaped(it, owner, loads_by_part(ranges, it.topics)))
+        self._actions.append(Reshaped(it, owner, loads_by_part(ranges, it.topics)))
         if it.parts is Parts.FREE:
-            self._to_do += map(Release, it.made)
+            self._actions += map(Release, it.made)
         elif it.parts is Parts.PLACED:
             it.to_place = it.made
         self._place(it)
@@ -367,10 +377,10 @@ class ReshapeMachine:
     def _place(self, it: Reshaping) -> None:
         """Ask for a destination of the next owned part. Unowned parts are placed at their next lookup."""
         while it.to_place:
-            current = self.picture.find_ownership(str(it.to_place[0]))
+            current = self.mirror.find_ownership(str(it.to_place[0]))
             if current is not None and current.state is OwnershipState.OWNED:
                 it.owner = current.owner
-                self._to_do.append(Choose(it, it.to_place[0]))
+                self._actions.append(ChooseDestination(it, it.to_place[0]))
                 return
             it.to_place.pop(0)
         self._end(it)
@@ -385,19 +395,19 @@ class ReshapeMachine:
         step = Unload(part, it.owner, destination, SplitReason.SPLIT_PART_PLACED)
         excess = self.find_excess(step)
         if excess is None:
-            self._to_do.append(Transfer(it, step, Verdict(part, step.reason, acted=True, why=verdict.why)))
+            self._actions.append(Transfer(it, step, Verdict(part, step.reason, acted=True, why=verdict.why)))
         else:
             self._stays(it, excess)
 
     def _stays(self, it: Reshaping, why: Verdict) -> None:
-        self._to_do.append(Judge("split", why))
+        self._actions.append(ReportVerdict("split", why))
         it.to_place.pop(0)
         self._place(it)
 
     def _end(self, it: Reshaping, error: BaseException | None = None) -> None:
         it.phase = ReshapePhase.ENDED
         del self._under_way[it]
-        self._to_do.append(ReshapeEnded(it, error))
+        self._actions.append(ReshapeEnded(it, error))
 
 
 def _candidate(it: Reshaping) -> SplitCandidate:

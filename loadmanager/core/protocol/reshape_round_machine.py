@@ -5,26 +5,29 @@ due, and how a failed one is handled.
 
     stage       event                       if                              then
     -----       -----                       --                              ----
-    IDLE        Due                         the balancer is frozen          Judge, RoundOver
+    IDLE        RoundDue                    the balancer is frozen          ReportVerdict, RoundEnded
                                             nothing is new, and the rule
-                                            does not count rounds           RoundOver
-                                            nothing may be split            Judge, and as if no split were left
-                                            else                            Judge each broker with a rejected report;
-                                                                            FindCandidates            ─▶ LOOKING
-    LOOKING     CandidatesFound                                             AskTopics of each that is above a limit, but
-                                                                            Judge those that operators hold ─▶ ASKING
+                                            does not count rounds           RoundEnded
+                                            nothing may be split            ReportVerdict, as if no split is left
+                                            else                            ReportVerdict of rejected reports;
+                                                                            FindCandidates            ─▶ SCANNING
+    SCANNING    CandidatesFound                                             AskTopics of each above a limit, or
+                                                                            ReportVerdict if held     ─▶ ASKING
                                             none is to be asked             as if all had answered
     ASKING      TopicsNamed                 all have answered               DecideSplits              ─▶ DECIDING
-                OwnerSilent                 topics are needed               Judge, and leave it alone; as TopicsNamed
+                OwnerSilent                 topics are needed               ReportVerdict, as TopicsNamed of the others
                                             else                            as TopicsNamed
-    DECIDING    SplitsDecided                                               Judge the rest; as ReshapeEnded ─▶ SPLITTING
-    SPLITTING   ReshapeEnded                it failed                       Judge; and then, whether or not:
-                                            a split is left                 CarryOut (in a dry run Refrain, the next)
-                                            none is, merges are off         Judge, RoundOver          ─▶ IDLE
+    DECIDING    SplitsDecided                                               ReportVerdict of the rest, then
+                                                                            as ReshapeEnded           ─▶ SPLITTING
+    SPLITTING   ReshapeEnded                it failed                       ReportVerdict; then in any case:
+                                            a split is left                 ExecuteReshape, or SkipInDryRun
+                                                                            and the next
+                                            none is, merges are off         ReportVerdict, RoundEnded ─▶ IDLE
                                             none is                         FindMerges                ─▶ COMPARING
-    COMPARING   MergesFound                                                 Judge the others; as ReshapeEnded ─▶ MERGING
+    COMPARING   MergesFound                                                 ReportVerdict of the others, then
+                                                                            as ReshapeEnded           ─▶ MERGING
     MERGING     ReshapeEnded                a merge is left                 as SPLITTING
-                                            none is                         RoundOver                 ─▶ IDLE
+                                            none is                         RoundEnded                ─▶ IDLE
 """
 
 from __future__ import annotations
@@ -43,16 +46,16 @@ from loadmanager.core.domain.reasons import MergeReason, Reason, SplitReason
 from loadmanager.core.domain.settings import PlannerSettings, UnknownStrategyError, is_extensible
 from loadmanager.core.protocol.reshape_machine import (
     AskTopics,
-    Judge,
     OwnerSilent,
     Parts,
+    ReportVerdict,
     ReshapeEnded,
     Reshaping,
     TopicsNamed,
 )
 from loadmanager.core.strategies.merging import Merge
 from loadmanager.core.strategies.splitting.bundle_divider import Divider
-from loadmanager.core.strategies.splitting.split_candidates import LookedAt
+from loadmanager.core.strategies.splitting.split_candidates import ScannedReport
 from loadmanager.core.strategies.splitting.split_finder import SplitCandidate, Splits, find_reason
 
 CLUSTER = "cluster"
@@ -63,7 +66,7 @@ _FEWEST_BROKERS = 2  # as in Pulsar
 
 class ReshapeStage(enum.Enum):
     IDLE = enum.auto()
-    LOOKING = enum.auto()
+    SCANNING = enum.auto()
     ASKING = enum.auto()
     DECIDING = enum.auto()
     SPLITTING = enum.auto()
@@ -75,7 +78,7 @@ class ReshapeStage(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class RoundDue:
     """A round begins. `revision` is the model's; `brokers` maps the registered brokers, in order, to the fault of their
     last report; `places_parts`: parts of a split are placed by the strategy.
     """
@@ -89,7 +92,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class CandidatesFound:
-    looked_at: Sequence[LookedAt]
+    looked_at: Sequence[ScannedReport]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +106,11 @@ class MergesFound:
     verdicts: Sequence[Verdict]
 
 
-Event = Due | CandidatesFound | TopicsNamed | OwnerSilent | SplitsDecided | ReshapeEnded | MergesFound
+Event = RoundDue | CandidatesFound | TopicsNamed | OwnerSilent | SplitsDecided | ReshapeEnded | MergesFound
 
 _AWAITED = {
-    ReshapeStage.IDLE: Due,
-    ReshapeStage.LOOKING: CandidatesFound,
+    ReshapeStage.IDLE: RoundDue,
+    ReshapeStage.SCANNING: CandidatesFound,
     ReshapeStage.ASKING: TopicsNamed | OwnerSilent,
     ReshapeStage.DECIDING: SplitsDecided,
     ReshapeStage.SPLITTING: ReshapeEnded,
@@ -115,7 +118,7 @@ _AWAITED = {
     ReshapeStage.MERGING: ReshapeEnded,
 }
 
-# Actions, beside AskTopics and Judge
+# Actions, beside AskTopics and ReportVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,20 +135,20 @@ class FindCandidates:
 class DecideSplits:
     """Apply the configured split rule (`find_splits`) to the candidates; answered by SplitsDecided."""
 
-    looked_at: Sequence[LookedAt]
+    looked_at: Sequence[ScannedReport]
     topics: Mapping[str, Sequence[TopicLoad]]
     settings: PlannerSettings
 
 
 @dataclass(frozen=True, slots=True)
-class CarryOut:
+class ExecuteReshape:
     """Execute the split or merge; answered by ReshapeEnded."""
 
     reshaping: Reshaping
 
 
 @dataclass(frozen=True, slots=True)
-class Refrain:
+class SkipInDryRun:
     """Report what a dry run would have done."""
 
     reshaping: Reshaping
@@ -160,38 +163,38 @@ class FindMerges:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundOver:
+class RoundEnded:
     """The round is over."""
 
 
-Request = FindCandidates | AskTopics | DecideSplits | CarryOut | FindMerges
+Request = FindCandidates | AskTopics | DecideSplits | ExecuteReshape | FindMerges
 """Actions that are answered by an event; the others only report."""
 
-Instruction = Request | Refrain | Judge | RoundOver
+Action = Request | SkipInDryRun | ReportVerdict | RoundEnded
 
 
 class ReshapeRoundMachine:
     """State machine for the reshape rounds of one leader."""
 
-    _due: Due
+    _due: RoundDue
     _divider: Divider
 
     def __init__(self) -> None:
         self._stage = ReshapeStage.IDLE
         self._last_revision = 0
-        self._looked_at: Sequence[LookedAt] = ()
+        self._looked_at: Sequence[ScannedReport] = ()
         self._unanswered: dict[Reshaping, SplitCandidate] = {}
         self._topics: dict[str, Sequence[TopicLoad]] = {}
         self._left_alone: set[str] = set()
         self._queue: deque[Reshaping] = deque()
-        self._to_do: list[Instruction] = []
+        self._actions: list[Action] = []
 
-    def step(self, event: Event) -> list[Instruction]:
+    def step(self, event: Event) -> list[Action]:
         """Process an event and return the actions that follow. Events that the stage does not await are ignored."""
         if not isinstance(event, _AWAITED[self._stage]):
             return []
         match event:
-            case Due():
+            case RoundDue():
                 self._begin(event)
             case CandidatesFound(looked_at):
                 self._found(looked_at)
@@ -207,37 +210,37 @@ class ReshapeRoundMachine:
                 self._go_on()
             case _:
                 self._compared(event)
-        to_do, self._to_do = self._to_do, []
-        return to_do
+        actions, self._actions = self._actions, []
+        return actions
 
     def forget(self) -> None:
         """Abort the current round: it failed, or the term is over."""
         self._stage = ReshapeStage.IDLE
-        for each in (self._unanswered, self._queue, self._to_do):
+        for each in (self._unanswered, self._queue, self._actions):
             each.clear()
 
     @property
     def _believed(self) -> tuple[Registration, ...]:
         return tuple(broker for broker, doubt in self._due.brokers.items() if doubt is None)
 
-    def _begin(self, due: Due) -> None:
+    def _begin(self, due: RoundDue) -> None:
         self._due = due
         if due.controls.frozen:
             self._judge("split", CLUSTER, SplitReason.RESHAPING_FROZEN, {"frozen": due.controls.frozen})
-            self._to_do.append(RoundOver())
+            self._actions.append(RoundEnded())
         elif due.revision == self._last_revision and not is_extensible(due.settings):
-            self._to_do.append(RoundOver())
+            self._actions.append(RoundEnded())
         elif self._may_split(due):
-            self._stage = ReshapeStage.LOOKING
+            self._stage = ReshapeStage.SCANNING
             for broker, doubt in due.brokers.items():
                 if doubt is not None:
                     self._judge("split", broker.broker, SplitReason.REPORT_NOT_BELIEVED, {"doubt": doubt})
-            self._to_do.append(FindCandidates(self._believed, due.settings))
+            self._actions.append(FindCandidates(self._believed, due.settings))
         else:
             self._stage = ReshapeStage.SPLITTING
             self._go_on()
 
-    def _may_split(self, due: Due) -> bool:
+    def _may_split(self, due: RoundDue) -> bool:
         """Return True if automatic splits are possible; report the reason if not."""
         if not due.settings.auto_bundle_split_enabled:
             why: dict[str, Figure] = {"loadBalancerAutoBundleSplitEnabled": str(due.settings.auto_bundle_split_enabled)}
@@ -253,7 +256,7 @@ class ReshapeRoundMachine:
             return False
         return True
 
-    def _found(self, looked_at: Sequence[LookedAt]) -> None:
+    def _found(self, looked_at: Sequence[ScannedReport]) -> None:
         """Ask for the topics of bundles above a limit, except those under operator controls."""
         self._stage, self._looked_at = ReshapeStage.ASKING, looked_at
         self._topics, self._left_alone = {}, set()
@@ -272,7 +275,7 @@ class ReshapeRoundMachine:
         name = BundleName.parse_any(candidate.name)
         asked = Reshaping(name, limit, (name.range,))
         self._unanswered[asked] = candidate
-        self._to_do.append(AskTopics(asked, owner))
+        self._actions.append(AskTopics(asked, owner))
 
     def _answered(self, asked: Reshaping, topics: Sequence[TopicLoad]) -> None:
         del self._unanswered[asked]
@@ -294,12 +297,12 @@ class ReshapeRoundMachine:
         if not self._unanswered:
             self._stage = ReshapeStage.DECIDING
             looked_at = [each.without(self._left_alone) for each in self._looked_at]
-            self._to_do.append(DecideSplits(looked_at, self._topics, self._due.settings))
+            self._actions.append(DecideSplits(looked_at, self._topics, self._due.settings))
 
     def _decided(self, found: Splits) -> None:
         self._stage = ReshapeStage.SPLITTING
         verdicts = {verdict.subject: verdict for verdict in found.verdicts}
-        self._to_do += [Judge("split", verdict) for verdict in found.verdicts if not verdict.acted]
+        self._actions += [ReportVerdict("split", verdict) for verdict in found.verdicts if not verdict.acted]
         if not found.verdicts and not self._left_alone:
             bundles = sum(each.bundles for each in self._looked_at)
             why = {"bundles": bundles, "brokers": len(self._looked_at)}
@@ -314,7 +317,7 @@ class ReshapeRoundMachine:
 
     def _compared(self, found: MergesFound) -> None:
         self._stage = ReshapeStage.MERGING
-        self._to_do += [Judge("merge", verdict) for verdict in found.verdicts]
+        self._actions += [ReportVerdict("merge", verdict) for verdict in found.verdicts]
         for each in found.merges:
             self._queue.append(
                 Reshaping.merge(BundleName.parse_any(each.lower), BundleName.parse_any(each.upper), each.why)
@@ -324,12 +327,12 @@ class ReshapeRoundMachine:
     def _go_on(self) -> None:
         """Execute the next split or merge; find merges after the last split; else end the round."""
         while self._queue and self._due.controls.dry_run:
-            self._to_do.append(Refrain(self._queue.popleft()))
+            self._actions.append(SkipInDryRun(self._queue.popleft()))
         if self._queue:
-            self._to_do.append(CarryOut(self._queue.popleft()))
+            self._actions.append(ExecuteReshape(self._queue.popleft()))
         elif self._stage is ReshapeStage.SPLITTING and self._due.settings.auto_bundle_merge_enabled:
             self._stage = ReshapeStage.COMPARING
-            self._to_do.append(FindMerges(self._believed, self._due.controls))
+            self._actions.append(FindMerges(self._believed, self._due.controls))
         else:
             self._over()
 
@@ -338,7 +341,7 @@ class ReshapeRoundMachine:
             why = {"loadBalancerAutoBundleMergeEnabled": str(self._due.settings.auto_bundle_merge_enabled)}
             self._judge("merge", CLUSTER, MergeReason.MERGING_DISABLED, why)
         self._stage, self._last_revision = ReshapeStage.IDLE, self._due.revision
-        self._to_do.append(RoundOver())
+        self._actions.append(RoundEnded())
 
     def _failed(self, it: Reshaping, error: BaseException) -> None:
         asked, reason = ("split", SplitReason.SPLIT_FAILED) if it.is_split else ("merge", MergeReason.MERGE_FAILED)
@@ -346,4 +349,4 @@ class ReshapeRoundMachine:
         self._judge(asked, str(it.bundle), reason, {**it.because.why, "error": str(error)})
 
     def _judge(self, asked: str, subject: str, reason: Reason, why: Mapping[str, Figure]) -> None:
-        self._to_do.append(Judge(asked, Verdict(subject, reason, acted=False, why=why)))
+        self._actions.append(ReportVerdict(asked, Verdict(subject, reason, acted=False, why=why)))

@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 _In_contra = TypeVar("_In_contra", contravariant=True)
-_Instruction = TypeVar("_Instruction")
+_Action = TypeVar("_Action")
 
 
-class Machine(Protocol[_In_contra, _Instruction]):
+class Machine(Protocol[_In_contra, _Action]):
     """State machine: `step` processes an event at a time; `wake_s` is when it wants a step with `Signal.TIME`."""
 
     @property
     def wake_s(self) -> float | None: ...
 
-    def step(self, event: _In_contra, now_s: float) -> list[_Instruction]: ...
+    def step(self, event: _In_contra, now_s: float) -> list[_Action]: ...
 
 
-def do_all(actions: Iterable[_Instruction], do: Callable[[_Instruction], object]) -> None:
+def do_all(actions: Iterable[_Action], do: Callable[[_Action], object]) -> None:
     """Execute all actions of a step, even after one fails; then raise the first error.
 
     The machine counts all of them as done: a skipped action would never be repeated.

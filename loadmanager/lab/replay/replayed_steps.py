@@ -66,7 +66,7 @@ class ReplayedSteps:
             to_do, wake_s = form.machine.step(event, body["atS"]), form.machine.wake_s
         except _NeverAskedError as error:
             raise Mismatch(subject, f"{what}: asked", None, str(error)) from None
-        for recorded, action in zip_longest(body.get("do", ()), map(form.instruction_as_json, to_do)):
+        for recorded, action in zip_longest(body.get("do", ()), map(form.action_as_json, to_do)):
             if recorded != action:
                 raise Mismatch(form.about(recorded or action), f"{what}: to do", recorded, action)
         compare_value(subject, f"{what}: to be woken at", body.get("wakeS"), wake_s)

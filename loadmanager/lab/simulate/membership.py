@@ -12,12 +12,12 @@ from loadmanager.core.domain.ownership import OwnershipState, Registration
 from loadmanager.core.model.load import BrokerReport
 from loadmanager.core.protocol.bundle_writes import Write
 from loadmanager.core.protocol.reconciler import (
+    Action,
+    AssignBundles,
     Event,
-    Instruction,
-    Looked,
-    PlaceBundles,
-    ReadRecords,
     ReconcilerMachine,
+    RecordsScanned,
+    ScanRecords,
 )
 from loadmanager.core.protocol.signals import Signal
 from loadmanager.lab.simulate.initial_fleet import BrokerSpec
@@ -105,13 +105,13 @@ class Membership:
         self._gone = [ended for ended in self._gone if self._state.table.rows_owned_by(ended)]
         self._lookups.ask(row for row in rows if self._lookups.waits_for_nobody(row))
 
-    def _do(self, action: Instruction) -> Event | None:
+    def _do(self, action: Action) -> Event | None:
         match action:
-            case ReadRecords():
-                return Looked((), self._gone)
+            case ScanRecords():
+                return RecordsScanned((), self._gone)
             case Write():
                 return self._state.write(action)
-            case PlaceBundles(bundles):
+            case AssignBundles(bundles):
                 self._lookups.place(bundles)
         return None  # the only leader there is sees through what it has begun
 

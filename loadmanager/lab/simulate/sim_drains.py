@@ -11,6 +11,7 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.domain.plan import Plan
 from loadmanager.core.protocol.drain_machine import (
+    Action,
     BeginMove,
     BringHome,
     DrainMachine,
@@ -18,7 +19,6 @@ from loadmanager.core.protocol.drain_machine import (
     EndDrain,
     Event,
     GiveAway,
-    Instruction,
     MoveEnded,
     TriedToEnd,
     WithdrawMove,
@@ -65,7 +65,7 @@ class SimDrainer:
                 self._on_empty(broker)
         self._driver.step(Signal.TIME)
 
-    def _do(self, action: Instruction) -> Event | None:
+    def _do(self, action: Action) -> Event | None:
         match action:
             case GiveAway(brokers, most, leave):
                 return self._planned(self._leader.drain(brokers, most, leave))

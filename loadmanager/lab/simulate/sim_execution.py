@@ -14,16 +14,17 @@ from loadmanager.core.planning.repeated_moves import PastMove
 from loadmanager.core.protocol.assignment_machine import (
     AnswerWaiters,
     AssignmentMachine,
+    AssignmentMade,
     AssignmentsDecided,
     AssignmentWanted,
+    BackgroundAssignmentsWanted,
     DecideAssignments,
-    Given,
-    PlaceSoon,
 )
 from loadmanager.core.protocol.assignment_machine import Event as Asked
 from loadmanager.core.protocol.bundle_writes import Write
 from loadmanager.core.protocol.mirror import find_gone_owner
 from loadmanager.core.protocol.move_machine import (
+    Action,
     AskOwner,
     CallOff,
     Commit,
@@ -31,7 +32,6 @@ from loadmanager.core.protocol.move_machine import (
     Ended,
     Event,
     Expected,
-    Instruction,
     Kept,
     Moved,
     MoveMachine,
@@ -71,7 +71,7 @@ class Lookups:
 
     def place(self, bundles: Sequence[str]) -> None:
         """Find owners for bundles that nobody asks for."""
-        self._step(PlaceSoon(bundles))
+        self._step(BackgroundAssignmentsWanted(bundles))
 
     def _come(self) -> None:
         """The clients; they find what has an owner by now without asking, and come again for what gets none."""
@@ -101,7 +101,7 @@ class Lookups:
                     case Write():
                         happened.append(self._state.write(action))
                     case AnswerWaiters(_, outcome):
-                        self.placements += isinstance(outcome, Given)
+                        self.placements += isinstance(outcome, AssignmentMade)
 
 
 class SimExecutor:
@@ -147,7 +147,7 @@ class SimExecutor:
         """A registration has ended: whoever waits for that broker to let go need not."""
         self._driver.step(Signal.MEMBERSHIP)
 
-    def _do(self, action: Instruction) -> Event | None:
+    def _do(self, action: Action) -> Event | None:
         match action:
             case Commit():
                 return self._commit(action)

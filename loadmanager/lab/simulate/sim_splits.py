@@ -9,12 +9,11 @@ from loadmanager.core.domain.reasons import SplitReason
 from loadmanager.core.protocol import reshape_machine, reshape_round_machine
 from loadmanager.core.protocol.reshape_machine import (
     AskTopics,
-    Choose,
-    Chosen,
+    ChooseDestination,
     CommitReshape,
-    Judge,
-    Over,
+    DestinationChosen,
     OwnerSilent,
+    ReportVerdict,
     ReshapeCommitted,
     Reshaped,
     ReshapeEnded,
@@ -24,16 +23,17 @@ from loadmanager.core.protocol.reshape_machine import (
     Reshaping,
     TopicsNamed,
     Transfer,
+    WaitEnded,
 )
 from loadmanager.core.protocol.reshape_round_machine import (
     CandidatesFound,
-    CarryOut,
     DecideSplits,
-    Due,
+    ExecuteReshape,
     FindCandidates,
-    Refrain,
     ReshapeRoundMachine,
-    RoundOver,
+    RoundDue,
+    RoundEnded,
+    SkipInDryRun,
     SplitsDecided,
 )
 from loadmanager.core.strategies.splitting.split_candidates import find_candidates
@@ -69,7 +69,7 @@ class SimSplitter:
             each: state.report_validator.find_doubt(broker) for broker, each in sorted(state.registrations.items())
         }
         places_parts = state.rules.unload_split_bundles
-        self._step(Due(state.settings, state.controls, state.model.revision, brokers, places_parts))
+        self._step(RoundDue(state.settings, state.controls, state.model.revision, brokers, places_parts))
 
     def _step(self, event: _Event) -> None:
         self._happened.append(event)
@@ -85,7 +85,7 @@ class SimSplitter:
             self._happened += (each for each in following if each is not None)
             self._happened.popleft()
 
-    def _do(self, action: reshape_round_machine.Instruction) -> _Event | None:
+    def _do(self, action: reshape_round_machine.Action) -> _Event | None:
         match action:
             case FindCandidates():
                 return self._find_candidates(action)
@@ -93,27 +93,27 @@ class SimSplitter:
                 return self._ask_topics(asked)
             case DecideSplits():
                 return self._decide(action)
-            case CarryOut(it):
+            case ExecuteReshape(it):
                 return ReshapeWanted(it)
-            case Judge("split", verdict):
+            case ReportVerdict("split", verdict):
                 self._state.count_verdicts("split", [verdict])
-            case Refrain(it) if it.because is not None:
+            case SkipInDryRun(it) if it.because is not None:
                 self._state.count_verdicts("split", [it.because])
-            case RoundOver():
+            case RoundEnded():
                 self._state.agenda.after(self._state.rules.split_interval_s, self.round)
         return None
 
-    def _see_through(self, action: reshape_machine.Instruction) -> _Event | None:
+    def _see_through(self, action: reshape_machine.Action) -> _Event | None:
         match action:
             case CommitReshape(it):
                 return self._commit(it)
-            case Choose(it, part):
-                return Chosen(it, *self._leader.choose(str(part)))
+            case ChooseDestination(it, part):
+                return DestinationChosen(it, *self._leader.choose(str(part)))
             case ReshapeEnded():
                 return action
             case Transfer(it, step):
-                self._executor.execute(step, lambda _: self._step(Over(it)))
-            case Judge(asked, verdict):
+                self._executor.execute(step, lambda _: self._step(WaitEnded(it)))
+            case ReportVerdict(asked, verdict):
                 self._state.count_verdicts(asked, [verdict])
             case Reshaped(it) if it.because is not None:
                 self._state.count_verdicts("split", [it.because])

@@ -15,7 +15,7 @@ from loadmanager.leader.audit.history_recorder import HistoryRecorder
 from loadmanager.wire.machines.step_form import Form, Image, question, step_as_json
 
 _Event = TypeVar("_Event")
-_Instruction = TypeVar("_Instruction")
+_Action = TypeVar("_Action")
 _About = ParamSpec("_About")
 _Answer = TypeVar("_Answer")
 
@@ -63,7 +63,7 @@ class RecordedAnswers:
         self._last, self._new = {}, {}
 
 
-class RecordedMachine(Generic[_Event, _Instruction]):
+class RecordedMachine(Generic[_Event, _Action]):
     """Steps a state machine, and records each step while this node leads. The machine asks through `answers`.
 
     A look is a step with TIME that leaves nothing to do. A look that the machine did not ask for is not recorded, and
@@ -71,7 +71,7 @@ class RecordedMachine(Generic[_Event, _Instruction]):
     """
 
     def __init__(
-        self, name: str, form: Form[_Event, _Instruction], answers: RecordedAnswers, recorder: HistoryRecorder
+        self, name: str, form: Form[_Event, _Action], answers: RecordedAnswers, recorder: HistoryRecorder
     ) -> None:
         self._name = name
         self._form = form
@@ -81,7 +81,7 @@ class RecordedMachine(Generic[_Event, _Instruction]):
         self._last_look: dict[str, Any] | None = None
         recorder.machines[name] = self.image
 
-    def step(self, event: _Event, now_s: float) -> list[_Instruction]:
+    def step(self, event: _Event, now_s: float) -> list[_Action]:
         form, machine = self._form, self._form.machine
         if not self._recorder.is_recording:
             return machine.step(event, now_s)
@@ -90,8 +90,8 @@ class RecordedMachine(Generic[_Event, _Instruction]):
         is_look = event is Signal.TIME and not to_do
         if is_look and was_due_s is wake_s is None:
             return to_do
-        instructions, asked = [form.instruction_as_json(each) for each in to_do], self._answers.take()
-        body = step_as_json(now_s, said, asked, instructions, wake_s)
+        actions, asked = [form.action_as_json(each) for each in to_do], self._answers.take()
+        body = step_as_json(now_s, said, asked, actions, wake_s)
         if is_look and self._has_looked and not asked:
             self._last_look = body
             return to_do

@@ -14,15 +14,15 @@ from loadmanager.core.protocol.leadership import (
     Action,
     Campaign,
     Knowledge,
+    LeaderZnode,
     Reassure,
-    Sighting,
     StepDown,
     StepDownReason,
     Term,
     Vacate,
     Wait,
+    choose_action,
     find_end,
-    next_action,
     open_since,
 )
 from loadmanager.errors import NotLeaderError, StoreError, TransactionFailedError
@@ -123,7 +123,7 @@ class Election:
         self._unsound_until_s = clock.now_s() + self._store.session_timeout_s
         self.wake()
 
-    def find_other_leader(self) -> Sighting | None:
+    def find_other_leader(self) -> LeaderZnode | None:
         """Return the other node that leads, by a fresh mirror, even one that is to be replaced for its silence; None
         when there is none.
         """
@@ -132,7 +132,7 @@ class Election:
             return None
         return known.leader
 
-    async def doubt(self, leader: Sighting) -> bool:
+    async def doubt(self, leader: LeaderZnode) -> bool:
         """Write a suspicion of the leader into the store; return False when it leads no more."""
         record = DoubtRecord(node_id=self._node.broker_id, epoch=leader.epoch)
         doubt = Create(paths.DOUBT, record.to_json(), ephemeral=True)
@@ -171,7 +171,7 @@ class Election:
             self._open_since_s = open_since(self._knowledge())
             if self._open_since_s is None:
                 self._obstacle = None
-            wait_until_s = await self._act(next_action(self._knowledge()))
+            wait_until_s = await self._act(choose_action(self._knowledge()))
             if wait_until_s is None or wait_until_s > clock.now_s():
                 await self._sleep_until(wait_until_s)
 
@@ -197,7 +197,7 @@ class Election:
             term=self._term,
             ended_czxid=self._ended_czxid,
             silent_czxid=self._silent_czxid,
-            is_doubted=self._view.doubt_czxid not in {None, self._reassured_czxid},
+            is_suspected=self._view.doubt_czxid not in {None, self._reassured_czxid},
             open_since_s=self._open_since_s,
             unsound_until_s=self._unsound_until_s,
             turn_s=_OTHERS_TURN_S if self._view.nodes.keys() - {self._node.broker_id} else 0.0,
@@ -232,7 +232,7 @@ class Election:
         ops: list[Op] = [Put(paths.EPOCH, self._node.broker_id.encode(), campaign.epoch_version)]
         if campaign.replaces_leader:
             ops.append(Delete(paths.LEADER))
-        if campaign.on_doubt:
+        if campaign.on_suspicion:
             ops.append(Delete(paths.DOUBT))
             self._silent_czxid = None  # one attempt: if it fails, the leader has answered or changed
         ops.append(Create(paths.LEADER, record.to_json(), ephemeral=True))
@@ -254,7 +254,7 @@ class Election:
             return
         self._term = Term(epoch, session_id)
         self.terms_won += 1
-        log.info("elected", epoch=epoch, replaced_leader=campaign.replaces_leader, on_doubt=campaign.on_doubt)
+        log.info("elected", epoch=epoch, replaced_leader=campaign.replaces_leader, on_suspicion=campaign.on_suspicion)
         self._on_elected(self._term)
 
     async def _take_znode_away(self, epoch: int, session_id: int) -> None:

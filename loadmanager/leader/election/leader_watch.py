@@ -13,23 +13,23 @@ import structlog
 
 from loadmanager.core.domain.log_message import Say
 from loadmanager.core.protocol.failure_detector import (
+    Action,
     AskLeader,
+    CancelTakeOver,
     CheckSuspicion,
-    Doubt,
-    Doubted,
     EarlyTakeOver,
     Event,
     FailureDetector,
     FailureDetectorPhase,
-    Heard,
-    Instruction,
+    LeaderAnswered,
+    LeaderMissed,
     LeaderProcessEnded,
-    Missed,
     NodeLeads,
-    Spare,
+    RaiseSuspicion,
     SuspicionChecked,
+    SuspicionRaised,
 )
-from loadmanager.core.protocol.leadership import Sighting
+from loadmanager.core.protocol.leadership import LeaderZnode
 from loadmanager.errors import LoadManagerError, StoreError
 from loadmanager.leader.election.campaign import Election
 from loadmanager.leader.election.machine_driver import MachineDriver
@@ -67,7 +67,7 @@ class LeaderWatch:
         self._caller = caller
         self._life = life
         self._vigil = FailureDetector(patience_s)
-        self._driver = MachineDriver[Event, Instruction](self._vigil, self._do)
+        self._driver = MachineDriver[Event, Action](self._vigil, self._do)
         self._http: HttpClient
         self._is_kept = False
 
@@ -96,17 +96,17 @@ class LeaderWatch:
             leader, session_s = self._election.find_other_leader(), self._store.session_timeout_s
             self._driver.step(NodeLeads(leader, session_s, sessions))
 
-    def _do(self, instruction: Instruction) -> Coroutine[Any, Any, Event] | None:
-        match instruction:
+    def _do(self, action: Action) -> Coroutine[Any, Any, Event] | None:
+        match action:
             case AskLeader():
-                return self._ask(instruction)
-            case Doubt(leader):
+                return self._ask(action)
+            case RaiseSuspicion(leader):
                 return self._doubt(leader)
             case CheckSuspicion():
-                return self._see(instruction)
+                return self._see(action)
             case EarlyTakeOver(czxid, has_ended):
                 (self._election.found_ended if has_ended else self._election.found_silent)(czxid)
-            case Spare():
+            case CancelTakeOver():
                 self._election.found_silent(None)
             case Say(said, fields, is_warning):
                 (log.warning if is_warning else log.info)(said, **fields)
@@ -120,16 +120,16 @@ class LeaderWatch:
                 "GET", url, ask.hold_s + ask.patience_s, connect_timeout_s=ask.patience_s, most_bytes=_MOST_BYTES
             )
             if answer.status == HTTPStatus.OK and parse_model(TermAnswer, answer.body, url).epoch == leader.epoch:
-                return Heard(leader.czxid)
+                return LeaderAnswered(leader.czxid)
         except LoadManagerError as error:
             log.debug("leader_not_heard", leader=leader.service_url, error=str(error))
         if self._life.is_over(leader.life) and await is_refused(leader.service_url):
             return LeaderProcessEnded(leader.czxid)
-        return Missed(leader.czxid)
+        return LeaderMissed(leader.czxid)
 
-    async def _doubt(self, leader: Sighting) -> Event:
+    async def _doubt(self, leader: LeaderZnode) -> Event:
         log.debug("leader_doubted", leader=leader.service_url, epoch=leader.epoch)
-        return Doubted(leader.czxid, await self._election.doubt(leader))
+        return SuspicionRaised(leader.czxid, await self._election.doubt(leader))
 
     async def _see(self, look: CheckSuspicion) -> Event:
         try:

@@ -18,18 +18,18 @@ from loadmanager.errors import LoadManagerError
 from loadmanager.leader.election.ownership_ledger import OwnershipLedger
 
 _Event = TypeVar("_Event")
-_Instruction = TypeVar("_Instruction")
+_Action = TypeVar("_Action")
 _What = TypeVar("_What", bound=Hashable)
 _Told = TypeVar("_Told")
 
 
-class MachineDriver(Generic[_Event, _Instruction]):
+class MachineDriver(Generic[_Event, _Action]):
     """Steps a state machine. `do` carries out an action, or returns a coroutine that ends with the resulting event."""
 
     def __init__(
         self,
-        machine: Machine[_Event | Signal, _Instruction],
-        do: Callable[[_Instruction], Coroutine[Any, Any, _Event] | None],
+        machine: Machine[_Event | Signal, _Action],
+        do: Callable[[_Action], Coroutine[Any, Any, _Event] | None],
     ) -> None:
         self._machine = machine
         self._do = do
@@ -56,8 +56,8 @@ class MachineDriver(Generic[_Event, _Instruction]):
                     async with asyncio.timeout(None if due_s is None else max(0.0, due_s - time.monotonic())):
                         await self._stepped.wait()
 
-    def _begin(self, instruction: _Instruction) -> None:
-        work = self._do(instruction)
+    def _begin(self, action: _Action) -> None:
+        work = self._do(action)
         if work is None:
             return
         task = self._work.create_task(self._see_through(work), context=self._context.copy())
@@ -98,13 +98,13 @@ class Waiters(Generic[_What, _Told]):
             self.tell(what, error)
 
 
-async def write(ledger: OwnershipLedger, instruction: Write) -> WriteEnded:
+async def write(ledger: OwnershipLedger, action: Write) -> WriteEnded:
     """Have the ledger commit the transitions; a failure is the outcome of each of the bundles."""
-    ranges = {bundle: BundleRange.parse(bundle.rpartition("/")[2]) for bundle in instruction.transitions}
-    transitions = {own: instruction.transitions[bundle] for bundle, own in ranges.items()}
+    ranges = {bundle: BundleRange.parse(bundle.rpartition("/")[2]) for bundle in action.transitions}
+    transitions = {own: action.transitions[bundle] for bundle, own in ranges.items()}
     made: dict[BundleRange, Ownership | Exception]
     try:
-        made = await ledger.apply_all(instruction.namespace, transitions, instruction.reason)
+        made = await ledger.apply_all(action.namespace, transitions, action.reason)
     except (LoadManagerError, IllegalTransitionError) as error:
         made = dict.fromkeys(transitions, error)
-    return WriteEnded(instruction, {bundle: made[own] for bundle, own in ranges.items()})
+    return WriteEnded(action, {bundle: made[own] for bundle, own in ranges.items()})

@@ -17,18 +17,18 @@ from loadmanager.core.domain.ownership import IllegalTransitionError, Ownership,
 from loadmanager.core.domain.plan import Verdict
 from loadmanager.core.domain.reasons import Reason
 from loadmanager.core.protocol.assignment_machine import (
+    Action,
     AnswerWaiters,
     AssignmentMachine,
+    AssignmentMade,
     AssignmentsDecided,
     AssignmentWanted,
+    BackgroundAssignmentsWanted,
     DecideAssignments,
     Event,
-    Given,
     HeldForBroker,
-    Instruction,
     NotDecided,
     Outcome,
-    PlaceSoon,
 )
 from loadmanager.core.protocol.bundle_writes import Write
 from loadmanager.errors import HeldForOwnerError, LoadManagerError, NoBrokerAvailableError
@@ -82,7 +82,7 @@ class AssignmentDriver:
 
     def place_soon(self, bundles: Sequence[str]) -> None:
         """Queue bundles that nobody has asked for, behind those that callers wait for."""
-        self._driver.step(PlaceSoon(bundles))
+        self._driver.step(BackgroundAssignmentsWanted(bundles))
 
     async def give(self, name: BundleName, destination: Registration, reason: Reason) -> Ownership:
         """Assign a free bundle to this broker for an operator; return the stored ownership.
@@ -114,12 +114,12 @@ class AssignmentDriver:
         self._trails.clear()
         self._waiting.tell_all(error)
 
-    def _do(self, instruction: Instruction) -> Coroutine[Any, Any, Event] | None:
-        match instruction:
+    def _do(self, action: Action) -> Coroutine[Any, Any, Event] | None:
+        match action:
             case DecideAssignments():
-                return self._decide(instruction)
+                return self._decide(action)
             case Write():
-                return self._write(instruction)
+                return self._write(action)
             case AnswerWaiters(bundle, outcome):
                 self._trails.pop(bundle, None)
                 self._waiting.tell(bundle, self._told(bundle, outcome))
@@ -133,11 +133,9 @@ class AssignmentDriver:
             log.exception("placement_failed", bundles=len(decide.bundles))
             return NotDecided(decide, NoBrokerAvailableError(f"the decision failed: {error}"))
 
-    async def _write(self, instruction: Write) -> Event:
-        with self._tracing.span(
-            "write owners", {"namespace": instruction.namespace}, self._asked(instruction.transitions)
-        ):
-            return await write(self._ledger, instruction)
+    async def _write(self, action: Write) -> Event:
+        with self._tracing.span("write owners", {"namespace": action.namespace}, self._asked(action.transitions)):
+            return await write(self._ledger, action)
 
     def _asked(self, bundles: Iterable[str]) -> list[Trail]:
         """Return the trace spans of the callers that wait for these bundles."""
@@ -146,7 +144,7 @@ class AssignmentDriver:
     def _told(self, bundle: str, outcome: Outcome) -> Ownership | Exception:
         """Log the decision, and return the outcome for the waiting callers."""
         match outcome:
-            case Given(stored, step, why, former):
+            case AssignmentMade(stored, step, why, former):
                 self.assignments += 1
                 self._journal.moved(
                     "assign",

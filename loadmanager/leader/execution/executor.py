@@ -24,6 +24,7 @@ from loadmanager.core.domain.reasons import OwnershipReason, Reason
 from loadmanager.core.planning.plan_effect import MoveEffect
 from loadmanager.core.protocol.bundle_writes import Transition
 from loadmanager.core.protocol.move_machine import (
+    Action,
     AskOwner,
     CalledOff,
     CallOff,
@@ -34,7 +35,6 @@ from loadmanager.core.protocol.move_machine import (
     Event,
     Expected,
     Failed,
-    Instruction,
     Kept,
     Move,
     Moved,
@@ -314,12 +314,12 @@ class Executor:
         finally:
             self._set_timer()
 
-    def _do(self, instruction: Instruction) -> None:
-        match instruction:
+    def _do(self, action: Action) -> None:
+        match action:
             case Prepare(move, patience_s):
                 self._begin(move, self._prepare(move, patience_s))
             case Commit(move):
-                self._begin(move, self._commit(instruction))
+                self._begin(move, self._commit(action))
             case AskOwner(move, patience_s):
                 self._begin(move, self._ask(move, patience_s))
             case StopAsking(move):
@@ -362,14 +362,12 @@ class Executor:
             await self._destinations.prepare(name, move.owner, move.destination, patience_s)
         self._step(Prepared(move))
 
-    async def _commit(self, instruction: Commit) -> None:
-        move = instruction.move
+    async def _commit(self, action: Commit) -> None:
+        move = action.move
         name = BundleName.parse_any(move.bundle)
         event: Event
         try:
-            stored = await self._writes.apply(
-                str(name.namespace), name.range, instruction.transition, instruction.reason
-            )
+            stored = await self._writes.apply(str(name.namespace), name.range, action.transition, action.reason)
         except OutcomeUnknownError as error:
             event = Unanswered(move, await self._read_again(name), error)
         except (LoadManagerError, IllegalTransitionError) as error:

@@ -11,15 +11,15 @@ from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.protocol.bundle_writes import Write
 from loadmanager.core.protocol.reconciler import (
+    Action,
+    AssignBundles,
     Event,
     Freed,
-    Instruction,
-    Looked,
     NotFreed,
-    PlaceBundles,
-    ReadRecords,
     ReconcilerMachine,
-    SeeThrough,
+    RecordsScanned,
+    ResumeRelease,
+    ScanRecords,
 )
 from loadmanager.core.protocol.signals import Signal
 from loadmanager.leader.audit.decision_log import DecisionLog
@@ -67,15 +67,15 @@ class ReconcilerDriver:
     def _places_at_once(self) -> bool:
         return self._live.current.reassign_bundles_of_dead_brokers_at_once
 
-    def _do(self, instruction: Instruction) -> Coroutine[Any, Any, Event] | None:
-        match instruction:
-            case ReadRecords():
+    def _do(self, action: Action) -> Coroutine[Any, Any, Event] | None:
+        match action:
+            case ScanRecords():
                 return self._look()
             case Write():
-                return write(self._ledger, instruction)
-            case SeeThrough(bundle):
+                return write(self._ledger, action)
+            case ResumeRelease(bundle):
                 self._executor.resume(BundleName.parse(bundle))
-            case PlaceBundles(bundles):
+            case AssignBundles(bundles):
                 self._assigner.place_soon(bundles)
             case Freed(bundle, owner, stored):
                 self._journal.moved("freed", bundle, OwnershipReason.OWNER_GONE, epoch=stored.epoch, source=owner)
@@ -86,7 +86,7 @@ class ReconcilerDriver:
     async def _look(self) -> Event:
         """Read the records; nothing counts as unfinished before the mirror is fresh."""
         if not self._view.is_fresh:
-            return Looked((), ())
+            return RecordsScanned((), ())
         model, is_registered = self._view.model, self._view.is_registered
         gone = [owner for owner in model.owners() if not is_registered(owner)]
-        return Looked(model.releasing(), gone, model.freed() if self._places_at_once() else ())
+        return RecordsScanned(model.releasing(), gone, model.freed() if self._places_at_once() else ())

@@ -21,18 +21,17 @@ from loadmanager.core.domain.settings import UnknownStrategyError
 from loadmanager.core.model.load import THROUGHPUT_IN, THROUGHPUT_OUT
 from loadmanager.core.protocol.mirror import find_gone_owner
 from loadmanager.core.protocol.reshape_machine import (
+    Action,
     AskTopics,
     BundleGoneError,
-    Choose,
-    Chosen,
+    ChooseDestination,
     CommitReshape,
+    DestinationChosen,
     Event,
-    Instruction,
-    Judge,
-    Over,
     OwnerSilent,
     Parts,
     Release,
+    ReportVerdict,
     ReshapeCommitted,
     Reshaped,
     ReshapeEnded,
@@ -43,6 +42,7 @@ from loadmanager.core.protocol.reshape_machine import (
     Settle,
     TopicsNamed,
     Transfer,
+    WaitEnded,
 )
 from loadmanager.core.strategies.splitting.bundle_divider import Divider
 from loadmanager.core.strategies.splitting.split_algorithm import is_splittable
@@ -152,8 +152,8 @@ class ReshapeDriver:
         try:
             while event is not None:
                 told, event = self._machine.step(event), None
-                for instruction in told:
-                    event = await self._do(instruction) or event
+                for action in told:
+                    event = await self._do(action) or event
         except BaseException as error:
             self._machine.step(ReshapeRefused(it, error))
             raise
@@ -196,8 +196,8 @@ class ReshapeDriver:
             raise BoundariesError(f"with: {with_} is no neighbour of {name.range}")
         return with_
 
-    async def _do(self, instruction: Instruction) -> Event | None:
-        match instruction:
+    async def _do(self, action: Action) -> Event | None:
+        match action:
             case Settle(it, current):
                 return await self._settle(it, current)
             case AskTopics(it, owner):
@@ -205,15 +205,15 @@ class ReshapeDriver:
             case CommitReshape(it):
                 return await self._commit(it)
             case Reshaped():
-                self._reshaped(instruction)
+                self._reshaped(action)
             case Release(part):
                 self._later(self._unload(part, None, SplitReason.ADMIN_SPLIT))
-            case Choose(it, part):
-                return Chosen(it, *await self._desk.choose(str(part)))
+            case ChooseDestination(it, part):
+                return DestinationChosen(it, *await self._desk.choose(str(part)))
             case Transfer(it, step, because):
                 await self._unload(BundleName.parse(step.bundle), step.destination, step.reason, [because])
-                return Over(it)
-            case Judge(asked, verdict):
+                return WaitEnded(it)
+            case ReportVerdict(asked, verdict):
                 self._journal.judged(asked, verdict, epoch=self._view.epoch)
             case ReshapeEnded(_, error) if error is not None:
                 raise BundleNotFoundError(str(error)) if isinstance(error, BundleGoneError) else error
@@ -227,7 +227,7 @@ class ReshapeDriver:
                 await self._assigner.request(str(it.bundle))
         except (UnloadFailedError, IllegalTransitionError) as error:
             log.info("owner_looked_for_again", bundle=str(it.bundle), error=str(error))
-        return Over(it)
+        return WaitEnded(it)
 
     async def _commit(self, it: Reshaping) -> Event:
         try:

@@ -21,6 +21,7 @@ from loadmanager.core.domain.plan import Unload, Verdict
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.protocol import drain_machine
 from loadmanager.core.protocol.drain_machine import (
+    Action,
     BeginMove,
     BringHome,
     Drain,
@@ -29,7 +30,6 @@ from loadmanager.core.protocol.drain_machine import (
     EndDrain,
     Event,
     GiveAway,
-    Instruction,
     MoveEnded,
     TriedToEnd,
     WithdrawMove,
@@ -166,10 +166,10 @@ class DrainLoop:
         if wake_s is not None and wake_s <= now_s:
             self._wake.set()
 
-    def _do(self, instruction: Instruction) -> None:
-        match instruction:
+    def _do(self, action: Action) -> None:
+        match action:
             case GiveAway() | BringHome():
-                self._begin(self._decide(instruction), "drain")
+                self._begin(self._decide(action), "drain")
             case BeginMove(step, because):
                 self._begin(self._carry_out(step, because), f"{step.reason.value} {step.bundle}")
             case WithdrawMove(bundle):

@@ -13,11 +13,11 @@ from loadmanager.core.domain.ownership import IllegalTransitionError
 from loadmanager.core.domain.plan import Unload
 from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.protocol.plan_machine import (
+    Action,
     BeginStep,
     End,
     Event,
     Execute,
-    Instruction,
     KeptPlan,
     PlanEnded,
     PlanMachine,
@@ -141,12 +141,12 @@ class PlanDriver:
     def _tell(self, event: Event) -> None:
         do_all(self._recorded.step(event, time.monotonic()), self._do)
 
-    def _do(self, instruction: Instruction) -> None:
-        match instruction:
+    def _do(self, action: Action) -> None:
+        match action:
             case BeginStep():
-                context = self._contexts[instruction.plan].copy()  # of the request that executes it
-                name = f"plan {instruction.plan.hash}"
-                task = asyncio.create_task(self._carry_out(instruction), name=name, context=context)
+                context = self._contexts[action.plan].copy()  # of the request that executes it
+                name = f"plan {action.plan.hash}"
+                task = asyncio.create_task(self._carry_out(action), name=name, context=context)
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             case WithdrawStep(bundle):

@@ -17,25 +17,25 @@ from loadmanager.core.domain.ownership import IllegalTransitionError, NamespaceS
 from loadmanager.core.model.load import ReportedBundles
 from loadmanager.core.protocol.reshape_machine import (
     AskTopics,
-    Judge,
     OwnerSilent,
+    ReportVerdict,
     ReshapeEnded,
     Reshaping,
     TopicsNamed,
 )
 from loadmanager.core.protocol.reshape_round_machine import (
+    Action,
     CandidatesFound,
-    CarryOut,
     DecideSplits,
-    Due,
     Event,
+    ExecuteReshape,
     FindCandidates,
     FindMerges,
-    Instruction,
     MergesFound,
-    Refrain,
     Request,
     ReshapeRoundMachine,
+    RoundDue,
+    SkipInDryRun,
     SplitsDecided,
 )
 from loadmanager.core.strategies import merging
@@ -135,9 +135,9 @@ class ReshapeLoop:
             finally:
                 self._machine.forget()
 
-    def _due(self) -> Due:
+    def _due(self) -> RoundDue:
         view, find_doubt = self._view, self._view.gate.find_doubt
-        return Due(
+        return RoundDue(
             self._live.planner,
             view.laid_down.controls,
             view.model.revision,
@@ -145,11 +145,11 @@ class ReshapeLoop:
             self._live.current.load_balancer_auto_unload_split_bundles_enabled,
         )
 
-    def _say(self, instruction: Instruction) -> None:
-        match instruction:
-            case Judge(asked, verdict):
+    def _say(self, action: Action) -> None:
+        match action:
+            case ReportVerdict(asked, verdict):
                 self._journal.judged(asked, verdict, epoch=self._view.epoch)
-            case Refrain(reshaping):
+            case SkipInDryRun(reshaping):
                 self._refrain(reshaping)
 
     async def _ask_all(self, requests: Sequence[Request]) -> Sequence[Event]:
@@ -166,7 +166,7 @@ class ReshapeLoop:
                     return await self._reshaper.ask_topics(reshaping, owner)
             case DecideSplits():
                 return self._decide(request)
-            case CarryOut(reshaping):
+            case ExecuteReshape(reshaping):
                 return await self._carry_out(reshaping)
             case _:
                 return await self._find_merges(request)

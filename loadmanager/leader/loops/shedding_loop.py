@@ -36,7 +36,7 @@ class MoveGuard(Protocol):
     def begin_round(self) -> Sequence[Verdict]:
         """Begin a round; return the verdicts that stop all of it, none if it may move bundles."""
 
-    def stops_of_steps(self, steps: Sequence[Unload]) -> Sequence[Sequence[Verdict]]:
+    def check_steps(self, steps: Sequence[Unload]) -> Sequence[Sequence[Verdict]]:
         """Return the verdicts that stop each step, including those that stop the whole round."""
 
 
@@ -46,7 +46,7 @@ class NoRails:
     def begin_round(self) -> Sequence[Verdict]:
         return ()
 
-    def stops_of_steps(self, steps: Sequence[Unload]) -> Sequence[Sequence[Verdict]]:
+    def check_steps(self, steps: Sequence[Unload]) -> Sequence[Sequence[Verdict]]:
         return [()] * len(steps)
 
 
@@ -186,7 +186,7 @@ class SheddingLoop:
         # The verdict that acted wins over a fault of the report.
         verdicts |= {verdict.subject: verdict for verdict in plan.verdicts if verdict.acted}
         unstopped: list[tuple[Unload, Sequence[Verdict]]] = []
-        for step, stops in zip(steps, self._rails.stops_of_steps(steps), strict=True):
+        for step, stops in zip(steps, self._rails.check_steps(steps), strict=True):
             because = [verdicts[each] for each in (step.source.broker, step.bundle) if each in verdicts]
             if is_dry_run or stops:
                 self._show(step, [*(_own(step, stops) or stops[:1]), *because], term)

@@ -17,7 +17,7 @@ from loadmanager.core.domain.ownership import NamespaceState, Ownership, Ownersh
 from loadmanager.core.domain.policies import Unplaceable, find_unplaceable
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.report_validation import ReportValidator
-from loadmanager.core.protocol.leadership import Sighting
+from loadmanager.core.protocol.leadership import LeaderZnode
 from loadmanager.errors import (
     BrokerNotFoundError,
     BundleNotFoundError,
@@ -118,7 +118,7 @@ class ClusterMirror:
     node_sessions: dict[str, int] = field(default_factory=dict)
     """The session that holds the registration of each node."""
     laid_down: OperatorConfig = field(default_factory=OperatorConfig)
-    leader: Sighting | None = None
+    leader: LeaderZnode | None = None
     doubt_czxid: int | None = None
     """Creation id of the suspicion of a standby against the leader, while there is one."""
     epoch: int = 0

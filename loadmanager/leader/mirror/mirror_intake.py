@@ -18,7 +18,7 @@ import structlog
 from loadmanager.core.domain.names import BrokerId, NamespaceName
 from loadmanager.core.domain.parts import in_parts
 from loadmanager.core.model.extensible_load import ReportRules
-from loadmanager.core.protocol.leadership import Sighting
+from loadmanager.core.protocol.leadership import LeaderZnode
 from loadmanager.errors import InvalidRecordError, OutcomeUnknownError, StoreError
 from loadmanager.leader.mirror.broker_records import BrokerRecords
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror, NamespaceEntry
@@ -241,7 +241,7 @@ class MirrorIntake:
         record = LeaderRecord(broker_id="", service_url="", epoch=0)
         with self._faults.of(paths.LEADER):
             record = parse_model(LeaderRecord, decode(leader.data, paths.LEADER), paths.LEADER)
-        self._view.leader = Sighting(
+        self._view.leader = LeaderZnode(
             record.broker_id, record.service_url, record.epoch, leader.ephemeral_owner, leader.czxid, record.life
         )
 

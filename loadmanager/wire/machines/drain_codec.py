@@ -10,18 +10,18 @@ from loadmanager.core.domain.controls import Controls, DrainOrder
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.plan import Plan, Unload, Verdict
 from loadmanager.core.protocol.drain_machine import (
+    Action,
+    BackOff,
     BeginMove,
     BringHome,
     Drain,
+    DrainCheckpoint,
     DrainMachine,
     DrainPlanned,
     EndDrain,
     Event,
     GiveAway,
-    Instruction,
     MoveEnded,
-    Remembered,
-    Rest,
     TriedToEnd,
     WithdrawMove,
 )
@@ -69,10 +69,10 @@ class DrainsForm:
                 return Signal[name]
         raise ValueError(f"an event of drains that is not known: {content}")
 
-    def instruction_as_json(self, instruction: Instruction) -> list[Any]:
-        match instruction:
+    def action_as_json(self, action: Action) -> list[Any]:
+        match action:
             case GiveAway() | BringHome():
-                return _question_as_json(instruction)
+                return _question_as_json(action)
             case BeginMove(step):
                 return ["BeginMove", *_step_as_json(step)]
             case WithdrawMove(bundle):
@@ -85,7 +85,7 @@ class DrainsForm:
         return name_in(content)
 
     def image(self) -> Image:
-        now = self.machine.remembered()
+        now = self.machine.checkpoint()
         of_bundles = (*now.moving.values(), *(rest.drain for rest in now.resting.values()))
         drains = dict.fromkeys(each for each in (*now.drains.values(), *of_bundles) if each is not None)
         numbers: dict[Drain | None, int] = {drain: number for number, drain in enumerate(drains)}
@@ -109,12 +109,12 @@ class DrainsForm:
         drains: dict[int | None, Drain] = {number: _drain_of(each) for number, each in enumerate(written)}
         under_way = [drains[number] for number, each in enumerate(written) if each["isUnderWay"]]
         self.machine.restore(
-            Remembered(
+            DrainCheckpoint(
                 {drain.registration.broker: drain for drain in under_way},
                 {BrokerId(each["broker"]) for each in things if "isEnding" in each},
                 {each["bundle"]: drains.get(each["movesFor"]) for each in things if "movesFor" in each},
                 {
-                    each["bundle"]: Rest(each["why"], each["untilS"], drains.get(each["restsFor"]))
+                    each["bundle"]: BackOff(each["why"], each["untilS"], drains.get(each["restsFor"]))
                     for each in things
                     if "restsFor" in each
                 },

@@ -10,6 +10,7 @@ from typing import Any
 from loadmanager.core.diagnosis.reason_catalogue import reason_of
 from loadmanager.core.domain.ownership import FREE, OwnershipState, Registration, Stamp
 from loadmanager.core.protocol.move_machine import (
+    Action,
     AskOwner,
     CalledOff,
     CallOff,
@@ -19,7 +20,6 @@ from loadmanager.core.protocol.move_machine import (
     Ended,
     Event,
     Failed,
-    Instruction,
     Kept,
     Move,
     Moved,
@@ -82,13 +82,13 @@ class MovesForm:
                 raise ValueError(f"an event of moves that is not known: {content}")
         return event
 
-    def instruction_as_json(self, instruction: Instruction) -> list[Any]:
-        number = self._number(instruction.move)
-        match instruction:
+    def action_as_json(self, action: Action) -> list[Any]:
+        number = self._number(action.move)
+        match action:
             case Commit(move, _, reason):
-                return ["Commit", number, *_written(instruction), reason]
+                return ["Commit", number, *_written(action), reason]
             case Prepare(_, patience_s) | AskOwner(_, patience_s):
-                return [type(instruction).__name__, number, patience_s]
+                return [type(action).__name__, number, patience_s]
             case StopAsking():
                 return ["StopAsking", number]
             case Ended(move, outcome):
@@ -161,12 +161,12 @@ def _planned(
     return bundle, registration_of(owner), registration_of(destination), reason
 
 
-def _written(instruction: Commit) -> list[Any]:
+def _written(action: Commit) -> list[Any]:
     """Return the state to be written, and its owner, or the destination of a release."""
-    move = instruction.move
+    move = action.move
     if move.released is None:
         return [str(OwnershipState.RELEASING), registration_as_json(move.destination)]
-    end = instruction.transition(move.released, _NO_STAMP)
+    end = action.transition(move.released, _NO_STAMP)
     return [str(end.state), registration_as_json(end.owner)]
 
 

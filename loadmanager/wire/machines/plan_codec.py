@@ -8,10 +8,10 @@ from typing import Any
 from loadmanager.core.diagnosis.reason_catalogue import reason_of
 from loadmanager.core.planning.plan_effect import Effect
 from loadmanager.core.protocol.plan_machine import (
+    Action,
     BeginStep,
     Event,
     Execute,
-    Instruction,
     KeptPlan,
     PlanEnded,
     PlanMachine,
@@ -32,7 +32,7 @@ class Timeless:
     def __init__(self, plans: PlanMachine) -> None:
         self._plans = plans
 
-    def step(self, event: Event, now_s: float) -> list[Instruction]:  # noqa: ARG002 - it means nothing
+    def step(self, event: Event, now_s: float) -> list[Action]:  # noqa: ARG002 - it means nothing
         return self._plans.step(event)
 
 
@@ -61,8 +61,8 @@ class PlansForm:
                 return StepEnded(plan, plan.steps[number], end, why)
         raise ValueError(f"an event of plans that is not known: {content}")
 
-    def instruction_as_json(self, instruction: Instruction) -> list[Any]:
-        match instruction:
+    def action_as_json(self, action: Action) -> list[Any]:
+        match action:
             case BeginStep(plan, step):
                 return ["BeginStep", step.bundle, plan.hash, plan.steps.index(step)]
             case WithdrawStep(bundle):

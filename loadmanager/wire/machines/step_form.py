@@ -25,17 +25,17 @@ from loadmanager.core.domain.ownership import Registration
 from loadmanager.core.protocol.state_machine import Machine
 
 _Event = TypeVar("_Event")
-_Instruction = TypeVar("_Instruction")
+_Action = TypeVar("_Action")
 
 Image = list[dict[str, Any]]
 """All that a machine remembers: the things it follows, each by the names of its fields."""
 
 
-class Form(Protocol[_Event, _Instruction]):
+class Form(Protocol[_Event, _Action]):
     """Codec of the events and actions of one state machine; it keeps the numbers that it has assigned."""
 
     @property
-    def machine(self) -> Machine[_Event, _Instruction]: ...
+    def machine(self) -> Machine[_Event, _Action]: ...
 
     def event_as_json(self, event: _Event) -> list[Any]:
         """Encode the event, before the machine is stepped with it."""
@@ -43,7 +43,7 @@ class Form(Protocol[_Event, _Instruction]):
     def event_of(self, content: Sequence[Any]) -> _Event:
         """Decode an event; raises `ValueError` for an unknown one."""
 
-    def instruction_as_json(self, instruction: _Instruction) -> list[Any]:
+    def action_as_json(self, action: _Action) -> list[Any]:
         """Encode an action, right after its step."""
 
     def about(self, content: Sequence[Any]) -> str:

@@ -14,18 +14,18 @@ from loadmanager.core.domain.plan import Assign, Plan, Verdict
 from loadmanager.core.domain.reasons import OwnershipReason, PlacementReason
 from loadmanager.core.protocol import assignment_machine
 from loadmanager.core.protocol.assignment_machine import (
+    Action,
     AnswerWaiters,
     AssignmentMachine,
+    AssignmentMade,
     AssignmentsDecided,
     AssignmentWanted,
+    BackgroundAssignmentsWanted,
     DecideAssignments,
     Event,
-    Given,
     HeldForBroker,
-    Instruction,
     NotDecided,
     Outcome,
-    PlaceSoon,
 )
 from loadmanager.core.protocol.bundle_writes import Write, WriteEnded
 from loadmanager.core.protocol.signals import Signal
@@ -37,19 +37,19 @@ BUNDLE = "t/ns/b"
 class AssignmentsHarness(APicture):
     """Assignments with their records, and a driver that does nothing until it is told to."""
 
-    to_do: list[Instruction] = field(default_factory=list)
+    to_do: list[Action] = field(default_factory=list)
     machine: AssignmentMachine = field(init=False)
 
     def __post_init__(self) -> None:
         self.machine = AssignmentMachine(self)
 
-    def step(self, *events: Event) -> list[Instruction]:
+    def step(self, *events: Event) -> list[Action]:
         """What is to be done because of these alone; it is kept to be done, too."""
         told = [each for event in events for each in self.machine.step(event, 100.0)]
         self.to_do += told
         return told
 
-    def take(self) -> Instruction:
+    def take(self) -> Action:
         """The next instruction, if it is the only one."""
         assert len(self.to_do) == 1, self.to_do
         return self.to_do.pop()
@@ -111,7 +111,7 @@ def test_a_bundle_that_is_asked_for_is_decided_written_and_answered(leader: Assi
     leader.do_write()
     assert not leader.machine.is_assigning(100.0)
     outcome = leader.answer()
-    assert isinstance(outcome, Given)
+    assert isinstance(outcome, AssignmentMade)
     assert (outcome.stored, outcome.stored.owner) == (leader.records[BUNDLE], A)
     assert (outcome.step.reason, outcome.because.verdict) == (PlacementReason.ROUND_ROBIN, PlacementReason.ROUND_ROBIN)
     assert leader.machine.wake_s is None
@@ -142,13 +142,18 @@ def test_concurrent_requests_are_decided_and_written_together(leader: Assignment
 
 def test_one_batch_at_a_time_and_whoever_asks_for_what_is_in_it_shares_its_answer(leader: AssignmentsHarness) -> None:
     asked(leader)
-    assert leader.step(AssignmentWanted(BUNDLE), PlaceSoon([BUNDLE]), AssignmentWanted("t/ns/c"), Signal.TIME) == []
+    assert (
+        leader.step(
+            AssignmentWanted(BUNDLE), BackgroundAssignmentsWanted([BUNDLE]), AssignmentWanted("t/ns/c"), Signal.TIME
+        )
+        == []
+    )
     assert leader.machine.wake_s is None
     leader.decide({BUNDLE: A})
     assert [type(each) for each in leader.to_do] == [Write]
     assert leader.step(Signal.TIME) == [], "not before it is written"
     leader.do_write()
-    assert isinstance(leader.answer(), Given)
+    assert isinstance(leader.answer(), AssignmentMade)
     assert leader.machine.wake_s is not None
     (decide,) = leader.step(Signal.TIME)
     assert isinstance(decide, DecideAssignments)
@@ -158,10 +163,10 @@ def test_one_batch_at_a_time_and_whoever_asks_for_what_is_in_it_shares_its_answe
 def test_lookups_come_first(leader: AssignmentsHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assignment_machine, "_BATCH", 3)
     leader.step(
-        PlaceSoon(["t/ns/1", "t/ns/2", "t/ns/3"]),
+        BackgroundAssignmentsWanted(["t/ns/1", "t/ns/2", "t/ns/3"]),
         AssignmentWanted("t/ns/3"),
         AssignmentWanted("t/ns/4"),
-        PlaceSoon(["t/ns/4"]),
+        BackgroundAssignmentsWanted(["t/ns/4"]),
     )
     batches = []
     while leader.machine.wake_s is not None:
@@ -243,7 +248,7 @@ def test_a_bundle_whose_owner_has_gone_is_given_away_in_one_step_and_no_other(le
     leader.decide({"t/ns/1": B, "t/ns/2": B})
     leader.do_write()
     given, refused = (each.outcome for each in leader.to_do if isinstance(each, AnswerWaiters))
-    assert isinstance(given, Given)
+    assert isinstance(given, AssignmentMade)
     assert (given.stored.owner, given.stored.version, given.former) == (B, 2, A)
     assert leader.machine.is_assigning(100.9), "clients are coming back for more"
     assert not leader.machine.is_assigning(101.0)
@@ -274,7 +279,7 @@ def test_held_bundles_return_to_their_broker_first(leader: AssignmentsHarness) -
     leader.to_do = [write]
     leader.do_write()
     outcome = leader.answer("t/ns/1")
-    assert isinstance(outcome, Given)
+    assert isinstance(outcome, AssignmentMade)
     assert (outcome.stored.owner, outcome.stored.version) == (A_BACK, 2)
     assert outcome.step == Assign("t/ns/1", A_BACK, PlacementReason.HELD_FOR_OWNER)
     assert (outcome.because.subject, outcome.because.acted) == ("t/ns/1", True)
@@ -296,7 +301,9 @@ def test_batch_of_held_bundles_blocks_no_other(leader: AssignmentsHarness, monke
 
 
 def test_after_a_term_nobody_waits_and_nothing_of_it_is_taken_for_the_next_ones(leader: AssignmentsHarness) -> None:
-    leader.step(AssignmentWanted(BUNDLE), Signal.TIME, AssignmentWanted("t/ns/c"), PlaceSoon(["t/ns/d"]))
+    leader.step(
+        AssignmentWanted(BUNDLE), Signal.TIME, AssignmentWanted("t/ns/c"), BackgroundAssignmentsWanted(["t/ns/d"])
+    )
     former = leader.take()
     assert isinstance(former, DecideAssignments)
     leader.machine.forget()
@@ -306,7 +313,7 @@ def test_after_a_term_nobody_waits_and_nothing_of_it_is_taken_for_the_next_ones(
     leader.decide({BUNDLE: A})
     leader.do_write()
     outcome = leader.answer()
-    assert isinstance(outcome, Given)
+    assert isinstance(outcome, AssignmentMade)
     assert outcome.stored.owner == A
 
 
@@ -323,7 +330,7 @@ def test_whatever_happens_everybody_is_answered_once_and_nobody_loses_what_it_se
                 leader.step(AssignmentWanted(bundle, non_persistent=data.draw(st.booleans())))
             case "place":
                 waited_for.add(bundle)
-                leader.step(PlaceSoon([bundle]))
+                leader.step(BackgroundAssignmentsWanted([bundle]))
             case "do" if leader.to_do:
                 _do(leader, data)
             case "brokers":
@@ -356,14 +363,14 @@ def _hear(leader: AssignmentsHarness, waited_for: set[str]) -> None:
 
 def _do(leader: AssignmentsHarness, data: st.DataObject) -> None:
     """One of the instructions, whichever."""
-    instruction = leader.to_do.pop(data.draw(st.integers(0, len(leader.to_do) - 1)))
+    action = leader.to_do.pop(data.draw(st.integers(0, len(leader.to_do) - 1)))
     fails = data.draw(st.sampled_from([False, False, True]))
-    if isinstance(instruction, DecideAssignments):
-        bundles = instruction.bundles
+    if isinstance(action, DecideAssignments):
+        bundles = action.bundles
         assert len(set(bundles)) == len(bundles)
         destinations = {each: data.draw(st.sampled_from([A, A_BACK, B, None])) for each in bundles}
         plan = plan_of(bundles, {bundle: to for bundle, to in destinations.items() if to is not None})
-        leader.step(NotDecided(instruction, LOST) if fails else AssignmentsDecided(instruction, plan))
-    elif isinstance(instruction, Write):
-        made = leader.write(instruction)
-        leader.step(WriteEnded(instruction, dict.fromkeys(made, LOST) if fails else made))
+        leader.step(NotDecided(action, LOST) if fails else AssignmentsDecided(action, plan))
+    elif isinstance(action, Write):
+        made = leader.write(action)
+        leader.step(WriteEnded(action, dict.fromkeys(made, LOST) if fails else made))

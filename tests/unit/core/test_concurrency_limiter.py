@@ -17,16 +17,16 @@ class Queue:
 
     def __init__(self, most: int, most_per_broker: int) -> None:
         self.limits = (most, most_per_broker)
-        self.turns = ConcurrencyLimiter[str](lambda: self.limits)
+        self.limiter = ConcurrencyLimiter[str](lambda: self.limits)
         self.begun: list[str] = []
 
     def add(self, name: str, *brokers: BrokerId) -> None:
-        self.turns.wait(name, frozenset(brokers))
-        self.begun += self.turns.give()
+        self.limiter.enqueue(name, frozenset(brokers))
+        self.begun += self.limiter.grant()
 
     def end(self, name: str) -> None:
-        self.turns.end(name)
-        self.begun += self.turns.give()
+        self.limiter.release(name)
+        self.begun += self.limiter.grant()
 
 
 def test_no_more_than_the_limit_of_all_are_under_way() -> None:
@@ -34,7 +34,7 @@ def test_no_more_than_the_limit_of_all_are_under_way() -> None:
     for number in range(4):
         queue.add(str(number), BrokerId(f"{number}:1"))
     assert queue.begun == ["0", "1"]
-    assert queue.turns.taken == 2
+    assert queue.limiter.in_use == 2
     queue.end("1")
     assert queue.begun == ["0", "1", "2"]
 
@@ -94,8 +94,8 @@ def test_a_limit_that_was_raised_lets_several_of_the_same_brokers_go_at_once() -
 def test_what_was_begun_already_has_its_turn_whatever_the_limits_and_takes_it_from_others() -> None:
     queue = Queue(2, 1)
     for number in range(3):
-        queue.turns.have(f"begun {number}", frozenset({A}))
-    assert queue.turns.taken == 3
+        queue.limiter.acquire(f"begun {number}", frozenset({A}))
+    assert queue.limiter.in_use == 3
     queue.add("from a", A)
     queue.add("elsewhere", B)
     queue.end("begun 0")
@@ -134,7 +134,7 @@ def test_who_neither_waits_nor_has_a_turn_gives_back_nothing() -> None:
     queue.end("never there")
     queue.add("3", B)
     assert queue.begun == ["1"]
-    assert queue.turns.taken == 1
+    assert queue.limiter.in_use == 1
 
 
 @given(
@@ -143,7 +143,7 @@ def test_who_neither_waits_nor_has_a_turn_gives_back_nothing() -> None:
     st.integers(1, 3),
 )
 def test_limits_hold_and_order_is_kept(acts: list[tuple[bool, int]], most: int, most_per_broker: int) -> None:
-    turns, needed, under_way = (
+    limiter, needed, under_way = (
         ConcurrencyLimiter[int](lambda: (most, most_per_broker)),
         dict[int, frozenset[BrokerId]](),
         set[int](),
@@ -152,29 +152,31 @@ def test_limits_hold_and_order_is_kept(acts: list[tuple[bool, int]], most: int, 
     left: set[int] = set()
 
     def give() -> None:
-        for number in turns.give():
+        for number in limiter.grant():
             begun.append(number)
             under_way.add(number)
         busy = Counter(broker for number in under_way for broker in needed[number])
-        assert len(under_way) == turns.taken <= most
+        assert len(under_way) == limiter.in_use <= most
         assert not busy or max(busy.values()) <= most_per_broker
 
     for comes, number in acts:
         if comes or not needed:
             brokers = frozenset({(A, B, C)[number % 3], (A, B, C)[number // 3]})
             needed[len(needed)] = brokers
-            turns.wait(len(needed) - 1, brokers)
+            limiter.enqueue(len(needed) - 1, brokers)
         else:
             chosen = number % len(needed)
-            turns.end(chosen)
+            limiter.release(chosen)
             under_way.discard(chosen)
             left.add(chosen)
         give()
     while under_way:
-        turns.end(under_way.pop())
+        limiter.release(under_way.pop())
         give()
     assert set(begun) | left == set(needed), "everybody who did not leave before had a turn"
     for broker in (A, B, C):
         of_broker = [number for number in begun if broker in needed[number]]
         assert of_broker == sorted(of_broker), "first come, first served at each broker"
-    assert (turns.taken, dict(turns._busy), turns._waiting, turns._queues) == (0, {}, {}, {}), "nothing is kept of them"
+    assert (limiter.in_use, dict(limiter._busy), limiter._waiting, limiter._queues) == (0, {}, {}, {}), (
+        "nothing is kept of them"
+    )

@@ -307,12 +307,12 @@ def test_another_goes_on_with_what_one_remembered(leader: DrainsHarness) -> None
     del leader.registrations[A.broker]
     leader.look()
     other = DrainsHarness(controls=leader.controls, registrations=leader.registrations, now_s=leader.now_s)
-    other.drains.restore(leader.drains.remembered())
-    assert other.drains.remembered() == leader.drains.remembered()
+    other.drains.restore(leader.drains.checkpoint())
+    assert other.drains.checkpoint() == leader.drains.checkpoint()
     assert other.drains.blocked(drain) == {"t/1": "cancelled"}
     other.step(MoveEnded("t/2", MOVED))
     assert (drain.moved, drain.failed) == (1, 1)
-    assert "t/2" in leader.drains.remembered().moving, "each has its own memory"
+    assert "t/2" in leader.drains.checkpoint().moving, "each has its own memory"
 
 
 TestAnyOrder = AnyOrder.TestCase

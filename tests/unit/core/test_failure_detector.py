@@ -10,28 +10,28 @@ from hypothesis import strategies as st
 from loadmanager.core.domain.log_message import Say
 from loadmanager.core.protocol.failure_detector import (
     TICKS,
+    Action,
     AskLeader,
+    CancelTakeOver,
     CheckSuspicion,
-    Doubt,
-    Doubted,
     EarlyTakeOver,
     Event,
     FailureDetector,
     FailureDetectorPhase,
-    Heard,
-    Instruction,
+    LeaderAnswered,
+    LeaderMissed,
     LeaderProcessEnded,
-    Missed,
     NodeLeads,
-    Spare,
+    RaiseSuspicion,
     SuspicionChecked,
+    SuspicionRaised,
 )
-from loadmanager.core.protocol.leadership import Sighting
+from loadmanager.core.protocol.leadership import LeaderZnode
 from loadmanager.core.protocol.signals import Signal
 
 PATIENCE_S, SESSION_S = 0.8, 10.0
 TICK_S = PATIENCE_S / TICKS
-OTHER = Sighting("n2:8080", "http://n2:8080", epoch=4, session_id=8, czxid=40)
+OTHER = LeaderZnode("n2:8080", "http://n2:8080", epoch=4, session_id=8, czxid=40)
 NEXT = replace(OTHER, epoch=5, czxid=50)
 
 
@@ -41,29 +41,29 @@ class Standby:
 
     now_s: float = 100.0
     vigil: FailureDetector = field(default_factory=lambda: FailureDetector(PATIENCE_S))
-    done: list[Instruction] = field(default_factory=list)
+    done: list[Action] = field(default_factory=list)
 
-    def hears(self, event: Event, after_s: float = 0.0) -> list[Instruction]:
+    def hears(self, event: Event, after_s: float = 0.0) -> list[Action]:
         self.now_s += after_s
         done = self.vigil.step(event, self.now_s)
         self.done += done
         return done
 
     def follows(
-        self, leader: Sighting | None = OTHER, after_s: float = 0.0, sessions: frozenset[int] | None = None
-    ) -> list[Instruction]:
+        self, leader: LeaderZnode | None = OTHER, after_s: float = 0.0, sessions: frozenset[int] | None = None
+    ) -> list[Action]:
         return self.hears(NodeLeads(leader, SESSION_S, sessions), after_s)
 
-    def ticks(self, count: int) -> list[Instruction]:
+    def ticks(self, count: int) -> list[Action]:
         """So many, each in time; what was to be done in them."""
         return [each for _ in range(count) for each in self.hears(Signal.TIME, TICK_S)]
 
     def doubts(self) -> None:
         """Nothing is heard until the doubt stands in the store."""
-        assert any(isinstance(each, Doubt) for each in self.ticks(6))
-        self.hears(Doubted(OTHER.czxid, stands=True))
+        assert any(isinstance(each, RaiseSuspicion) for each in self.ticks(6))
+        self.hears(SuspicionRaised(OTHER.czxid, stands=True))
 
-    def looks(self, *, stands: bool | None, takes_s: float = 0.0) -> list[Instruction]:
+    def looks(self, *, stands: bool | None, takes_s: float = 0.0) -> list[Action]:
         (look,) = self.ticks(1)
         assert isinstance(look, CheckSuspicion)
         return self.hears(SuspicionChecked(look, stands), takes_s)
@@ -74,11 +74,11 @@ def standby() -> Standby:
     """One that has heard the leader."""
     standby = Standby()
     standby.follows()
-    standby.hears(Heard(OTHER.czxid))
+    standby.hears(LeaderAnswered(OTHER.czxid))
     return standby
 
 
-def of_kind(kind: type[Instruction], done: list[Instruction]) -> list[Instruction]:
+def of_kind(kind: type[Action], done: list[Action]) -> list[Action]:
     return [each for each in done if isinstance(each, kind)]
 
 
@@ -96,7 +96,7 @@ def test_whoever_leads_is_asked_at_once_and_nobody_else_watched() -> None:
 def test_a_leader_that_has_never_answered_is_not_missed() -> None:
     standby = Standby()
     standby.follows()
-    assert standby.hears(Missed(OTHER.czxid)) == []
+    assert standby.hears(LeaderMissed(OTHER.czxid)) == []
     assert of_kind(AskLeader, standby.ticks(TICKS - 1)) == []
     assert standby.ticks(2) == [AskLeader(OTHER, 0.0, PATIENCE_S)], "asked again after a patience"
     assert standby.ticks(100) == []
@@ -104,19 +104,19 @@ def test_a_leader_that_has_never_answered_is_not_missed() -> None:
 
 def test_a_leader_that_answers_is_asked_again_and_may_hold_its_answer_back(standby: Standby) -> None:
     for _ in range(100):
-        assert standby.hears(Heard(OTHER.czxid), 2 * TICK_S) == [AskLeader(OTHER, 2 * TICK_S, PATIENCE_S)]
+        assert standby.hears(LeaderAnswered(OTHER.czxid), 2 * TICK_S) == [AskLeader(OTHER, 2 * TICK_S, PATIENCE_S)]
     assert standby.vigil.wake_s == standby.now_s + TICK_S
 
 
 def test_what_is_heard_of_another_leader_says_nothing(standby: Standby) -> None:
-    for event in (Heard(NEXT.czxid), Missed(NEXT.czxid), Doubted(NEXT.czxid, stands=True)):
+    for event in (LeaderAnswered(NEXT.czxid), LeaderMissed(NEXT.czxid), SuspicionRaised(NEXT.czxid, stands=True)):
         assert standby.hears(event) == []
-    assert standby.hears(Doubted(OTHER.czxid, stands=True)) == [], "nobody asked"
+    assert standby.hears(SuspicionRaised(OTHER.czxid, stands=True)) == [], "nobody asked"
     assert standby.hears(SuspicionChecked(CheckSuspicion(OTHER.czxid, 0.0), stands=True)) == []
 
 
 def test_when_an_answer_fails_it_is_asked_again_soon(standby: Standby) -> None:
-    assert standby.hears(Missed(OTHER.czxid)) == []
+    assert standby.hears(LeaderMissed(OTHER.czxid)) == []
     assert standby.ticks(1) == [AskLeader(OTHER, 0.0, PATIENCE_S)]
 
 
@@ -125,7 +125,7 @@ def test_a_leader_whose_process_has_ended_is_replaced_at_once(*, is_known: bool)
     standby = Standby()
     standby.follows()
     if is_known:
-        standby.hears(Heard(OTHER.czxid))
+        standby.hears(LeaderAnswered(OTHER.czxid))
     assert standby.hears(LeaderProcessEnded(NEXT.czxid)) == [], "another one"
     said, take_over = standby.hears(LeaderProcessEnded(OTHER.czxid))
     assert isinstance(said, Say)
@@ -154,13 +154,13 @@ def test_a_leader_that_takes_the_doubt_away_is_left_alone_for_a_session(standby:
     assert isinstance(said, Say)
     assert (said.event, said.is_warning) == ("leader_has_zookeeper", False)
     assert standby.vigil.phase is FailureDetectorPhase.RESTING
-    assert of_kind(Doubt, standby.ticks(round(SESSION_S / TICK_S) - 1)) == []
-    assert of_kind(Doubt, standby.ticks(2)) != []
+    assert of_kind(RaiseSuspicion, standby.ticks(round(SESSION_S / TICK_S) - 1)) == []
+    assert of_kind(RaiseSuspicion, standby.ticks(2)) != []
 
 
 def test_a_doubt_that_the_store_refuses_is_none(standby: Standby) -> None:
     standby.ticks(6)
-    standby.hears(Doubted(OTHER.czxid, stands=False))
+    standby.hears(SuspicionRaised(OTHER.czxid, stands=False))
     assert standby.vigil.phase is FailureDetectorPhase.RESTING
 
 
@@ -179,16 +179,16 @@ def test_only_three_prompt_looks_in_a_row_count(standby: Standby) -> None:
 
 def test_one_that_is_heard_is_doubted_no_more_and_not_replaced(standby: Standby) -> None:
     standby.doubts()
-    standby.hears(Heard(OTHER.czxid))
+    standby.hears(LeaderAnswered(OTHER.czxid))
     assert standby.vigil.phase is FailureDetectorPhase.HEARD
-    standby.hears(Missed(OTHER.czxid))
-    assert any(isinstance(each, Doubt) for each in standby.ticks(3 * TICKS)), (
+    standby.hears(LeaderMissed(OTHER.czxid))
+    assert any(isinstance(each, RaiseSuspicion) for each in standby.ticks(3 * TICKS)), (
         "it was silent for long: that is usual now"
     )
-    standby.hears(Doubted(OTHER.czxid, stands=True))
+    standby.hears(SuspicionRaised(OTHER.czxid, stands=True))
     while not of_kind(EarlyTakeOver, standby.looks(stands=True)):
         pass
-    assert standby.hears(Heard(OTHER.czxid))[0] == Spare(OTHER.czxid)
+    assert standby.hears(LeaderAnswered(OTHER.czxid))[0] == CancelTakeOver(OTHER.czxid)
 
 
 def test_a_standby_that_was_stopped_itself_holds_nothing_against_the_leader(standby: Standby) -> None:
@@ -197,14 +197,14 @@ def test_a_standby_that_was_stopped_itself_holds_nothing_against_the_leader(stan
     assert standby.vigil.silent_s == pytest.approx(4 * TICK_S)
 
 
-def replace_leader(standby: Standby, leader: Sighting) -> float:
+def replace_leader(standby: Standby, leader: LeaderZnode) -> float:
     """Have a leader that is heard fall silent and be replaced by this node; how long that took."""
     standby.follows(leader)
-    standby.hears(Heard(leader.czxid))
+    standby.hears(LeaderAnswered(leader.czxid))
     begun_s = standby.now_s
-    while not of_kind(Doubt, standby.ticks(1)):
+    while not of_kind(RaiseSuspicion, standby.ticks(1)):
         pass
-    standby.hears(Doubted(leader.czxid, stands=True))
+    standby.hears(SuspicionRaised(leader.czxid, stands=True))
     while not of_kind(EarlyTakeOver, standby.looks(stands=True)):
         pass
     standby.follows(None)  # it is elected itself
@@ -233,9 +233,9 @@ def test_with_each_needless_take_over_patience_doubles_up_to_a_session_for_ten_m
 def test_on_a_busy_machine_patience_is_three_times_the_slowest_answer_lately(standby: Standby) -> None:
     for _ in range(6):
         standby.ticks(1)
-    standby.hears(Heard(OTHER.czxid))
+    standby.hears(LeaderAnswered(OTHER.czxid))
     assert standby.vigil.patience_s(standby.now_s) == pytest.approx(3 * 6 * TICK_S)
-    standby.hears(Heard(OTHER.czxid))
+    standby.hears(LeaderAnswered(OTHER.czxid))
     standby.hears(Signal.TIME, 60.0)
     assert standby.vigil.patience_s(standby.now_s) == pytest.approx(3 * 3 * TICK_S)
     standby.hears(Signal.TIME, 60.0)
@@ -246,15 +246,15 @@ def test_what_a_leader_took_to_answer_first_is_not_usual() -> None:
     standby = Standby()
     standby.follows()
     standby.ticks(6)
-    standby.hears(Heard(OTHER.czxid))
+    standby.hears(LeaderAnswered(OTHER.czxid))
     assert standby.vigil.patience_s(standby.now_s) == PATIENCE_S
 
 
 def test_silence_never_counts_without_patience_but_the_end_of_the_process_does() -> None:
     standby = Standby(vigil=FailureDetector(0.0))
     standby.follows()
-    standby.hears(Heard(OTHER.czxid))
-    standby.hears(Missed(OTHER.czxid))
+    standby.hears(LeaderAnswered(OTHER.czxid))
+    standby.hears(LeaderMissed(OTHER.czxid))
     assert {type(each) for each in standby.ticks(1_000)} == {AskLeader}
     assert EarlyTakeOver(OTHER.czxid, has_ended=True) in standby.hears(LeaderProcessEnded(OTHER.czxid))
 
@@ -297,7 +297,7 @@ class Story:
     """Plays stretches, and knows what the machine must not do."""
 
     standby: Standby = field(default_factory=Standby)
-    leader: Sighting | None = None
+    leader: LeaderZnode | None = None
     heard_s: float = math.inf
     doubt_s: float = math.inf
     replaced: int = 0
@@ -311,11 +311,11 @@ class Story:
             self.heard_s = self.doubt_s = math.inf
         self.see(self.standby.follows(self.leader), stretch)
 
-    def see(self, done: list[Instruction], stretch: Stretch) -> None:
+    def see(self, done: list[Action], stretch: Stretch) -> None:
         """Check what is to be done, and do it."""
         assert (self.standby.vigil.wake_s is None) == (self.leader is None)
         now_s = self.standby.now_s
-        if of_kind(Doubt, done):
+        if of_kind(RaiseSuspicion, done):
             assert now_s - self.heard_s >= PATIENCE_S / 2
             self.doubt_s = now_s
         for each in of_kind(EarlyTakeOver, done):
@@ -326,24 +326,24 @@ class Story:
             assert stretch.store == "stands"
             assert self.standby.vigil.phase is FailureDetectorPhase.RESTING
             self.replaced += 1
-        for instruction in done:
-            event = self.come_of(instruction, stretch)
+        for action in done:
+            event = self.come_of(action, stretch)
             if event is not None:
                 late_s = 2 * TICK_S if stretch.store == "late" and isinstance(event, SuspicionChecked) else 0.0
                 self.see(self.standby.hears(event, late_s), stretch)
 
-    def come_of(self, instruction: Instruction, stretch: Stretch) -> Event | None:
+    def come_of(self, action: Action, stretch: Stretch) -> Event | None:
         """None: not before the next stretch, or never."""
-        match instruction:
+        match action:
             case AskLeader(leader, hold_s) if stretch.answers and not hold_s:
                 self.heard_s = self.standby.now_s
-                return Heard(leader.czxid)
+                return LeaderAnswered(leader.czxid)
             case AskLeader(leader):
-                return Missed(leader.czxid)
-            case Doubt(leader) if stretch.store != "nothing":
-                return Doubted(leader.czxid, stands=stretch.store != "gone")
+                return LeaderMissed(leader.czxid)
+            case RaiseSuspicion(leader) if stretch.store != "nothing":
+                return SuspicionRaised(leader.czxid, stands=stretch.store != "gone")
             case CheckSuspicion() if stretch.store != "nothing":
-                return SuspicionChecked(instruction, {"gone": False, "unknown": None}.get(stretch.store, True))
+                return SuspicionChecked(action, {"gone": False, "unknown": None}.get(stretch.store, True))
             case _:
                 return None
 

@@ -13,21 +13,21 @@ from loadmanager.core.domain.policies import InvalidPolicyError, Patterns
 from loadmanager.core.domain.reasons import GuardrailReason, Reason
 from loadmanager.core.protocol.guardrails import (
     BrokerFacts,
-    Facts,
+    ClusterFacts,
     GuardrailLimits,
     NamespaceSelection,
     WantedMove,
-    stops_of_move,
-    stops_of_moves,
-    stops_of_round,
-    stops_of_split,
+    check_move,
+    check_moves,
+    check_round,
+    check_split,
 )
 
 A, B, C, D = (BrokerId(f"{letter}:8080") for letter in "abcd")
 NOW_S = 10_000.0
 MODULAR = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl"
 SOUND = BrokerFacts(sheds=False, splits=False, load_manager=MODULAR, reported_at_s=NOW_S - 30)
-FACTS = Facts(now_s=NOW_S, brokers={A: SOUND, B: SOUND, C: SOUND}, pulsars_leader=C, quiet_for_s=100.0)
+FACTS = ClusterFacts(now_s=NOW_S, brokers={A: SOUND, B: SOUND, C: SOUND}, pulsars_leader=C, quiet_for_s=100.0)
 LIMITS = GuardrailLimits(
     failures_until_stop=3, settling_s=60.0, report_interval_s=900.0, moves_per_round=10, moves_per_hour=60
 )
@@ -36,7 +36,7 @@ MOVE = WantedMove(BUNDLE, A, B, is_own=True)
 ORDERED = replace(MOVE, is_own=False)
 
 
-def with_broker(broker: BrokerId, **changes: Any) -> Facts:  # noqa: ANN401 - whatever a fact may be
+def with_broker(broker: BrokerId, **changes: Any) -> ClusterFacts:  # noqa: ANN401 - whatever a fact may be
     return replace(FACTS, brokers={**FACTS.brokers, broker: replace(SOUND, **changes)})
 
 
@@ -46,12 +46,12 @@ def reasons(verdicts: list[Verdict]) -> list[Reason]:
 
 
 def test_where_all_is_well_nothing_is_stopped() -> None:
-    assert stops_of_round(FACTS, LIMITS) == []
-    assert stops_of_move(FACTS, LIMITS, MOVE) == []
-    assert stops_of_move(FACTS, LIMITS, ORDERED) == []
+    assert check_round(FACTS, LIMITS) == []
+    assert check_move(FACTS, LIMITS, MOVE) == []
+    assert check_move(FACTS, LIMITS, ORDERED) == []
 
 
-STOPPED_BY: list[tuple[Facts, Reason, str]] = [
+STOPPED_BY: list[tuple[ClusterFacts, Reason, str]] = [
     (
         replace(FACTS, is_to_act=False),
         GuardrailReason.MODE_IS_SHADOW,
@@ -131,36 +131,36 @@ STOPPED_BY: list[tuple[Facts, Reason, str]] = [
 
 
 @pytest.mark.parametrize(("facts", "reason", "sentence"), STOPPED_BY)
-def test_general_stops_apply_to_rounds_splits_and_moves(facts: Facts, reason: Reason, sentence: str) -> None:
+def test_general_stops_apply_to_rounds_splits_and_moves(facts: ClusterFacts, reason: Reason, sentence: str) -> None:
     for stops in (
-        stops_of_round(facts, LIMITS),
-        stops_of_move(facts, LIMITS, MOVE),
-        stops_of_move(facts, LIMITS, ORDERED),
-        stops_of_split(facts, LIMITS, BUNDLE),
+        check_round(facts, LIMITS),
+        check_move(facts, LIMITS, MOVE),
+        check_move(facts, LIMITS, ORDERED),
+        check_split(facts, LIMITS, BUNDLE),
     ):
         assert [(stop.subject, stop.verdict, stop.sentence()) for stop in stops] == [("cluster", reason, sentence)]
         assert stops[0].remedy()
 
 
 @pytest.mark.parametrize("facts", [replace(FACTS, quiet_for_s=60.0), replace(FACTS, failures=2)])
-def test_up_to_the_limit_nothing_is_stopped(facts: Facts) -> None:
-    assert stops_of_round(facts, LIMITS) == stops_of_move(facts, LIMITS, MOVE) == []
+def test_up_to_the_limit_nothing_is_stopped(facts: ClusterFacts) -> None:
+    assert check_round(facts, LIMITS) == check_move(facts, LIMITS, MOVE) == []
 
 
 def test_where_nothing_has_been_moved_yet_one_may_be() -> None:
     one = replace(LIMITS, failures_until_stop=1, moves_per_round=1, moves_per_hour=1)
-    assert stops_of_round(FACTS, one) == stops_of_move(FACTS, one, MOVE) == []
+    assert check_round(FACTS, one) == check_move(FACTS, one, MOVE) == []
 
 
 def test_a_class_without_its_package_is_the_same_class() -> None:
-    assert stops_of_round(with_broker(A, load_manager="ModularLoadManagerImpl"), LIMITS) == []
+    assert check_round(with_broker(A, load_manager="ModularLoadManagerImpl"), LIMITS) == []
     other = with_broker(A, load_manager="org.example.NotTheModularLoadManagerImpl")
-    assert reasons(stops_of_round(other, LIMITS)) == [GuardrailReason.LOAD_MANAGER_NOT_MODULAR]
+    assert reasons(check_round(other, LIMITS)) == [GuardrailReason.LOAD_MANAGER_NOT_MODULAR]
 
 
 def test_every_rail_that_stops_says_so_and_names_a_few_brokers() -> None:
     many = {BrokerId(f"b{number}:8080"): replace(SOUND, sheds=True, splits=None) for number in range(5)}
-    stops = stops_of_round(replace(FACTS, brokers=many, pulsars_leader=None, is_to_act=False), LIMITS)
+    stops = check_round(replace(FACTS, brokers=many, pulsars_leader=None, is_to_act=False), LIMITS)
     assert reasons(stops) == [
         GuardrailReason.MODE_IS_SHADOW,
         GuardrailReason.PULSAR_SHEDS,
@@ -169,70 +169,68 @@ def test_every_rail_that_stops_says_so_and_names_a_few_brokers() -> None:
     ]
     assert stops[1].why == {"brokers": 5, "registered": 5, "which": "b0:8080, b1:8080, b2:8080 and 2 more"}
     three = {broker: replace(SOUND, sheds=True) for broker in (C, A, B)}
-    (stop,) = stops_of_round(replace(FACTS, brokers=three), LIMITS)
+    (stop,) = check_round(replace(FACTS, brokers=three), LIMITS)
     assert stop.why["which"] == "a:8080, b:8080, c:8080"
 
 
 def test_so_many_moves_within_the_hour_stop_rounds_and_shedding_but_no_operator() -> None:
     full = replace(FACTS, moves_this_hour=60)
     for subject, stops in (
-        ("cluster", stops_of_round(full, LIMITS)),
-        (BUNDLE, stops_of_move(full, LIMITS, MOVE)),
+        ("cluster", check_round(full, LIMITS)),
+        (BUNDLE, check_move(full, LIMITS, MOVE)),
     ):
         assert [(stop.subject, stop.verdict) for stop in stops] == [(subject, GuardrailReason.HOUR_IS_FULL)]
         assert stops[0].sentence() == "No move because 60 moves began within the hour (movesPerHour 60)"
-    assert stops_of_move(full, LIMITS, ORDERED) == []
-    assert stops_of_move(replace(FACTS, moves_this_hour=59), LIMITS, MOVE) == []
+    assert check_move(full, LIMITS, ORDERED) == []
+    assert check_move(replace(FACTS, moves_this_hour=59), LIMITS, MOVE) == []
 
 
 def test_so_many_moves_of_a_round_stop_its_others_but_no_operator_and_no_next_round() -> None:
     full = replace(FACTS, moves_this_round=10)
-    (stop,) = stops_of_move(full, LIMITS, MOVE)
+    (stop,) = check_move(full, LIMITS, MOVE)
     assert (stop.subject, stop.verdict) == (BUNDLE, GuardrailReason.ROUND_IS_FULL)
     assert stop.sentence() == "No move because 10 moves of this round have begun (movesPerRound 10)"
-    assert stops_of_round(full, LIMITS) == stops_of_move(full, LIMITS, ORDERED) == []
-    assert stops_of_move(replace(FACTS, moves_this_round=9), LIMITS, MOVE) == []
+    assert check_round(full, LIMITS) == check_move(full, LIMITS, ORDERED) == []
+    assert check_move(replace(FACTS, moves_this_round=9), LIMITS, MOVE) == []
 
 
 @pytest.mark.parametrize("broker", [A, B])
 def test_source_and_destination_have_reported_since_a_move_touched_them(broker: BrokerId) -> None:
     facts = with_broker(broker, touched_at_s=NOW_S - 30)
-    (stop,) = stops_of_move(facts, LIMITS, MOVE)
+    (stop,) = check_move(facts, LIMITS, MOVE)
     assert (stop.subject, stop.verdict) == (BUNDLE, GuardrailReason.REPORT_BEFORE_MOVE)
     assert stop.sentence() == (
         f"No move because {broker} has not reported since a bundle was last taken from it, or given to it, 30 s ago"
     )
-    assert stops_of_move(facts, LIMITS, ORDERED) == []
-    assert stops_of_move(with_broker(broker, touched_at_s=NOW_S - 31), LIMITS, MOVE) == []
-    assert stops_of_move(with_broker(C, touched_at_s=NOW_S), LIMITS, MOVE) == [], "it is none of the two"
+    assert check_move(facts, LIMITS, ORDERED) == []
+    assert check_move(with_broker(broker, touched_at_s=NOW_S - 31), LIMITS, MOVE) == []
+    assert check_move(with_broker(C, touched_at_s=NOW_S), LIMITS, MOVE) == [], "it is none of the two"
 
 
 @pytest.mark.parametrize("broker", [A, B])
 def test_source_and_destination_report_again_and_again(broker: BrokerId) -> None:
-    (stop,) = stops_of_move(with_broker(broker, reported_at_s=NOW_S - 1_801), LIMITS, MOVE)
+    (stop,) = check_move(with_broker(broker, reported_at_s=NOW_S - 1_801), LIMITS, MOVE)
     assert (stop.subject, stop.verdict) == (BUNDLE, GuardrailReason.REPORT_OVERDUE)
     assert stop.sentence() == (
         f"No move because the last report of {broker} is 1801 s old, and it should report each 900 s"
     )
-    (stop,) = stops_of_move(with_broker(broker, reported_at_s=None, touched_at_s=NOW_S), LIMITS, MOVE)
+    (stop,) = check_move(with_broker(broker, reported_at_s=None, touched_at_s=NOW_S), LIMITS, MOVE)
     assert stop.sentence() == f"No move because {broker} has not reported"
-    assert stops_of_move(with_broker(broker, reported_at_s=NOW_S - 1_800), LIMITS, MOVE) == []
-    assert stops_of_move(with_broker(broker, reported_at_s=None), LIMITS, ORDERED) == []
+    assert check_move(with_broker(broker, reported_at_s=NOW_S - 1_800), LIMITS, MOVE) == []
+    assert check_move(with_broker(broker, reported_at_s=None), LIMITS, ORDERED) == []
 
 
 def test_both_are_asked_and_an_old_report_may_be_both() -> None:
     old = replace(SOUND, reported_at_s=NOW_S - 2_000, touched_at_s=NOW_S - 100)
-    stops = stops_of_move(replace(FACTS, brokers={A: old, B: old, C: SOUND}), LIMITS, MOVE)
+    stops = check_move(replace(FACTS, brokers={A: old, B: old, C: SOUND}), LIMITS, MOVE)
     assert reasons(stops) == [GuardrailReason.REPORT_OVERDUE, GuardrailReason.REPORT_BEFORE_MOVE] * 2
 
 
 @pytest.mark.parametrize("destination", [None, D])
 def test_missing_destination_does_not_hide_the_source(destination: BrokerId | None) -> None:
     move = replace(MOVE, destination=destination)
-    assert stops_of_move(FACTS, LIMITS, move) == []
-    assert reasons(stops_of_move(with_broker(A, touched_at_s=NOW_S), LIMITS, move)) == [
-        GuardrailReason.REPORT_BEFORE_MOVE
-    ]
+    assert check_move(FACTS, LIMITS, move) == []
+    assert reasons(check_move(with_broker(A, touched_at_s=NOW_S), LIMITS, move)) == [GuardrailReason.REPORT_BEFORE_MOVE]
 
 
 def limits_with(included: tuple[str, ...] = (), excluded: tuple[str, ...] = ()) -> GuardrailLimits:
@@ -258,21 +256,21 @@ def limits_with(included: tuple[str, ...] = (), excluded: tuple[str, ...] = ()) 
 )
 def test_excluded_namespace_is_never_moved(bundle: str, limits: GuardrailLimits, sentence: str) -> None:
     for stops in (
-        stops_of_move(FACTS, limits, replace(MOVE, bundle=bundle)),
-        stops_of_move(FACTS, limits, replace(ORDERED, bundle=bundle)),
-        stops_of_split(FACTS, limits, bundle),
+        check_move(FACTS, limits, replace(MOVE, bundle=bundle)),
+        check_move(FACTS, limits, replace(ORDERED, bundle=bundle)),
+        check_split(FACTS, limits, bundle),
     ):
         (stop,) = stops
         assert (stop.subject, stop.verdict) == (bundle, GuardrailReason.NAMESPACE_LEFT_OUT)
         assert stop.sentence().startswith(f"No move because {sentence}")
-    assert stops_of_round(FACTS, limits) == []
+    assert check_round(FACTS, limits) == []
 
 
 @pytest.mark.parametrize(
     "limits", [LIMITS, limits_with(included=("u/.*", "t/.*")), limits_with(excluded=("t/n", "ns", "x/t/ns"))]
 )
 def test_patterns_match_whole_namespaces(limits: GuardrailLimits) -> None:
-    assert stops_of_move(FACTS, limits, MOVE) == []
+    assert check_move(FACTS, limits, MOVE) == []
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:
@@ -283,12 +281,12 @@ def test_a_pattern_that_is_none_is_refused() -> None:
 def test_several_moves_are_each_stopped_as_if_they_were_alone() -> None:
     facts = replace(with_broker(A, sheds=True), moves_this_round=10)
     moves = [MOVE, ORDERED, replace(MOVE, bundle="pulsar/system/0x00000000_0xffffffff")]
-    assert [reasons(stops) for stops in stops_of_moves(facts, LIMITS, moves)] == [
+    assert [reasons(stops) for stops in check_moves(facts, LIMITS, moves)] == [
         [GuardrailReason.PULSAR_SHEDS, GuardrailReason.ROUND_IS_FULL],
         [GuardrailReason.PULSAR_SHEDS],
         [GuardrailReason.PULSAR_SHEDS, GuardrailReason.NAMESPACE_LEFT_OUT, GuardrailReason.ROUND_IS_FULL],
     ]
-    assert stops_of_moves(facts, LIMITS, []) == []
+    assert check_moves(facts, LIMITS, []) == []
 
 
 _BROKER = st.builds(
@@ -300,7 +298,7 @@ _BROKER = st.builds(
     touched_at_s=st.sampled_from([None, None, NOW_S - 50]),
 )
 _FACTS = st.builds(
-    Facts,
+    ClusterFacts,
     now_s=st.just(NOW_S),
     brokers=st.dictionaries(st.sampled_from([A, B, C]), _BROKER),
     pulsars_leader=st.sampled_from([None, A, B, C]),
@@ -324,7 +322,7 @@ _MOVE = st.builds(
 
 
 @given(_FACTS, _MOVE)
-def test_no_move_passes_while_anything_is_not_as_it_has_to_be(facts: Facts, move: WantedMove) -> None:
+def test_no_move_passes_while_anything_is_not_as_it_has_to_be(facts: ClusterFacts, move: WantedMove) -> None:
     brokers = facts.brokers.values()
     is_sound = (
         facts.is_to_act
@@ -350,8 +348,8 @@ def test_no_move_passes_while_anything_is_not_as_it_has_to_be(facts: Facts, move
         and not move.bundle.startswith("pulsar/")
         and (not move.is_own or (is_fresh and has_room and facts.moves_this_round < 10))
     )
-    assert (stops_of_move(facts, LIMITS, move) == []) == may_move
-    assert (stops_of_round(facts, LIMITS) == []) == (is_sound and has_room)
-    assert (stops_of_split(facts, LIMITS, move.bundle) == []) == (is_sound and not move.bundle.startswith("pulsar/"))
-    if move.is_own and stops_of_round(facts, LIMITS):
-        assert stops_of_move(facts, LIMITS, move), "what stops a round stops each of its moves"
+    assert (check_move(facts, LIMITS, move) == []) == may_move
+    assert (check_round(facts, LIMITS) == []) == (is_sound and has_room)
+    assert (check_split(facts, LIMITS, move.bundle) == []) == (is_sound and not move.bundle.startswith("pulsar/"))
+    if move.is_own and check_round(facts, LIMITS):
+        assert check_move(facts, LIMITS, move), "what stops a round stops each of its moves"

@@ -8,14 +8,14 @@ from loadmanager.core.protocol.leadership import (
     Action,
     Campaign,
     Knowledge,
+    LeaderZnode,
     Reassure,
-    Sighting,
     StepDown,
     StepDownReason,
     Term,
     Vacate,
     Wait,
-    next_action,
+    choose_action,
     open_since,
 )
 
@@ -28,21 +28,21 @@ NOBODY_LEADS = Knowledge(
     epoch_version=4,
     leader=None,
 )
-OTHER = Sighting("n2:8080", "http://n2:8080", epoch=4, session_id=8, czxid=40)
-OURS = Sighting("n1:8080", "http://n1:8080", epoch=4, session_id=7, czxid=41)
+OTHER = LeaderZnode("n2:8080", "http://n2:8080", epoch=4, session_id=8, czxid=40)
+OURS = LeaderZnode("n1:8080", "http://n1:8080", epoch=4, session_id=7, czxid=41)
 FOLLOWING = replace(NOBODY_LEADS, leader=OTHER)
 LEADING = replace(NOBODY_LEADS, leader=OURS, term=Term(epoch=4, session_id=7))
 
 
 FORMER = replace(OTHER, epoch=3)
 LEFT_OVER = replace(OURS, session_id=6)
-UNREADABLE = Sighting("", "", epoch=0, session_id=7, czxid=41)
-PLANTED = Sighting("", "", epoch=0, session_id=0, czxid=41)
+UNREADABLE = LeaderZnode("", "", epoch=0, session_id=7, czxid=41)
+PLANTED = LeaderZnode("", "", epoch=0, session_id=0, czxid=41)
 UNSOUND = replace(NOBODY_LEADS, unsound_until_s=108.0, turn_s=1.0, open_since_s=99.5)
 """The node's connection broke lately: it leaves others the first turn."""
 
 JOIN, REPLACE = Campaign(4, replaces_leader=False), Campaign(4, replaces_leader=True)
-ON_DOUBT = Campaign(4, replaces_leader=True, on_doubt=True)
+ON_DOUBT = Campaign(4, replaces_leader=True, on_suspicion=True)
 
 
 @pytest.mark.parametrize(
@@ -59,15 +59,15 @@ ON_DOUBT = Campaign(4, replaces_leader=True, on_doubt=True)
         pytest.param(replace(FOLLOWING, silent_czxid=40), ON_DOUBT, id="leader is silent"),
         pytest.param(replace(FOLLOWING, silent_czxid=39), Wait(None), id="former leader was silent"),
         pytest.param(replace(FOLLOWING, silent_czxid=40, ended_czxid=40), REPLACE, id="leader is silent and ended"),
-        pytest.param(replace(FOLLOWING, is_doubted=True), Wait(None), id="doubt is for the leader"),
+        pytest.param(replace(FOLLOWING, is_suspected=True), Wait(None), id="doubt is for the leader"),
         pytest.param(replace(FOLLOWING, leader=LEFT_OVER), REPLACE, id="own znode of an earlier session"),
         pytest.param(replace(FOLLOWING, leader=UNREADABLE), REPLACE, id="unreadable znode of the own session"),
         pytest.param(replace(FOLLOWING, leader=PLANTED), REPLACE, id="znode of no session"),
         pytest.param(LEADING, Wait(110.0), id="leads until the lease ends"),
         pytest.param(replace(LEADING, leader=FORMER, epoch_version=3), Wait(110.0), id="view lags behind the election"),
-        pytest.param(replace(LEADING, is_doubted=True), Reassure(4), id="doubted leader"),
+        pytest.param(replace(LEADING, is_suspected=True), Reassure(4), id="doubted leader"),
         pytest.param(
-            replace(LEADING, is_doubted=True, epoch_version=5),
+            replace(LEADING, is_suspected=True, epoch_version=5),
             StepDown(StepDownReason.EPOCH_MOVED_ON),
             id="doubted leader of an old epoch",
         ),
@@ -83,7 +83,7 @@ ON_DOUBT = Campaign(4, replaces_leader=True, on_doubt=True)
     ],
 )
 def test_next_action_of_a_node(knowledge: Knowledge, action: Action) -> None:
-    assert next_action(knowledge) == action
+    assert choose_action(knowledge) == action
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_next_action_of_a_node(knowledge: Knowledge, action: Action) -> None:
     ],
 )
 def test_a_leader_steps_down_and_says_why(changed: Knowledge, reason: StepDownReason) -> None:
-    assert next_action(changed) == StepDown(reason)
+    assert choose_action(changed) == StepDown(reason)
 
 
 def test_nobody_leads_from_the_moment_that_it_was_seen() -> None:

@@ -416,11 +416,11 @@ def test_an_end_is_of_that_very_release(leader: MovesHarness) -> None:
 
 def lose(leader: MovesHarness, *, happened: bool) -> Move:
     """The write that is to be done is not answered, and the record read again."""
-    instruction = leader.take()
-    assert isinstance(instruction, Commit)
-    move = instruction.move
+    action = leader.take()
+    assert isinstance(action, Commit)
+    move = action.move
     if happened:
-        leader.records[move.bundle] = instruction.transition(leader.records[move.bundle], STAMP)
+        leader.records[move.bundle] = action.transition(leader.records[move.bundle], STAMP)
     leader.step(Unanswered(move, leader.records.get(move.bundle), LOST))
     return move
 

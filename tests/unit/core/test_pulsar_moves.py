@@ -7,29 +7,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadmanager.core.domain.names import BrokerId
-from loadmanager.core.protocol.pulsar_moves import Acts, MoveUnderWay
+from loadmanager.core.protocol.pulsar_moves import MoveHistory, PendingMove
 
 A, B, C = (BrokerId(f"{letter}:8080") for letter in "abc")
 BUNDLES = ("t/ns/0x00000000_0x80000000", "t/ns/0x80000000_0xffffffff")
-MOVE = MoveUnderWay(A, B, 1_000.0, is_own=True)
+MOVE = PendingMove(A, B, 1_000.0, is_own=True)
 HOUR_S = 3_600.0
 
 
 def test_a_move_that_has_begun_is_under_way_and_counts_if_it_is_an_own_one() -> None:
-    acts = Acts().begun(BUNDLES[0], MOVE)
-    assert acts == Acts({BUNDLES[0]: MOVE}, (1_000.0,))
+    acts = MoveHistory().begun(BUNDLES[0], MOVE)
+    assert acts == MoveHistory({BUNDLES[0]: MOVE}, (1_000.0,))
     ordered = replace(MOVE, began_s=1_001.0, is_own=False)
-    assert acts.begun(BUNDLES[1], ordered) == Acts({BUNDLES[0]: MOVE, BUNDLES[1]: ordered}, (1_000.0,))
+    assert acts.begun(BUNDLES[1], ordered) == MoveHistory({BUNDLES[0]: MOVE, BUNDLES[1]: ordered}, (1_000.0,))
 
 
 def test_one_of_which_nobody_was_asked_is_not_under_way_and_counts_all_the_same() -> None:
-    acts = Acts().begun(BUNDLES[0], MOVE).begun(BUNDLES[1], MOVE)
-    assert acts.not_begun(BUNDLES[0]) == Acts({BUNDLES[1]: MOVE}, (1_000.0, 1_000.0))
+    acts = MoveHistory().begun(BUNDLES[0], MOVE).begun(BUNDLES[1], MOVE)
+    assert acts.not_begun(BUNDLES[0]) == MoveHistory({BUNDLES[1]: MOVE}, (1_000.0, 1_000.0))
 
 
 def test_one_that_has_landed_has_touched_both_and_what_failed_before_is_forgotten() -> None:
-    acts = replace(Acts(failures=2, touched_s={C: 900.0, A: 900.0}).begun(BUNDLES[0], MOVE), began_s=())
-    assert acts.ended(BUNDLES[0], B, 1_010.0, is_cancelled=False, failures_until_stop=3) == Acts(
+    acts = replace(MoveHistory(failures=2, touched_s={C: 900.0, A: 900.0}).begun(BUNDLES[0], MOVE), began_s=())
+    assert acts.ended(BUNDLES[0], B, 1_010.0, is_cancelled=False, failures_until_stop=3) == MoveHistory(
         touched_s={A: 1_010.0, B: 1_010.0, C: 900.0}
     )
 
@@ -38,18 +38,18 @@ def test_one_that_has_landed_has_touched_both_and_what_failed_before_is_forgotte
 @pytest.mark.parametrize("is_cancelled", [False, True])
 def test_move_elsewhere_counts_as_failed_unless_cancelled(owner: BrokerId | None, *, is_cancelled: bool) -> None:
     after = (
-        Acts(failures=2)
+        MoveHistory(failures=2)
         .begun(BUNDLES[0], MOVE)
         .ended(BUNDLES[0], owner, 1_010.0, is_cancelled=is_cancelled, failures_until_stop=3)
     )
     assert after.failures == 2 + (not is_cancelled)
     assert after.touched_s == {A: 1_010.0} | ({} if owner is None else {owner: 1_010.0})
     assert after.under_way == {}
-    assert after.went_on() == replace(after, failures=0)
+    assert after.with_failures_reset() == replace(after, failures=0)
 
 
 def test_one_that_lands_after_too_many_have_failed_does_not_set_that_back() -> None:
-    acts = Acts(failures=3).begun(BUNDLES[0], MOVE)
+    acts = MoveHistory(failures=3).begun(BUNDLES[0], MOVE)
     assert acts.ended(BUNDLES[0], B, 1_010.0, is_cancelled=False, failures_until_stop=3).failures == 3
     assert acts.ended(BUNDLES[0], B, 1_010.0, is_cancelled=False, failures_until_stop=4).failures == 0
 
@@ -72,13 +72,13 @@ def test_where_a_move_lands(destination: BrokerId | None, owner: BrokerId | None
 
 def test_what_is_too_old_is_forgotten_and_what_is_of_the_future_is_now() -> None:
     now_s = 100 * HOUR_S
-    acts = Acts(
+    acts = MoveHistory(
         {BUNDLES[0]: MOVE},
         (now_s - HOUR_S, now_s - HOUR_S + 1, now_s + 5),
         {A: now_s - 24 * HOUR_S, B: now_s - 24 * HOUR_S + 1, C: now_s + 5},
         1,
     )
-    expected = Acts({BUNDLES[0]: MOVE}, (now_s - HOUR_S + 1, now_s), {B: now_s - 24 * HOUR_S + 1, C: now_s}, 1)
+    expected = MoveHistory({BUNDLES[0]: MOVE}, (now_s - HOUR_S + 1, now_s), {B: now_s - 24 * HOUR_S + 1, C: now_s}, 1)
     assert acts.at(now_s) == expected
     begun = replace(MOVE, began_s=now_s, is_own=False)
     assert acts.begun(BUNDLES[1], begun) == replace(expected, under_way={**acts.under_way, BUNDLES[1]: begun})
@@ -86,7 +86,7 @@ def test_what_is_too_old_is_forgotten_and_what_is_of_the_future_is_now() -> None
 
 
 def test_splits_are_counted_with_moves_and_touch_the_owner() -> None:
-    acts = Acts({BUNDLES[0]: MOVE}, (1_000.0,), {C: 900.0}, failures=1)
+    acts = MoveHistory({BUNDLES[0]: MOVE}, (1_000.0,), {C: 900.0}, failures=1)
     assert acts.not_split() == replace(acts, failures=2)
     split = replace(acts, touched_s={C: 900.0, A: 1_010.0})
     assert acts.split(A, 1_010.0, failures_until_stop=3) == replace(split, failures=0)
@@ -95,12 +95,12 @@ def test_splits_are_counted_with_moves_and_touch_the_owner() -> None:
 
 @given(st.data())
 def test_whatever_happens_no_move_is_lost_and_failures_in_succession_are_counted(data: st.DataObject) -> None:
-    acts, now_s, under_way, in_succession = Acts(), 1e9, set[str](), 0
+    acts, now_s, under_way, in_succession = MoveHistory(), 1e9, set[str](), 0
     for _ in range(data.draw(st.integers(1, 30))):
         now_s += data.draw(st.sampled_from([0.0, 1.0, 1_800.0]))
         bundle = data.draw(st.sampled_from([f"t/ns/{number}" for number in range(4)]))
         if bundle not in under_way:
-            acts = acts.begun(bundle, MoveUnderWay(A, B, now_s, is_own=data.draw(st.booleans())))
+            acts = acts.begun(bundle, PendingMove(A, B, now_s, is_own=data.draw(st.booleans())))
             under_way.add(bundle)
         elif data.draw(st.booleans()):
             owner, is_cancelled = data.draw(st.sampled_from([A, B, C, None])), data.draw(st.booleans())

@@ -22,15 +22,15 @@ from loadmanager.core.domain.reasons import OwnershipReason
 from loadmanager.core.protocol.bundle_writes import Write, WriteEnded
 from loadmanager.core.protocol.reconciler import (
     FREED_AFTER_S,
+    Action,
+    AssignBundles,
     Event,
     Freed,
-    Instruction,
-    Looked,
     NotFreed,
-    PlaceBundles,
-    ReadRecords,
     ReconcilerMachine,
-    SeeThrough,
+    RecordsScanned,
+    ResumeRelease,
+    ScanRecords,
 )
 from loadmanager.core.protocol.signals import Signal
 
@@ -46,7 +46,7 @@ class ReconcilingHarness(APicture):
     places_at_once: bool = False
     is_assigning: bool = False
     now_s: float = 100.0
-    to_do: list[Instruction] = field(default_factory=list)
+    to_do: list[Action] = field(default_factory=list)
     machine: ReconcilerMachine = field(init=False)
 
     def __post_init__(self) -> None:
@@ -58,38 +58,38 @@ class ReconcilingHarness(APicture):
         owned = [(bundle, each) for bundle, each in self.records.items() if each.state is OwnershipState.OWNED]
         return [bundle for bundle, each in owned if each.owner in owners]
 
-    def step(self, event: Event) -> list[Instruction]:
+    def step(self, event: Event) -> list[Action]:
         """What is to be done because of this alone; it is kept to be done, too."""
         told = self.machine.step(event, self.now_s)
         self.to_do += told
         return told
 
-    def look(self) -> list[Instruction]:
+    def look(self) -> list[Action]:
         """Do the look that is due; what is to be done then."""
-        assert self.step(Signal.TIME) == [ReadRecords()]
+        assert self.step(Signal.TIME) == [ScanRecords()]
         self.to_do.clear()
         return self.step(self.looked())
 
-    def look_again(self) -> list[Instruction]:
+    def look_again(self) -> list[Action]:
         """The same after a change of membership."""
         self.now_s += 1.0
         self.step(Signal.MEMBERSHIP)
         return self.look()
 
-    def looked(self) -> Looked:
+    def looked(self) -> RecordsScanned:
         releasing = [bundle for bundle, each in self.records.items() if each.state is OwnershipState.RELEASING]
         gone = list(dict.fromkeys(each.owner for each in self.orphans() if each.owner))
-        return Looked(releasing, gone, [bundle for bundle, each in self.records.items() if each == FREED])
+        return RecordsScanned(releasing, gone, [bundle for bundle, each in self.records.items() if each == FREED])
 
-    def time_passes(self, until_s: float) -> list[Instruction]:
+    def time_passes(self, until_s: float) -> list[Action]:
         """Do the looks that are due until then; what is to be done at last."""
-        told: list[Instruction] = []
+        told: list[Action] = []
         while not told and self.machine.wake_s is not None and self.machine.wake_s <= until_s:
             self.now_s = max(self.now_s, self.machine.wake_s)
             told = self.look()
         return told
 
-    def do_write(self, write: Instruction) -> list[Instruction]:
+    def do_write(self, write: Action) -> list[Action]:
         """What is to be done then."""
         assert isinstance(write, Write)
         return self.step(WriteEnded(write, self.write(write)))
@@ -112,15 +112,15 @@ def test_the_first_look_is_due_at_once_and_the_next_after_a_pause(leader: Reconc
     wake_s = leader.machine.wake_s
     assert wake_s is not None
     assert wake_s <= leader.now_s
-    assert leader.step(Signal.TIME) == [ReadRecords()]
+    assert leader.step(Signal.TIME) == [ScanRecords()]
     assert leader.machine.wake_s is None, "until it was done"
     assert leader.step(Signal.TIME) == []
-    assert leader.step(Looked([], [])) == []
+    assert leader.step(RecordsScanned([], [])) == []
     assert leader.machine.wake_s == 130.0
     leader.now_s = 129.0
     assert leader.step(Signal.TIME) == []
     leader.now_s = 130.0
-    assert leader.step(Signal.TIME) == [ReadRecords()]
+    assert leader.step(Signal.TIME) == [ScanRecords()]
 
 
 def test_the_end_of_a_hold_is_looked_for_and_a_change_of_membership_at_once(leader: ReconcilingHarness) -> None:
@@ -154,7 +154,7 @@ def test_brokers_that_restart_together_are_looked_at_together(leader: Reconcilin
 
 def test_a_release_is_seen_through_whoever_owned_the_bundle(leader: ReconcilingHarness) -> None:
     leader.records = {"t/ns/a": release(owned(A), B, STAMP), "t/ns/b": release(owned(GONE), B, STAMP)}
-    assert leader.look() == [SeeThrough("t/ns/a"), SeeThrough("t/ns/b")]
+    assert leader.look() == [ResumeRelease("t/ns/a"), ResumeRelease("t/ns/b")]
 
 
 def test_bundles_of_a_lost_broker_are_freed(leader: ReconcilingHarness) -> None:
@@ -166,7 +166,7 @@ def test_bundles_of_a_lost_broker_are_freed(leader: ReconcilingHarness) -> None:
         "t/2/c": owned(GONE),
         "t/2/d": release(owned(A), None, STAMP),
     }
-    assert leader.look() == [SeeThrough("t/2/d")]
+    assert leader.look() == [ResumeRelease("t/2/d")]
     leader.records.update({"t/2/c": owned(B), "t/2/d": FREE})
     assert leader.time_passes(until_s=104.9) == []
     writes = leader.time_passes(until_s=105.0)
@@ -251,9 +251,9 @@ def test_bundles_wait_for_a_broker_that_is_held_off_and_go_back_to_it(leader: Re
     leader.places_at_once = True
     assert leader.look() == []
     leader.registrations[GONE.broker] = Registration(GONE.broker, 12)
-    assert leader.look_again() == [PlaceBundles(["t/ns/b"])]
+    assert leader.look_again() == [AssignBundles(["t/ns/b"])]
     leader.places_at_once = False
-    assert leader.look_again() == [PlaceBundles(["t/ns/b"])], "whoever has them placed passes over what has an owner"
+    assert leader.look_again() == [AssignBundles(["t/ns/b"])], "whoever has them placed passes over what has an owner"
     leader.held = {}
     assert leader.look_again() == [], "the time is over: it is another registration"
     (write,) = leader.time_passes(until_s=leader.now_s + FREED_AFTER_S)
@@ -273,12 +273,12 @@ def test_what_waits_for_a_broker_that_is_held_off_is_freed_only_after_that(leade
 def test_bundles_of_lost_brokers_are_placed_once_there_is_a_broker(leader: ReconcilingHarness) -> None:
     leader.places_at_once = True
     leader.records = {"t/ns/a": owned(GONE), "t/ns/b": owned(A_BEFORE), "t/ns/c": FREE, "t/ns/d": owned(B)}
-    assert leader.look() == [PlaceBundles(["t/ns/a", "t/ns/b"])]
+    assert leader.look() == [AssignBundles(["t/ns/a", "t/ns/b"])]
     assert leader.machine.wake_s == 130.0, "and so they are not freed"
     leader.registrations = {}
     assert leader.look_again() == [], "there is nobody"
     leader.registrations = {B.broker: B}
-    assert leader.look_again() == [PlaceBundles(["t/ns/a", "t/ns/b"])]
+    assert leader.look_again() == [AssignBundles(["t/ns/a", "t/ns/b"])]
     leader.places_at_once = False
     assert leader.look_again() == []
 
@@ -292,7 +292,7 @@ def test_freed_bundles_are_placed_with_the_first_broker(leader: ReconcilingHarne
     assert leader.do_write(write) == [Freed("t/ns/a", GONE, FREED)]
     assert leader.look_again() == []
     leader.registrations = {B.broker: B}
-    assert leader.look_again() == [PlaceBundles(["t/ns/a"])], "and not what nobody ever owned"
+    assert leader.look_again() == [AssignBundles(["t/ns/a"])], "and not what nobody ever owned"
     leader.places_at_once = False
     assert leader.look_again() == []
 
@@ -303,7 +303,7 @@ def test_after_a_term_the_next_one_begins_with_a_look(leader: ReconcilingHarness
     leader.step(Signal.TIME)
     leader.machine.forget()
     assert leader.step(leader.looked()) == [], "that was the former one's"
-    assert leader.look() == [PlaceBundles(["t/ns/b"])]
+    assert leader.look() == [AssignBundles(["t/ns/b"])]
 
 
 def test_what_a_former_term_was_freeing_or_would_have_freed_is_its_own(leader: ReconcilingHarness) -> None:
@@ -345,7 +345,7 @@ def test_whatever_happens_nobody_loses_what_it_serves_and_in_the_end_nothing_is_
             case _:
                 leader.now_s += data.draw(st.sampled_from([0.0, 0.01, 10.0, 60.0]))
                 leader.step(Signal.TIME)
-        assert sum(isinstance(each, ReadRecords) for each in leader.to_do) <= 1
+        assert sum(isinstance(each, ScanRecords) for each in leader.to_do) <= 1
     leader.held, leader.registrations, leader.is_assigning = {}, {B.broker: B}, False
     leader.step(Signal.MEMBERSHIP)
     while leader.to_do or (leader.machine.wake_s or 0.0) <= leader.now_s + FREED_AFTER_S:
@@ -359,18 +359,18 @@ def test_whatever_happens_nobody_loses_what_it_serves_and_in_the_end_nothing_is_
     assert leader.machine.wake_s > leader.now_s + FREED_AFTER_S
 
 
-def _do(leader: ReconcilingHarness, instruction: Instruction, data: st.DataObject | None = None) -> None:
+def _do(leader: ReconcilingHarness, action: Action, data: st.DataObject | None = None) -> None:
     """`data`: of writes that may fail."""
-    match instruction:
-        case ReadRecords():
+    match action:
+        case ScanRecords():
             leader.step(leader.looked())
-        case SeeThrough(bundle):
+        case ResumeRelease(bundle):
             assert bundle in leader.records
         case Write():
-            made = leader.write(instruction)
+            made = leader.write(action)
             fails = data is not None and data.draw(st.booleans())
-            leader.step(WriteEnded(instruction, dict.fromkeys(made, LOST) if fails else made))
-        case PlaceBundles(bundles):
+            leader.step(WriteEnded(action, dict.fromkeys(made, LOST) if fails else made))
+        case AssignBundles(bundles):
             assert bundles
             assert len(set(bundles)) == len(bundles)
             for bundle in bundles:

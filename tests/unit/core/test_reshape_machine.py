@@ -28,18 +28,17 @@ from loadmanager.core.domain.plan import Unload, Verdict
 from loadmanager.core.domain.reasons import ChurnReason, MergeReason, PlacementReason, SplitReason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.protocol.reshape_machine import (
+    Action,
     AskTopics,
     BundleGoneError,
-    Choose,
-    Chosen,
+    ChooseDestination,
     CommitReshape,
+    DestinationChosen,
     Event,
-    Instruction,
-    Judge,
-    Over,
     OwnerSilent,
     Parts,
     Release,
+    ReportVerdict,
     ReshapeCommitted,
     Reshaped,
     ReshapeEnded,
@@ -51,6 +50,7 @@ from loadmanager.core.protocol.reshape_machine import (
     Settle,
     TopicsNamed,
     Transfer,
+    WaitEnded,
 )
 from loadmanager.core.strategies.splitting.bundle_divider import Divider
 from loadmanager.core.strategies.splitting.split_finder import Split
@@ -82,7 +82,7 @@ class ReshapingsHarness:
     registered: set[Registration] = field(default_factory=lambda: {A, B})
     excess: Verdict | None = None
     asked_about: list[Unload] = field(default_factory=list)
-    to_do: list[Instruction] = field(default_factory=list)
+    to_do: list[Action] = field(default_factory=list)
     machine: ReshapeMachine = field(init=False)
 
     def __post_init__(self) -> None:
@@ -111,23 +111,23 @@ class ReshapingsHarness:
         assert index is not None
         self.state = self.state.with_ownerships({index: ownership})
 
-    def step(self, event: Event) -> list[Instruction]:
+    def step(self, event: Event) -> list[Action]:
         """What is to be done because of this alone; it is kept to be done, too."""
         told = self.machine.step(event)
         self.to_do += told
         return told
 
-    def take(self) -> Instruction:
+    def take(self) -> Action:
         """The next instruction, if it is the only one."""
         assert len(self.to_do) == 1, self.to_do
         return self.to_do.pop()
 
-    def commit(self) -> list[Instruction]:
+    def commit(self) -> list[Action]:
         """Do the write that is to be done; what is to be done then."""
-        instruction = self.take()
-        assert isinstance(instruction, CommitReshape), instruction
-        self.state = instruction.reshaping.change(self.state, STAMP)
-        told = self.step(ReshapeCommitted(instruction.reshaping, self.state))
+        action = self.take()
+        assert isinstance(action, CommitReshape), action
+        self.state = action.reshaping.change(self.state, STAMP)
+        told = self.step(ReshapeCommitted(action.reshaping, self.state))
         self.to_do.clear()
         return told
 
@@ -179,7 +179,7 @@ def test_where_there_is_no_place_to_cut_it_is_said_and_nothing_is_written() -> N
     leader.step(ReshapeWanted(split))
     leader.to_do.clear()
     judge, ended = leader.step(TopicsNamed(split, TOPICS[:1]))
-    assert isinstance(judge, Judge)
+    assert isinstance(judge, ReportVerdict)
     assert (judge.asked, judge.verdict.verdict) == ("split", SplitReason.NO_SPLIT_BOUNDARY)
     assert judge.verdict.subject == str(WHOLE)
     assert (ended, split.made) == (ReshapeEnded(split), [])
@@ -208,7 +208,7 @@ def test_a_part_that_is_no_bundle_any_more_is_passed_over() -> None:
     leader.step(ReshapeWanted(split))
     leader.commit()
     leader.state = a_leader().state
-    assert leader.step(Over(split)) == [ReshapeEnded(split)]
+    assert leader.step(WaitEnded(split)) == [ReshapeEnded(split)]
 
 
 def test_a_bundle_on_its_way_is_waited_for_and_one_of_nobody_gets_an_owner() -> None:
@@ -216,15 +216,15 @@ def test_a_bundle_on_its_way_is_waited_for_and_one_of_nobody_gets_an_owner() -> 
     leader.step(ReshapeWanted(split))
     assert leader.take() == Settle(split, FREE)
     leader.put(WHOLE, release(assign(FREE, B, STAMP), None, STAMP))
-    leader.step(Over(split))
-    instruction = leader.take()
-    assert isinstance(instruction, Settle)
-    assert instruction.current.state is OwnershipState.RELEASING
+    leader.step(WaitEnded(split))
+    action = leader.take()
+    assert isinstance(action, Settle)
+    assert action.current.state is OwnershipState.RELEASING
     leader.put(WHOLE, assign(FREE, broker("gone"), STAMP))
-    leader.step(Over(split))
+    leader.step(WaitEnded(split))
     assert isinstance(leader.take(), Settle), "its owner has gone"
     leader.put(WHOLE, assign(FREE, B, STAMP))
-    leader.step(Over(split))
+    leader.step(WaitEnded(split))
     assert leader.take() == AskTopics(split, B)
 
 
@@ -233,7 +233,7 @@ def test_a_bundle_that_does_not_come_to_rest_is_left_alone() -> None:
     leader.step(ReshapeWanted(split))
     for _ in range(5):
         assert isinstance(leader.take(), Settle)
-        leader.step(Over(split))
+        leader.step(WaitEnded(split))
     ended = leader.take()
     assert isinstance(ended, ReshapeEnded)
     assert isinstance(ended.error, IllegalTransitionError)
@@ -267,14 +267,14 @@ def test_parts_are_placed_one_after_the_other_and_one_that_nobody_owns_is_passed
     assert commit == CommitReshape(split)
     reshaped, choose = leader.commit()
     assert isinstance(reshaped, Reshaped)
-    assert (choose, leader.machine.being_split) == (Choose(split, LOW), frozenset())
+    assert (choose, leader.machine.being_split) == (ChooseDestination(split, LOW), frozenset())
     chosen = Verdict(str(LOW), PlacementReason.PINNED_TO_BROKER, acted=True, why={"broker": "b:1"})
-    (transfer,) = leader.step(Chosen(split, B, chosen))
+    (transfer,) = leader.step(DestinationChosen(split, B, chosen))
     assert isinstance(transfer, Transfer)
     assert transfer.step == Unload(str(LOW), A, B, SplitReason.SPLIT_PART_PLACED)
     assert said(transfer.because) == (str(LOW), SplitReason.SPLIT_PART_PLACED, True, {"broker": "b:1"})
     leader.put(HIGH, FREE)
-    assert leader.step(Over(split)) == [ReshapeEnded(split)]
+    assert leader.step(WaitEnded(split)) == [ReshapeEnded(split)]
 
 
 @pytest.mark.parametrize(
@@ -291,12 +291,12 @@ def test_part_that_stays(destination: Registration | None, excess: Verdict | Non
     leader.step(ReshapeWanted(split))
     leader.commit()
     chosen = Verdict(str(LOW), PlacementReason.NO_OTHER_BROKER, acted=False, why={"broker": "a:1"})
-    judge, choose = leader.step(Chosen(split, destination, chosen))
-    assert isinstance(judge, Judge)
+    judge, choose = leader.step(DestinationChosen(split, destination, chosen))
+    assert isinstance(judge, ReportVerdict)
     assert judge.asked == "split"
     assert said(judge.verdict) == (str(LOW), reason, False, chosen.why if excess is None else {})
     assert leader.asked_about == ([] if excess is None else [Unload(str(LOW), A, B, SplitReason.SPLIT_PART_PLACED)])
-    assert choose == Choose(split, HIGH)
+    assert choose == ChooseDestination(split, HIGH)
 
 
 def test_a_write_that_is_refused_ends_it_and_what_has_ended_hears_of_nothing_more() -> None:
@@ -415,12 +415,12 @@ def _elsewhere(leader: ReshapingsHarness, data: st.DataObject) -> None:
 
 def _do(leader: ReshapingsHarness, data: st.DataObject, ended: list[Reshaping]) -> None:
     """One of the instructions, whichever."""
-    instruction = leader.to_do.pop(data.draw(st.integers(0, len(leader.to_do) - 1)))
-    match instruction:
+    action = leader.to_do.pop(data.draw(st.integers(0, len(leader.to_do) - 1)))
+    match action:
         case Settle(it, current):
             if leader.find_ownership(str(it.bundle)) == current and current.state is OwnershipState.FREE:
                 leader.put(it.bundle, assign(current, A, STAMP))
-            leader.step(Over(it))
+            leader.step(WaitEnded(it))
         case AskTopics(it):
             answer = data.draw(st.sampled_from([TOPICS, (), None]))
             leader.step(OwnerSilent(it, LOST) if answer is None else TopicsNamed(it, answer))
@@ -431,15 +431,15 @@ def _do(leader: ReshapingsHarness, data: st.DataObject, ended: list[Reshaping]) 
                 leader.step(ReshapeRefused(it, error))
             else:
                 leader.step(ReshapeCommitted(it, leader.state))
-        case Choose(it, part):
+        case ChooseDestination(it, part):
             leader.step(
-                Chosen(
+                DestinationChosen(
                     it,
                     data.draw(st.sampled_from([A, B, None])),
                     Verdict(str(part), PlacementReason.NO_OTHER_BROKER, acted=False),
                 )
             )
         case Transfer(it):
-            leader.step(Over(it))
+            leader.step(WaitEnded(it))
         case ReshapeEnded(it):
             ended.append(it)

@@ -15,29 +15,29 @@ from loadmanager.core.domain.reasons import MergeReason, Reason, SplitReason
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.protocol.reshape_machine import (
     AskTopics,
-    Judge,
     OwnerSilent,
     Parts,
+    ReportVerdict,
     ReshapeEnded,
     TopicsNamed,
 )
 from loadmanager.core.protocol.reshape_round_machine import (
+    Action,
     CandidatesFound,
-    CarryOut,
     DecideSplits,
-    Due,
     Event,
+    ExecuteReshape,
     FindCandidates,
     FindMerges,
-    Instruction,
     MergesFound,
-    Refrain,
     ReshapeRoundMachine,
-    RoundOver,
+    RoundDue,
+    RoundEnded,
+    SkipInDryRun,
     SplitsDecided,
 )
 from loadmanager.core.strategies.merging import Merge
-from loadmanager.core.strategies.splitting.split_candidates import LookedAt
+from loadmanager.core.strategies.splitting.split_candidates import ScannedReport
 from loadmanager.core.strategies.splitting.split_finder import Split, SplitCandidate, Splits
 
 A, B = broker("a"), broker("b")
@@ -47,8 +47,8 @@ BY_TOPICS = PlannerSettings(namespace_bundle_split_algorithm="topic_count_equall
 MERGES = PlannerSettings(auto_bundle_merge_enabled=True)
 
 
-def due(settings: PlannerSettings = MERGES, **changes: object) -> Due:
-    return replace(Due(settings, Controls(), 1, {A: None, B: None}, places_parts=True), **changes)  # type: ignore[arg-type]  # fields by name
+def due(settings: PlannerSettings = MERGES, **changes: object) -> RoundDue:
+    return replace(RoundDue(settings, Controls(), 1, {A: None, B: None}, places_parts=True), **changes)  # type: ignore[arg-type]  # fields by name
 
 
 def candidate(number: int, *, topics: int = 2_000, is_owned: bool = True) -> SplitCandidate:
@@ -62,7 +62,7 @@ def split_of(each: SplitCandidate) -> Split:
 
 
 def found(*candidates: SplitCandidate) -> CandidatesFound:
-    return CandidatesFound([LookedAt(A, candidates, 10), LookedAt(B, (), 7)])
+    return CandidatesFound([ScannedReport(A, candidates, 10), ScannedReport(B, (), 7)])
 
 
 def decided(*candidates: SplitCandidate, refused: tuple[SplitCandidate, ...] = ()) -> SplitsDecided:
@@ -71,22 +71,22 @@ def decided(*candidates: SplitCandidate, refused: tuple[SplitCandidate, ...] = (
     return SplitsDecided(Splits(tuple(split_of(each) for each in candidates), tuple(verdicts), {}))
 
 
-def reasons(told: list[Instruction]) -> list[Reason]:
+def reasons(told: list[Action]) -> list[Reason]:
     """Of what is said, which has to come first; the rest is the one instruction after it."""
-    assert all(isinstance(each, Judge) for each in told[:-1]), told
-    return [each.verdict.verdict for each in told if isinstance(each, Judge)]
+    assert all(isinstance(each, ReportVerdict) for each in told[:-1]), told
+    return [each.verdict.verdict for each in told if isinstance(each, ReportVerdict)]
 
 
-def said(told: list[Instruction]) -> list[tuple[object, ...]]:
+def said(told: list[Action]) -> list[tuple[object, ...]]:
     """Of what is said: about splits or merges, of what, why it is not done, and the figures."""
-    verdicts = [(each.asked, each.verdict) for each in told if isinstance(each, Judge)]
+    verdicts = [(each.asked, each.verdict) for each in told if isinstance(each, ReportVerdict)]
     assert not [verdict for _, verdict in verdicts if verdict.acted]
     return [(asked, verdict.subject, verdict.verdict, dict(verdict.why)) for asked, verdict in verdicts]
 
 
 def a_round(
     *events: Event, settings: PlannerSettings = MERGES, **changes: object
-) -> tuple[ReshapeRoundMachine, list[Instruction]]:
+) -> tuple[ReshapeRoundMachine, list[Action]]:
     """Rounds in which these events have come after it was due; what is to be done because of the last."""
     rounds = ReshapeRoundMachine()
     told = rounds.step(due(settings, **changes))
@@ -95,7 +95,7 @@ def a_round(
     return rounds, told
 
 
-def asked_all(rounds: ReshapeRoundMachine, told: list[Instruction]) -> list[Instruction]:
+def asked_all(rounds: ReshapeRoundMachine, told: list[Action]) -> list[Action]:
     """Every owner names its topics; what is to be done then."""
     waiting = list(told)
     while waiting:
@@ -119,7 +119,7 @@ def asked_all(rounds: ReshapeRoundMachine, told: list[Instruction]) -> list[Inst
 def test_no_round_while_frozen_or_without_news(changes: dict[str, object], why: list[tuple[object, ...]]) -> None:
     rounds = ReshapeRoundMachine()
     told = rounds.step(due(**changes))  # type: ignore[arg-type]  # the settings are not among them
-    assert (said(told), told[-1]) == (why, RoundOver())
+    assert (said(told), told[-1]) == (why, RoundEnded())
     assert isinstance(rounds.step(due(revision=2))[-1], FindCandidates), "the next one is not kept from it"
 
 
@@ -186,7 +186,7 @@ def test_only_owners_of_what_is_above_a_limit_are_asked_and_all_have_to_answer()
 def test_what_an_operator_holds_is_said_and_not_asked_about() -> None:
     held, other = candidate(1), candidate(2)
     _, told = a_round(found(held, other), controls=Controls(pinned={held.name: BrokerId("b:1")}))
-    assert isinstance(told[0], Judge)
+    assert isinstance(told[0], ReportVerdict)
     assert told[0].verdict.sentence() == "No split because an operator pinned it to b:1"
     ((asked, subject, _, why),) = said(told)
     assert (asked, subject) == ("split", held.name)
@@ -216,7 +216,7 @@ def test_one_split_after_the_other_is_carried_out_and_then_merges_are_looked_for
     told = rounds.step(decided(first, second, refused=(third,)))
     carry_out = told[-1]
     assert said(told) == [("split", third.name, SplitReason.NO_SPLIT_BOUNDARY, {})]
-    assert isinstance(carry_out, CarryOut)
+    assert isinstance(carry_out, ExecuteReshape)
     it = carry_out.reshaping
     assert it.reason is SplitReason.TOPICS
     assert (str(it.bundle), it.boundaries, it.parts, it.topics) == (first.name, (5,), Parts.PLACED, TOPICS)
@@ -224,7 +224,7 @@ def test_one_split_after_the_other_is_carried_out_and_then_merges_are_looked_for
     judge, carry_out = told
     why = {"topics": 3, "boundaries": "0x00000005", "error": "no answer"}
     assert said([judge]) == [("split", first.name, SplitReason.SPLIT_FAILED, why)]
-    assert isinstance(carry_out, CarryOut)
+    assert isinstance(carry_out, ExecuteReshape)
     (look,) = rounds.step(ReshapeEnded(carry_out.reshaping))
     assert isinstance(look, FindMerges)
 
@@ -232,7 +232,7 @@ def test_one_split_after_the_other_is_carried_out_and_then_merges_are_looked_for
 def test_a_split_of_which_no_topics_were_asked_knows_of_none() -> None:
     foreign = candidate(1, is_owned=False)
     _, (carry_out,) = a_round(found(foreign), decided(foreign))
-    assert isinstance(carry_out, CarryOut)
+    assert isinstance(carry_out, ExecuteReshape)
     assert carry_out.reshaping.topics == ()
 
 
@@ -240,7 +240,7 @@ def test_parts_stay_unless_they_are_to_be_placed() -> None:
     rounds, told = a_round(found(candidate(1)), places_parts=False)
     asked_all(rounds, told)
     (carry_out,) = rounds.step(decided(candidate(1)))
-    assert isinstance(carry_out, CarryOut)
+    assert isinstance(carry_out, ExecuteReshape)
     assert carry_out.reshaping.parts is Parts.STAY
 
 
@@ -248,10 +248,10 @@ def test_in_a_dry_run_it_is_said_what_would_be_done() -> None:
     rounds, told = a_round(found(candidate(1), candidate(2)), controls=Controls(dry_run=True))
     asked_all(rounds, told)
     *refrains, look = rounds.step(decided(candidate(1), candidate(2)))
-    assert [type(each) for each in refrains] == [Refrain, Refrain]
+    assert [type(each) for each in refrains] == [SkipInDryRun, SkipInDryRun]
     assert isinstance(look, FindMerges)
     *refrains, over = rounds.step(MergesFound([a_merge(1)], []))
-    assert ([type(each) for each in refrains], over) == ([Refrain], RoundOver())
+    assert ([type(each) for each in refrains], over) == ([SkipInDryRun], RoundEnded())
 
 
 def a_merge(number: int) -> Merge:
@@ -265,8 +265,8 @@ def test_where_merges_are_off_it_is_said_and_the_round_is_over() -> None:
         ("split", "cluster", SplitReason.NOTHING_TO_SPLIT, {"bundles": 17, "brokers": 2}),
         ("merge", "cluster", MergeReason.MERGING_DISABLED, {"loadBalancerAutoBundleMergeEnabled": "False"}),
     ]
-    assert told[-1] == RoundOver()
-    assert rounds.step(due(PlannerSettings())) == [RoundOver()], "nothing is new since"
+    assert told[-1] == RoundEnded()
+    assert rounds.step(due(PlannerSettings())) == [RoundEnded()], "nothing is new since"
 
 
 def test_merges_are_carried_out_one_after_the_other() -> None:
@@ -275,12 +275,12 @@ def test_merges_are_carried_out_one_after_the_other() -> None:
     assert said(told) == [("merge", "t/other", MergeReason.NO_COLD_NEIGHBOURS, {})]
     for is_last in (False, True):
         carry_out = told[-1]
-        assert isinstance(carry_out, CarryOut)
+        assert isinstance(carry_out, ExecuteReshape)
         assert (carry_out.reshaping.is_split, carry_out.reshaping.reason) == (False, MergeReason.COLD_NEIGHBOURS)
         told = rounds.step(ReshapeEnded(carry_out.reshaping, LOST))
         merge = a_merge(5 if is_last else 1)
         assert said(told) == [("merge", merge.lower, MergeReason.MERGE_FAILED, {**merge.why.why, "error": "no answer"})]
-        assert (told[-1] == RoundOver()) is is_last
+        assert (told[-1] == RoundEnded()) is is_last
 
 
 def test_a_round_that_was_given_up_does_not_go_on_and_the_next_one_begins_anew() -> None:
@@ -308,26 +308,26 @@ def test_splits_run_once_one_at_a_time(data: st.DataObject) -> None:
     rounds = ReshapeRoundMachine()
     hot = [candidate(number) for number in range(data.draw(st.integers(0, 20)))]
     chosen = [each for each in hot if data.draw(st.booleans())]
-    to_do: list[Instruction] = rounds.step(due())
+    to_do: list[Action] = rounds.step(due())
     carried_out: list[str] = []
     for _ in range(200):
-        instruction = to_do.pop(data.draw(st.integers(0, len(to_do) - 1)))
-        match instruction:
+        action = to_do.pop(data.draw(st.integers(0, len(to_do) - 1)))
+        match action:
             case FindCandidates():
                 to_do += rounds.step(found(*hot))
             case AskTopics(asked):
                 silent = data.draw(st.booleans())
                 to_do += rounds.step(OwnerSilent(asked, LOST) if silent else TopicsNamed(asked, TOPICS))
             case DecideSplits():
-                assert set(instruction.topics) == {each.name for each in hot}, "silence is no reason not to cut"
+                assert set(action.topics) == {each.name for each in hot}, "silence is no reason not to cut"
                 to_do += rounds.step(decided(*chosen))
-            case CarryOut(it):
-                assert not [each for each in to_do if not isinstance(each, Judge)], "nothing else is under way"
+            case ExecuteReshape(it):
+                assert not [each for each in to_do if not isinstance(each, ReportVerdict)], "nothing else is under way"
                 carried_out.append(str(it.bundle))
                 to_do += rounds.step(ReshapeEnded(it, data.draw(st.sampled_from([None, LOST]))))
             case FindMerges():
                 to_do += rounds.step(MergesFound([a_merge(30)], []))
-        if isinstance(instruction, RoundOver):
+        if isinstance(action, RoundEnded):
             break
     assert carried_out == [*(each.name for each in chosen), a_merge(30).lower]
     assert rounds.step(ReshapeEnded(it)) == [], "nothing is waited for"

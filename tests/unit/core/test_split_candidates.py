@@ -13,7 +13,7 @@ from loadmanager.core.domain.ownership import NamespaceState, Ownership
 from loadmanager.core.domain.settings import PlannerSettings
 from loadmanager.core.model.cluster_model import ClusterModel
 from loadmanager.core.model.load import BrokerReport
-from loadmanager.core.strategies.splitting.split_candidates import LookedAt, find_candidates
+from loadmanager.core.strategies.splitting.split_candidates import ScannedReport, find_candidates
 
 A, B = broker("a"), broker("b")
 MODULAR = PlannerSettings()
@@ -35,7 +35,7 @@ def found(
     settings: PlannerSettings = MODULAR,
     state: NamespaceState = STATE,
     before: dict[str, int] | None = None,
-) -> LookedAt:
+) -> ScannedReport:
     """What is looked at of a report of broker A, which is the first one."""
     model = ClusterModel()
     model.set_namespace("t/ns", NAMES, state.ownerships)

@@ -497,7 +497,7 @@ async def test_nothing_was_withdrawn_of_a_bundle_that_waits_for_nothing_though_o
         executor, names = leader.node.executor, [BundleName.parse(bundle) for bundle in bundles]
         unloads = [asyncio.create_task(executor.unload(name, None, OwnershipReason.ADMIN_UNLOAD)) for name in names[:2]]
         await eventually(lambda: broker.unloads)
-        executor._moves._turns._limits = lambda: (9, 9)  # an operator raises the limit
+        executor._moves._limiter._limits = lambda: (9, 9)  # an operator raises the limit
         assert not executor.withdraw(bundles[2])
         broker.may_answer.set()
         await asyncio.gather(*unloads)

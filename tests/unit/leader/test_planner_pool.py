@@ -365,7 +365,7 @@ class Stopping:
     def begin_round(self) -> Sequence[Verdict]:
         return self.rounds
 
-    def stops_of_steps(self, steps: Sequence[Unload]) -> Sequence[Sequence[Verdict]]:
+    def check_steps(self, steps: Sequence[Unload]) -> Sequence[Sequence[Verdict]]:
         return [[*self.rounds, *self.steps.get(step.bundle, [])] for step in steps]
 
 

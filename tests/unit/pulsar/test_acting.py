@@ -31,7 +31,7 @@ from loadmanager.core.domain.names import BundleName
 from loadmanager.core.domain.ownership import OwnershipState
 from loadmanager.core.domain.plan import Unload
 from loadmanager.core.domain.reasons import GuardrailReason, Reason
-from loadmanager.core.protocol.pulsar_moves import Acts
+from loadmanager.core.protocol.pulsar_moves import MoveHistory
 from loadmanager.errors import InvalidRecordError, UnloadCancelledError, UnloadFailedError
 from loadmanager.history.reader import History
 from loadmanager.lab.replay.replayer import replay
@@ -47,7 +47,7 @@ async def test_a_bundle_goes_where_it_is_sent(beside: Beside) -> None:
     assert (done.state, done.owner, done.version) == (OwnershipState.OWNED, life(node, to), 3)
     await is_settled(beside, node)
     acts = await beside.acts()
-    assert acts == Acts(touched_s=acts.touched_s)
+    assert acts == MoveHistory(touched_s=acts.touched_s)
     assert acts.touched_s.keys() == {source.broker_id, to.broker_id}
     assert len(asked(beside.pulsar, "/unload")) == 1
     assert f"destinationBroker={to.broker_id.replace(':', '%3A')}" in asked(beside.pulsar, "/unload")[0]
@@ -131,7 +131,7 @@ async def test_a_second_round_waits_for_reports_that_are_younger_than_the_moves_
     another = replace(step, bundle=(await beside.pulsar.broker(first.broker).owned())[0])
 
     def why_not() -> list[tuple[Reason, object]]:
-        return [(stop.verdict, stop.why["broker"]) for stop in node.hands.rails.stops_of_steps([another])[0]]
+        return [(stop.verdict, stop.why["broker"]) for stop in node.hands.rails.check_steps([another])[0]]
 
     assert why_not() == [], "the moves of one round were decided on one picture"
     node.hands.rails.begin_round()

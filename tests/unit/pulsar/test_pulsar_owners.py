@@ -23,7 +23,7 @@ from loadmanager.core.domain.ownership import (
 )
 from loadmanager.core.protocol.leadership import Term
 from loadmanager.core.protocol.move_machine import StaleStepError
-from loadmanager.core.protocol.pulsar_moves import Acts, MoveUnderWay
+from loadmanager.core.protocol.pulsar_moves import MoveHistory, PendingMove
 from loadmanager.errors import (
     InvalidRecordError,
     NamespaceNotFoundError,
@@ -246,9 +246,9 @@ class Written:
     async def release(self) -> Ownership:
         return await self.apply(lambda current, stamp: release(current, B, stamp))
 
-    async def on_paper(self) -> Acts:
+    async def on_paper(self) -> MoveHistory:
         znode = await self.store.get(paths.BESIDE_MOVES)
-        return Acts() if znode is None else decode_acts(znode.data, znode.path)
+        return MoveHistory() if znode is None else decode_acts(znode.data, znode.path)
 
 
 async def test_a_release_is_written_down_before_the_view_says_so_and_its_end_after() -> None:
@@ -366,7 +366,7 @@ async def test_changes_that_come_together_are_one_write(monkeypatch: pytest.Monk
 
     await written.store.ensure_path(paths.BESIDE)
     monkeypatch.setattr(written.store, "commit", counting)
-    move = MoveUnderWay(A.broker, B.broker, time.time(), is_own=True)
+    move = PendingMove(A.broker, B.broker, time.time(), is_own=True)
     bundles = [f"t/ns/0x{number}0000000_0x{number}fffffff" for number in range(8)]
     await asyncio.gather(*(written.memory.begin(bundle, move) for bundle in bundles))
     assert (await written.on_paper()).under_way.keys() == set(bundles)
@@ -375,7 +375,7 @@ async def test_changes_that_come_together_are_one_write(monkeypatch: pytest.Monk
 
 async def test_going_on_that_could_not_be_written_does_not_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     written = await Written.begin()
-    written.memory.acts = Acts(failures=3)
+    written.memory.acts = MoveHistory(failures=3)
 
     async def away(*_: object, **__: object) -> list[int]:
         raise StoreUnavailableError("away")

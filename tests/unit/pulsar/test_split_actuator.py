@@ -217,12 +217,12 @@ async def test_the_owner_of_a_bundle_that_was_split_is_moved_nothing_before_it_h
     owner = beside.pulsar.brokers[0].broker_id
     step = Unload(UPPER, node.view.registrations[owner], None, OwnershipReason.ADMIN_UNLOAD)
     node.hands.rails.begin_round()
-    assert node.hands.rails.stops_of_steps([step])[0] == []
+    assert node.hands.rails.check_steps([step])[0] == []
     await node.hands.reshaping.round()
     node.hands.rails.begin_round()
-    assert [stop.verdict for stop in node.hands.rails.stops_of_steps([step])[0]] == [GuardrailReason.REPORT_BEFORE_MOVE]
+    assert [stop.verdict for stop in node.hands.rails.check_steps([step])[0]] == [GuardrailReason.REPORT_BEFORE_MOVE]
     await beside.pulsar.report()
-    await eventually(lambda: not node.hands.rails.stops_of_steps([step])[0])
+    await eventually(lambda: not node.hands.rails.check_steps([step])[0])
 
 
 def a_split(bundle: str, boundary: int) -> Reshaping:

@@ -15,7 +15,7 @@ from support.waiting import eventually
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.core.domain.ownership import Ownership, OwnershipState
 from loadmanager.core.domain.reasons import GuardrailReason, OwnershipReason
-from loadmanager.core.protocol.pulsar_moves import Acts, MoveUnderWay
+from loadmanager.core.protocol.pulsar_moves import MoveHistory, PendingMove
 from loadmanager.errors import LoadManagerError, NotLeaderError, StoreUnavailableError
 from loadmanager.leader.audit.decision_log import DecisionLog
 from loadmanager.pulsar.pulsar_service import BesideNode
@@ -102,7 +102,7 @@ async def test_a_move_whose_process_is_killed_is_seen_through_by_the_next(beside
         f"A move of an earlier term from {first.broker_id} to {to.broker_id} was cut short: it is on {owner}"
     )
     await eventually(lambda: ownership(standby, BUNDLE).owner == standby.view.registrations[owner])
-    assert standby.hands.rails.stops_of_round() == []
+    assert standby.hands.rails.check_round() == []
 
 
 async def test_a_lease_that_lapses_in_the_middle_of_a_move_ends_the_asking(beside: Beside) -> None:
@@ -119,8 +119,8 @@ async def test_a_lease_that_lapses_in_the_middle_of_a_move_ends_the_asking(besid
 
 
 async def test_a_move_is_in_the_decision_log_if_the_term_ends_while_its_end_is_written() -> None:
-    move = MoveUnderWay(BrokerId("a:8080"), None, 1.0, is_own=True)
-    memory = Mock(acts=Acts({BUNDLE: move}), end=AsyncMock(side_effect=NotLeaderError("deposed")))
+    move = PendingMove(BrokerId("a:8080"), None, 1.0, is_own=True)
+    memory = Mock(acts=MoveHistory({BUNDLE: move}), end=AsyncMock(side_effect=NotLeaderError("deposed")))
     journal = DecisionLog(10)
     with pytest.raises(NotLeaderError):
         await Recovery(memory, Mock(find=AsyncMock(return_value=None)), journal).run(epoch=7)
@@ -133,7 +133,7 @@ async def test_a_record_that_cannot_be_read_stops_everything_until_an_operator_s
     node = await beside.start()
     await eventually(lambda: node.is_leading)
     await eventually(lambda: "failures" in node.hands.memory.open_moves)
-    (stop,) = node.hands.rails.stops_of_round()
+    (stop,) = node.hands.rails.check_round()
     assert stop.verdict is GuardrailReason.EARLIER_MOVES_OPEN
     assert f"{paths.BESIDE_MOVES}: failures" in stop.sentence()
     with pytest.raises(LoadManagerError, match="what became of earlier moves is not known"):
@@ -147,7 +147,7 @@ async def test_a_bundle_that_was_under_way_to_nowhere_in_particular_is_looked_up
     first, to, _ = (broker.broker_id for broker in beside.pulsar.brokers)
     await beside.pulsar.broker(first).release(BUNDLE)
     await beside.store.ensure_path(paths.BESIDE)
-    left = Acts({BUNDLE: MoveUnderWay(first, None, 1.0, is_own=True)}, failures=1)
+    left = MoveHistory({BUNDLE: PendingMove(first, None, 1.0, is_own=True)}, failures=1)
     await beside.store.commit([Create(paths.BESIDE_MOVES, encode_acts(left))])
     beside.pulsar.lands[BUNDLE] = to
     node = await beside.leader()

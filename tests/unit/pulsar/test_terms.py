@@ -12,7 +12,7 @@ from support.virtual_loop import VirtualLoop
 
 from loadmanager.core.domain.names import BrokerId, BundleName
 from loadmanager.core.domain.ownership import OwnershipState, Registration
-from loadmanager.core.protocol.pulsar_moves import Acts
+from loadmanager.core.protocol.pulsar_moves import MoveHistory
 from loadmanager.store import paths
 from loadmanager.store.memory_store import MemoryCluster, MemoryStore
 from loadmanager.wire.pulsar_move_records import decode_acts
@@ -96,7 +96,7 @@ class Trial:
         self.check()
         (leader,) = [actor for actor in self.actors if actor.is_leading]
         znode = self.cluster.find(paths.BESIDE_MOVES)
-        written = Acts() if znode is None else decode_acts(znode.data, "moves")
+        written = MoveHistory() if znode is None else decode_acts(znode.data, "moves")
         assert (leader.memory.acts.under_way, written.under_way) == ({}, {}), (leader.memory.acts, written)
         assert leader.memory.open_moves == ""
         for name, owner in self.pulsar.owners.items():

@@ -3,14 +3,14 @@ from __future__ import annotations
 import pytest
 
 from loadmanager.core.domain.names import BrokerId
-from loadmanager.core.protocol.pulsar_moves import Acts, MoveUnderWay
+from loadmanager.core.protocol.pulsar_moves import MoveHistory, PendingMove
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.pulsar_move_records import decode_acts, encode_acts
 
 A, B = BrokerId("a:8080"), BrokerId("b:8080")
 LOWER, UPPER = "t/ns/0x00000000_0x80000000", "t/ns/0x80000000_0xffffffff"
-ACTS = Acts(
-    {UPPER: MoveUnderWay(A, None, 12.5, is_own=False), LOWER: MoveUnderWay(A, B, 13.0, is_own=True)},
+ACTS = MoveHistory(
+    {UPPER: PendingMove(A, None, 12.5, is_own=False), LOWER: PendingMove(A, B, 13.0, is_own=True)},
     (12.0, 13.0),
     {B: 11.25, A: 10.0},
     2,
@@ -28,7 +28,7 @@ def test_a_record_says_what_is_remembered() -> None:
 
 
 def test_a_record_without_anything_is_one_of_nothing() -> None:
-    assert decode_acts(b"{}", "/x") == decode_acts(encode_acts(Acts()), "/x") == Acts()
+    assert decode_acts(b"{}", "/x") == decode_acts(encode_acts(MoveHistory()), "/x") == MoveHistory()
 
 
 @pytest.mark.parametrize(

@@ -19,14 +19,14 @@ from loadmanager.core.strategies.splitting.split_round import State, goes_by_lat
 
 
 @dataclass(frozen=True, slots=True)
-class LookedAt:
+class ScannedReport:
     """Candidates of one broker's report by name, and the number of bundles in it."""
 
     registration: Registration
     candidates: tuple[SplitCandidate, ...]
     bundles: int
 
-    def without(self, names: Container[str]) -> LookedAt:
+    def without(self, names: Container[str]) -> ScannedReport:
         """Return the same without these candidates."""
         return replace(self, candidates=tuple(each for each in self.candidates if each.name not in names))
 
@@ -37,7 +37,7 @@ def find_candidates(
     snapshot: Snapshot,
     settings: PlannerSettings,
     remembered: State,
-) -> list[LookedAt]:
+) -> list[ScannedReport]:
     """Find existing bundles that each broker reports above a limit, or that were in the last round.
 
     `namespaces` are their records, `remembered` is the rule's memory: see `SplitQuestion.before`.
@@ -59,7 +59,7 @@ def find_candidates(
             if name in before or find_reason(candidate, settings) is not None
         ]
         by_name = tuple(sorted(candidates, key=lambda candidate: candidate.name))
-        found.append(LookedAt(registration, by_name, len(report.bundle_names)))
+        found.append(ScannedReport(registration, by_name, len(report.bundle_names)))
     return found
 
 
