@@ -36,7 +36,9 @@ def node(_: DemoSettings, connect_string: str, history: Path) -> dict[str, Any]:
 
 
 def agent(connect_string: str, broker_ready: dict[str, Any], node_urls: Sequence[str]) -> dict[str, Any]:
+    """A long session: a broker that loses its own on a busy machine comes back as new, and gets nothing for minutes."""
     return {
+        "metadataStoreSessionTimeoutMillis": 60_000,
         "metadataStoreUrl": f"zk:{connect_string}",
         "brokerId": broker_ready["broker_id"],
         "brokerUrl": broker_ready["url"],
