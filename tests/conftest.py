@@ -27,7 +27,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 pytest_plugins = [
     "support.browser",
-    "support.leftovers",
+    "support.leaks",
     "support.demos",
     "support.processes",
     "support.requirements",

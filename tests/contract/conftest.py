@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from protocol.in_real_time import ModelWorld
+from protocol.real_time import ModelWorld
 from support.clock import ManualClock
 from support.stores import MemoryWorld, StoreWorld, ZooKeeperWorld
 

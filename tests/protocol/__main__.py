@@ -17,9 +17,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
+from protocol.failure_report import tell_failure
 from protocol.guards import GUARDS
 from protocol.schedules import draw, run
-from protocol.story import tell_failure
 
 _BATCH = 50
 _BATCHES_IN_A_LIFE = 2

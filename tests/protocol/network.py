@@ -29,7 +29,7 @@ from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.http_writer import HttpVersion11
 from multidict import CIMultiDict, CIMultiDictProxy
-from protocol.manners import COMMANDS, Manner, answer
+from protocol.command_answers import COMMANDS, Manner, answer
 from protocol.parties import Party, VirtualLoop, current_party
 from protocol.streams import Stream, StreamTransport, StreamWriter
 from yarl import URL

@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 import orjson
 from aiohttp import web_app
-from protocol.manners import Manner
+from protocol.command_answers import Manner
 from protocol.parties import Party, StuckError, VirtualLoop
 from protocol.world import AGENT_PORT, BROKER_PORT, DRIFT, NAMESPACE, Shape, World, in_virtual_time
 

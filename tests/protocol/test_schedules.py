@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from protocol.failure_report import tell_failure
 from protocol.guards import GUARDS
 from protocol.schedules import Schedule, Step, draw, run, shrink
-from protocol.story import tell_failure
 from protocol.world import Shape
 from support.deep import deep_except
 

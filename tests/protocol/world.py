@@ -22,9 +22,9 @@ import aiohttp
 import orjson
 import structlog
 from protocol.brokers import Broker, Served
-from protocol.deaths import Kernels
 from protocol.network import ClientSession, Network
 from protocol.parties import Party, VirtualLoop
+from protocol.process_exits import Kernels
 from protocol.records import Records
 from protocol.states import States
 from protocol.versions import as_another_version

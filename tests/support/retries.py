@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from _pytest.terminal import TerminalReporter
-from support.leftovers import is_worker
+from support.leaks import is_worker
 
 PROCESS_LEVEL = ("tests/chaos/", "tests/integration/", "tests/page/", "tests/pipeline/")
 """How the names of tests begin that may run again: chance decides nowhere else."""

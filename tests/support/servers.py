@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from aiohttp import web
-from support.leftovers import CLOSED_LAST
+from support.leaks import CLOSED_LAST
 
 from loadmanager.dev.embedded.ports import free_ports
 from loadmanager.net.http_server import ServerLimits, serve_within

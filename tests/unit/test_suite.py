@@ -11,12 +11,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
-import support.leftovers
+import support.leaks
 from coverage import Coverage
 from support.waiting import eventually_sync, patience
 from support.zookeeper import is_alive
 
-TESTS = Path(support.leftovers.__file__).parents[1]
+TESTS = Path(support.leaks.__file__).parents[1]
 
 HEEDING = """
 import subprocess, sys
@@ -90,7 +90,7 @@ sys.stdin.read()
 def run(folder: Path, test: str, *, shell: str = "") -> subprocess.CompletedProcess[str]:
     """Run a test of its own, by itself, from a shell that is told something before."""
     (folder / "test_it.py").write_text(test)
-    plugins = "-p no:cacheprovider -p support.leftovers -p support.processes"
+    plugins = "-p no:cacheprovider -p support.leaks -p support.processes"
     pytest = f"exec {sys.executable} -m pytest -q {plugins} -c /dev/null test_it.py"
     command = ["/bin/sh", "-c", f"{shell}\n{pytest}"]
     return subprocess.run(

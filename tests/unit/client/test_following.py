@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from support.pushing import BROKERS, STAMP, PushingNode, ScriptedNode, assigned, unowned
+from support.pushing_nodes import BROKERS, STAMP, PushingNode, ScriptedNode, assigned, unowned
 from support.virtual_loop import VirtualLoop
 
 from loadmanager.client import LookupClient

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.pushing import BROKERS, ENTRIES, NAMESPACE, STAMP, PushingNode, assigned, moved_on, unowned
+from support.pushing_nodes import BROKERS, ENTRIES, NAMESPACE, STAMP, PushingNode, assigned, moved_on, unowned
 
 from loadmanager.client.owner import Owner
 from loadmanager.client.owner_map import BEHIND_S, OwnerMap

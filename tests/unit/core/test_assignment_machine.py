@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.pictures import A_BACK, LOST, STAMP, A, APicture, B
+from support.fake_mirror import A_BACK, LOST, STAMP, A, B, FakeMirror
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import FREE, IllegalTransitionError, Registration, assign, release
@@ -34,7 +34,7 @@ BUNDLE = "t/ns/b"
 
 
 @dataclass(slots=True)
-class AssignmentsHarness(APicture):
+class AssignmentsHarness(FakeMirror):
     """Assignments with their records, and a driver that does nothing until it is told to."""
 
     to_do: list[Action] = field(default_factory=list)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.allocated_arrays import held_arrays
 from support.builders import MIB, broker, bundle, report, snapshot, throughput
-from support.held_arrays import held_arrays
 from support.random_clusters import Build, SomeCluster, clusters
 
 from loadmanager.core.domain.controls import Controls, DrainOrder

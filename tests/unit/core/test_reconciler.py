@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.pictures import A_BACK, LOST, STAMP, A, APicture, B
+from support.fake_mirror import A_BACK, LOST, STAMP, A, B, FakeMirror
 
 from loadmanager.core.domain.names import BrokerId
 from loadmanager.core.domain.ownership import (
@@ -40,7 +40,7 @@ FREED = owner_gone(assign(FREE, GONE, STAMP), STAMP)
 
 
 @dataclass(slots=True)
-class ReconcilingHarness(APicture):
+class ReconcilingHarness(FakeMirror):
     """Reconciling with its records, and a driver that does nothing until it is told to."""
 
     places_at_once: bool = False

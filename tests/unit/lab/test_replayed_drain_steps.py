@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from support.drains import MOVED, STALE, A, AnyOrder, B, DrainsHarness, away, drained, plan
-from support.tape import RecordedInAnyOrder, Tape, difference, record, replayed
+from support.recorded_steps import RecordedInAnyOrder, Tape, difference, record, replayed
 
 from loadmanager.core.domain.controls import Controls
 from loadmanager.core.domain.ownership import Ownership

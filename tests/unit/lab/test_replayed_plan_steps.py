@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from support.plans import OWNED, AnyOrder, PlansHarness, plan
-from support.tape import RecordedInAnyOrder, Tape, difference, record, replayed
+from support.recorded_steps import RecordedInAnyOrder, Tape, difference, record, replayed
 
 from loadmanager.core.protocol import plan_machine
 from loadmanager.core.protocol.plan_machine import Execute, StepEnded

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.moves import LOST, STAMP, A, B, C, MovesHarness, Whatever
-from support.tape import Tape, difference, record, replayed
+from support.recorded_steps import Tape, difference, record, replayed
 
 from loadmanager.core.domain.ownership import release
 from loadmanager.core.protocol import move_machine

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.allocated_arrays import held_arrays
 from support.builders import broker, bundle, report, throughput
 from support.delays import a_memory_cluster
-from support.held_arrays import held_arrays
 from support.nodes import Cluster, FakeAgent, Reply, RunningNode, a_leader, in_memory, settings
 from support.registrations import MIB, a_record, load_of, register
 from support.waiting import eventually

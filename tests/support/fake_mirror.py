@@ -16,7 +16,7 @@ LOST = RuntimeError("no answer")
 
 
 @dataclass(slots=True, kw_only=True)
-class APicture:
+class FakeMirror:
     """A and B are registered, nobody is held off, and there is no bundle."""
 
     registrations: dict[BrokerId, Registration] = field(default_factory=lambda: {A.broker: A, B.broker: B})

@@ -61,7 +61,7 @@ async def owners_of_new_bundles(cluster: Cluster, url: str, namespace: str) -> s
     return {str(body["brokerId"]) for _, body in answers}
 
 
-async def test_what_was_laid_down_at_a_follower_decides_on_the_leader_and_on_its_successor(cluster: Cluster) -> None:
+async def test_operator_config_set_at_a_follower_survives_a_failover(cluster: Cluster) -> None:
     brokers = [await cluster.start_broker() for _ in range(2)]
     follower = await a_follower(cluster)
     await cluster.brokers_are_seen(follower, 2)
