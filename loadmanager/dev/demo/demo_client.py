@@ -359,13 +359,13 @@ async def run(config: ClientConfig) -> None:
             await ClientProcess(config, lookups, journal).run(stopped)
 
 
-if __name__ == "__main__":
-    asyncio.run(run(ClientConfig.of_json(Path(sys.argv[1]).read_text(encoding="utf-8"))))
-
-
 async def first_of(awaited: asyncio.Task[Any], *others: asyncio.Task[Any]) -> None:
     """Return when `awaited` has ended, or raise the error of whichever task failed before."""
     done, _ = await asyncio.wait((awaited, *others), return_when=asyncio.FIRST_COMPLETED)
     awaited.cancel()
     for task in done:
         task.result()
+
+
+if __name__ == "__main__":
+    asyncio.run(run(ClientConfig.of_json(Path(sys.argv[1]).read_text(encoding="utf-8"))))
