@@ -566,4 +566,5 @@ async def test_a_plan_keeps_the_last_snapshot_and_the_columns_of_its_file() -> N
     with held_arrays() as held:
         _, packed = await RequestedPlans(view, desk).compute(PlanRequest(kind="shed"))
         assert len(packed.bundles) == 4_000
-        assert held() < 160 * 4_000
+        # A thread of the pool drops its result a moment after the loop has it.
+        await eventually(lambda: held() < 160 * 4_000)
