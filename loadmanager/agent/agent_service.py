@@ -121,7 +121,13 @@ class Agent:
             self._unload_answered,
         )
         questions = OwnershipQuestions(
-            self.grants, nodes, self.namespaces, self.metrics, lambda: self.registration.is_certain, set_back.look
+            self.grants,
+            nodes,
+            self.namespaces,
+            self.metrics,
+            lambda: self.registration.is_certain,
+            set_back.look,
+            self.watch.granted,
         )
         self._coming = WarmUp(self.grants, self._broker, questions.ask, clock)
         self._topics = OpenTopics(

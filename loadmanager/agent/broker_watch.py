@@ -25,6 +25,7 @@ from loadmanager.agent.bundle_stats import OpenTopicLoad, topic_loads
 from loadmanager.agent.grants import Grants
 from loadmanager.agent.presence import BrokerProcess
 from loadmanager.agent.stuck_detector import StuckDetector
+from loadmanager.core.domain.names import TopicName
 from loadmanager.errors import InvalidRecordError
 from loadmanager.net.broker_client import BrokerClient
 from loadmanager.net.http_client import PeerUnavailableError
@@ -67,6 +68,7 @@ class BrokerWatch:
         self._stats_at_s = clock()
         self._stats_failed = False
         self._loads: Mapping[str, OpenTopicLoad] = {}
+        self._granted_at_s: dict[str, float] = {}
         self._dead: BrokerProcess | None = None
         self._looks_without_question = 0
 
@@ -99,6 +101,10 @@ class BrokerWatch:
     def is_answering(self) -> bool:
         """Tell if the last statistics request was answered."""
         return self._stats is not None and not self._stats_failed
+
+    def granted(self, topic: TopicName) -> None:
+        """Note that the broker opens this topic now: its load is measured from here on."""
+        self._granted_at_s[str(topic)] = self._clock()
 
     def died(self, process: BrokerProcess) -> None:
         """This process has ended for certain, whatever of its answers may still be on the way."""
@@ -143,11 +149,13 @@ class BrokerWatch:
 
     def _accept(self, stats: BrokerStats) -> None:
         before = self.process
-        loads = topic_loads(self._stats, stats)
+        now_s = self._clock()
+        loads = topic_loads(self._stats, stats, {topic: now_s - at_s for topic, at_s in self._granted_at_s.items()})
         self._stats_failed = False
-        self._stats_at_s = self._clock()
+        self._stats_at_s = now_s
         if loads is not None:
             self._stats, self._loads = stats, loads
+            self._granted_at_s.clear()
         if self.process != before:
             log.info("broker_appeared", pid=stats.pid, start_timestamp=stats.start_timestamp, version=stats.version)
             self._on_change()

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from loadmanager.agent.host_usage import Traffic
 from loadmanager.wire.broker_data import NamespaceBundleStats
 from loadmanager.wire.http_bodies import BrokerStats, TopicStats
 
 _SHORTEST_INTERVAL_S = 0.01
+_SHORTEST_AGE_S = 10.0
+"""A topic counts as open for at least so long: clients that return send what has waited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +39,26 @@ class BundleLoads:
     unmapped: tuple[str, ...]
 
 
-def topic_loads(previous: BrokerStats | None, current: BrokerStats) -> dict[str, OpenTopicLoad] | None:
-    """The load of each topic since `previous`, by its name.
+def topic_loads(
+    previous: BrokerStats | None, current: BrokerStats, ages_s: Mapping[str, float] = MappingProxyType({})
+) -> dict[str, OpenTopicLoad] | None:
+    """Return the load of each topic since `previous`, or since it was opened if that is less than `ages_s` ago.
 
     Without `previous`, or when it is of another process, rates are 0. None when no time has passed on the broker's
     clock: what was calculated before still holds then.
     """
     same_process = previous is not None and _process(previous) == _process(current)
     if previous is None or not same_process:
-        return {entry.topic: _load(entry, entry, 1.0) for entry in current.topics}
+        return {entry.topic: _load(entry, entry, 1.0, 1.0) for entry in current.topics}
     elapsed_s = current.monotonic_s - previous.monotonic_s
     if elapsed_s < _SHORTEST_INTERVAL_S:
         return None
     before = {entry.topic: entry for entry in previous.topics}
-    return {entry.topic: _load(before.get(entry.topic), entry, elapsed_s) for entry in current.topics}
+    loads = {}
+    for entry in current.topics:
+        age_s = max(ages_s.get(entry.topic, elapsed_s), _SHORTEST_AGE_S)
+        loads[entry.topic] = _load(before.get(entry.topic), entry, elapsed_s, min(age_s, elapsed_s))
+    return loads
 
 
 def bundle_loads(loads: Mapping[str, OpenTopicLoad], find_bundle: Callable[[str], str | None]) -> BundleLoads:
@@ -77,12 +86,15 @@ def _process(stats: BrokerStats) -> tuple[int, int]:
     return stats.pid, stats.start_timestamp
 
 
-def _load(before: TopicStats | None, now: TopicStats, elapsed_s: float) -> OpenTopicLoad:
+def _load(before: TopicStats | None, now: TopicStats, elapsed_s: float, age_s: float) -> OpenTopicLoad:
+    """Return the load of a topic; `age_s` is the time since it was opened, for one that was not open before."""
     deltas = _counters(now)
-    if before is not None:
-        growth = tuple(new - old for new, old in zip(deltas, _counters(before), strict=True))
-        # One counter that went backwards is enough: they all started anew.
-        deltas = growth if min(growth) >= 0 else deltas
+    growth = None if before is None else tuple(new - old for new, old in zip(deltas, _counters(before), strict=True))
+    # One counter that went backwards is enough: they all started anew.
+    if growth is None or min(growth) < 0:
+        elapsed_s = age_s
+    else:
+        deltas = growth
     messages_in, messages_out, bytes_in, bytes_out = deltas
     return OpenTopicLoad(
         msg_rate_in=messages_in / elapsed_s,

@@ -25,8 +25,9 @@ class NotRegisteredError(LoadManagerError):
 
 
 class OwnershipQuestions:
-    """Asks for one topic at a time; `is_certain()` says whether the registration is beyond doubt, and `contradicted()`
-    is called when a bundle is said to be ours at a version at which it was taken away.
+    """Asks for one topic at a time; `is_certain()` says whether the registration is beyond doubt, `contradicted()`
+    is called when a bundle is said to be ours at a version at which it was taken away, and `granted()` for a topic
+    that the broker may open.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class OwnershipQuestions:
         metrics: AgentMetrics,
         is_certain: Callable[[], bool],
         contradicted: Callable[[BundleName], Awaitable[None]],
+        granted: Callable[[TopicName], None],
     ) -> None:
         self._grants = grants
         self._nodes = nodes
@@ -44,6 +46,7 @@ class OwnershipQuestions:
         self._metrics = metrics
         self._is_certain = is_certain
         self._contradicted = contradicted
+        self._granted = granted
 
     async def ask(self, topic: TopicName, wait_s: float = 0.0) -> OwnerAnswer:
         """The answer for the broker; a node may take so long for another one than that it owns the topic.
@@ -60,6 +63,8 @@ class OwnershipQuestions:
                 raise NotRegisteredError(
                     "the broker is not registered, or the session with the metadata store is in doubt"
                 )
+            if verdict is GrantVerdict.GRANTED:
+                self._granted(topic)
             if verdict is not GrantVerdict.VOID:
                 log.debug("topic_asked", topic=str(topic), verdict=verdict)
                 return OwnerAnswer(

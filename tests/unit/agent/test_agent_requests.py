@@ -79,8 +79,10 @@ async def test_a_node_that_knows_nothing_is_no_answer_and_the_next_one_is_asked(
     nodes = cast("LoadManagerNodes", Nodes(None, owned))
     contradicted = Contradicted()
     metrics = AgentMetrics(B1.broker)
-    questions = OwnershipQuestions(grants, nodes, a_cache(grants), metrics, lambda: True, contradicted)
+    opened: list[TopicName] = []
+    questions = OwnershipQuestions(grants, nodes, a_cache(grants), metrics, lambda: True, contradicted, opened.append)
     answer = await questions.ask(topic)
+    assert opened == [topic]
     assert (answer.owned, answer.bundle, answer.owner) == (True, str(owned.bundle), B1.broker)
     assert contradicted.bundles == []
 
@@ -90,9 +92,11 @@ async def test_outdated_grant_is_checked(grants: Grants) -> None:
     grants.revoke(bundle, B1, epoch=1, version=2)
     nodes = cast("LoadManagerNodes", Nodes(Claim(bundle, OwnershipState.OWNED, B1, 1)))
     metrics = AgentMetrics(B1.broker)
-    questions = OwnershipQuestions(grants, nodes, a_cache(grants), metrics, lambda: True, contradicted)
+    opened: list[TopicName] = []
+    questions = OwnershipQuestions(grants, nodes, a_cache(grants), metrics, lambda: True, contradicted, opened.append)
     assert not (await questions.ask(TopicName.parse(TOPICS[0]))).owned
     assert contradicted.bundles == [bundle]
+    assert opened == []
 
 
 async def test_without_a_hash_function_what_is_open_in_the_bundle_by_the_boundaries_is_closed(grants: Grants) -> None:

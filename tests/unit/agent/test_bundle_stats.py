@@ -46,6 +46,22 @@ def test_a_topic_opened_since_counts_from_zero() -> None:
     assert loads[A].msg_rate_in == 5.0
 
 
+@pytest.mark.parametrize(
+    ("age_s", "rate"), [(20.0, 5.0), (1.0, 10.0), (90.0, 100 / 60)], ids=["since it was open", "at least 10 s", "later"]
+)
+def test_a_topic_opened_within_the_interval_is_measured_from_then_on(age_s: float, rate: float) -> None:
+    for before in (stats(0.0), stats(0.0, counted(messages_in=1_000))):
+        loads = topic_loads(before, stats(60.0, counted(messages_in=100)), {A: age_s})
+        assert loads is not None
+        assert loads[A].msg_rate_in == pytest.approx(rate)
+
+
+def test_a_topic_that_was_granted_again_while_it_was_open_is_measured_over_the_interval() -> None:
+    loads = topic_loads(stats(0.0, counted(messages_in=40)), stats(60.0, counted(messages_in=100)), {A: 20.0})
+    assert loads is not None
+    assert loads[A].msg_rate_in == 1.0
+
+
 @pytest.mark.parametrize("previous", [None, stats(0.0, counted(), pid=2), stats(0.0, counted(), start_timestamp=6)])
 def test_without_earlier_statistics_of_the_same_process_rates_are_zero(previous: BrokerStats | None) -> None:
     loads = topic_loads(previous, stats(10.0, counted(messages_in=50, producers=1)))
