@@ -166,7 +166,7 @@ class PresenceSignal(enum.Enum):
 
 Event = CheckRegistration | ZnodeRead | MakerRead | WorkFailed | Wrote | Withdraw | Died | PresenceSignal
 
-# Instructions
+# Actions
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ class DeleteRegistration:
 Work = Read | Identify | CreateRegistration | DeleteRegistration
 """One at a time; it may come back with Failed instead."""
 
-Instruction = Work | Register | CloseTopics | Forget | Say
+Action = Work | Register | CloseTopics | Forget | Say
 
 
 @dataclass(slots=True)
@@ -239,7 +239,7 @@ class Presence:
     _is_ending: bool = False
     _is_delayed: bool = False
     _may_go_s: float = math.inf
-    _to_do: list[Instruction] = field(default_factory=list)
+    _to_do: list[Action] = field(default_factory=list)
 
     @property
     def phase(self) -> PresencePhase:
@@ -272,7 +272,7 @@ class Presence:
         """Tell if the session may be closed."""
         return self._held is None or now_s >= self._may_go_s
 
-    def step(self, event: Event, now_s: float) -> list[Instruction]:
+    def step(self, event: Event, now_s: float) -> list[Action]:
         """Return the actions for an event."""
         match event:
             case CheckRegistration():

@@ -15,6 +15,7 @@ from loadmanager.agent.agent_metrics import AgentMetrics
 from loadmanager.agent.grants import Grants
 from loadmanager.agent.lease import Leases
 from loadmanager.agent.presence import (
+    Action,
     BrokerProcess,
     CheckRegistration,
     CloseTopics,
@@ -24,7 +25,6 @@ from loadmanager.agent.presence import (
     Event,
     Forget,
     Identify,
-    Instruction,
     MakerRead,
     Presence,
     PresencePhase,
@@ -180,12 +180,12 @@ class Registrar:
 
     def _tell(self, event: Event) -> Work | None:
         """Step the state machine, do its immediate actions, and return the one that needs the store, if any."""
-        instructions = self._presence.step(event, self._clock())
-        do_all(instructions, self._do_at_once)
-        return next((each for each in instructions if isinstance(each, Work)), None)
+        actions = self._presence.step(event, self._clock())
+        do_all(actions, self._do_at_once)
+        return next((each for each in actions if isinstance(each, Work)), None)
 
-    def _do_at_once(self, instruction: Instruction) -> None:
-        match instruction:
+    def _do_at_once(self, action: Action) -> None:
+        match action:
             case Say(said, fields, is_warning):
                 (log.warning if is_warning else log.info)(said, path=self._path, **fields)
             case Register(incarnation):

@@ -20,6 +20,7 @@ from aiohttp import web
 
 from loadmanager.broker.agent_client import AgentClient, NoAnswerError
 from loadmanager.broker.contract import (
+    Action,
     AskLease,
     AskOwnership,
     Close,
@@ -29,7 +30,6 @@ from loadmanager.broker.contract import (
     ContractSignal,
     Deny,
     Event,
-    Instruction,
     Leased,
     Leave,
     NotClosed,
@@ -312,29 +312,29 @@ class Hosting:
         self._is_stepping = True
         try:
             while self._events:
-                instructions = self._contract.step(self._events.popleft(), self._clock())
-                _note_lapse(instructions)
-                for instruction in instructions:
-                    self._do_surely(instruction)
+                actions = self._contract.step(self._events.popleft(), self._clock())
+                _note_lapse(actions)
+                for action in actions:
+                    self._do_surely(action)
         finally:
             self._is_stepping = False
             self._set_timer()
 
-    def _do_surely(self, instruction: Instruction) -> None:
+    def _do_surely(self, action: Action) -> None:
         """Do it; an error of one action must not keep those after it from being done."""
         try:
-            self._do(instruction)
+            self._do(action)
         except Exception:
-            log.exception("an action of the contract failed: %s", instruction)
+            log.exception("an action of the contract failed: %s", action)
 
-    def _do(self, instruction: Instruction) -> None:
-        match instruction:
+    def _do(self, action: Action) -> None:
+        match action:
             case AskLease(timeout_s):
                 self._spawn(self._ask_lease(timeout_s))
             case AskOwnership(topic):
                 self._spawn(self._ask_owner(topic))
             case Open():
-                self._open_topic(instruction)
+                self._open_topic(action)
             case Serve(topic):
                 self._served(topic)
             case Refuse(topic, refusal, owner, why):
@@ -342,7 +342,7 @@ class Hosting:
                     why = self._trouble or ""
                 self._fail(topic, RefusedError(topic, refusal, owner, why))
             case Close():
-                self._close_topic(instruction)
+                self._close_topic(action)
             case Confirm(number):
                 self._answer_unload(number, None)
             case Deny(number, why):
@@ -514,8 +514,8 @@ class Opening:
         await self._held.__aexit__(kind, error, trace)
 
 
-def _note_lapse(instructions: list[Instruction]) -> None:
-    lost = sum(isinstance(each, Close) and each.reason is CloseReason.LAPSED for each in instructions)
+def _note_lapse(actions: list[Action]) -> None:
+    lost = sum(isinstance(each, Close) and each.reason is CloseReason.LAPSED for each in actions)
     if lost:
         log.warning("the lease has lapsed, or is that of another incarnation; topics that are closed: %d", lost)
 

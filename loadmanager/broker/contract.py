@@ -196,7 +196,7 @@ Event = (
     | ContractSignal
 )
 
-# Instructions
+# Actions
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ class Deny:
     why: str
 
 
-Instruction = AskLease | AskOwnership | Open | Serve | Refuse | Close | Confirm | Deny
+Action = AskLease | AskOwnership | Open | Serve | Refuse | Close | Confirm | Deny
 
 
 @dataclass(slots=True)
@@ -312,7 +312,7 @@ class Contract:
     """By number, what each still waits for."""
     _stuck: dict[str, float] = field(default_factory=dict)
     """When to try again to close what could not be closed."""
-    _to_do: list[Instruction] = field(default_factory=list)
+    _to_do: list[Action] = field(default_factory=list)
 
     def has_lease(self, now_s: float) -> bool:
         return now_s < self.lease_until_s
@@ -343,7 +343,7 @@ class Contract:
         lapse_s = math.inf if self._has_lapsed else self.lease_until_s
         return min(ask_s, lapse_s, *self._stuck.values())
 
-    def step(self, event: Event, now_s: float) -> list[Instruction]:
+    def step(self, event: Event, now_s: float) -> list[Action]:
         """Return what there is to do now that this has happened; see the module for the order of its parts."""
         if isinstance(event, (TopicClosed, NotClosed, NotOpened)):
             self._ended(event, now_s)

@@ -24,7 +24,7 @@ from rich.text import Text
 from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.service_runner import store_of
 from loadmanager.cli.text.output import write_lines
-from loadmanager.cli.text.times import read_moment, show_moment
+from loadmanager.cli.text.times import format_moment, read_moment
 from loadmanager.config import Settings, load_settings
 from loadmanager.errors import (
     ConfigurationError,
@@ -94,7 +94,7 @@ def ls(url: _Where, as_json: _Json = False) -> None:  # noqa: FBT002 - a flag
         rows = [
             [
                 *(each.table, each.files, each.rows, f"{each.size_bytes / _MIB:.2f}"),
-                *(show_moment(each.from_ms), show_moment(each.to_ms)),
+                *(format_moment(each.from_ms), format_moment(each.to_ms)),
                 "-".join(str(epoch) for epoch in dict.fromkeys(each.epochs or ())),
             ]
             for each in infos
@@ -102,7 +102,8 @@ def ls(url: _Where, as_json: _Json = False) -> None:  # noqa: FBT002 - a flag
         _print_table(["table", "files", "rows", "MiB", "from", "to", "epochs"], rows)
         if gaps:
             missing = [
-                [show_moment(g.from_ms), show_moment(g.to_ms), "?" if g.rows is None else g.rows, g.why] for g in gaps
+                [format_moment(g.from_ms), format_moment(g.to_ms), "?" if g.rows is None else g.rows, g.why]
+                for g in gaps
             ]
             _print_table(["missing from", "to", "rows", "because"], missing)
     faults.end()
@@ -346,7 +347,7 @@ def _split(columns: str | None) -> list[str] | None:
 def _text(name: str, value: object) -> str:
     """A cell for people; all of it is in the JSON."""
     if name == "at_ms" and isinstance(value, int):
-        return show_moment(value)
+        return format_moment(value)
     if name in _BOUNDS and isinstance(value, int):
         return f"0x{value:08x}"
     if isinstance(value, list):

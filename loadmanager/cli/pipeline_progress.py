@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from loadmanager.cli.text.numbers import format_duration
+
 _USUAL_S = {
     "ingest": 20.0,
     "balance": 10.0,
@@ -28,7 +30,6 @@ _USUAL_S = {
 _OTHER_S = 5.0
 _NOT_DONE = 0.95
 """A step that takes longer than it should is not done for that."""
-_MINUTE_S = 60
 
 
 class Estimate:
@@ -63,12 +64,10 @@ class Estimate:
             return None
         return (1 - self.part(now_s)) * sum(self._expected.values()) * self._times()
 
-    def said(self, now_s: float) -> str:
+    def describe(self, now_s: float) -> str:
         left = self.left_s(now_s)
-        part = f"{self.part(now_s):.0%}".replace("%", " %")
-        if not left:
-            return part
-        return f"{part}, about {f'{round(left / _MINUTE_S)} min' if left >= 2 * _MINUTE_S else f'{round(left)} s'} left"
+        part = f"{100 * self.part(now_s):.0f} %"
+        return f"{part}, about {format_duration(left)} left" if left else part
 
     def _times(self) -> float:
         """Return the ratio of actual to expected duration so far."""
@@ -94,7 +93,7 @@ class ProgressView:
             SpinnerColumn(),
             TextColumn("{task.description}"),
             TimeElapsedColumn(),
-            _Said(lambda: self._estimate.said(clock())),
+            _Said(lambda: self._estimate.describe(clock())),
             console=self._console,
             transient=True,
             disable=not self._console.is_terminal,
@@ -123,7 +122,7 @@ class ProgressView:
         now_s = self._clock()
         self._estimate.end(now_s)
         rows = f"{self._rows:,} rows, " if self._rows else ""
-        self._console.print(f"{step}: {rows}{seconds:.1f} s ({self._estimate.said(now_s)})")
+        self._console.print(f"{step}: {rows}{seconds:.1f} s ({self._estimate.describe(now_s)})")
 
 
 class _Said(ProgressColumn):

@@ -22,7 +22,7 @@ from loadmanager.cli.exit_codes import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.recorded_range import Start, find_start, planner_settings_of, recorded_items, settings_at
 from loadmanager.cli.service_runner import given_settings
 from loadmanager.cli.text.output import write_lines
-from loadmanager.cli.text.times import read_moment, show_moment
+from loadmanager.cli.text.times import format_moment, read_moment
 from loadmanager.errors import ConfigurationError, HistoryFileError, LoadManagerError, ScenarioError
 from loadmanager.history.files import Directory
 from loadmanager.history.gaps import find_end, last_epoch
@@ -111,7 +111,7 @@ def _counted(items: Iterator[Item]) -> Iterator[Item]:
         task = bar.add_task("rows", total=None)
         for number, item in enumerate(items):
             if not number % 100:
-                bar.update(task, description=f"{show_moment(item.at_ms)}, {number} rows")
+                bar.update(task, description=f"{format_moment(item.at_ms)}, {number} rows")
             yield item
 
 
@@ -129,7 +129,7 @@ def _named(error: HistoryFileError) -> None:
 
 def _outcome_lines(outcome: ReplayOutcome, start: Start) -> list[str]:
     """Format the outcome as sentences."""
-    lines = [f"from the checkpoint of {show_moment(start.at_ms)} (epoch {start.epoch}, sequence {start.sequence})"]
+    lines = [f"from the checkpoint of {format_moment(start.at_ms)} (epoch {start.epoch}, sequence {start.sequence})"]
     lines += [f"note: {note}" for note in outcome.notes]
     lines += [f"not compared: {count} x {why}" for why, count in sorted(outcome.left_out.items())]
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(outcome.compared.items()))
@@ -144,7 +144,7 @@ def _outcome_lines(outcome: ReplayOutcome, start: Start) -> list[str]:
 
 
 def _sentence(found: Difference) -> str:
-    where = f"{show_moment(found.at_ms)}, epoch {found.epoch}, sequence {found.sequence}"
+    where = f"{format_moment(found.at_ms)}, epoch {found.epoch}, sequence {found.sequence}"
     subject = f" about {found.subject}" if found.subject else ""
     what = f"{found.kind}{subject}" + (f", {found.field}" if found.field else "")
     return f"DIFFERENT at {where}: {what}: recorded {_cut(found.recorded)}, replayed {_cut(found.replayed)}"
@@ -181,7 +181,7 @@ def _comparison_lines(compared: Comparison) -> list[str]:
         ("  back within 4 h", "back_mib_per_s", "{:.2f}"),
     ):
         table.add_row(label, *(form.format(getattr(each, key)) for each in compared.figures()))
-    lines = [f"{show_moment(compared.from_ms)} to {show_moment(compared.to_ms)}, in steps of {compared.step_s:g} s"]
+    lines = [f"{format_moment(compared.from_ms)} to {format_moment(compared.to_ms)}, in steps of {compared.step_s:g} s"]
     console = Console(width=120)
     with console.capture() as captured:
         console.print(table)

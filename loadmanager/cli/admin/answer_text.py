@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 from rich.cells import cell_len
 
-from loadmanager.cli.text.numbers import relative, rounded
-from loadmanager.cli.text.text_tables import pairs, table, width_of_terminal, wrapped
+from loadmanager.cli.text.numbers import format_number, format_relative
+from loadmanager.cli.text.text_tables import format_pairs, format_table, get_terminal_width, wrap_text
 
 _TIMES = frozenset({"at", "draining", "heldOff", "lastAt", "lastUpdate", "since", "startTimestamp", "takenAt"})
 """Keys of times in epoch milliseconds, or of objects of them."""
@@ -42,7 +42,7 @@ def show_lines(content: object, format_lines: Callable[[Mapping[str, Any], int |
     """Print an answer as formatted, or as `show` does where it is of another version."""
     try:
         assert isinstance(content, Mapping)
-        lines = format_lines(content, width_of_terminal())
+        lines = format_lines(content, get_terminal_width())
     except (AssertionError, KeyError, TypeError):
         show(content)
         return
@@ -61,7 +61,7 @@ def _print_object(content: dict[str, object]) -> None:
                 values += [(f"{key}.{inner}", _text(figure, inner_key or inner)) for inner, figure in value.items()]
             case _:
                 values.append((key, _text(value, key)))
-    _print_lines(pairs(values, width_of_terminal()) or [""])
+    _print_lines(format_pairs(values, get_terminal_width()) or [""])
     for key, rows in lists.items():
         print(f"\n{key}:")
         _print_rows(rows)
@@ -69,7 +69,7 @@ def _print_object(content: dict[str, object]) -> None:
 
 def _print_rows(rows: list[dict[str, object]]) -> None:
     """A table without the columns that are empty throughout; a sentence, too long for one, stands below its row."""
-    width = width_of_terminal()
+    width = get_terminal_width()
     keys = list(dict.fromkeys(key for row in rows for key in row if _text(row[key], key)))
     if _SENTENCE not in keys:
         _print_lines(_table(keys, rows, width))
@@ -84,12 +84,12 @@ def _print_rows(rows: list[dict[str, object]]) -> None:
     for line, row in zip(lines[heading:], rows, strict=True):
         _print_lines([line] if keys else [])
         if sentence := _text(row.get(_SENTENCE)):
-            _print_lines(wrapped(sentence, width, "  "))
+            _print_lines(wrap_text(sentence, width, "  "))
 
 
 def _table(keys: list[str], rows: list[dict[str, object]], width: int | None) -> list[str]:
     cells = [[" ".join(_text(row.get(key), key).splitlines()) for key in keys] for row in rows]
-    return table(keys, cells, width)
+    return format_table(keys, cells, width)
 
 
 def _text(value: object, key: str = "") -> str:
@@ -102,9 +102,9 @@ def _text(value: object, key: str = "") -> str:
         case bool():
             text = str(value).lower()
         case int() if key in _TIMES:
-            text = relative(value, time.time() * 1000)
+            text = format_relative(value, time.time() * 1000)
         case float():
-            text = rounded(value)
+            text = format_number(value)
         case [*entries] if not any(isinstance(entry, list | dict) for entry in entries):
             text = ", ".join(map(_text, entries))
         case {"sentence": str(sentence), **others}:

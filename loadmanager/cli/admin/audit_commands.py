@@ -12,8 +12,8 @@ import typer
 from loadmanager.cli.admin.answer_text import show
 from loadmanager.cli.admin.decision_stream import Json
 from loadmanager.cli.admin.node_requests import AdminRequest, get
-from loadmanager.cli.text.numbers import clock, relative
-from loadmanager.cli.text.text_tables import styled, width_of_terminal, wrapped
+from loadmanager.cli.text.numbers import format_clock, format_relative
+from loadmanager.cli.text.text_tables import get_terminal_width, style_text, wrap_text
 from loadmanager.cli.text.times import read_moment
 
 _INDENT = "  "
@@ -37,7 +37,7 @@ def show_audit(content: object) -> None:
     if not isinstance(content, Mapping) or "entries" not in content:
         show(content)
         return
-    now_ms, width = time.time() * 1000, width_of_terminal()
+    now_ms, width = time.time() * 1000, get_terminal_width()
     for entry in reversed(content["entries"]):
         for line in _lines(entry, width, now_ms):
             print(line)
@@ -47,11 +47,11 @@ def show_audit(content: object) -> None:
 
 def _lines(entry: Json, width: int | None, now_ms: float) -> list[str]:
     verb = entry["operation"].split(" ", 1)[0]
-    when = f"{clock(entry['at'])} ({relative(entry['at'], now_ms)})"
-    head = wrapped(f"{when}  {entry['who']} from {entry['from']}  {verb} {entry['path']}  {entry['status']}", width)
-    lines = [styled(line, "red" if entry["status"] >= _REFUSED else "") for line in head]
+    when = f"{format_clock(entry['at'])} ({format_relative(entry['at'], now_ms)})"
+    head = wrap_text(f"{when}  {entry['who']} from {entry['from']}  {verb} {entry['path']}  {entry['status']}", width)
+    lines = [style_text(line, "red" if entry["status"] >= _REFUSED else "") for line in head]
     if entry["before"] is not None or entry["after"] is not None:
-        lines += wrapped(f"{_text(entry['before'])} -> {_text(entry['after'])}", width, _INDENT)
+        lines += wrap_text(f"{_text(entry['before'])} -> {_text(entry['after'])}", width, _INDENT)
     return lines
 
 

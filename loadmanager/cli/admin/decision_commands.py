@@ -12,8 +12,8 @@ from loadmanager.cli.admin.answer_text import show
 from loadmanager.cli.admin.decision_stream import MOVE_BEGINS, Following, Json
 from loadmanager.cli.admin.node_requests import AdminRequest, get
 from loadmanager.cli.admin.request_command import Course
-from loadmanager.cli.text.numbers import clock, relative, rounded
-from loadmanager.cli.text.text_tables import styled, width_of_terminal, wrapped
+from loadmanager.cli.text.numbers import format_clock, format_number, format_relative
+from loadmanager.cli.text.text_tables import get_terminal_width, style_text, wrap_text
 from loadmanager.cli.text.times import read_moment
 
 _DECISIONS = "/loadbalance/v1/decisions"
@@ -26,10 +26,10 @@ def decision_lines(entry: Json, width: int | None, when: Callable[[float], str])
     way = f"{source or 'nobody'} -> {destination or 'nobody'}" if source or destination else ""
     repeated = f"({entry['times']} times, last {when(entry['lastAt'])})" if entry["times"] > 1 else ""
     head = "  ".join(part for part in (when(entry["at"]), entry["kind"], entry["subject"], way, repeated) if part)
-    first, *others = wrapped(head, width)
-    lines = [styled(first, "bold" if entry["acted"] else "dim"), *(f"{_INDENT}{line}" for line in others)]
-    lines += wrapped(entry["sentence"] or entry["reason"].replace("_", " "), width, _INDENT)
-    return lines + (wrapped(told, width, _INDENT) if (told := _effect(entry)) else [])
+    first, *others = wrap_text(head, width)
+    lines = [style_text(first, "bold" if entry["acted"] else "dim"), *(f"{_INDENT}{line}" for line in others)]
+    lines += wrap_text(entry["sentence"] or entry["reason"].replace("_", " "), width, _INDENT)
+    return lines + (wrap_text(told, width, _INDENT) if (told := _effect(entry)) else [])
 
 
 def _effect(entry: Json) -> str:
@@ -38,8 +38,9 @@ def _effect(entry: Json) -> str:
     if not effect or entry["kind"] != MOVE_BEGINS:
         return ""
     predicted, measured = effect["predicted"], effect["measured"]
-    told = f"imbalance {rounded(predicted['imbalanceBefore'])}, predicted {rounded(predicted['imbalanceAfter'])}"
-    return f"{told}, measured {rounded(measured['imbalanceAfter'])}" if measured else told
+    before, after = (format_number(predicted[key]) for key in ("imbalanceBefore", "imbalanceAfter"))
+    told = f"imbalance {before}, predicted {after}"
+    return f"{told}, measured {format_number(measured['imbalanceAfter'])}" if measured else told
 
 
 def show_decisions(content: object) -> None:
@@ -47,15 +48,15 @@ def show_decisions(content: object) -> None:
     if not isinstance(content, Mapping) or "decisions" not in content:
         show(content)
         return
-    width, now_ms = width_of_terminal(), time.time() * 1000
+    width, now_ms = get_terminal_width(), time.time() * 1000
     for entry in reversed(content["decisions"]):
-        for line in decision_lines(entry, width, lambda at_ms: relative(at_ms, now_ms)):
+        for line in decision_lines(entry, width, lambda at_ms: format_relative(at_ms, now_ms)):
             print(line)
 
 
 def show_with_time(entry: Json) -> None:
     """Print one as it happens."""
-    for line in decision_lines(entry, width_of_terminal(), clock):
+    for line in decision_lines(entry, get_terminal_width(), format_clock):
         print(line)
 
 

@@ -20,7 +20,7 @@ from loadmanager.cli.admin.plan_text import list_blocked, summarize_drain
 from loadmanager.cli.admin.request_command import EXIT_INTERRUPTED, Course, show_json
 from loadmanager.cli.admin.service_client import NodeRefusedError, Service
 from loadmanager.cli.exit_codes import fail
-from loadmanager.cli.text.numbers import lasting
+from loadmanager.cli.text.numbers import format_duration
 from loadmanager.cli.text.times import read_duration
 
 EXIT_TIME_IS_OVER = 4
@@ -82,7 +82,7 @@ class _Waiting:
         if service.as_json:
             show_json(progress)
         else:
-            took = lasting(time.monotonic() - self._began_s)
+            took = format_duration(time.monotonic() - self._began_s)
             print(f"{self._broker} is drained: {progress['moved']} bundles moved in {took}; it can be stopped")
 
     def _look(self, service: Service, before: dict[str, Any]) -> dict[str, Any]:

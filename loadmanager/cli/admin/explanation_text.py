@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from loadmanager.cli.admin.answer_text import show_lines
 from loadmanager.cli.admin.decision_commands import decision_lines
 from loadmanager.cli.admin.decision_stream import Json
-from loadmanager.cli.text.numbers import count, lasting, relative, rounded, size
-from loadmanager.cli.text.text_tables import pairs, styled, table, wrapped
+from loadmanager.cli.text.numbers import format_count, format_duration, format_number, format_relative, format_size
+from loadmanager.cli.text.text_tables import format_pairs, format_table, style_text, wrap_text
 
 _INDENT = "  "
 _SHOWN_DECISIONS = 5
@@ -35,48 +35,51 @@ def _bundle_lines(content: Json, width: int | None) -> list[str]:
     placement, load = content["placement"], content["load"]
     lines = [*_whereabouts(content, width), ""]
     if placement["chosen"]:
-        lines += wrapped(f"Without its broker it would be given to {placement['chosen']}:", width)
+        lines += wrap_text(f"Without its broker it would be given to {placement['chosen']}:", width)
     lines += _sentence(placement["verdict"], width)
     if placement["runnerUp"]:
-        lines += wrapped(f"runner-up: {placement['runnerUp']['sentence']}", width, _INDENT)
+        lines += wrap_text(f"runner-up: {placement['runnerUp']['sentence']}", width, _INDENT)
     lines += [f"{_INDENT}{name} kept away {number} brokers" for name, number in placement["dropped"].items()]
     rates, of_broker, of_all = load["shortTerm"], load["shareOfBrokerPercent"], load["shareOfClusterPercent"]
     sampled = f"{load['longSamples']} samples{_age(content['inputs']['sampleAgeS'])}"
     figures = [
         ("load", f"{_rates(rates, 'In')} in; {_rates(rates, 'Out')} out; {load['topics']} topics"),
-        ("share", f"{rounded(of_broker)} % of the bytes of its broker, {rounded(of_all)} % of all"),
+        ("share", f"{format_number(of_broker)} % of the bytes of its broker, {format_number(of_all)} % of all"),
         ("known from", load["takenFrom"] or sampled),
     ]
     roles = {placement["chosen"]: "would get it", content["ownership"]["owner"]: "has it"}
     standings = _standings(placement["standings"], width, roles)
-    return [*lines, "", *pairs(figures, width), "", *standings, *_last(content["decisions"], width)]
+    return [*lines, "", *format_pairs(figures, width), "", *standings, *_last(content["decisions"], width)]
 
 
 def _broker_lines(content: Json, width: int | None) -> list[str]:
     moves = content["wouldShed"]
     would = f"would take {len(moves)} of its bundles" if moves else "would take nothing from it"
-    told = f"{content['brokerId']} is used to {rounded(content['usagePercent'])} %; a round now {would}."
-    lines = [styled(line, "bold") for line in wrapped(told, width)]
+    told = f"{content['brokerId']} is used to {format_number(content['usagePercent'])} %; a round now {would}."
+    lines = [style_text(line, "bold") for line in wrap_text(told, width)]
     for explanation in (*content["verdicts"], content["margin"]):
         lines += _sentence(explanation, width) if explanation else []
-    lines += ["", "It is given bundles." if content["takesBundles"] else styled("It is given no bundles:", "yellow")]
+    lines += [
+        "",
+        "It is given bundles." if content["takesBundles"] else style_text("It is given no bundles:", "yellow"),
+    ]
     for obstacle in content["obstacles"]:
         lines += _sentence(obstacle, width)
     if content["isOverloaded"]:
         lines.append(f"{_INDENT}It is overloaded: only when others are no better.")
-    lines += ["", *pairs(_figures_of_broker(content), width)]
+    lines += ["", *format_pairs(_figures_of_broker(content), width)]
     if moves:
         rows = [[move["bundle"], move["destination"] or _ANYBODY] for move in moves]
-        lines += ["", *table(["would leave", "for"], rows, width)]
+        lines += ["", *format_table(["would leave", "for"], rows, width)]
     return [*lines, *_last(content["decisions"], width)]
 
 
 def _figures_of_broker(content: Json) -> list[tuple[str, str]]:
     standing = content["standing"]
-    rates = f"{count(standing['msgRatePerS'])} messages/s, {rounded(standing['mibPerS'])} MiB/s"
+    rates = f"{format_count(standing['msgRatePerS'])} messages/s, {format_number(standing['mibPerS'])} MiB/s"
     thresholds = ", ".join(f"{key} {_figure(value)}" for key, value in content["thresholds"].items())
     return [
-        ("usage", ", ".join(f"{name} {rounded(percent)} %" for name, percent in content["resources"].items())),
+        ("usage", ", ".join(f"{name} {format_number(percent)} %" for name, percent in content["resources"].items())),
         ("load", f"{rates}; {standing['topics']} topics, {standing['bundles']} bundles"),
         ("report", _age(content["inputs"]["reportAgeS"]).removeprefix(", ") or "none"),
         ("decides", f"{content['sheddingStrategy']}{': ' if thresholds else ''}{thresholds}"),
@@ -86,14 +89,14 @@ def _figures_of_broker(content: Json) -> list[tuple[str, str]]:
 
 def _why_not_lines(content: Json, width: int | None) -> list[str]:
     answer = content["answer"]
-    lines = [styled(line, "bold") for line in wrapped(f"{answer['sentence']}.", width)]
+    lines = [style_text(line, "bold") for line in wrap_text(f"{answer['sentence']}.", width)]
     if answer["change"]:
-        lines += wrapped(f"To change it: {answer['change']}.", width)
+        lines += wrap_text(f"To change it: {answer['change']}.", width)
     for obstacle in content["obstacles"]:
         if obstacle["sentence"] != answer["sentence"]:
             lines += _sentence(obstacle, width)
     lines += ["", *_whereabouts(content, width), ""]
-    lines += [*wrapped(f"{content['placement']['sentence']}.", width), ""]
+    lines += [*wrap_text(f"{content['placement']['sentence']}.", width), ""]
     roles = {content["brokerId"]: "asked for", content["ownership"]["owner"]: "has it"}
     standings = _standings(content["standings"], width, roles)
     return [*lines, *standings, *_last(content["decisions"], width)]
@@ -107,10 +110,10 @@ def _whereabouts(content: Json, width: int | None) -> list[str]:
     if ownership["destination"]:
         place += f", on its way to {ownership['destination']}"
     if age_s is not None:
-        place += f" for {lasting(age_s)} ({ownership['reason'].replace('_', ' ')})"
+        place += f" for {format_duration(age_s)} ({ownership['reason'].replace('_', ' ')})"
     would = f"move it to {shedding['destination'] or _ANYBODY}" if shedding["wouldMove"] else "leave it there"
     told = f"{content['bundle']} {place}{f'; a round now would {would}' if owner else ''}."
-    lines = [styled(line, "bold") for line in wrapped(told, width)]
+    lines = [style_text(line, "bold") for line in wrap_text(told, width)]
     because = [shedding["stays"]] if shedding["stays"] else []
     because += [] if shedding["staysByRule"] else shedding["brokerVerdicts"]
     for explanation in because:
@@ -120,7 +123,7 @@ def _whereabouts(content: Json, width: int | None) -> list[str]:
 
 def _sentence(explanation: Json, width: int | None) -> list[str]:
     change = f"; to change it: {explanation['change']}" if explanation.get("change") else ""
-    return wrapped(f"{explanation['sentence']}{change}.", width, _INDENT)
+    return wrap_text(f"{explanation['sentence']}{change}.", width, _INDENT)
 
 
 def _standings(standings: Iterable[Json], width: int | None, roles: Mapping[str | None, str]) -> list[str]:
@@ -128,33 +131,33 @@ def _standings(standings: Iterable[Json], width: int | None, roles: Mapping[str 
     rows = [
         [
             each["brokerId"],
-            f"{rounded(each['usagePercent'])} %",
-            count(each["msgRatePerS"]),
-            rounded(each["mibPerS"]),
+            f"{format_number(each['usagePercent'])} %",
+            format_count(each["msgRatePerS"]),
+            format_number(each["mibPerS"]),
             str(each["topics"]),
             f"{each['bundles']} ({each['bundlesOfNamespace']})",
             roles.get(each["brokerId"], ""),
         ]
         for each in standings
     ]
-    return table(headings, rows, width)
+    return format_table(headings, rows, width)
 
 
 def _last(decisions: list[Json], width: int | None) -> list[str]:
     now_ms = time.time() * 1000
     lines = ["", "decided of late, newest first:"] if decisions else []
     for entry in decisions[:_SHOWN_DECISIONS]:
-        lines += decision_lines(entry, width, lambda at_ms: relative(at_ms, now_ms))
+        lines += decision_lines(entry, width, lambda at_ms: format_relative(at_ms, now_ms))
     return lines
 
 
 def _rates(load: Json, way: str) -> str:
-    return f"{rounded(load[f'msgRate{way}'])} messages/s, {size(load[f'msgThroughput{way}'])}/s"
+    return f"{format_number(load[f'msgRate{way}'])} messages/s, {format_size(load[f'msgThroughput{way}'])}/s"
 
 
 def _age(seconds: float | None) -> str:
-    return "" if seconds is None else f", {lasting(seconds)} old"
+    return "" if seconds is None else f", {format_duration(seconds)} old"
 
 
 def _figure(value: object) -> str:
-    return rounded(value) if isinstance(value, float) else str(value)
+    return format_number(value) if isinstance(value, float) else str(value)

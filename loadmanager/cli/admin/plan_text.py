@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
+from itertools import compress
 
 from loadmanager.cli.admin.answer_text import show_lines
 from loadmanager.cli.admin.decision_stream import Json
-from loadmanager.cli.text.numbers import lasting, relative, rounded, size
-from loadmanager.cli.text.text_tables import pairs, styled, table, wrapped
+from loadmanager.cli.text.numbers import format_duration, format_number, format_relative, format_size
+from loadmanager.cli.text.text_tables import format_pairs, format_table, style_text, wrap_text
 
 _INDENT = "  "
 _PLANNED = "planned"
@@ -51,7 +52,11 @@ def summarize_drain(progress: Json) -> str:
     if progress["state"] == "done":
         return f"{progress['broker']} is drained: {progress['moved']} bundles moved; it can be stopped"
     left, eta_s = progress["bundlesLeft"], progress["etaS"]
-    estimate = f", about {lasting(eta_s)} to go at {rounded(progress['ratePerS'])}/s" if eta_s is not None else ""
+    estimate = (
+        f", about {format_duration(eta_s)} to go at {format_number(progress['ratePerS'])}/s"
+        if eta_s is not None
+        else ""
+    )
     failed = f", {progress['failed']} not let go" if progress["failed"] else ""
     state = "is blocked" if progress["state"] == "blocked" else "is being drained"
     return f"{progress['broker']} {state}: {left} bundles left, {progress['moved']} moved{failed}{estimate}"
@@ -66,29 +71,31 @@ def list_blocked(progress: Json) -> list[str]:
 
 
 def _drain_lines(content: Json, width: int | None) -> list[str]:
-    since = f" (begun {relative(content['since'], time.time() * 1000)})"
+    since = f" (begun {format_relative(content['since'], time.time() * 1000)})"
     return [*_bold(f"{summarize_drain(content)}{since}.", width), *list_blocked(content)]
 
 
 def _plan_lines(content: Json, width: int | None) -> list[str]:
     lines = _bold(_summarize(content), width)
     if content["certificate"]:
-        lines += wrapped(f"{content['certificate']['sentence']}.", width, _INDENT)
+        lines += wrap_text(f"{content['certificate']['sentence']}.", width, _INDENT)
     if content["steps"]:
         lines += ["", *_steps(content["steps"], width), "", *_changed_brokers(content["brokers"], width)]
     for verdict in content["verdicts"]:
-        lines += wrapped(f"{verdict['subject']}: {verdict['sentence']}", width)
-    state = f"{content['state']} {relative(content['at'], time.time() * 1000)}, in epoch {content['epoch']}"
-    return [*lines, "", *pairs([("state", state), ("hash", content["hash"])], width)]
+        lines += wrap_text(f"{verdict['subject']}: {verdict['sentence']}", width)
+    state = f"{content['state']} {format_relative(content['at'], time.time() * 1000)}, in epoch {content['epoch']}"
+    return [*lines, "", *format_pairs([("state", state), ("hash", content["hash"])], width)]
 
 
 def _summarize(content: Json) -> str:
     effect = content["effect"]
-    best = f"best possible {rounded(effect['imbalanceLowerBound'])}"
+    best = f"best possible {format_number(effect['imbalanceLowerBound'])}"
     if not content["steps"]:
-        return f"Plan ({content['kind']}): nothing to move; imbalance {rounded(effect['imbalanceBefore'])}, {best}."
-    moved = f"{rounded(effect['loadMovedPercent'])} % of the load ({size(effect['loadMovedBytesPerS'])}/s)"
-    imbalance = f"{rounded(effect['imbalanceBefore'])} -> {rounded(effect['imbalanceAfter'])}"
+        return (
+            f"Plan ({content['kind']}): nothing to move; imbalance {format_number(effect['imbalanceBefore'])}, {best}."
+        )
+    moved = f"{format_number(effect['loadMovedPercent'])} % of the load ({format_size(effect['loadMovedBytesPerS'])}/s)"
+    imbalance = f"{format_number(effect['imbalanceBefore'])} -> {format_number(effect['imbalanceAfter'])}"
     clients = f"{effect['clientsDisturbed']} clients reconnect"
     bundles = f"{effect['bundlesMoved']} {'bundle moves' if effect['bundlesMoved'] == 1 else 'bundles move'}"
     what = f"{bundles}, {moved}; {clients}; imbalance {imbalance}, {best}"
@@ -102,7 +109,7 @@ def _steps(steps: list[Json], width: int | None) -> list[str]:
             each["source"],
             each["destination"],
             each["bundle"],
-            "" if each["loadBytesPerS"] is None else f"{size(each['loadBytesPerS'])}/s",
+            "" if each["loadBytesPerS"] is None else f"{format_size(each['loadBytesPerS'])}/s",
             "" if each["clients"] is None else str(each["clients"]),
             each["reason"].replace("_", " "),
             "" if each["outcome"] == _PLANNED else each["outcome"].replace("_", " "),
@@ -116,7 +123,7 @@ def _steps(steps: list[Json], width: int | None) -> list[str]:
 def _changed_brokers(brokers: Json, width: int | None) -> list[str]:
     columns = zip(brokers["id"], brokers["before"], brokers["after"], strict=True)
     changed = (each for each in columns if each[1] != each[2])
-    rows = [[name, f"{size(before)}/s", f"{size(after)}/s"] for name, before, after in changed]
+    rows = [[name, f"{format_size(before)}/s", f"{format_size(after)}/s"] for name, before, after in changed]
     return _table(["broker", "load before", "after"], rows, width) if rows else []
 
 
@@ -124,11 +131,11 @@ def _plans_lines(content: Json, width: int | None) -> list[str]:
     now_ms = time.time() * 1000
     rows = [
         [
-            relative(each["at"], now_ms),
+            format_relative(each["at"], now_ms),
             each["kind"],
             each["state"],
             f"{each['done']} of {each['bundlesMoved']}",
-            f"{rounded(each['imbalanceBefore'])} -> {rounded(each['imbalanceAfter'])}",
+            f"{format_number(each['imbalanceBefore'])} -> {format_number(each['imbalanceAfter'])}",
             each["hash"],
             each["reason"] or "",
         ]
@@ -148,25 +155,26 @@ def _execution_lines(content: Json, width: int | None) -> list[str]:
 def _balance_lines(content: Json, width: int | None) -> list[str]:
     lines = _bold(f"{content['now']['sentence']}.", width)
     if content["lastRound"]:
-        lines += wrapped(f"Last round of shedding: {content['lastRound']['sentence']}.", width)
+        lines += wrap_text(f"Last round of shedding: {content['lastRound']['sentence']}.", width)
     for what, loss in (("broker", content["worstBrokerLoss"]), ("failure domain", content["worstDomainLoss"])):
-        lines += [] if loss is None else wrapped("; ".join(_loss_parts(what, loss)) + ".", width)
+        lines += [] if loss is None else wrap_text("; ".join(_loss_parts(what, loss)) + ".", width)
     return lines
 
 
 def _loss_parts(what: str, loss: Json) -> Iterator[str]:
     borne = "can be borne" if loss["isBorne"] else "cannot be borne"
     yield f"Loss of the worst {what}, {loss['lost']}, {borne}"
-    yield f"highest usage {rounded(loss['placedPercent'])} %, best possible {rounded(loss['boundPercent'])} %"
+    placed, bound = (format_number(loss[key]) for key in ("placedPercent", "boundPercent"))
+    yield f"highest usage {placed} %, best possible {bound} %"
     if loss["stranded"]:
         yield f"{loss['stranded']} bundles that no broker may own"
 
 
 def _table(headings: list[str], rows: list[list[str]], width: int | None) -> list[str]:
     """Format a table without its empty columns."""
-    used = [number for number in range(len(headings)) if any(row[number] for row in rows)]
-    return table([headings[number] for number in used], [[row[number] for number in used] for row in rows], width)
+    kept = [any(column) for column in zip(*rows, strict=True)]
+    return format_table([*compress(headings, kept)], [[*compress(row, kept)] for row in rows], width)
 
 
 def _bold(text: str, width: int | None) -> list[str]:
-    return [styled(line, "bold") for line in wrapped(text, width)]
+    return [style_text(line, "bold") for line in wrap_text(text, width)]

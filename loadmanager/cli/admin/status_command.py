@@ -13,7 +13,7 @@ from loadmanager.cli.admin.node_requests import NoNodeReachableError, get
 from loadmanager.cli.admin.request_command import Course, show_json
 from loadmanager.cli.admin.service_client import NodeRefusedError, Service
 from loadmanager.cli.admin.status_screen import draw
-from loadmanager.cli.text.text_tables import styled, width_of_terminal, wrapped
+from loadmanager.cli.text.text_tables import get_terminal_width, style_text, wrap_text
 
 _FLEET = "/loadbalance/v1/fleet"
 _DECISIONS = "/loadbalance/v1/decisions"
@@ -69,7 +69,7 @@ def _watch(service: Service) -> None:
         if service.as_json and not fault:
             show_json(seen)
         elif is_terminal:
-            told = [*(styled(line, "red") for line in wrapped(fault, width)), *lines] if fault else lines
+            told = [*(style_text(line, "red") for line in wrap_text(fault, width)), *lines] if fault else lines
             print("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in told[: height - 1]) + "\x1b[J", end="", flush=True)
         else:
             print("\n".join([fault] if fault else [*lines, ""]), flush=True)
@@ -77,5 +77,5 @@ def _watch(service: Service) -> None:
 
 
 def _screen() -> tuple[int, int]:
-    width = width_of_terminal()
+    width = get_terminal_width()
     return (_WIDTH, _HEIGHT) if width is None else (width, shutil.get_terminal_size().lines)

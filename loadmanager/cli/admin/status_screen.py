@@ -7,8 +7,15 @@ from collections.abc import Mapping, Sequence
 from rich.cells import cell_len
 
 from loadmanager.cli.admin.decision_stream import Json
-from loadmanager.cli.text.numbers import clock, count, lasting, relative, rounded, size
-from loadmanager.cli.text.text_tables import pairs, styled, wrapped
+from loadmanager.cli.text.numbers import (
+    format_clock,
+    format_count,
+    format_duration,
+    format_number,
+    format_relative,
+    format_size,
+)
+from loadmanager.cli.text.text_tables import format_pairs, style_text, wrap_text
 from loadmanager.core.domain.resources import HOT
 
 _LEAST_BAR, _LONGEST_BAR = 10, 40
@@ -69,8 +76,8 @@ def _head(seen: Json, width: int) -> list[str]:
     if len(faults) > _SHOWN_FAULTS:
         rows.append(("", f"and {len(faults) - _SHOWN_FAULTS} more faults"))
     rows += [(_OPEN, "to anyone: nobody is asked for a token (docs/security.md)")] if seen.get("openToAnyone") else []
-    title = f"{brokers}; {clock(seen['at'])}, by {seen['node']}"
-    return [*wrapped(title, width), *pairs(rows, width, _URGENT)]
+    title = f"{brokers}; {format_clock(seen['at'])}, by {seen['node']}"
+    return [*wrap_text(title, width), *format_pairs(rows, width, _URGENT)]
 
 
 def _unserved(found: Json) -> str:
@@ -82,7 +89,7 @@ def _hindrances(balancing: Json) -> list[str]:
     told = {
         f"frozen: {balancing['frozen']}": balancing["frozen"],
         "dry run: nothing is moved": balancing["dryRun"],
-        f"the breaker has stopped shedding for {lasting(breaker['stoppedS'])} more": breaker["stoppedS"],
+        f"the breaker has stopped shedding for {format_duration(breaker['stoppedS'])} more": breaker["stoppedS"],
         f"the breaker keeps {breaker['bundles']} bundles where they are": breaker["bundles"],
         "nothing can move": balancing.get("cannotMove"),
         "limits keep bundles where they are": balancing.get("limits"),
@@ -92,7 +99,7 @@ def _hindrances(balancing: Json) -> list[str]:
 
 def _limit(limit: Json, now_ms: float) -> str:
     until = limit["until"]
-    ends = "" if until is None else f", until {clock(until)} ({relative(until, now_ms)})"
+    ends = "" if until is None else f", until {format_clock(until)} ({format_relative(until, now_ms)})"
     return f"{limit['sentence']} ({limit['key']}){ends}"
 
 
@@ -101,7 +108,7 @@ def _moving(seen: Json) -> str:
     others = seen["movingInAll"] - 1
     if first is None:
         return f"{seen['movingInAll']} bundles"
-    age = relative(first["since"], seen["at"])
+    age = format_relative(first["since"], seen["at"])
     told = f"{first['bundle']} from {first['source']} to {first['destination'] or 'nobody yet'}, since {age}"
     return f"{told}{f', and {others} more' if others else ''}"
 
@@ -122,7 +129,7 @@ def _brokers(seen: Json, width: int, room: int) -> list[str]:
     for row, each in zip(shown, cells, strict=True):
         highest = columns["highest"][row]
         padded = [f"{each[name]}{' ' * (widths[name] - cell_len(each[name]))}" for name in each if widths[name]]
-        drawn = styled(_bar(highest, seen["mean"], bar), "red" if highest > _FULL * HOT else "")
+        drawn = style_text(_bar(highest, seen["mean"], bar), "red" if highest > _FULL * HOT else "")
         lines.append("  ".join([padded[0], drawn, *padded[1:]]).rstrip())
     lines += [f"and {len(order) - len(shown)} more, used less"] if len(shown) < len(order) else []
     return [*lines, *_sum_up(seen, width)]
@@ -147,12 +154,12 @@ def _cells(columns: Json, row: int, drains: Mapping[str, Json]) -> dict[str, str
     told = _STATES.get(state, state)
     if drain := drains.get(broker):
         eta_s = drain["etaS"]
-        told = f"{drain['state']}: {drain['bundlesLeft']} left{f', {lasting(eta_s)}' if eta_s else ''}"
+        told = f"{drain['state']}: {drain['bundlesLeft']} left{f', {format_duration(eta_s)}' if eta_s else ''}"
     return {
         "broker": broker,
         "used": f"{columns['highest'][row]:3.0f} %",
         "most": _RESOURCES[most] if columns[most][row] else "",
-        "load": f"{count(columns['msgRate'][row])}/s, {size(columns['throughput'][row])}/s",
+        "load": f"{format_count(columns['msgRate'][row])}/s, {format_size(columns['throughput'][row])}/s",
         "bundles": f"{columns['bundles'][row]} bundles",
         "state": told,
     }
@@ -172,8 +179,8 @@ def _sum_up(seen: Json, width: int) -> list[str]:
         return ["no brokers are registered"] if not seen["brokers"]["id"] else []
     lowest, highest = seen["lowerBound"], max(seen["brokers"]["highest"], default=0.0)
     # One of a round long ago says nothing of a load that has fallen since.
-    bound = f"; no assignment is below {rounded(lowest)} %" if lowest is not None and lowest <= highest else ""
-    return wrapped(f"mean {rounded(seen['mean'])} % (│){bound}", width)
+    bound = f"; no assignment is below {format_number(lowest)} %" if lowest is not None and lowest <= highest else ""
+    return wrap_text(f"mean {format_number(seen['mean'])} % (│){bound}", width)
 
 
 def _last_moves(seen: Json, width: int) -> list[str]:
@@ -184,6 +191,6 @@ def _last_moves(seen: Json, width: int) -> list[str]:
     for entry in moves:
         failed = ", failed" if entry["kind"] != "unload" else ""
         way = f"{entry['subject']}  {entry['source']} -> {entry['destination'] or 'nobody'}"
-        told = f"{relative(entry['at'], seen['at'])}  {way}  {entry['reason'].replace('_', ' ')}{failed}"
-        lines += wrapped(told, width, "  ")
+        told = f"{format_relative(entry['at'], seen['at'])}  {way}  {entry['reason'].replace('_', ' ')}{failed}"
+        lines += wrap_text(told, width, "  ")
     return lines

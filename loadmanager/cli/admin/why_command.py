@@ -16,8 +16,8 @@ from loadmanager.cli.admin.node_requests import AdminRequest, get
 from loadmanager.cli.admin.request_command import Course, show_json
 from loadmanager.cli.admin.service_client import Service
 from loadmanager.cli.exit_codes import EXIT_FAILURE, fail
-from loadmanager.cli.text.numbers import clock, relative
-from loadmanager.cli.text.text_tables import styled, width_of_terminal, wrapped
+from loadmanager.cli.text.numbers import format_clock, format_relative
+from loadmanager.cli.text.text_tables import get_terminal_width, style_text, wrap_text
 from loadmanager.cli.text.times import read_moment
 from loadmanager.core.domain.names import BundleName
 from loadmanager.errors import HistoryError, HistoryFileError
@@ -60,7 +60,7 @@ def show_life(content: object) -> None:
     if not isinstance(content, Mapping) or "entries" not in content:
         show(content)
         return
-    print("\n".join(_lines(content, width_of_terminal())))
+    print("\n".join(_lines(content, get_terminal_width())))
 
 
 def _read(url: str, bundle: BundleName, since_ms: int, until_ms: int, limit: int) -> dict[str, Any]:
@@ -84,12 +84,12 @@ def _read(url: str, bundle: BundleName, since_ms: int, until_ms: int, limit: int
 
 def _lines(life: Json, width: int | None) -> list[str]:
     now_ms = time.time() * 1000
-    lines = [styled(line, "bold") for line in wrapped(_summary(life, now_ms), width)]
+    lines = [style_text(line, "bold") for line in wrap_text(_summary(life, now_ms), width)]
     if life["omitted"]:
-        lines += wrapped(f"({life['omitted']} older entries are left out: --limit, or a later --since)", width)
+        lines += wrap_text(f"({life['omitted']} older entries are left out: --limit, or a later --since)", width)
     if life.get("unheard"):
         told = f"({', '.join(life['unheard'])} did not answer: what only they recorded is missing)"
-        lines += [styled(line, "yellow") for line in wrapped(told, width)]
+        lines += [style_text(line, "yellow") for line in wrap_text(told, width)]
     for entry in life["entries"]:
         lines += _entry_lines(entry, life["bundle"], width, now_ms)
     return lines
@@ -98,14 +98,14 @@ def _lines(life: Json, width: int | None) -> list[str]:
 def _summary(life: Json, now_ms: float) -> str:
     """Summarize the last place of the bundle and its number of moves."""
     entries = life["entries"]
-    period = f"since {relative(life['since'], now_ms)}"
+    period = f"since {format_relative(life['since'], now_ms)}"
     if not any(entry["bundle"] for entry in entries):
         return f"Nothing is recorded of {life['bundle']} {period}."
     moves = sum(entry["kind"] == "move" and entry["acted"] for entry in entries)
     told = f"{life['bundle']} moved {'once' if moves == 1 else f'{moves} times'} {period}"
     last = next((each for each in reversed(entries) if each["kind"] in _GIVEN and each["acted"]), None)
     if last is not None and last["destination"]:
-        told += f"; it went to {last['destination']} {relative(last['at'], now_ms)}"
+        told += f"; it went to {last['destination']} {format_relative(last['at'], now_ms)}"
     return f"{told}."
 
 
@@ -113,9 +113,9 @@ def _entry_lines(entry: Json, bundle: str, width: int | None, now_ms: float) -> 
     source, destination = entry["source"], entry["destination"]
     way = f"{source or 'nobody'} -> {destination or 'nobody'}" if entry["bundle"] and (source or destination) else ""
     other = f"as {entry['bundle']}" if entry["bundle"] not in (None, bundle) else ""
-    often = f"({entry['times']} times, last {clock(entry['lastAt'])})" if entry["times"] > 1 else ""
-    when = f"{clock(entry['at'])} ({relative(entry['at'], now_ms)})"
+    often = f"({entry['times']} times, last {format_clock(entry['lastAt'])})" if entry["times"] > 1 else ""
+    when = f"{format_clock(entry['at'])} ({format_relative(entry['at'], now_ms)})"
     head = "  ".join(part for part in (when, entry["kind"].replace("_", " "), way, other, often) if part)
-    lines = wrapped(head, width)
+    lines = wrap_text(head, width)
     style = "cyan" if entry["bundle"] is None else "" if entry["acted"] else "dim"
-    return [*(styled(line, style) for line in lines), *wrapped(entry["sentence"], width, _INDENT)]
+    return [*(style_text(line, style) for line in lines), *wrap_text(entry["sentence"], width, _INDENT)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from loadmanager.cli.text.numbers import format_duration, format_number
+
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 _ROWS = 4
 _LABEL = 9
@@ -21,10 +23,10 @@ def plot(title: str, values: Sequence[float], duration_s: float, width: int) -> 
     lines = [title]
     eighths = len(_BLOCKS) - 1
     for row in reversed(range(_ROWS)):
-        label = _number(top) if row == _ROWS - 1 else "0" if row == 0 else ""
+        label = format_number(top) if row == _ROWS - 1 else "0" if row == 0 else ""
         filled = "".join(_BLOCKS[_part(value, top, row, eighths)] for value in highest)
         lines.append(f"{label:>{_LABEL}} {filled}".rstrip())
-    end = _time(duration_s)
+    end = format_duration(duration_s)
     lines.append(f"{'0 s':>{_LABEL}} {end:>{max(columns, len(end))}}")
     return lines
 
@@ -43,14 +45,3 @@ def _part(value: float, top: float, row: int, eighths: int) -> int:
         return 0
     filled = math.ceil(value / top * _ROWS * eighths) - row * eighths
     return min(max(filled, 0), eighths)
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}".rstrip("0").rstrip(".")  # noqa: PLR2004 - three digits
-
-
-def _time(seconds: float) -> str:
-    for unit, length_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length_s:
-            return f"{_number(seconds / length_s)} {unit}"
-    return f"{_number(seconds)} s"

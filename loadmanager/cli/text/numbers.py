@@ -17,7 +17,7 @@ _COUNTS = ("", "k", "M", "G")
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-def rounded(figure: float) -> str:
+def format_number(figure: float) -> str:
     """Three digits that count; whole numbers have all of theirs."""
     if not math.isfinite(figure):
         return str(figure)
@@ -26,12 +26,12 @@ def rounded(figure: float) -> str:
     return f"{float(f'{figure:.{_DIGITS}g}'):.10f}".rstrip("0").rstrip(".")
 
 
-def count(figure: float) -> str:
+def format_count(figure: float) -> str:
     """A number that is only looked at: 12.3k."""
     return _scaled(figure, _THOUSAND, _COUNTS, "")
 
 
-def size(figure: float) -> str:
+def format_size(figure: float) -> str:
     """Bytes: 12.3 MiB."""
     return _scaled(figure, _BYTES, _SIZES, " ")
 
@@ -40,10 +40,10 @@ def _scaled(figure: float, step: float, units: tuple[str, ...], space: str) -> s
     unit = 0
     while abs(figure) >= step and unit < len(units) - 1:
         figure, unit = figure / step, unit + 1
-    return f"{rounded(float(f'{figure:.{_DIGITS}g}'))}{space}{units[unit]}"
+    return f"{format_number(float(f'{figure:.{_DIGITS}g}'))}{space}{units[unit]}"
 
 
-def lasting(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format a duration: its largest unit, and for hours also the minutes."""
     seconds = round(seconds)
     if seconds < 2 * _MINUTE_S:
@@ -56,17 +56,17 @@ def lasting(seconds: float) -> str:
     return f"{seconds // _DAY_S} d"
 
 
-def relative(at_ms: float, now_ms: float) -> str:
+def format_relative(at_ms: float, now_ms: float) -> str:
     """`3 min ago`, `in 3 min`, or the date when that is far away."""
     seconds = (now_ms - at_ms) / 1000
     if abs(seconds) < _NOW_S:
         return "now"
     if abs(seconds) > _DATE_FROM_S:
         return f"{_utc(at_ms):%Y-%m-%d %H:%MZ}"
-    return f"{lasting(seconds)} ago" if seconds > 0 else f"in {lasting(-seconds)}"
+    return f"{format_duration(seconds)} ago" if seconds > 0 else f"in {format_duration(-seconds)}"
 
 
-def clock(at_ms: float) -> str:
+def format_clock(at_ms: float) -> str:
     """The time of day, in UTC as everywhere."""
     return f"{_utc(at_ms):%H:%M:%S}Z"
 

@@ -15,40 +15,42 @@ _GAP = 2
 _STYLES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
 
 
-def width_of_terminal() -> int | None:
+def get_terminal_width() -> int | None:
     """Return the width of the terminal; None where output goes into a file or another program."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def styled(text: str, style: str) -> str:
+def style_text(text: str, style: str) -> str:
     """The text in a colour, on a terminal that wants colours."""
     if not style or not sys.stdout.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
         return text
     return f"\x1b[{_STYLES[style]}m{text}\x1b[0m"
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
+def format_table(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
     """Columns below their headings; where they are wider than that, a paragraph for each row."""
     widths = [max(map(cell_len, column)) for column in zip(headings, *rows, strict=True)]
     if width is not None and sum(widths) + _GAP * (len(widths) - 1) > width:
         return _stacked(headings, rows, width)
-    return [_line(headings, widths), "─" * (sum(widths) + _GAP * (len(widths) - 1)), *columns(rows, widths)]
+    return [_line(headings, widths), "─" * (sum(widths) + _GAP * (len(widths) - 1)), *format_columns(rows, widths)]
 
 
-def columns(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:
+def format_columns(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:
     """Cells below each other, as wide as it takes."""
     return (_line(row, widths) for row in rows)
 
 
-def pairs(
+def format_pairs(
     rows: Sequence[tuple[str, str]], width: int | None, styles: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:
     """Names and values, in the style of their names; a long value goes on below itself, at a space."""
     indent = _indent(name for name, _ in rows)
-    return [styled(line, styles.get(name, "")) for name, value in rows for line in _pair(name, value, indent, width)]
+    return [
+        style_text(line, styles.get(name, "")) for name, value in rows for line in _pair(name, value, indent, width)
+    ]
 
 
-def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
+def wrap_text(text: str, width: int | None, indent: str = "") -> list[str]:
     """Text in lines of that width, broken at spaces only."""
     if width is None:
         return [f"{indent}{text}"]
@@ -77,7 +79,7 @@ def _indent(names: Iterable[str]) -> int:
 
 
 def _pair(name: str, value: str, indent: int, width: int | None) -> list[str]:
-    lines = wrapped(value, None if width is None else width - indent) or [""]
+    lines = wrap_text(value, None if width is None else width - indent) or [""]
     first = f"{name}{' ' * (indent - cell_len(name))}{lines[0]}".rstrip()
     return [first, *(f"{' ' * indent}{line}" for line in lines[1:])]
 

@@ -43,7 +43,7 @@ def read_duration(option: str, text: str) -> float:
     return seconds
 
 
-def show_moment(at_ms: int | None) -> str:
+def format_moment(at_ms: int | None) -> str:
     return "" if at_ms is None else f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}"
 
 

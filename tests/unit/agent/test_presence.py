@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from loadmanager.agent.lease import Leases
 from loadmanager.agent.presence import (
+    Action,
     CheckRegistration,
     CloseTopics,
     CreateRegistration,
@@ -19,7 +20,6 @@ from loadmanager.agent.presence import (
     Forget,
     HeldRegistration,
     Identify,
-    Instruction,
     MakerRead,
     Presence,
     PresencePhase,
@@ -50,11 +50,11 @@ def a_znode(session_id: int = OURS, czxid: int = 50, version: int = 0) -> Znode:
     return Znode("/z", b"", version, czxid, czxid, session_id)
 
 
-def without_words(to_do: list[Instruction]) -> list[Instruction]:
+def without_words(to_do: list[Action]) -> list[Action]:
     return [each for each in to_do if not isinstance(each, Say)]
 
 
-def words(to_do: list[Instruction]) -> list[str]:
+def words(to_do: list[Action]) -> list[str]:
     return [each.event for each in to_do if isinstance(each, Say)]
 
 
@@ -268,7 +268,7 @@ def test_znode_after_an_unknown_deletion(withdrawing: Presence, instead: Znode |
     assert without_words(to_do) == [CreateRegistration(OURS) if instead is None else Identify(instead)]
 
 
-def found(presence: Presence, znode: Znode, maker: RegistrationMaker | None, now_s: float = NOW_S) -> list[Instruction]:
+def found(presence: Presence, znode: Znode, maker: RegistrationMaker | None, now_s: float = NOW_S) -> list[Action]:
     presence.step(LOOK, now_s)
     assert presence.step(ZnodeRead(znode, OURS), now_s) == [Identify(znode)]
     return presence.step(MakerRead(znode, maker), now_s)
@@ -382,8 +382,8 @@ class Place:
 
     def tell(self, event: Event) -> None:
         self.work = None if isinstance(event, CheckRegistration) else self.work
-        for instruction in self.presence.step(event, self.now_s):
-            match instruction:
+        for action in self.presence.step(event, self.now_s):
+            match action:
                 case Register(incarnation):
                     assert self.granted is None
                     self.granted = incarnation
@@ -392,7 +392,7 @@ class Place:
                     self.granted = None
                 case Read() | Identify() | CreateRegistration() | DeleteRegistration():
                     assert self.work is None, "one at a time"
-                    self.work = instruction
+                    self.work = action
 
     def look(self) -> None:
         self.tell(CheckRegistration(self.process, self.session_id, is_connected=True))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from loadmanager.broker.contract import (
     TRIES_TO_ASK,
+    Action,
     AskLease,
     AskOwnership,
     Close,
@@ -19,7 +20,6 @@ from loadmanager.broker.contract import (
     ContractSignal,
     Deny,
     Event,
-    Instruction,
     Leased,
     Leave,
     NotClosed,
@@ -54,7 +54,7 @@ class LeasedContract:
         assert self.step(ContractSignal.TIME) == [AskLease(2.0)]
         assert self.step(Leased(7, 3.0)) == []
 
-    def step(self, event: Event) -> list[Instruction]:
+    def step(self, event: Event) -> list[Action]:
         return self.contract.step(event, self.now_s)
 
     def open(self, *topics: str) -> None:
@@ -63,7 +63,7 @@ class LeasedContract:
             assert self.step(OwnershipAnswered(topic, is_owned=True, incarnation=7)) == [Open(topic, 7)]
             assert self.step(Opened(topic)) == [Serve(topic)]
 
-    def lease(self, incarnation: int = 7, after_s: float = 0.0) -> list[Instruction]:
+    def lease(self, incarnation: int = 7, after_s: float = 0.0) -> list[Action]:
         """Asked for now, and answered so much later."""
         self.contract._ask_s = self.now_s
         assert AskLease(1.5) in self.step(ContractSignal.TIME)
@@ -294,7 +294,7 @@ def test_a_closing_in_the_middle_of_which_the_lease_ends_is_hurried_once(broker:
     ],
     ids=["closed", "not closed"],
 )
-def test_late_closing_counts_before_lapse(broker: LeasedContract, ended: Event, actions: list[Instruction]) -> None:
+def test_late_closing_counts_before_lapse(broker: LeasedContract, ended: Event, actions: list[Action]) -> None:
     broker.open(T, U)
     broker.step(unload(T))
     broker.now_s = 104.0
@@ -356,7 +356,7 @@ def test_at_the_end_everything_is_closed_and_nothing_is_opened_any_more(broker: 
 
 @dataclass
 class Witness:
-    """What the contract says must be so, worked out from events and instructions alone, in another way."""
+    """What the contract says must be so, worked out from events and actions alone, in another way."""
 
     contract: Contract = field(default_factory=Contract)
     now_s: float = 0.0
@@ -374,8 +374,8 @@ class Witness:
     def step(self, event: Event) -> None:
         self._notice_time()
         self._before(event)
-        for instruction in self.contract.step(event, self.now_s):
-            self._check(instruction, event)
+        for action in self.contract.step(event, self.now_s):
+            self._check(action, event)
         self._check_serving()
 
     def _notice_time(self) -> None:
@@ -418,8 +418,8 @@ class Witness:
         for waiting in self.unloads.values():
             waiting.discard(topic)
 
-    def _check(self, instruction: Instruction, event: Event) -> None:
-        match instruction:
+    def _check(self, action: Action, event: Event) -> None:
+        match action:
             case AskLease():
                 assert self.asked_lease_s is None, "one question at a time"
                 self.asked_lease_s = self.now_s

@@ -18,7 +18,7 @@ def test_a_curve_is_filled_from_below_up_to_the_highest_value() -> None:
 def test_more_values_than_columns_show_the_highest_of_each_time() -> None:
     lines = plot("x", [1.0, 8.0] + [0.0] * 18, 200, 20)
     assert lines[1] == "        8 █"
-    assert lines[-1] == "      0 s   3.33 min"
+    assert lines[-1] == "      0 s      3 min"
 
 
 def test_what_is_not_a_number_leaves_a_gap_and_nothing_at_all_an_empty_plot() -> None:

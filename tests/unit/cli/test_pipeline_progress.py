@@ -10,9 +10,9 @@ STEPS = ["ingest", "whatif", "report"]
 def test_a_first_run_says_what_is_left_once_a_step_has_shown_how_fast_this_machine_is() -> None:
     estimate = Estimate(STEPS, {}, 0.0)
     estimate.begin("ingest", 0.0)
-    assert estimate.said(10.0) == "21 %"
+    assert estimate.describe(10.0) == "21 %"
     estimate.end(40.0)  # twice as long as usual: 20 s of 48
-    assert estimate.said(40.0) == "42 %, about 56 s left"
+    assert estimate.describe(40.0) == "42 %, about 56 s left"
     estimate.begin("whatif", 40.0)
     assert estimate.part(60.0) == pytest.approx(30 / 48)
     assert estimate.left_s(60.0) == pytest.approx(2 * 18)
@@ -22,7 +22,7 @@ def test_a_later_run_goes_by_what_each_step_took_and_a_new_step_by_the_same_meas
     estimate = Estimate(STEPS, {"ingest": 100.0, "whatif": 300.0, "publish": 9.0}, 0.0)
     assert estimate.left_s(0.0) == pytest.approx(480.0)  # ten times the usual, the report too
     estimate.begin("ingest", 0.0)
-    assert estimate.said(50.0) == "10 %, about 7 min left"
+    assert estimate.describe(50.0) == "10 %, about 7 min left"
 
 
 def test_what_takes_longer_than_it_should_is_not_done_and_no_step_goes_back() -> None:

@@ -12,7 +12,7 @@ from loadmanager.cli.broker_monitor.broker_readings import Reading, Update
 from loadmanager.cli.broker_monitor.plain_tables import render_broker, render_cluster, render_json
 from loadmanager.cli.monitor_command import render_live
 from loadmanager.cli.text import numbers
-from loadmanager.cli.text.text_tables import pairs, table, wrapped
+from loadmanager.cli.text.text_tables import format_pairs, format_table, wrap_text
 from loadmanager.wire.average_records import TimeAverageBrokerData
 from loadmanager.wire.broker_data import LocalBrokerData
 
@@ -104,7 +104,7 @@ MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 def test_no_word_is_cut_or_broken_however_narrow_it_is(number: int, data: st.DataObject, width: int | None) -> None:
     headings = [f"column{at}" for at in range(number)]
     rows = data.draw(st.lists(st.lists(WORDS, min_size=number, max_size=number), max_size=4))
-    lines = table(headings, rows, width)
+    lines = format_table(headings, rows, width)
     printed = " ".join(lines).split()
     for row in rows:
         for cell in row:
@@ -114,13 +114,13 @@ def test_no_word_is_cut_or_broken_however_narrow_it_is(number: int, data: st.Dat
 
 def test_what_fits_is_a_table_and_what_does_not_stands_record_by_record() -> None:
     headings, rows = ["name", "owner"], [["t/ns/0x00000000_0xffffffff", "b1:8080"], ["t/ns", ""]]
-    assert table(headings, rows, 35) == [
+    assert format_table(headings, rows, 35) == [
         "name                        owner",
         "───────────────────────────────────",
         "t/ns/0x00000000_0xffffffff  b1:8080",
         "t/ns",
     ]
-    assert table(headings, rows, 34) == [
+    assert format_table(headings, rows, 34) == [
         "name   t/ns/0x00000000_0xffffffff",
         "owner  b1:8080",
         "",
@@ -129,8 +129,8 @@ def test_what_fits_is_a_table_and_what_does_not_stands_record_by_record() -> Non
 
 
 def test_a_long_value_goes_on_below_itself() -> None:
-    assert pairs([("why", "one two three"), ("n", "")], 12) == ["why  one two", "     three", "n"]
-    assert wrapped("a b", None, "  ") == ["  a b"]
+    assert format_pairs([("why", "one two three"), ("n", "")], 12) == ["why  one two", "     three", "n"]
+    assert wrap_text("a b", None, "  ") == ["  a b"]
 
 
 @pytest.mark.parametrize(
@@ -138,12 +138,12 @@ def test_a_long_value_goes_on_below_itself() -> None:
     [(0.0, "0"), (1.23456, "1.23"), (41.0, "41"), (1234.56, "1235"), (0.000012345, "0.0000123"), (float("inf"), "inf")],
 )
 def test_figures_have_three_digits_that_count(figure: float, shown: str) -> None:
-    assert numbers.rounded(figure) == shown
+    assert numbers.format_number(figure) == shown
 
 
 def test_counts_and_sizes_have_units() -> None:
-    assert [numbers.count(n) for n in (0, 999, 1234, 56_789, 2e7)] == ["0", "999", "1.23k", "56.8k", "20M"]
-    assert [numbers.size(n) for n in (0, 512, 2048, 3.5 * 2**20, 2**40)] == [
+    assert [numbers.format_count(n) for n in (0, 999, 1234, 56_789, 2e7)] == ["0", "999", "1.23k", "56.8k", "20M"]
+    assert [numbers.format_size(n) for n in (0, 512, 2048, 3.5 * 2**20, 2**40)] == [
         *("0 B", "512 B", "2 KiB", "3.5 MiB", "1 TiB"),
     ]
 
@@ -162,9 +162,9 @@ def test_counts_and_sizes_have_units() -> None:
     ],
 )
 def test_times_are_said_by_how_long_ago_they_are(ago_ms: int, shown: str) -> None:
-    assert numbers.relative(1_700_000_000_000 - ago_ms, 1_700_000_000_000) == shown
+    assert numbers.format_relative(1_700_000_000_000 - ago_ms, 1_700_000_000_000) == shown
 
 
 def test_what_is_long_ago_has_its_date() -> None:
-    assert numbers.relative(61_000, 1_700_000_000_000) == "1970-01-01 00:01Z"
-    assert numbers.clock(61_000) == "00:01:01Z"
+    assert numbers.format_relative(61_000, 1_700_000_000_000) == "1970-01-01 00:01Z"
+    assert numbers.format_clock(61_000) == "00:01:01Z"
