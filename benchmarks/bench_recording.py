@@ -82,7 +82,7 @@ class Leader:
         for broker, record in enumerate(changed):
             await self.store.commit([Put(paths.broker(broker_id(broker)), record)])
         await self.node.intake.settled()
-        await self.node.desk.shed()
+        await self.node.planner.shed()
         return time.thread_time() - loop_s, time.perf_counter() - started_s
 
     async def checkpoint_s(self) -> float:
@@ -90,7 +90,7 @@ class Leader:
         if not isinstance(model, RecordedModel):
             return 0.0
         started_s = time.perf_counter()
-        await self.node.desk.checkpoint(model)
+        await self.node.planner.checkpoint(model)
         return time.perf_counter() - started_s
 
 

@@ -38,12 +38,12 @@ def looks(model: ClusterModel) -> list[Measured]:
     node = SimpleNamespace(
         node_id="node:8080", view=ClusterMirror(model), live=LiveSettings(settings), settings=settings
     )
-    showing, frames = FleetStatus(cast("Any", node)), Frames()
+    fleet_status, frames = FleetStatus(cast("Any", node)), Frames()
     cells = orjson.dumps(np.zeros((BROKERS, 10)).tolist())
 
     def look() -> None:
         frames.forget_picture()
-        frames.show(showing.fleet(None), 0)
+        frames.show(fleet_status.fleet(None), 0)
 
     look_s = best_s(look, 20)
     streams_s = best_s(lambda: [frames.after(frames.beginning) for _ in range(STREAMS)], 20)
@@ -67,7 +67,7 @@ def heat_map(model: ClusterModel, rng: np.random.Generator) -> list[Measured]:
     for at_ms in range(0, DAY_MS, bundles.step_ms):
         bundles.put(names, throughput_as_figures(throughput * rng.uniform(0.5, 2.0, len(names))), at_ms)
     put_s = (time.perf_counter() - start_s) / (DAY_MS // bundles.step_ms)
-    ids = model.glance().brokers
+    ids = model.summary().brokers
     for at_ms in range(0, DAY_MS, STEP_MS):
         brokers.put(ids, usage_as_figures(rng.uniform(0, 100, len(ids))), at_ms)
     bundles_s = best_s(lambda: draw_bundles(bundles, 0, DAY_MS, COLUMNS, ROWS), 5)

@@ -58,10 +58,10 @@ class Cycles:
 
     def __init__(self, node: Node, store: MemoryStore, records: list[bytes]) -> None:
         limits = ExecutorSettings(60.0, concurrency=16, concurrency_per_broker=8)
-        churn, recorder = node.desk.churn, node.recorder
+        churn, recorder = node.planner.churn, node.recorder
         owners = AgentOwners(node.view, node.election, NOBODY, lambda: 10.0)
-        self._executor = PlansOnly(node.view, node.ledger, owners, node.journal, lambda: limits, churn, recorder)
-        self._loop = SheddingLoop(node.desk, self._executor, node.election, node.journal, node.view, node.live)
+        self._executor = PlansOnly(node.view, node.ledger, owners, node.decision_log, lambda: limits, churn, recorder)
+        self._loop = SheddingLoop(node.planner, self._executor, node.election, node.decision_log, node.view, node.live)
         self._node = node
         self._store = store
         self._records = records
@@ -70,7 +70,7 @@ class Cycles:
 
     async def start(self, request: web.Request) -> web.Response:
         """Cycles that are planned where the query says: in a `thread`, or in a `process`."""
-        self._node.desk.planning.least_bundles = int(request.query["in"] == "process")
+        self._node.planner.planning.least_bundles = int(request.query["in"] == "process")
         self._executor.steps, self._loop.cycles = 0, 0
         self._started_s = time.perf_counter()
         self._task = asyncio.create_task(self._run())

@@ -80,7 +80,7 @@ class AntiAffinityHandlers:
         if not tenant:
             raise BadRequestError("tenant: is required")
         wanted = request.match_info["group"].strip().lower()
-        groups = self._view.laid_down.anti_affinity
+        groups = self._view.operator_config.anti_affinity
         return json_response(
             sorted(
                 name
@@ -90,7 +90,7 @@ class AntiAffinityHandlers:
         )
 
     async def get_group(self, request: web.Request) -> web.Response:
-        group = self._view.laid_down.anti_affinity.get(self._namespace(request))
+        group = self._view.operator_config.anti_affinity.get(self._namespace(request))
         if group is None:
             return web.Response(status=HTTPStatus.NO_CONTENT)
         return web.Response(text=group, content_type="application/json")

@@ -64,7 +64,7 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
     registry, cluster = add_process_metrics(CollectorRegistry()), node.settings.cluster_name
     registry.register(TlsMetrics(node.caller.tls, tls, {"cluster": cluster}))
     gate = _gate(node.settings, registry, cluster)
-    metrics, live = LookupMetrics(registry, cluster), LiveHandlers(node.showing, forwarder, gate)
+    metrics, live = LookupMetrics(registry, cluster), LiveHandlers(node.fleet_status, forwarder, gate)
     watch = WatchHandlers(node.node_id, node.view, gate, WatchMetrics(registry, cluster))
     operations = [
         *LookupHandlers(node.lookups, node.view, forwarder, metrics).operations(),
@@ -75,22 +75,22 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
         *AntiAffinityHandlers(cluster, node.view, node.operators, forwarder).operations(),
         *ConfigurationHandlers(node.live, node.operators, forwarder).operations(),
         *ControlHandlers(node, node.view, node.operators, forwarder).operations(),
-        *DrainingHandlers(node.view, node.drains, node.bundles, node.desk.churn, forwarder).operations(),
+        *DrainingHandlers(node.view, node.drains, node.bundles, node.planner.churn, forwarder).operations(),
         *LearnedHandlers(node.view, node.operators, forwarder).operations(),
         *ImportHandlers(node.view, node.live, node.bundles, node.operators, forwarder).operations(),
         *PlanHandlers(node.plans, forwarder).operations(),
-        *BrokerHandlers(node, node.view, node.desk).operations(),
-        *BrokerStatsHandlers(node.reports, node.desk).operations(),
-        *HealthHandlers(node.view, node.desk, forwarder).operations(),
+        *BrokerHandlers(node, node.view, node.planner).operations(),
+        *BrokerStatsHandlers(node.reports, node.planner).operations(),
+        *HealthHandlers(node.view, node.planner, forwarder).operations(),
         *OwnershipHandlers(node, node.view).operations(),
-        *LoadBalanceHandlers(node, node.view, node.desk, node.journal, forwarder).operations(),
+        *LoadBalanceHandlers(node, node.view, node.planner, node.decision_log, forwarder).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
-        *LifeHandlers(node, node.view, node.lives, forwarder).operations(),
+        *LifeHandlers(node, node.view, node.lineage, forwarder).operations(),
         *AuditHandlers(node, node.audit, forwarder).operations(),
         *PageHandlers().operations(),
         *live.operations(),
         *watch.operations(),
-        *TimelineHandlers(node.chronicle).operations(),
+        *TimelineHandlers(node.timeline_memory).operations(),
         *TermHandlers(node).operations(),
         *OpsHandlers(node, node.view, cluster, registry, gate).operations(),
     ]
@@ -106,25 +106,25 @@ def make_beside_app(node: BesidePort) -> web.Application:
     forwarder, http = _forwarder(node, node.live.current.lookup_timeout_ms / 1000)
     settings, registry = node.live.current, add_process_metrics(CollectorRegistry())
     gate = _gate(node.settings, registry, settings.cluster_name)
-    live = LiveHandlers(node.showing, forwarder, gate)
+    live = LiveHandlers(node.fleet_status, forwarder, gate)
     operations = [
         *BesideHandlers(node, forwarder).operations(),
         *TermHandlers(node).operations(),
         *ConfigurationHandlers(node.live, node.operators, forwarder).questions(),
         *ControlHandlers(node, node.view, node.operators, forwarder).of_balancing(),
-        *DrainingHandlers(node.view, node.drains_to_order, node.unloads, node.desk.churn, forwarder).operations(),
+        *DrainingHandlers(node.view, node.drains_to_order, node.unloads, node.planner.churn, forwarder).operations(),
         *PlanHandlers(node.plans_to_order, forwarder).operations(),
-        *BrokerHandlers(node, node.view, node.desk).operations(),
-        *BrokerStatsHandlers(node.reports, node.desk).operations(),
-        *HealthHandlers(node.view, node.desk, forwarder).operations(),
+        *BrokerHandlers(node, node.view, node.planner).operations(),
+        *BrokerStatsHandlers(node.reports, node.planner).operations(),
+        *HealthHandlers(node.view, node.planner, forwarder).operations(),
         *OwnershipHandlers(node, node.view).operations(),
-        *LoadBalanceHandlers(node, node.view, node.desk, node.journal, forwarder).operations(),
+        *LoadBalanceHandlers(node, node.view, node.planner, node.decision_log, forwarder).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
-        *LifeHandlers(node, node.view, node.lives, forwarder).operations(),
+        *LifeHandlers(node, node.view, node.lineage, forwarder).operations(),
         *AuditHandlers(node, node.audit, forwarder).operations(),
         *PageHandlers().operations(),
         *live.operations(),
-        *TimelineHandlers(node.chronicle).operations(),
+        *TimelineHandlers(node.timeline_memory).operations(),
         *OpsHandlers(node, node.view, settings.cluster_name, registry, gate).operations(),
     ]
     return _application(node, operations, http, gate, (live,), _ASK_PULSAR)

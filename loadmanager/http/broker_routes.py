@@ -27,10 +27,10 @@ class BrokerHandlers:
     cluster.
     """
 
-    def __init__(self, node: HealthPort, view: MirrorPort, desk: PlannerPort) -> None:
+    def __init__(self, node: HealthPort, view: MirrorPort, planner: PlannerPort) -> None:
         self._node = node
         self._view = view
-        self._desk = desk
+        self._planner = planner
 
     def operations(self) -> list[Operation]:
         return [
@@ -125,7 +125,7 @@ class BrokerHandlers:
     async def owned(self, request: web.Request) -> web.Response:
         """`GET .../{broker}/ownedNamespaces`: every bundle that it owns; one that is being released is not active."""
         registration = self._view.get_registration(BrokerId(request.match_info["broker"]))
-        policies = self._desk.snapshot().policies
+        policies = self._planner.snapshot().policies
         return json_response(await asyncio.to_thread(_owned_by, registration, self._view, policies))
 
 

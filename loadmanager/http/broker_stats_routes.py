@@ -30,9 +30,9 @@ _USAGE = (
 class BrokerStatsHandlers:
     """Broker statistics, read-only; any node answers."""
 
-    def __init__(self, reports: ReportPort, desk: PlannerPort) -> None:
+    def __init__(self, reports: ReportPort, planner: PlannerPort) -> None:
         self._reports = reports
-        self._desk = desk
+        self._planner = planner
 
     def operations(self) -> list[Operation]:
         return [
@@ -77,7 +77,7 @@ class BrokerStatsHandlers:
 
     async def metrics(self, request: web.Request) -> web.Response:
         del request
-        return json_response(await asyncio.to_thread(_metrics, self._desk.snapshot()))
+        return json_response(await asyncio.to_thread(_metrics, self._planner.snapshot()))
 
     async def availability(self, request: web.Request) -> web.Response:
         del request

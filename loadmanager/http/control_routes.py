@@ -167,7 +167,7 @@ class ControlHandlers:
 
     async def get_controls(self, request: web.Request) -> web.Response:
         del request
-        return json_response(data_of(self._view.laid_down.controls))
+        return json_response(data_of(self._view.operator_config.controls))
 
     async def exclude(self, request: web.Request) -> web.Response:
         broker = _broker_of(request)

@@ -26,13 +26,13 @@ class LoadBalanceHandlers:
         self,
         leadership: LeadershipPort,
         view: MirrorPort,
-        desk: PlannerPort,
+        planner: PlannerPort,
         decisions: DecisionPort,
         forwarder: Forwarder,
     ) -> None:
         self._leadership = leadership
         self._view = view
-        self._desk = desk
+        self._planner = planner
         self._decisions = decisions
         self._forwarder = forwarder
 
@@ -91,7 +91,7 @@ class LoadBalanceHandlers:
         """`GET /loadbalance/v1/balance`: the imbalance of the cluster, with the best possible one."""
 
         async def act() -> web.Response:
-            return json_response(BalanceAnswer.of(*await self._desk.standing()).model_dump(by_alias=True))
+            return json_response(BalanceAnswer.of(*await self._planner.standing()).model_dump(by_alias=True))
 
         return await self._forwarder.once_it_leads(request, act)
 
@@ -99,7 +99,7 @@ class LoadBalanceHandlers:
         """`GET /loadbalance/v1/cluster`: the leader, and each broker's usage, load and number of bundles."""
         del request
         view = self._view
-        brokers = self._desk.snapshot().brokers
+        brokers = self._planner.snapshot().brokers
         rows = [
             {
                 "brokerId": broker_id,

@@ -113,7 +113,7 @@ class DrainingHandlers:
         return await self._forwarder.once_it_leads(request, act)
 
     def _drained_since_s(self, broker: BrokerId) -> dict[str, float] | None:
-        order = self._view.laid_down.controls.draining.get(broker)
+        order = self._view.operator_config.controls.draining.get(broker)
         return None if order is None else {"drainedSince": order.since_s}
 
     async def cancel_unload(self, request: web.Request) -> web.Response:

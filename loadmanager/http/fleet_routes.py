@@ -40,11 +40,11 @@ class LiveHandlers:
     together.
     """
 
-    def __init__(self, showing: FleetStatusPort, forwarder: Forwarder, gate: AuthGate) -> None:
-        self._showing = showing
+    def __init__(self, fleet_status: FleetStatusPort, forwarder: Forwarder, gate: AuthGate) -> None:
+        self._fleet_status = fleet_status
         self._forwarder = forwarder
         self._gate = gate
-        self._feed = Feed(showing.fleet, self._ask)
+        self._feed = Feed(fleet_status.fleet, self._ask)
 
     def operations(self) -> list[Operation]:
         after = Parameter("after", "the mark up to which all is known; none: no decisions, and no operations")
@@ -84,7 +84,7 @@ class LiveHandlers:
     async def fleet(self, request: web.Request) -> web.Response:
         del request
         at_ms = clock.now_ms()
-        return json_response({"at": at_ms, **self._showing.fleet(await self._ask(None))})
+        return json_response({"at": at_ms, **self._fleet_status.fleet(await self._ask(None))})
 
     async def briefing(self, request: web.Request) -> web.Response:
         """`?after=`: the leader's briefing for other nodes."""
@@ -94,7 +94,7 @@ class LiveHandlers:
             raise BadRequestError(f"after {text[:40]!r}: expected the mark of an answer, three numbers with colons")
 
         async def act() -> web.Response:
-            return json_response(self._showing.briefing(after).model_dump(by_alias=True))
+            return json_response(self._fleet_status.briefing(after).model_dump(by_alias=True))
 
         return await self._forwarder.once_it_leads(request, act)
 
@@ -140,7 +140,7 @@ class LiveHandlers:
         answer.
         """
         try:
-            return self._showing.briefing(after)
+            return self._fleet_status.briefing(after)
         except (NotLeaderError, NoLeaderError):
             query = "" if after is None else f"?after={after}"
             said = await self._forwarder.ask_leader(f"{_BRIEFING}{query}", _ASK_S)

@@ -16,9 +16,9 @@ from loadmanager.wire.http_bodies import BrokerHealth
 class HealthHandlers:
     """Health of brokers, answered by the leader, which evaluates it once a round."""
 
-    def __init__(self, view: MirrorPort, desk: PlannerPort, forwarder: Forwarder) -> None:
+    def __init__(self, view: MirrorPort, planner: PlannerPort, forwarder: Forwarder) -> None:
         self._view = view
-        self._desk = desk
+        self._planner = planner
         self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
@@ -41,7 +41,7 @@ class HealthHandlers:
 
     def _of(self, broker: BrokerId) -> BrokerHealth:
         said = self._view.brokers[broker].record.get("health") or {}
-        sick = self._desk.snapshot().doubts.unwell.get(broker)
+        sick = self._planner.snapshot().doubts.unwell.get(broker)
         return BrokerHealth(
             broker_id=broker,
             latency_ms=said.get("latencyMs"),

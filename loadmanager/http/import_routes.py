@@ -24,7 +24,7 @@ from loadmanager.wire.operator_config import (
     Changes,
     OperatorConfigDocument,
     StoredOperatorConfig,
-    decode_laid_down,
+    decode_operator_config,
     find_changes,
     standing,
 )
@@ -55,9 +55,9 @@ class ImportHandlers:
         return [
             Operation(
                 "PUT",
-                "/loadbalance/v1/laid-down",
+                "/loadbalance/v1/operator-config",
                 "have namespaces, policies, controls and settings as an export says; what it does not speak of stays",
-                self.put_laid_down,
+                self.put_operator_config,
                 (Parameter("dryRun", "only say what would change", BOOLEAN),),
                 role=AccessRole.ADMIN,
                 body_model=OperatorConfigDocument,
@@ -66,12 +66,12 @@ class ImportHandlers:
             )
         ]
 
-    async def put_laid_down(self, request: web.Request) -> web.Response:
+    async def put_operator_config(self, request: web.Request) -> web.Response:
         """`PUT`: 200 with the changes made, or to be made; 400 or 412 for a document that cannot be used, without any
         change.
         """
         try:
-            wanted = decode_laid_down(await request.read(), "body")
+            wanted = decode_operator_config(await request.read(), "body")
         except InvalidRecordError as error:
             raise BadRequestError(str(error)) from None
         is_dry = truth_of(request, "dryRun")
@@ -89,15 +89,15 @@ class ImportHandlers:
         return await self._forwarder.once_it_leads(request, act, _PATIENCE_S)
 
     def _current(self) -> StoredOperatorConfig:
-        laid_down = self._view.laid_down
+        operator_config = self._view.operator_config
         return StoredOperatorConfig(
             {name: record.state.bundles for name, record in self._view.namespaces.items()},
-            laid_down.isolation,
-            laid_down.failure_domains,
-            laid_down.anti_affinity,
-            standing(laid_down.controls),
+            operator_config.isolation,
+            operator_config.failure_domains,
+            operator_config.anti_affinity,
+            standing(operator_config.controls),
             self._live.overrides,
-            laid_down.learned,
+            operator_config.learned,
         )
 
     async def _create(self, wanted: Mapping[str, NamespaceBundles]) -> None:

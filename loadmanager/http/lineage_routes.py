@@ -30,10 +30,10 @@ _READING_TIMEOUT_S = 30.0
 
 
 class LifeHandlers:
-    def __init__(self, leadership: LeadershipPort, view: MirrorPort, lives: LifePort, forwarder: Forwarder) -> None:
+    def __init__(self, leadership: LeadershipPort, view: MirrorPort, lineage: LifePort, forwarder: Forwarder) -> None:
         self._leadership = leadership
         self._view = view
-        self._lives = lives
+        self._lineage = lineage
         self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
@@ -77,7 +77,7 @@ class LifeHandlers:
         own, answers = await asyncio.gather(self._own(name, since_ms, until_ms, limit), asking)
         heard = [own, *(life for life in answers if life is not None)]
         if not any(life.entries for life in heard):
-            await self._lives.of(name, since_ms, until_ms, 1)  # says why, if nothing is recorded
+            await self._lineage.of(name, since_ms, until_ms, 1)  # says why, if nothing is recorded
         unheard = [node for node, answer in zip(others, answers, strict=True) if answer is None]
         return json_response(put_together(heard, limit, unheard).model_dump(by_alias=True))
 
@@ -88,7 +88,7 @@ class LifeHandlers:
     async def _own(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLife:
         """Read this node's lineage; empty where it does not record."""
         try:
-            return await self._lives.of(name, since_ms, until_ms, limit)
+            return await self._lineage.of(name, since_ms, until_ms, limit)
         except NotFoundError:
             return BundleLife(bundle=str(name), since=since_ms, until=until_ms, omitted=0, entries=[])
 

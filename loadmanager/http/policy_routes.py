@@ -124,10 +124,13 @@ class PolicyHandlers:
         self._live = live
         self._forwarder = forwarder
         self._isolation: _Kind[IsolationData] = _Kind(
-            "isolation policy", "policy", lambda: view.laid_down.isolation, operators.update_isolation
+            "isolation policy", "policy", lambda: view.operator_config.isolation, operators.update_isolation
         )
         self._domains: _Kind[FailureDomain] = _Kind(
-            "failure domain", "failureDomain", lambda: view.laid_down.failure_domains, operators.update_failure_domains
+            "failure domain",
+            "failureDomain",
+            lambda: view.operator_config.failure_domains,
+            operators.update_failure_domains,
         )
 
     def operations(self) -> list[Operation]:

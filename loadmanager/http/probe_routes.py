@@ -73,12 +73,12 @@ class OpsHandlers:
         reason = self._node.why_not_ready()
         if reason is not None:
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
-        cannot_move = [CannotMove(key=each.key, sentence=each.sentence) for each in self._node.standstill.found]
+        cannot_move = [CannotMove(key=each.key, sentence=each.sentence) for each in self._node.stuck_monitor.found]
         ready = Readiness(
             epoch=self._view.epoch,
             faults={**self._view.faults, **self._node.denied},
             cannot_move=cannot_move,
-            limits=[ShownLimit.of(each) for each in self._node.standstill.limits],
+            limits=[ShownLimit.of(each) for each in self._node.stuck_monitor.limits],
             unplaceable=[UnplaceableNamespaces.of(each) for each in self._view.unplaceable()],
             open_to_anyone=self._gate.is_open_to_anyone,
         )

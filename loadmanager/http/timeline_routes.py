@@ -21,8 +21,8 @@ _OF = {"type": "string", "enum": ["brokers", "bundles"], "default": "brokers"}
 
 
 class TimelineHandlers:
-    def __init__(self, chronicle: TimelinePort) -> None:
-        self._chronicle = chronicle
+    def __init__(self, timeline_memory: TimelinePort) -> None:
+        self._timeline_memory = timeline_memory
 
     def operations(self) -> list[Operation]:
         number: dict[str, object] = {"type": "integer", "minimum": 1, "maximum": _MOST}
@@ -54,11 +54,11 @@ class TimelineHandlers:
         until_ms = time_of(request, "until")
         until_ms = clock.now_ms() if until_ms is None else until_ms
         since_ms = time_of(request, "since")
-        since_ms = max(until_ms - self._chronicle.span_ms, 0) if since_ms is None else since_ms
+        since_ms = max(until_ms - self._timeline_memory.span_ms, 0) if since_ms is None else since_ms
         if since_ms >= until_ms:
             raise BadRequestError(f"since {since_ms}: expected a time before until, {until_ms}")
         columns, rows = number_of(request, "columns", _COLUMNS, 1, _MOST), number_of(request, "rows", _ROWS, 1, _MOST)
-        return json_response(await self._chronicle.draw(of, Window(since_ms, until_ms, columns, rows)))
+        return json_response(await self._timeline_memory.draw(of, Window(since_ms, until_ms, columns, rows)))
 
 
 def _of(request: web.Request) -> Literal["brokers", "bundles"]:

@@ -57,7 +57,7 @@ class Candidate(ABC):
         self._life = life or Life(kind="node")
         record = LeaderRecord(broker_id=node_id, service_url=service_url, epoch=0, life=self._life.name)
         self.election = Election(store, view, record, self._on_elected, self._on_deposed)
-        self.vigil = LeaderWatch(store, view, self.election, caller, patience_s, self._life)
+        self.leader_watch = LeaderWatch(store, view, self.election, caller, patience_s, self._life)
         self.leading = asyncio.Event()
         self.leader_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the leader changes or this node begins to lead; then a new future replaces it."""
@@ -166,7 +166,7 @@ class Candidate(ABC):
         """Register this node, and start to take part in elections."""
         self._spawn(self._registrar.run(), "register")
         self._spawn(self.election.run(), "election")
-        self._spawn(self.vigil.run(), "vigil")
+        self._spawn(self.leader_watch.run(), "leader watch")
 
     async def _leave(self) -> None:
         """Resign and end every task; the next leader finishes what is under way."""
@@ -188,7 +188,7 @@ class Candidate(ABC):
             self._announce_leader()
 
     def _keep_watch(self) -> None:
-        self.vigil.look()
+        self.leader_watch.look()
 
     def _announce_leader(self) -> None:
         self._announced_url = self.leader_url

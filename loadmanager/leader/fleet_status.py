@@ -45,11 +45,11 @@ class FleetSources(Protocol):
 
     node_id: str
     view: ClusterMirror
-    desk: PlannerService
+    planner: PlannerService
     drains: DrainLoop
-    journal: DecisionLog
+    decision_log: DecisionLog
     audit: AuditTrail
-    standstill: StuckMonitor
+    stuck_monitor: StuckMonitor
 
     @property
     def settings(self) -> Settings | BesideSettings: ...
@@ -75,8 +75,8 @@ class FleetStatus:
     def fleet(self, briefing: Briefing | None) -> dict[str, Any]:
         """Return a `wire.fleet_bodies.Fleet` of this moment, without `at`."""
         node, view = self._node, self._node.view
-        glance, controls, leader = view.model.glance(), view.laid_down.controls, view.leader
-        highest = _shown(100 * weighted_max_usage(glance.usage_percent, node.live.current.resource_weights))
+        summary, controls, leader = view.model.summary(), view.operator_config.controls, view.leader
+        highest = _shown(100 * weighted_max_usage(summary.usage_percent, node.live.current.resource_weights))
         return {
             "node": node.node_id,
             "leader": leader and {"id": leader.node_id, "url": leader.service_url, "epoch": view.epoch},
@@ -91,15 +91,15 @@ class FleetStatus:
                 "limits": [each.model_dump(by_alias=True) for each in (briefing.limits if briefing else ())],
             },
             "drains": [each.model_dump(by_alias=True) for each in (briefing.drains if briefing else ())],
-            "brokers": self._columns(glance, highest.tolist(), controls, briefing),
+            "brokers": self._columns(summary, highest.tolist(), controls, briefing),
             "mean": round(float(highest.mean()), _DECIMALS) if len(highest) else None,
             "lowerBound": briefing and briefing.lower_bound,
             "capacity": _CAPACITY,
-            "bundles": glance.bundles,
-            "unowned": glance.unowned,
+            "bundles": summary.bundles,
+            "unowned": summary.unowned,
             "unserved": unserved_bundles(view),
-            "moving": [self._moving(bundle) for bundle in glance.releasing[:_MOST_MOVING]],
-            "movingInAll": len(glance.releasing),
+            "moving": [self._moving(bundle) for bundle in summary.releasing[:_MOST_MOVING]],
+            "movingInAll": len(summary.releasing),
             "faults": view.faults,
             "unplaceable": [UnplaceableNamespaces.of(each).model_dump(by_alias=True) for each in view.unplaceable()],
         }
@@ -110,8 +110,8 @@ class FleetStatus:
         """
         node = self._node
         node.must_lead()
-        epoch, figures, doubts = node.get_term().epoch, node.desk.churn.figures(), node.view.model.doubts()
-        mark = Mark(epoch, node.journal.place, node.audit.noted)
+        epoch, figures, doubts = node.get_term().epoch, node.planner.churn.figures(), node.view.model.doubts()
+        mark = Mark(epoch, node.decision_log.place, node.audit.noted)
         if after is not None and after.epoch != epoch:  # another leader counts its decisions and operations separately
             after = Mark(epoch, 0, node.audit.noted_before_term)
         stopped_s, frozen = figures.shedding_stopped_for_s, figures.frozen_for_s
@@ -119,9 +119,11 @@ class FleetStatus:
             {
                 "mark": str(mark),
                 "breaker": {"stoppedS": round(stopped_s), "bundles": len(frozen)} if stopped_s or frozen else None,
-                "cannotMove": [{"key": each.key, "sentence": each.sentence} for each in node.standstill.found],
-                "limits": [ShownLimit.of(each).model_dump(by_alias=True) for each in node.standstill.limits],
-                "drains": [node.drains.progress(broker) for broker in sorted(node.view.laid_down.controls.draining)],
+                "cannotMove": [{"key": each.key, "sentence": each.sentence} for each in node.stuck_monitor.found],
+                "limits": [ShownLimit.of(each).model_dump(by_alias=True) for each in node.stuck_monitor.limits],
+                "drains": [
+                    node.drains.progress(broker) for broker in sorted(node.view.operator_config.controls.draining)
+                ],
                 "sick": sorted(doubts.unwell),
                 "doubted": sorted(doubts.quarantined),
                 "lowerBound": self._lower_bound(),
@@ -132,7 +134,7 @@ class FleetStatus:
 
     def _decisions(self, after: Mark) -> list[MarkedDecision]:
         """Return the decisions of this term; earlier ones are another leader's."""
-        later = self._node.journal.later_than(after.place, _MOST)
+        later = self._node.decision_log.later_than(after.place, _MOST)
         return [
             MarkedDecision(mark=str(after._replace(place=place)), decision=entry)
             for place, entry in later
@@ -149,21 +151,21 @@ class FleetStatus:
         ]
 
     def _columns(
-        self, glance: ClusterSummary, highest: list[float], controls: Controls, briefing: Briefing | None
+        self, summary: ClusterSummary, highest: list[float], controls: Controls, briefing: Briefing | None
     ) -> dict[str, list[Any]]:
-        usage, rates = _shown(glance.usage_percent).T.tolist(), _shown(glance.load)
+        usage, rates = _shown(summary.usage_percent).T.tolist(), _shown(summary.load)
         states = _States(controls, briefing, stuck_brokers(self._node.view))
-        silent = sorted(self._node.view.registrations.keys() - set(glance.brokers))
+        silent = sorted(self._node.view.registrations.keys() - set(summary.brokers))
         nothing, no_bundles = [0.0] * len(silent), [0] * len(silent)
-        columns: dict[str, list[Any]] = {"id": [*glance.brokers, *silent]}
+        columns: dict[str, list[Any]] = {"id": [*summary.brokers, *silent]}
         columns |= {name: usage[at] + nothing for at, name in enumerate(_RESOURCES)}
         return columns | {
             "highest": highest + nothing,
             "msgRate": (rates[:, 0] + rates[:, 1]).tolist() + nothing,
             "throughput": (rates[:, 2] + rates[:, 3]).tolist() + nothing,
-            "bundles": glance.owned.tolist() + no_bundles,
-            "state": [states.of(broker) for broker in glance.brokers] + ["unreadable"] * len(silent),
-            "reportedAt": glance.reported_ms.tolist() + [None] * len(silent),
+            "bundles": summary.owned.tolist() + no_bundles,
+            "state": [states.of(broker) for broker in summary.brokers] + ["unreadable"] * len(silent),
+            "reportedAt": summary.reported_ms.tolist() + [None] * len(silent),
         }
 
     def _moving(self, bundle: str) -> dict[str, Any]:
@@ -181,7 +183,7 @@ class FleetStatus:
         """Return the lower bound of the last round that has one, in per cent; that of a newer round is computed
         meanwhile.
         """
-        last = self._node.desk.last_round
+        last = self._node.planner.last_round
         if last is None:
             self._bounded = self._bound = None
         elif last is not self._bounded and (self._task is None or self._task.done()):
@@ -191,7 +193,7 @@ class FleetStatus:
     async def _work_out(self, last: DecidedRound) -> None:
         self._bounded = last
         try:
-            async with self._node.desk.previews.turn() as worker:
+            async with self._node.planner.previews.turn() as worker:
                 figures = (await worker.run(last.certified)).figures
         except TooManyPreviewsError:
             self._bounded = None  # tried again at the next request

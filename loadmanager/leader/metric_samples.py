@@ -49,16 +49,16 @@ class TakesIn(Protocol):
 class Counting(Protocol):
     """Parts of a node that count planning and moves."""
 
-    desk: PlannerService
+    planner: PlannerService
     drains: DrainLoop
     election: Election
     executor: Executor
-    journal: DecisionLog
+    decision_log: DecisionLog
     persistence: Persistence
     plans: PlanDriver
     recorder: HistoryRecorder
     shedding: SheddingLoop
-    standstill: StuckMonitor
+    stuck_monitor: StuckMonitor
     store: MetadataStore
     view: ClusterMirror
 
@@ -82,7 +82,7 @@ class CountingOwners(Counting, Protocol):
     ledger: OwnershipLedger
     reshaper: ReshapeDriver
     reshaping: ReshapeLoop
-    vigil: LeaderWatch
+    leader_watch: LeaderWatch
 
 
 def scrape_of(node: CountingOwners) -> MetricSamples:
@@ -97,15 +97,15 @@ def scrape_of_moves(node: Counting, counters: Iterable[Sample] = (), gauges: Ite
     loop.
     """
     return MetricSamples(
-        node.desk.snapshot(),
+        node.planner.snapshot(),
         _as_floats(_counters(node), _churn_counters(node), _recording_counters(node), counters),
         _as_floats(_gauges(node), _churn_gauges(node), _recording_gauges(node), gauges),
-        dict(node.journal.counts),
+        dict(node.decision_log.counts),
         dict(node.shedding.strategy_metrics),
         splits={},
         merges={},
         drains=node.drains.bundles_left(),
-        last_round=node.desk.last_round if node.is_leading else None,
+        last_round=node.planner.last_round if node.is_leading else None,
     )
 
 
@@ -129,7 +129,7 @@ def _owner_counters(node: CountingOwners) -> list[Sample]:
             "loadmanager_leaders_found_silent",
             "Leaders that this node was to replace early.",
             none,
-            node.vigil.found_silent,
+            node.leader_watch.found_silent,
         ),
         (
             "loadmanager_invariants_violated",
@@ -143,7 +143,7 @@ def _owner_counters(node: CountingOwners) -> list[Sample]:
 
 def _owner_gauges(node: CountingOwners) -> list[Sample]:
     meaning = "1 while the leader, another node, says that it leads."
-    return [("loadmanager_leader_heard", meaning, {}, node.vigil.hears)]
+    return [("loadmanager_leader_heard", meaning, {}, node.leader_watch.hears)]
 
 
 def _counters(node: Counting) -> list[Sample]:
@@ -197,13 +197,13 @@ def _gauges(node: Counting) -> list[Sample]:
             "loadmanager_brokers_quarantined",
             "Brokers whose reports are not believed, so that shedding leaves them alone.",
             none,
-            len(node.desk.snapshot().doubts.quarantined),
+            len(node.planner.snapshot().doubts.quarantined),
         ),
         (
             "loadmanager_brokers_sick",
             "Brokers far off their peers by their own figures, which are given less, or nothing.",
             none,
-            len(node.desk.snapshot().doubts.unwell),
+            len(node.planner.snapshot().doubts.unwell),
         ),
         (
             "loadmanager_bundles_unserved",
@@ -215,7 +215,7 @@ def _gauges(node: Counting) -> list[Sample]:
             "loadmanager_cannot_move",
             "Reasons for which nothing can be moved; the leader's /readyz names them.",
             none,
-            len(node.standstill.found),
+            len(node.stuck_monitor.found),
         ),
         (
             "loadmanager_namespaces_unplaceable",
@@ -261,7 +261,7 @@ def _recording_gauges(node: Counting) -> list[Sample]:
 
 def _churn_counters(node: Counting) -> list[Sample]:
     """Return the counters of moves, drains and plans, and of breaker trips."""
-    churn, none = node.desk.churn, dict[str, str]()
+    churn, none = node.planner.churn, dict[str, str]()
     return [
         ("loadmanager_moves", "Unloads completed, at an operator's word too.", none, churn.moves),
         ("loadmanager_load_moved_bytes_per_second", "Load of the bundles moved, added up.", none, churn.load_moved),
@@ -277,7 +277,7 @@ def _churn_gauges(node: Counting) -> list[Sample]:
     """Return the figures behind the churn limits, and what the breaker has stopped; all 0 on a node that does not
     lead.
     """
-    figures, none = node.desk.churn.figures(), dict[str, str]()
+    figures, none = node.planner.churn.figures(), dict[str, str]()
     leads = node.is_leading
     return [
         (
@@ -310,7 +310,12 @@ def _churn_gauges(node: Counting) -> list[Sample]:
             none,
             leads * len(figures.frozen_for_s),
         ),
-        ("loadmanager_draining_brokers", "Brokers being drained.", none, len(node.view.laid_down.controls.draining)),
+        (
+            "loadmanager_draining_brokers",
+            "Brokers being drained.",
+            none,
+            len(node.view.operator_config.controls.draining),
+        ),
     ]
 
 

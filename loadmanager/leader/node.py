@@ -78,33 +78,41 @@ class Node(Candidate):
         self.view, self.recorder, self.moves = open_view(self.live, node_id)
         silence_s = settings.leader_silence_ms / 1000
         super().__init__(store, self.view, node_id, service_url, silence_s, self.caller, life)
-        self.journal = DecisionLog()
+        self.decision_log = DecisionLog()
         self.audit = AuditTrail(node_id, settings, self.recorder, settings.history_url)
-        self.lives = LineageReader(settings.history_url, self.recorder)
-        self.moves.on_measured = self.journal.measured
+        self.lineage = LineageReader(settings.history_url, self.recorder)
+        self.moves.on_measured = self.decision_log.measured
         self.intake = MirrorIntake(store, self.view, self.live, self._on_change)
         self.reports = RawReports(store.get, self.view)
         self.ledger = OwnershipLedger(store, self.view, self.intake, self.election)
         self.operators = ConfigWriter(store, self.intake, self.election)
         planning = PlannerPool(PROCESS_BUNDLES)
-        self.desk = PlannerService(self.view, self.live, self.journal, seed, self.recorder, self.moves, planning)
-        self.terms = TermHistory(node_id, self.view, self.desk, self.moves)
-        self.explainer = ExplanationService(self.view, self.desk, self.journal)
-        self.standstill = StuckMonitor(self.desk, self.live)
+        self.planner = PlannerService(
+            self.view, self.live, self.decision_log, seed, self.recorder, self.moves, planning
+        )
+        self.terms = TermHistory(node_id, self.view, self.planner, self.moves)
+        self.explainer = ExplanationService(self.view, self.planner, self.decision_log)
+        self.stuck_monitor = StuckMonitor(self.planner, self.live)
         self.agents = AgentCalls(self.view, self.caller)
         self.executor = self._make_executor()
-        self.assigner = AssignmentDriver(self.desk, self.view, self.ledger, self.journal, self.caller.tracing)
+        self.assigner = AssignmentDriver(self.planner, self.view, self.ledger, self.decision_log, self.caller.tracing)
         self.shedding = SheddingLoop(
-            self.desk, self.executor, self.election, self.journal, self.view, self.live, tracing=self.caller.tracing
+            self.planner,
+            self.executor,
+            self.election,
+            self.decision_log,
+            self.view,
+            self.live,
+            tracing=self.caller.tracing,
         )
         self.reconciler = ReconcilerDriver(
-            self.view, self.ledger, self.executor, self.assigner, self.journal, self.live
+            self.view, self.ledger, self.executor, self.assigner, self.decision_log, self.live
         )
-        self.drains = DrainLoop(self.view, self.desk, self.executor, self.operators, self.journal, self.live)
-        self.plans = PlanDriver(self.view, self.desk, self.executor, self.live)
-        self.showing = FleetStatus(self)
-        self.chronicle = TimelineMemory(self.view, self.live, lambda: self.leader_changed)
-        self.persistence = Persistence(store, self.view, self.election, self.desk, self.intake.reject, self.live)
+        self.drains = DrainLoop(self.view, self.planner, self.executor, self.operators, self.decision_log, self.live)
+        self.plans = PlanDriver(self.view, self.planner, self.executor, self.live)
+        self.fleet_status = FleetStatus(self)
+        self.timeline_memory = TimelineMemory(self.view, self.live, lambda: self.leader_changed)
+        self.persistence = Persistence(store, self.view, self.election, self.planner, self.intake.reject, self.live)
         self.reshaper = self._make_reshaper()
         self.bundles = BundleCommands(
             self.view,
@@ -124,7 +132,9 @@ class Node(Candidate):
             lambda: self.is_leading and self.election.term is not None,
             settings.lookup_timeout_ms / 1000,
         )
-        self.reshaping = ReshapeLoop(self.view, self.desk, self.reshaper, self.election, self.journal, self.live)
+        self.reshaping = ReshapeLoop(
+            self.view, self.planner, self.reshaper, self.election, self.decision_log, self.live
+        )
         self._swept = 0
 
     def _make_executor(self) -> Executor:
@@ -134,9 +144,9 @@ class Node(Candidate):
             AgentOwners(
                 self.view, self.election, self.caller, lambda: self.live.current.unload_attempt_timeout_ms / 1000
             ),
-            self.journal,
+            self.decision_log,
             lambda: ExecutorSettings.of(self.live.current),
-            self.desk.churn,
+            self.planner.churn,
             self.recorder,
             self.caller.tracing,
             Destinations(self.agents),
@@ -145,12 +155,12 @@ class Node(Candidate):
     def _make_reshaper(self) -> ReshapeDriver:
         return ReshapeDriver(
             self.view,
-            self.desk,
+            self.planner,
             self.ledger,
             self.assigner,
             self.executor,
             self.agents,
-            self.journal,
+            self.decision_log,
             self.live,
             self._on_reshaped,
         )
@@ -170,7 +180,7 @@ class Node(Candidate):
         await self.intake.settled()
         await self._patiently(self.intake.load_history)
         self._spawn(self.ledger.run(), "ledger")
-        self._spawn(self.chronicle.run(), "timeline")
+        self._spawn(self.timeline_memory.run(), "timeline")
         self._stand()
 
     async def stop(self) -> None:
@@ -212,7 +222,7 @@ class Node(Candidate):
         group.create_task(self.reconciler.run())
         group.create_task(self.drains.run())
         group.create_task(self.terms.keep_checkpoints())
-        group.create_task(self.standstill.run())
+        group.create_task(self.stuck_monitor.run())
         if self.settings.load_balancer_enabled:
             group.create_task(self._balance(group))
 
@@ -224,7 +234,7 @@ class Node(Candidate):
         self.assigner.fail_waiting(error)
         await self.reshaper.abort()
         await self.executor.abort()
-        await self.desk.end_term()
+        await self.planner.end_term()
 
     async def _balance(self, group: asyncio.TaskGroup) -> None:
         """Start the loops that depend on the last leader's memory, or overwrite it, once it is read."""

@@ -49,14 +49,14 @@ class Persistence:
         store: MetadataStore,
         view: ClusterMirror,
         election: Election,
-        desk: PlannerService,
+        planner: PlannerService,
         reject: Callable[[str, Exception], None],
         live: LiveSettings,
     ) -> None:
         self._store = store
         self._view = view
         self._election = election
-        self._desk = desk
+        self._planner = planner
         self._reject = reject
         self._live = live
         self._writing = asyncio.Lock()
@@ -79,7 +79,7 @@ class Persistence:
 
     async def run_memory(self) -> None:
         """Write the state of strategies soon after a change worth writing, for as long as the term lasts."""
-        changed = self._desk.churn.memory_changed
+        changed = self._planner.churn.memory_changed
         while True:
             await changed.wait()
             changed.clear()
@@ -127,7 +127,7 @@ class Persistence:
         """
         self._written.clear()
         self._flushed_revision = 0
-        self._own = self._desk.forget()
+        self._own = self._planner.forget()
         self._is_taken_over = await self._try_to_take_over()
 
     async def taken_over(self) -> None:
@@ -164,7 +164,7 @@ class Persistence:
         return record
 
     async def _restore(self, record: StrategyStateRecord) -> None:
-        await self._desk.restore(record.states)
+        await self._planner.restore(record.states)
         now_s = time.time()
         bundles = {bundle: min(at_s, now_s) for bundle, at_s in record.recently_unloaded.items()}
         sources = {BrokerId(broker): min(at_s, now_s) for broker, at_s in record.last_unloaded.items()}
@@ -220,7 +220,7 @@ class Persistence:
     def _strategy_state(self) -> StrategyStateRecord:
         model = self._view.model
         return StrategyStateRecord(
-            states=self._desk.memory,
+            states=self._planner.memory,
             recently_unloaded=model.recently_unloaded(),
             last_unloaded={str(broker): at_s for broker, at_s in model.last_unloaded().items()},
         )

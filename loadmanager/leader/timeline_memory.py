@@ -98,10 +98,10 @@ class TimelineMemory:
         grid = self._grids[of]
         try:
             if of == "brokers":
-                glance = self._view.model.glance()
+                summary = self._view.model.summary()
                 weights = self._live.current.resource_weights
-                figures = usage_as_figures(100 * weighted_max_usage(glance.usage_percent, weights))
-                await self._worker.run(grid.put, glance.brokers, figures, at_ms)
+                figures = usage_as_figures(100 * weighted_max_usage(summary.usage_percent, weights))
+                await self._worker.run(grid.put, summary.brokers, figures, at_ms)
             else:
                 names, throughput = self._view.model.throughput()
                 await self._worker.run(lambda: grid.put(names, throughput_as_figures(throughput), at_ms))

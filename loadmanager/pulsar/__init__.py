@@ -1,7 +1,8 @@
 """Beside a Pulsar: looks at its brokers, plans as a leader does, judges what Pulsar does, and moves bundles if told to.
 
-A fourth driver of the same core. What is the leader's own (the desk, the executor, drains, plans, the recorder) is used
-as it is; here is only what is different beside a Pulsar, whose brokers have no agents and whose owners Pulsar decides.
+A fourth driver of the same core. What is the leader's own (the planner service, the executor, drains, plans, the
+recorder) is used as it is; here is only what is different beside a Pulsar, whose brokers have no agents and whose
+owners Pulsar decides.
 
 | the question | the file |
 |---|---|

@@ -48,32 +48,34 @@ class Actuator:
         brokers: AskedBrokers,
         store: MetadataStore,
         election: Election,
-        desk: PlannerService,
+        planner: PlannerService,
         operators: ConfigWriter,
-        journal: DecisionLog,
+        decision_log: DecisionLog,
         on_plan: Callable[[Plan], None],
         tracing: Tracing,
     ) -> None:
         self.memory = ActsMemory(FencedRecord(store, election, paths.BESIDE_MOVES), settings.failures_until_stop)
         self.rails = GuardrailFacts(settings, view, picture, brokers, self.memory)
         owned = PulsarOwnership(picture, admin, election)
-        self.healer = Recovery(self.memory, owned, journal)
-        self._ledger = FollowingLedger(view, picture, owned, election, self.rails.check, self.memory, journal)
+        self.healer = Recovery(self.memory, owned, decision_log)
+        self._ledger = FollowingLedger(view, picture, owned, election, self.rails.check, self.memory, decision_log)
         self.executor = Executor(
             view,
             self._ledger,
             PulsarOwners(picture, admin, election),
-            journal,
+            decision_log,
             lambda: ExecutorSettings.of(live.current),
-            desk.churn,
-            desk.recorder,
+            planner.churn,
+            planner.recorder,
             tracing,
         )
-        self.shedding = SheddingLoop(desk, self.executor, election, journal, view, live, self.rails, on_plan, tracing)
-        self.reshaper = PulsarReshaper(view, admin, election, self.rails, self.memory, journal, live)
-        self.reshaping = ReshapeLoop(view, desk, self.reshaper, election, journal, live)
-        self.drains = DrainLoop(view, desk, self.executor, operators, journal, live)
-        self.plans = PlanDriver(view, desk, self.executor, live)
+        self.shedding = SheddingLoop(
+            planner, self.executor, election, decision_log, view, live, self.rails, on_plan, tracing
+        )
+        self.reshaper = PulsarReshaper(view, admin, election, self.rails, self.memory, decision_log, live)
+        self.reshaping = ReshapeLoop(view, planner, self.reshaper, election, decision_log, live)
+        self.drains = DrainLoop(view, planner, self.executor, operators, decision_log, live)
+        self.plans = PlanDriver(view, planner, self.executor, live)
 
     async def take_over(self) -> None:
         """Read what the last term left."""

@@ -48,7 +48,7 @@ class FollowingLedger:
         election: ElectionPort,
         check: Callable[[str, Ownership], None],
         memory: ActsMemory,
-        journal: DecisionLog,
+        decision_log: DecisionLog,
     ) -> None:
         self._view = view
         self._picture = picture
@@ -56,7 +56,7 @@ class FollowingLedger:
         self._election = election
         self._check = check
         self._memory = memory
-        self._journal = journal
+        self._decision_log = decision_log
 
     async def apply(self, namespace: str, bundle_range: BundleRange, transition: Transition, reason: str) -> Ownership:
         """See the top; the ownership as the view has it then.
@@ -106,7 +106,7 @@ class FollowingLedger:
         try:
             self._check(str(name), released)
         except RailError as error:
-            self._journal.stopped(str(name), error.stops, epoch=released.epoch)
+            self._decision_log.stopped(str(name), error.stops, epoch=released.epoch)
             raise
 
     async def _end(self, name: BundleName, following: Ownership) -> Ownership:

@@ -44,10 +44,12 @@ class ClusterPolicies:
 
     def lay_down(self, groups: Mapping[str, str]) -> None:
         """Have decisions go by them, and by these anti-affinity groups of namespaces."""
-        laid_down = self._view.laid_down
-        if self._has_changed or groups != laid_down.anti_affinity:
-            laid_down.anti_affinity = groups
-            self._view.model.set_policies(policies_of(laid_down.isolation, laid_down.failure_domains, groups))
+        operator_config = self._view.operator_config
+        if self._has_changed or groups != operator_config.anti_affinity:
+            operator_config.anti_affinity = groups
+            self._view.model.set_policies(
+                policies_of(operator_config.isolation, operator_config.failure_domains, groups)
+            )
             self._has_changed = False
 
     def _find_cluster(self, clusters: list[str]) -> str:
@@ -64,12 +66,12 @@ class ClusterPolicies:
     def _put_isolation(self, path: str, znode: Znode | None) -> None:
         with self._faults.of(path):
             isolation = {} if znode is None else decode_isolation(znode.data, path)
-            if isolation != self._view.laid_down.isolation:
-                self._view.laid_down.isolation = isolation
+            if isolation != self._view.operator_config.isolation:
+                self._view.operator_config.isolation = isolation
                 self._has_changed = True
 
     def _put_domains(self, root: str, read: Mapping[str, Znode | None]) -> None:
-        before = self._view.laid_down.failure_domains
+        before = self._view.operator_config.failure_domains
         domains: dict[str, FailureDomain] = {}
         for name, znode in read.items():
             if znode is None:
@@ -82,5 +84,5 @@ class ClusterPolicies:
         for path in gone:
             del self._view.faults[path]
         if domains != before:
-            self._view.laid_down.failure_domains = domains
+            self._view.operator_config.failure_domains = domains
             self._has_changed = True

@@ -84,22 +84,22 @@ class BesideNode(Candidate):
         self.live = live
         self.view, self.recorder, self.moves = open_view(live, node_id)
         self.audit = AuditTrail(node_id, settings, self.recorder, live.base.history_url)
-        self.lives = LineageReader(live.base.history_url, self.recorder)
+        self.lineage = LineageReader(live.base.history_url, self.recorder)
         self._told = ClusterMirror()
         silence_s = live.current.leader_silence_ms / 1000
         super().__init__(store, self._told, node_id, service_url, silence_s, self.caller)
         self._pulsar = pulsar
         self._admin = admin
-        self.journal = DecisionLog()
-        self.moves.on_measured = self.journal.measured
+        self.decision_log = DecisionLog()
+        self.moves.on_measured = self.decision_log.measured
         self._told_intake = MirrorIntake(store, self._told, LiveSettings(settings_of({}, "")), self._on_told)
         self.intake = PulsarIntake(pulsar, self.view, live, live.current.cluster_name, self._on_seen, self._on_moved)
         self.reports = RawReports(pulsar.get, self.view)
         self.brokers = AskedBrokers(admin, self.view)
         self.operators = ConfigWriter(store, self._told_intake, self.election)
-        self.desk = PlannerService(self.view, live, self.journal, seed, self.recorder, self.moves)
-        self.terms = TermHistory(node_id, self.view, self.desk, self.moves)
-        self.explainer = ExplanationService(self.view, self.desk, self.journal)
+        self.planner = PlannerService(self.view, live, self.decision_log, seed, self.recorder, self.moves)
+        self.terms = TermHistory(node_id, self.view, self.planner, self.moves)
+        self.explainer = ExplanationService(self.view, self.planner, self.decision_log)
         self.diary = ActivityLog(settings.folder)
         self.scores = self._make_scores()
         self.judge = self._make_judge(seed)
@@ -112,13 +112,13 @@ class BesideNode(Candidate):
             self.brokers,
             store,
             self.election,
-            self.desk,
+            self.planner,
             self.operators,
-            self.journal,
-            lambda plan: self.judge.planned(plan, self.desk.snapshot()),
+            self.decision_log,
+            lambda plan: self.judge.planned(plan, self.planner.snapshot()),
             self.caller.tracing,
         )
-        self.standstill = StuckMonitor(self.desk, live, self.hands.rails.limits)
+        self.stuck_monitor = StuckMonitor(self.planner, live, self.hands.rails.limits)
         self.executor, self.shedding = self.hands.executor, self.hands.shedding
         self.drains, self.plans = self.hands.drains, self.hands.plans
         is_shadow = settings.mode == "shadow"
@@ -126,9 +126,9 @@ class BesideNode(Candidate):
         self.plans_to_order: PlanPort = ShadowPlans(self.plans) if is_shadow else self.plans
         self.unloads = UnloadCanceller(self.executor, self.must_lead)
         self.take_over = TakeOver(admin, FencedRecord(store, self.election, paths.TAKEN_OVER), settings)
-        self.showing = FleetStatus(self, only_shows=is_shadow)
-        self.chronicle = TimelineMemory(self.view, self.live, lambda: self.leader_changed)
-        self.persistence = Persistence(store, self.view, self.election, self.desk, self._told_intake.reject, live)
+        self.fleet_status = FleetStatus(self, only_shows=is_shadow)
+        self.timeline_memory = TimelineMemory(self.view, self.live, lambda: self.leader_changed)
+        self.persistence = Persistence(store, self.view, self.election, self.planner, self._told_intake.reject, live)
         self._swept = 0
         self._registered: frozenset[Registration] = frozenset()
         self._asked: object = None
@@ -167,7 +167,7 @@ class BesideNode(Candidate):
         await self.intake.settled()
         self._spawn(self.brokers.run(), "brokers")
         self._spawn(self.judge.run(), "judge")
-        self._spawn(self.chronicle.run(), "timeline")
+        self._spawn(self.timeline_memory.run(), "timeline")
         self._stand()
 
     async def stop(self) -> None:
@@ -239,9 +239,9 @@ class BesideNode(Candidate):
     def _on_told(self) -> None:
         """Our own store has something new: who leads, or what operators told."""
         self.view.leader, self.view.epoch, self.view.nodes = self._told.leader, self._told.epoch, self._told.nodes
-        controls = self._told.laid_down.controls
-        if controls != self.view.laid_down.controls:
-            self.view.laid_down.controls = controls
+        controls = self._told.operator_config.controls
+        if controls != self.view.operator_config.controls:
+            self.view.operator_config.controls = controls
             self.view.model.set_controls(controls)
         self._store_changed()
 
@@ -279,7 +279,7 @@ class BesideNode(Candidate):
     def _begin_work(self, group: asyncio.TaskGroup) -> None:
         log.info("leading", namespaces=len(self.view.namespaces), brokers=len(self.view.brokers))
         group.create_task(self.terms.keep_checkpoints())
-        group.create_task(self.standstill.run())
+        group.create_task(self.stuck_monitor.run())
         group.create_task(self.take_over.run(self.brokers.switched_on))
         group.create_task(self._balance(group))
 

@@ -29,10 +29,10 @@ log = structlog.get_logger(__name__)
 class Recovery:
     """`run` ends once nothing of an earlier term is open; `healed` counts the moves that it has seen through."""
 
-    def __init__(self, memory: ActsMemory, owned: PulsarOwnership, journal: DecisionLog) -> None:
+    def __init__(self, memory: ActsMemory, owned: PulsarOwnership, decision_log: DecisionLog) -> None:
         self._memory = memory
         self._owned = owned
-        self._journal = journal
+        self._decision_log = decision_log
         self.healed = 0
 
     async def run(self, epoch: int) -> None:
@@ -52,5 +52,7 @@ class Recovery:
             why["destination"] = move.destination
         if owner is not None:
             why["owner"] = owner.broker
-        self._journal.judged("heal", Verdict(bundle, GuardrailReason.MOVE_CUT_SHORT, acted=True, why=why), epoch=epoch)
+        self._decision_log.judged(
+            "heal", Verdict(bundle, GuardrailReason.MOVE_CUT_SHORT, acted=True, why=why), epoch=epoch
+        )
         log.info("move_seen_through", bundle=bundle, **why)

@@ -86,7 +86,7 @@ class PulsarReshaper:
         election: Election,
         rails: GuardrailFacts,
         memory: ActsMemory,
-        journal: DecisionLog,
+        decision_log: DecisionLog,
         live: LiveSettings,
     ) -> None:
         self._view = view
@@ -94,7 +94,7 @@ class PulsarReshaper:
         self._election = election
         self._rails = rails
         self._memory = memory
-        self._journal = journal
+        self._decision_log = decision_log
         self._live = live
         self._under_way: set[tuple[str, BundleRange]] = set()
         self.splits: Counter[Reason] = Counter()
@@ -201,5 +201,5 @@ class PulsarReshaper:
     def _say(self, kind: str, it: Reshaping, owner: Registration, stops: Sequence[Verdict] = ()) -> None:
         assert it.because is not None, "it was decided, and why"
         because, epoch = [it.because, *stops], self._view.epoch
-        say = self._journal.would_move if stops else self._journal.moved
+        say = self._decision_log.would_move if stops else self._decision_log.moved
         say(kind, str(it.bundle), it.reason, epoch=epoch, source=owner, destination=owner, because=because)

@@ -123,22 +123,22 @@ def standing(controls: Controls) -> Controls:
     return replace(controls, draining={}, held_off={})
 
 
-def document_of(laid_down: StoredOperatorConfig, exported_at: str, exported_from: str) -> OperatorConfigDocument:
-    shapes = laid_down.namespaces
+def document_of(operator_config: StoredOperatorConfig, exported_at: str, exported_from: str) -> OperatorConfigDocument:
+    shapes = operator_config.namespaces
     return OperatorConfigDocument(
         exported_at=exported_at,
         exported_from=exported_from,
         namespaces=None if shapes is None else {name: NamespaceShape.of(cut) for name, cut in sorted(shapes.items())},
-        isolation_policies=_sorted(laid_down.isolation),
-        failure_domains=_sorted(laid_down.failure_domains),
-        anti_affinity_groups=_sorted(laid_down.anti_affinity),
-        controls=None if laid_down.controls is None else _standing_data(data_of(laid_down.controls)),
-        configuration=_sorted(laid_down.configuration),
-        learned=laid_down.learned,
+        isolation_policies=_sorted(operator_config.isolation),
+        failure_domains=_sorted(operator_config.failure_domains),
+        anti_affinity_groups=_sorted(operator_config.anti_affinity),
+        controls=None if operator_config.controls is None else _standing_data(data_of(operator_config.controls)),
+        configuration=_sorted(operator_config.configuration),
+        learned=operator_config.learned,
     )
 
 
-def decode_laid_down(data: bytes, where: str) -> StoredOperatorConfig:
+def decode_operator_config(data: bytes, where: str) -> StoredOperatorConfig:
     """Decode and check a document; raises `InvalidRecordError`, which names `where`, the field and the fault."""
     about = parse_model(_Versioned, data, where)
     if about.format != FORMAT:

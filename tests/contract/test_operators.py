@@ -60,9 +60,9 @@ class Meddling:
 async def test_a_change_is_known_to_the_leader_at_once_and_to_the_others_soon(cluster: Cluster) -> None:
     leader, follower = await cluster.start_nodes(2)
     await leader.node.operators.update_controls(lambda controls: excluding("b1:8080", controls))
-    assert leader.node.view.laid_down.controls.excluded == {"b1:8080"}
-    await eventually(lambda: follower.node.view.laid_down.controls.excluded == {"b1:8080"})
-    assert await stored_controls(cluster.store) == leader.node.view.laid_down.controls
+    assert leader.node.view.operator_config.controls.excluded == {"b1:8080"}
+    await eventually(lambda: follower.node.view.operator_config.controls.excluded == {"b1:8080"})
+    assert await stored_controls(cluster.store) == leader.node.view.operator_config.controls
 
 
 async def test_changes_at_the_same_time_are_all_made(cluster: Cluster) -> None:

@@ -108,7 +108,7 @@ async def test_configuration_and_policies_are_laid_down_and_shown(shell: Shell) 
     await shell.cluster.known_everywhere(lambda node: not node.node.live.overrides)
 
     await shell.done("ns-isolation-policy set standalone p1 --namespaces 't/.*' --primary b1 --unload-scope none")
-    await shell.cluster.known_everywhere(lambda node: node.node.desk.snapshot().policies.isolation)
+    await shell.cluster.known_everywhere(lambda node: node.node.planner.snapshot().policies.isolation)
     listed = (await shell.type("ns-isolation-policy list standalone --json")).json()
     assert isinstance(listed, dict)
     assert listed["p1"]["primary"] == ["b1"]
@@ -120,7 +120,7 @@ async def test_an_operators_hand_is_shown_among_the_controls(shell: Shell) -> No
     await shell.done("brokers exclude b1:8080")
     await shell.done("balancer freeze --reason 'a test'")
     await shell.done("balancer dry-run on")
-    await shell.cluster.known_everywhere(lambda node: node.node.desk.snapshot().controls.dry_run)
+    await shell.cluster.known_everywhere(lambda node: node.node.planner.snapshot().controls.dry_run)
     controls = (await shell.type("balancer controls --json")).json()
     assert isinstance(controls, dict)
     assert (controls["excluded"], controls["frozen"], controls["dryRun"]) == (["b1:8080"], "a test", True)

@@ -171,18 +171,18 @@ async def journalled(cluster: Cluster, node: NodeProcess, unloads: int) -> list[
     return found
 
 
-def check_unloads(journal: list[dict[str, Any]], offline: Mapping[str, Any]) -> None:
+def check_unloads(decision_log: list[dict[str, Any]], offline: Mapping[str, Any]) -> None:
     """The same bundles go from the same brokers to the same ones, for the same reason."""
     keys = ("bundle", "source", "destination", "reason")
     expected = [tuple(each[key] for key in keys) for each in offline["decisions"]]
-    unloads = [entry for entry in journal if entry["kind"] == "unload"]
+    unloads = [entry for entry in decision_log if entry["kind"] == "unload"]
     live = [(each["subject"], each["source"], each["destination"], each["reason"].capitalize()) for each in unloads]
     assert sorted(live) == sorted(expected)
 
 
-def check_verdicts(journal: list[dict[str, Any]], offline: Mapping[str, Any]) -> None:
+def check_verdicts(decision_log: list[dict[str, Any]], offline: Mapping[str, Any]) -> None:
     """Everything that was looked at has the same verdict, with the same figures."""
-    live = {entry["subject"]: entry for entry in journal if entry["kind"] == "shed"}
+    live = {entry["subject"]: entry for entry in decision_log if entry["kind"] == "shed"}
     assert {each["subject"]: each["verdict"] for each in offline["verdicts"]} == {
         subject: entry["reason"] for subject, entry in live.items()
     }
@@ -209,7 +209,7 @@ async def test_decision_on_a_dump_equals_the_leaders(zookeeper: EmbeddedZooKeepe
 
             second = await cluster.start_node("second", SHEDS)
             first.terminate()
-            journal = await journalled(cluster, second, len(offline["decisions"]))
+            decision_log = await journalled(cluster, second, len(offline["decisions"]))
     assert {each["source"] for each in offline["decisions"]} == {brokers[0].broker_id}
-    check_unloads(journal, offline)
-    check_verdicts(journal, offline)
+    check_unloads(decision_log, offline)
+    check_verdicts(decision_log, offline)

@@ -25,7 +25,7 @@ async def test_explanation_equals_the_next_shedding_round(zookeeper: EmbeddedZoo
         await cluster.a_broker("b3:8080")
         loads = {bundle: load_of(10.0 + position) for position, bundle in enumerate(bundles)}
         await hot.report(a_record("b1:8080", loads, agent_url=hot.url, cpu=60.0))
-        await cluster.known_everywhere(lambda node: node.node.desk.snapshot().brokers.usage_percent.max() > 59)
+        await cluster.known_everywhere(lambda node: node.node.planner.snapshot().brokers.usage_percent.max() > 59)
         expected = {}
         for bundle in bundles:
             shedding = (await standby.get(f"{EXPLAIN}/bundle/{bundle}")).json()["shedding"]

@@ -73,7 +73,7 @@ async def nothing_was_disturbed(fleet: Fleet) -> None:
         status, answer = await fleet.agents["b1:8080"].owner(topic)
         assert (status, answer["owned"]) == (200, True)
     await eventually(lambda: fleet.reported() == bundles_with_topics(fleet), what="reports follow the boundaries")
-    rows = fleet.leader.node.desk.snapshot().bundles
+    rows = fleet.leader.node.planner.snapshot().bundles
     assert {name for name, row in zip(rows.names, rows.movable.tolist(), strict=True) if row} == fleet.reported()
 
 
@@ -90,7 +90,7 @@ async def nothing_was_disturbed(fleet: Fleet) -> None:
 )
 async def test_a_split_disturbs_no_topic(fleet: Fleet, bundle: str, query: str, body: list[int] | None) -> None:
     fleet.leader.node.live.apply({"loadBalancerNamespaceBundleMaxMsgRate": "5000"})
-    await eventually(lambda: fleet.leader.node.desk.snapshot().bundles.long.sum() > 0)
+    await eventually(lambda: fleet.leader.node.planner.snapshot().bundles.long.sum() > 0)
     await eventually(
         lambda: sum(each.msg_rate_in for each in fleet.agents["b1:8080"].agent.watch.loads.values()) > 8_000
     )

@@ -56,7 +56,7 @@ async def _remember(leader: RunningNode) -> None:
     now_ms = time.time_ns() // 1_000_000
     for ago_ms in range(0, 300_000, 10_000):
         for of in ("bundles", "brokers"):
-            await leader.node.chronicle.look(of, now_ms - ago_ms)
+            await leader.node.timeline_memory.look(of, now_ms - ago_ms)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

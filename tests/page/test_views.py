@@ -20,10 +20,10 @@ async def test_the_fleet_shows_each_broker_with_its_highest_resource_and_who_lea
     await expect(rows.first).to_contain_text("b1:8080")  # the most used one is first
     await expect(rows.first).to_contain_text("92 %")
     await expect(rows.first).to_contain_text("CPU")
-    glance = shown.page.get_by_label("At a glance")
-    await expect(glance).to_contain_text(shown.node.node.node_id)
-    await expect(glance).to_contain_text(f"epoch {shown.node.node.get_term().epoch}")
-    await expect(glance).to_contain_text(f"Bundles{len(shown.bundles)}")
+    summary = shown.page.get_by_label("At a glance")
+    await expect(summary).to_contain_text(shown.node.node.node_id)
+    await expect(summary).to_contain_text(f"epoch {shown.node.node.get_term().epoch}")
+    await expect(summary).to_contain_text(f"Bundles{len(shown.bundles)}")
 
 
 async def test_brokers_are_sorted_and_filtered_and_the_address_says_how(shown: Shown) -> None:
@@ -185,20 +185,20 @@ async def test_what_keeps_every_bundle_where_it_is_is_said_with_the_key(shown: S
     await node.ask("POST", f"/admin/v2/brokers/configuration/{key}/1000000")
     try:
         await eventually(lambda: node.node.live.planner.bundle_unload_min_throughput_threshold == 1_000_000)
-        await node.node.standstill.look()
+        await node.node.stuck_monitor.look()
         await shown.open("fleet")
         notice = shown.page.locator(".notice").filter(has_text="Nothing can move")
         await expect(notice.locator("code")).to_have_text(key)
-        await expect(notice).to_contain_text(node.node.standstill.found[0].sentence)
+        await expect(notice).to_contain_text(node.node.stuck_monitor.found[0].sentence)
     finally:
         await node.ask("DELETE", f"/admin/v2/brokers/configuration/{key}")
-        node.node.standstill.found = ()
+        node.node.stuck_monitor.found = ()
 
 
 async def test_limits_and_namespaces_that_no_broker_may_own_are_told(shown: Shown) -> None:
-    desk, policy = shown.node.node.desk, "/admin/v2/clusters/standalone/namespaceIsolationPolicies/nobody"
+    planner, policy = shown.node.node.planner, "/admin/v2/clusters/standalone/namespaceIsolationPolicies/nobody"
     limit = BlockingLimit("loadBalancerReturnCoolDownMinutes", "2 bundles wait: too soon", time.time() + 600)
-    desk._limits = (limit, BlockingLimit("loadBalancerLevelRestMinutes", "1 broker waits: all rest", None))
+    planner._limits = (limit, BlockingLimit("loadBalancerLevelRestMinutes", "1 broker waits: all rest", None))
     data = {"namespaces": ["t/.*"], "primary": ["http://b1"], "unload_scope": "none"}
     assert (await shown.node.ask("POST", policy, json=data)).status == 204
     try:
@@ -211,7 +211,7 @@ async def test_limits_and_namespaces_that_no_broker_may_own_are_told(shown: Show
         await expect(stranded).to_contain_text("isolation policy 'nobody' matches no registered broker")
         await expect(shown.page.get_by_label("At a glance")).to_contain_text("Balancing▲ limited")
     finally:
-        desk._limits = ()
+        planner._limits = ()
         assert (await shown.node.ask("DELETE", policy)).status == 204
 
 

@@ -54,23 +54,23 @@ def plans(snapshot: Snapshot, chosen: PlannerSettings, seed: int) -> list[Plan]:
     return [*made, plan_assignments(snapshot, free, chosen, state, rng)[0]]
 
 
-def may_own(laid_down: Policies, namespace: str, broker: BrokerId) -> bool:
-    policy = laid_down.find_policy(namespace)
+def may_own(operator_config: Policies, namespace: str, broker: BrokerId) -> bool:
+    policy = operator_config.find_policy(namespace)
     if policy is None:
-        return laid_down.is_shared(broker)
-    return laid_down.is_primary(policy, broker) or laid_down.is_secondary(policy, broker)
+        return operator_config.is_shared(broker)
+    return operator_config.is_primary(policy, broker) or operator_config.is_secondary(policy, broker)
 
 
 @pytest.mark.parametrize("load_manager", ["ModularLoadManagerImpl", "ExtensibleLoadManagerImpl"])
 @pytest.mark.parametrize("shedding", SHEDDING_STRATEGIES)
 @given(
     cluster=clusters(),
-    laid_down=policies,
+    operator_config=policies,
     seed=st.integers(0, 5),
     placement=st.sampled_from(sorted(PLACEMENT_STRATEGIES)),
 )
 def test_no_bundle_goes_where_isolation_policies_do_not_let_it(
-    shedding: str, load_manager: str, placement: str, cluster: SomeCluster, laid_down: Policies, seed: int
+    shedding: str, load_manager: str, placement: str, cluster: SomeCluster, operator_config: Policies, seed: int
 ) -> None:
     chosen = PlannerSettings(
         shedding_strategy=shedding,
@@ -83,10 +83,12 @@ def test_no_bundle_goes_where_isolation_policies_do_not_let_it(
         prefer_later_versions=True,
         resource_weights=ResourceWeights(1, 0, 0, 0),
     )
-    snapshot = replace(Build().snapshot(cluster), policies=laid_down, _derived={})
+    snapshot = replace(Build().snapshot(cluster), policies=operator_config, _derived={})
     for plan in plans(snapshot, chosen, seed):
         assert plan_violations(plan, snapshot) == []
         for step in plan.steps:
-            assert step.destination is None or may_own(laid_down, namespace_of(step.bundle), step.destination.broker)
+            assert step.destination is None or may_own(
+                operator_config, namespace_of(step.bundle), step.destination.broker
+            )
         for verdict in plan.verdicts:
             assert "{" not in verdict.sentence()

@@ -85,14 +85,16 @@ def question(world: World, namespace: str, excluded: str | None, *, non_persiste
         IsolationPolicy(name, (each.namespaces,), (each.primary,), (each.secondary,), each.min_limit)
         for name, each in world.isolation.items()
     )
-    laid_down = Policies(isolation, world.groups, {BrokerId(name): domain for name, domain in world.domains.items()})
+    operator_config = Policies(
+        isolation, world.groups, {BrokerId(name): domain for name, domain in world.domains.items()}
+    )
     settings = PlannerSettings(
         broker_max_topics=world.max_topics,
         distribute_bundles_evenly_enabled=world.evenly,
         prefer_later_versions=world.later_versions,
         failure_domains_enabled=world.failure_domains,
     )
-    taken = snapshot(reports, policies=laid_down, preallocated=given)
+    taken = snapshot(reports, policies=operator_config, preallocated=given)
     row = None if excluded is None else taken.brokers.find_row(BrokerId(excluded))
     return PlacementQuestion(namespace, non_persistent, taken, Projection(taken), settings, row)
 

@@ -62,7 +62,7 @@ async def a_life(folder: Path, strategy: str = "ThresholdShedder", rounds: int =
         node = recorded.leader.node
         assert await recorded.live(rounds) > 0, "something has to be moved"
         assert isinstance(node.view.model, RecordedModel)
-        await node.desk.checkpoint(node.view.model)
+        await node.planner.checkpoint(node.view.model)
         await recorded.live(2)
         await recorded.cluster.brokers.pop("b3:8080").leave()
         await recorded.live(2)
@@ -92,7 +92,7 @@ async def test_what_operators_do_is_replayed_too(tmp_path: Path) -> None:
         await node.bundles.split(
             BundleName.parse(recorded.owned_by("b1:8080")[1]), algorithm="", positions=(), unload=True
         )
-        node.desk.churn.lift()
+        node.planner.churn.lift()
         await recorded.live(2)
         await node.drains.stop(BrokerId("b3:8080"))
         await recorded.live(1)
@@ -110,11 +110,13 @@ async def test_a_replay_knows_which_brokers_were_sick(tmp_path: Path, monkeypatc
         recorded.health = {"b1:8080": well, "b2:8080": bad, "b3:8080": well}
         assert await recorded.live(2) > 0
         assert isinstance(node.view.model, RecordedModel)
-        await node.desk.checkpoint(node.view.model)
+        await node.planner.checkpoint(node.view.model)
         await recorded.live(2)
         assert recorded.owned_by("b3:8080"), "it was given some"
         moved = [
-            row for row in node.journal.recent(1_000) if row["destination"] == "b2:8080" and row["kind"] == "unload"
+            row
+            for row in node.decision_log.recent(1_000)
+            if row["destination"] == "b2:8080" and row["kind"] == "unload"
         ]
         assert not moved, "nothing was moved to the one that is sick"
         await recorded.cluster.brokers.pop("b3:8080").leave()
@@ -257,7 +259,7 @@ async def moves_of_all_kinds(folder: Path) -> list[Item]:
         under_way = unload(*others[:5])
         await two_are_asked()
         assert isinstance(node.view.model, RecordedModel)
-        await node.desk.checkpoint(node.view.model)
+        await node.planner.checkpoint(node.view.model)
         await node.executor.cancel(others[0])
         assert node.executor.withdraw(str(others[4]))
         await two_are_asked()
@@ -265,7 +267,7 @@ async def moves_of_all_kinds(folder: Path) -> list[Item]:
         cancelled, one, two, _, called_off = await ended(*under_way)
         assert (cancelled, called_off) == ("UnloadCancelledError", "UnloadCancelledError")
         assert (one, two) == ("NoneType", "NoneType"), "whoever is gone has let go"
-        await node.desk.checkpoint(node.view.model)
+        await node.planner.checkpoint(node.view.model)
     return recorded_in(folder)
 
 
@@ -314,7 +316,7 @@ async def drains_and_pins(folder: Path) -> list[Item]:
         await node.drains.start(BrokerId("b1:8080"))
         await eventually(lambda: node.drains.progress(BrokerId("b1:8080")).failed > 0)
         assert isinstance(node.view.model, RecordedModel)
-        await node.desk.checkpoint(node.view.model)
+        await node.planner.checkpoint(node.view.model)
         b1.status = 204
         await eventually(lambda: node.drains.progress(BrokerId("b1:8080")).state == "done")
         await node.drains.stop(BrokerId("b1:8080"))
@@ -327,8 +329,8 @@ async def drains_and_pins(folder: Path) -> list[Item]:
         await b3.leave()
         b3.store = await cluster.connect()
         await register(b3.store, "b3:8080", b3.record)
-        await eventually(lambda: not node.view.laid_down.controls.draining)
-        await node.desk.checkpoint(node.view.model)
+        await eventually(lambda: not node.view.operator_config.controls.draining)
+        await node.planner.checkpoint(node.view.model)
     return recorded_in(folder)
 
 
@@ -377,12 +379,12 @@ async def plans_that_are_executed(folder: Path) -> list[Item]:
         execution = asyncio.create_task(node.plans.execute(refused.hash))
         await eventually(lambda: len(b1.unloads) >= 2)
         assert isinstance(node.view.model, RecordedModel)
-        await node.desk.checkpoint(node.view.model)
+        await node.planner.checkpoint(node.view.model)
         with pytest.raises(PlanDriftedError, match="stopped at"):
             await execution
         with pytest.raises(PlanDriftedError, match="nothing was done"):
             await node.plans.execute(moved.hash)
-        await node.desk.checkpoint(node.view.model)
+        await node.planner.checkpoint(node.view.model)
     return recorded_in(folder)
 
 

@@ -160,19 +160,19 @@ class Actor(Candidate):
         self._wants = wants
         pulsar.watched_by.append(self._see)
         self.is_moving = True
-        eyes, journal = Eyes(pulsar, self), DecisionLog(100)
+        eyes, decision_log = Eyes(pulsar, self), DecisionLog(100)
         self.intake = MirrorIntake(store, self._elected_view, LiveSettings(settings_of({}, "")), self._on_told)
         self.memory = ActsMemory(FencedRecord(store, self.election, paths.BESIDE_MOVES), 3)
         owned = PulsarOwnership(eyes, eyes, self.election)
-        self.healer = Recovery(self.memory, owned, journal)
+        self.healer = Recovery(self.memory, owned, decision_log)
         self.ledger = FollowingLedger(
-            self.view, eyes, owned, self.election, lambda _bundle, _released: None, self.memory, journal
+            self.view, eyes, owned, self.election, lambda _bundle, _released: None, self.memory, decision_log
         )
         self.executor = Executor(
             self.view,
             self.ledger,
             PulsarOwners(eyes, eyes, self.election),
-            journal,
+            decision_log,
             lambda: ExecutorSettings(10.0, 2, 2),
             Unnoticed(),
             HistoryRecorder(),

@@ -101,7 +101,7 @@ class LocalCluster:
 
     def journalled(self, kind: str) -> list[dict[str, Any]]:
         """The leader's journal about the bundle, oldest first."""
-        return [e for e in reversed(self.node.journal.recent(100, self.bundle)) if e["kind"] == kind]
+        return [e for e in reversed(self.node.decision_log.recent(100, self.bundle)) if e["kind"] == kind]
 
 
 @asynccontextmanager

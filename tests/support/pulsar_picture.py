@@ -127,7 +127,11 @@ def state_of(view: ClusterMirror, intake: PulsarIntake) -> dict[str, object]:
             for name, each in view.namespaces.items()
         },
         "owners": dict(intake.owners),
-        "laid down": (view.laid_down.isolation, view.laid_down.failure_domains, view.laid_down.anti_affinity),
+        "laid down": (
+            view.operator_config.isolation,
+            view.operator_config.failure_domains,
+            view.operator_config.anti_affinity,
+        ),
         "policies": (policies.isolation, policies.anti_affinity_groups, policies.failure_domains),
         "others": (intake.pulsars_leader, intake.dynamic, intake.is_read_only, intake.load_managers),
     }

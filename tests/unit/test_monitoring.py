@@ -73,7 +73,7 @@ async def all_metrics() -> set[str]:
         await asyncio.gather(*(leader.node.assigner.request(name) for name in names))
         await cluster.a_broker("b2:8080")
         await agent.report(a_record("b1:8080", {names[0]: load_of(8.0)}, agent_url=agent.url, cpu=80))
-        await eventually(lambda: bool(leader.node.desk.snapshot().bundles.movable.any()))
+        await eventually(lambda: bool(leader.node.planner.snapshot().bundles.movable.any()))
         await leader.node.shedding.cycle()
         of_node = (await leader.get("/metrics")).body.decode()
     of_agent = AgentMetrics(parse_broker_id("b1:8080"))

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _STANDARD = "-"
 _WIDTH = 120
-_PATH = "/loadbalance/v1/laid-down"
+_PATH = "/loadbalance/v1/operator-config"
 
 
 def export(
@@ -41,28 +41,28 @@ def export(
 
     It is read from ZooKeeper: no node has to run. What cannot be read is left out and named, and the exit code is 1.
     """
-    from loadmanager.cli.admin.config_export import read_laid_down  # noqa: PLC0415 - no other command opens a session
+    from loadmanager.cli.admin.config_export import read_operator_config  # noqa: PLC0415 - no other command opens a session
 
-    url, laid_down, faults = read_laid_down(config, metadata_store_url)
-    text = _text_of(laid_down, url)
+    url, operator_config, faults = read_operator_config(config, metadata_store_url)
+    text = _text_of(operator_config, url)
     if file == _STANDARD:
         write_lines(text.splitlines())
     else:
         _write(text, Path(file))
-        print(f"saved to {file}: {len(laid_down.namespaces or {})} namespaces", file=sys.stderr)
+        print(f"saved to {file}: {len(operator_config.namespaces or {})} namespaces", file=sys.stderr)
     for fault in faults:
         print(f"left out: {fault}", file=sys.stderr)
     if faults:
         raise SystemExit(EXIT_FAILURE)
 
 
-def _text_of(laid_down: StoredOperatorConfig, url: str) -> str:
+def _text_of(operator_config: StoredOperatorConfig, url: str) -> str:
     import yaml  # noqa: PLC0415 - it takes its time to load, and so does the next
 
     from loadmanager.wire.operator_config import document_of  # noqa: PLC0415
 
     at = datetime.now(UTC).isoformat(timespec="seconds")
-    content = document_of(laid_down, at, url).model_dump(mode="json", by_alias=True, exclude_none=True)
+    content = document_of(operator_config, at, url).model_dump(mode="json", by_alias=True, exclude_none=True)
     return yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=_WIDTH, allow_unicode=True)
 
 
@@ -101,11 +101,11 @@ def _content_of(file: Path) -> bytes:
     """The document as JSON, checked as far as can be done here; the process ends when it cannot be used."""
     import yaml  # noqa: PLC0415 - it takes its time to load, and so does the next
 
-    from loadmanager.wire.operator_config import decode_laid_down  # noqa: PLC0415
+    from loadmanager.wire.operator_config import decode_operator_config  # noqa: PLC0415
 
     try:
         content = orjson.dumps(yaml.safe_load(file.read_text(encoding="utf-8")))
-        decode_laid_down(content, str(file))
+        decode_operator_config(content, str(file))
     except OSError as error:
         fail(f"{file}: {error.strerror or error}", EXIT_FAILURE)
     except (UnicodeDecodeError, yaml.YAMLError, orjson.JSONEncodeError) as error:

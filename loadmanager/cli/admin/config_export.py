@@ -15,7 +15,9 @@ from loadmanager.util.logging import configure_logging
 from loadmanager.wire.operator_config import StoredOperatorConfig
 
 
-def read_laid_down(config: Path | None, metadata_store_url: str | None) -> tuple[str, StoredOperatorConfig, list[str]]:
+def read_operator_config(
+    config: Path | None, metadata_store_url: str | None
+) -> tuple[str, StoredOperatorConfig, list[str]]:
     """Return the ZooKeeper's URL, the operator config in it, and faults of unreadable records. The process ends when
     ZooKeeper cannot be reached.
     """

@@ -21,7 +21,7 @@ from loadmanager.core.domain.policies import NO_POLICIES, Policies
 from loadmanager.core.model.bundle_averages import AverageColumns
 from loadmanager.core.model.bundle_rows import NamedRows
 from loadmanager.core.model.checkpoint import ModelCheckpoint
-from loadmanager.core.model.cluster_summary import ClusterSummary, glance_at
+from loadmanager.core.model.cluster_summary import ClusterSummary, summarize
 from loadmanager.core.model.extensible_load import BrokerLoad, ReportRules, throughput_of
 from loadmanager.core.model.inheritance import PartLoad
 from loadmanager.core.model.latest_reports import LatestReport
@@ -180,7 +180,7 @@ class ClusterModel:
         self._rows.revision += 1
         self._rows.learn(learned)
 
-    def is_laid_down_in(self, snapshot: Snapshot) -> bool:
+    def has_config_of(self, snapshot: Snapshot) -> bool:
         """Return True if the snapshot has the current policies and controls."""
         return snapshot.policies is self._policies and snapshot.controls is self._controls
 
@@ -237,9 +237,9 @@ class ClusterModel:
         found = self._snapshot(taken_at_s, grace_period_s)
         return found.averaged_by_time() if self._reporters.rules.averages_by_time else found
 
-    def glance(self) -> ClusterSummary:
+    def summary(self) -> ClusterSummary:
         """Return the summary for frequent display, without averaging or sorting."""
-        return glance_at(self._rows, self._owners, self._reporters.in_order())
+        return summarize(self._rows, self._owners, self._reporters.in_order())
 
     def throughput(self) -> tuple[tuple[str, ...], FloatArray]:
         """Return all bundle names (the same tuple while unchanged) and their short-term bytes/s.

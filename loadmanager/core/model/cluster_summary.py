@@ -33,7 +33,7 @@ class ClusterSummary:
     unowned: int
 
 
-def glance_at(table: NamedRows, owners: RecordedOwners, brokers: Sequence[ReportingBroker]) -> ClusterSummary:
+def summarize(table: NamedRows, owners: RecordedOwners, brokers: Sequence[ReportingBroker]) -> ClusterSummary:
     """Summarize; `brokers` in the order of their names."""
     used, columns = len(table.names), table.columns
     reports = [broker.report for broker in brokers]

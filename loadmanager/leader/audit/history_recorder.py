@@ -45,7 +45,7 @@ _MOST_HASHED = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class DeskMemory:
+class PlannerMemory:
     """Planner state besides the model: what strategies remember, and the state of the random generators for small
     decisions and for rounds.
     """
@@ -57,10 +57,10 @@ class DeskMemory:
     round_rng: Mapping[str, Any]
 
 
-class RecordedDesk(Protocol):
+class RecordedPlanner(Protocol):
     """The planner service, as a checkpoint reads it."""
 
-    def memory_now(self) -> DeskMemory: ...
+    def memory_now(self) -> PlannerMemory: ...
 
 
 class Model(Protocol):
@@ -86,17 +86,17 @@ class Asked:
 class HistoryRecorder:
     """Records inputs and decisions of this node while it leads; without a `writer` it records nothing.
 
-    `laid_down` is the operator config. Call `begin_term` after the take-over, before the first decision.
+    Call `begin_term` after the take-over, before the first decision.
     """
 
     def __init__(
         self,
         live: LiveSettings | None = None,
-        laid_down: OperatorConfig | None = None,
+        operator_config: OperatorConfig | None = None,
         writer: HistoryWriter | None = None,
     ) -> None:
         self._live = live
-        self._laid_down = laid_down or OperatorConfig()
+        self._operator_config = operator_config or OperatorConfig()
         self._writer = writer
         self._is_recording = False
         self._cycle = 0
@@ -140,7 +140,7 @@ class HistoryRecorder:
             return NOT_RECORDED
         return self._writer.put(clock.now_ms() if at_ms is None else at_ms, entry)
 
-    def begin_term(self, epoch: int, node_id: str, model: Model, desk: RecordedDesk) -> None:
+    def begin_term(self, epoch: int, node_id: str, model: Model, planner: RecordedPlanner) -> None:
         """Begin to record: a checkpoint holds everything known and remembered until now."""
         if self._writer is None:
             return
@@ -148,7 +148,7 @@ class HistoryRecorder:
         self._is_recording = True
         self._cycle, self._states = 0, {}
         self.put(HistoryEvent("leader_elected", node_id, {"epoch": epoch}))
-        self.checkpoint(model, desk)
+        self.checkpoint(model, planner)
 
     def end_term(self, reason: str) -> None:
         if self._writer is None or not self._is_recording:
@@ -157,22 +157,22 @@ class HistoryRecorder:
         self._is_recording = False
         self._writer.end_term(clock.now_ms())
 
-    def checkpoint(self, model: Model, desk: RecordedDesk) -> None:
+    def checkpoint(self, model: Model, planner: RecordedPlanner) -> None:
         """Record everything that decisions depend on. The last snapshot is not part of it."""
         if not self._is_recording:
             return
         self.last_snapshot = NOT_RECORDED
         settings = self._settings()
-        image, memory = model.image(), desk.memory_now()
+        image, memory = model.image(), planner.memory_now()
         parts = list(parts_of(image, model.records()))
         head = {
             **head_of(image),
             "parts": len(parts),
             "settingsId": self.settings_id,
             "settings": settings,
-            "policies": Later(policies_later(self._laid_down)),
-            "controls": Later(controls_later(self._laid_down)),
-            "learned": Later(learned_later(self._laid_down)),
+            "policies": Later(policies_later(self._operator_config)),
+            "controls": Later(controls_later(self._operator_config)),
+            "learned": Later(learned_later(self._operator_config)),
             "doubts": doubts_as_json(model.doubts()),
             "states": memory.states,
             "splitState": memory.split_state,
@@ -261,9 +261,13 @@ class HistoryRecorder:
         self._states = states
 
 
-def policies_later(laid_down: OperatorConfig) -> Any:  # noqa: ANN401 - a function of no arguments
+def policies_later(operator_config: OperatorConfig) -> Any:  # noqa: ANN401 - a function of no arguments
     """Return a function that encodes the policies as they are now."""
-    isolation, domains, groups = laid_down.isolation, laid_down.failure_domains, laid_down.anti_affinity
+    isolation, domains, groups = (
+        operator_config.isolation,
+        operator_config.failure_domains,
+        operator_config.anti_affinity,
+    )
     return lambda: {
         "isolation": orjson.loads(encode_isolation(isolation)),
         "failureDomains": orjson.loads(encode_domains(domains)),
@@ -271,15 +275,15 @@ def policies_later(laid_down: OperatorConfig) -> Any:  # noqa: ANN401 - a functi
     }
 
 
-def controls_later(laid_down: OperatorConfig) -> Any:  # noqa: ANN401 - a function of no arguments
+def controls_later(operator_config: OperatorConfig) -> Any:  # noqa: ANN401 - a function of no arguments
     """Return a function that encodes the operator controls as they are now."""
-    controls = laid_down.controls
+    controls = operator_config.controls
     return lambda: orjson.loads(encode_controls(controls))
 
 
-def learned_later(laid_down: OperatorConfig) -> Any:  # noqa: ANN401 - a function of no arguments
+def learned_later(operator_config: OperatorConfig) -> Any:  # noqa: ANN401 - a function of no arguments
     """Return a function that encodes the learned loads as they are now, without the parts that decide nothing."""
-    learned = laid_down.learned
+    learned = operator_config.learned
     return lambda: orjson.loads(encode_learned(learned and what_decides(learned)))
 
 

@@ -68,10 +68,10 @@ class RecordedModel(ClusterModel):
     """Cluster model that records each input with `recorder`. No input calls another one."""
 
     def __init__(
-        self, rules: ReportRules, laid_down: OperatorConfig, recorder: HistoryRecorder, moves: MoveRecorder
+        self, rules: ReportRules, operator_config: OperatorConfig, recorder: HistoryRecorder, moves: MoveRecorder
     ) -> None:
         super().__init__(rules)
-        self._laid_down = laid_down
+        self._operator_config = operator_config
         self._recorder = recorder
         self._moves = moves
         self._records: dict[str, Record] = {}
@@ -130,15 +130,15 @@ class RecordedModel(ClusterModel):
 
     def set_policies(self, policies: Policies) -> None:
         super().set_policies(policies)
-        self._recorder.put(HistoryEvent("policies", "", Later(policies_later(self._laid_down))))
+        self._recorder.put(HistoryEvent("policies", "", Later(policies_later(self._operator_config))))
 
     def set_controls(self, controls: Controls) -> None:
         super().set_controls(controls)
-        self._recorder.put(HistoryEvent("controls", "", Later(controls_later(self._laid_down))))
+        self._recorder.put(HistoryEvent("controls", "", Later(controls_later(self._operator_config))))
 
     def set_learned(self, learned: Learned) -> None:
         super().set_learned(learned)
-        self._recorder.put(HistoryEvent("learned", "", Later(learned_later(self._laid_down))))
+        self._recorder.put(HistoryEvent("learned", "", Later(learned_later(self._operator_config))))
 
     def set_doubts(self, doubts: Doubts) -> None:
         is_other = doubts is not self._doubts

@@ -18,14 +18,18 @@ _HOUR_S = 3_600.0
 
 def open_view(live: LiveSettings, node_id: str) -> tuple[ClusterMirror, HistoryRecorder, MoveRecorder]:
     """Return an empty mirror, the recorder for the history in the settings, and the move recorder."""
-    settings, rules, laid_down = live.base, ReportRules.of(live.planner), OperatorConfig()
+    settings, rules, operator_config = live.base, ReportRules.of(live.planner), OperatorConfig()
     if not settings.history_url:
         recorder = HistoryRecorder()
         moves = MoveRecorder(recorder)
-        return ClusterMirror(MeasuredModel(rules, moves), laid_down=laid_down), recorder, moves
+        return ClusterMirror(MeasuredModel(rules, moves), operator_config=operator_config), recorder, moves
     limits = WriterLimits(flush_interval_s=settings.history_flush_interval_s)
     retention = Retention(settings.history_retention_hours * _HOUR_S or None, settings.history_max_bytes or None)
     writer = HistoryWriter(Directory.of(settings.history_url), node_id, limits, retention, Compaction())
-    recorder = HistoryRecorder(live, laid_down, writer)
+    recorder = HistoryRecorder(live, operator_config, writer)
     moves = MoveRecorder(recorder)
-    return ClusterMirror(RecordedModel(rules, laid_down, recorder, moves), laid_down=laid_down), recorder, moves
+    return (
+        ClusterMirror(RecordedModel(rules, operator_config, recorder, moves), operator_config=operator_config),
+        recorder,
+        moves,
+    )

@@ -143,7 +143,7 @@ class ConfigWriter:
                 if error.cause not in _CHANGED_UNDERNEATH:
                     raise
                 continue
-            log.info("damaged_record_replaced" if is_damaged else "laid_down", path=path)
+            log.info("damaged_record_replaced" if is_damaged else "operator_config_written", path=path)
             return await self._seen(path, changed)
         raise ConcurrentModificationError(f"Concurrent modification of {path}: nothing was written")
 

@@ -66,20 +66,20 @@ class LeaderWatch:
         self._election = election
         self._caller = caller
         self._life = life
-        self._vigil = FailureDetector(patience_s)
-        self._driver = MachineDriver[Event, Action](self._vigil, self._do)
+        self._detector = FailureDetector(patience_s)
+        self._driver = MachineDriver[Event, Action](self._detector, self._do)
         self._http: HttpClient
         self._is_kept = False
 
     @property
     def found_silent(self) -> int:
         """Number of leaders found silent, which this node was to replace."""
-        return self._vigil.found_silent
+        return self._detector.found_silent
 
     @property
     def hears(self) -> bool:
         """True while the leader is another node that answers."""
-        return self._vigil.phase is FailureDetectorPhase.HEARD
+        return self._detector.phase is FailureDetectorPhase.HEARD
 
     async def run(self) -> None:
         """Watch whoever leads, for as long as the node lives."""

@@ -1,7 +1,7 @@
 """Driver of `loadmanager.core.protocol.assignment_machine`: waiting callers, decisions of the planner service, and
 writes of the ownership ledger.
 
-Here are the futures of those who wait for one, the decisions at the desk, and the writes of the ledger.
+Here are the futures of those who wait for one, the decisions at the planner service, and the writes of the ledger.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ class AssignmentDriver:
 
     def __init__(
         self,
-        desk: PlannerService,
+        planner: PlannerService,
         view: ClusterMirror,
         ledger: OwnershipLedger,
-        journal: DecisionLog,
+        decision_log: DecisionLog,
         tracing: Tracing = OFF,
     ) -> None:
-        self._desk = desk
+        self._planner = planner
         self._view = view
         self._ledger = ledger
-        self._journal = journal
+        self._decision_log = decision_log
         self._tracing = tracing
         self._trails: dict[str, Trail] = {}
         self._machine = AssignmentMachine(view)
@@ -97,7 +97,7 @@ class AssignmentDriver:
 
         stored = await self._ledger.apply(str(name.namespace), name.range, give, reason.value)
         self.assignments += 1
-        self._journal.moved("assign", str(name), reason, epoch=stored.epoch, source=None, destination=destination)
+        self._decision_log.moved("assign", str(name), reason, epoch=stored.epoch, source=None, destination=destination)
         return stored
 
     def is_assigning(self, now_s: float) -> bool:
@@ -128,7 +128,7 @@ class AssignmentDriver:
     async def _decide(self, decide: DecideAssignments) -> Event:
         try:
             with self._tracing.span("decide on owners", {"bundles": len(decide.bundles)}, self._asked(decide.bundles)):
-                return AssignmentsDecided(decide, await self._desk.place(decide.bundles, decide.non_persistent))
+                return AssignmentsDecided(decide, await self._planner.place(decide.bundles, decide.non_persistent))
         except Exception as error:
             log.exception("placement_failed", bundles=len(decide.bundles))
             return NotDecided(decide, NoBrokerAvailableError(f"the decision failed: {error}"))
@@ -146,7 +146,7 @@ class AssignmentDriver:
         match outcome:
             case AssignmentMade(stored, step, why, former):
                 self.assignments += 1
-                self._journal.moved(
+                self._decision_log.moved(
                     "assign",
                     bundle,
                     step.reason,
@@ -168,5 +168,5 @@ class AssignmentDriver:
             self._view.bundle(BundleName.parse(bundle))
         except LoadManagerError as error:
             return error
-        self._journal.judged("assign", verdict, epoch=self._view.epoch)
+        self._decision_log.judged("assign", verdict, epoch=self._view.epoch)
         return NoBrokerAvailableError(f"bundle {bundle}: {verdict.sentence()}")

@@ -144,7 +144,7 @@ class Executor:
         view: ClusterMirror,
         writes: Writes,
         owners: Owners,
-        journal: DecisionLog,
+        decision_log: DecisionLog,
         settings: Callable[[], ExecutorSettings],
         followed_by: Followed,
         recorder: HistoryRecorder,
@@ -155,7 +155,7 @@ class Executor:
         self._writes = writes
         self._owners = owners
         self._destinations = destinations
-        self._journal = journal
+        self._decision_log = decision_log
         self._followed_by = followed_by
         self._tracing = tracing
         self._trails: dict[Move, Trail] = {}
@@ -408,7 +408,7 @@ class Executor:
 
     def _began(self, name: BundleName, move: Move, released: Ownership) -> None:
         effect = self._followed_by.began(name, released)
-        self._journal.moved(
+        self._decision_log.moved(
             "unload",
             move.bundle,
             reason_of(move.reason),
@@ -448,7 +448,7 @@ class Executor:
         self._view.model.mark_unloaded(str(name), time.time(), source)
         self.unloads_completed += 1
         effect = self._followed_by.moved(name, released, done)
-        self._journal.moved(
+        self._decision_log.moved(
             "unloaded",
             str(name),
             OwnershipReason.UNLOAD_COMPLETED,
@@ -464,7 +464,7 @@ class Executor:
         kept, reason = outcome.kept, outcome.reason
         self._followed_by.kept(name, released, reason, outcome.refusal)
         why = Verdict(str(name), reason, acted=True, why={"error": outcome.refusal})
-        self._journal.moved(reason.value, str(name), reason, epoch=kept.epoch, source=kept.owner, because=[why])
+        self._decision_log.moved(reason.value, str(name), reason, epoch=kept.epoch, source=kept.owner, because=[why])
         verb = "stays" if kept.owner == released.owner else "is"
         where = f"{name} {verb} with {kept.owner.broker if kept.owner else 'nobody'}"
         if reason is OwnershipReason.UNLOAD_CANCELLED:

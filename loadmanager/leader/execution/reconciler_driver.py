@@ -42,14 +42,14 @@ class ReconcilerDriver:
         ledger: OwnershipLedger,
         executor: Executor,
         assigner: AssignmentDriver,
-        journal: DecisionLog,
+        decision_log: DecisionLog,
         live: LiveSettings,
     ) -> None:
         self._view = view
         self._ledger = ledger
         self._executor = executor
         self._assigner = assigner
-        self._journal = journal
+        self._decision_log = decision_log
         self._live = live
         bundles_of, is_assigning = view.model.bundles_owned_by, assigner.is_assigning
         self._machine = ReconcilerMachine(view, self._places_at_once, bundles_of, is_assigning)
@@ -78,7 +78,7 @@ class ReconcilerDriver:
             case AssignBundles(bundles):
                 self._assigner.place_soon(bundles)
             case Freed(bundle, owner, stored):
-                self._journal.moved("freed", bundle, OwnershipReason.OWNER_GONE, epoch=stored.epoch, source=owner)
+                self._decision_log.moved("freed", bundle, OwnershipReason.OWNER_GONE, epoch=stored.epoch, source=owner)
             case NotFreed(bundle, error):
                 log.info("bundle_not_freed", bundle=bundle, error=str(error))
         return None

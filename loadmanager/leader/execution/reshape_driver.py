@@ -74,25 +74,25 @@ class ReshapeDriver:
     def __init__(
         self,
         view: ClusterMirror,
-        desk: PlannerService,
+        planner: PlannerService,
         ledger: OwnershipLedger,
         assigner: AssignmentDriver,
         executor: Executor,
         agents: AgentCalls,
-        journal: DecisionLog,
+        decision_log: DecisionLog,
         live: LiveSettings,
         on_reshaped: Callable[[str, Registration | None], None],
     ) -> None:
         self._view = view
-        self._desk = desk
+        self._planner = planner
         self._ledger = ledger
         self._assigner = assigner
         self._executor = executor
         self._agents = agents
-        self._journal = journal
+        self._decision_log = decision_log
         self._live = live
         self._on_reshaped = on_reshaped
-        self._machine = ReshapeMachine(view, desk.find_excess)
+        self._machine = ReshapeMachine(view, planner.find_excess)
         self._tasks: set[asyncio.Task[None]] = set()
         self.splits: Counter[Reason] = Counter()
         self.splits_failed = 0
@@ -173,7 +173,7 @@ class ReshapeDriver:
 
     def find_bundle(self, namespace: NamespaceName, which: str) -> BundleName | None:
         """Return the bundle that `LARGEST` or `HOT` stands for; None when none has a topic, or any throughput."""
-        snapshot = self._desk.snapshot()
+        snapshot = self._planner.snapshot()
         position = snapshot.find_namespace(str(self._view.get_namespace(str(namespace)).state.name))
         if position is None:
             return None
@@ -209,12 +209,12 @@ class ReshapeDriver:
             case Release(part):
                 self._later(self._unload(part, None, SplitReason.ADMIN_SPLIT))
             case ChooseDestination(it, part):
-                return DestinationChosen(it, *await self._desk.choose(str(part)))
+                return DestinationChosen(it, *await self._planner.choose(str(part)))
             case Transfer(it, step, because):
                 await self._unload(BundleName.parse(step.bundle), step.destination, step.reason, [because])
                 return WaitEnded(it)
             case ReportVerdict(asked, verdict):
-                self._journal.judged(asked, verdict, epoch=self._view.epoch)
+                self._decision_log.judged(asked, verdict, epoch=self._view.epoch)
             case ReshapeEnded(_, error) if error is not None:
                 raise BundleNotFoundError(str(error)) if isinstance(error, BundleGoneError) else error
         return None
@@ -246,7 +246,7 @@ class ReshapeDriver:
         if owner is not None and self._view.is_registered(owner):
             self.tell(owner, namespace)
         assert it.because is not None, "what is done has a reason"
-        self._journal.moved(
+        self._decision_log.moved(
             "split" if it.is_split else "merge",
             str(it.bundle),
             it.reason,

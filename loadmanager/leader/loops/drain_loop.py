@@ -60,17 +60,17 @@ class DrainLoop:
     def __init__(
         self,
         view: ClusterMirror,
-        desk: PlannerService,
+        planner: PlannerService,
         executor: Executor,
         operators: ConfigWriter,
-        journal: DecisionLog,
+        decision_log: DecisionLog,
         live: LiveSettings,
     ) -> None:
         self._view = view
-        self._desk = desk
+        self._planner = planner
         self._executor = executor
         self._operators = operators
-        self._journal = journal
+        self._decision_log = decision_log
         self._live = live
         self._wake = asyncio.Event()
         self._work = asyncio.TaskGroup()
@@ -79,7 +79,7 @@ class DrainLoop:
 
     def forget(self) -> None:
         """Begin a new term with a new state machine."""
-        recorder = self._desk.recorder
+        recorder = self._planner.recorder
         answers = RecordedAnswers(recorder)
         self._drains = DrainMachine(
             answers.noting("controls", lambda: self._controls, wishes_as_json),
@@ -92,7 +92,7 @@ class DrainLoop:
 
     @property
     def _controls(self) -> Controls:
-        return self._view.laid_down.controls
+        return self._view.operator_config.controls
 
     def _owner_of(self, bundle: str) -> Registration | None:
         current = self._view.find_ownership(bundle)
@@ -183,13 +183,13 @@ class DrainLoop:
     async def _decide(self, asked: GiveAway | BringHome) -> None:
         try:
             if isinstance(asked, GiveAway):
-                plan = await self._desk.drain(asked.brokers, asked.most, asked.leave)
+                plan = await self._planner.drain(asked.brokers, asked.most, asked.leave)
             else:
-                plan = self._desk.bring_home(asked.leave)
+                plan = self._planner.bring_home(asked.leave)
             for verdict in plan.verdicts:
                 if not verdict.acted:
                     kind = "drain" if isinstance(asked, GiveAway) else "pin"
-                    self._journal.judged(kind, verdict, epoch=self._view.epoch)
+                    self._decision_log.judged(kind, verdict, epoch=self._view.epoch)
         except Exception:
             log.exception("drain_round_failed")
             self._tell(DrainPlanned(None))
@@ -223,6 +223,6 @@ class DrainLoop:
             log.exception("drain_not_ended", broker=broker)
         else:
             ended = Verdict(broker, OwnershipReason.DRAIN_ENDED, acted=True)
-            self._journal.judged("drain", ended, epoch=self._view.epoch)
+            self._decision_log.judged("drain", ended, epoch=self._view.epoch)
             log.info("drain_ended_with_process", broker=broker)
         self._tell(TriedToEnd(broker))

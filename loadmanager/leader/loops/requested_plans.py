@@ -24,9 +24,9 @@ from loadmanager.wire.plan_file import PackedCertificate
 
 
 class RequestedPlans:
-    def __init__(self, view: ClusterMirror, desk: PlannerService, cluster: str = "") -> None:
+    def __init__(self, view: ClusterMirror, planner: PlannerService, cluster: str = "") -> None:
         self._view = view
-        self._desk = desk
+        self._planner = planner
         self._cluster = cluster
 
     async def compute(self, request: PlanRequest) -> tuple[KeptPlan, PackedCertificate]:
@@ -38,12 +38,12 @@ class RequestedPlans:
         """
         emptied: tuple[BrokerId, ...] = ()
         if request.kind == "shed":
-            plan, snapshot = await self._desk.preview_shed()
+            plan, snapshot = await self._planner.preview_shed()
         elif request.kind == "drain":
             emptied = (self._view.get_registration(BrokerId(request.broker or "")).broker,)
-            plan, snapshot = await self._desk.preview_drain(emptied[0])
+            plan, snapshot = await self._planner.preview_drain(emptied[0])
         else:
-            snapshot = self._desk.snapshot().afresh()
+            snapshot = self._planner.snapshot().afresh()
             plan = self._plan_moves(request.moves or [], snapshot)
         because: dict[str, list[Verdict]] = {}
         for verdict in plan.verdicts:
@@ -53,7 +53,7 @@ class RequestedPlans:
         effect = effect_of(snapshot, plan.steps, self._clients(steps), emptied)
         at_ms, epoch = clock.now_ms(), self._view.epoch
         seen = restrain(snapshot) if request.kind == "shed" else snapshot
-        certified = await self._desk.certify(seen, [each for each, _ in made], emptied)
+        certified = await self._planner.certify(seen, [each for each, _ in made], emptied)
         certificate = CertificateSummary.of(certified)
         kept = KeptPlan(request.kind, at_ms, epoch, steps, plan.verdicts, effect, certificate, self._cluster)
         return kept, await asyncio.to_thread(PackedCertificate.of, certified)
@@ -115,7 +115,7 @@ class RequestedPlans:
 
     def _find_refusal(self, kind: str, bundle: str, destination: BrokerId) -> Verdict | None:
         """Return the verdict that keeps the bundle from the destination; an operator's own moves obey pins as well."""
-        pinned = self._view.laid_down.controls.pinned.get(bundle)
+        pinned = self._view.operator_config.controls.pinned.get(bundle)
         if kind == "moves" and pinned is not None and pinned != destination:
             return pin_of(bundle, pinned)
-        return self._desk.find_move_refusal(bundle, destination)
+        return self._planner.find_move_refusal(bundle, destination)

@@ -84,17 +84,17 @@ class ReshapeLoop:
     def __init__(
         self,
         view: ClusterMirror,
-        desk: PlannerService,
+        planner: PlannerService,
         reshaper: Reshapes,
         election: Election,
-        journal: DecisionLog,
+        decision_log: DecisionLog,
         live: LiveSettings,
     ) -> None:
         self._view = view
-        self._desk = desk
+        self._planner = planner
         self._reshaper = reshaper
         self._election = election
-        self._journal = journal
+        self._decision_log = decision_log
         self._live = live
         self._machine = ReshapeRoundMachine()
         self._one_at_a_time = asyncio.Lock()
@@ -130,7 +130,7 @@ class ReshapeLoop:
             except NotLeaderError:
                 raise
             except Exception:
-                self._desk.split_state = {}  # the memory may be the cause; the next round starts without it
+                self._planner.split_state = {}  # the memory may be the cause; the next round starts without it
                 raise
             finally:
                 self._machine.forget()
@@ -139,7 +139,7 @@ class ReshapeLoop:
         view, find_doubt = self._view, self._view.gate.find_doubt
         return RoundDue(
             self._live.planner,
-            view.laid_down.controls,
+            view.operator_config.controls,
             view.model.revision,
             {view.brokers[broker].registration: find_doubt(broker) for broker in sorted(view.brokers)},
             self._live.current.load_balancer_auto_unload_split_bundles_enabled,
@@ -148,7 +148,7 @@ class ReshapeLoop:
     def _say(self, action: Action) -> None:
         match action:
             case ReportVerdict(asked, verdict):
-                self._journal.judged(asked, verdict, epoch=self._view.epoch)
+                self._decision_log.judged(asked, verdict, epoch=self._view.epoch)
             case SkipInDryRun(reshaping):
                 self._refrain(reshaping)
 
@@ -172,8 +172,8 @@ class ReshapeLoop:
                 return await self._find_merges(request)
 
     async def _find_candidates(self, look: FindCandidates) -> CandidatesFound:
-        snapshot, reports = self._desk.snapshot(), self._reports(look.brokers)
-        self._asked = self._desk.recorder.ask("split")
+        snapshot, reports = self._planner.snapshot(), self._reports(look.brokers)
+        self._asked = self._planner.recorder.ask("split")
         found = await asyncio.to_thread(
             find_candidates, reports.items(), self._namespaces(), snapshot, look.settings, self._remembered()
         )
@@ -190,19 +190,19 @@ class ReshapeLoop:
         )
         found, remembered = find_splits(question, decide.settings)
         if remembered is not None:
-            self._desk.split_state = remembered
-        steps, state = [split_as_json(split) for split in found.splits], {SPLIT_STRATEGY: self._desk.split_state}
+            self._planner.split_state = remembered
+        steps, state = [split_as_json(split) for split in found.splits], {SPLIT_STRATEGY: self._planner.split_state}
         content = Later(lambda: question_as_json(question))
-        self._desk.recorder.decided(self._asked, steps, found.verdicts, state, question=content)
+        self._planner.recorder.decided(self._asked, steps, found.verdicts, state, question=content)
         return SplitsDecided(found)
 
     async def _find_merges(self, look: FindMerges) -> MergesFound:
-        given = self._reports(look.brokers), self._namespaces(), self._desk.snapshot(), look.controls, time.time()
-        asked, settings = self._desk.recorder.ask("merge"), self._live.planner
+        given = self._reports(look.brokers), self._namespaces(), self._planner.snapshot(), look.controls, time.time()
+        asked, settings = self._planner.recorder.ask("merge"), self._live.planner
         candidates = await asyncio.to_thread(merging.find_candidates, *given)
         merges, verdicts = await asyncio.to_thread(merging.find_merges, candidates, settings)
         steps, said = [merge_as_json(each) for each in merges], [*verdicts, *(each.why for each in merges)]
-        self._desk.recorder.decided(asked, steps, said, candidates=Later(lambda: merging_as_json(candidates)))
+        self._planner.recorder.decided(asked, steps, said, candidates=Later(lambda: merging_as_json(candidates)))
         return MergesFound(merges, verdicts)
 
     async def _carry_out(self, reshaping: Reshaping) -> ReshapeEnded:
@@ -219,7 +219,7 @@ class ReshapeLoop:
         owner = self._view.get_ownership(reshaping.bundle).owner
         if owner is None or reshaping.because is None:
             return
-        self._journal.would_move(
+        self._decision_log.would_move(
             "would_split" if reshaping.is_split else "would_merge",
             str(reshaping.bundle),
             reshaping.reason,
@@ -239,7 +239,7 @@ class ReshapeLoop:
 
     def _remembered(self) -> State:
         """Return by broker its incarnation, and how often in a row each of its bundles was above a limit."""
-        found: State = self._desk.split_state.get("hits", {})
+        found: State = self._planner.split_state.get("hits", {})
         return found
 
     def _remind_agents(self) -> None:

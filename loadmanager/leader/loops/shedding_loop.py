@@ -59,20 +59,20 @@ class SheddingLoop:
 
     def __init__(
         self,
-        desk: PlannerService,
+        planner: PlannerService,
         executor: Executor,
         election: Election,
-        journal: DecisionLog,
+        decision_log: DecisionLog,
         view: ClusterMirror,
         live: LiveSettings,
         rails: MoveGuard | None = None,
         on_plan: Callable[[Plan], None] = lambda _: None,
         tracing: Tracing = OFF,
     ) -> None:
-        self._desk = desk
+        self._planner = planner
         self._executor = executor
         self._election = election
-        self._journal = journal
+        self._decision_log = decision_log
         self._view = view
         self._live = live
         self._rails = rails or NoRails()
@@ -134,14 +134,14 @@ class SheddingLoop:
         term = self._election.get_term()
         stops = self._rails.begin_round()
         if stops:
-            self._journal.stopped("cluster", stops, epoch=term.epoch)
-        plan = await self._desk.shed()
+            self._decision_log.stopped("cluster", stops, epoch=term.epoch)
+        plan = await self._planner.shed()
         self._on_plan(plan)
         self.last_cycle_s = time.monotonic() - started_s
         self.cycles += 1
         self.strategy_metrics = plan.metrics
         steps = [step for step in plan.steps if isinstance(step, Unload)]
-        is_dry_run = self._view.laid_down.controls.dry_run
+        is_dry_run = self._view.operator_config.controls.dry_run
         log.info(
             "shedding_cycle",
             cycle=self.cycles,
@@ -152,11 +152,11 @@ class SheddingLoop:
             duration_ms=round(self.last_cycle_s * 1000, 2),
         )
         await self._explain(plan, steps, term)
-        if steps and self._desk.last_round is not None:
+        if steps and self._planner.last_round is not None:
             summary = summarize_round(
-                self.cycles, self._desk.last_round.snapshot, steps, acted=not (is_dry_run or stops)
+                self.cycles, self._planner.last_round.snapshot, steps, acted=not (is_dry_run or stops)
             )
-            self._journal.judged("round", summary, epoch=term.epoch)
+            self._decision_log.judged("round", summary, epoch=term.epoch)
         unstopped = self._show_stopped(plan, steps, term, is_dry_run=is_dry_run)
         if unstopped:
             self._begin(unstopped)
@@ -178,7 +178,7 @@ class SheddingLoop:
                     isinstance(verdict.verdict, ValidationReason) or verdict.verdict is FilterReason.BROKER_SICK
                 )
             )
-            self._journal.judged("shed", verdicts[0], epoch=term.epoch, because=verdicts)
+            self._decision_log.judged("shed", verdicts[0], epoch=term.epoch, because=verdicts)
 
     def _show_stopped(self, plan: Plan, steps: Sequence[Unload], term: Term, *, is_dry_run: bool) -> _Steps:
         """Return the steps that nothing stops, with their verdicts; log the others."""
@@ -196,7 +196,7 @@ class SheddingLoop:
 
     def _show(self, step: Unload, because: Sequence[Verdict], term: Term) -> None:
         """Log a move that would have been made."""
-        self._journal.would_move(
+        self._decision_log.would_move(
             "would_unload",
             step.bundle,
             step.reason,
@@ -218,7 +218,7 @@ class SheddingLoop:
         except Exception:
             self.cycles_failed += 1
             log.exception("moves_of_shedding_cycle_failed")
-        self._desk.churn.memory_changed.set()
+        self._planner.churn.memory_changed.set()
 
 
 def _own(step: Unload, stops: Sequence[Verdict]) -> Sequence[Verdict]:

@@ -91,7 +91,7 @@ class BrokerRecords:
             self._view.drop_broker(registration.broker)
             self._view.registrations[registration.broker] = registration
             at_once = self._live.current.reassign_bundles_of_dead_brokers_at_once
-            if at_once or registration.broker in self._view.laid_down.controls.held_off:
+            if at_once or registration.broker in self._view.operator_config.controls.held_off:
                 self._view.unsettled += 1  # bundles may have waited for it
         return registration
 

@@ -117,7 +117,7 @@ class ClusterMirror:
     nodes: dict[str, NodeRecord] = field(default_factory=dict)
     node_sessions: dict[str, int] = field(default_factory=dict)
     """The session that holds the registration of each node."""
-    laid_down: OperatorConfig = field(default_factory=OperatorConfig)
+    operator_config: OperatorConfig = field(default_factory=OperatorConfig)
     leader: LeaderZnode | None = None
     doubt_czxid: int | None = None
     """Creation id of the suspicion of a standby against the leader, while there is one."""
@@ -225,7 +225,7 @@ class ClusterMirror:
 
     def holds(self) -> dict[BrokerId, float]:
         """Return the brokers that are held off, with the seconds for which their bundles still wait for them."""
-        return self.laid_down.controls.holds(time.time())
+        return self.operator_config.controls.holds(time.time())
 
     def put_namespace(self, entry: NamespaceEntry) -> None:
         name = str(entry.state.name)

@@ -69,7 +69,7 @@ class MirrorIntake:
             "brokers": self._brokers.apply,
             "namespaces": self._apply_namespace,
             "nodes": self._apply_node,
-            "policies": self._apply_laid_down,
+            "policies": self._apply_operator_config,
             "configuration": self._apply_configuration,
             "learned": self._apply_learned,
         }
@@ -203,7 +203,7 @@ class MirrorIntake:
         nodes = await self._store.children(paths.NODES)
         return [
             *_ELECTION_PATHS,
-            *paths.LAID_DOWN,
+            *paths.OPERATOR_CONFIG,
             *(paths.broker(name) for name in brokers),
             *(paths.node(name) for name in nodes),
             *[path async for path in _grandchildren(self._store, paths.NAMESPACES)],
@@ -278,30 +278,32 @@ class MirrorIntake:
         where = paths.node(name)
         self._view.nodes[name] = parse_model(NodeRecord, decode(znode.data, where), where)
 
-    def _apply_laid_down(self, name: str, znode: Znode | None) -> None:
+    def _apply_operator_config(self, name: str, znode: Znode | None) -> None:
         """Apply policies or controls; one that cannot be read leaves the last good one in force."""
         where = f"{paths.POLICIES}/{name}"
         data = b"{}" if znode is None else decode(znode.data, where)
-        laid_down, model = self._view.laid_down, self._view.model
+        operator_config, model = self._view.operator_config, self._view.model
         if where == paths.CONTROLS:
             controls = decode_controls(data, where)
-            if controls != laid_down.controls:
-                laid_down.controls = controls
+            if controls != operator_config.controls:
+                operator_config.controls = controls
                 model.set_controls(controls)
                 self._view.unsettled += 1
             return
         attribute, read = _POLICIES[where]
         policies = read(data, where)
-        if policies != getattr(laid_down, attribute):
-            setattr(laid_down, attribute, policies)
-            model.set_policies(policies_of(laid_down.isolation, laid_down.failure_domains, laid_down.anti_affinity))
+        if policies != getattr(operator_config, attribute):
+            setattr(operator_config, attribute, policies)
+            model.set_policies(
+                policies_of(operator_config.isolation, operator_config.failure_domains, operator_config.anti_affinity)
+            )
 
     def _apply_learned(self, _: str, znode: Znode | None) -> None:
         """Apply the learned loads of bundles without history; if they cannot be read, the last good ones hold."""
         data = b"{}" if znode is None else decode(znode.data, paths.LEARNED)
         learned = decode_learned(data, paths.LEARNED)
-        if learned != self._view.laid_down.learned:
-            self._view.laid_down.learned = learned
+        if learned != self._view.operator_config.learned:
+            self._view.operator_config.learned = learned
             self._view.model.set_learned(learned_of(learned))
 
     def _apply_configuration(self, _: str, znode: Znode | None) -> None:
@@ -351,7 +353,7 @@ def _is_record(path: str) -> bool:
         "configuration": 1,
         "learned": 1,
     }.get(parts[0])
-    return len(parts) == depth and (parts[0] != "policies" or path in paths.LAID_DOWN)
+    return len(parts) == depth and (parts[0] != "policies" or path in paths.OPERATOR_CONFIG)
 
 
 async def _grandchildren(store: MetadataStore, root: str) -> AsyncIterator[str]:

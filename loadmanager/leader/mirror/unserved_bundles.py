@@ -19,8 +19,8 @@ def unserved_bundles(view: ClusterMirror) -> list[dict[str, Any]]:
     stuck = stuck_brokers(view)
     if not stuck:
         return []
-    glance = view.model.glance()
-    owned = dict(zip(glance.brokers, glance.owned.tolist(), strict=True))
+    summary = view.model.summary()
+    owned = dict(zip(summary.brokers, summary.owned.tolist(), strict=True))
     return [
         {
             "broker": broker,

@@ -39,7 +39,7 @@ class Churn:
         self,
         view: ClusterMirror,
         live: LiveSettings,
-        journal: DecisionLog,
+        decision_log: DecisionLog,
         snapshot: Callable[[], Snapshot],
         recorder: HistoryRecorder,
         moves: MoveRecorder,
@@ -48,7 +48,7 @@ class Churn:
         self.memory_changed = asyncio.Event()
         self._view = view
         self._live = live
-        self._journal = journal
+        self._decision_log = decision_log
         self._snapshot = snapshot
         self._recorder = recorder
         self._moves = moves
@@ -108,7 +108,7 @@ class Churn:
     def _tripped(self, verdict: Verdict) -> None:
         self.trips += 1
         self.memory_changed.set()
-        self._journal.judged("breaker", verdict, epoch=self._view.epoch)
+        self._decision_log.judged("breaker", verdict, epoch=self._view.epoch)
         log.warning("breaker_tripped", subject=verdict.subject, sentence=verdict.sentence(), **verdict.why)
 
     def lift(self, bundle: str | None = None) -> None:
@@ -117,7 +117,7 @@ class Churn:
         self._recorder.put(HistoryEvent("breaker_lifted", bundle or ""))
         self.memory_changed.set()
         verdict = Verdict(bundle or "cluster", ChurnReason.BREAKER_LIFTED, acted=True)
-        self._journal.judged("breaker", verdict, epoch=self._view.epoch)
+        self._decision_log.judged("breaker", verdict, epoch=self._view.epoch)
         log.info("breaker_lifted", subject=verdict.subject)
 
     def figures(self) -> ChurnFigures:

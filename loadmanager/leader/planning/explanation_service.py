@@ -56,15 +56,15 @@ class ExplanationService:
     Each explanation raises `TooManyPreviewsError` too.
     """
 
-    def __init__(self, view: ClusterMirror, desk: PlannerService, journal: DecisionLog) -> None:
+    def __init__(self, view: ClusterMirror, planner: PlannerService, decision_log: DecisionLog) -> None:
         self._view = view
-        self._desk = desk
-        self._journal = journal
+        self._planner = planner
+        self._decision_log = decision_log
 
     async def bundle(self, name: BundleName) -> BundleExplanation:
         """Explain a bundle. Raises `NamespaceNotFoundError`, `BundleNotFoundError`, `InvalidRecordError`."""
-        async with self._desk.previews.turn() as worker:
-            situation = self._desk.look()
+        async with self._planner.previews.turn() as worker:
+            situation = self._planner.look()
             ownership, inputs = self._about_bundle(name, situation)
             short_samples, long_samples = self._view.model.samples_of(str(name))
             explained = await worker.run(explain_bundle, situation, str(name))
@@ -80,9 +80,9 @@ class ExplanationService:
 
     async def broker(self, broker: BrokerId) -> BrokerExplanation:
         """Explain a broker. Raises `BrokerNotFoundError`; `InvalidRecordError` when its record cannot be read."""
-        async with self._desk.previews.turn() as worker:
+        async with self._planner.previews.turn() as worker:
             self._view.get_registration(broker)
-            situation = self._desk.look()
+            situation = self._planner.look()
             if situation.snapshot.brokers.find_row(broker) is None:
                 raise InvalidRecordError(f"the record of broker {broker} cannot be read")
             explained = await worker.run(explain_broker, situation, broker)
@@ -111,9 +111,9 @@ class ExplanationService:
 
     async def why_not(self, name: BundleName, broker: BrokerId) -> WhyNotExplanation:
         """Explain why a broker does not get a bundle. Raises as `bundle`, and `BrokerNotFoundError`."""
-        async with self._desk.previews.turn() as worker:
+        async with self._planner.previews.turn() as worker:
             self._view.get_registration(broker)
-            situation = self._desk.look()
+            situation = self._planner.look()
             ownership, inputs = self._about_bundle(name, situation)
             explained = await worker.run(why_not, situation, str(name), broker)
         return WhyNotExplanation(
@@ -153,7 +153,7 @@ class ExplanationService:
         )
 
     def _decisions(self, subject: str) -> list[DecisionEntry]:
-        return [DecisionEntry.model_validate(entry) for entry in self._journal.recent(_DECISIONS, subject)]
+        return [DecisionEntry.model_validate(entry) for entry in self._decision_log.recent(_DECISIONS, subject)]
 
 
 def _is_reported(snapshot: Snapshot, bundle: str) -> bool:

@@ -28,7 +28,7 @@ from loadmanager.core.planning.shedding_round import Proposal, Round
 from loadmanager.core.planning.strategy_memory import merged
 from loadmanager.core.strategies.splitting.split_round import SPLIT_STRATEGY
 from loadmanager.leader.audit.decision_log import DecisionLog
-from loadmanager.leader.audit.history_recorder import Asked, DeskMemory, HistoryRecorder
+from loadmanager.leader.audit.history_recorder import Asked, HistoryRecorder, PlannerMemory
 from loadmanager.leader.audit.move_records import MoveRecorder
 from loadmanager.leader.audit.recorded_model import RecordedModel
 from loadmanager.leader.mirror.cluster_mirror import ClusterMirror
@@ -62,7 +62,7 @@ class PlannerService:
         self,
         view: ClusterMirror,
         live: LiveSettings,
-        journal: DecisionLog,
+        decision_log: DecisionLog,
         seed: int,
         recorder: HistoryRecorder | None = None,
         moves: MoveRecorder | None = None,
@@ -73,7 +73,7 @@ class PlannerService:
         """Memory of the extensible split rule, which decides apart from the strategies."""
         self.recorder = recorder or HistoryRecorder()
         self.churn = Churn(
-            view, live, journal, self._recent_snapshot, self.recorder, moves or MoveRecorder(self.recorder)
+            view, live, decision_log, self._recent_snapshot, self.recorder, moves or MoveRecorder(self.recorder)
         )
         self._view = view
         self._live = live
@@ -93,10 +93,10 @@ class PlannerService:
         """Memory for the next leader: the state of strategies, of the split rule and of the churn limits."""
         return {**self.state, **self.churn.state, **({SPLIT_STRATEGY: self.split_state} if self.split_state else {})}
 
-    def memory_now(self) -> DeskMemory:
+    def memory_now(self) -> PlannerMemory:
         """Return the memory for a checkpoint, and drop the snapshot: the next decision takes a new one."""
         self._snapshot = None
-        return DeskMemory(
+        return PlannerMemory(
             self.state,
             self.split_state,
             self.churn.state,
@@ -242,7 +242,7 @@ class PlannerService:
     def find_move_refusal(self, bundle: str, destination: BrokerId) -> Verdict | None:
         """Return the verdict that forbids the move even to an operator, None if it is allowed."""
         snapshot = self._recent_snapshot()
-        if not self._view.model.is_laid_down_in(snapshot) or snapshot.brokers.find_row(destination) is None:
+        if not self._view.model.has_config_of(snapshot) or snapshot.brokers.find_row(destination) is None:
             snapshot = self.snapshot()
         return planner.find_move_refusal(snapshot, bundle, destination, self._live.planner)
 

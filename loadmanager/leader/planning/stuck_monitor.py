@@ -21,10 +21,13 @@ class StuckMonitor:
     """
 
     def __init__(
-        self, desk: PlannerService, live: LiveSettings, more_limits: Callable[[], Sequence[BlockingLimit]] = lambda: ()
+        self,
+        planner: PlannerService,
+        live: LiveSettings,
+        more_limits: Callable[[], Sequence[BlockingLimit]] = lambda: (),
     ) -> None:
         self._more_limits = more_limits
-        self._desk = desk
+        self._planner = planner
         self._live = live
         self.found: tuple[StuckDiagnosis, ...] = ()
         self._is_running = False
@@ -33,7 +36,7 @@ class StuckMonitor:
     @property
     def limits(self) -> list[BlockingLimit]:
         """Limits that keep bundles where they are at this moment; none outside a term."""
-        return [*self._more_limits(), *self._desk.blocking_limits()] if self._is_running else []
+        return [*self._more_limits(), *self._planner.blocking_limits()] if self._is_running else []
 
     async def run(self) -> None:
         """Diagnose as often as shedding runs, until the term ends."""
@@ -52,7 +55,7 @@ class StuckMonitor:
             log.exception("standstill_not_looked_for")
 
     async def look(self) -> None:
-        found = await asyncio.to_thread(find_standstill, self._desk.snapshot(), self._live.planner)
+        found = await asyncio.to_thread(find_standstill, self._planner.snapshot(), self._live.planner)
         keys, before = [each.key for each in found], [each.key for each in self.found]
         self.found = found
         if keys == before and keys != self._told:  # logged only if it lasts for two looks

@@ -15,26 +15,26 @@ def test_brokers_come_by_name_with_what_they_report_and_own() -> None:
     model.set_namespace(NS, [W, X, Y, Z], [owned(A), releasing(A, B), owned(GONE), FREE])
     model.apply_report(B, report())
     model.apply_report(A, report({W: (1, 2, 30, 40), X: (1, 1, 1, 1)}))
-    glance, brokers = model.glance(), model.snapshot(0.0, 0.0).brokers
-    assert glance.brokers == brokers.ids == (A.broker, B.broker)
-    assert glance.usage_percent.tolist() == brokers.usage_percent.tolist()
-    assert glance.load.tolist() == brokers.load.tolist()
-    assert glance.owned.tolist() == [2, 0]
-    assert glance.releasing == (X,)
-    assert (glance.bundles, glance.unowned) == (4, 2)
+    summary, brokers = model.summary(), model.snapshot(0.0, 0.0).brokers
+    assert summary.brokers == brokers.ids == (A.broker, B.broker)
+    assert summary.usage_percent.tolist() == brokers.usage_percent.tolist()
+    assert summary.load.tolist() == brokers.load.tolist()
+    assert summary.owned.tolist() == [2, 0]
+    assert summary.releasing == (X,)
+    assert (summary.bundles, summary.unowned) == (4, 2)
 
 
 def test_what_only_a_report_names_has_no_record_to_say_who_owns_it() -> None:
     model = ClusterModel()
     model.apply_report(A, report({W: (1, 1, 1, 1)}))
-    glance = model.glance()
-    assert (glance.bundles, glance.unowned, glance.owned.tolist()) == (1, 0, [0])
+    summary = model.summary()
+    assert (summary.bundles, summary.unowned, summary.owned.tolist()) == (1, 0, [0])
 
 
 def test_there_may_be_nothing() -> None:
-    glance = ClusterModel().glance()
-    assert (glance.brokers, glance.bundles, glance.unowned) == ((), 0, 0)
-    assert glance.usage_percent.shape == (0, 5)
+    summary = ClusterModel().summary()
+    assert (summary.brokers, summary.bundles, summary.unowned) == ((), 0, 0)
+    assert summary.usage_percent.shape == (0, 5)
     names, throughput = ClusterModel().throughput()
     assert (names, throughput.tolist()) == ((), [])
 

@@ -40,12 +40,12 @@ class Standby:
     """The machine, its clock, and what it was told to do."""
 
     now_s: float = 100.0
-    vigil: FailureDetector = field(default_factory=lambda: FailureDetector(PATIENCE_S))
+    leader_watch: FailureDetector = field(default_factory=lambda: FailureDetector(PATIENCE_S))
     done: list[Action] = field(default_factory=list)
 
     def hears(self, event: Event, after_s: float = 0.0) -> list[Action]:
         self.now_s += after_s
-        done = self.vigil.step(event, self.now_s)
+        done = self.leader_watch.step(event, self.now_s)
         self.done += done
         return done
 
@@ -84,13 +84,13 @@ def of_kind(kind: type[Action], done: list[Action]) -> list[Action]:
 
 def test_whoever_leads_is_asked_at_once_and_nobody_else_watched() -> None:
     standby = Standby()
-    assert standby.vigil.wake_s is None
+    assert standby.leader_watch.wake_s is None
     assert standby.hears(Signal.TIME) == []
     assert standby.follows() == [AskLeader(OTHER, 0.0, PATIENCE_S)]
     assert standby.follows() == [], "it is the same"
     assert standby.follows(NEXT) == [AskLeader(NEXT, 0.0, PATIENCE_S)]
     assert standby.follows(None) == []
-    assert standby.vigil.wake_s is None
+    assert standby.leader_watch.wake_s is None
 
 
 def test_a_leader_that_has_never_answered_is_not_missed() -> None:
@@ -105,7 +105,7 @@ def test_a_leader_that_has_never_answered_is_not_missed() -> None:
 def test_a_leader_that_answers_is_asked_again_and_may_hold_its_answer_back(standby: Standby) -> None:
     for _ in range(100):
         assert standby.hears(LeaderAnswered(OTHER.czxid), 2 * TICK_S) == [AskLeader(OTHER, 2 * TICK_S, PATIENCE_S)]
-    assert standby.vigil.wake_s == standby.now_s + TICK_S
+    assert standby.leader_watch.wake_s == standby.now_s + TICK_S
 
 
 def test_what_is_heard_of_another_leader_says_nothing(standby: Standby) -> None:
@@ -131,8 +131,8 @@ def test_a_leader_whose_process_has_ended_is_replaced_at_once(*, is_known: bool)
     assert isinstance(said, Say)
     assert said.event == "leader_process_ended"
     assert take_over == EarlyTakeOver(OTHER.czxid, has_ended=True)
-    assert standby.vigil.phase is FailureDetectorPhase.RESTING
-    assert standby.vigil.found_silent == 0
+    assert standby.leader_watch.phase is FailureDetectorPhase.RESTING
+    assert standby.leader_watch.found_silent == 0
 
 
 def test_a_leader_that_nobody_hears_is_replaced_after_a_patience(standby: Standby) -> None:
@@ -142,7 +142,7 @@ def test_a_leader_that_nobody_hears_is_replaced_after_a_patience(standby: Standb
         pass
     assert replaced == [EarlyTakeOver(OTHER.czxid)]
     assert PATIENCE_S <= standby.now_s - begun_s < PATIENCE_S + 3 * TICK_S
-    assert standby.vigil.found_silent == 1
+    assert standby.leader_watch.found_silent == 1
     assert [(each.event, each.is_warning) for each in standby.done if isinstance(each, Say)] == [
         ("leader_silent", True)
     ]
@@ -153,7 +153,7 @@ def test_a_leader_that_takes_the_doubt_away_is_left_alone_for_a_session(standby:
     (said,) = standby.looks(stands=False)
     assert isinstance(said, Say)
     assert (said.event, said.is_warning) == ("leader_has_zookeeper", False)
-    assert standby.vigil.phase is FailureDetectorPhase.RESTING
+    assert standby.leader_watch.phase is FailureDetectorPhase.RESTING
     assert of_kind(RaiseSuspicion, standby.ticks(round(SESSION_S / TICK_S) - 1)) == []
     assert of_kind(RaiseSuspicion, standby.ticks(2)) != []
 
@@ -161,7 +161,7 @@ def test_a_leader_that_takes_the_doubt_away_is_left_alone_for_a_session(standby:
 def test_a_doubt_that_the_store_refuses_is_none(standby: Standby) -> None:
     standby.ticks(6)
     standby.hears(SuspicionRaised(OTHER.czxid, stands=False))
-    assert standby.vigil.phase is FailureDetectorPhase.RESTING
+    assert standby.leader_watch.phase is FailureDetectorPhase.RESTING
 
 
 def test_only_three_prompt_looks_in_a_row_count(standby: Standby) -> None:
@@ -180,7 +180,7 @@ def test_only_three_prompt_looks_in_a_row_count(standby: Standby) -> None:
 def test_one_that_is_heard_is_doubted_no_more_and_not_replaced(standby: Standby) -> None:
     standby.doubts()
     standby.hears(LeaderAnswered(OTHER.czxid))
-    assert standby.vigil.phase is FailureDetectorPhase.HEARD
+    assert standby.leader_watch.phase is FailureDetectorPhase.HEARD
     standby.hears(LeaderMissed(OTHER.czxid))
     assert any(isinstance(each, RaiseSuspicion) for each in standby.ticks(3 * TICKS)), (
         "it was silent for long: that is usual now"
@@ -194,7 +194,7 @@ def test_one_that_is_heard_is_doubted_no_more_and_not_replaced(standby: Standby)
 def test_a_standby_that_was_stopped_itself_holds_nothing_against_the_leader(standby: Standby) -> None:
     for _ in range(4):
         assert standby.hears(Signal.TIME, 60.0) == []
-    assert standby.vigil.silent_s == pytest.approx(4 * TICK_S)
+    assert standby.leader_watch.silent_s == pytest.approx(4 * TICK_S)
 
 
 def replace_leader(standby: Standby, leader: LeaderZnode) -> float:
@@ -216,30 +216,32 @@ def test_a_justified_take_over_costs_no_patience(standby: Standby) -> None:
     for number in range(6):
         assert replace_leader(standby, replace(OTHER, czxid=100 + number, session_id=number)) < PATIENCE_S + 3 * TICK_S
         standby.follows(None, SESSION_S, sessions=frozenset({99}))
-        assert standby.vigil.patience_s(standby.now_s + SESSION_S) == PATIENCE_S
+        assert standby.leader_watch.patience_s(standby.now_s + SESSION_S) == PATIENCE_S
 
 
 def test_with_each_needless_take_over_patience_doubles_up_to_a_session_for_ten_minutes(standby: Standby) -> None:
     lives_on = frozenset({OTHER.session_id})
     for number in range(6):
-        patience_s = standby.vigil.patience_s(standby.now_s)
+        patience_s = standby.leader_watch.patience_s(standby.now_s)
         assert patience_s == min(PATIENCE_S * 2**number, SESSION_S)
         assert replace_leader(standby, replace(OTHER, czxid=100 + number)) >= patience_s
-        assert standby.vigil.patience_s(standby.now_s) == patience_s, "it is not known yet whether it was needless"
+        assert standby.leader_watch.patience_s(standby.now_s) == patience_s, (
+            "it is not known yet whether it was needless"
+        )
         standby.follows(None, 1.5 * SESSION_S, sessions=lives_on)
-    assert standby.vigil.patience_s(standby.now_s + 600.0) == PATIENCE_S
+    assert standby.leader_watch.patience_s(standby.now_s + 600.0) == PATIENCE_S
 
 
 def test_on_a_busy_machine_patience_is_three_times_the_slowest_answer_lately(standby: Standby) -> None:
     for _ in range(6):
         standby.ticks(1)
     standby.hears(LeaderAnswered(OTHER.czxid))
-    assert standby.vigil.patience_s(standby.now_s) == pytest.approx(3 * 6 * TICK_S)
+    assert standby.leader_watch.patience_s(standby.now_s) == pytest.approx(3 * 6 * TICK_S)
     standby.hears(LeaderAnswered(OTHER.czxid))
     standby.hears(Signal.TIME, 60.0)
-    assert standby.vigil.patience_s(standby.now_s) == pytest.approx(3 * 3 * TICK_S)
+    assert standby.leader_watch.patience_s(standby.now_s) == pytest.approx(3 * 3 * TICK_S)
     standby.hears(Signal.TIME, 60.0)
-    assert standby.vigil.patience_s(standby.now_s) == PATIENCE_S
+    assert standby.leader_watch.patience_s(standby.now_s) == PATIENCE_S
 
 
 def test_what_a_leader_took_to_answer_first_is_not_usual() -> None:
@@ -247,11 +249,11 @@ def test_what_a_leader_took_to_answer_first_is_not_usual() -> None:
     standby.follows()
     standby.ticks(6)
     standby.hears(LeaderAnswered(OTHER.czxid))
-    assert standby.vigil.patience_s(standby.now_s) == PATIENCE_S
+    assert standby.leader_watch.patience_s(standby.now_s) == PATIENCE_S
 
 
 def test_silence_never_counts_without_patience_but_the_end_of_the_process_does() -> None:
-    standby = Standby(vigil=FailureDetector(0.0))
+    standby = Standby(leader_watch=FailureDetector(0.0))
     standby.follows()
     standby.hears(LeaderAnswered(OTHER.czxid))
     standby.hears(LeaderMissed(OTHER.czxid))
@@ -265,7 +267,7 @@ def test_a_take_over_that_another_has_won_costs_no_patience(standby: Standby) ->
         pass
     standby.follows(NEXT)
     standby.follows(None)
-    assert standby.vigil.patience_s(standby.now_s) == PATIENCE_S
+    assert standby.leader_watch.patience_s(standby.now_s) == PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +315,7 @@ class Story:
 
     def see(self, done: list[Action], stretch: Stretch) -> None:
         """Check what is to be done, and do it."""
-        assert (self.standby.vigil.wake_s is None) == (self.leader is None)
+        assert (self.standby.leader_watch.wake_s is None) == (self.leader is None)
         now_s = self.standby.now_s
         if of_kind(RaiseSuspicion, done):
             assert now_s - self.heard_s >= PATIENCE_S / 2
@@ -324,7 +326,7 @@ class Story:
             assert now_s - self.heard_s >= PATIENCE_S - 1e-9, "never heard, or lately"
             assert now_s - self.doubt_s >= 3 * TICK_S - 1e-9, "it had no time to answer there"
             assert stretch.store == "stands"
-            assert self.standby.vigil.phase is FailureDetectorPhase.RESTING
+            assert self.standby.leader_watch.phase is FailureDetectorPhase.RESTING
             self.replaced += 1
         for action in done:
             event = self.come_of(action, stretch)

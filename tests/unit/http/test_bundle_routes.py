@@ -78,7 +78,7 @@ async def test_a_bundle_is_split_by_what_it_is_known_for(cluster: Cluster, node:
     assert missing.reason == f"{which}: no bundle of namespace t/ns carries anything"
     agent = cluster.brokers["b1:8080"]
     await agent.report(a_record("b1:8080", {f"t/ns/{WHOLE}": load_of(5.0, topics=3)}, agent_url=agent.url))
-    await eventually(lambda: node.node.desk.snapshot().bundles.topics.sum() > 0)
+    await eventually(lambda: node.node.planner.snapshot().bundles.topics.sum() > 0)
     assert (await node.put(f"{NS}/{which}/split")).status == 204
     assert node.ranges_of() == CUT
 

@@ -116,7 +116,7 @@ async def test_controls_of_what_is_no_more_can_be_taken_back() -> None:
     async with a_leader() as (cluster, leader):
         stored = b'{"excluded": ["gone:1"], "pinned": {"t/ns/0x00000000_0x80000000": "gone:1"}}'
         await write(cluster.store, paths.CONTROLS, stored)
-        await eventually(lambda: leader.node.view.laid_down.controls.excluded)
+        await eventually(lambda: leader.node.view.operator_config.controls.excluded)
         assert (await leader.ask("DELETE", f"{OURS}/brokers/gone:1/exclusion")).status == 204
         assert (await leader.ask("DELETE", f"{OURS}/bundles/t/ns/0x00000000_0x80000000/pin")).status == 204
         assert await controls(leader) == NOTHING

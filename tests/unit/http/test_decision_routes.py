@@ -74,7 +74,7 @@ async def test_imbalance_is_shown_with_its_lower_bound(cluster: Cluster, node: R
     await node.lookup(TOPIC)
     await cluster.a_broker("b2:8080")
     await broker.report(a_record("b1:8080", {node.bundle_of(TOPIC): load_of(8.0)}, agent_url=broker.url, cpu=50))
-    await eventually(lambda: bool(node.node.desk.snapshot().bundles.movable.any()))
+    await eventually(lambda: bool(node.node.planner.snapshot().bundles.movable.any()))
     shown = (await node.get("/loadbalance/v1/balance")).json()
     assert shown["now"]["heatBefore"] == shown["now"]["heatAfter"] == pytest.approx(2.0)
     assert shown["now"]["bound"] == pytest.approx(2.0)
@@ -119,7 +119,7 @@ async def test_move_has_predicted_and_measured_effect(cluster: Cluster, node: Ru
         return entry["effect"]
 
     await report(1.0, 0.0)
-    node.node.desk.snapshot()  # predictions are made on the last one
+    node.node.planner.snapshot()  # predictions are made on the last one
     await node.put(f"/admin/v2/namespaces/{bundle}/unload?destinationBroker=b2:8080")
     predicted = await effect()
     assert predicted["predicted"] == {"imbalanceBefore": 2.0, "imbalanceAfter": 2.0}

@@ -128,13 +128,13 @@ async def test_why_not_answers_in_one_sentence_with_both_brokers_side_by_side(no
 
 
 async def test_explaining_changes_neither_what_is_remembered_nor_the_next_decision(node: RunningNode) -> None:
-    desk = node.node.desk
-    memory, chance = desk.memory, desk._rng.bit_generator.state
+    planner = node.node.planner
+    memory, chance = planner.memory, planner._rng.bit_generator.state
     await asyncio.gather(
         *(explained(node, path) for path in (f"bundle/{LOWEST}", "broker/b1:8080", f"bundle/{HIGHEST}") * 3)
     )
-    assert desk.memory == memory
-    assert desk._rng.bit_generator.state == chance
+    assert planner.memory == memory
+    assert planner._rng.bit_generator.state == chance
     expected = (await explained(node, f"bundle/{HIGHEST}"))["placement"]["chosen"]
     number = 0
     while node.bundle_of(f"persistent://t/ns/y{number}") != HIGHEST:

@@ -47,7 +47,7 @@ async def test_the_fleet_has_a_column_for_each_figure_and_says_who_leads(cluster
     await node.lookup(TOPIC)
     assert (await node.put("/loadbalance/v1/freeze", json={"reason": "night"})).status == 204
     node.node.live.apply({"loadBalancerSheddingEnabled": "false"})
-    await node.node.standstill.look()
+    await node.node.stuck_monitor.look()
     fleet = (await node.get(FLEET)).json()
     brokers = fleet["brokers"]
     assert brokers["id"] == ["b1:8080", "b2:8080"]
@@ -108,9 +108,9 @@ async def test_the_bound_of_the_last_round_is_worked_out_when_somebody_looks(clu
 async def test_standby_merges_its_view_with_the_leaders(cluster: Cluster) -> None:
     leader = cluster.nodes[0]
     standby = await cluster.start_node()
-    await cluster.known_everywhere(lambda node: len(node.node.view.model.glance().brokers) == 2)
+    await cluster.known_everywhere(lambda node: len(node.node.view.model.summary().brokers) == 2)
     await leader.put("/loadbalance/v1/brokers/b2:8080/drain")
-    await cluster.known_everywhere(lambda node: node.node.view.laid_down.controls.draining)
+    await cluster.known_everywhere(lambda node: node.node.view.operator_config.controls.draining)
     fleet = (await standby.get(FLEET)).json()
     assert fleet["isWhole"]
     assert [drain["broker"] for drain in fleet["drains"]] == ["b2:8080"]
@@ -126,7 +126,7 @@ async def test_standby_merges_its_view_with_the_leaders(cluster: Cluster) -> Non
 async def test_stream_starts_with_the_fleet(cluster: Cluster, through: str) -> None:
     leader = cluster.nodes[0]
     node = leader if through == "leader" else await cluster.start_node()
-    await cluster.known_everywhere(lambda each: len(each.node.view.model.glance().brokers) == 2)
+    await cluster.known_everywhere(lambda each: len(each.node.view.model.summary().brokers) == 2)
     await cluster.known_everywhere(lambda each: each.node.view.leader is not None)
     async with a_stream(node) as events:
         assert (await events.data("fleet"))["unowned"] == 4
@@ -159,7 +159,7 @@ async def test_what_anybody_changes_is_told_and_told_again_to_who_missed_it(clus
 
 async def test_a_stream_goes_on_under_another_leader(cluster: Cluster) -> None:
     standby = await cluster.start_node()
-    await cluster.known_everywhere(lambda node: len(node.node.view.model.glance().brokers) == 2)
+    await cluster.known_everywhere(lambda node: len(node.node.view.model.summary().brokers) == 2)
     async with a_stream(standby) as events:
         assert (await events.data("fleet"))["leader"]["epoch"] == 1
         await cluster.nodes[0].stop()

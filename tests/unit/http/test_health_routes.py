@@ -24,7 +24,7 @@ async def test_each_broker_says_how_it_serves_and_a_sick_one_is_given_nothing() 
             if number > 1:
                 record["health"] = BAD if number == 2 else WELL
             await cluster.a_broker(f"b{number}:8080", record)
-        await node.node.desk.shed()
+        await node.node.planner.shed()
         answer = (await node.get(HEALTH)).json()
         assert [(each["brokerId"], each["latencyMs"], each["queue"], each["isSick"]) for each in answer] == [
             ("b1:8080", None, None, False),
@@ -41,7 +41,7 @@ async def test_each_broker_says_how_it_serves_and_a_sick_one_is_given_nothing() 
         assert "loadmanager_brokers_sick{" in (await node.get("/metrics")).body.decode()
         bundles = await cluster.a_namespace()
         for bundle in bundles:
-            owner, verdict = await node.node.desk.choose(bundle)
+            owner, verdict = await node.node.planner.choose(bundle)
             assert owner is not None
             assert owner.broker != "b2:8080"
             assert verdict.why["broker_sick"] == 1
@@ -50,7 +50,7 @@ async def test_each_broker_says_how_it_serves_and_a_sick_one_is_given_nothing() 
         await eventually(
             lambda: node.node.view.brokers[BrokerId("b2:8080")].record.get("health") == WELL, what="it says so"
         )
-        await node.node.desk.shed()
+        await node.node.planner.shed()
         assert not any(each["isSick"] for each in (await node.get(HEALTH)).json())
 
 
@@ -65,7 +65,7 @@ async def test_a_stuck_broker_is_given_nothing_and_its_bundles_are_said_to_be_un
         await cluster.brokers["b1:8080"].report({**a_record("b1:8080"), "stuck": why})
         await eventually(lambda: "stuck" in node.node.view.brokers[BrokerId("b1:8080")].record, what="it says so")
         for bundle in others:
-            destination, verdict = await node.node.desk.choose(bundle)
+            destination, verdict = await node.node.planner.choose(bundle)
             assert destination is not None
             assert (destination.broker, verdict.why["broker_stuck"]) == ("b2:8080", 1)
         fleet = (await node.get("/loadbalance/v1/fleet")).json()

@@ -43,8 +43,8 @@ async def test_what_was_published_is_kept_for_the_next_leader_and_asked_of_any_n
     async with a_leader() as (cluster, leader):
         follower = await cluster.start_node()
         assert (await follower.put(LEARNED, json=HEAVY)).status == 204
-        assert leader.node.view.laid_down.learned == HEAVY
-        await cluster.known_everywhere(lambda node: node.node.view.laid_down.learned == HEAVY)
+        assert leader.node.view.operator_config.learned == HEAVY
+        await cluster.known_everywhere(lambda node: node.node.view.operator_config.learned == HEAVY)
         assert (await (await cluster.start_node()).get(LEARNED)).json() == HEAVY
 
 

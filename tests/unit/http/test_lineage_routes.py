@@ -97,5 +97,5 @@ async def test_without_a_history_it_is_said_what_to_do() -> None:
     async with a_leader() as (_, leader):
         reply = await leader.get(LIFE)
         assert reply.status == 404
-        assert "historyUrl is not set" in reply.json()["reason"]
+        assert "set historyUrl" in reply.json()["reason"]
         assert f"loadmanager admin decisions --bundle {BUNDLE}" in reply.json()["reason"]

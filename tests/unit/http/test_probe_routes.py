@@ -49,18 +49,18 @@ async def test_a_leader_says_loudly_that_nothing_can_move_and_once_until_that_ch
     key = "loadBalancerSheddingEnabled"
     async with a_leader(**{key: False, "loadBalancerSheddingIntervalMinutes": 0.001}) as (cluster, node):
         with capture_logs() as logs:
-            await eventually(lambda: node.node.standstill.found)
+            await eventually(lambda: node.node.stuck_monitor.found)
             for _ in range(3):
-                await node.node.standstill.look()
+                await node.node.stuck_monitor.look()
             ready = await node.get("/readyz")
             assert ready.status == 200
             (said,) = ready.json()["cannotMove"]
             assert said == {"key": key, "sentence": f"Nothing can move because {key} is false; set {key} to true"}
             assert 'loadmanager_cannot_move{cluster="standalone"} 1.0' in (await node.get("/metrics")).body.decode()
             assert (await node.ask("POST", f"/admin/v2/brokers/configuration/{key}/true")).status == 200
-            await eventually(lambda: not node.node.standstill.found)
-            await node.node.standstill.look()
-            await node.node.standstill.look()
+            await eventually(lambda: not node.node.stuck_monitor.found)
+            await node.node.stuck_monitor.look()
+            await node.node.stuck_monitor.look()
             assert (await node.get("/readyz")).json()["cannotMove"] == []
         told = [entry for entry in logs if entry["event"] in ("nothing_can_move", "moves_possible_again")]
         assert [(entry["event"], entry["log_level"]) for entry in told] == [
@@ -222,7 +222,7 @@ async def test_a_leader_shows_what_its_last_round_came_to_and_what_no_plan_could
         await asyncio.gather(*(leader.node.assigner.request(name) for name in names))
         await cluster.a_broker("b2:8080")
         await agent.report(a_record("b1:8080", {names[0]: load_of(8.0)}, agent_url=agent.url, cpu=80))
-        await eventually(lambda: bool(leader.node.desk.snapshot().bundles.movable.any()))
+        await eventually(lambda: bool(leader.node.planner.snapshot().bundles.movable.any()))
         assert "loadmanager_plan_" not in (await leader.get("/metrics")).body.decode()
         await leader.node.shedding.cycle()
         text = (await leader.get("/metrics")).body.decode()

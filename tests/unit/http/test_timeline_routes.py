@@ -54,9 +54,9 @@ async def has_lived(recorded: Recorded) -> None:
     """Two rounds that moved something, and one split."""
     assert await recorded.live(2) > 0
     await recorded.leader.put("/admin/v2/namespaces/t/other/0x00000000_0x15555555/split")
-    chronicle = recorded.leader.node.chronicle
+    timeline_memory = recorded.leader.node.timeline_memory
     for of in ("brokers", "bundles"):
-        await chronicle.look(of, clock.now_ms())
+        await timeline_memory.look(of, clock.now_ms())
 
 
 async def test_however_many_ask_few_wait_and_what_is_seen_waits_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ async def test_however_many_ask_few_wait_and_what_is_seen_waits_for_one(monkeypa
         asked = [asyncio.create_task(node.get(TIMELINE)) for _ in range(MOST_WAITING + 2)]
         try:
             await eventually(lambda: any(each.done() for each in asked))
-            looked = asyncio.create_task(node.node.chronicle.look("brokers", clock.now_ms()))
+            looked = asyncio.create_task(node.node.timeline_memory.look("brokers", clock.now_ms()))
             await asyncio.sleep(0)
         finally:
             may_end.set()
@@ -140,11 +140,11 @@ async def test_a_node_that_starts_has_of_before_what_was_recorded(tmp_path: Path
 
 
 async def test_a_history_that_cannot_be_read_costs_nothing_but_itself() -> None:
-    chronicle = a_chronicle(settings(history_url="nosuch://history"))
+    timeline_memory = a_chronicle(settings(history_url="nosuch://history"))
     with capture_logs() as logs:
-        running = asyncio.create_task(chronicle.run())
+        running = asyncio.create_task(timeline_memory.run())
         await eventually(lambda: any(entry["event"] == "timeline_not_recalled" for entry in logs))
-    assert (await chronicle.draw("brokers", Window(0, clock.now_ms(), 1, 1)))["rows"] == ()
+    assert (await timeline_memory.draw("brokers", Window(0, clock.now_ms(), 1, 1)))["rows"] == ()
     assert not running.done()
     running.cancel()
 

@@ -83,7 +83,7 @@ async def test_a_dump_decided_offline_gives_the_decision_that_the_leader_journal
         assert again
         journalled = {
             (entry["subject"], entry["source"], entry["reason"])
-            for entry in leader.node.journal.recent(100)
+            for entry in leader.node.decision_log.recent(100)
             if entry["kind"] == "unload"
         }
         offline = {(each["bundle"], each["source"], each["reason"]) for each in decided.decisions}
@@ -113,17 +113,17 @@ async def test_what_strategies_remember_is_dumped_by_the_start_of_each_broker() 
     async with a_leader() as (cluster, leader):
         bundles = await hot_and_idle(cluster, leader)
         await report(cluster, leader, "b1:8080", bundles, cpu=5.0)
-        await leader.node.desk.shed()
+        await leader.node.planner.shed()
         first, second = cluster.brokers["b1:8080"].registration, cluster.brokers["b2:8080"].registration
-        assert leader.node.desk.state["ThresholdShedder"]["usage"]["b1:8080"][0] == first.incarnation
-        leader.node.desk.state["ThresholdShedder"]["usage"]["b2:8080"][0] = second.incarnation - 1
-        leader.node.desk.state |= {"FutureShedder": {}, "churn": {"memory": {}}}
+        assert leader.node.planner.state["ThresholdShedder"]["usage"]["b1:8080"][0] == first.incarnation
+        leader.node.planner.state["ThresholdShedder"]["usage"]["b2:8080"][0] = second.incarnation - 1
+        leader.node.planner.state |= {"FutureShedder": {}, "churn": {"memory": {}}}
         await leader.node.persistence.flush()
         collected = await dumped(cluster)
         line = collected.finish()
         assert line["state"] == {
             "ThresholdShedder": {
-                "usage": {"b1:8080": (5, leader.node.desk.state["ThresholdShedder"]["usage"]["b1:8080"][1])}
+                "usage": {"b1:8080": (5, leader.node.planner.state["ThresholdShedder"]["usage"]["b1:8080"][1])}
             }
         }
         faults = [fault for fault in collected.faults if "strategy-state" in fault]
@@ -134,7 +134,7 @@ async def test_a_dump_leaves_out_the_averages_that_the_next_round_begins_anew() 
     async with a_leader() as (cluster, leader):
         bundles = await hot_and_idle(cluster, leader)
         await report(cluster, leader, "b1:8080", bundles, cpu=5.0)
-        await leader.node.desk.shed()
+        await leader.node.planner.shed()
         await report(cluster, leader, "b1:8080", bundles, cpu=95.0)
         await leader.node.persistence.flush()
         line = (await dumped(cluster)).finish()
@@ -233,7 +233,7 @@ async def test_what_operators_laid_down_is_in_a_dump_and_decides_there_as_it_doe
             paths.CONFIGURATION: b'{"loadBalancerLoadSheddingStrategy": "OverloadShedder", "noSuchKey": "1"}',
         }.items():
             await write(cluster.store, path, data)
-        await eventually(lambda: leader.node.live.overrides and leader.node.view.laid_down.controls.dry_run)
+        await eventually(lambda: leader.node.live.overrides and leader.node.view.operator_config.controls.dry_run)
         await leader.node.persistence.flush()
         collected = await dumped(cluster)
         assert collected.faults == ["/loadbalance/configuration: noSuchKey: no such key"]
@@ -253,10 +253,10 @@ async def test_what_operators_laid_down_is_in_a_dump_and_decides_there_as_it_doe
 
 async def test_laid_down_records_that_cannot_be_read_are_named_and_left_out() -> None:
     async with a_leader() as (cluster, _):
-        for path in paths.LAID_DOWN:
+        for path in paths.OPERATOR_CONFIG:
             await write(cluster.store, path, b"garbage")
         collected = await dumped(cluster)
-        assert [fault.partition(":")[0] for fault in collected.faults] == list(paths.LAID_DOWN)
+        assert [fault.partition(":")[0] for fault in collected.faults] == list(paths.OPERATOR_CONFIG)
         assert not {"isolationPolicies", "failureDomains", "controls"} & collected.finish().keys()
 
 

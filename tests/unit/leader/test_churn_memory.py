@@ -40,12 +40,12 @@ async def two_brokers(cluster: Cluster, leader: RunningNode) -> tuple[FakeAgent,
     second = await cluster.a_broker("b2:8080")
     loads = {bundle: load_of(mib) for bundle, mib in zip(bundles, (9.0, 1.0), strict=True)}
     await first.report(a_record("b1:8080", loads, agent_url=first.url, cpu=95))
-    await eventually(lambda: leader.node.desk.snapshot().bundles.movable.sum() == 2)
+    await eventually(lambda: leader.node.planner.snapshot().bundles.movable.sum() == 2)
     return first, second, bundles
 
 
 def memory(node: RunningNode) -> MoveMemory:
-    return MoveMemory.of(node.node.desk.churn.state)
+    return MoveMemory.of(node.node.planner.churn.state)
 
 
 async def shed(leader: RunningNode, bundle: str, source: FakeAgent, destination: FakeAgent) -> None:
@@ -65,7 +65,7 @@ async def test_a_round_of_shedding_is_held_to_the_limits_and_says_so() -> None:
         _, _, bundles = await two_brokers(cluster, leader)
         plan = await leader.node.shedding.cycle()
         assert plan.steps == ()
-        (entry,) = leader.node.journal.recent(9, bundles[0])[:1]
+        (entry,) = leader.node.decision_log.recent(9, bundles[0])[:1]
         assert (entry["kind"], entry["reason"], entry["acted"]) == ("shed", "moved_enough_this_cycle", False)
         assert entry["why"]["loadBalancerMaxLoadMovedPerCyclePercentage"] == 0
         assert leader.ownership(bundles[0]).version == 1
@@ -106,7 +106,7 @@ async def test_the_breaker_stops_shedding_says_so_everywhere_and_is_lifted_by_an
         assert [round(churn[key], 3) for key in ("movedBackPercent", "movedAgainPercent")] == [90] * 2
         assert churn["sheddingStopped"] is True
         assert 1700 < churn["sheddingStoppedSecondsLeft"] <= 1800
-        said = [e["sentence"] for e in leader.node.journal.recent(9, "cluster") if e["kind"] == "breaker"]
+        said = [e["sentence"] for e in leader.node.decision_log.recent(9, "cluster") if e["kind"] == "breaker"]
         assert said[0].startswith("Nothing is shed for half an hour: of all load 90 % (")
         samples = {
             sample.name: sample.value
@@ -118,7 +118,7 @@ async def test_the_breaker_stops_shedding_says_so_everywhere_and_is_lifted_by_an
         assert (samples["loadmanager_moves_total"], samples["loadmanager_breaker_trips_total"]) == (2, 1)
         assert (await leader.ask("DELETE", "/loadbalance/v1/churn/breaker")).status == 204
         assert (await churn_of(leader))["sheddingStopped"] is False
-        (lifted,) = [e for e in leader.node.journal.recent(9, "cluster") if e["reason"] == "breaker_lifted"]
+        (lifted,) = [e for e in leader.node.decision_log.recent(9, "cluster") if e["reason"] == "breaker_lifted"]
         assert lifted["sentence"] == "The breaker was lifted by an operator"
 
 
@@ -159,19 +159,26 @@ async def test_a_breaker_that_has_tripped_outlives_the_leader() -> None:
 async def test_moves_ending_during_a_round_are_remembered(monkeypatch: pytest.MonkeyPatch, ends: int) -> None:
     view, live = ClusterMirror(), LiveSettings(settings())
     view.model.apply_report(broker("a"), report([bundle(0)], cpu=95))
-    desk = PlannerService(view, live, DecisionLog(10), seed=1)
-    run, looked = desk._worker.run, list[bool]()
+    planner = PlannerService(view, live, DecisionLog(10), seed=1)
+    run, looked = planner._worker.run, list[bool]()
 
     async def run_while_moves_end(work: Callable[..., object], *given: object) -> object:
         found = await run(work, *given)
         looked.append(len(looked) < ends)
         if looked[-1]:
             now = noted(
-                desk.churn.state, bundle(0), broker("a"), broker("b"), 0.1, live.planner, at_s=time.time(), is_own=True
+                planner.churn.state,
+                bundle(0),
+                broker("a"),
+                broker("b"),
+                0.1,
+                live.planner,
+                at_s=time.time(),
+                is_own=True,
             )
-            desk.churn.state, _ = now
+            planner.churn.state, _ = now
         return found
 
-    monkeypatch.setattr(desk._worker, "run", run_while_moves_end)
-    await desk.shed()
-    assert len(MoveMemory.of(desk.churn.state).moves) == sum(looked) == min(ends, 2)
+    monkeypatch.setattr(planner._worker, "run", run_while_moves_end)
+    await planner.shed()
+    assert len(MoveMemory.of(planner.churn.state).moves) == sum(looked) == min(ends, 2)

@@ -63,7 +63,7 @@ def explanation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
 
 async def _placed(leader: RunningNode, bundle: str = BUNDLE) -> Plan:
     async with asyncio.timeout(patience()):
-        return await leader.node.desk.place([bundle])
+        return await leader.node.planner.place([bundle])
 
 
 async def test_a_lookup_does_not_wait_for_a_round_of_shedding(round_of_shedding: Held) -> None:
@@ -85,7 +85,7 @@ async def test_a_lookup_does_not_wait_for_explanations_and_plans(explanation: He
         await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
         explained = [asyncio.create_task(leader.get(f"/loadbalance/v1/explain/bundle/{BUNDLE}")) for _ in range(20)]
         await eventually(lambda: explanation.begun)
-        planned = asyncio.create_task(leader.node.desk.preview_shed())
+        planned = asyncio.create_task(leader.node.planner.preview_shed())
         async with asyncio.timeout(patience()):
             assert (await leader.lookup("persistent://t/ns/x")).status == 200
         assert not any(each.done() for each in (*explained, planned))
@@ -116,13 +116,13 @@ async def test_preview_with_too_many_waiting_is_refused(explanation: Held, monke
         await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
         path = f"/loadbalance/v1/explain/bundle/{BUNDLE}"
         looks: list[Situation] = []
-        look = leader.node.desk.look
+        look = leader.node.planner.look
 
         def noted() -> Situation:
             looks.append(look())
             return looks[-1]
 
-        monkeypatch.setattr(leader.node.desk, "look", noted)
+        monkeypatch.setattr(leader.node.planner, "look", noted)
         asked = [asyncio.create_task(leader.get(path)) for _ in range(6)]
         await eventually(lambda: sum(each.done() for each in asked) == 3 and explanation.begun > 0)
         assert len(looks) == explanation.begun == 1, "one at a time, each on what is known when its turn comes"
@@ -132,7 +132,7 @@ async def test_preview_with_too_many_waiting_is_refused(explanation: Held, monke
                 assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
                 assert answer.reason == "2 previews are waiting already; try again later"
         with pytest.raises(TooManyPreviewsError):
-            await leader.node.desk.preview_drain(BrokerId("b1:8080"))
+            await leader.node.planner.preview_drain(BrokerId("b1:8080"))
         explanation.let_go()
         statuses = [answer.status for answer in await asyncio.gather(*asked)]
         assert sorted(statuses) == [200, 200, 200, 503, 503, 503]
@@ -143,23 +143,23 @@ async def test_what_assignments_remember_during_a_round_is_not_forgotten_with_it
     settings = {"load_balancer_load_placement_strategy": "RoundRobinBrokerSelector"}
     async with a_leader(**settings) as (cluster, leader):
         await cluster.a_broker()
-        desk = leader.node.desk
-        shed = asyncio.create_task(desk.shed())
+        service = leader.node.planner
+        shed = asyncio.create_task(service.shed())
         await eventually(lambda: round_of_shedding.begun)
         await _placed(leader)
         round_of_shedding.let_go()
         await shed
-        assert desk.state["RoundRobinBrokerSelector"]["turn"] == 1
+        assert service.state["RoundRobinBrokerSelector"]["turn"] == 1
 
 
 async def test_failed_round_keeps_the_assignment(round_of_shedding: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"load_balancer_load_placement_strategy": "RoundRobinBrokerSelector"}
     async with a_leader(**settings) as (cluster, leader):
         await cluster.a_broker()
-        desk = leader.node.desk
-        desk.state = {"ThresholdShedder": "nonsense"}
+        service = leader.node.planner
+        service.state = {"ThresholdShedder": "nonsense"}
         placement = Held(monkeypatch, planner, "plan_assignments")
-        shed = asyncio.create_task(desk.shed())
+        shed = asyncio.create_task(service.shed())
         await eventually(lambda: round_of_shedding.begun)
         placed = asyncio.create_task(_placed(leader))
         await eventually(lambda: placement.begun)
@@ -169,7 +169,7 @@ async def test_failed_round_keeps_the_assignment(round_of_shedding: Held, monkey
         await placed
         with pytest.raises(AttributeError):
             await shed
-        assert desk.state == {}
+        assert service.state == {}
 
 
 async def _begun(recorded: Recorded, held: Held) -> tuple[asyncio.Task[Plan], asyncio.Task[Any]]:
@@ -178,7 +178,7 @@ async def _begun(recorded: Recorded, held: Held) -> tuple[asyncio.Task[Plan], as
     await recorded.report()
     round_ = asyncio.create_task(node.shedding.cycle())
     await eventually(lambda: held.begun == 1)
-    preview = asyncio.create_task(node.desk.preview_shed())
+    preview = asyncio.create_task(node.planner.preview_shed())
     await eventually(lambda: held.begun == 2)
     return round_, preview
 
@@ -217,7 +217,7 @@ async def test_assignments_do_not_wait_for_the_checkpoint(tmp_path: Path, round_
         await recorded.report()
         cycle = asyncio.create_task(node.shedding.cycle())
         await eventually(lambda: round_of_shedding.begun)
-        checkpoint = asyncio.create_task(node.desk.checkpoint(node.view.model))
+        checkpoint = asyncio.create_task(node.planner.checkpoint(node.view.model))
         async with asyncio.timeout(patience()):
             await recorded.own("t/third")
         assert not checkpoint.done()

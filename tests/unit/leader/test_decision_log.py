@@ -17,113 +17,115 @@ def below(subject: str, usage: float = 10.0) -> Verdict:
 
 
 @pytest.fixture
-def journal() -> DecisionLog:
+def decision_log() -> DecisionLog:
     return DecisionLog(10)
 
 
 def test_only_the_newest_decisions_are_kept_but_all_are_counted() -> None:
-    journal = DecisionLog(3)
+    decision_log = DecisionLog(3)
     for number in range(10):
-        journal.moved("assign", bundle(number), OwnershipReason.LOOKUP, epoch=1, destination=broker("b1"))
-    assert [entry["subject"] for entry in journal.recent(100)] == [bundle(9), bundle(8), bundle(7)]
-    assert journal.counts["assign", "lookup", True] == 10
+        decision_log.moved("assign", bundle(number), OwnershipReason.LOOKUP, epoch=1, destination=broker("b1"))
+    assert [entry["subject"] for entry in decision_log.recent(100)] == [bundle(9), bundle(8), bundle(7)]
+    assert decision_log.counts["assign", "lookup", True] == 10
 
 
-def test_a_non_decision_that_repeats_itself_is_one_entry_with_its_latest_numbers(journal: DecisionLog) -> None:
+def test_a_non_decision_that_repeats_itself_is_one_entry_with_its_latest_numbers(decision_log: DecisionLog) -> None:
     for usage in (10.0, 20.0, 30.0):
-        journal.judged("shed", below("b1:8080", usage), epoch=1)
-    (entry,) = journal.recent(100)
+        decision_log.judged("shed", below("b1:8080", usage), epoch=1)
+    (entry,) = decision_log.recent(100)
     assert entry["times"] == 3
     assert entry["why"] == {"usage_percent": 30.0}
-    assert journal.counts["shed", "below_threshold", False] == 3
+    assert decision_log.counts["shed", "below_threshold", False] == 3
 
 
-def test_what_stops_something_is_one_entry_of_what_it_stops(journal: DecisionLog) -> None:
+def test_what_stops_something_is_one_entry_of_what_it_stops(decision_log: DecisionLog) -> None:
     stops = [Verdict("cluster", GuardrailReason.POLICIES_READ_ONLY, acted=False), below("cluster", 10.0)]
-    journal.stopped(bundle(1), stops, epoch=1)
-    journal.stopped(bundle(1), [stops[0], below("cluster", 20.0)], epoch=1)
-    (entry,) = journal.recent(10)
+    decision_log.stopped(bundle(1), stops, epoch=1)
+    decision_log.stopped(bundle(1), [stops[0], below("cluster", 20.0)], epoch=1)
+    (entry,) = decision_log.recent(10)
     assert (entry["kind"], entry["subject"], entry["reason"]) == ("rail", bundle(1), "policies_read_only")
     assert (entry["acted"], entry["times"], entry["why"]) == (False, 2, {"usage_percent": 20.0})
     assert entry["sentence"] == ". ".join(stop.sentence() for stop in [stops[0], below("cluster", 20.0)])
-    assert journal.counts == {("rail", "policies_read_only", False): 2}
+    assert decision_log.counts == {("rail", "policies_read_only", False): 2}
 
 
-def test_a_non_decision_of_a_later_epoch_is_an_entry_of_its_own(journal: DecisionLog) -> None:
-    journal.judged("shed", below("b1:8080"), epoch=1)
-    journal.judged("shed", below("b1:8080"), epoch=2)
-    (entry,) = journal.recent(100)
+def test_a_non_decision_of_a_later_epoch_is_an_entry_of_its_own(decision_log: DecisionLog) -> None:
+    decision_log.judged("shed", below("b1:8080"), epoch=1)
+    decision_log.judged("shed", below("b1:8080"), epoch=2)
+    (entry,) = decision_log.recent(100)
     assert (entry["epoch"], entry["times"]) == (2, 1)
 
 
 def test_non_decisions_are_bounded_too() -> None:
-    journal = DecisionLog(2)
+    decision_log = DecisionLog(2)
     for number in range(5):
-        journal.judged("shed", below(f"b{number}:8080"), epoch=1)
-    assert {entry["subject"] for entry in journal.recent(100)} == {"b3:8080", "b4:8080"}
+        decision_log.judged("shed", below(f"b{number}:8080"), epoch=1)
+    assert {entry["subject"] for entry in decision_log.recent(100)} == {"b3:8080", "b4:8080"}
 
 
-def test_a_subject_is_found_as_a_bundle_as_a_source_and_as_a_destination(journal: DecisionLog) -> None:
-    journal.moved("assign", bundle(1), OwnershipReason.LOOKUP, epoch=1, destination=broker("b1"))
-    journal.moved("unload", bundle(2), OwnershipReason.ADMIN_UNLOAD, epoch=1, source=broker("b1"))
-    journal.moved("unload", bundle(3), OwnershipReason.ADMIN_UNLOAD, epoch=1, source=broker("b2"))
-    assert {entry["subject"] for entry in journal.recent(100, "b1:8080")} == {bundle(1), bundle(2)}
-    assert [entry["subject"] for entry in journal.recent(100, bundle(3))] == [bundle(3)]
-    assert journal.recent(100, "b9:8080") == []
+def test_a_subject_is_found_as_a_bundle_as_a_source_and_as_a_destination(decision_log: DecisionLog) -> None:
+    decision_log.moved("assign", bundle(1), OwnershipReason.LOOKUP, epoch=1, destination=broker("b1"))
+    decision_log.moved("unload", bundle(2), OwnershipReason.ADMIN_UNLOAD, epoch=1, source=broker("b1"))
+    decision_log.moved("unload", bundle(3), OwnershipReason.ADMIN_UNLOAD, epoch=1, source=broker("b2"))
+    assert {entry["subject"] for entry in decision_log.recent(100, "b1:8080")} == {bundle(1), bundle(2)}
+    assert [entry["subject"] for entry in decision_log.recent(100, bundle(3))] == [bundle(3)]
+    assert decision_log.recent(100, "b9:8080") == []
 
 
-def test_a_decision_comes_with_the_sentence_of_its_verdict(journal: DecisionLog) -> None:
+def test_a_decision_comes_with_the_sentence_of_its_verdict(decision_log: DecisionLog) -> None:
     why = Verdict(bundle(1), PlacementReason.NO_BROKER_AVAILABLE, acted=False, why={"brokers": 0})
-    journal.judged("assign", why, epoch=1)
-    (entry,) = journal.recent(1)
+    decision_log.judged("assign", why, epoch=1)
+    (entry,) = decision_log.recent(1)
     assert entry["sentence"] == why.sentence()
     assert "none of 0 registered brokers" in entry["sentence"]
 
 
-def test_what_a_dry_run_would_move_to_nobody_has_no_destination(journal: DecisionLog) -> None:
+def test_what_a_dry_run_would_move_to_nobody_has_no_destination(decision_log: DecisionLog) -> None:
     reason = OverloadReason.BROKER_OVERLOADED
     for destination in (None, broker("b2")):
-        journal.would_move(
+        decision_log.would_move(
             "would_unload", bundle(1), reason, epoch=1, source=broker("b1"), destination=destination, because=[]
         )
-    newest, oldest = journal.recent(10)
+    newest, oldest = decision_log.recent(10)
     assert (oldest["source"], oldest["destination"]) == (broker("b1").broker, None)
     assert newest["destination"] == broker("b2").broker
 
 
-def test_who_follows_is_told_what_came_later_and_a_move_once_more_when_it_is_measured(journal: DecisionLog) -> None:
+def test_who_follows_is_told_what_came_later_and_a_move_once_more_when_it_is_measured(
+    decision_log: DecisionLog,
+) -> None:
     effect = MoveEffect(predicted=(2.0, 1.5), load=1e6)
-    journal.moved("unload", bundle(1), SheddingReason.BELOW_THRESHOLD, epoch=1, effect=effect)
-    journal.judged("shed", below("b1:8080"), epoch=1)
-    seen = journal.place
-    assert [entry["kind"] for _, entry in journal.later_than(0, 10)] == ["unload", "shed"]
-    assert [entry["kind"] for _, entry in journal.later_than(0, 1)] == ["shed"]
-    assert journal.later_than(seen, 10) == []
+    decision_log.moved("unload", bundle(1), SheddingReason.BELOW_THRESHOLD, epoch=1, effect=effect)
+    decision_log.judged("shed", below("b1:8080"), epoch=1)
+    seen = decision_log.place
+    assert [entry["kind"] for _, entry in decision_log.later_than(0, 10)] == ["unload", "shed"]
+    assert [entry["kind"] for _, entry in decision_log.later_than(0, 1)] == ["shed"]
+    assert decision_log.later_than(seen, 10) == []
 
     effect.measured, effect.measured_at_ms = (2.0, 1.6), 7
-    journal.measured(effect)
-    ((place, again),) = journal.later_than(seen, 10)
-    assert place == journal.place > seen
+    decision_log.measured(effect)
+    ((place, again),) = decision_log.later_than(seen, 10)
+    assert place == decision_log.place > seen
     assert again["sequence"] == 1
     assert again["effect"]["predicted"] == {"imbalanceBefore": 2.0, "imbalanceAfter": 1.5}
     assert again["effect"]["measured"] == {"imbalanceBefore": 2.0, "imbalanceAfter": 1.6}
-    journal.measured(MoveEffect(predicted=(1.0, 1.0), load=0.0))
-    assert journal.later_than(place, 10) == []
+    decision_log.measured(MoveEffect(predicted=(1.0, 1.0), load=0.0))
+    assert decision_log.later_than(place, 10) == []
 
 
-def test_entries_are_chosen_by_kind_and_by_when_they_were_said(journal: DecisionLog) -> None:
+def test_entries_are_chosen_by_kind_and_by_when_they_were_said(decision_log: DecisionLog) -> None:
     for number in range(3):
-        journal.moved("assign", bundle(number), OwnershipReason.LOOKUP, epoch=1)
-    journal.judged("shed", below("b1:8080"), epoch=1)
-    journal.judged("shed", below("b1:8080"), epoch=1)
+        decision_log.moved("assign", bundle(number), OwnershipReason.LOOKUP, epoch=1)
+    decision_log.judged("shed", below("b1:8080"), epoch=1)
+    decision_log.judged("shed", below("b1:8080"), epoch=1)
     times = {"assign 0": 100, "assign 1": 200, "assign 2": 300}
-    for entry, at_ms in zip(journal._decisions, times.values(), strict=True):
+    for entry, at_ms in zip(decision_log._decisions, times.values(), strict=True):
         entry.at_ms = entry.last_ms = at_ms
-    (repeated,) = journal._refrained.values()
+    (repeated,) = decision_log._refrained.values()
     repeated.at_ms, repeated.last_ms = 50, 250
 
     def subjects(**wanted: Any) -> list[str]:  # noqa: ANN401 - whatever is wanted
-        return [entry["subject"] for entry in journal.recent(10, **wanted)]
+        return [entry["subject"] for entry in decision_log.recent(10, **wanted)]
 
     assert subjects(kinds=["assign"]) == [bundle(2), bundle(1), bundle(0)]
     assert subjects(kinds=["shed", "other"]) == ["b1:8080"]

@@ -69,7 +69,7 @@ async def test_the_heaviest_bundles_leave_first() -> None:
         broker, bundles = await owned_by_b1(cluster, leader, bundles=4)
         loads = dict(zip(bundles, (2.0, 9.0, 1.0, 5.0), strict=True))
         await broker.report(a_record("b1:8080", {b: load_of(m) for b, m in loads.items()}, agent_url=broker.url))
-        await eventually(lambda: leader.node.desk.snapshot().bundles.movable.sum() == 4)
+        await eventually(lambda: leader.node.planner.snapshot().bundles.movable.sum() == 4)
         await cluster.a_broker("b2:8080")
         await leader.put("/loadbalance/v1/brokers/b1:8080/drain")
         await eventually(lambda: len(broker.unloads) == 4)
@@ -164,10 +164,10 @@ async def test_a_drain_outlasts_a_lost_session_and_ends_with_the_next_process() 
         assert (await leader.lookup("persistent://t/ns/x")).status == 503, "no other broker is there"
         await broker.leave()
         await comes_back(cluster, broker, 2_000)
-        await eventually(lambda: not leader.node.view.laid_down.controls.draining)
+        await eventually(lambda: not leader.node.view.operator_config.controls.draining)
         assert (await leader.lookup("persistent://t/ns/x")).status == 200
-        await eventually(lambda: any(e["kind"] == "drain" and e["acted"] for e in leader.node.journal.recent(100)))
-        (entry,) = [e for e in leader.node.journal.recent(100, "b1:8080") if e["kind"] == "drain" and e["acted"]]
+        await eventually(lambda: any(e["kind"] == "drain" and e["acted"] for e in leader.node.decision_log.recent(100)))
+        (entry,) = [e for e in leader.node.decision_log.recent(100, "b1:8080") if e["kind"] == "drain" and e["acted"]]
         assert entry["sentence"] == "Drain ended because another process of the broker has registered"
         await broker.leave()
 
@@ -179,7 +179,7 @@ async def test_where_brokers_do_not_say_when_they_started_a_registration_counts_
         await eventually(lambda: leader.node.drains._drains.find(broker.registration.broker))
         await broker.leave()
         await comes_back(cluster, broker, 0)
-        await eventually(lambda: not leader.node.view.laid_down.controls.draining)
+        await eventually(lambda: not leader.node.view.operator_config.controls.draining)
         await broker.leave()
 
 
@@ -197,7 +197,7 @@ async def test_the_leader_outlives_a_drain_that_ends_while_the_controls_are_garb
         assert leader.leads
         draining = {BrokerId("b1:8080"): DrainOrder(5.0, 1_000)}
         await write(cluster.store, paths.CONTROLS, encode_controls(Controls(draining=draining)))
-        await eventually(lambda: leader.node.view.laid_down.controls == Controls())
+        await eventually(lambda: leader.node.view.operator_config.controls == Controls())
         await broker.leave()
 
 
@@ -206,7 +206,7 @@ async def test_planning_error_ends_neither_drain_nor_node(monkeypatch: pytest.Mo
     async with a_leader() as (cluster, leader):
         _, bundles = await owned_by_b1(cluster, leader, bundles=2)
         await cluster.a_broker("b2:8080")
-        plan_drain, planned = leader.node.desk.drain, 0
+        plan_drain, planned = leader.node.planner.drain, 0
 
         async def drain(brokers: list[BrokerId], most: int, leave: frozenset[str]) -> Plan:
             nonlocal planned
@@ -215,7 +215,7 @@ async def test_planning_error_ends_neither_drain_nor_node(monkeypatch: pytest.Mo
                 raise ZeroDivisionError
             return await plan_drain(brokers, most, leave)
 
-        monkeypatch.setattr(leader.node.desk, "drain", drain)
+        monkeypatch.setattr(leader.node.planner, "drain", drain)
         with structlog.testing.capture_logs() as logs:
             await leader.put("/loadbalance/v1/brokers/b1:8080/drain")
             await eventually(lambda: owners(leader, bundles) == ["b2:8080"] * 2)
@@ -277,7 +277,7 @@ async def test_a_pinned_bundle_stays_away_from_a_home_that_takes_nothing(monkeyp
             lambda controls: replace(controls, pinned={bundles[0]: home}, excluded=frozenset({home}))
         )
         said = "No move because b2:8080 may not own it: broker excluded"
-        await eventually(lambda: said in [e["sentence"] for e in leader.node.journal.recent(9, bundles[0])])
+        await eventually(lambda: said in [e["sentence"] for e in leader.node.decision_log.recent(9, bundles[0])])
         assert owners(leader, bundles) == ["b1:8080"]
 
 

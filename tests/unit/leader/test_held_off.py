@@ -67,8 +67,8 @@ async def test_when_it_is_back_it_gets_its_bundles_without_any_lookup() -> None:
         await goes_away(cluster, leader)
         back = await cluster.a_broker("b1:8080")
         await eventually(lambda: owners(leader, bundles) == {back.registration})
-        await eventually(lambda: leader.node.journal.recent(1)[0]["reason"] == PlacementReason.HELD_FOR_OWNER)
-        (entry,) = leader.node.journal.recent(1)
+        await eventually(lambda: leader.node.decision_log.recent(1)[0]["reason"] == PlacementReason.HELD_FOR_OWNER)
+        (entry,) = leader.node.decision_log.recent(1)
         assert (entry["reason"], entry["destination"]) == (PlacementReason.HELD_FOR_OWNER, "b1:8080")
         assert entry["sentence"] == "Placed on b1:8080 because it was kept for it while that one was away"
 

@@ -108,14 +108,14 @@ async def test_the_end_of_a_process_on_this_machine_is_known_by_its_connection(s
         await eventually(lambda: len(first.connections) > 0)
         await first.kill()
         await eventually(lambda: second.leads)
-        assert second.node.vigil.found_silent == 0
+        assert second.node.leader_watch.found_silent == 0
 
 
 async def test_a_leader_that_refuses_connections_and_has_its_session_leads_on() -> None:
     """As behind a firewall that rejects."""
     async with Cluster() as cluster:
         first, second = await cluster.start_nodes(2, leader_silence_ms=100)
-        await eventually(lambda: second.node.vigil.hears)
+        await eventually(lambda: second.node.leader_watch.hears)
         with structlog.testing.capture_logs() as said:
             await first.vanish()
             await eventually(lambda: "leader_has_zookeeper" in [entry["event"] for entry in said])
@@ -127,7 +127,7 @@ async def test_a_leader_that_refuses_connections_and_has_its_session_leads_on() 
 async def test_process_exit_is_confirmed(monkeypatch: pytest.MonkeyPatch, *, is_over: bool, refuses: bool) -> None:
     async with Cluster() as cluster:
         _, second = await cluster.start_nodes(2)
-        leader, keeper = second.node.view.leader, second.node.vigil
+        leader, keeper = second.node.view.leader, second.node.leader_watch
         await eventually(lambda: keeper.hears)
         assert leader is not None
         gone = replace(leader, service_url=f"http://127.0.0.1:{closed_port()}")

@@ -393,7 +393,7 @@ async def test_after_the_store_went_back_in_time_the_view_is_as_the_store_says(m
     assert mirror.view.is_fresh
     assert list(mirror.view.namespaces) == ["t/ns"]
     assert len(mirror.view.get_namespace("t/ns").state.bundles) == 2
-    assert mirror.view.laid_down.controls.dry_run
+    assert mirror.view.operator_config.controls.dry_run
     assert mirror.view.brokers[B1].command_url is None
     assert (mirror.view.epoch, mirror.view.leader) == (0, None)
 

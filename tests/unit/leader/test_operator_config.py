@@ -47,7 +47,7 @@ def in_force(node: Node, path: str) -> bool:
         paths.ISOLATION: policies.isolation == (IsolationPolicy("mine", ("t/ns",), ("b1",)),),
         paths.FAILURE_DOMAINS: policies.failure_domain(BrokerId("b1:8080")) == "east",
         paths.ANTI_AFFINITY: policies.find_group("t/ns") == "group",
-        paths.CONTROLS: snapshot.controls == CONTROLS == node.view.laid_down.controls,
+        paths.CONTROLS: snapshot.controls == CONTROLS == node.view.operator_config.controls,
         paths.CONFIGURATION: node.live.planner.broker_max_topics == 7,
         paths.LEARNED: bool(np.array_equal(snapshot.learned.load_of("t/ns"), [1, 2, 3, 4])),
     }[path]
@@ -62,7 +62,7 @@ async def test_a_node_goes_by_all_that_is_laid_down_and_by_nothing_once_it_is_go
         assert all(in_force(late.node, path) for path in GOOD)
         await cluster.store.commit([Delete(path) for path in GOOD])
         await cluster.known_everywhere(lambda each: not any(in_force(each.node, path) for path in GOOD))
-        assert leader.node.view.laid_down.controls == NO_CONTROLS
+        assert leader.node.view.operator_config.controls == NO_CONTROLS
         assert leader.node.live.overrides == {}
 
 

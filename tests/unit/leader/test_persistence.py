@@ -39,7 +39,7 @@ async def test_the_averages_of_bundles_and_brokers_and_the_strategies_memory_are
     async with a_leader() as (cluster, leader):
         await _loaded(cluster, leader)
         await leader.node.lookups.lookup(TopicName.parse("persistent://t/ns/x"))
-        leader.node.desk.state = {"ThresholdShedder": {"usage": {"b1:8080": [5, 0.25]}}}
+        leader.node.planner.state = {"ThresholdShedder": {"usage": {"b1:8080": [5, 0.25]}}}
         leader.node.view.model.mark_unloaded(BUNDLE, 1_700_000_000.0)
         await leader.node.persistence.flush()
         data = orjson.loads(await read(cluster.store, paths.bundle_data("t/ns")))
@@ -71,7 +71,7 @@ async def test_a_new_leader_goes_on_where_the_last_one_stopped() -> None:
         first = await cluster.start_leader()
         await _loaded(cluster, first)
         await _loaded(cluster, first, 3.0)
-        first.node.desk.state = {"ThresholdShedder": {"usage": {"b1:8080": [5, 0.25]}}}
+        first.node.planner.state = {"ThresholdShedder": {"usage": {"b1:8080": [5, 0.25]}}}
         first.node.view.model.mark_unloaded(BUNDLE, 1_700_000_000.0)
         await first.node.persistence.flush()
         await first.stop()
@@ -79,7 +79,7 @@ async def test_a_new_leader_goes_on_where_the_last_one_stopped() -> None:
         second = await cluster.start_leader()
         averages = second.node.view.model.bundle_averages("t/ns")[BUNDLE]
         assert (averages.long_samples, averages.short[2]) == (2, 2 * 1024 * 1024)
-        assert second.node.desk.state == {"ThresholdShedder": {"usage": {"b1:8080": [5, 0.25]}}}
+        assert second.node.planner.state == {"ThresholdShedder": {"usage": {"b1:8080": [5, 0.25]}}}
         assert second.node.view.model.recently_unloaded() == {BUNDLE: 1_700_000_000.0}
 
 
@@ -112,7 +112,7 @@ BREAKER: State = {
 
 
 def remembered(node: RunningNode) -> MoveMemory:
-    return MoveMemory.of(node.node.desk.churn.state)
+    return MoveMemory.of(node.node.planner.churn.state)
 
 
 async def test_no_shedding_or_write_before_the_state_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ async def test_no_shedding_or_write_before_the_state_is_read(monkeypatch: pytest
         await eventually(lambda: second.leads and unreadable.asked > 3)
         with capture_logs() as logs:
             await second.node.lookups.lookup(TopicName.parse("persistent://t/ns/x"))
-            second.node.desk.churn.memory_changed.set()
+            second.node.planner.churn.memory_changed.set()
             asked = unreadable.asked
             await eventually(lambda: unreadable.asked > asked + 3)
         assert (
@@ -153,12 +153,12 @@ async def test_no_shedding_or_write_before_the_state_is_read(monkeypatch: pytest
 async def test_what_was_noted_before_the_last_leaders_memory_could_be_read_is_kept_beside_it() -> None:
     async with a_leader() as (cluster, leader):
         await _loaded(cluster, leader)
-        desk = leader.node.desk
-        desk.state = {"RoundRobinBrokerSelector": {"turn": 1, "order": ["b1:8080"]}}
+        planner = leader.node.planner
+        planner.state = {"RoundRobinBrokerSelector": {"turn": 1, "order": ["b1:8080"]}}
         own = PastMove(2.0, BUNDLE, "b2:8080", 6, 0.5, is_own=False)
-        desk.churn.state = MoveMemory((own,), {"t/ns/x": 5.0}, 1.0).into({})
-        await desk.restore({**BREAKER, "ThresholdShedder": {"usage": {}}})
-        assert desk.state.keys() == {"RoundRobinBrokerSelector", "ThresholdShedder"}
+        planner.churn.state = MoveMemory((own,), {"t/ns/x": 5.0}, 1.0).into({})
+        await planner.restore({**BREAKER, "ThresholdShedder": {"usage": {}}})
+        assert planner.state.keys() == {"RoundRobinBrokerSelector", "ThresholdShedder"}
         memory = remembered(leader)
         assert [move.at_s for move in memory.moves] == [1.0, 2.0]
         assert memory.frozen_until_s.keys() == {BUNDLE, "t/ns/x"}
@@ -167,24 +167,24 @@ async def test_what_was_noted_before_the_last_leaders_memory_could_be_read_is_ke
 async def test_a_leader_that_leads_again_goes_by_what_the_one_before_it_wrote_and_not_by_its_own() -> None:
     async with a_leader() as (cluster, leader):
         own = {"frozenUntilS": {BUNDLE: 1e15}}
-        leader.node.desk.churn.state = {"churn": {"memory": own}}
+        leader.node.planner.churn.state = {"churn": {"memory": own}}
         await write(cluster.store, paths.STRATEGY_STATE, b'{"states":{"RoundRobinBrokerSelector":{"turn":3}}}')
         await cluster.store.commit([Put(paths.EPOCH, b"another")])
         await cluster.store.commit([Delete(paths.LEADER)])
         await eventually(lambda: leader.node.election.terms_won == 2 and leader.leads)
-        assert leader.node.desk.memory == {"RoundRobinBrokerSelector": {"turn": 3}}
+        assert leader.node.planner.memory == {"RoundRobinBrokerSelector": {"turn": 3}}
 
 
 @pytest.mark.parametrize("written", [None, b"{garbage"])
 async def test_a_leader_that_leads_again_goes_by_its_own_memory_if_nobody_has_left_one(written: bytes | None) -> None:
     async with a_leader() as (cluster, leader):
-        leader.node.desk.state = own = {"RoundRobinBrokerSelector": {"turn": 3}}
+        leader.node.planner.state = own = {"RoundRobinBrokerSelector": {"turn": 3}}
         if written is not None:
             await write(cluster.store, paths.STRATEGY_STATE, written)
         await cluster.store.commit([Put(paths.EPOCH, b"another")])
         await cluster.store.commit([Delete(paths.LEADER)])
         await eventually(lambda: leader.node.election.terms_won == 2 and leader.leads)
-        assert leader.node.desk.state == own
+        assert leader.node.planner.state == own
 
 
 async def test_stamps_of_a_leader_whose_clock_was_ahead_count_from_now() -> None:
@@ -209,7 +209,7 @@ async def test_stamps_of_a_leader_whose_clock_was_ahead_count_from_now() -> None
         stamps += leader.node.view.model.last_unloaded().values()
         assert len(stamps) == 3
         assert all(now_s <= at_s <= noted_s for at_s in stamps)
-        figures = leader.node.desk.churn.figures()
+        figures = leader.node.planner.churn.figures()
         assert 0 < figures.frozen_for_s[BUNDLE] <= FREEZE_S
         assert 0 < figures.shedding_stopped_for_s <= STOP_S
 
@@ -228,9 +228,9 @@ async def test_a_wrong_figure_is_named_and_left_out_and_costs_no_round_nor_any_a
         fault = leader.node.view.faults[paths.STRATEGY_STATE]
         for named in ("states.AvgShedder.hits.b", "churn.memory.moves.0.4", "states.ThresholdShedder.usage.b1:8080.1"):
             assert named in fault
-        assert leader.node.desk.memory == {"RoundRobinBrokerSelector": {"turn": 3}}
+        assert leader.node.planner.memory == {"RoundRobinBrokerSelector": {"turn": 3}}
         assert leader.node.view.model.recently_unloaded() == {"t/ns/x": 7.0}
-        await leader.node.desk.shed()
+        await leader.node.planner.shed()
         for path in ("/metrics", "/loadbalance/v1/churn", f"/loadbalance/v1/explain/bundle/{BUNDLE}"):
             assert (await leader.get(path)).status == 200
 
@@ -330,7 +330,7 @@ async def test_garbage_as_strategy_memory_is_a_listed_fault(garbage: bytes, comp
         await write(cluster.store, paths.STRATEGY_STATE, garbage)
         leader = await cluster.start_leader()
         assert complaint in leader.node.view.faults[paths.STRATEGY_STATE]
-        assert leader.node.desk.state == {}
+        assert leader.node.planner.state == {}
         leader.node.intake.mark_dirty(paths.ROOT)
         await leader.node.intake.settled()
         assert paths.STRATEGY_STATE in leader.node.view.faults
@@ -395,7 +395,7 @@ async def test_failed_write_blocks_no_other_record(
                 memory.shut[path] = "the access list says no"
             else:
                 patched.setattr(persistence, "pack_averages", lambda of: pack(of) + bytes(MAX_ZNODE_BYTES))
-            leader.node.desk.state = {"ThresholdShedder": {"usage": {"b1:8080": [6, 0.5]}}}
+            leader.node.planner.state = {"ThresholdShedder": {"usage": {"b1:8080": [6, 0.5]}}}
             with pytest.raises(StoreError, match="t/ns"):
                 await leader.node.persistence.flush()
         assert b"[6,0.5]" in await read(cluster.store, paths.STRATEGY_STATE)

@@ -54,7 +54,7 @@ async def two_brokers(
     second = await cluster.a_broker("b2:8080")
     loads = {name: load_of(1.0 + number, topics=2) for number, name in enumerate(names)}
     await first.report(a_record("b1:8080", loads, agent_url=first.url, cpu=95))
-    await eventually(lambda: leader.node.desk.snapshot().bundles.movable.sum() == bundles)
+    await eventually(lambda: leader.node.planner.snapshot().bundles.movable.sum() == bundles)
     return first, second, names
 
 
@@ -189,12 +189,12 @@ async def test_a_plan_to_shed_is_the_round_that_would_come_next_and_remembers_no
     settings = {"load_balancer_load_shedding_strategy": "OverloadShedder"}
     async with a_leader(**settings) as (cluster, leader):
         _, _, bundles = await two_brokers(cluster, leader)
-        before = leader.node.desk.memory
+        before = leader.node.planner.memory
         plan = await compute(leader, kind="shed")
         assert plan["steps"]
         assert plan["effect"]["imbalanceAfter"] < plan["effect"]["imbalanceBefore"]
         assert "b1:8080" in [verdict["subject"] for verdict in plan["verdicts"]]
-        assert leader.node.desk.memory == before
+        assert leader.node.planner.memory == before
         shed = await leader.node.shedding.cycle()
         assert [step.bundle for step in shed.steps] == [step["bundle"] for step in plan["steps"]]
         moved = [step["bundle"] for step in plan["steps"]]
@@ -561,10 +561,10 @@ async def test_a_plan_keeps_the_last_snapshot_and_the_columns_of_its_file() -> N
     for host in ("a", "b"):
         loads = {bundle(number, f"t/{host}"): throughput(1.0) for number in range(2_000)}
         view.model.apply_report(broker(host), report(loads, bandwidth_in=(90.0 if host == "a" else 10.0, 100.0)))
-    desk = PlannerService(view, live, DecisionLog(10), seed=1)
-    desk.snapshot()  # the order of names is made with the first
+    planner = PlannerService(view, live, DecisionLog(10), seed=1)
+    planner.snapshot()  # the order of names is made with the first
     with held_arrays() as held:
-        _, packed = await RequestedPlans(view, desk).compute(PlanRequest(kind="shed"))
+        _, packed = await RequestedPlans(view, planner).compute(PlanRequest(kind="shed"))
         assert len(packed.bundles) == 4_000
         # A thread of the pool drops its result a moment after the loop has it.
         await eventually(lambda: held() < 160 * 4_000)

@@ -71,7 +71,7 @@ async def test_a_lookup_without_brokers_fails_with_the_reason_and_is_journalled(
         (bundle, *_) = await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
         with pytest.raises(NoBrokerAvailableError, match="none of 0 registered brokers"):
             await leader.node.lookups.lookup(TOPIC)
-        (entry,) = leader.node.journal.recent(10)
+        (entry,) = leader.node.decision_log.recent(10)
         assert (entry["subject"], entry["reason"], entry["acted"]) == (bundle, "no_broker_available", False)
 
 
@@ -90,7 +90,7 @@ async def test_failed_decision_is_reported_and_blocks_no_other(monkeypatch: pyte
         await cluster.a_broker()
         await cluster.a_namespace()
         with monkeypatch.context() as broken:
-            broken.setattr(leader.node.desk, "place", _fails)
+            broken.setattr(leader.node.planner, "place", _fails)
             with pytest.raises(NoBrokerAvailableError, match="the decision failed: no idea"):
                 await leader.node.lookups.lookup(TOPIC)
         assert (await leader.node.lookups.lookup(TOPIC)).registration.broker in cluster.brokers
@@ -129,13 +129,13 @@ async def test_bundles_that_nobody_asks_for_are_placed_in_batches_and_lookups_go
         await cluster.a_broker()
         names = await cluster.a_namespace("t/ns", bundles={"numBundles": 2_500})
         batches: list[list[str]] = []
-        place = leader.node.desk.place
+        place = leader.node.planner.place
 
         async def noted(bundles: list[str], non_persistent: Collection[str] = ()) -> Plan:
             batches.append(bundles)
             return await place(bundles, non_persistent)
 
-        leader.node.desk.place = noted  # type: ignore[method-assign]  # the same, noted
+        leader.node.planner.place = noted  # type: ignore[method-assign]  # the same, noted
         leader.node.assigner.place_soon(names[:-1])
         asked = [names[2_000], names[-1]]
         await asyncio.gather(*(leader.node.assigner.request(bundle) for bundle in asked))
@@ -178,7 +178,7 @@ async def test_a_round_of_shedding_moves_a_bundle_from_the_hot_broker_to_the_col
         assert owners == {cluster.brokers["b1:8080"].registration, cluster.brokers["b2:8080"].registration}
         assert len(cluster.brokers["b1:8080"].unloads) == 1
         assert leader.node.shedding.brokers_shed == 1
-        kinds = [entry["kind"] for entry in leader.node.journal.recent(3)]
+        kinds = [entry["kind"] for entry in leader.node.decision_log.recent(3)]
         assert set(kinds) >= {"unload", "unloaded"}
 
 
@@ -186,7 +186,7 @@ async def test_a_move_is_explained_by_why_the_bundle_left_and_why_it_went_where_
     async with a_leader(loadBalancerBundleUnloadMinThroughputThreshold=0) as (cluster, leader):
         await _hot_and_cold(cluster)
         await leader.node.shedding.cycle()
-        moves = [entry for entry in leader.node.journal.recent(100) if entry["kind"] == "unload"]
+        moves = [entry for entry in leader.node.decision_log.recent(100) if entry["kind"] == "unload"]
         assert moves
         for move in moves:
             assert move["reason"] == "broker_above_average"
@@ -214,7 +214,7 @@ async def test_the_grace_period_ends_by_the_clock_although_nothing_in_the_cluste
     async with a_leader(load_balancer_shedding_grace_period_minutes=0.001) as (cluster, leader):
         (bundle, *_) = await cluster.a_namespace()
         leader.node.view.model.mark_unloaded(bundle, 0.0)
-        await leader.node.desk.shed()
+        await leader.node.planner.shed()
         assert leader.node.view.model.recently_unloaded() == {}
 
 
@@ -225,7 +225,7 @@ async def test_what_strategies_remember_cannot_stop_shedding_for_good() -> None:
 
         def has_failed() -> bool:
             if not shedding.cycles_failed:  # a round that is under way would write over it
-                leader.node.desk.state = {"ThresholdShedder": "nonsense"}
+                leader.node.planner.state = {"ThresholdShedder": "nonsense"}
             return shedding.cycles_failed > 0
 
         await eventually(has_failed)
@@ -288,7 +288,7 @@ async def test_next_round_cancels_queued_moves(monkeypatch: pytest.MonkeyPatch, 
     limits = {"load_balancer_broker_overloaded_threshold_percentage": 60, "max_concurrent_unloads_per_broker": 1}
     async with a_leader(**OVERLOAD, **limits) as (cluster, leader):
         await _two_full_and_one_empty(cluster)
-        hangs, shedding, churn = cluster.brokers["b1:8080"], leader.node.shedding, leader.node.desk.churn
+        hangs, shedding, churn = cluster.brokers["b1:8080"], leader.node.shedding, leader.node.planner.churn
         hangs.may_answer.clear()
         first = await shedding.begin_cycle()
         await eventually(lambda: hangs.unloads)
@@ -307,14 +307,14 @@ async def test_next_round_cancels_queued_moves(monkeypatch: pytest.MonkeyPatch, 
 async def test_what_is_under_way_counts_for_what_may_be_moved_within_the_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     async with a_leader(**OVERLOAD, load_balancer_max_load_moved_per_hour_percentage=20) as (cluster, leader):
         owned = await _two_full_and_one_empty(cluster)
-        desk, hangs = leader.node.desk, cluster.brokers["b1:8080"]
+        planner, hangs = leader.node.planner, cluster.brokers["b1:8080"]
         recorded: list[float] = []
-        monkeypatch.setattr(desk.recorder, "decided", lambda *_, **detail: recorded.append(detail["underWay"]))
+        monkeypatch.setattr(planner.recorder, "decided", lambda *_, **detail: recorded.append(detail["underWay"]))
         hangs.may_answer.clear()
         assert len((await leader.node.shedding.begin_cycle()).steps) == 1
         await eventually(lambda: hangs.unloads)
         await _report(cluster, owned, hot=owned.keys())
-        preview, _ = await desk.preview_shed()
+        preview, _ = await planner.preview_shed()
         for plan in (preview, await leader.node.shedding.begin_cycle()):
             assert plan.steps == ()
             assert ChurnReason.MOVED_ENOUGH_THIS_HOUR in [verdict.verdict for verdict in plan.verdicts]
@@ -343,7 +343,7 @@ async def test_a_dry_run_decides_and_explains_and_moves_nothing() -> None:
         await leader.node.operators.update_controls(lambda controls: replace(controls, dry_run=True))
         plan = await leader.node.shedding.cycle()
         (step,) = plan.steps
-        (entry,) = [each for each in leader.node.journal.recent(100) if each["kind"] == "would_unload"]
+        (entry,) = [each for each in leader.node.decision_log.recent(100) if each["kind"] == "would_unload"]
         assert (entry["subject"], entry["acted"]) == (step.bundle, False)
         assert (entry["source"], entry["destination"]) == ("b1:8080", "b2:8080")
         assert entry["sentence"].startswith("Shed 1 of 2 bundles because usage 95 %")
@@ -373,10 +373,12 @@ async def test_what_rails_stop_is_decided_and_shown_with_what_stops_it() -> None
     async with a_leader() as (cluster, leader):
         await _hot_and_cold(cluster)
         rails, node = Stopping(), leader.node
-        shedding = SheddingLoop(node.desk, node.executor, node.election, node.journal, node.view, node.live, rails)
+        shedding = SheddingLoop(
+            node.planner, node.executor, node.election, node.decision_log, node.view, node.live, rails
+        )
 
         def shown() -> list[str]:
-            return [each["sentence"] for each in node.journal.recent(100) if each["kind"] == "would_unload"]
+            return [each["sentence"] for each in node.decision_log.recent(100) if each["kind"] == "would_unload"]
 
         rails.rounds = [
             Verdict("cluster", GuardrailReason.POLICIES_READ_ONLY, acted=False),
@@ -386,7 +388,7 @@ async def test_what_rails_stop_is_decided_and_shown_with_what_stops_it() -> None
         assert shown()[0].startswith("No move because Pulsar's policies are read-only: ")
         assert " because usage 95 %" in shown()[0]
         assert "shadow" not in shown()[0], "the first is enough"
-        (said,) = [each for each in node.journal.recent(100) if each["kind"] == "rail"]
+        (said,) = [each for each in node.decision_log.recent(100) if each["kind"] == "rail"]
         assert (said["subject"], said["reason"]) == ("cluster", "policies_read_only")
         assert "mode is shadow" in said["sentence"], "all of them"
 
@@ -409,10 +411,10 @@ async def test_whoever_listens_is_told_each_plan_before_anything_of_it_is_done()
         told: list[tuple[Plan, int]] = []
         node, owner = leader.node, cluster.brokers["b1:8080"]
         shedding = SheddingLoop(
-            node.desk,
+            node.planner,
             node.executor,
             node.election,
-            node.journal,
+            node.decision_log,
             node.view,
             node.live,
             on_plan=lambda plan: told.append((plan, len(owner.unloads))),

@@ -50,7 +50,7 @@ async def test_the_bundles_of_a_broker_that_left_go_to_others_in_one_step_when_t
         assert leader.ownership(bundle).version == 1, "nobody has asked"
         assert (await leader.node.lookups.lookup(TOPIC)).registration == other.registration
         assert leader.ownership(bundle).version == 2
-        (newest,) = leader.node.journal.recent(1)
+        (newest,) = leader.node.decision_log.recent(1)
         assert (newest["kind"], newest["source"], newest["destination"]) == ("assign", "b1:8080", "b2:8080")
 
 
@@ -112,7 +112,7 @@ async def test_what_nobody_asks_for_names_no_owner_that_has_gone_after_a_while(m
         after = [ownership for _, _, ownership in leader.node.view.ownerships()]
         assert {(each.state, each.reason, each.version) for each in after} == {(OwnershipState.FREE, "owner_gone", 2)}
         assert leader.node.view.namespaces["t/ns"].version == entry.version + 1, "one write"
-        freed = [each for each in leader.node.journal.recent(20) if each["kind"] == "freed"]
+        freed = [each for each in leader.node.decision_log.recent(20) if each["kind"] == "freed"]
         assert len(freed) == 8
         assert {each["source"] for each in freed} == {"b1:8080"}
 

@@ -44,7 +44,7 @@ async def test_a_term_begins_with_a_checkpoint_of_all_that_decisions_depend_on(t
         node = recorded.leader.node
         await recorded.live(1)
         assert isinstance(node.view.model, RecordedModel)
-        await node.desk.checkpoint(node.view.model)
+        await node.planner.checkpoint(node.view.model)
         bundles = sum(len(entry.state.bundles) for entry in node.view.namespaces.values())
     kinds = [row["kind"] for row in rows(tmp_path, EVENTS)]
     assert kinds[:3] == ["term_began", "leader_elected", "checkpoint"]
@@ -188,10 +188,10 @@ async def test_what_a_leader_is_told_late_of_its_predecessors_memory_is_replayed
     placement = {"load_balancer_load_placement_strategy": "RoundRobinBrokerSelector"}
     async with a_recorded_leader(tmp_path, **placement) as recorded:
         node = recorded.leader.node
-        await node.desk.restore({"RoundRobinBrokerSelector": {"turn": 70, "order": []}, "churn": {"memory": MEMORY}})
+        await node.planner.restore({"RoundRobinBrokerSelector": {"turn": 70, "order": []}, "churn": {"memory": MEMORY}})
         await recorded.own("t/third")
         assert isinstance(node.view.model, RecordedModel)
-        await node.desk.checkpoint(node.view.model)
+        await node.planner.checkpoint(node.view.model)
     history = History(str(tmp_path))
     outcome = replay(recorded_items(history, find_start(history, None), None), planner_settings_of)
     assert outcome.difference is None
@@ -201,12 +201,12 @@ async def test_what_a_leader_is_told_late_of_its_predecessors_memory_is_replayed
 async def test_a_decision_that_fails_is_recorded_as_failed(tmp_path: Path) -> None:
     async with a_recorded_leader(tmp_path) as recorded:
         await recorded.report()
-        desk = recorded.leader.node.desk
+        planner = recorded.leader.node.planner
         for nonsense in ({"usage": {"b2:8080": 7, "b3:8080": 7}}, "nonsense"):
-            desk.state = {"ThresholdShedder": nonsense}
+            planner.state = {"ThresholdShedder": nonsense}
             with pytest.raises((TypeError, AttributeError)):
-                await desk.shed()
-            assert desk.state == {}
+                await planner.shed()
+            assert planner.state == {}
     errors = [json.loads(row["detail"])["error"].partition(":")[0] for row in rows(tmp_path, DECISIONS, "shed")]
     assert errors == ["TypeError", "AttributeError"]
 
@@ -252,9 +252,9 @@ def test_a_value_that_is_worked_out_later_is_not_worked_out_before() -> None:
 def test_whatever_changes_a_model_is_recorded() -> None:
     looks = {"image", "snapshot", "samples_of", "count_bundles_of", "bundle_averages", "broker_time_averages"}
     looks |= {"recently_unloaded", "last_unloaded", "registrations", "unknown_bundles", "awaits_division", "hot_bytes"}
-    looks |= {"known_bundles", "is_laid_down_in", "namespaces_changed_since", "restore"}
+    looks |= {"known_bundles", "has_config_of", "namespaces_changed_since", "restore"}
     looks |= {"own_names", "owners"}
-    looks |= {"revision", "bundles_ignored", "latest_reports", "bundles_of", "doubts", "glance", "throughput"}
+    looks |= {"revision", "bundles_ignored", "latest_reports", "bundles_of", "doubts", "summary", "throughput"}
     looks |= {"releasing", "freed", "bundles_owned_by", "policies"}
     inputs = {name for name in vars(ClusterModel) if not name.startswith("_")} - looks
     assert inputs <= vars(RecordedModel).keys(), "a new input: record it, and apply it in sim.replay"

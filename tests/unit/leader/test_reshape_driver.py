@@ -61,7 +61,7 @@ def states(node: RunningNode) -> set[tuple[OwnershipState, str | None, int]]:
 
 
 def journalled(node: RunningNode, kind: str) -> list[dict[str, Any]]:
-    return [entry for entry in node.node.journal.recent(100) if entry["kind"] == kind]
+    return [entry for entry in node.node.decision_log.recent(100) if entry["kind"] == kind]
 
 
 async def test_both_halves_stay_with_the_owner(cluster: Cluster, leader: RunningNode) -> None:

@@ -53,11 +53,11 @@ def configure(node: RunningNode, **values: str) -> None:
 
 def journalled(node: RunningNode, kind: str, subject: str) -> dict[str, Any]:
     """The newest entry of that kind about the subject."""
-    return next(e for e in node.node.journal.recent(200) if (e["kind"], e["subject"]) == (kind, subject))
+    return next(e for e in node.node.decision_log.recent(200) if (e["kind"], e["subject"]) == (kind, subject))
 
 
 def control(node: RunningNode, controls: Controls) -> None:
-    node.node.view.laid_down = replace(node.node.view.laid_down, controls=controls)
+    node.node.view.operator_config = replace(node.node.view.operator_config, controls=controls)
 
 
 MANY = load_of(0.1, topics=600) | {"topics": 1_001, "consumerCount": 1, "producerCount": 1}
@@ -256,13 +256,13 @@ async def test_extensible_rule_splits_after_enough_hits(cluster: Cluster, leader
         assert (entry["reason"], entry["why"]["hits"]) == ("too_few_split_hits", hits)
     incarnation = cluster.brokers["b1:8080"].registration.incarnation
     remembered = {"hits": {"b1:8080": [incarnation, {WHOLE: 2}]}}
-    assert leader.node.desk.memory["DefaultNamespaceBundleSplitStrategyImpl"] == remembered
-    memory = leader.node.desk.forget()
-    assert leader.node.desk.split_state == {}
-    await leader.node.desk.restore(memory)
+    assert leader.node.planner.memory["DefaultNamespaceBundleSplitStrategyImpl"] == remembered
+    memory = leader.node.planner.forget()
+    assert leader.node.planner.split_state == {}
+    await leader.node.planner.restore(memory)
     await leader.node.reshaping.round()
     assert leader.ranges_of() == CUT
-    assert leader.node.desk.split_state == {"hits": {}}
+    assert leader.node.planner.split_state == {"hits": {}}
 
 
 async def test_the_simple_load_manager_goes_by_the_latest_rates(cluster: Cluster, leader: RunningNode) -> None:
@@ -285,14 +285,14 @@ async def test_a_bundle_that_is_below_the_limits_again_has_no_hits(cluster: Clus
     await leader.node.reshaping.round()
     await reported(cluster, {WHOLE: load_of(0.1, topics=5)})
     await leader.node.reshaping.round()
-    assert leader.node.desk.split_state == {"hits": {}}
+    assert leader.node.planner.split_state == {"hits": {}}
     assert journalled(leader, "split", WHOLE)["reason"] == "below_split_limits"
 
 
 async def test_a_memory_that_cannot_be_used_is_dropped(cluster: Cluster, leader: RunningNode) -> None:
     await two_brokers(cluster)
     configure(leader, loadManagerClassName=EXTENSIBLE)
-    leader.node.desk.split_state = {"hits": {"b1:8080": "garbage"}}
+    leader.node.planner.split_state = {"hits": {"b1:8080": "garbage"}}
     await reported(cluster, {WHOLE: MANY})
     with pytest.raises(ValueError, match="unpack"):
         await leader.node.reshaping.round()

@@ -115,7 +115,7 @@ async def test_a_round_levels_what_pulsar_has_put_on_one_broker(beside: Beside) 
     assert len(plan.steps) == 2
     assert await counts(beside) == [2, 1, 1]
     await is_settled(beside, node)
-    begun = [each for each in node.journal.recent(100) if each["kind"] == "unload"]
+    begun = [each for each in node.decision_log.recent(100) if each["kind"] == "unload"]
     assert {each["subject"] for each in begun} == {step.bundle for step in plan.steps}
     assert all("Shed 2 of 4 bundles because usage 80 %" in each["sentence"] for each in begun)
     assert len((await beside.acts()).began_s) == 2

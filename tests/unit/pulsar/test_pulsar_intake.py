@@ -72,9 +72,9 @@ async def test_the_first_view_is_the_whole_of_what_pulsars_znodes_say(pulsar: Be
     assert [each.owner for each in entry.state.ownerships] == [view.registrations[B1]] * 2
     assert [each.state for each in entry.state.ownerships] == [OwnershipState.OWNED] * 2
     assert set(intake.owners) == {BUNDLE, OTHER}, "nobody moves what a broker tests itself in"
-    assert view.laid_down.anti_affinity == {NAMESPACE: "g1"}
-    assert list(view.laid_down.isolation) == ["p"]
-    assert view.laid_down.failure_domains == {"d1": {"brokers": ["b1:8080"]}}
+    assert view.operator_config.anti_affinity == {NAMESPACE: "g1"}
+    assert list(view.operator_config.isolation) == ["p"]
+    assert view.operator_config.failure_domains == {"d1": {"brokers": ["b1:8080"]}}
     assert intake.pulsars_leader == B1
     assert intake.dynamic == PULSAR["/admin/configuration"]
     assert not intake.is_read_only
@@ -178,7 +178,7 @@ async def test_a_split_of_pulsars_gives_the_parts_to_its_owner_and_tells_of_no_m
     assert pulsar.ownership(parts[0]).version > 1
     assert set(pulsar.intake.owners) == {*parts, OTHER}
     assert pulsar.sighted == []
-    assert pulsar.view.laid_down.anti_affinity == {}
+    assert pulsar.view.operator_config.anti_affinity == {}
 
 
 async def test_a_broker_that_registers_again_owns_by_its_new_life_and_nothing_has_moved(pulsar: Beside) -> None:
@@ -280,7 +280,7 @@ async def test_namespaces_and_reports_of_the_first_form_are_taken_in(world: Memo
         assert len(pulsar.view.get_namespace("t/c1/old").state.bundles) == 2
         assert pulsar.intake.owners[old] == pulsar.view.registrations[B1]
         assert heartbeat not in pulsar.intake.owners
-        assert pulsar.view.laid_down.anti_affinity == {NAMESPACE: "g1", "t/c1/old": "g1"}
+        assert pulsar.view.operator_config.anti_affinity == {NAMESPACE: "g1", "t/c1/old": "g1"}
         snapshot = pulsar.view.model.snapshot(time.time(), 0.0)
         assert snapshot.bundles.movable[snapshot.bundles.names.index(old)]
         await pulsar.delete(pulsar_paths.local_policies("t/c1/old"))
@@ -302,10 +302,10 @@ async def test_a_broker_that_publishes_no_load_is_said_and_offered_to_nobody(pul
 async def test_what_pulsars_admins_lay_down_is_followed(pulsar: Beside) -> None:
     await pulsar.put(DOMAIN, {"brokers": ["b1:8080", "b2:8080"]})
     await pulsar.put("/admin/clusters/c1/failureDomain/d2", {"brokers": []})
-    assert set(pulsar.view.laid_down.failure_domains) == {"d1", "d2"}
+    assert set(pulsar.view.operator_config.failure_domains) == {"d1", "d2"}
     await pulsar.delete(DOMAIN, ISOLATION)
-    assert set(pulsar.view.laid_down.failure_domains) == {"d2"}
-    assert pulsar.view.laid_down.isolation == {}
+    assert set(pulsar.view.operator_config.failure_domains) == {"d2"}
+    assert pulsar.view.operator_config.isolation == {}
     assert not pulsar.view.model.snapshot(0.0, 0.0).policies.has_policy("other/ns")
     await pulsar.put(pulsar_paths.READ_ONLY, b"")
     assert pulsar.intake.is_read_only
@@ -344,7 +344,7 @@ async def test_of_which_cluster_the_policies_are_has_to_be_known(
 
 async def test_a_named_cluster_is_one_of_several(world: MemoryWorld) -> None:
     async with beside(world, {**PULSAR, "/admin/clusters/c2": {}}, "c1") as pulsar:
-        assert list(pulsar.view.laid_down.isolation) == ["p"]
+        assert list(pulsar.view.operator_config.isolation) == ["p"]
         assert pulsar.view.faults == {}
 
 

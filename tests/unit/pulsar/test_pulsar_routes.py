@@ -137,7 +137,7 @@ async def test_what_an_operator_lays_down_holds_at_once(beside: Beside) -> None:
     reply = await beside.ask(node, "PUT", f"/loadbalance/v1/bundles/{BUNDLE}/pin", json={"broker": broker})
     assert reply.status == 204, reply
     assert (await beside.ask(node, "GET", "/loadbalance/v1/controls")).json()["pinned"] == {BUNDLE: broker}
-    assert node.view.laid_down.controls.pinned == {BUNDLE: broker}
+    assert node.view.operator_config.controls.pinned == {BUNDLE: broker}
 
 
 PULSARS = [

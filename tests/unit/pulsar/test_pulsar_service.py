@@ -54,7 +54,7 @@ async def move_one(beside: Beside, node: BesideNode) -> None:
 
 
 def said(node: BesideNode, kind: str) -> list[dict[str, Any]]:
-    return [each for each in node.journal.recent(500) if each["kind"] == kind]
+    return [each for each in node.decision_log.recent(500) if each["kind"] == kind]
 
 
 # Shadow

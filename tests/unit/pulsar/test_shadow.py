@@ -129,7 +129,7 @@ async def test_what_it_recorded_can_be_scored(beside: Beside) -> None:
 async def test_what_is_not_known_of_a_broker_does_not_hide_why_it_sheds_nothing(beside: Beside) -> None:
     node = await looking(beside)
     calm = beside.pulsar.brokers[2].broker_id
-    entry = next(each for each in node.journal.recent(100, calm) if each["kind"] == "shed")
+    entry = next(each for each in node.decision_log.recent(100, calm) if each["kind"] == "shed")
     assert entry["reason"] == "below_threshold"
     assert "is below average" in entry["sentence"]
     assert entry["sentence"].endswith("counts for nothing: they have to be declared")

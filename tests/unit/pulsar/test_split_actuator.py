@@ -48,7 +48,7 @@ def asked_to_split(beside: Beside) -> list[Asked]:
 
 
 def said(node: BesideNode, kind: str) -> list[dict[str, Any]]:
-    return [each for each in node.journal.recent(50) if each["kind"] == kind]
+    return [each for each in node.decision_log.recent(50) if each["kind"] == kind]
 
 
 async def cut(beside: Beside) -> list[int]:
@@ -126,11 +126,11 @@ async def test_in_shadow_it_is_said_what_would_have_been_split_and_what_stops_it
 async def test_a_dry_run_and_a_freeze_hold_for_splits(beside: Beside) -> None:
     node = await leader(beside)
     await node.operators.update_controls(lambda controls: replace(controls, dry_run=True))
-    await eventually(lambda: node.view.laid_down.controls.dry_run)
+    await eventually(lambda: node.view.operator_config.controls.dry_run)
     await node.hands.reshaping.round()
     assert len(said(node, "would_split")) == 1
     await node.operators.update_controls(lambda controls: replace(controls, frozen="maintenance"))
-    await eventually(lambda: node.view.laid_down.controls.frozen)
+    await eventually(lambda: node.view.operator_config.controls.frozen)
     await beside.pulsar.report()
     await node.hands.reshaping.round()
     assert asked_to_split(beside) == []

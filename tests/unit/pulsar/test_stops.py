@@ -71,10 +71,10 @@ async def stops(beside: Beside, node: BesideNode, reason: GuardrailReason) -> No
     before = await counts(beside)
     plan = await node.shedding.cycle()
     for step in plan.steps:
-        (entry, *_) = node.journal.recent(1, step.bundle)
+        (entry, *_) = node.decision_log.recent(1, step.bundle)
         assert (entry["kind"], entry["acted"]) == ("would_unload", False)
         assert entry["sentence"].startswith("No move because ")
-    said = [each["sentence"] for each in node.journal.recent(100) if each["kind"] == "rail"]
+    said = [each["sentence"] for each in node.decision_log.recent(100) if each["kind"] == "rail"]
     beginnings = [sentence.split("{")[0] for sentence in reason.sentences]
     assert [each for each in said if any(beginning in each for beginning in beginnings)]
     with pytest.raises(RailError) as refused:
@@ -125,8 +125,8 @@ async def test_so_many_moves_are_made_and_no_more(beside: Beside, limit: str, re
     await load(beside, node)
     assert len((await node.shedding.cycle()).steps) == 2
     assert sorted(await counts(beside)) == [0, 1, 3]
-    assert [each["reason"] for each in node.journal.recent(100) if each["kind"] == "rail"] == [reason]
-    limits = {each.key: each.until_s for each in node.standstill.limits}
+    assert [each["reason"] for each in node.decision_log.recent(100) if each["kind"] == "rail"] == [reason]
+    limits = {each.key: each.until_s for each in node.stuck_monitor.limits}
     assert set(limits) & {"movesPerHour", "movesPerRound"} == ({"movesPerHour"} if limit == "moves_per_hour" else set())
     assert all(end is not None and end > began_s for key, end in limits.items() if key == "movesPerHour")
     await is_settled(beside, node)
@@ -146,7 +146,7 @@ async def test_an_overdue_report_of_a_destination_stops_what_goes_there(beside: 
     node.view.brokers[third].record["lastUpdate"] -= 31 * 60 * 1000
     plan = await node.shedding.cycle()
     there = [step.bundle for step in plan.steps if step.destination is not None and step.destination.broker == third]
-    (entry, *_) = node.journal.recent(1, there[0])
+    (entry, *_) = node.decision_log.recent(1, there[0])
     assert entry["kind"] == "would_unload"
     assert f"the last report of {third} is 18" in entry["sentence"]
     assert await counts(beside) == [3, 1, 0]

@@ -97,7 +97,7 @@ async def test_a_move_whose_process_is_killed_is_seen_through_by_the_next(beside
     owner = await beside.pulsar.owner(BUNDLE)
     assert owner == (to.broker_id if done else first.broker_id)
     assert (await beside.acts()).under_way == {}
-    (entry,) = [each for each in standby.journal.recent(100) if each["kind"] == "heal"]
+    (entry,) = [each for each in standby.decision_log.recent(100) if each["kind"] == "heal"]
     assert entry["sentence"] == (
         f"A move of an earlier term from {first.broker_id} to {to.broker_id} was cut short: it is on {owner}"
     )
@@ -121,10 +121,10 @@ async def test_a_lease_that_lapses_in_the_middle_of_a_move_ends_the_asking(besid
 async def test_a_move_is_in_the_decision_log_if_the_term_ends_while_its_end_is_written() -> None:
     move = PendingMove(BrokerId("a:8080"), None, 1.0, is_own=True)
     memory = Mock(acts=MoveHistory({BUNDLE: move}), end=AsyncMock(side_effect=NotLeaderError("deposed")))
-    journal = DecisionLog(10)
+    decision_log = DecisionLog(10)
     with pytest.raises(NotLeaderError):
-        await Recovery(memory, Mock(find=AsyncMock(return_value=None)), journal).run(epoch=7)
-    assert [(each["kind"], each["subject"]) for each in journal.recent(10)] == [("heal", BUNDLE)]
+        await Recovery(memory, Mock(find=AsyncMock(return_value=None)), decision_log).run(epoch=7)
+    assert [(each["kind"], each["subject"]) for each in decision_log.recent(10)] == [("heal", BUNDLE)]
 
 
 async def test_a_record_that_cannot_be_read_stops_everything_until_an_operator_says_go_on(beside: Beside) -> None:
@@ -152,6 +152,6 @@ async def test_a_bundle_that_was_under_way_to_nowhere_in_particular_is_looked_up
     beside.pulsar.lands[BUNDLE] = to
     node = await beside.leader()
     assert await beside.pulsar.owner(BUNDLE) == to
-    assert [each["sentence"] for each in node.journal.recent(100) if each["kind"] == "heal"] == [
+    assert [each["sentence"] for each in node.decision_log.recent(100) if each["kind"] == "heal"] == [
         f"A move of an earlier term from {first} was cut short: it is on {to}"
     ]

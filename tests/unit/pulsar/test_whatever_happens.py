@@ -176,7 +176,7 @@ class Mishaps:
                 return f"{bundle} is seen as {seen}"
             if (seen.owner.broker if seen.owner else None) != owner:
                 return f"{bundle} is seen as {seen}, and {owner} has it"
-        controls = node.view.laid_down.controls
+        controls = node.view.operator_config.controls
         takers = [broker.broker_id for broker in self.pulsar.brokers if controls.takes_bundles(broker.broker_id)]
         for broker in self.pulsar.brokers:
             if takers and broker.broker_id in controls.draining and await broker.owned():

@@ -12,7 +12,7 @@ from loadmanager.core.domain.names import BrokerId
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.operator_config import (
     StoredOperatorConfig,
-    decode_laid_down,
+    decode_operator_config,
     document_of,
     find_changes,
     standing,
@@ -54,18 +54,18 @@ EVERYTHING = StoredOperatorConfig(
 )
 
 
-def written(laid_down: StoredOperatorConfig, **changed: object) -> bytes:
-    content = document_of(laid_down, "2026-11-22T19:00:00+00:00", "zk:a:2181").model_dump(
+def written(operator_config: StoredOperatorConfig, **changed: object) -> bytes:
+    content = document_of(operator_config, "2026-11-22T19:00:00+00:00", "zk:a:2181").model_dump(
         mode="json", by_alias=True, exclude_none=True
     )
     return json.dumps(content | changed).encode()
 
 
 @pytest.mark.parametrize(
-    "laid_down", [EVERYTHING, StoredOperatorConfig(), StoredOperatorConfig({}, {}, {}, {}, Controls(), {})]
+    "operator_config", [EVERYTHING, StoredOperatorConfig(), StoredOperatorConfig({}, {}, {}, {}, Controls(), {})]
 )
-def test_what_is_written_is_read_back(laid_down: StoredOperatorConfig) -> None:
-    assert decode_laid_down(written(laid_down), "file") == laid_down
+def test_what_is_written_is_read_back(operator_config: StoredOperatorConfig) -> None:
+    assert decode_operator_config(written(operator_config), "file") == operator_config
 
 
 def test_equal_bundles_are_a_number_for_people() -> None:
@@ -104,7 +104,7 @@ def test_what_ends_by_itself_is_no_part_of_it() -> None:
 )
 def test_what_cannot_be_used_is_named(changed: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidRecordError) as refused:
-        decode_laid_down(written(EVERYTHING, **changed), "backup.yaml")
+        decode_operator_config(written(EVERYTHING, **changed), "backup.yaml")
     assert str(refused.value).startswith("backup.yaml: ")
     assert says in str(refused.value)
 
